@@ -85,7 +85,7 @@ bench-moves: ## Duration of slot migrations and latency of their clients (RUNS, 
 	@scripts/bench-moves
 
 configuration-page: ## Generate docs/CONFIGURATION.md
-	@WRITE_CONFIGURATION_PAGE=1 cargo test -q -p config the_page_says_what_the_tables_say
+	@WRITE_CONFIGURATION_PAGE=1 cargo test -q -p config configuration_page_is_up_to_date
 
 compatibility-page: ## Generate docs/compatibility.md and docs/differences.md
 	@WRITE_COMPATIBILITY=1 cargo test -q -p differential --test coverage compatibility_page_of

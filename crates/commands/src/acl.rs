@@ -14,20 +14,20 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 }
 
 pub(super) const COMMANDS: &[Command] =
-    &[row("acl", "6.0.0", -2, "Looks at users and changes them.").subcommands(ACL)];
+    &[row("acl", "6.0.0", -2, "Manages users and their permissions.").subcommands(ACL)];
 
 const ACL: &[Command] = &[
-    row("cat", "6.0.0", -2, "Names the categories of commands, or the commands of one.")
+    row("cat", "6.0.0", -2, "Lists the command categories, or the commands of one.")
         .flags(NOSCRIPT)
         .run(answer),
     row("deluser", "6.0.0", -3, "Deletes users and closes their connections.")
         .flags(ADMIN)
         .tips(ALL_NODES)
         .run(answer),
-    row("dryrun", "7.0.0", -4, "Says whether a user may run a command, and does not run it.")
+    row("dryrun", "7.0.0", -4, "Checks whether a user may run a command, without running it.")
         .flags(ADMIN)
         .run(answer),
-    row("genpass", "6.0.0", -2, "Makes up a password.")
+    row("genpass", "6.0.0", -2, "Generates a password.")
         .flags(NOSCRIPT)
         .shell(ShellCommand::Acl(AclCommand::GenPass)),
     row("getuser", "6.0.0", 3, "Returns a user's rules.").flags(ADMIN).run(answer),
@@ -36,12 +36,12 @@ const ACL: &[Command] = &[
     row("load", "6.0.0", 2, "Reads the users from the ACL file.")
         .flags(ADMIN)
         .shell(ShellCommand::Acl(AclCommand::Load)),
-    row("log", "6.0.0", -2, "Returns, or forgets, what was refused lately.").flags(ADMIN).run(answer),
+    row("log", "6.0.0", -2, "Returns or resets the log of refused commands.").flags(ADMIN).run(answer),
     row("save", "6.0.0", 2, "Writes the users to the ACL file.")
         .flags(ADMIN)
         .tips(ALL_NODES)
         .shell(ShellCommand::Acl(AclCommand::Save)),
-    row("setuser", "6.0.0", -3, "Makes a user, or changes one.").flags(ADMIN).tips(ALL_NODES).run(answer),
+    row("setuser", "6.0.0", -3, "Creates or changes a user.").flags(ADMIN).tips(ALL_NODES).run(answer),
     row("users", "6.0.0", 2, "Returns the users' names.").flags(ADMIN).run(answer),
     row("whoami", "6.0.0", 2, "Returns this connection's user.").flags(NOSCRIPT).run(answer),
 ];

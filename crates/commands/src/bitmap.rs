@@ -17,7 +17,7 @@ family!(bitmap, Bitmap, BITMAP);
 pub(super) const COMMANDS: &[Command] = &[
     bitmap("bitcount", "2.6.0", -2, READ, READS, "Counts the bits of a string that are set.")
         .run(count::bitcount)
-        .long(estimates::bytes::<50>),
+        .long(estimates::bytes_cost::<50>),
     bitmap(
         "bitfield",
         "3.2.0",
@@ -36,14 +36,14 @@ pub(super) const COMMANDS: &[Command] = &[
         -4,
         GROW,
         &[KeySpec::one(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
-        "Combines strings bit by bit and stores what comes of it.",
+        "Computes a bitwise operation over strings and stores the result.",
     )
     .run(combine::bitop)
-    .long(estimates::bytes::<100>),
-    bitmap("bitpos", "2.8.7", -3, READ, READS, "Finds the first bit that is set, or is not.")
+    .long(estimates::bytes_cost::<100>),
+    bitmap("bitpos", "2.8.7", -3, READ, READS, "Finds the first set or clear bit.")
         .run(position::bitpos)
-        .long(estimates::bytes::<50>),
-    bitmap("getbit", "2.2.0", 3, READ_FAST, READS, "Returns a bit of a string; behind its end all are 0.")
+        .long(estimates::bytes_cost::<50>),
+    bitmap("getbit", "2.2.0", 3, READ_FAST, READS, "Returns a bit of a string; bits past the end are 0.")
         .run(count::getbit),
     bitmap(
         "setbit",
@@ -51,7 +51,7 @@ pub(super) const COMMANDS: &[Command] = &[
         4,
         GROW.union(Flags::LINEAR_IN_ARGS),
         CHANGES,
-        "Sets or clears a bit of a string, which is made and grows as needed.",
+        "Sets or clears a bit of a string, which is extended as needed.",
     )
     .run(count::setbit),
 ];
@@ -77,12 +77,12 @@ fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result
 
 /// The unit of a range: bytes or bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unit {
+enum RangeUnit {
     Byte,
     Bit,
 }
 
-impl Unit {
+impl RangeUnit {
     /// Parses argument `index`. The default is bytes.
     fn parse(context: &Context<'_>, index: usize) -> Result<Self, CommandError> {
         match context.args.get(index) {
@@ -94,7 +94,7 @@ impl Unit {
     }
 
     /// The length of a string of `bytes` bytes in this unit.
-    fn of_bytes(self, bytes: usize) -> i64 {
+    fn len_of(self, bytes: usize) -> i64 {
         match self {
             Self::Byte => bytes as i64,
             Self::Bit => bytes as i64 * 8,
@@ -104,7 +104,7 @@ impl Unit {
     /// Converts `start` and `end` (both inclusive, negative values count from the end) to a range of bits in a string
     /// of `bytes` bytes.
     fn bits(self, bytes: usize, start: i64, end: i64) -> std::ops::Range<u64> {
-        let len = self.of_bytes(bytes);
+        let len = self.len_of(bytes);
         let place = |index: i64| if index < 0 { (len + index).max(0) } else { index };
         let (first, last) = (place(start), place(end).min(len - 1));
         if first > last {

@@ -12,7 +12,7 @@ use engine::{
 };
 use slot_routing::Slot;
 
-use crate::generic::flush::waits;
+use crate::generic::flush::waits_for_lazy_free;
 use crate::help::reply_help;
 use crate::scanning::named_slot;
 
@@ -22,7 +22,7 @@ const LOOK: Flags = Flags::ADMIN.union(Flags::STALE);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
+    Command::new("cluster", Group::Cluster, "3.0.0", -2, "Inspects and changes the cluster.")
         .subcommands(CLUSTER),
     Command::new(
         "clusterscan",
@@ -62,16 +62,17 @@ const fn view(
 }
 
 const CLUSTER: &[Command] = &[
-    row("addslots", "3.0.0", -3, C::AddSlots, "Gives free slots to this node.").flags(CHANGE),
-    row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Gives ranges of free slots to this node.")
+    row("addslots", "3.0.0", -3, C::AddSlots, "Assigns free slots to this node.").flags(CHANGE),
+    row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Assigns ranges of free slots to this node.")
         .flags(CHANGE),
-    view("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.").flags(CHANGE),
+    view("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Raises this node's configuration epoch above all others.")
+        .flags(CHANGE),
     row(
         "cancelslotmigrations",
         "9.0.0",
         2,
         C::CancelSlotMigrations,
-        "Ends all moves of slots from this node.",
+        "Cancels all slot migrations from this node.",
     )
     .flags(CHANGE.union(Flags::ALL_DBS)),
     view(
@@ -79,58 +80,71 @@ const CLUSTER: &[Command] = &[
         "3.0.0",
         3,
         C::CountFailureReports,
-        "Counts who reports a node as failing.",
+        "Returns the number of failure reports for a node.",
     )
     .flags(LOOK),
     Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
         .flags(Flags::STALE)
         .run(count_keys_in_slot)
         .each_slot(),
-    row("delslots", "3.0.0", -3, C::DelSlots, "Takes slots from whoever serves them, as this node sees it.")
-        .flags(CHANGE),
-    row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
-        .flags(CHANGE),
+    row("delslots", "3.0.0", -3, C::DelSlots, "Marks slots as unassigned in this node's view.").flags(CHANGE),
+    row(
+        "delslotsrange",
+        "7.0.0",
+        -4,
+        C::DelSlotsRange,
+        "Marks ranges of slots as unassigned in this node's view.",
+    )
+    .flags(CHANGE),
     // CLUSTER FAILOVER blocks, and a master that pauses writes notifies its replicas.
-    row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.")
+    row("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
         .node(NodeCommand::Cluster(C::Failover))
         .flags(CHANGE.union(Flags::MASTER_TO_REPLICA)),
-    view("failovers", "1.0.0", -2, C::Failovers, "Tells the latest failovers step by step.").flags(LOOK),
+    view("failovers", "1.0.0", -2, C::Failovers, "Returns the steps of the latest failovers.").flags(LOOK),
     Command::new("flushslot", Group::Cluster, "9.0.0", -3, "Deletes all keys of a slot.")
         .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING).union(Flags::ALL_DBS))
         .category(Categories::KEYSPACE)
         .run(flush_slot)
         .named_slot(),
-    row("flushslots", "3.0.0", 2, C::FlushSlots, "Takes all slots from this node.").flags(CHANGE),
+    row("flushslots", "3.0.0", 2, C::FlushSlots, "Unassigns all slots of this node.").flags(CHANGE),
     row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE),
-    Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Names keys of a slot.")
+    Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Returns key names of a slot.")
         .flags(Flags::STALE)
         .tips(NONDETERMINISTIC)
         .run(keys_in_slot)
         .each_slot(),
-    row("getslotmigrations", "9.0.0", 2, C::GetSlotMigrations, "Lists moves of slots from and to this node.")
-        .flags(CHANGE),
-    Command::new("help", Group::Cluster, "5.0.0", 2, "Tells what CLUSTER can do.").flags(QUERY).run(help),
-    view("info", "3.0.0", 2, C::Info, "Returns facts about the cluster.").flags(QUERY),
-    Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Tells which slot a key lies in.")
+    row(
+        "getslotmigrations",
+        "9.0.0",
+        2,
+        C::GetSlotMigrations,
+        "Lists slot migrations from and to this node.",
+    )
+    .flags(CHANGE),
+    Command::new("help", Group::Cluster, "5.0.0", 2, "Describes the subcommands of CLUSTER.")
+        .flags(QUERY)
+        .run(help),
+    view("info", "3.0.0", 2, C::Info, "Returns the state of the cluster.").flags(QUERY),
+    Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Returns the hash slot of a key.")
         .flags(Flags::STALE)
         .run(key_slot),
     view("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.").flags(Flags::STALE),
-    row("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one.").flags(CHANGE),
-    row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Moves slots to other nodes, each in one piece.")
+    row("meet", "3.0.0", -4, C::Meet, "Adds a node to the cluster.").flags(CHANGE),
+    row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Migrates slots to other nodes atomically.")
         .flags(CHANGE.union(Flags::ALL_DBS)),
-    row("migration", "8.4.0", -4, C::Migration, "Has slots come here, each in one piece, as in Redis.")
+    row("migration", "8.4.0", -4, C::Migration, "Imports slots atomically, as in Redis.")
         .flags(CHANGE.union(Flags::ALL_DBS)),
-    row("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").flags(QUERY),
-    view("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.").flags(QUERY),
-    view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.").flags(QUERY),
+    row("myid", "3.0.0", 2, C::MyId, "Returns the id of this node.").flags(QUERY),
+    view("myshardid", "7.2.0", 2, C::MyShardId, "Returns the id of this node's shard.").flags(QUERY),
+    view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes known to this node.").flags(QUERY),
     view("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
     row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.").flags(CHANGE),
-    row("reset", "3.0.0", -2, C::Reset, "Makes this node forget the cluster.")
+    row("reset", "3.0.0", -2, C::Reset, "Resets this node's cluster state.")
         .flags(LOOK.union(Flags::NOSCRIPT)),
-    row("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file.").flags(CHANGE),
+    row("saveconfig", "3.0.0", 2, C::SaveConfig, "Saves nodes.conf.").flags(CHANGE),
     row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
     // May block, also when it arrives in the replication stream.
-    row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
+    row("setslot", "3.0.0", -4, C::SetSlot, "Starts, completes or cancels the migration of a slot.")
         .node(NodeCommand::Cluster(C::SetSlot))
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
     view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
@@ -140,7 +154,7 @@ const CLUSTER: &[Command] = &[
         Group::Cluster,
         "8.0.0",
         -4,
-        "Tells the keys and the costs of this node's slots.",
+        "Returns key counts and resource usage of this node's slots.",
     )
     .flags(QUERY)
     .tips(&["nondeterministic_output", "request_policy:all_shards"])
@@ -153,7 +167,7 @@ const CLUSTER: &[Command] = &[
         Group::Cluster,
         "9.0.0",
         -3,
-        "Moves slots between two nodes, for their own use.",
+        "Transfers slots between two nodes; used between servers.",
     )
     .node(NodeCommand::Cluster(C::SyncSlots))
     .flags(CHANGE.union(Flags::MAY_REPLICATE)),
@@ -228,7 +242,7 @@ const HELP: &[&str] = &[
     "    Output format is an array where each array element is a map containing attributes of a link",
 ];
 
-fn clustered(context: &Context<'_>) -> Result<(), CommandError> {
+fn require_cluster_mode(context: &Context<'_>) -> Result<(), CommandError> {
     match context.engine.topology {
         Some(_) => Ok(()),
         None => Err(CommandError::text("ERR This instance has cluster support disabled")),
@@ -236,7 +250,7 @@ fn clustered(context: &Context<'_>) -> Result<(), CommandError> {
 }
 
 fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
-    clustered(context)?;
+    require_cluster_mode(context)?;
     reply_help(context, "CLUSTER", HELP);
     Ok(())
 }
@@ -252,7 +266,7 @@ fn slot_of(number: i64) -> Option<Slot> {
 }
 
 fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
-    clustered(context)?;
+    require_cluster_mode(context)?;
     let slot = slot_of(context.integer(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
     let count = context.slot_len(slot);
     context.reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
@@ -263,13 +277,13 @@ fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// slot.
 fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.session.origin == CommandOrigin::Client {
-        clustered(context)?;
+        require_cluster_mode(context)?;
     }
     if context.args.len() > 4 {
-        return Err(wrong_words(context.arg(1)));
+        return Err(invalid_subcommand(context.arg(1)));
     }
     let slot = named_slot(context.arg(2))?;
-    let wait = waits(context.args.get(3), &context.engine.settings)?;
+    let wait = waits_for_lazy_free(context.args.get(3), &context.engine.settings)?;
     context.clear_slot(slot, wait);
     context.reply.ok();
     Ok(())
@@ -277,7 +291,7 @@ fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// The error for an unknown subcommand or wrong arguments. Quotes the subcommand as the client sent it, cut at 128
 /// bytes as in Valkey.
-fn wrong_words(subcommand: &[u8]) -> CommandError {
+fn invalid_subcommand(subcommand: &[u8]) -> CommandError {
     let subcommand = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]);
     let text =
         format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.");
@@ -285,7 +299,7 @@ fn wrong_words(subcommand: &[u8]) -> CommandError {
 }
 
 fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
-    clustered(context)?;
+    require_cluster_mode(context)?;
     let (slot, count) = (context.integer(2)?, context.integer(3)?);
     let (Some(slot), Ok(count)) = (slot_of(slot), usize::try_from(count)) else {
         return Err(CommandError::text("ERR Invalid slot or number of keys"));
@@ -314,7 +328,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn without_cluster_mode_there_is_nothing_to_tell() {
+    fn cluster_commands_fail_without_cluster_mode() {
         let disabled = "-ERR This instance has cluster support disabled";
         Client::new().table(&[
             ("asking", disabled),
@@ -327,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_several_databases_the_selected_one_is_counted() {
+    fn slot_key_count_uses_selected_database() {
         Client::clustered_with(3).table(&[
             ("set foo{t} 1", "+OK"),
             ("select 2", "+OK"),
@@ -345,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flushed_slot_loses_its_keys_of_all_databases() {
+    fn flushslot_deletes_keys_in_all_databases() {
         let mut client = Client::clustered_with(3);
         let wrong = "-ERR unknown subcommand or wrong number of arguments for 'flushslot'. Try CLUSTER HELP.";
         let range = "-ERR Invalid or out of range slot";
@@ -396,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_counted_and_their_keys_named() {
+    fn slot_keys_are_counted_and_listed() {
         Client::clustered().table(&[
             ("asking", "+OK"),
             ("readonly", "+OK"),

@@ -10,8 +10,8 @@ use engine::{Categories, Command, CommandError, Context, Databases, Flags, Group
 
 const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
 /// Flags of commands that open, close or inspect the connection. They run even while the server is busy.
-const ITSELF: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ALLOW_BUSY);
-const BEFORE_LOGIN: Flags = ITSELF.union(Flags::FAST).union(Flags::NO_AUTH);
+const CONNECTION_FLAGS: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ALLOW_BUSY);
+const BEFORE_LOGIN: Flags = CONNECTION_FLAGS.union(Flags::FAST).union(Flags::NO_AUTH);
 const ADMIN: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ADMIN);
 const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
@@ -25,19 +25,19 @@ const fn routing(name: &'static str, summary: &'static str) -> Command {
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("client", Group::Connection, "2.4.0", -2, "Looks at connections and steers them.")
+    Command::new("client", Group::Connection, "2.4.0", -2, "Inspects and controls connections.")
         .sentinel()
         .subcommands(CLIENT),
-    routing("asking", "Lets the next command use a slot that is on its way here.")
+    routing("asking", "Allows the next command to access an importing slot.")
         .flags(Flags::FAST)
         .run(hello::asking),
-    row("auth", "1.0.0", -2, "Logs the connection in.").flags(BEFORE_LOGIN).sentinel().run(hello::auth),
+    row("auth", "1.0.0", -2, "Authenticates the connection.").flags(BEFORE_LOGIN).sentinel().run(hello::auth),
     row("echo", "1.0.0", 2, "Returns its argument.").flags(ANYTIME.union(Flags::FAST)).run(echo),
-    row("hello", "6.0.0", -1, "Chooses the protocol's version, logs in, and says who the server is.")
+    row("hello", "6.0.0", -1, "Selects the protocol version, authenticates, and describes the server.")
         .flags(BEFORE_LOGIN)
         .sentinel()
         .run(hello::hello),
-    row("ping", "1.0.0", -1, "Says that the server is there.")
+    row("ping", "1.0.0", -1, "Checks that the server responds.")
         .flags(Flags::FAST.union(Flags::WHILE_SUBSCRIBED))
         .sentinel()
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
@@ -45,94 +45,92 @@ pub(super) const COMMANDS: &[Command] = &[
     row("quit", "1.0.0", -1, "Closes the connection.")
         .flags(BEFORE_LOGIN.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::quit),
-    routing("readonly", "Lets this connection read from a replica.")
+    routing("readonly", "Allows this connection to read from a replica.")
         .flags(ANYTIME.union(Flags::FAST))
         .run(hello::readonly),
-    routing("readwrite", "Ends what READONLY began.").flags(ANYTIME.union(Flags::FAST)).run(hello::readwrite),
-    row("reset", "6.2.0", 1, "Makes the connection as it was when it was new.")
+    routing("readwrite", "Ends the READONLY mode.").flags(ANYTIME.union(Flags::FAST)).run(hello::readwrite),
+    row("reset", "6.2.0", 1, "Resets the connection to its initial state.")
         .flags(BEFORE_LOGIN.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::reset),
-    row("select", "1.0.0", 2, "Chooses the database of this connection.")
+    row("select", "1.0.0", 2, "Selects the database of this connection.")
         .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))
         .databases(Databases::Selected)
         .run(select),
 ];
 
 const CLIENT: &[Command] = &[
-    row("caching", "6.0.0", 3, "Makes the next command an exception from how keys are tracked.")
-        .flags(ITSELF)
+    row("caching", "6.0.0", 3, "Overrides tracking for the next command.")
+        .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(tracking::caching),
-    row("capa", "8.0.0", -3, "Says what this client can do beyond what every client can.")
-        .flags(ITSELF)
+    row("capa", "8.0.0", -3, "Announces capabilities of this client.")
+        .flags(CONNECTION_FLAGS)
         .run(client::capa),
-    row("getredir", "6.0.0", 2, "Returns who is told of changed keys in this connection's place.")
-        .flags(ITSELF)
+    row("getredir", "6.0.0", 2, "Returns the client that receives this connection's invalidations.")
+        .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(tracking::getredir),
-    row("tracking", "6.0.0", -3, "Tells this connection when keys change that it has read.")
+    row("tracking", "6.0.0", -3, "Controls client-side caching by invalidation messages.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
         .sentinel()
         .run(tracking::tracking),
-    row("trackinginfo", "6.2.0", 2, "Returns how this connection tracks keys.")
+    row("trackinginfo", "6.2.0", 2, "Returns the tracking state of this connection.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
         .sentinel()
         .run(tracking::trackinginfo),
     row("getname", "2.6.9", 2, "Returns the name of this connection.")
-        .flags(ITSELF)
+        .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(client::getname),
     row("help", "5.0.0", 2, "Lists the subcommands.").flags(ANYTIME).sentinel().run(client::help),
-    row("id", "5.0.0", 2, "Returns the number of this connection.").flags(ITSELF).sentinel().run(client::id),
-    row("import-source", "8.1.0", 3, "Says that this connection brings data from elsewhere.")
+    row("id", "5.0.0", 2, "Returns the id of this connection.")
+        .flags(CONNECTION_FLAGS)
+        .sentinel()
+        .run(client::id),
+    row("import-source", "8.1.0", 3, "Marks this connection as an import source.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
         .run(client::import_source),
-    row("info", "6.2.0", 2, "Returns facts about this connection.")
+    row("info", "6.2.0", 2, "Describes this connection.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(client::info),
     row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN).sentinel().run(others::kill),
-    row("list", "2.4.0", -2, "Returns facts about all connections.")
+    row("list", "2.4.0", -2, "Lists all connections.")
         .flags(ADMIN)
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(others::list),
-    row("no-evict", "7.0.0", 3, "Protects this connection from being closed for memory.")
+    row("no-evict", "7.0.0", 3, "Protects this connection from client eviction.")
         .flags(ADMIN.union(Flags::ALLOW_BUSY))
         .sentinel()
         .run(client::no_evict),
-    row(
-        "no-touch",
-        "7.2.0",
-        3,
-        "Makes this connection's reads leave no trace in how recently keys were used.",
-    )
-    .flags(ITSELF)
-    .run(client::no_touch),
-    row("pause", "3.0.0", -3, "Makes commands, or only writes, wait for a while.")
+    row("no-touch", "7.2.0", 3, "Prevents this connection's reads from updating access times.")
+        .flags(CONNECTION_FLAGS)
+        .run(client::no_touch),
+    row("pause", "3.0.0", -3, "Delays all commands, or only writes, for a time.")
         .flags(ADMIN)
         .sentinel()
         .run(others::pause),
-    row("reply", "3.2.0", 3, "Says which replies this connection wants.")
-        .flags(ITSELF.union(Flags::NO_MULTI))
+    row("reply", "3.2.0", 3, "Enables, disables or skips replies.")
+        .flags(CONNECTION_FLAGS.union(Flags::NO_MULTI))
         .sentinel()
         .run(client::reply),
-    row("setinfo", "7.2.0", 4, "Says which library the client uses.")
-        .flags(ITSELF)
+    row("setinfo", "7.2.0", 4, "Sets the client library's name and version.")
+        .flags(CONNECTION_FLAGS)
         .sentinel()
         .tips(ALL_NODES)
         .run(client::setinfo),
-    row("setname", "2.6.9", 3, "Gives this connection a name.")
-        .flags(ITSELF)
+    row("setname", "2.6.9", 3, "Sets the name of this connection.")
+        .flags(CONNECTION_FLAGS)
         .sentinel()
         .tips(ALL_NODES)
         .run(client::setname),
-    row("unblock", "5.0.0", -3, "Ends the wait of a blocked connection.")
+    row("unblock", "5.0.0", -3, "Unblocks a blocked connection.")
         .flags(ADMIN)
         .sentinel()
         .run(others::unblock),
-    row("unpause", "6.2.0", 2, "Ends what CLIENT PAUSE began.").flags(ADMIN).sentinel().run(others::unpause),
+    row("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.").flags(ADMIN).sentinel().run(others::unpause),
 ];
 
 /// Checks a database number.
@@ -149,12 +147,12 @@ fn echo(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// A master that has lost its dataset must count as down for sentinels; any error except LOADING and MASTERDOWN does
 /// that.
-const NO_PONG: &str =
+const PING_WITHOUT_DATASET: &str =
     "EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
 
 fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.engine.settings.watched.hides_from(&context.session.client) {
-        return Err(CommandError::text(NO_PONG));
+        return Err(CommandError::text(PING_WITHOUT_DATASET));
     }
     match context.args.len() {
         1 | 2 if context.session.is_subscriber_only() => {

@@ -44,19 +44,19 @@ const FILES: &[&str] = &[
 
 /// Documentation of one command.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct CommandDocs {
     pub(crate) complexity: Option<&'static str>,
     /// Versions and the change that each brought.
     pub(crate) history: Vec<(&'static str, &'static str)>,
     pub(crate) doc_flags: Vec<&'static str>,
     pub(crate) deprecated_since: Option<&'static str>,
     pub(crate) replaced_by: Option<&'static str>,
-    pub(crate) arguments: Vec<Argument>,
+    pub(crate) arguments: Vec<ArgumentDocs>,
 }
 
 /// An argument, or a group of arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Argument {
+pub(crate) struct ArgumentDocs {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
     /// The name to show in place of `name`.
@@ -67,28 +67,28 @@ pub(crate) struct Argument {
     pub(crate) since: Option<&'static str>,
     pub(crate) deprecated_since: Option<&'static str>,
     pub(crate) flags: Vec<&'static str>,
-    pub(crate) arguments: Vec<Argument>,
+    pub(crate) arguments: Vec<ArgumentDocs>,
 }
 
-static ALL: LazyLock<BTreeMap<&'static str, Facts>> = LazyLock::new(|| {
+static ALL: LazyLock<BTreeMap<&'static str, CommandDocs>> = LazyLock::new(|| {
     let mut all = BTreeMap::new();
     FILES.iter().for_each(|text| read(text, &mut all));
     all
 });
 
 /// Looks up a command by its full name, such as `config get`.
-pub(crate) fn of(full_name: &str) -> Option<&'static Facts> {
+pub(crate) fn find(full_name: &str) -> Option<&'static CommandDocs> {
     ALL.get(full_name)
 }
 
 /// The indentation depth of a line and its text without the indentation.
 type Line = (usize, &'static str);
 
-fn read(text: &'static str, all: &mut BTreeMap<&'static str, Facts>) {
+fn read(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
     let depth = |line: &str| (line.len() - line.trim_start().len()) / 2;
     let mut lines = text.lines().map(|line| (depth(line), line.trim_start())).peekable();
     while let Some((_, name)) = lines.next() {
-        let mut facts = Facts::default();
+        let mut facts = CommandDocs::default();
         while let Some((_, line)) = lines.next_if(|(depth, _)| *depth == 1) {
             let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
             match what {
@@ -105,7 +105,7 @@ fn read(text: &'static str, all: &mut BTreeMap<&'static str, Facts>) {
     }
 }
 
-fn read_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize) -> Vec<Argument> {
+fn read_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize) -> Vec<ArgumentDocs> {
     let mut arguments = Vec::new();
     while let Some((_, line)) = lines.next_if(|(found, _)| *found == depth) {
         let mut argument = read_argument(line);
@@ -115,12 +115,12 @@ fn read_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize
     arguments
 }
 
-fn read_argument(line: &'static str) -> Argument {
+fn read_argument(line: &'static str) -> ArgumentDocs {
     let mut words = line.split(' ');
-    let mut argument = Argument {
+    let mut argument = ArgumentDocs {
         name: words.next().unwrap_or_default(),
         kind: words.next().expect("an argument has a type"),
-        ..Argument::default()
+        ..ArgumentDocs::default()
     };
     for word in words {
         match word.split_once('=') {
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    fn visit<'a>(arguments: &'a [Argument], see: &mut impl FnMut(&'a Argument)) {
+    fn visit<'a>(arguments: &'a [ArgumentDocs], see: &mut impl FnMut(&'a ArgumentDocs)) {
         for argument in arguments {
             see(argument);
             visit(&argument.arguments, see);
@@ -154,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_its_facts_and_no_others_are_there() {
+    fn every_command_is_documented() {
         for entry in shown() {
-            assert!(of(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
+            assert!(find(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
         }
         for name in ALL.keys() {
             assert!(shown().any(|entry| entry.full_name == *name), "{name}: no command");
@@ -164,12 +164,12 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_of_known_types_and_their_keys_have_specs() {
+    fn documented_arguments_have_known_types_and_key_specs() {
         let kinds =
             ["block", "double", "integer", "key", "oneof", "pattern", "pure-token", "string", "unix-time"];
         let flags = ["optional", "multiple", "multiple_token"];
         for entry in shown() {
-            let facts = of(&entry.full_name).unwrap();
+            let facts = find(&entry.full_name).unwrap();
             visit(&facts.arguments, &mut |argument| {
                 let place = format!("{}: {}", entry.full_name, argument.name);
                 assert!(kinds.contains(&argument.kind), "{place}");

@@ -9,7 +9,7 @@ mod rename;
 mod scan;
 mod ttl;
 
-pub(super) use object::references;
+pub(super) use object::reference_count;
 
 use engine::{Categories, Command, Databases, Flags, Group, KeySpec};
 
@@ -33,7 +33,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .parse_keys(rename::keys_of_copy)
     .run(rename::copy)
-    .long(estimates::copied::<200>),
+    .long(estimates::copy_cost::<200>),
     server("dbsize", "1.0.0", 1, READ_FAST, &[], "Returns the number of keys in the database.")
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .run(scan::dbsize)
@@ -42,8 +42,8 @@ pub(super) const COMMANDS: &[Command] = &[
     generic("dump", "2.6.0", 2, READ, READS, "Returns a serialized form of a key's value.")
         .tips(VARIES)
         .run(dump::dump)
-        .long(estimates::copied::<60>),
-    generic("exists", "1.0.0", -2, READ_FAST, LOOKS_AT_ALL, "Counts how many of the keys are there.")
+        .long(estimates::copy_cost::<60>),
+    generic("exists", "1.0.0", -2, READ_FAST, LOOKS_AT_ALL, "Returns the number of existing keys.")
         .tips(COUNTED_BY_SHARDS)
         .run(keys::exists),
     generic("expire", "1.0.0", -3, WRITE_FAST, UPDATES, "Makes a key expire after some seconds.")
@@ -63,25 +63,24 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(Categories::DANGEROUS)
         .tips(EVERY_SHARD)
         .run(flush::flushall)
-        .long(estimates::flushed)
+        .long(estimates::flush_cost)
         .all_slots(),
     server("flushdb", "1.0.0", -1, WRITE, &[], "Deletes all keys of the database.")
         .category(Categories::DANGEROUS)
         .tips(EVERY_SHARD)
         .run(flush::flushdb)
-        .long(estimates::flushed)
+        .long(estimates::flush_cost)
         .all_slots(),
     generic("keys", "1.0.0", 2, READ, &[], "Returns all key names that match a pattern.")
         .category(Categories::DANGEROUS)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
         .run(scan::keys)
-        .long(estimates::names)
+        .long(estimates::key_listing_cost)
         .each_slot(),
     generic("move", "1.0.0", 3, WRITE_FAST, CHANGES, "Moves a key to another database.")
         .databases(Databases::Also(2))
         .run(rename::move_key),
-    generic("persist", "2.2.0", 2, WRITE_FAST, UPDATES, "Makes a key stay that would have expired.")
-        .run(expire::persist),
+    generic("persist", "2.2.0", 2, WRITE_FAST, UPDATES, "Removes the expiry of a key.").run(expire::persist),
     generic("pexpire", "2.6.0", -3, WRITE_FAST, UPDATES, "Makes a key expire after some milliseconds.")
         .run(expire::pexpire),
     generic(
@@ -102,9 +101,16 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the Unix time in milliseconds at which a key expires.",
     )
     .run(ttl::pexpiretime),
-    generic("pttl", "2.6.0", 2, READ_FAST, READS, "Returns for how many milliseconds a key will stay.")
-        .tips(VARIES)
-        .run(ttl::pttl),
+    generic(
+        "pttl",
+        "2.6.0",
+        2,
+        READ_FAST,
+        READS,
+        "Returns the remaining time to live of a key in milliseconds.",
+    )
+    .tips(VARIES)
+    .run(ttl::pttl),
     generic(
         "randomkey",
         "1.0.0",
@@ -122,7 +128,7 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         WRITE,
         &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::STORE)],
-        "Gives a key another name, whatever had that name.",
+        "Renames a key and overwrites the new name.",
     )
     .run(rename::rename),
     generic(
@@ -131,24 +137,24 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         WRITE_FAST,
         &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::CREATE)],
-        "Gives a key another name, if no key has it.",
+        "Renames a key unless the new name exists.",
     )
     .run(rename::renamenx),
-    generic("restore", "2.6.0", -4, GROW, STORES, "Makes a key from the serialized form of a value.")
+    generic("restore", "2.6.0", -4, GROW, STORES, "Creates a key from a serialized value.")
         .category(Categories::DANGEROUS)
         .run(dump::restore)
-        .long(estimates::sent::<4>),
+        .long(estimates::request_cost::<4>),
     server(
         "restore-asking",
         "3.0.0",
         -4,
         GROW.union(Flags::ASKING),
         STORES,
-        "RESTORE as nodes of a cluster send it for a slot on the move.",
+        "Restores a key during a slot migration; used between servers.",
     )
     .category(Categories::DANGEROUS)
     .run(dump::restore)
-    .long(estimates::sent::<4>),
+    .long(estimates::request_cost::<4>),
     generic(
         "scan",
         "2.8.0",
@@ -160,7 +166,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
     .run(scan::scan)
     .each_slot(),
-    server("swapdb", "4.0.0", 3, WRITE_FAST, &[], "Exchanges two databases.")
+    server("swapdb", "4.0.0", 3, WRITE_FAST, &[], "Swaps two databases.")
         .category(Categories::DANGEROUS)
         .databases(Databases::Only(&[1, 2]))
         .run(flush::swapdb)
@@ -171,21 +177,29 @@ pub(super) const COMMANDS: &[Command] = &[
         -2,
         READ_FAST,
         LOOKS_AT_ALL,
-        "Counts how many of the keys are there and marks them as used.",
+        "Returns the number of existing keys and updates their access time.",
     )
     .tips(COUNTED_BY_SHARDS)
     .run(keys::touch),
-    generic("ttl", "1.0.0", 2, READ_FAST, READS, "Returns for how many seconds a key will stay.")
+    generic("ttl", "1.0.0", 2, READ_FAST, READS, "Returns the remaining time to live of a key in seconds.")
         .tips(VARIES)
         .run(ttl::ttl),
     generic("type", "1.0.0", 2, READ_FAST, LOOKS, "Returns the type of a key's value.").run(keys::type_of),
-    generic("unlink", "4.0.0", -2, WRITE_FAST, REMOVES_ALL, "Deletes keys; large values are freed later.")
-        .tips(COUNTED_BY_SHARDS)
-        .run(keys::del),
-    Command::new("object", Group::Generic, "2.2.3", -2, "Looks inside keys.").subcommands(OBJECT),
+    generic(
+        "unlink",
+        "4.0.0",
+        -2,
+        WRITE_FAST,
+        REMOVES_ALL,
+        "Deletes keys and frees large values in the background.",
+    )
+    .tips(COUNTED_BY_SHARDS)
+    .run(keys::del),
+    Command::new("object", Group::Generic, "2.2.3", -2, "Inspects the representation of values.")
+        .subcommands(OBJECT),
 ];
 const OBJECT: &[Command] = &[
-    generic("encoding", "2.2.3", 3, READ, LOOKS_SECOND, "Returns how a key's value is kept in memory.")
+    generic("encoding", "2.2.3", 3, READ, LOOKS_SECOND, "Returns the encoding of a value.")
         .tips(VARIES)
         .run(object::object_encoding),
     generic(
@@ -194,22 +208,15 @@ const OBJECT: &[Command] = &[
         3,
         READ,
         LOOKS_SECOND,
-        "Returns how often a key has been used, on a logarithmic scale.",
+        "Returns the access frequency of a key on a logarithmic scale.",
     )
     .tips(VARIES)
     .run(object::freq),
     generic("help", "6.2.0", 2, HELP, &[], "Lists the subcommands.").run(object::help),
-    generic(
-        "idletime",
-        "2.2.3",
-        3,
-        READ,
-        LOOKS_SECOND,
-        "Returns for how many seconds a key has not been used.",
-    )
-    .tips(VARIES)
-    .run(object::idletime),
-    generic("refcount", "2.2.3", 3, READ, LOOKS_SECOND, "Returns how many references a key's value has.")
+    generic("idletime", "2.2.3", 3, READ, LOOKS_SECOND, "Returns the idle time of a key in seconds.")
+        .tips(VARIES)
+        .run(object::idletime),
+    generic("refcount", "2.2.3", 3, READ, LOOKS_SECOND, "Returns the reference count of a value.")
         .tips(VARIES)
         .run(object::refcount),
 ];

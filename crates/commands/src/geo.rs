@@ -8,7 +8,7 @@ mod query;
 mod search;
 
 use engine::{Command, KeySpec};
-use query::{Form, Storing, keys_of_radius};
+use query::{SearchCommand, StoreOption, keys_of_radius};
 
 use super::rows::*;
 
@@ -26,43 +26,43 @@ const MAY_STORE_BY_MEMBER: &[KeySpec] = &[
 ];
 
 pub(super) const COMMANDS: &[Command] = &[
-    geo("geoadd", "3.2.0", -5, GROW, UPDATES, "Adds places, or moves them.").run(add::geoadd),
-    geo("geodist", "3.2.0", -4, READ, READS, "Returns the distance between two places.").run(look::geodist),
-    geo("geohash", "3.2.0", -2, READ, READS, "Returns the geohashes of places.").run(look::geohash),
-    geo("geopos", "3.2.0", -2, READ, READS, "Returns the longitudes and latitudes of places.")
-        .run(look::geopos),
-    geo("georadius", "3.2.0", -6, GROW, MAY_STORE, "Returns or stores the places around a point.")
-        .parse_keys(|args| keys_of_radius(args, Form::Point))
+    geo("geoadd", "3.2.0", -5, GROW, UPDATES, "Adds or updates positions in a geo index.").run(add::geoadd),
+    geo("geodist", "3.2.0", -4, READ, READS, "Returns the distance between two positions.")
+        .run(look::geodist),
+    geo("geohash", "3.2.0", -2, READ, READS, "Returns the geohashes of positions.").run(look::geohash),
+    geo("geopos", "3.2.0", -2, READ, READS, "Returns the coordinates of members.").run(look::geopos),
+    geo("georadius", "3.2.0", -6, GROW, MAY_STORE, "Returns or stores the members around a point.")
+        .parse_keys(|args| keys_of_radius(args, SearchCommand::Point))
         .run(search::georadius)
-        .long(|request| search::long(request, Form::Point, Storing::Allowed)),
-    geo("georadius_ro", "3.2.10", -6, READ, READS, "Returns the places around a point.")
+        .long(|request| search::estimated_cost(request, SearchCommand::Point, StoreOption::Allowed)),
+    geo("georadius_ro", "3.2.10", -6, READ, READS, "Returns the members around a point.")
         .run(search::georadius_ro)
-        .long(|request| search::long(request, Form::Point, Storing::Unknown)),
+        .long(|request| search::estimated_cost(request, SearchCommand::Point, StoreOption::Unknown)),
     geo(
         "georadiusbymember",
         "3.2.0",
         -5,
         GROW,
         MAY_STORE_BY_MEMBER,
-        "Returns or stores the places around one of them.",
+        "Returns or stores the members around another member.",
     )
-    .parse_keys(|args| keys_of_radius(args, Form::Member))
+    .parse_keys(|args| keys_of_radius(args, SearchCommand::Member))
     .run(search::georadiusbymember)
-    .long(|request| search::long(request, Form::Member, Storing::Allowed)),
-    geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
+    .long(|request| search::estimated_cost(request, SearchCommand::Member, StoreOption::Allowed)),
+    geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the members around another member.")
         .run(search::georadiusbymember_ro)
-        .long(|request| search::long(request, Form::Member, Storing::Unknown)),
-    geo("geosearch", "6.2.0", -7, READ, READS, "Returns the places within a circle, a box or a polygon.")
+        .long(|request| search::estimated_cost(request, SearchCommand::Member, StoreOption::Unknown)),
+    geo("geosearch", "6.2.0", -7, READ, READS, "Returns the members within a circle, a box or a polygon.")
         .run(search::geosearch)
-        .long(|request| search::long(request, Form::Search, Storing::Unknown)),
+        .long(|request| search::estimated_cost(request, SearchCommand::Search, StoreOption::Unknown)),
     geo(
         "geosearchstore",
         "6.2.0",
         -8,
         GROW,
         STORES_ONE,
-        "Stores the places within a circle, a box or a polygon.",
+        "Stores the members within a circle, a box or a polygon.",
     )
     .run(search::geosearchstore)
-    .long(|request| search::long(request, Form::Store, Storing::Unknown)),
+    .long(|request| search::estimated_cost(request, SearchCommand::Store, StoreOption::Unknown)),
 ];

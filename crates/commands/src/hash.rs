@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Deletes fields of a hash, and the hash with its last field.",
     )
     .run(set::hdel),
-    hash("hexists", "2.0.0", 3, READ_FAST, LOOKS, "Says whether a hash has a field.").run(get::hexists),
+    hash("hexists", "2.0.0", 3, READ_FAST, LOOKS, "Checks whether a hash has a field.").run(get::hexists),
     hash("hexpire", "9.0.0", -6, WRITE_FAST, UPDATES, "Makes fields of a hash expire after some seconds.")
         .run(expire::hexpire),
     hash(
@@ -57,7 +57,7 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hgetall", "2.0.0", 2, READ, READS, "Returns all fields of a hash and their values.")
         .tips(ANY_ORDER)
         .run(get::hgetall)
-        .long_with_pinned_reads(estimates::elements::<60>),
+        .long_with_pinned_reads(estimates::elements_cost::<60>),
     hash(
         "hgetdel",
         "9.1.0",
@@ -73,7 +73,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -5,
         WRITE_FAST,
         CHANGES,
-        "Returns the values of fields of a hash and changes when they expire.",
+        "Returns the values of hash fields and changes their expiry.",
     )
     .run(timed::hgetex),
     hash("hincrby", "2.0.0", 4, GROW_FAST, CHANGES, "Adds a number to the integer in a field of a hash.")
@@ -90,21 +90,14 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hkeys", "2.0.0", 2, READ, READS, "Returns the names of all fields of a hash.")
         .tips(ANY_ORDER)
         .run(get::hkeys)
-        .long_with_pinned_reads(estimates::elements::<40>),
+        .long_with_pinned_reads(estimates::elements_cost::<40>),
     hash("hlen", "2.0.0", 2, READ_FAST, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
     hash("hmget", "2.0.0", -3, READ_FAST, READS, "Returns the values of several fields of a hash.")
         .run(get::hmget),
     hash("hmset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets several fields of a hash; the old name of HSET.")
         .run(set::hmset),
-    hash(
-        "hpersist",
-        "9.0.0",
-        -5,
-        WRITE_FAST,
-        UPDATES,
-        "Makes fields of a hash stay that would have expired.",
-    )
-    .run(expire::hpersist),
+    hash("hpersist", "9.0.0", -5, WRITE_FAST, UPDATES, "Removes the expiry of hash fields.")
+        .run(expire::hpersist),
     hash(
         "hpexpire",
         "9.0.0",
@@ -138,28 +131,35 @@ pub(super) const COMMANDS: &[Command] = &[
         -5,
         READ_FAST,
         READS,
-        "Returns for how many milliseconds fields of a hash will stay.",
+        "Returns the remaining time to live of hash fields in milliseconds.",
     )
     .run(expire::hpttl),
     hash("hrandfield", "6.2.0", -2, READ, READS, "Returns random fields of a hash.")
         .tips(VARIES)
         .run(random::hrandfield)
-        .long(estimates::counted::<100>),
+        .long(estimates::count_cost::<100>),
     hash("hscan", "2.8.0", -3, READ, READS, "Returns some fields of a hash and a cursor for more.")
         .tips(VARIES)
         .run(scan::hscan),
-    hash("hset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets fields of a hash, which is made if it is not there.")
+    hash("hset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets fields of a hash, which is created if necessary.")
         .run(set::hset),
     hash("hsetex", "9.0.0", -6, GROW_FAST, INSERTS, "Sets fields of a hash that expire together.")
         .run(timed::hsetex),
-    hash("hsetnx", "2.0.0", 4, GROW_FAST, INSERTS, "Sets a field of a hash, if the field is not there.")
+    hash("hsetnx", "2.0.0", 4, GROW_FAST, INSERTS, "Sets a field of a hash unless it exists.")
         .run(set::hsetnx),
     hash("hstrlen", "3.2.0", 3, READ_FAST, LOOKS, "Returns the length of the value of a field of a hash.")
         .run(get::hstrlen),
-    hash("httl", "9.0.0", -5, READ_FAST, READS, "Returns for how many seconds fields of a hash will stay.")
-        .run(expire::httl),
+    hash(
+        "httl",
+        "9.0.0",
+        -5,
+        READ_FAST,
+        READS,
+        "Returns the remaining time to live of hash fields in seconds.",
+    )
+    .run(expire::httl),
     hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.")
         .tips(ANY_ORDER)
         .run(get::hvals)
-        .long_with_pinned_reads(estimates::elements::<40>),
+        .long_with_pinned_reads(estimates::elements_cost::<40>),
 ];

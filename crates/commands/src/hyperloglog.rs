@@ -9,7 +9,7 @@ use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use smallvec::SmallVec;
 
 use super::rows::*;
-use crate::sketch::{self, Observation, Registers, Sketch, Unusable};
+use crate::sketch::{self, Observation, Registers, Sketch, SketchError};
 
 family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
 
@@ -19,15 +19,14 @@ const MERGES: &[KeySpec] =
     &[KeySpec::one(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
-    hyperloglog("pfadd", "2.8.9", -2, GROW_FAST, INSERTS, "Notes in a HyperLogLog that elements were seen.")
-        .run(pfadd),
+    hyperloglog("pfadd", "2.8.9", -2, GROW_FAST, INSERTS, "Adds elements to a HyperLogLog.").run(pfadd),
     hyperloglog(
         "pfcount",
         "2.8.9",
         -2,
         READ.union(Flags::MAY_REPLICATE),
         &[KeySpec::range(1, -1, 1, COUNTS)],
-        "Returns how many different elements HyperLogLogs have seen together, about.",
+        "Estimates the number of distinct elements in the union of HyperLogLogs.",
     )
     .run(pfcount),
     hyperloglog(
@@ -36,27 +35,20 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         GROW.union(Flags::ADMIN),
         &[KeySpec::one(2, COUNTS)],
-        "Looks inside a HyperLogLog.",
+        "Shows the internals of a HyperLogLog.",
     )
     .run(debug::pfdebug),
-    hyperloglog(
-        "pfmerge",
-        "2.8.9",
-        -2,
-        GROW,
-        MERGES,
-        "Makes a HyperLogLog of what several have seen together.",
-    )
-    .run(pfmerge),
-    hyperloglog("pfselftest", "2.8.9", 1, Flags::ADMIN, &[], "Tests whether HyperLogLogs count right.")
+    hyperloglog("pfmerge", "2.8.9", -2, GROW, MERGES, "Stores the union of several HyperLogLogs.")
+        .run(pfmerge),
+    hyperloglog("pfselftest", "2.8.9", 1, Flags::ADMIN, &[], "Runs a self-test of the HyperLogLog code.")
         .run(debug::pfselftest),
 ];
 
-impl From<Unusable> for CommandError {
-    fn from(unusable: Unusable) -> Self {
+impl From<SketchError> for CommandError {
+    fn from(unusable: SketchError) -> Self {
         Self::text(match unusable {
-            Unusable::NotASketch => "WRONGTYPE Key is not a valid HyperLogLog string value.",
-            Unusable::Corrupt => "INVALIDOBJ Corrupted HLL object detected",
+            SketchError::NotASketch => "WRONGTYPE Key is not a valid HyperLogLog string value.",
+            SketchError::Corrupt => "INVALIDOBJ Corrupted HLL object detected",
         })
     }
 }
@@ -79,7 +71,7 @@ fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, byte
 }
 
 /// Maximum size in bytes of a sparse sketch (`hll-sparse-max-bytes`).
-fn most_sparse(context: &Context<'_>) -> usize {
+fn max_sparse_bytes(context: &Context<'_>) -> usize {
     context.engine.settings.hll_sparse_bytes.load(Ordering::Relaxed)
 }
 
@@ -123,7 +115,7 @@ fn observe_sparse(
         Some(place) => context.string(key, place)?.bytes.to_vec(),
         None => sketch::empty(),
     };
-    let most = most_sparse(context);
+    let most = max_sparse_bytes(context);
     let mut changes = u64::from(found.is_none());
     for seen in seen {
         changes += u64::from(sketch::observe(&mut bytes, *seen, most)?);
@@ -209,7 +201,7 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
         sketch::make_dense(&mut bytes)?;
         sketch::set_registers(&mut bytes, &registers);
     } else {
-        let most = most_sparse(context);
+        let most = max_sparse_bytes(context);
         for seen in registers.observations() {
             sketch::observe(&mut bytes, seen, most)?;
         }

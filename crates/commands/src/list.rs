@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
         6,
         GROW,
         MOVES,
-        "Moves an element from an end of a list to an end of another, or waits for one.",
+        "Moves an element from one end of a list to an end of another, or blocks.",
     )
     .may_block(blocking::blmove),
     list(
@@ -35,7 +35,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -5,
         WRITE,
         TAKES_FROM_COUNTED_SECOND,
-        "Takes elements out of the first list that has any, or waits for one.",
+        "Pops elements from the first non-empty list, or blocks.",
     )
     .may_block(blocking::blmpop),
     list(
@@ -44,7 +44,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         WRITE,
         TAKES_FROM_ANY,
-        "Takes the first element out of the first list that has any, or waits for one.",
+        "Pops the first element of the first non-empty list, or blocks.",
     )
     .may_block(blocking::blpop),
     list(
@@ -53,7 +53,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         WRITE,
         TAKES_FROM_ANY,
-        "Takes the last element out of the first list that has any, or waits for one.",
+        "Pops the last element of the first non-empty list, or blocks.",
     )
     .may_block(blocking::brpop),
     list(
@@ -62,48 +62,41 @@ pub(super) const COMMANDS: &[Command] = &[
         4,
         GROW,
         MOVES,
-        "Moves the last element of a list to the front of another, or waits for one.",
+        "Moves the last element of a list to the front of another, or blocks.",
     )
     .may_block(blocking::brpoplpush),
     list("lindex", "1.0.0", 3, READ, READS, "Returns an element of a list by its index.")
         .run(reading::lindex),
-    list("linsert", "2.2.0", 5, GROW, INSERTS, "Puts an element before or behind another of a list.")
+    list("linsert", "2.2.0", 5, GROW, INSERTS, "Inserts an element before or after another one.")
         .run(changing::linsert)
-        .long(estimates::elements::<10>),
+        .long(estimates::elements_cost::<10>),
     list("llen", "1.0.0", 2, READ_FAST, LOOKS, "Returns the number of elements of a list.")
         .run(reading::llen),
-    list("lmove", "6.2.0", 5, GROW, MOVES, "Moves an element from an end of a list to an end of another.")
+    list("lmove", "6.2.0", 5, GROW, MOVES, "Moves an element from one end of a list to an end of another.")
         .run(moving::lmove),
-    list(
-        "lmpop",
-        "7.0.0",
-        -4,
-        WRITE,
-        TAKES_FROM_COUNTED,
-        "Takes elements out of the first list that has any.",
-    )
-    .run(ends::lmpop),
-    list("lpop", "1.0.0", -2, WRITE_FAST, TAKES, "Takes the first elements out of a list.").run(ends::lpop),
-    list("lpos", "6.0.6", -3, READ, READS, "Returns the indexes of elements of a list by their value.")
+    list("lmpop", "7.0.0", -4, WRITE, TAKES_FROM_COUNTED, "Pops elements from the first non-empty list.")
+        .run(ends::lmpop),
+    list("lpop", "1.0.0", -2, WRITE_FAST, TAKES, "Pops the first elements of a list.").run(ends::lpop),
+    list("lpos", "6.0.6", -3, READ, READS, "Returns the indexes of elements with a value.")
         .run(reading::lpos)
-        .long(estimates::elements::<10>),
-    list("lpush", "1.0.0", -3, GROW_FAST, INSERTS, "Puts elements to the front of a list.").run(ends::lpush),
-    list("lpushx", "2.2.0", -3, GROW_FAST, INSERTS, "Puts elements to the front of a list that is there.")
+        .long(estimates::elements_cost::<10>),
+    list("lpush", "1.0.0", -3, GROW_FAST, INSERTS, "Prepends elements to a list.").run(ends::lpush),
+    list("lpushx", "2.2.0", -3, GROW_FAST, INSERTS, "Prepends elements to an existing list.")
         .run(ends::lpushx),
     list("lrange", "1.0.0", 4, READ, READS, "Returns the elements of a list between two indexes.")
         .run(reading::lrange)
-        .long_with_pinned_reads(estimates::between::<33>),
-    list("lrem", "1.0.0", 4, WRITE, DELETES, "Takes elements out of a list by their value.")
+        .long_with_pinned_reads(estimates::range_cost::<33>),
+    list("lrem", "1.0.0", 4, WRITE, DELETES, "Removes elements of a list by value.")
         .run(changing::lrem)
-        .long(estimates::elements::<10>),
+        .long(estimates::elements_cost::<10>),
     list("lset", "1.0.0", 4, GROW, UPDATES, "Sets an element of a list by its index.").run(changing::lset),
-    list("ltrim", "1.0.0", 4, WRITE, DELETES, "Keeps the elements of a list between two indexes.")
+    list("ltrim", "1.0.0", 4, WRITE, DELETES, "Trims a list to a range of indexes.")
         .run(changing::ltrim)
-        .long(estimates::trimmed::<10>),
-    list("rpop", "1.0.0", -2, WRITE_FAST, TAKES, "Takes the last elements out of a list.").run(ends::rpop),
+        .long(estimates::outside_range_cost::<10>),
+    list("rpop", "1.0.0", -2, WRITE_FAST, TAKES, "Pops the last elements of a list.").run(ends::rpop),
     list("rpoplpush", "1.2.0", 3, GROW, MOVES, "Moves the last element of a list to the front of another.")
         .run(moving::rpoplpush),
-    list("rpush", "1.0.0", -3, GROW_FAST, INSERTS, "Puts elements at the end of a list.").run(ends::rpush),
-    list("rpushx", "2.2.0", -3, GROW_FAST, INSERTS, "Puts elements at the end of a list that is there.")
+    list("rpush", "1.0.0", -3, GROW_FAST, INSERTS, "Appends elements to a list.").run(ends::rpush),
+    list("rpushx", "2.2.0", -3, GROW_FAST, INSERTS, "Appends elements to an existing list.")
         .run(ends::rpushx),
 ];

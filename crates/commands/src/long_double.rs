@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_as_a_real_redis_gives_them() {
+    fn sums_match_redis() {
         // Taken from INCRBYFLOAT of Redis 7.0.15 on x86-64.
         let table = [
             ("0.1", "0.2", "0.3"),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_numbers_are_refused() {
         for text in
             ["", " 1", "1 ", "1e", "e1", ".", "-", "0x", "1e5000", "1e-5000", "nan", "1.2.3", "--1", "1_0"]
         {
@@ -362,7 +362,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(text in "[-+]?[0-9a-fxp.e+-]{0,30}") {
+        fn arbitrary_input_does_not_panic(text in "[-+]?[0-9a-fxp.e+-]{0,30}") {
             if let Some(number) = LongDouble::parse(text.as_bytes()) {
                 let _ = number.add(number).map(|sum| sum.to_string());
             }

@@ -6,32 +6,31 @@ use super::help::reply_help;
 use super::rows::LOOKS_SECOND;
 
 pub(super) const COMMANDS: &[Command] =
-    &[Command::new("memory", Group::Server, "4.0.0", -2, "Tells what memory is used for.")
-        .subcommands(MEMORY)];
+    &[Command::new("memory", Group::Server, "4.0.0", -2, "Reports memory usage.").subcommands(MEMORY)];
 
 const EVERY_SHARD: &[&str] =
     &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
 
 const MEMORY: &[Command] = &[
-    Command::new("doctor", Group::Server, "4.0.0", 2, "Returns what may be wrong with the use of memory.")
+    Command::new("doctor", Group::Server, "4.0.0", 2, "Returns a report on memory problems.")
         .tips(EVERY_SHARD)
         .shell(ShellCommand::MemoryDoctor),
     Command::new("help", Group::Server, "4.0.0", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .run(help),
-    Command::new("malloc-stats", Group::Server, "4.0.0", 2, "Returns the allocators' figures.")
+    Command::new("malloc-stats", Group::Server, "4.0.0", 2, "Returns allocator statistics.")
         .flags(Flags::LOADING)
         .tips(EVERY_SHARD)
         .shell(ShellCommand::MemoryMallocStats),
-    Command::new("purge", Group::Server, "4.0.0", 2, "Gives free memory back to the system.")
+    Command::new("purge", Group::Server, "4.0.0", 2, "Returns free memory to the operating system.")
         .flags(Flags::LOADING)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .shell(ShellCommand::MemoryPurge),
-    Command::new("stats", Group::Server, "4.0.0", 2, "Returns what memory is used for.")
+    Command::new("stats", Group::Server, "4.0.0", 2, "Returns memory usage by category.")
         .tips(EVERY_SHARD)
         .shell(ShellCommand::MemoryStats)
         .each_slot(),
-    Command::new("usage", Group::Server, "4.0.0", -3, "Returns how many bytes a key takes.")
+    Command::new("usage", Group::Server, "4.0.0", -3, "Returns the memory usage of a key.")
         .flags(Flags::READONLY)
         .category(Categories::READ)
         .keys(LOOKS_SECOND)
@@ -88,7 +87,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn a_key_tells_what_it_takes() {
+    fn memory_usage_reports_key_size() {
         let mut client = Client::new();
         let long = "x".repeat(5000);
         client.table(&[

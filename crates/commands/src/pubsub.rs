@@ -20,60 +20,60 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    row("psubscribe", "2.0.0", -2, "Listens to all channels that match patterns.")
+    row("psubscribe", "2.0.0", -2, "Subscribes to channels that match patterns.")
         .flags(LISTEN)
         .sentinel()
         .channels(Channels::Patterns)
         .run(|context| subscribe(context, ChannelKind::Pattern)),
-    row("publish", "2.0.0", 3, "Sends a message to a channel.")
+    row("publish", "2.0.0", 3, "Publishes a message to a channel.")
         .flags(SPEAK)
         .sentinel()
         .channels(Channels::First)
         .run(|context| publish(context, false))
         .first_argument(),
-    row("pubsub", "2.8.0", -2, "Looks at channels and who listens.").subcommands(PUBSUB),
-    row("punsubscribe", "2.0.0", -1, "Stops listening to channels that match patterns.")
+    row("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.").subcommands(PUBSUB),
+    row("punsubscribe", "2.0.0", -1, "Unsubscribes from patterns.")
         .flags(LISTEN)
         .sentinel()
         .run(|context| unsubscribe(context, ChannelKind::Pattern)),
-    row("spublish", "7.0.0", 3, "Sends a message to a channel of a shard.")
+    row("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
         .flags(SPEAK)
         .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
         .channels(Channels::First)
         .run(|context| publish(context, true)),
-    row("ssubscribe", "7.0.0", -2, "Listens to channels of a shard.")
+    row("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
         .flags(LISTEN)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
         .channels(Channels::All)
         .run(|context| subscribe(context, ChannelKind::ShardChannel)),
-    row("subscribe", "2.0.0", -2, "Listens to channels.")
+    row("subscribe", "2.0.0", -2, "Subscribes to channels.")
         .flags(LISTEN)
         .sentinel()
         .channels(Channels::All)
         .run(|context| subscribe(context, ChannelKind::Channel)),
-    row("sunsubscribe", "7.0.0", -1, "Stops listening to channels of a shard.")
+    row("sunsubscribe", "7.0.0", -1, "Unsubscribes from shard channels.")
         .flags(LISTEN)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
         .run(|context| unsubscribe(context, ChannelKind::ShardChannel)),
-    row("unsubscribe", "2.0.0", -1, "Stops listening to channels.")
+    row("unsubscribe", "2.0.0", -1, "Unsubscribes from channels.")
         .flags(LISTEN)
         .sentinel()
         .run(|context| unsubscribe(context, ChannelKind::Channel)),
 ];
 
 const PUBSUB: &[Command] = &[
-    row("channels", "2.8.0", -2, "Names the channels that somebody listens to.")
+    row("channels", "2.8.0", -2, "Lists channels with subscribers.")
         .flags(LOOK)
         .run(|context| channels(context, ChannelKind::Channel)),
     row("help", "6.2.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
-    row("numpat", "2.8.0", 2, "Counts the patterns that somebody listens to.").flags(LOOK).run(numpat),
-    row("numsub", "2.8.0", -2, "Counts who listens to channels.")
+    row("numpat", "2.8.0", 2, "Returns the number of subscribed patterns.").flags(LOOK).run(numpat),
+    row("numsub", "2.8.0", -2, "Returns the numbers of subscribers of channels.")
         .flags(LOOK)
         .run(|context| numsub(context, ChannelKind::Channel)),
-    row("shardchannels", "7.0.0", -2, "Names the channels of shards that somebody listens to.")
+    row("shardchannels", "7.0.0", -2, "Lists shard channels with subscribers.")
         .flags(LOOK)
         .run(|context| channels(context, ChannelKind::ShardChannel)),
-    row("shardnumsub", "7.0.0", -2, "Counts who listens to channels of shards.")
+    row("shardnumsub", "7.0.0", -2, "Returns the numbers of subscribers of shard channels.")
         .flags(LOOK)
         .run(|context| numsub(context, ChannelKind::ShardChannel)),
 ];

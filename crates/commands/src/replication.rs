@@ -7,7 +7,7 @@ const SYNC: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
 const FOLLOW: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("failover", Group::Replication, "6.2.0", -1, "Hands this master's place to a replica.")
+    Command::new("failover", Group::Replication, "6.2.0", -1, "Hands the master role over to a replica.")
         .flags(ADMIN.union(Flags::STALE))
         .node(NodeCommand::Failover),
     Command::new(
@@ -15,7 +15,7 @@ pub(super) const COMMANDS: &[Command] = &[
         Group::Replication,
         "2.8.0",
         -3,
-        "Makes the connection a replica's; used between servers.",
+        "Turns the connection into a replication link; used between servers.",
     )
     .flags(SYNC)
     .node(NodeCommand::Psync),
@@ -24,7 +24,7 @@ pub(super) const COMMANDS: &[Command] = &[
         Group::Replication,
         "1.0.0",
         1,
-        "Makes the connection an old replica's; used between servers.",
+        "Turns the connection into a legacy replication link; used between servers.",
     )
     .flags(SYNC)
     .node(NodeCommand::Psync),
@@ -33,7 +33,7 @@ pub(super) const COMMANDS: &[Command] = &[
         Group::Replication,
         "3.0.0",
         -1,
-        "Tells a master of its replica; used between servers.",
+        "Configures a replica's connection to its master; used between servers.",
     )
     .flags(
         ADMIN
@@ -61,7 +61,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .flags(FOLLOW)
     .node(NodeCommand::Replicaof),
-    Command::new("role", Group::Replication, "2.8.12", 1, "Returns what the server is in replication.")
+    Command::new("role", Group::Replication, "2.8.12", 1, "Returns the server's replication role.")
         .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST))
         .sentinel()
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
@@ -71,7 +71,7 @@ pub(super) const COMMANDS: &[Command] = &[
         Group::Generic,
         "3.0.0",
         3,
-        "Waits until so many replicas have the connection's writes.",
+        "Waits until a number of replicas have acknowledged the connection's writes.",
     )
     .flags(Flags::BLOCKING)
     .category(Categories::CONNECTION)
@@ -82,7 +82,7 @@ pub(super) const COMMANDS: &[Command] = &[
         Group::Generic,
         "7.2.0",
         4,
-        "Waits until the connection's writes are on disk, here and at so many replicas.",
+        "Waits until the connection's writes are fsynced, locally and on a number of replicas.",
     )
     .flags(Flags::BLOCKING)
     .category(Categories::CONNECTION)

@@ -14,9 +14,9 @@ use resp::Writer;
 const TRY_BELOW: usize = 3;
 const TRY_AT_MOST: usize = 10_000;
 /// Failed probes allowed per wanted element.
-const TRIES: usize = 20;
+const TRIES_PER_ELEMENT: usize = 20;
 /// Minimum size in bytes of an element in a reply.
-const LEAST: usize = b"$0\r\n\r\n".len();
+const MIN_ELEMENT_BYTES: usize = b"$0\r\n\r\n".len();
 
 pub(super) const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
 
@@ -31,7 +31,7 @@ pub(super) fn parse_count(context: &Context<'_>) -> Result<i64, CommandError> {
 }
 
 /// A collection to select elements from.
-pub(super) trait Pool {
+pub(super) trait SamplePool {
     type Element: Copy;
     /// Identity of an element; distinct elements have distinct names.
     type Name: Ord;
@@ -52,7 +52,7 @@ pub(super) trait Pool {
 }
 
 /// Writes selected elements to a reply.
-pub(super) struct Out<'r, 'w, E> {
+pub(super) struct SampleReply<'r, 'w, E> {
     reply: &'r mut Writer<'w>,
     /// Writes the reply's header from the number of elements.
     head: fn(&mut Writer<'_>, usize),
@@ -62,12 +62,12 @@ pub(super) struct Out<'r, 'w, E> {
 }
 
 /// The maximum size in bytes of a reply in which elements may repeat.
-pub(super) fn longest_reply(context: &Context<'_>) -> usize {
+pub(super) fn max_reply_bytes(context: &Context<'_>) -> usize {
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-impl<'r, 'w, E> Out<'r, 'w, E> {
+impl<'r, 'w, E> SampleReply<'r, 'w, E> {
     pub(super) fn new(
         reply: &'r mut Writer<'w>,
         most: usize,
@@ -87,16 +87,16 @@ impl<'r, 'w, E> Out<'r, 'w, E> {
 }
 
 /// Selects a random element by probing. `None` if nearly all elements have expired.
-pub(super) fn any<P: Pool>(pool: &P, random: &mut Random) -> Option<P::Element> {
-    (0..TRIES).find_map(|_| pool.random(random.number()))
+pub(super) fn random_element<P: SamplePool>(pool: &P, random: &mut Random) -> Option<P::Element> {
+    (0..TRIES_PER_ELEMENT).find_map(|_| pool.random(random.number()))
 }
 
 /// Replies with `count` elements, or with all distinct elements if there are fewer.
-pub(super) fn choose<P: Pool>(
+pub(super) fn reply_random<P: SamplePool>(
     pool: Option<P>,
     count: i64,
     random: &mut Random,
-    mut out: Out<'_, '_, P::Element>,
+    mut out: SampleReply<'_, '_, P::Element>,
 ) -> Result<(), CommandError> {
     let Some(pool) = pool.filter(|pool| count != 0 && pool.live_len() > 0) else {
         out.begin(0);
@@ -104,26 +104,26 @@ pub(super) fn choose<P: Pool>(
     };
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 {
-        return repeated(&pool, wanted, random, &mut out);
+        return reply_with_repeats(&pool, wanted, random, &mut out);
     }
-    distinct(&pool, wanted.min(pool.live_len()), random, &mut out);
+    reply_distinct(&pool, wanted.min(pool.live_len()), random, &mut out);
     Ok(())
 }
 
 /// Replies with `wanted` independent selections.
-fn repeated<P: Pool>(
+fn reply_with_repeats<P: SamplePool>(
     pool: &P,
     wanted: usize,
     random: &mut Random,
-    out: &mut Out<'_, '_, P::Element>,
+    out: &mut SampleReply<'_, '_, P::Element>,
 ) -> Result<(), CommandError> {
-    if wanted.saturating_mul(LEAST) > out.most {
+    if wanted.saturating_mul(MIN_ELEMENT_BYTES) > out.most {
         return Err(OUT_OF_RANGE);
     }
     let start = out.reply.len();
     out.begin(wanted);
     for _ in 0..wanted {
-        match any(pool, random) {
+        match random_element(pool, random) {
             Some(element) => out.push(element),
             // Nearly all elements have expired: select by rank among the live ones.
             None => sample(pool, 1, random, out),
@@ -139,7 +139,12 @@ fn repeated<P: Pool>(
 }
 
 /// Replies with `wanted` distinct elements; the pool must have at least that number.
-fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out<'_, '_, P::Element>) {
+fn reply_distinct<P: SamplePool>(
+    pool: &P,
+    wanted: usize,
+    random: &mut Random,
+    out: &mut SampleReply<'_, '_, P::Element>,
+) {
     out.begin(wanted);
     let live = pool.live_len();
     let few = wanted <= TRY_AT_MOST && wanted.saturating_mul(TRY_BELOW) < live;
@@ -147,7 +152,7 @@ fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out
         return sample(pool, wanted, random, out);
     }
     let mut chosen = BTreeSet::new();
-    for _ in 0..wanted.saturating_mul(TRIES) {
+    for _ in 0..wanted.saturating_mul(TRIES_PER_ELEMENT) {
         let Some(element) = pool.random(random.number()) else { break };
         if chosen.len() < wanted && chosen.insert(P::name(&element)) {
             out.push(element);
@@ -166,7 +171,12 @@ fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out
 }
 
 /// Selection sampling in a single scan: each element is chosen with probability (still wanted) / (still to come).
-fn sample<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out<'_, '_, P::Element>) {
+fn sample<P: SamplePool>(
+    pool: &P,
+    wanted: usize,
+    random: &mut Random,
+    out: &mut SampleReply<'_, '_, P::Element>,
+) {
     let (mut left, mut missing) = (pool.live_len() as u64, wanted as u64);
     pool.for_each(&mut |element| {
         if missing > 0 {

@@ -9,7 +9,7 @@ use slot_routing::{Slot, hash_tag};
 bitflags! {
     /// The options that a command accepts in addition to MATCH and COUNT.
     #[derive(Debug, Clone, Copy)]
-    pub(super) struct Words: u8 {
+    pub(super) struct AcceptedOptions: u8 {
         const TYPE = 1;
         const NOVALUES = 1 << 1;
         const NOSCORES = 1 << 2;
@@ -18,7 +18,7 @@ bitflags! {
 }
 
 /// The arguments after the cursor.
-pub(super) struct Options<'a> {
+pub(super) struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
     pub(super) kind: Option<Kind>,
@@ -26,18 +26,22 @@ pub(super) struct Options<'a> {
     pub(super) values: bool,
 }
 
-impl<'a> Options<'a> {
+impl<'a> ScanOptions<'a> {
     /// Parses the arguments from index `from` on.
-    pub(super) fn parse(context: &Context<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
+    pub(super) fn parse(
+        context: &Context<'a>,
+        from: usize,
+        allowed: AcceptedOptions,
+    ) -> Result<Self, CommandError> {
         let mut options = Self { pattern: None, count: 10, kind: None, slot: None, values: true };
         let mut index = from;
         while let Some(word) = context.args.get(index) {
             index += 1;
-            if allowed.contains(Words::NOVALUES) && word.eq_ignore_ascii_case(b"novalues") {
+            if allowed.contains(AcceptedOptions::NOVALUES) && word.eq_ignore_ascii_case(b"novalues") {
                 options.values = false;
                 continue;
             }
-            if allowed.contains(Words::NOSCORES) && word.eq_ignore_ascii_case(b"noscores") {
+            if allowed.contains(AcceptedOptions::NOSCORES) && word.eq_ignore_ascii_case(b"noscores") {
                 options.values = false;
                 continue;
             }
@@ -47,9 +51,9 @@ impl<'a> Options<'a> {
             } else if word.eq_ignore_ascii_case(b"count") {
                 let count = context.integer(index)?;
                 options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
-            } else if allowed.contains(Words::TYPE) && word.eq_ignore_ascii_case(b"type") {
+            } else if allowed.contains(AcceptedOptions::TYPE) && word.eq_ignore_ascii_case(b"type") {
                 options.kind = Some(named_kind(value)?);
-            } else if allowed.contains(Words::SLOT) && word.eq_ignore_ascii_case(b"slot") {
+            } else if allowed.contains(AcceptedOptions::SLOT) && word.eq_ignore_ascii_case(b"slot") {
                 if options.slot.is_some() {
                     return Err(CommandError::text("ERR SLOT option can only be specified once"));
                 }
@@ -67,7 +71,7 @@ impl<'a> Options<'a> {
     }
 
     /// Whether a keyspace scan returns this key.
-    pub(super) fn wants(&self, item: &ScanItem<'_>) -> bool {
+    pub(super) fn matches_item(&self, item: &ScanItem<'_>) -> bool {
         self.kind.is_none_or(|kind| kind == item.kind) && self.matches(item.key)
     }
 
@@ -126,12 +130,12 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
 
 /// Bulk strings collected before their number is known.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct BulkCollector {
     wire: Vec<u8>,
     count: usize,
 }
 
-impl Found {
+impl BulkCollector {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         Writer::new(&mut self.wire, Protocol::Resp2).bulk(bytes);
         self.count += 1;
@@ -149,7 +153,7 @@ impl Found {
 }
 
 /// Replies with the next cursor and the page's elements.
-pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
+pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkCollector) {
     let mut digits = itoa::Buffer::new();
     reply.array(2);
     reply.bulk(digits.format(cursor).as_bytes());
@@ -160,14 +164,14 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
 /// from a position in hash order and returns the next position.
 pub(super) fn scan_elements<T: TypedView>(
     context: &mut Context<'_>,
-    allowed: Words,
-    scan: impl FnOnce(T::At<'_>, u64, &Options<'_>, &mut Found) -> Option<u64>,
+    allowed: AcceptedOptions,
+    scan: impl FnOnce(T::At<'_>, u64, &ScanOptions<'_>, &mut BulkCollector) -> Option<u64>,
 ) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(2))?;
     let key = context.key(1)?;
-    let (mut next, mut page) = (None, Found::default());
+    let (mut next, mut page) = (None, BulkCollector::default());
     if let Some(place) = context.read_typed::<T>(&key)? {
-        let options = Options::parse(context, 3, allowed)?;
+        let options = ScanOptions::parse(context, 3, allowed)?;
         next = scan(context.typed::<T>(&key, place)?, cursor, &options, &mut page);
     }
     reply_page(&mut context.reply, next.unwrap_or(0), &page);
@@ -184,7 +188,7 @@ mod tests {
 
     /// The commands that scan, add and remove elements of one type, with the arguments before and after the element's
     /// name.
-    struct Family {
+    struct CollectionCommands {
         scan: &'static str,
         add: [&'static str; 2],
         remove: &'static str,
@@ -192,10 +196,10 @@ mod tests {
         width: usize,
     }
 
-    const FAMILIES: &[Family] = &[
-        Family { scan: "sscan", add: ["sadd c", ""], remove: "srem c", width: 1 },
-        Family { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", width: 2 },
-        Family { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 },
+    const FAMILIES: &[CollectionCommands] = &[
+        CollectionCommands { scan: "sscan", add: ["sadd c", ""], remove: "srem c", width: 1 },
+        CollectionCommands { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", width: 2 },
+        CollectionCommands { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 },
     ];
 
     fn run(client: &mut Client, words: &str) {
@@ -203,7 +207,12 @@ mod tests {
     }
 
     /// Makes one call and returns the next cursor and the elements.
-    fn scan(client: &mut Client, family: &Family, cursor: &str, count: usize) -> (String, Vec<String>) {
+    fn scan(
+        client: &mut Client,
+        family: &CollectionCommands,
+        cursor: &str,
+        count: usize,
+    ) -> (String, Vec<String>) {
         let reply = client.call(&[family.scan, "c", cursor, "count", &count.to_string()]);
         let text =
             |value: &resp::Value| String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned();
@@ -220,7 +229,7 @@ mod tests {
         /// Elements that exist from the first call to the last are returned, even if the collection grows or shrinks
         /// many times over and changes its encoding.
         #[test]
-        fn a_scan_of_a_collection_misses_nothing_that_stays(
+        fn collection_scan_returns_all_persistent_elements(
             stay in 1usize..300,
             others in 0usize..4000,
             count in 5usize..100,

@@ -32,21 +32,19 @@ const fn scripting(
 
 pub(super) const COMMANDS: &[Command] = &[
     scripting("eval", "2.6.0", -3, WRITES, "Runs a script.").keys(CHANGES).script(eval::eval),
-    scripting("eval_ro", "7.0.0", -3, LOOKS, "Runs a script that only reads.")
-        .keys(READS)
-        .script(eval::eval_ro),
-    scripting("evalsha", "2.6.0", -3, WRITES, "Runs a script that is known by its SHA1.")
+    scripting("eval_ro", "7.0.0", -3, LOOKS, "Runs a read-only script.").keys(READS).script(eval::eval_ro),
+    scripting("evalsha", "2.6.0", -3, WRITES, "Runs a cached script by its SHA1.")
         .keys(CHANGES)
         .script(eval::evalsha),
-    scripting("evalsha_ro", "7.0.0", -3, LOOKS, "Runs a script that only reads and is known by its SHA1.")
+    scripting("evalsha_ro", "7.0.0", -3, LOOKS, "Runs a cached read-only script by its SHA1.")
         .keys(READS)
         .script(eval::evalsha_ro),
     scripting("fcall", "7.0.0", -3, WRITES, "Calls a function.").keys(CHANGES).script(eval::fcall),
-    scripting("fcall_ro", "7.0.0", -3, LOOKS, "Calls a function that only reads.")
+    scripting("fcall_ro", "7.0.0", -3, LOOKS, "Calls a read-only function.")
         .keys(READS)
         .script(eval::fcall_ro),
-    row("function", "7.0.0", -2, "Looks after libraries of functions.").subcommands(FUNCTION),
-    row("script", "2.6.0", -2, "Looks after scripts.").subcommands(SCRIPT),
+    row("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION),
+    row("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT),
 ];
 
 const CHANGES_LIBRARIES: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
@@ -65,11 +63,11 @@ const FUNCTION: &[Command] = &[
         .run(functions::flush)
         .all_slots(),
     scripting("help", "7.0.0", 2, HELP, "Lists the subcommands.").run(functions::help),
-    scripting("kill", "7.0.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Stops the function that runs.")
+    scripting("kill", "7.0.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running function.")
         .tips(KILLS)
         .run(functions::kill),
     scripting("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.").tips(ANY_ORDER).run(functions::list),
-    scripting("load", "7.0.0", -3, CHANGES_LIBRARIES.union(Flags::DENYOOM), "Creates a library.")
+    scripting("load", "7.0.0", -3, CHANGES_LIBRARIES.union(Flags::DENYOOM), "Loads a library.")
         .tips(FOR_ALL_SHARDS)
         .run(functions::load)
         .all_slots(),
@@ -78,29 +76,47 @@ const FUNCTION: &[Command] = &[
         "7.0.0",
         -3,
         CHANGES_LIBRARIES.union(Flags::DENYOOM),
-        "Creates libraries from what FUNCTION DUMP gave.",
+        "Restores libraries from the output of FUNCTION DUMP.",
     )
     .tips(FOR_ALL_SHARDS)
     .run(functions::restore)
     .all_slots(),
-    scripting("stats", "7.0.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Says what runs.")
-        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-        .run(functions::stats),
+    scripting(
+        "stats",
+        "7.0.0",
+        2,
+        Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
+        "Returns the running function and the engine.",
+    )
+    .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+    .run(functions::stats),
 ];
 
 const SCRIPT: &[Command] = &[
-    scripting("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets how scripts are debugged.").run(script::debug),
-    scripting("exists", "2.6.0", -3, Flags::NOSCRIPT.union(Flags::STALE), "Says which scripts are known.")
-        .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
-        .run(script::exists),
-    scripting("flush", "2.6.0", -2, Flags::NOSCRIPT.union(Flags::STALE), "Forgets all scripts.")
-        .tips(FOR_ALL_NODES)
-        .run(script::flush),
+    scripting("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets the debug mode of scripts.").run(script::debug),
+    scripting(
+        "exists",
+        "2.6.0",
+        -3,
+        Flags::NOSCRIPT.union(Flags::STALE),
+        "Checks whether scripts are in the cache.",
+    )
+    .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
+    .run(script::exists),
+    scripting(
+        "flush",
+        "2.6.0",
+        -2,
+        Flags::NOSCRIPT.union(Flags::STALE),
+        "Removes all scripts from the cache.",
+    )
+    .tips(FOR_ALL_NODES)
+    .run(script::flush),
     scripting("help", "5.0.0", 2, HELP, "Lists the subcommands.").run(script::help),
-    scripting("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Stops the script that runs.")
+    scripting("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running script.")
         .tips(KILLS)
         .run(script::kill),
-    scripting("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Makes a script known.")
+    scripting("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Adds a script to the cache.")
         .tips(FOR_ALL_NODES)
         .run(script::load),
     scripting("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.")

@@ -22,7 +22,7 @@ pub(super) use module::COMMANDS as MODULE;
 const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("command", Group::Server, "2.8.13", -1, "Returns facts about all commands.")
+    Command::new("command", Group::Server, "2.8.13", -1, "Describes all commands.")
         .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
@@ -31,7 +31,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("lolwut", Group::Server, "5.0.0", -1, "Shows the version, with a drawing.")
         .flags(Flags::READONLY.union(Flags::FAST))
         .run(lolwut),
-    Command::new("monitor", Group::Server, "1.0.0", 1, "Shows this connection every command.")
+    Command::new("monitor", Group::Server, "1.0.0", 1, "Streams all commands to this connection.")
         .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
         .run(monitor),
     Command::new("time", Group::Server, "2.6.0", 1, "Returns the server's time.")
@@ -44,7 +44,7 @@ const COMMAND: &[Command] = &[
         .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .run(command::command),
-    Command::new("docs", Group::Server, "7.0.0", -2, "Returns what commands are for.")
+    Command::new("docs", Group::Server, "7.0.0", -2, "Returns documentation of commands.")
         .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
@@ -58,7 +58,7 @@ const COMMAND: &[Command] = &[
         Group::Server,
         "7.0.0",
         -3,
-        "Returns the keys of a request and what it does with them.",
+        "Returns the keys of a request with their access flags.",
     )
     .flags(ANYTIME)
     .category(Categories::CONNECTION)
@@ -67,7 +67,7 @@ const COMMAND: &[Command] = &[
         .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .run(command::command),
-    Command::new("info", Group::Server, "2.8.13", -2, "Returns facts about some commands.")
+    Command::new("info", Group::Server, "2.8.13", -2, "Describes the given commands.")
         .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])

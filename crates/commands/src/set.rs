@@ -20,35 +20,42 @@ use super::rows::*;
 family!(set, Set, SET);
 
 pub(super) const COMMANDS: &[Command] = &[
-    set("sadd", "1.0.0", -3, GROW_FAST, INSERTS, "Adds members to a set, which is made if it is not there.")
+    set("sadd", "1.0.0", -3, GROW_FAST, INSERTS, "Adds members to a set, which is created if necessary.")
         .names_element()
         .run(change::sadd),
     set("scard", "1.0.0", 2, READ_FAST, LOOKS, "Returns the number of members of a set.").run(read::scard),
-    set("sdiff", "1.0.0", -2, READ, READS_ALL, "Returns what the first set has and no other one.")
+    set("sdiff", "1.0.0", -2, READ, READS_ALL, "Returns the difference of sets.")
         .tips(ANY_ORDER)
         .run(combine::sdiff)
-        .long(estimates::elements::<200>),
-    set("sdiffstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what the first set has and no other one.")
+        .long(estimates::elements_cost::<200>),
+    set("sdiffstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores the difference of sets.")
         .run(combine::sdiffstore)
-        .long(estimates::elements::<300>),
-    set("sinter", "1.0.0", -2, READ, READS_ALL, "Returns what all sets have.")
+        .long(estimates::elements_cost::<300>),
+    set("sinter", "1.0.0", -2, READ, READS_ALL, "Returns the intersection of sets.")
         .tips(ANY_ORDER)
         .run(combine::sinter)
-        .long(estimates::smallest::<100>),
-    set("sintercard", "7.0.0", -3, READ, READS_COUNTED, "Returns how many members all sets have.")
-        .run(combine::sintercard)
-        .long(estimates::smallest::<100>),
-    set("sinterstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what all sets have.")
+        .long(estimates::smallest_set_cost::<100>),
+    set(
+        "sintercard",
+        "7.0.0",
+        -3,
+        READ,
+        READS_COUNTED,
+        "Returns the cardinality of the intersection of sets.",
+    )
+    .run(combine::sintercard)
+    .long(estimates::smallest_set_cost::<100>),
+    set("sinterstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores the intersection of sets.")
         .run(combine::sinterstore)
-        .long(estimates::smallest::<200>),
-    set("sismember", "1.0.0", 3, READ_FAST, LOOKS, "Says whether a set has a member.")
+        .long(estimates::smallest_set_cost::<200>),
+    set("sismember", "1.0.0", 3, READ_FAST, LOOKS, "Checks whether a set has a member.")
         .names_element()
         .run(read::sismember),
     set("smembers", "1.0.0", 2, READ, READS, "Returns all members of a set.")
         .tips(ANY_ORDER)
         .run(read::smembers)
-        .long_with_pinned_reads(estimates::elements::<40>),
-    set("smismember", "6.2.0", -3, READ_FAST, READS, "Says of several members whether a set has them.")
+        .long_with_pinned_reads(estimates::elements_cost::<40>),
+    set("smismember", "6.2.0", -3, READ_FAST, READS, "Checks for several members whether a set has them.")
         .names_element()
         .run(read::smismember),
     set("smove", "1.0.0", 4, WRITE_FAST, MOVES, "Moves a member from one set to another.").run(change::smove),
@@ -58,7 +65,7 @@ pub(super) const COMMANDS: &[Command] = &[
     set("srandmember", "1.0.0", -2, READ, READS, "Returns random members of a set.")
         .tips(VARIES)
         .run(random::srandmember)
-        .long(estimates::counted::<100>),
+        .long(estimates::count_cost::<100>),
     set(
         "srem",
         "1.0.0",
@@ -72,11 +79,11 @@ pub(super) const COMMANDS: &[Command] = &[
     set("sscan", "2.8.0", -3, READ, READS, "Returns some members of a set and a cursor for more.")
         .tips(VARIES)
         .run(scan::sscan),
-    set("sunion", "1.0.0", -2, READ, READS_ALL, "Returns what any of the sets has.")
+    set("sunion", "1.0.0", -2, READ, READS_ALL, "Returns the union of sets.")
         .tips(ANY_ORDER)
         .run(combine::sunion)
-        .long_with_pinned_reads(estimates::elements::<400>),
-    set("sunionstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what any of the sets has.")
+        .long_with_pinned_reads(estimates::elements_cost::<400>),
+    set("sunionstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores the union of sets.")
         .run(combine::sunionstore)
-        .long(estimates::elements::<500>),
+        .long(estimates::elements_cost::<500>),
 ];

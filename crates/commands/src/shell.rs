@@ -14,27 +14,27 @@ const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).u
 const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Writes another base of the append-only file.")
+    Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Rewrites the append-only file.")
         .flags(SAVE)
         .shell(ShellCommand::Bgrewriteaof),
-    Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the data to disk in the background.")
+    Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the dataset to disk in the background.")
         .flags(SAVE)
         .shell(ShellCommand::Bgsave),
     Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
         .subcommands(CONFIG),
-    Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
+    Command::new("info", Group::Server, "1.0.0", -1, "Returns information and statistics by section.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .sentinel()
         .category(Categories::DANGEROUS)
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .shell(ShellCommand::Info)
         .each_slot(),
-    Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns when the data was last saved.")
+    Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns the time of the last save.")
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
         .tips(VARIES)
         .shell(ShellCommand::Lastsave),
-    Command::new("save", Group::Server, "1.0.0", 1, "Saves the data to disk and waits for it.")
+    Command::new("save", Group::Server, "1.0.0", 1, "Saves the dataset to disk and blocks until done.")
         .flags(SAVE.union(Flags::NO_MULTI))
         .node(NodeCommand::Save),
     Command::new("migrate", Group::Generic, "2.6.0", -6, "Moves keys to another server.")
@@ -47,10 +47,16 @@ pub(super) const COMMANDS: &[Command] = &[
         .parse_keys(|args| RequestKeys::default().keys(keys_of_migrate(args), key::TAKE))
         .tips(VARIES)
         .node(NodeCommand::Migrate),
-    Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
-        .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
-        .sentinel()
-        .node(NodeCommand::Shutdown),
+    Command::new(
+        "shutdown",
+        Group::Server,
+        "1.0.0",
+        -1,
+        "Optionally saves the dataset, and stops the server.",
+    )
+    .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
+    .sentinel()
+    .node(NodeCommand::Shutdown),
 ];
 
 const CONFIG: &[Command] = &[
@@ -58,14 +64,20 @@ const CONFIG: &[Command] = &[
         .flags(ADMIN)
         .shell(ShellCommand::ConfigGet),
     Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.").flags(HELP).run(config_help),
-    Command::new("resetstat", Group::Server, "2.0.0", 2, "Starts the statistics of INFO anew.")
+    Command::new("resetstat", Group::Server, "2.0.0", 2, "Resets the statistics of INFO.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .shell(ShellCommand::ConfigResetStat),
-    Command::new("rewrite", Group::Server, "2.8.0", 2, "Writes the configuration in force into its file.")
-        .flags(ADMIN)
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-        .shell(ShellCommand::ConfigRewrite),
+    Command::new(
+        "rewrite",
+        Group::Server,
+        "2.8.0",
+        2,
+        "Rewrites the configuration file with the current values.",
+    )
+    .flags(ADMIN)
+    .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+    .shell(ShellCommand::ConfigRewrite),
     Command::new("set", Group::Server, "2.0.0", -4, "Changes parameters, all or none.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])

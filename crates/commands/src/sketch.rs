@@ -41,7 +41,7 @@ const STALE: u8 = 0x80;
 
 /// The reason why a string is not a valid sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub(crate) enum SketchError {
     /// The header is not that of a sketch.
     NotASketch,
     /// The sparse runs do not cover exactly all registers.
@@ -54,14 +54,14 @@ pub(crate) struct Sketch<'a>(&'a [u8]);
 
 impl<'a> Sketch<'a> {
     /// Checks the header.
-    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, Unusable> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, SketchError> {
         let is_one = bytes.len() >= HEADER
             && bytes.starts_with(MAGIC)
             && match bytes[MAGIC.len()] {
                 DENSE => bytes.len() == HEADER + dense::BYTES,
                 encoding => encoding == SPARSE,
             };
-        if is_one { Ok(Self(bytes)) } else { Err(Unusable::NotASketch) }
+        if is_one { Ok(Self(bytes)) } else { Err(SketchError::NotASketch) }
     }
 
     pub(crate) fn is_dense(self) -> bool {
@@ -89,7 +89,7 @@ impl<'a> Sketch<'a> {
     }
 
     /// Estimates the number of distinct elements.
-    pub(crate) fn estimate(self) -> Result<u64, Unusable> {
+    pub(crate) fn estimate(self) -> Result<u64, SketchError> {
         if self.is_dense() {
             return Ok(Histogram::of(&self.dense_values()).estimate());
         }
@@ -117,7 +117,7 @@ impl Default for Registers {
 
 impl Registers {
     /// Merges another sketch into the registers.
-    pub(crate) fn merge(&mut self, sketch: Sketch<'_>) -> Result<(), Unusable> {
+    pub(crate) fn merge(&mut self, sketch: Sketch<'_>) -> Result<(), SketchError> {
         if sketch.is_dense() {
             let values = sketch.dense_values();
             self.0.iter_mut().zip(&values).for_each(|(most, value)| *most = (*most).max(*value));
@@ -159,18 +159,22 @@ pub(crate) fn empty() -> Vec<u8> {
     bytes
 }
 
-/// Adds an observation to a sketch. Converts the sketch to the dense form if it would exceed `most_sparse` bytes.
+/// Adds an observation to a sketch. Converts the sketch to the dense form if it would exceed `max_sparse_bytes` bytes.
 /// Returns whether a register changed.
-pub(crate) fn observe(bytes: &mut Vec<u8>, seen: Observation, most_sparse: usize) -> Result<bool, Unusable> {
+pub(crate) fn observe(
+    bytes: &mut Vec<u8>,
+    seen: Observation,
+    max_sparse_bytes: usize,
+) -> Result<bool, SketchError> {
     let sketch = Sketch::of(bytes)?;
     if !sketch.is_dense() {
-        match sparse::set(bytes, HEADER, seen, most_sparse)? {
-            sparse::Became::Same => return Ok(false),
-            sparse::Became::Changed => {
+        match sparse::set(bytes, HEADER, seen, max_sparse_bytes)? {
+            sparse::SparseUpdate::Same => return Ok(false),
+            sparse::SparseUpdate::Changed => {
                 set_stale(bytes);
                 return Ok(true);
             }
-            sparse::Became::TooLarge => make_dense(bytes)?,
+            sparse::SparseUpdate::TooLarge => make_dense(bytes)?,
         }
     }
     Ok(observe_dense(bytes, seen))
@@ -186,7 +190,7 @@ pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
 }
 
 /// Converts a sparse sketch to the dense form.
-pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), Unusable> {
+pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), SketchError> {
     let sketch = Sketch::of(bytes)?;
     if sketch.is_dense() {
         return Ok(());
@@ -218,7 +222,7 @@ pub(crate) fn set_cached(bytes: &mut [u8], number: u64) {
 /// estimates. Returns a description of the first error.
 pub(crate) fn self_test() -> Result<(), String> {
     /// Ten standard errors (1.04 / sqrt(registers)), a deviation that practically never occurs.
-    const FARTHEST: f64 = 10.0 * 1.04 / 128.0;
+    const MAX_DEVIATION: f64 = 10.0 * 1.04 / 128.0;
     let (mut sketch, mut registers) = (empty(), Registers::default());
     for element in 1..=100_000_u64 {
         let seen = Observation::of(&element.to_le_bytes());
@@ -235,7 +239,7 @@ pub(crate) fn self_test() -> Result<(), String> {
             return Err(format!("registers are not what {element} elements make of them"));
         }
         let estimate = registers.estimate();
-        if (estimate as f64 - element as f64).abs() > (element as f64 * FARTHEST).max(2.0) {
+        if (estimate as f64 - element as f64).abs() > (element as f64 * MAX_DEVIATION).max(2.0) {
             return Err(format!("{element} elements are estimated as {estimate}"));
         }
     }

@@ -8,12 +8,12 @@ mod pattern;
 
 use std::cmp::Ordering;
 
-use elements::Stored;
+use elements::StoredList;
 use engine::{
     BeginSearch, Categories, Class, Command, CommandError, CommandOrigin, Context, FindKeys, Group, KeySpec,
     PinnedValues, until_nul,
 };
-use options::{By, Options, Stores, keys_of_sort};
+use options::{SortBy, SortOptions, StoreOption, keys_of_sort};
 use resp::Args;
 
 use super::estimates;
@@ -24,12 +24,12 @@ const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
 
 /// Key spec for keys that BY and GET name, which are unknown before execution.
-const NAMED_LATER: KeySpec = KeySpec {
+const PATTERN_KEYS: KeySpec = KeySpec {
     begin: BeginSearch::Unknown,
     find: FindKeys::Range { last: 0, step: 1, limit: 0 },
     flags: key::READ,
 };
-const STORED: KeySpec = KeySpec { flags: key::STORE, ..NAMED_LATER };
+const STORED: KeySpec = KeySpec { flags: key::STORE, ..PATTERN_KEYS };
 
 const CATEGORIES: Categories =
     Categories::DANGEROUS.union(Categories::LIST).union(Categories::SET).union(Categories::SORTEDSET);
@@ -38,10 +38,10 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("sort", Group::Generic, "1.0.0", -2, "Sorts the elements of a list, a set or a sorted set.")
         .flags(GROW)
         .category(CATEGORIES)
-        .keys(&[KeySpec::one(1, key::READ), NAMED_LATER, STORED])
+        .keys(&[KeySpec::one(1, key::READ), PATTERN_KEYS, STORED])
         .parse_keys(keys_of_sort)
         .run(sort)
-        .long(estimates::elements::<80>)
+        .long(estimates::elements_cost::<80>)
         .releases_locks(reads_one_value)
         .patterns(),
     Command::new(
@@ -53,9 +53,9 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .flags(READ)
     .category(CATEGORIES)
-    .keys(&[KeySpec::one(1, key::READ), NAMED_LATER])
+    .keys(&[KeySpec::one(1, key::READ), PATTERN_KEYS])
     .run(sort_ro)
-    .long(estimates::elements::<80>)
+    .long(estimates::elements_cost::<80>)
     .releases_locks(reads_one_value)
     .patterns(),
 ];
@@ -67,25 +67,25 @@ fn reads_one_value(args: Args<'_>) -> bool {
 }
 
 fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, Stores::Yes)
+    run(context, StoreOption::Yes)
 }
 
 fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, Stores::No)
+    run(context, StoreOption::No)
 }
 
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]
-fn run(context: &mut Context<'_>, stores: Stores) -> Result<(), CommandError> {
-    let mut options = Options::parse(context, stores)?;
+fn run(context: &mut Context<'_>, stores: StoreOption) -> Result<(), CommandError> {
+    let mut options = SortOptions::parse(context, stores)?;
     let all = load(context, &mut options)?;
-    let sorted = if matches!(options.by, By::Nothing) { all } else { sorted(context, &options, all)? };
+    let sorted = if matches!(options.by, SortBy::Unsorted) { all } else { sorted(context, &options, all)? };
     match options.store {
         None => reply(context, &options, &sorted),
         Some(index) => store(context, &options, &sorted, index),
     }
 }
 
-fn reply(context: &mut Context<'_>, options: &Options<'_>, sorted: &[Bytes]) -> Result<(), CommandError> {
+fn reply(context: &mut Context<'_>, options: &SortOptions<'_>, sorted: &[Bytes]) -> Result<(), CommandError> {
     let width = options.get.len().max(1);
     context.reply.array(sorted.len() * width);
     for element in sorted {
@@ -109,11 +109,11 @@ fn reply(context: &mut Context<'_>, options: &Options<'_>, sorted: &[Bytes]) -> 
 /// value becomes an empty element.
 fn store(
     context: &mut Context<'_>,
-    options: &Options<'_>,
+    options: &SortOptions<'_>,
     sorted: &[Bytes],
     index: usize,
 ) -> Result<(), CommandError> {
-    let (mut made, width) = (Stored::new(), options.get.len().max(1));
+    let (mut made, width) = (StoredList::new(), options.get.len().max(1));
     for element in sorted {
         if options.get.is_empty() {
             made.push(element);
@@ -139,23 +139,23 @@ fn store(
 }
 
 /// Loads the elements; without sorting, only those within LIMIT.
-fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Bytes>, CommandError> {
+fn load(context: &mut Context<'_>, options: &mut SortOptions<'_>) -> Result<Vec<Bytes>, CommandError> {
     let key = context.key(1)?;
     let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
     let value = context.view(&key).value(place);
     let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
     let (len, is_ordered) = (elements.len(), elements.is_ordered());
     let must_be_same = options.store.is_some() || context.is_called_by_script();
-    if matches!(options.by, By::Nothing) && !is_ordered && must_be_same {
+    if matches!(options.by, SortBy::Unsorted) && !is_ordered && must_be_same {
         // The iteration order of a set is private to this process, so it must not determine a stored result or a
         // script's input.
-        options.by = By::Itself;
+        options.by = SortBy::Element;
         options.alpha = true;
     }
-    if matches!(options.by, By::Nothing) {
+    if matches!(options.by, SortBy::Unsorted) {
         return Ok(elements.load(options.range(len), options.descending));
     }
-    let reads_itself = matches!(options.by, By::Itself) && options.get.is_empty() && !must_be_same;
+    let reads_itself = matches!(options.by, SortBy::Element) && options.get.is_empty() && !must_be_same;
     if reads_itself && let Some(pinned) = context.pin(&[(key, place)]) {
         return Ok(load_pinned(pinned, len));
     }
@@ -178,7 +178,7 @@ fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<Bytes> {
 }
 
 /// The weights to sort by.
-struct Weights {
+struct SortWeights {
     /// Numeric weights of the elements; empty for an alphabetic sort.
     numbers: Vec<f64>,
     /// Values of the BY keys for an alphabetic sort. Empty if the elements themselves are compared.
@@ -186,18 +186,18 @@ struct Weights {
 }
 
 /// The sort item: a weight and the index of its element.
-type Light = (f64, u32);
+type SortItem = (f64, u32);
 
 /// Sorts the elements and returns those within LIMIT.
 fn sorted(
     context: &mut Context<'_>,
-    options: &Options<'_>,
+    options: &SortOptions<'_>,
     mut all: Vec<Bytes>,
 ) -> Result<Vec<Bytes>, CommandError> {
     let range = options.range(all.len());
-    let weights = Weights::of(context, options, &all)?;
-    let mut light: Vec<Light> = weights.numbers.iter().copied().zip(0..).collect();
-    let order = |a: &Light, b: &Light| weights.compare(options, &all, a, b);
+    let weights = SortWeights::of(context, options, &all)?;
+    let mut light: Vec<SortItem> = weights.numbers.iter().copied().zip(0..).collect();
+    let order = |a: &SortItem, b: &SortItem| weights.compare(options, &all, a, b);
     if range.end < light.len() && !range.is_empty() {
         light.select_nth_unstable_by(range.end - 1, order);
         light.truncate(range.end);
@@ -206,12 +206,12 @@ fn sorted(
     Ok(light[range].iter().map(|&(_, number)| std::mem::take(&mut all[number as usize])).collect())
 }
 
-impl Weights {
-    fn of(context: &mut Context<'_>, options: &Options<'_>, all: &[Bytes]) -> Result<Self, CommandError> {
+impl SortWeights {
+    fn of(context: &mut Context<'_>, options: &SortOptions<'_>, all: &[Bytes]) -> Result<Self, CommandError> {
         let mut weights = Self { numbers: Vec::with_capacity(all.len()), texts: Vec::new() };
         for element in all {
             let weight = match options.by {
-                By::Pattern(pattern) => {
+                SortBy::Pattern(pattern) => {
                     let text = pattern::value(context, pattern, element)?;
                     let weight = text
                         .as_deref()
@@ -222,8 +222,8 @@ impl Weights {
                     }
                     weight
                 }
-                By::Itself | By::Nothing if options.alpha => Some(0.0),
-                By::Itself | By::Nothing => number(context, element),
+                SortBy::Element | SortBy::Unsorted if options.alpha => Some(0.0),
+                SortBy::Element | SortBy::Unsorted => number(context, element),
             };
             weights.numbers.push(weight.ok_or(NOT_A_NUMBER)?);
         }
@@ -232,7 +232,7 @@ impl Weights {
 
     /// Compares by numeric weight, or by the text of the BY keys, or by the elements themselves. Ties keep their order
     /// where the options require a stable sort.
-    fn compare(&self, options: &Options<'_>, all: &[Bytes], a: &Light, b: &Light) -> Ordering {
+    fn compare(&self, options: &SortOptions<'_>, all: &[Bytes], a: &SortItem, b: &SortItem) -> Ordering {
         let by_weight = a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal);
         let (one, other) = (a.1 as usize, b.1 as usize);
         let by_text = || {

@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -5,
         WRITE,
         TAKES_FROM_COUNTED_SECOND,
-        "Takes members with the lowest or highest scores out of the first sorted set that has any, or waits.",
+        "Pops members with the lowest or highest scores from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzmpop),
     sorted_set(
@@ -37,7 +37,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         WRITE_FAST,
         TAKES_FROM_ANY,
-        "Takes the member with the highest score out of the first sorted set that has any, or waits.",
+        "Pops the member with the highest score from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzpopmax),
     sorted_set(
@@ -46,7 +46,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         WRITE_FAST,
         TAKES_FROM_ANY,
-        "Takes the member with the lowest score out of the first sorted set that has any, or waits.",
+        "Pops the member with the lowest score from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzpopmin),
     sorted_set(
@@ -55,7 +55,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -4,
         GROW_FAST,
         UPDATES,
-        "Adds members to a sorted set, or gives them other scores.",
+        "Adds members to a sorted set or changes their scores.",
     )
     .names_element_at(2)
     .run(add::zadd),
@@ -79,7 +79,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiff)
-    .long(estimates::elements::<200>),
+    .long(estimates::elements_cost::<200>),
     sorted_set(
         "zdiffstore",
         "6.2.0",
@@ -89,7 +89,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiffstore)
-    .long(estimates::elements::<400>),
+    .long(estimates::elements_cost::<400>),
     sorted_set(
         "zincrby",
         "1.2.0",
@@ -109,7 +109,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members that several sorted sets have in common.",
     )
     .run(combine::zinter)
-    .long(estimates::smallest::<300>),
+    .long(estimates::smallest_set_cost::<300>),
     sorted_set(
         "zintercard",
         "7.0.0",
@@ -119,7 +119,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Counts the members that several sorted sets have in common.",
     )
     .run(combine::zintercard)
-    .long(estimates::smallest::<200>),
+    .long(estimates::smallest_set_cost::<200>),
     sorted_set(
         "zinterstore",
         "2.0.0",
@@ -129,7 +129,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members that several sorted sets have in common.",
     )
     .run(combine::zinterstore)
-    .long(estimates::smallest::<500>),
+    .long(estimates::smallest_set_cost::<500>),
     sorted_set(
         "zlexcount",
         "2.8.9",
@@ -145,7 +145,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -4,
         WRITE,
         TAKES_FROM_COUNTED,
-        "Takes members with the lowest or highest scores out of the first sorted set that has any.",
+        "Pops members with the lowest or highest scores from the first non-empty sorted set.",
     )
     .run(pop::zmpop),
     sorted_set(
@@ -158,28 +158,14 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .names_element()
     .run(look::zmscore),
-    sorted_set(
-        "zpopmax",
-        "5.0.0",
-        -2,
-        WRITE_FAST,
-        TAKES,
-        "Takes the members with the highest scores out of a sorted set.",
-    )
-    .run(pop::zpopmax),
-    sorted_set(
-        "zpopmin",
-        "5.0.0",
-        -2,
-        WRITE_FAST,
-        TAKES,
-        "Takes the members with the lowest scores out of a sorted set.",
-    )
-    .run(pop::zpopmin),
+    sorted_set("zpopmax", "5.0.0", -2, WRITE_FAST, TAKES, "Pops the members with the highest scores.")
+        .run(pop::zpopmax),
+    sorted_set("zpopmin", "5.0.0", -2, WRITE_FAST, TAKES, "Pops the members with the lowest scores.")
+        .run(pop::zpopmin),
     sorted_set("zrandmember", "6.2.0", -2, READ, READS, "Returns random members of a sorted set.")
         .tips(VARIES)
         .run(random::zrandmember)
-        .long(estimates::counted::<100>),
+        .long(estimates::count_cost::<100>),
     sorted_set(
         "zrange",
         "1.2.0",
@@ -189,7 +175,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
     .run(range::zrange)
-    .long_with_pinned_reads(|request| range::long::<50>(request, range::ANY)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::ANY)),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -199,7 +185,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names.",
     )
     .run(range::zrangebylex)
-    .long_with_pinned_reads(|request| range::long::<50>(request, range::NAMES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::NAMES)),
     sorted_set(
         "zrangebyscore",
         "1.0.5",
@@ -209,7 +195,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range.",
     )
     .run(range::zrangebyscore)
-    .long_with_pinned_reads(|request| range::long::<50>(request, range::SCORES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::SCORES)),
     sorted_set(
         "zrangestore",
         "6.2.0",
@@ -219,17 +205,10 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the members of a sorted set in a range under another key.",
     )
     .run(range::zrangestore)
-    .long(|request| range::long::<500>(request, range::STORES)),
-    sorted_set(
-        "zrank",
-        "2.0.0",
-        -3,
-        READ_FAST,
-        READS,
-        "Returns how many members of a sorted set stand before one.",
-    )
-    .names_element()
-    .run(look::zrank),
+    .long(|request| range::estimated_cost::<500>(request, range::STORES)),
+    sorted_set("zrank", "2.0.0", -3, READ_FAST, READS, "Returns the rank of a member, lowest score first.")
+        .names_element()
+        .run(look::zrank),
     sorted_set(
         "zrem",
         "1.2.0",
@@ -249,7 +228,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Removes the members of a sorted set in a range of names.",
     )
     .run(remove::zremrangebylex)
-    .long(|request| range::long::<200>(request, range::NAMES)),
+    .long(|request| range::estimated_cost::<200>(request, range::NAMES)),
     sorted_set(
         "zremrangebyrank",
         "2.0.0",
@@ -259,7 +238,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Removes the members of a sorted set in a range of ranks.",
     )
     .run(remove::zremrangebyrank)
-    .long(|request| range::long::<200>(request, range::RANKS)),
+    .long(|request| range::estimated_cost::<200>(request, range::RANKS)),
     sorted_set(
         "zremrangebyscore",
         "1.2.0",
@@ -269,7 +248,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Removes the members of a sorted set with scores in a range.",
     )
     .run(remove::zremrangebyscore)
-    .long(|request| range::long::<200>(request, range::SCORES)),
+    .long(|request| range::estimated_cost::<200>(request, range::SCORES)),
     sorted_set(
         "zrevrange",
         "1.2.0",
@@ -279,7 +258,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
     .run(range::zrevrange)
-    .long_with_pinned_reads(|request| range::long::<50>(request, range::LAST_RANKS)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LAST_RANKS)),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -289,7 +268,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names, the last first.",
     )
     .run(range::zrevrangebylex)
-    .long_with_pinned_reads(|request| range::long::<50>(request, range::LAST_NAMES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LAST_NAMES)),
     sorted_set(
         "zrevrangebyscore",
         "2.2.0",
@@ -299,14 +278,14 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
     .run(range::zrevrangebyscore)
-    .long_with_pinned_reads(|request| range::long::<50>(request, range::LAST_SCORES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LAST_SCORES)),
     sorted_set(
         "zrevrank",
         "2.0.0",
         -3,
         READ_FAST,
         READS,
-        "Returns how many members of a sorted set stand behind one.",
+        "Returns the rank of a member, highest score first.",
     )
     .names_element()
     .run(look::zrevrank),
@@ -329,18 +308,18 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         READ,
         READS_COUNTED,
-        "Returns the members of several sorted sets, their scores added up.",
+        "Returns the union of several sorted sets with combined scores.",
     )
     .run(combine::zunion)
-    .long_with_pinned_reads(estimates::elements::<500>),
+    .long_with_pinned_reads(estimates::elements_cost::<500>),
     sorted_set(
         "zunionstore",
         "2.0.0",
         -4,
         GROW,
         STORES_COUNTED,
-        "Stores the members of several sorted sets, their scores added up.",
+        "Stores the union of several sorted sets with combined scores.",
     )
     .run(combine::zunionstore)
-    .long(estimates::elements::<700>),
+    .long(estimates::elements_cost::<700>),
 ];

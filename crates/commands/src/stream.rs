@@ -40,15 +40,8 @@ const fn container(name: &'static str, summary: &'static str, subcommands: &'sta
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    stream(
-        "xack",
-        "5.0.0",
-        -4,
-        WRITE_FAST,
-        UPDATES,
-        "Says that entries of a stream were dealt with by a group.",
-    )
-    .run(pending::xack),
+    stream("xack", "5.0.0", -4, WRITE_FAST, UPDATES, "Acknowledges pending entries of a group.")
+        .run(pending::xack),
     stream(
         "xackdel",
         "8.2.0",
@@ -64,30 +57,23 @@ pub(super) const COMMANDS: &[Command] = &[
         -5,
         GROW_FAST,
         UPDATES,
-        "Adds an entry to a stream, which is made if it is not there.",
+        "Adds an entry to a stream, which is created if necessary.",
     )
     .tips(VARIES)
     .run(add::xadd),
-    stream(
-        "xautoclaim",
-        "6.2.0",
-        -6,
-        WRITE_FAST,
-        DELETES,
-        "Gives a consumer pending entries of a group that nobody dealt with for some time.",
-    )
-    .tips(VARIES)
-    .run(claim::xautoclaim),
+    stream("xautoclaim", "6.2.0", -6, WRITE_FAST, DELETES, "Transfers idle pending entries to a consumer.")
+        .tips(VARIES)
+        .run(claim::xautoclaim),
     stream(
         "xcfgset",
         "8.6.0",
         -2,
         WRITE_FAST,
         UPDATES,
-        "Sets for how long a stream knows messages of idempotent producers, and how many.",
+        "Configures the deduplication window of idempotent producers.",
     )
     .run(idempotence::xcfgset),
-    stream("xclaim", "5.0.0", -6, WRITE_FAST, UPDATES, "Gives a consumer pending entries of a group.")
+    stream("xclaim", "5.0.0", -6, WRITE_FAST, UPDATES, "Transfers pending entries to a consumer.")
         .tips(VARIES)
         .run(claim::xclaim),
     stream("xdel", "5.0.0", -3, WRITE_FAST, DELETES, "Deletes entries of a stream.").run(range::xdel),
@@ -97,35 +83,35 @@ pub(super) const COMMANDS: &[Command] = &[
         -5,
         WRITE_FAST,
         DELETES,
-        "Deletes entries of a stream and, if asked, what groups have pending of them.",
+        "Deletes entries of a stream and optionally their pending entries.",
     )
     .run(references::xdelex),
-    container("xgroup", "Makes, changes and removes groups of consumers.", GROUP),
+    container("xgroup", "Manages consumer groups.", GROUP),
     stream(
         "xidmprecord",
         "8.6.2",
         5,
         GROW_FAST,
         UPDATES,
-        "Notes an entry of a stream as a message of an idempotent producer.",
+        "Records an entry as a message of an idempotent producer.",
     )
     .run(idempotence::xidmprecord),
     container("xinfo", "Describes a stream, its groups and their consumers.", INFO),
     stream("xlen", "5.0.0", 2, READ_FAST, LOOKS, "Returns the number of entries of a stream.")
         .run(range::xlen),
-    stream("xpending", "5.0.0", -3, READ, READS, "Tells which entries are pending in a group.")
+    stream("xpending", "5.0.0", -3, READ, READS, "Returns the pending entries of a group.")
         .tips(VARIES)
         .run(pending::xpending),
     stream("xrange", "5.0.0", -4, READ, READS, "Returns the entries of a stream between two ids.")
         .run(range::xrange)
-        .long_with_pinned_reads(estimates::entries::<100>),
+        .long_with_pinned_reads(estimates::entries_cost::<100>),
     stream(
         "xread",
         "5.0.0",
         -4,
         READ,
         READS_STREAMS,
-        "Returns the entries of streams behind some ids, or waits until there are any.",
+        "Returns the entries after given ids, or blocks until there are any.",
     )
     .parse_keys(read::keys_of_xread)
     .may_block(read::xread),
@@ -135,7 +121,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -7,
         WRITE,
         READS_STREAMS_OF_GROUP,
-        "Returns entries of streams that a group has not given to anybody, or a consumer's own.",
+        "Returns new entries of a group, or a consumer's pending ones.",
     )
     .parse_keys(read::keys_of_xread)
     .may_block(read::xreadgroup),
@@ -145,26 +131,25 @@ pub(super) const COMMANDS: &[Command] = &[
         -4,
         READ,
         READS,
-        "Returns the entries of a stream between two ids, from the last to the first.",
+        "Returns the entries of a stream between two ids in reverse order.",
     )
     .run(range::xrevrange)
-    .long_with_pinned_reads(estimates::entries::<100>),
-    stream("xsetid", "5.0.0", -3, GROW_FAST, UPDATES, "Sets the id that a stream gave last.")
-        .run(add::xsetid),
+    .long_with_pinned_reads(estimates::entries_cost::<100>),
+    stream("xsetid", "5.0.0", -3, GROW_FAST, UPDATES, "Sets the last id of a stream.").run(add::xsetid),
     stream("xtrim", "5.0.0", -4, WRITE, DELETES, "Deletes the first entries of a stream.")
         .tips(VARIES)
         .run(trim::xtrim),
 ];
 
 const GROUP: &[Command] = &[
-    stream("create", "5.0.0", -5, GROW, INSERTS_SECOND, "Makes a group.").run(group::create),
-    stream("createconsumer", "6.2.0", 5, GROW, INSERTS_SECOND, "Makes a consumer of a group.")
+    stream("create", "5.0.0", -5, GROW, INSERTS_SECOND, "Creates a consumer group.").run(group::create),
+    stream("createconsumer", "6.2.0", 5, GROW, INSERTS_SECOND, "Creates a consumer in a group.")
         .run(group::create_consumer),
-    stream("delconsumer", "5.0.0", 5, WRITE, DELETES_SECOND, "Removes a consumer of a group.")
+    stream("delconsumer", "5.0.0", 5, WRITE, DELETES_SECOND, "Deletes a consumer from a group.")
         .run(group::delete_consumer),
-    stream("destroy", "5.0.0", 4, WRITE, DELETES_SECOND, "Removes a group.").run(group::destroy),
-    stream("help", "5.0.0", 2, HELP, &[], "Tells what the subcommands do.").run(group::help),
-    stream("setid", "5.0.0", -5, WRITE, UPDATES_SECOND, "Sets the id that a group gave out last.")
+    stream("destroy", "5.0.0", 4, WRITE, DELETES_SECOND, "Deletes a consumer group.").run(group::destroy),
+    stream("help", "5.0.0", 2, HELP, &[], "Describes the subcommands.").run(group::help),
+    stream("setid", "5.0.0", -5, WRITE, UPDATES_SECOND, "Sets the last delivered id of a group.")
         .run(group::set_id),
 ];
 
@@ -173,6 +158,6 @@ const INFO: &[Command] = &[
         .tips(VARIES)
         .run(info::consumers),
     stream("groups", "5.0.0", 3, READ, READS_SECOND, "Describes the groups of a stream.").run(info::groups),
-    stream("help", "5.0.0", 2, HELP, &[], "Tells what the subcommands do.").run(info::help),
+    stream("help", "5.0.0", 2, HELP, &[], "Describes the subcommands.").run(info::help),
     stream("stream", "5.0.0", -3, READ, READS_SECOND, "Describes a stream.").run(info::stream),
 ];

@@ -34,7 +34,7 @@ pub(super) const COMMANDS: &[Command] = &[
         2,
         GROW_FAST,
         CHANGES,
-        "Takes one from the integer at a key; a missing key counts as 0.",
+        "Decrements the integer at a key by one; a missing key counts as 0.",
     )
     .run(counter::decr),
     string(
@@ -43,7 +43,7 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         GROW_FAST,
         CHANGES,
-        "Takes a number from the integer at a key; a missing key counts as 0.",
+        "Decrements the integer at a key by a number; a missing key counts as 0.",
     )
     .run(counter::decrby),
     string(
@@ -52,7 +52,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -2,
         WRITE_FAST,
         &[KeySpec::one(1, variable(key::DELETE))],
-        "Deletes a key if its string is, or is not, as said.",
+        "Deletes a key if its value meets a condition.",
     )
     .run(get::delex),
     string(
@@ -61,7 +61,7 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         WRITE_FAST,
         &[KeySpec::one(1, key::REMOVE)],
-        "Deletes a key if its string equals the given one.",
+        "Deletes a key if its value equals the given string.",
     )
     .run(get::delifeq),
     string("digest", "8.4.0", 2, READ_FAST, READS, "Returns the digest of a string.").run(get::digest_of),
@@ -74,11 +74,11 @@ pub(super) const COMMANDS: &[Command] = &[
         -2,
         WRITE_FAST,
         CHANGES,
-        "Returns the string value of a key and changes when it expires.",
+        "Returns the string value of a key and changes its expiry.",
     )
     .run(get::getex),
     string("getrange", "2.4.0", 4, READ, READS, "Returns a part of a string.").run(range::getrange),
-    string("getset", "1.0.0", 3, GROW_FAST, CHANGES, "Sets a key to a string and returns what it held.")
+    string("getset", "1.0.0", 3, GROW_FAST, CHANGES, "Sets a key to a string and returns the old value.")
         .run(set::getset),
     string(
         "incr",
@@ -86,7 +86,7 @@ pub(super) const COMMANDS: &[Command] = &[
         2,
         GROW_FAST,
         CHANGES,
-        "Adds one to the integer at a key; a missing key counts as 0.",
+        "Increments the integer at a key by one; a missing key counts as 0.",
     )
     .run(counter::incr),
     string(
@@ -113,7 +113,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -2,
         GROW_FAST,
         CHANGES,
-        "Counts a number up within bounds and changes when its key expires.",
+        "Increments a number within bounds and sets the key's expiry.",
     )
     .run(increx::increx),
     string(
@@ -158,7 +158,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         GROW,
         &[KeySpec::range(1, -1, 2, key::CREATE)],
-        "Sets several keys to strings, if none of them is there.",
+        "Sets several keys to strings if none of them exists.",
     )
     .run(multi::msetnx),
     string(
@@ -176,7 +176,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         GROW.union(Flags::LINEAR_IN_ARGS),
         &[KeySpec::one(1, variable(key::CHANGE))],
-        "Sets a key to a string, whatever it held.",
+        "Sets a key to a string and overwrites any value.",
     )
     .key_use(set::key_use)
     .run(set::set),
@@ -195,7 +195,7 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         GROW_FAST,
         &[KeySpec::one(1, key::CREATE)],
-        "Sets a key to a string, if the key is not there.",
+        "Sets a key to a string unless it exists.",
     )
     .run(set::setnx),
     string("setrange", "2.2.0", 4, GROW, UPDATES, "Overwrites a part of a string.").run(range::setrange),

@@ -14,13 +14,13 @@ use resp::{Batch, ParseLimits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 /// Appended effects: the database and the encoded commands.
-type Told = Vec<(u16, Vec<u8>)>;
+type RecordedEffects = Vec<(u16, Vec<u8>)>;
 
 /// A replication log that records its input and reports a configurable number of replicas.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Kept(Arc<Mutex<Told>>, Arc<AtomicUsize>);
+pub(crate) struct RecordingLog(Arc<Mutex<RecordedEffects>>, Arc<AtomicUsize>);
 
-impl EffectLog for Kept {
+impl EffectLog for RecordingLog {
     fn wanted(&self) -> bool {
         true
     }
@@ -36,7 +36,7 @@ impl EffectLog for Kept {
     }
 }
 
-impl Kept {
+impl RecordingLog {
     /// Sets the number of replicas that the log reports.
     pub(crate) fn set_replicas(&self, count: usize) {
         self.1.store(count, Ordering::Relaxed);
@@ -103,7 +103,7 @@ pub(crate) struct Client {
     pub(crate) worker: Worker,
     pub(crate) session: Session,
     pub(crate) now: Millis,
-    pub(crate) log: Kept,
+    pub(crate) log: RecordingLog,
 }
 
 impl Client {
@@ -111,13 +111,13 @@ impl Client {
     pub(crate) fn new() -> Self {
         Self::of(
             Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
-            Kept::default(),
+            RecordingLog::default(),
         )
     }
 
     /// A client of an empty server with a recording log.
     pub(crate) fn logged() -> Self {
-        let log = Kept::default();
+        let log = RecordingLog::default();
         Self::of(
             Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
             log,
@@ -144,7 +144,7 @@ impl Client {
         };
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
-        let log = Kept::default();
+        let log = RecordingLog::default();
         Self::of(
             Engine::new(
                 crate::for_server().catalogue(),
@@ -156,9 +156,9 @@ impl Client {
         )
     }
 
-    fn of(engine: Engine, log: Kept) -> Self {
+    fn of(engine: Engine, log: RecordingLog) -> Self {
         let worker = engine.worker(|| 0);
-        engine.settings.debug_command.set(config::Allowed::Yes);
+        engine.settings.debug_command.set(config::AllowedClients::Yes);
         Self {
             engine,
             commands: Commands::new(crate::for_server()),
@@ -256,12 +256,12 @@ impl Client {
     /// number in between unless it is 0.
     pub(crate) fn events(&mut self, table: &[(&str, &str)]) {
         for (line, events) in table {
-            assert_eq!(self.heard_of(|client| drop(client.wire(line))), *events, "{line}");
+            assert_eq!(self.events_during(|client| drop(client.wire(line))), *events, "{line}");
         }
     }
 
     /// The keyspace events sent while `act` runs.
-    pub(crate) fn heard_of(&mut self, act: impl FnOnce(&mut Self)) -> String {
+    pub(crate) fn events_during(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
         let before = settings.notified();
         settings.set_notified(before | Class::KEYEVENT | Class::ALL);
@@ -271,7 +271,7 @@ impl Client {
         self.wire("psubscribe __keyevent@*");
         let mut listener = std::mem::replace(&mut self.session, client);
         act(self);
-        let events = heard(&listener);
+        let events = received_events(&listener);
         self.engine.disconnect(&mut listener);
         self.engine.settings.set_notified(before);
         events
@@ -279,7 +279,7 @@ impl Client {
 }
 
 /// The keyspace events that a subscriber has received.
-fn heard(listener: &Session) -> String {
+fn received_events(listener: &Session) -> String {
     let (mut wire, mut events) = (Vec::new(), Vec::new());
     listener.take_messages(&mut wire);
     let mut left = &wire[..];

@@ -9,14 +9,14 @@ use engine::{CommandError, Context, quoted};
 use crate::long_double::LongDouble;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum TimeUnit {
     Seconds,
     Millis,
 }
 
 /// The reference point of a time: now or the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum TimeBase {
     Now,
     Epoch,
 }
@@ -24,8 +24,8 @@ pub(super) enum Base {
 /// Parses an expiry as in SET: it must be positive and fit in milliseconds.
 pub(super) fn parse_expire(
     number: &[u8],
-    unit: Unit,
-    base: Base,
+    unit: TimeUnit,
+    base: TimeBase,
     now: Millis,
     command: &'static str,
 ) -> Result<Millis, CommandError> {
@@ -38,14 +38,14 @@ pub(super) fn parse_expire(
 }
 
 /// The absolute time `number` units after its base, or `None` on overflow.
-pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Option<Millis> {
+pub(super) fn absolute(number: i64, unit: TimeUnit, base: TimeBase, now: Millis) -> Option<Millis> {
     let millis = match unit {
-        Unit::Seconds => number.checked_mul(1000)?,
-        Unit::Millis => number,
+        TimeUnit::Seconds => number.checked_mul(1000)?,
+        TimeUnit::Millis => number,
     };
     match base {
-        Base::Now => now.0.checked_add(millis).map(Millis),
-        Base::Epoch => Some(Millis(millis)),
+        TimeBase::Now => now.0.checked_add(millis).map(Millis),
+        TimeBase::Epoch => Some(Millis(millis)),
     }
 }
 
@@ -70,19 +70,19 @@ pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Mill
 }
 
 /// Parses EX, PX, EXAT or PXAT.
-pub(super) fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
+pub(super) fn parse_time_option(word: &[u8]) -> Option<(TimeUnit, TimeBase)> {
     match () {
-        () if word.eq_ignore_ascii_case(b"ex") => Some((Unit::Seconds, Base::Now)),
-        () if word.eq_ignore_ascii_case(b"px") => Some((Unit::Millis, Base::Now)),
-        () if word.eq_ignore_ascii_case(b"exat") => Some((Unit::Seconds, Base::Epoch)),
-        () if word.eq_ignore_ascii_case(b"pxat") => Some((Unit::Millis, Base::Epoch)),
+        () if word.eq_ignore_ascii_case(b"ex") => Some((TimeUnit::Seconds, TimeBase::Now)),
+        () if word.eq_ignore_ascii_case(b"px") => Some((TimeUnit::Millis, TimeBase::Now)),
+        () if word.eq_ignore_ascii_case(b"exat") => Some((TimeUnit::Seconds, TimeBase::Epoch)),
+        () if word.eq_ignore_ascii_case(b"pxat") => Some((TimeUnit::Millis, TimeBase::Epoch)),
         () => None,
     }
 }
 
 bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(super) struct When: u8 {
+    pub(super) struct ExpireCondition: u8 {
         /// Only if there is no expiry yet.
         const NX = 1;
         /// Only if there is an expiry.
@@ -94,7 +94,7 @@ bitflags! {
     }
 }
 
-impl When {
+impl ExpireCondition {
     /// Parses the conditions at these arguments.
     pub(super) fn parse(context: &Context<'_>, words: Range<usize>) -> Result<Self, CommandError> {
         let mut when = Self::empty();

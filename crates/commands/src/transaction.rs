@@ -14,17 +14,17 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    row("exec", "1.2.0", 1, "Runs what was queued since MULTI.")
+    row("exec", "1.2.0", 1, "Executes the commands queued since MULTI.")
         .flags(ANYTIME.union(Flags::SKIP_COMMANDLOG).union(Flags::NOT_QUEUED))
         .exec(),
-    row("discard", "2.0.0", 1, "Forgets what was queued since MULTI.")
+    row("discard", "2.0.0", 1, "Discards the commands queued since MULTI.")
         .flags(MARKS.union(Flags::NOT_QUEUED))
         .run(discard),
-    row("multi", "1.2.0", 1, "Starts a transaction: what follows is queued.")
+    row("multi", "1.2.0", 1, "Starts a transaction; the following commands are queued.")
         .flags(MARKS.union(Flags::NO_MULTI))
         .run(multi),
-    row("unwatch", "2.2.0", 1, "Forgets what is watched.").flags(MARKS).run(unwatch),
-    row("watch", "2.2.0", -2, "Makes EXEC run only if keys have not changed meanwhile.")
+    row("unwatch", "2.2.0", 1, "Clears all watched keys.").flags(MARKS).run(unwatch),
+    row("watch", "2.2.0", -2, "Makes EXEC fail if one of the keys changes before it.")
         .flags(MARKS.union(Flags::NO_MULTI))
         .keys(LOOKS_AT_ALL)
         .run(watch),
@@ -71,7 +71,7 @@ mod tests {
     /// WATCH is linear in the number of keys: it holds all slots meanwhile, and a quadratic search would take 256 times
     /// as long for sixteen times the keys.
     #[test]
-    fn many_keys_are_watched_as_fast_as_few() {
+    fn watch_is_linear_in_number_of_keys() {
         let mut client = Client::new();
         let mut time = |keys: usize| {
             let names: Vec<String> = (0..keys).map(|key| format!("key:{key}")).collect();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_runs_at_exec() {
+    fn exec_runs_queued_commands() {
         let mut client = Client::logged();
         client.table(&[
             ("exec", "-ERR EXEC without MULTI"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_command_aborts() {
+    fn refused_command_aborts_transaction() {
         let mut client = Client::new();
         let abort = "-EXECABORT Transaction discarded because of previous errors.";
         client.table(&[
@@ -168,7 +168,7 @@ mod tests {
 
     /// Sentinel uses a transaction to give a replica a new master.
     #[test]
-    fn what_may_run_while_the_data_is_old_may_run_in_a_transaction() {
+    fn stale_data_commands_are_allowed_in_transaction() {
         let mut client = Client::new();
         client.engine.settings.set_node_flag(NodeFlags::MASTER_DOWN, true);
         client.table(&[("multi\nclient getname", "+OK|+QUEUED"), ("exec", "*1|$-1")]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_can_change_within() {
+    fn select_works_in_transactions() {
         let mut client = Client::logged();
         client.table(&[
             ("multi\nset a 1\nselect 1\nset a 2\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|+OK|+OK"),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watched_key_that_changes_stops_exec() {
+    fn changed_watched_key_aborts_exec() {
         // (watched key, command of another client, whether EXEC still runs)
         let table = [
             ("k", "get k", true),
@@ -227,7 +227,7 @@ mod tests {
 
     /// A key that had already expired when it was watched does not count as changed when it is removed.
     #[test]
-    fn removal_of_an_expired_key_is_no_change() {
+    fn removal_of_expired_watched_key_is_not_a_change() {
         let table = [
             ("get k", true),
             ("del k", true),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_that_becomes_an_expired_one_is_no_change() {
+    fn missing_key_becoming_expired_is_not_a_change() {
         let mut client = Client::new();
         client.wire("select 2\nset k 1 px 10\nselect 0\nwatch k");
         client.now.0 += 10;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_ends_with_unwatch_and_with_expiry() {
+    fn unwatch_and_expiry_affect_watched_keys() {
         let mut client = Client::new();
         client.wire("set k 1 px 10\nwatch k\nunwatch");
         other(&mut client, "set k 2 px 10");

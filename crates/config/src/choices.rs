@@ -69,7 +69,7 @@ choices! {
     }
 
     /// `enable-debug-command` and similar: the clients that may use the feature.
-    Allowed {
+    AllowedClients {
         /// No client.
         No = "no",
         /// All clients.
@@ -236,7 +236,7 @@ choices! {
 impl EvictionPolicy {
     /// Whether the policy evicts by age (LRU) rather than by frequency.
     #[must_use]
-    pub fn goes_by_age(self) -> bool {
+    pub fn evicts_by_age(self) -> bool {
         matches!(self, Self::VolatileLru | Self::AllKeysLru)
     }
 }

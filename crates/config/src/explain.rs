@@ -4,24 +4,24 @@
 //! behaviour. A line that would stop a startup is reported, and the following lines are explained nevertheless.
 
 use super::unbuilt::{self, Effect};
-use super::{Config, ConfigError, Source, find};
+use super::{Config, ConfigError, ConfigSource, find};
 
 /// A line and its meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explained {
+pub struct ExplainedLine {
     /// Line number, from 1.
     pub line: usize,
     /// The trimmed text of the line.
     pub text: String,
     /// The effect of the line.
-    pub meaning: Meaning,
+    pub meaning: LineEffect,
     /// A hint or an alternative, if there is one.
     pub advice: Option<&'static str>,
 }
 
 /// The effect of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meaning {
+pub enum LineEffect {
     /// Sets this parameter to this value, in the form of CONFIG GET.
     Sets(&'static str, String),
     /// Takes effect without setting a parameter: `include`, `user`, `rename-command`.
@@ -29,16 +29,16 @@ pub enum Meaning {
     /// The feature is not implemented. The server starts with a warning.
     WithoutEffect,
     /// Tunes a mechanism that this server implements differently; holds the explanation.
-    WithoutPurpose(&'static str),
+    NotNeeded(&'static str),
     /// Sets a parameter that newer versions of Redis removed.
-    Forgotten,
+    Obsolete,
     /// The server refuses to start; holds the reason.
     Refused(String),
 }
 
 /// Explains the lines of `text` except empty lines and comments.
 #[must_use]
-pub fn explain(text: &str) -> Vec<Explained> {
+pub fn explain(text: &str) -> Vec<ExplainedLine> {
     let config = Config::default();
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -48,30 +48,30 @@ pub fn explain(text: &str) -> Vec<Explained> {
             let name = words.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
             let meaning = meaning(&config, line, &name);
             let advice = match &meaning {
-                Meaning::Sets(name, _) => unbuilt::note(name),
-                Meaning::WithoutEffect | Meaning::Refused(_) => unbuilt::instead(&name),
-                Meaning::Directive | Meaning::WithoutPurpose(_) | Meaning::Forgotten => None,
+                LineEffect::Sets(name, _) => unbuilt::note(name),
+                LineEffect::WithoutEffect | LineEffect::Refused(_) => unbuilt::alternative(&name),
+                LineEffect::Directive | LineEffect::NotNeeded(_) | LineEffect::Obsolete => None,
             };
-            Explained { line: number, text: line.to_owned(), meaning, advice }
+            ExplainedLine { line: number, text: line.to_owned(), meaning, advice }
         })
         .collect()
 }
 
-fn meaning(config: &Config, line: &str, name: &str) -> Meaning {
+fn meaning(config: &Config, line: &str, name: &str) -> LineEffect {
     // Do not follow `include`: the file need not exist on this machine.
     if name == "include" {
-        return Meaning::Directive;
+        return LineEffect::Directive;
     }
-    if let Err(ConfigError { reason, .. }) = config.load_text(line, &Source::StandardInput) {
-        return Meaning::Refused(reason);
+    if let Err(ConfigError { reason, .. }) = config.load_text(line, &ConfigSource::StandardInput) {
+        return LineEffect::Refused(reason);
     }
     let Some(row) = find(name) else {
-        return if unbuilt::is_forgotten(name) { Meaning::Forgotten } else { Meaning::Directive };
+        return if unbuilt::is_obsolete(name) { LineEffect::Obsolete } else { LineEffect::Directive };
     };
     match Effect::of(row.id) {
-        Effect::Applied => Meaning::Sets(row.name, row.field.show(&config.values())),
-        Effect::NotBuilt => Meaning::WithoutEffect,
-        Effect::NoPurpose(reason) => Meaning::WithoutPurpose(reason),
+        Effect::Applied => LineEffect::Sets(row.name, row.field.show(&config.values())),
+        Effect::NotImplemented => LineEffect::WithoutEffect,
+        Effect::NotNeeded(reason) => LineEffect::NotNeeded(reason),
     }
 }
 
@@ -80,23 +80,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_has_its_meaning() {
+    fn configuration_lines_are_explained() {
         let text = "# a comment\n\nport 7000\nmaxmemory 2gb\nlua-time-limit 100\nactivedefrag yes\ndynamic-hz no\n\
                     lua-replicate-commands yes\nloadmodule /x.so\nuser alice on\ninclude /nowhere.conf\nbad\n\
                     maxmemory lots\nsave \"3600 1\n";
         let explained = explain(text);
         let meanings: Vec<_> = explained.iter().map(|line| (line.line, &line.meaning)).collect();
-        let refused = |reason: &str| Meaning::Refused(reason.to_owned());
+        let refused = |reason: &str| LineEffect::Refused(reason.to_owned());
         let expected = [
-            (3, Meaning::Sets("port", "7000".to_owned())),
-            (4, Meaning::Sets("maxmemory", "2147483648".to_owned())),
-            (5, Meaning::Sets("busy-reply-threshold", "100".to_owned())),
-            (6, Meaning::WithoutEffect),
-            (7, Meaning::WithoutPurpose("timers are event-driven")),
-            (8, Meaning::Forgotten),
+            (3, LineEffect::Sets("port", "7000".to_owned())),
+            (4, LineEffect::Sets("maxmemory", "2147483648".to_owned())),
+            (5, LineEffect::Sets("busy-reply-threshold", "100".to_owned())),
+            (6, LineEffect::WithoutEffect),
+            (7, LineEffect::NotNeeded("timers are event-driven")),
+            (8, LineEffect::Obsolete),
             (9, refused("modules are not supported")),
-            (10, Meaning::Directive),
-            (11, Meaning::Directive),
+            (10, LineEffect::Directive),
+            (11, LineEffect::Directive),
             (12, refused("Bad directive or wrong number of arguments")),
             (13, refused("argument must be a memory value")),
             (14, refused("Unbalanced quotes in configuration line")),
@@ -106,10 +106,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_effect_has_something_to_take_instead() {
+    fn lines_without_effect_suggest_alternatives() {
         for row in crate::parameters::PARAMETERS {
-            let is_missing = Effect::of(row.id) == Effect::NotBuilt && !row.hidden;
-            assert!(!is_missing || unbuilt::instead(row.name).is_some(), "{}: nothing instead", row.name);
+            let is_missing = Effect::of(row.id) == Effect::NotImplemented && !row.hidden;
+            assert!(!is_missing || unbuilt::alternative(row.name).is_some(), "{}: nothing instead", row.name);
         }
         let advice = |line: &str| explain(line)[0].advice;
         assert!(advice("loadmodule x").is_some() && advice("io-threads 4").is_some());

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 
 use resp::REDIS_VERSION;
 
-use super::{Config, Rename, SetError, UserLine, keys, unbuilt};
+use super::{CommandRename, Config, SetError, UserLine, keys, unbuilt};
 
 /// Maximum nesting depth of `include`.
 const MAX_INCLUDE_DEPTH: usize = 16;
 
 /// The origin of a configuration line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ConfigSource {
     /// A file, with its path as given.
     File(String),
     /// Standard input.
@@ -27,7 +27,7 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The origin of the line.
-    pub source: Source,
+    pub source: ConfigSource,
     /// Line number from 1; on the command line, the number of the option.
     pub line: usize,
     /// The trimmed text of the line.
@@ -39,9 +39,9 @@ pub struct ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match &self.source {
-            Source::File(path) => format!("Reading the configuration file '{path}'"),
-            Source::StandardInput => "Reading the configuration from standard input".to_owned(),
-            Source::CommandLine => "Reading the options of the command line".to_owned(),
+            ConfigSource::File(path) => format!("Reading the configuration file '{path}'"),
+            ConfigSource::StandardInput => "Reading the configuration from standard input".to_owned(),
+            ConfigSource::CommandLine => "Reading the options of the command line".to_owned(),
         };
         write!(
             f,
@@ -63,7 +63,7 @@ impl Config {
     }
 
     fn load_nested(&self, path: &str, depth: usize) -> Result<(), ConfigError> {
-        let source = Source::File(path.to_owned());
+        let source = ConfigSource::File(path.to_owned());
         let fail =
             |reason: String| ConfigError { source: source.clone(), line: 0, text: path.to_owned(), reason };
         if depth > MAX_INCLUDE_DEPTH {
@@ -78,11 +78,11 @@ impl Config {
     ///
     /// # Errors
     /// The first invalid line.
-    pub fn load_text(&self, text: &str, source: &Source) -> Result<(), ConfigError> {
+    pub fn load_text(&self, text: &str, source: &ConfigSource) -> Result<(), ConfigError> {
         self.load_lines(text, source, 0)
     }
 
-    fn load_lines(&self, text: &str, source: &Source, depth: usize) -> Result<(), ConfigError> {
+    fn load_lines(&self, text: &str, source: &ConfigSource, depth: usize) -> Result<(), ConfigError> {
         for (number, line) in (1..).zip(text.lines()) {
             let fail = |reason: String| ConfigError {
                 source: source.clone(),
@@ -121,7 +121,7 @@ impl Config {
                 "rename-command" => {
                     let [from, to] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
                     let (from, to) = (from.clone(), to.clone());
-                    self.renames.write().push(Rename { from, to, line: fail(String::new()) });
+                    self.renames.write().push(CommandRename { from, to, line: fail(String::new()) });
                 }
                 "user" if !values.is_empty() => {
                     self.users.write().push(UserLine { words: values.to_vec(), line: fail(String::new()) });
@@ -130,7 +130,7 @@ impl Config {
                 "replicaof" | "slaveof" if values.is_empty() => {
                     return Err(fail("wrong number of arguments".to_owned()));
                 }
-                _ if unbuilt::is_forgotten(name) && values.len() == 1 => {}
+                _ if unbuilt::is_obsolete(name) && values.len() == 1 => {}
                 _ => self.load_one(name, values).map_err(fail)?,
             }
         }
@@ -228,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_sets_what_it_says() {
+    fn file_sets_parameters() {
         let config = Config::default();
         let text =
             "# comment\nport 7000\n\nbind 127.0.0.1 ::1\nsave 900 1\nsave 60 10\nrequirepass \"a b\"\n";
-        config.load_text(text, &Source::StandardInput).unwrap();
+        config.load_text(text, &ConfigSource::StandardInput).unwrap();
         assert_eq!(config.get(keys::PORT), 7000);
         assert_eq!(config.get(keys::BIND).join(" "), "127.0.0.1 ::1");
         assert_eq!(shown(&config, "save"), "900 1 60 10");
@@ -241,7 +241,7 @@ mod tests {
 
     /// As in Valkey, which parses the file and the command line as one text.
     #[test]
-    fn save_points_add_up_over_all_sources_until_one_says_that_there_are_none() {
+    fn save_points_accumulate_until_cleared() {
         let table: [(&str, &[&str], &str); 5] = [
             ("", &[], "3600 1 300 100 60 10000"),
             ("save 900 1\nsave 900 5 60 2\n", &[], "900 1 900 5 60 2"),
@@ -251,15 +251,15 @@ mod tests {
         ];
         for (text, arguments, expected) in table {
             let config = Config::default();
-            config.load_text(text, &Source::File("x.conf".into())).unwrap();
+            config.load_text(text, &ConfigSource::File("x.conf".into())).unwrap();
             let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-            config.load_text(&lines_of_arguments(&arguments), &Source::CommandLine).unwrap();
+            config.load_text(&lines_of_arguments(&arguments), &ConfigSource::CommandLine).unwrap();
             assert_eq!(shown(&config, "save"), expected, "{text} {arguments:?}");
         }
     }
 
     #[test]
-    fn includes_are_found_by_pattern() {
+    fn include_expands_patterns() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         std::fs::create_dir(path("conf.d")).unwrap();
@@ -274,35 +274,36 @@ mod tests {
         assert_eq!(config.get(keys::PORT), 2);
         std::fs::write(path("main.conf"), format!("include {}\n", path("missing.conf"))).unwrap();
         let error = config.load_file(&path("main.conf")).unwrap_err();
-        assert_eq!(error.source, Source::File(path("missing.conf")));
+        assert_eq!(error.source, ConfigSource::File(path("missing.conf")));
         std::fs::write(path("main.conf"), format!("include {}\n", path("main.conf"))).unwrap();
         let error = config.load_file(&path("main.conf")).unwrap_err();
         assert_eq!(error.reason, "files include each other without end");
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn invalid_line_is_reported() {
         let config = Config::default();
-        let error = config.load_text("port 1\nnonsense 1\n", &Source::File("x.conf".into())).unwrap_err();
+        let error =
+            config.load_text("port 1\nnonsense 1\n", &ConfigSource::File("x.conf".into())).unwrap_err();
         assert_eq!((error.line, error.text.as_str()), (2, "nonsense 1"));
         assert_eq!(error.reason, BAD_DIRECTIVE);
-        let error = config.load_text("maxmemory lots", &Source::CommandLine).unwrap_err();
+        let error = config.load_text("maxmemory lots", &ConfigSource::CommandLine).unwrap_err();
         assert_eq!(error.reason, "argument must be a memory value");
     }
 
     #[test]
-    fn the_command_line_reads_as_lines() {
+    fn command_line_converts_to_configuration_lines() {
         let arguments = ["--port", "7000", "--save", "", "--bind", "a", "b", "--requirepass", "x \"y\""];
         let lines = lines_of_arguments(&arguments.map(str::to_owned));
         assert_eq!(lines, "port \"7000\"\nsave \"\"\nbind \"a\" \"b\"\nrequirepass \"x \\\"y\\\"\"");
         let config = Config::default();
-        config.load_text(&lines, &Source::CommandLine).unwrap();
+        config.load_text(&lines, &ConfigSource::CommandLine).unwrap();
         assert_eq!(shown(&config, "save"), "");
         assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("x \"y\""));
     }
 
     #[test]
-    fn argument_behind_an_option_is_its_value() {
+    fn argument_after_option_is_its_value() {
         let table: [(&[&str], &str); 6] = [
             (&["--requirepass", "--secret", "--port", "1"], "requirepass \"--secret\"\nport \"1\""),
             (&["--port 7000", "--save", "900 1"], "port 7000\nsave \"900 1\""),
@@ -316,9 +317,9 @@ mod tests {
             assert_eq!(lines_of_arguments(&arguments), lines);
         }
         let config = Config::default();
-        let error = config.load_text("shutdown-on-sigint", &Source::CommandLine).unwrap_err();
+        let error = config.load_text("shutdown-on-sigint", &ConfigSource::CommandLine).unwrap_err();
         assert!(error.reason.starts_with("argument(s) must be one of"), "{error}");
-        let error = config.load_text("replicaof", &Source::CommandLine).unwrap_err();
+        let error = config.load_text("replicaof", &ConfigSource::CommandLine).unwrap_err();
         assert_eq!(error.reason, "wrong number of arguments");
     }
 }

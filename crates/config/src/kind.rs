@@ -50,7 +50,7 @@ pub(crate) trait Kind: Sync {
     }
 
     /// Whether several lines together form one value.
-    fn adds_up(&self) -> bool {
+    fn is_cumulative(&self) -> bool {
         false
     }
 
@@ -81,7 +81,7 @@ pub(crate) trait Field: Sync {
     /// Formats the value as configuration lines without the parameter's name.
     fn lines(&self, values: &Values) -> Vec<String>;
     /// Whether these arguments, applied to the defaults, give the present value.
-    fn is_said_by(&self, words: &[String], values: &Values, defaults: &Values) -> bool;
+    fn is_set_by(&self, words: &[String], values: &Values, defaults: &Values) -> bool;
     /// Describes the valid values for docs/CONFIGURATION.md.
     #[cfg(test)]
     fn describe(&self) -> String;
@@ -110,9 +110,9 @@ impl<K: Kind> Field for Typed<K> {
         self.kind.lines(&values[self.key])
     }
 
-    fn is_said_by(&self, words: &[String], values: &Values, defaults: &Values) -> bool {
+    fn is_set_by(&self, words: &[String], values: &Values, defaults: &Values) -> bool {
         let said = self.kind.parse(words, Some(&defaults[self.key]));
-        !self.kind.adds_up() && said.is_ok_and(|said| said == values[self.key])
+        !self.kind.is_cumulative() && said.is_ok_and(|said| said == values[self.key])
     }
 
     #[cfg(test)]

@@ -34,17 +34,17 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::{Mutex, RwLock};
 
 pub use choices::{
-    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp, OomScoreMode,
-    PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
+    AllowedClients, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp,
+    OomScoreMode, PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
 };
-pub use explain::{Explained, Meaning, explain};
-pub use file::{ConfigError, Source};
+pub use explain::{ExplainedLine, LineEffect, explain};
+pub use file::{ConfigError, ConfigSource};
 pub use file::{is_file_argument, lines_of_arguments};
 pub use key::Key;
 pub use kind::{MasterAddress, MemoryShare, OutputLimit, OutputLimits, SavePoint, Text};
 pub use parameters::{Values, keys};
-pub use replacing::{Replaced, replace_content, replace_whole};
-pub use rewrite::Extent;
+pub use replacing::{ReplaceMethod, replace_content, replace_whole};
+pub use rewrite::RewriteExtent;
 pub use unbuilt::{notes, warnings};
 
 use parameters::{Id, PARAMETERS, Parameter};
@@ -57,7 +57,7 @@ pub struct Config {
     changing: Mutex<()>,
     defaults: Values,
     /// The `rename-command` lines in file order.
-    renames: RwLock<Vec<Rename>>,
+    renames: RwLock<Vec<CommandRename>>,
     /// The `user` lines in file order.
     users: RwLock<Vec<UserLine>>,
     /// Whether a `save` line was loaded, which replaces the default save points.
@@ -88,7 +88,7 @@ impl UserLine {
 
 /// A `rename-command` line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rename {
+pub struct CommandRename {
     /// The command's original name.
     pub from: String,
     /// The new name; empty disables the command.
@@ -96,7 +96,7 @@ pub struct Rename {
     line: ConfigError,
 }
 
-impl Rename {
+impl CommandRename {
     /// An error that points to this line.
     #[must_use]
     pub fn fault(&self, reason: &str) -> ConfigError {
@@ -119,12 +119,12 @@ pub enum SetError {
 
 /// The parameters that a CONFIG SET changed.
 #[derive(Debug, Clone)]
-pub struct Changes {
+pub struct ChangedParameters {
     before: Arc<Values>,
     changed: Vec<Id>,
 }
 
-impl Changes {
+impl ChangedParameters {
     /// Whether this parameter was changed.
     #[must_use]
     pub fn has<T>(&self, key: Key<T>) -> bool {
@@ -214,7 +214,11 @@ impl Config {
     ///
     /// # Errors
     /// The first parameter that cannot be set, with the reason; no parameter is changed then.
-    pub fn set(&self, changes: &[(String, String)], trusted: bool) -> Result<Changes, (String, SetError)> {
+    pub fn set(
+        &self,
+        changes: &[(String, String)],
+        trusted: bool,
+    ) -> Result<ChangedParameters, (String, SetError)> {
         let _turn = self.changing.lock();
         let before = self.values.load_full();
         let mut values = Values::clone(&before);
@@ -236,11 +240,11 @@ impl Config {
         }
         check_bus_protection(&values, &changed)?;
         self.values.store(Arc::new(values));
-        Ok(Changes { before, changed })
+        Ok(ChangedParameters { before, changed })
     }
 
     /// Reverts changes, for callers that fail to apply them.
-    pub fn restore(&self, changes: &Changes) {
+    pub fn restore(&self, changes: &ChangedParameters) {
         let _turn = self.changing.lock();
         let mut values = Values::clone(&self.values());
         for id in &changes.changed {
@@ -272,7 +276,7 @@ impl Config {
 
     /// The `rename-command` lines in file order.
     #[must_use]
-    pub fn renames(&self) -> Vec<Rename> {
+    pub fn renames(&self) -> Vec<CommandRename> {
         self.renames.read().clone()
     }
 

@@ -43,12 +43,12 @@ fn configuration_page() -> String {
         "Accepted, not implemented",
         "The server accepts these parameters but does not implement them. At startup the log warns of each that differs from \
          its default.",
-        |effect| matches!(effect, Effect::NotBuilt),
+        |effect| matches!(effect, Effect::NotImplemented),
     );
     section(
         "Accepted, not needed",
         "These parameters tune something that Redoubt does differently or does not need to do.",
-        |effect| matches!(effect, Effect::NoPurpose(_)),
+        |effect| matches!(effect, Effect::NotNeeded(_)),
     );
     page.truncate(page.trim_end().len());
     page.push('\n');
@@ -66,7 +66,7 @@ fn line(row: &Parameter, effect: &Effect) -> String {
             notes.push(word.to_owned());
         }
     }
-    if let Effect::NoPurpose(reason) = effect {
+    if let Effect::NotNeeded(reason) = effect {
         notes.push((*reason).to_owned());
     }
     let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
@@ -75,7 +75,7 @@ fn line(row: &Parameter, effect: &Effect) -> String {
 
 /// Compares the page on disk with the tables. `WRITE_CONFIGURATION_PAGE=1` updates it.
 #[test]
-fn the_page_says_what_the_tables_say() {
+fn configuration_page_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIGURATION.md");
     let page = configuration_page();
     if std::env::var_os("WRITE_CONFIGURATION_PAGE").is_some() {

@@ -17,8 +17,8 @@ use std::time::Duration;
 use slot_routing::EndpointType;
 
 use crate::choices::{
-    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp, OomScoreMode,
-    PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
+    AllowedClients, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp,
+    OomScoreMode, PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
 };
 use crate::key::Key;
 use crate::kind::{
@@ -266,9 +266,9 @@ parameters! {
     EMPTY_MASTER_TIMEOUT: Duration =
         "empty-master-timeout", millis(0, 3600000), "60000", renamed_from("stale-master-timeout");
     ENABLE_DEBUG_ASSERT: bool = "enable-debug-assert", switch(), "no", fixed(), hidden();
-    ENABLE_DEBUG_COMMAND: Allowed = "enable-debug-command", choice(), "no", fixed();
-    ENABLE_MODULE_COMMAND: Allowed = "enable-module-command", choice(), "no", fixed();
-    ENABLE_PROTECTED_CONFIGS: Allowed = "enable-protected-configs", choice(), "no", fixed();
+    ENABLE_DEBUG_COMMAND: AllowedClients = "enable-debug-command", choice(), "no", fixed();
+    ENABLE_MODULE_COMMAND: AllowedClients = "enable-module-command", choice(), "no", fixed();
+    ENABLE_PROTECTED_CONFIGS: AllowedClients = "enable-protected-configs", choice(), "no", fixed();
     EVENTS_PER_IO_THREAD: usize = "events-per-io-thread", number(0, MAX), "2", hidden();
     EXTENDED_REDIS_COMPATIBILITY: bool = "extended-redis-compatibility", switch(), "no";
     HASH_MAX_LISTPACK_ENTRIES: usize =

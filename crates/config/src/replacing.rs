@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The method by which a file was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replaced {
+pub enum ReplaceMethod {
     /// Atomically, by a rename.
     Whole,
     /// In place, because a rename was not possible.
@@ -22,7 +22,7 @@ pub enum Replaced {
 ///
 /// # Errors
 /// An I/O error. The old content is intact then, unless writing in place had begun.
-pub fn replace_content(path: &Path, bytes: &[u8]) -> io::Result<Replaced> {
+pub fn replace_content(path: &Path, bytes: &[u8]) -> io::Result<ReplaceMethod> {
     replace_by(path, bytes, &|from, to| fs::rename(from, to))
 }
 
@@ -43,12 +43,12 @@ fn replace_by(
     path: &Path,
     bytes: &[u8],
     rename: &dyn Fn(&Path, &Path) -> io::Result<()>,
-) -> io::Result<Replaced> {
+) -> io::Result<ReplaceMethod> {
     let temporary = temporary(path);
     let written = write_beside(&temporary, path, bytes);
     let has_copy = written.is_ok();
     match written.and_then(|()| rename(&temporary, path)) {
-        Ok(()) => sync_folder(path).map(|()| Replaced::Whole),
+        Ok(()) => sync_folder(path).map(|()| ReplaceMethod::Whole),
         Err(error) if needs_writing_in_place(&error, has_copy) && path.exists() => {
             if has_copy {
                 // Persist the copy's directory entry before touching the file. If the sync fails, a crash may lose the
@@ -58,7 +58,7 @@ fn replace_by(
             // On an error the file may be torn, so keep the copy.
             write_in_place(path, bytes)?;
             remove(&temporary);
-            Ok(Replaced::InPlace)
+            Ok(ReplaceMethod::InPlace)
         }
         Err(error) => {
             remove(&temporary);
@@ -132,14 +132,14 @@ mod tests {
                 assert_eq!(fs::read_to_string(from).unwrap(), "new\n", "a copy is beside it");
                 Err(io::Error::from(kind))
             };
-            assert_eq!(replace_by(&path, b"new\n", &rename).unwrap(), Replaced::InPlace);
+            assert_eq!(replace_by(&path, b"new\n", &rename).unwrap(), ReplaceMethod::InPlace);
             assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
             assert_eq!(names(&folder), 1, "the copy is gone");
         }
     }
 
     #[test]
-    fn other_failures_leave_the_old_content() {
+    fn failed_replacement_keeps_old_content() {
         let (folder, path) = old();
         let full = |_: &Path, _: &Path| Err(io::Error::from(ErrorKind::StorageFull));
         assert_eq!(replace_by(&path, b"new\n", &full).unwrap_err().kind(), ErrorKind::StorageFull);
@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn whole_content_takes_the_name() {
+    fn replacement_renames_new_file_into_place() {
         let (folder, path) = old();
-        assert_eq!(replace_content(&path, b"new\n").unwrap(), Replaced::Whole);
+        assert_eq!(replace_content(&path, b"new\n").unwrap(), ReplaceMethod::Whole);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
         replace_whole(&path, b"newer\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "newer\n");

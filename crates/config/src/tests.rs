@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 
 #[test]
-fn names_that_would_break_a_line_of_nodes_conf_are_refused() {
+fn names_unsafe_for_nodes_conf_are_refused() {
     let config = Config::default();
     let names = ["cluster-announce-hostname", "cluster-announce-human-nodename", "cluster-announce-ip"];
     for name in names {
@@ -28,7 +28,7 @@ fn names_that_would_break_a_line_of_nodes_conf_are_refused() {
 }
 
 #[test]
-fn maxmemory_has_all_64_bits() {
+fn maxmemory_accepts_full_64_bit_range() {
     let config = Config::default();
     for (word, bytes) in [
         ("9223372036854775808", 1 << 63),
@@ -45,21 +45,21 @@ fn maxmemory_has_all_64_bits() {
 }
 
 #[test]
-fn every_default_is_as_it_is_shown() {
+fn every_default_is_valid_and_normalized() {
     for row in PARAMETERS {
         assert_eq!(row.field.show(&Values::default()), row.default, "{}", row.name);
     }
 }
 
 #[test]
-fn a_parameter_is_called_alike_by_users_and_by_the_program() {
+fn parameter_keys_match_their_names() {
     for row in PARAMETERS {
         assert_eq!(format!("{:?}", row.id), row.name.to_uppercase().replace('-', "_"));
     }
 }
 
 #[test]
-fn values_have_types() {
+fn parameters_have_typed_values() {
     let config = Config::default();
     config.load("cluster-node-timeout", &["1500".to_owned()]).unwrap();
     config.load("maxmemory", &["1gb".to_owned()]).unwrap();
@@ -74,7 +74,7 @@ fn values_have_types() {
 
 /// A snapshot taken before a change stays complete and unchanged.
 #[test]
-fn a_snapshot_does_not_change() {
+fn snapshot_is_immutable() {
     let config = Config::default();
     let snapshot = config.values();
     let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -87,7 +87,7 @@ fn a_snapshot_does_not_change() {
 }
 
 #[test]
-fn what_the_machine_offers_is_a_default() {
+fn default_can_depend_on_machine() {
     let mut config = Config::default();
     config.set_default(keys::IO_THREADS, 8);
     assert!(config.get(keys::IO_THREADS) == 8 && config.is_default(keys::IO_THREADS));
@@ -96,7 +96,7 @@ fn what_the_machine_offers_is_a_default() {
 }
 
 #[test]
-fn several_changes_are_made_together_or_not_at_all() {
+fn config_set_is_atomic() {
     let config = Config::default();
     let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let failed = config.set(&[change("maxclients", "5"), change("timeout", "x")], false);
@@ -134,7 +134,7 @@ fn former_names_of_renamed_parameters_still_work() {
 }
 
 #[test]
-fn some_parameters_are_not_for_everybody() {
+fn protected_parameters_require_trust() {
     let config = Config::default();
     let set = |name: &str, value: &str, trusted| {
         config.set(&[(name.to_owned(), value.to_owned())], trusted).map(|_| ()).map_err(|(_, error)| error)
@@ -150,7 +150,7 @@ fn some_parameters_are_not_for_everybody() {
 
 /// Test suites and operators set some parameters that CONFIG GET does not list.
 #[test]
-fn hidden_parameters_are_known_and_not_listed() {
+fn hidden_parameters_are_settable_but_not_listed() {
     let config = Config::default();
     let hidden: Vec<_> = PARAMETERS.iter().filter(|row| row.hidden).map(|row| row.name).collect();
     assert!(hidden.contains(&"enable-debug-assert") && hidden.contains(&"cluster-ping-interval"));
@@ -171,7 +171,7 @@ fn hidden_parameters_are_known_and_not_listed() {
 
 /// As in Redis 8.10.2, the result of the whole CONFIG SET is validated, not the order of its arguments.
 #[test]
-fn protected_bus_asks_for_certificates() {
+fn protected_bus_requires_certificates() {
     let config = Config::default();
     let set = |pairs: &[(&str, &str)]| {
         let pairs: Vec<(String, String)> =

@@ -32,7 +32,7 @@ const WITHOUT_EFFECT: &[Id] = &[
 
 /// Parameters that are not needed, since they tune mechanisms that this server implements differently. Grouped by the
 /// explanation.
-const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
+const NOT_NEEDED: &[(&str, &[Id])] = &[
     (
         "memory is always defragmented, rehashed and released one slot at a time",
         &[
@@ -87,18 +87,18 @@ pub(crate) enum Effect {
     /// The parameter works as documented.
     Applied,
     /// Not implemented.
-    NotBuilt,
+    NotImplemented,
     /// Not needed; holds the explanation.
-    NoPurpose(&'static str),
+    NotNeeded(&'static str),
 }
 
 impl Effect {
     pub(crate) fn of(id: Id) -> Self {
         if WITHOUT_EFFECT.contains(&id) {
-            return Self::NotBuilt;
+            return Self::NotImplemented;
         }
-        let row = WITHOUT_PURPOSE.iter().find(|(_, ids)| ids.contains(&id));
-        row.map_or(Self::Applied, |(reason, _)| Self::NoPurpose(reason))
+        let row = NOT_NEEDED.iter().find(|(_, ids)| ids.contains(&id));
+        row.map_or(Self::Applied, |(reason, _)| Self::NotNeeded(reason))
     }
 }
 
@@ -106,7 +106,7 @@ impl Effect {
 const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
 /// Alternatives to parameters without effect.
-const INSTEAD: &[(&[&str], &str)] = &[
+const ALTERNATIVES: &[(&[&str], &str)] = &[
     (&["loadmodule"], "there is no module API; replace the module's commands, for example with functions"),
     (&["activedefrag"], "remove the line: memory is always defragmented, one slot at a time"),
     (
@@ -159,8 +159,8 @@ const NOTES: &[(&[&str], &str)] = &[
 ];
 
 /// The alternative to a parameter without effect, if there is one.
-pub(super) fn instead(directive: &str) -> Option<&'static str> {
-    find(INSTEAD, directive)
+pub(super) fn alternative(directive: &str) -> Option<&'static str> {
+    find(ALTERNATIVES, directive)
 }
 
 /// The hint for a parameter that works, if there is one.
@@ -174,11 +174,11 @@ fn find(table: &[(&[&str], &'static str)], directive: &str) -> Option<&'static s
 }
 
 /// Parameters that Redis itself removed and still accepts without effect.
-const FORGOTTEN: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
+const OBSOLETE: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
 
 /// Whether Redis removed this parameter and ignores it.
-pub(super) fn is_forgotten(directive: &str) -> bool {
-    FORGOTTEN.iter().any(|name| name.eq_ignore_ascii_case(directive))
+pub(super) fn is_obsolete(directive: &str) -> bool {
+    OBSOLETE.iter().any(|name| name.eq_ignore_ascii_case(directive))
 }
 
 /// The reason why this directive is refused, if it is.
@@ -202,7 +202,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
 #[must_use]
 pub fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    for (reason, ids) in WITHOUT_PURPOSE {
+    for (reason, ids) in NOT_NEEDED {
         for id in ids.iter().filter(|id| !config.has_default(**id)) {
             notes.push(format!("'{}' has no effect: {reason}", id.name()));
         }
@@ -216,13 +216,13 @@ mod tests {
     use crate::parameters::PARAMETERS;
 
     #[test]
-    fn a_configuration_as_it_comes_is_fine() {
+    fn default_configuration_has_no_warnings() {
         let config = Config::default();
         assert_eq!(warnings(&config), [""; 0]);
     }
 
     #[test]
-    fn what_has_no_effect_is_named_once_in_one_line() {
+    fn parameters_without_effect_give_one_warning() {
         let config = Config::default();
         for (name, value) in [("proc-title-template", "x"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
             config.load(name, &[value.to_owned()]).unwrap();
@@ -257,7 +257,7 @@ mod tests {
 
     /// Each parameter is either read somewhere or listed above, so that none is silently ignored.
     #[test]
-    fn every_parameter_has_an_effect_or_a_reason_for_none() {
+    fn every_parameter_is_used_or_explained() {
         let program = program();
         let mut odd = Vec::new();
         for row in PARAMETERS {

@@ -176,7 +176,7 @@ fn usage_info(durability: &Durability) -> UsageFormat {
     let now = time::now();
     match durability.engine.settings.lfu() {
         Some(settings) => UsageFormat::Frequency(now, settings),
-        None if durability.config.get(keys::MAXMEMORY_POLICY).goes_by_age() => UsageFormat::Idle(now),
+        None if durability.config.get(keys::MAXMEMORY_POLICY).evicts_by_age() => UsageFormat::Idle(now),
         None => UsageFormat::NotKept,
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Millis;
 use resp::{Batch, ParseLimits, Parser, Request};
-use scripting::Console;
+use scripting::DebugConsole;
 
 use crate::command::Commands;
 use crate::dispatch::PipelinedRequests;
@@ -27,12 +27,12 @@ pub struct DebuggedScript {
     session: Session,
     mode: DebugMode,
     request: Request,
-    console: Box<dyn Console + Send>,
+    console: Box<dyn DebugConsole + Send>,
 }
 
 impl DebuggedScript {
     /// Prepares the EVAL that `session` sent after SCRIPT DEBUG.
-    pub fn new(session: &mut Session, request: Request, console: Box<dyn Console + Send>) -> Self {
+    pub fn new(session: &mut Session, request: Request, console: Box<dyn DebugConsole + Send>) -> Self {
         let mode = session.debug_mode.take().unwrap_or(DebugMode::Discarded);
         let mut own = Session::of(session.client.clone(), CommandOrigin::Client, session.authenticated);
         (own.db, own.protocol, own.readonly) = (session.db, session.protocol, session.readonly);
@@ -82,17 +82,17 @@ impl DebuggedScript {
 #[derive(Debug)]
 struct RecordingConsole {
     said: Arc<AtomicBool>,
-    console: Box<dyn Console + Send>,
+    console: Box<dyn DebugConsole + Send>,
 }
 
 impl RecordingConsole {
-    fn around(console: Box<dyn Console + Send>) -> (Arc<AtomicBool>, Box<dyn Console + Send>) {
+    fn around(console: Box<dyn DebugConsole + Send>) -> (Arc<AtomicBool>, Box<dyn DebugConsole + Send>) {
         let said = Arc::<AtomicBool>::default();
         (said.clone(), Box::new(Self { said, console }))
     }
 }
 
-impl Console for RecordingConsole {
+impl DebugConsole for RecordingConsole {
     fn send(&mut self, bytes: Vec<u8>) {
         self.said.store(true, Ordering::Relaxed);
         self.console.send(bytes);
@@ -107,7 +107,7 @@ impl Console for RecordingConsole {
 #[derive(Debug)]
 struct NullConsole;
 
-impl Console for NullConsole {
+impl DebugConsole for NullConsole {
     fn send(&mut self, _bytes: Vec<u8>) {}
 
     fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use scripting::{Console, Interpreter, Library, Script};
+use scripting::{DebugConsole, Interpreter, Library, Script};
 
 /// Maximum number of EVAL texts that a thread looks up without computing their SHA1.
 const KNOWN_TEXTS: usize = 512;
@@ -112,7 +112,7 @@ pub(crate) struct Scripting {
     /// Reused buffer for the replies of `redis.call`.
     pub(crate) reply: Vec<u8>,
     /// The debugger's console if the next script runs in a debugging session.
-    pub(crate) console: Option<Box<dyn Console + Send>>,
+    pub(crate) console: Option<Box<dyn DebugConsole + Send>>,
     /// Start time of the last script on the thread's monotonic clock.
     pub(crate) began: u64,
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
-use config::{Allowed, EvictionPolicy};
+use config::{AllowedClients, EvictionPolicy};
 use keyspace::{
     EncodingLimits, IdempotenceBounds, LfuSettings, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds,
 };
@@ -89,11 +89,11 @@ const LOCAL: u8 = 2;
 
 impl Permission {
     /// Stores the parameter's value.
-    pub fn set(&self, allowed: Allowed) {
+    pub fn set(&self, allowed: AllowedClients) {
         let value = match allowed {
-            Allowed::Yes => YES,
-            Allowed::Local => LOCAL,
-            Allowed::No => 0,
+            AllowedClients::Yes => YES,
+            AllowedClients::Local => LOCAL,
+            AllowedClients::No => 0,
         };
         self.0.store(value, Ordering::Relaxed);
     }

@@ -100,7 +100,7 @@ impl Shell for Server {
         let outcome = match command {
             ShellCommand::Acl(AclCommand::Load) => acl::load(self, context.session),
             ShellCommand::Acl(AclCommand::Save) => acl::save(self),
-            ShellCommand::ConfigRewrite => config::rewrite(self, ::config::Extent::Changed),
+            ShellCommand::ConfigRewrite => config::rewrite(self, ::config::RewriteExtent::Changed),
             ShellCommand::ConfigResetStat => {
                 self.reset_statistics();
                 Ok(())

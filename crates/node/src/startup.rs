@@ -22,7 +22,7 @@ use crate::server::settings;
 use crate::server::shutdown::{self, Plan, Refusal};
 use crate::server::{Identity, Server};
 use crate::{web, workers};
-use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
+use config::{Config, ConfigError, ConfigSource, PubsubDefault, is_file_argument, keys, lines_of_arguments};
 use crash_report::CrashReport;
 
 /// SIGXFSZ.
@@ -68,7 +68,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
         Some((path, options)) if is_file_argument(path) => {
             if path == "-" {
                 let text = std::io::read_to_string(std::io::stdin()).unwrap_or_default();
-                config.load_text(&text, &Source::StandardInput)?;
+                config.load_text(&text, &ConfigSource::StandardInput)?;
                 stdin = Some(text);
             } else {
                 config.load_file(path)?;
@@ -80,7 +80,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
         }
         _ => arguments,
     };
-    config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
+    config.load_text(&lines_of_arguments(options), &ConfigSource::CommandLine)?;
     let commands = commands(&config)?;
     let users = users(&config, commands.unwrap_or(::commands::for_server()))?;
     Ok(Configured { config, file, file_argument, stdin, commands, users })

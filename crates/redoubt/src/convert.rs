@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use config::{Explained, Meaning, explain};
+use config::{ExplainedLine, LineEffect, explain};
 
 /// Arguments of `redoubt convert`.
 #[derive(Debug, Args)]
@@ -58,26 +58,26 @@ fn convert(options: &Options) -> Result<usize> {
             .with_context(|| format!("Cannot write {}", output.display()))?;
         println!("Written to {}", output.display());
     }
-    Ok(explained.iter().filter(|line| matches!(line.meaning, Meaning::Refused(_))).count())
+    Ok(explained.iter().filter(|line| matches!(line.meaning, LineEffect::Refused(_))).count())
 }
 
 /// The label and the explanation of a line.
-fn label_and_text(line: &Explained) -> (&'static str, String) {
+fn label_and_text(line: &ExplainedLine) -> (&'static str, String) {
     match &line.meaning {
-        Meaning::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
-        Meaning::Directive => ("ok", "works as in Redis".to_owned()),
-        Meaning::WithoutEffect => {
+        LineEffect::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
+        LineEffect::Directive => ("ok", "works as in Redis".to_owned()),
+        LineEffect::WithoutEffect => {
             ("NO EFFECT", "not implemented; the server logs a warning at startup".to_owned())
         }
-        Meaning::WithoutPurpose(reason) => ("not needed", (*reason).to_owned()),
-        Meaning::Forgotten => ("not needed", "Redis has removed this setting, too".to_owned()),
-        Meaning::Refused(reason) => {
+        LineEffect::NotNeeded(reason) => ("not needed", (*reason).to_owned()),
+        LineEffect::Obsolete => ("not needed", "Redis has removed this setting, too".to_owned()),
+        LineEffect::Refused(reason) => {
             ("REFUSED", format!("the server does not start with this line: {reason}"))
         }
     }
 }
 
-fn report(explained: &[Explained], quiet: bool) -> String {
+fn report(explained: &[ExplainedLine], quiet: bool) -> String {
     let mut report = String::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for line in explained {
@@ -97,7 +97,7 @@ fn report(explained: &[Explained], quiet: bool) -> String {
 }
 
 /// The file with unsupported lines turned into comments.
-fn converted(text: &str, explained: &[Explained]) -> String {
+fn converted(text: &str, explained: &[ExplainedLine]) -> String {
     let mut explained = explained.iter().peekable();
     let mut converted = String::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -105,7 +105,7 @@ fn converted(text: &str, explained: &[Explained]) -> String {
             let _ = writeln!(converted, "{line}");
             continue;
         };
-        if matches!(meaning.meaning, Meaning::Sets(..) | Meaning::Directive) {
+        if matches!(meaning.meaning, LineEffect::Sets(..) | LineEffect::Directive) {
             let _ = writeln!(converted, "{line}");
             continue;
         }
@@ -146,7 +146,7 @@ mod tests {
         let new = converted(OLD, &explain(OLD));
         assert!(new.starts_with("# mine\nport 7000\n\n# REFUSED"), "{new}");
         let config = config::Config::default();
-        config.load_text(&new, &config::Source::StandardInput).unwrap();
+        config.load_text(&new, &config::ConfigSource::StandardInput).unwrap();
         assert_eq!((config.get(config::keys::PORT), config.get(config::keys::IO_THREADS)), (7000, 2));
         assert_eq!(config::warnings(&config), [""; 0]);
         assert_eq!(converted(&new, &explain(&new)), new);

@@ -9,24 +9,24 @@ use mlua::{Table, Value};
 use resp::{Protocol, Writer};
 
 use crate::libraries::walk::walk;
-use crate::libraries::{Pace, Returned};
+use crate::libraries::{LibraryResult, StepCounter};
 use crate::number::to_integer;
 
 /// Maximum nesting of tables in a reply. Redis's limit is Lua's stack size.
 const MAX_DEPTH: usize = 1000;
 
 /// Writes a script's value as a reply.
-pub(crate) struct Answer<'a, 'r, 'w> {
+pub(crate) struct ReplyWriter<'a, 'r, 'w> {
     /// The protocol version that the script selected.
-    pub(crate) spoken: Protocol,
+    pub(crate) protocol: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
-    pub(crate) pace: Pace<'a>,
+    pub(crate) pace: StepCounter<'a>,
     /// Called for each error written, with whether the error statistics already include it.
     pub(crate) told: &'r mut dyn FnMut(&[u8], bool),
 }
 
-impl Answer<'_, '_, '_> {
-    pub(crate) fn write(&mut self, value: &Value, depth: usize) -> Returned<()> {
+impl ReplyWriter<'_, '_, '_> {
+    pub(crate) fn write(&mut self, value: &Value, depth: usize) -> LibraryResult<()> {
         if depth > MAX_DEPTH {
             self.write_error(b"ERR reached lua stack limit", false);
             return Ok(());
@@ -34,7 +34,7 @@ impl Answer<'_, '_, '_> {
         let reply = &mut *self.reply;
         match value {
             Value::String(text) => reply.bulk(&text.as_bytes()),
-            Value::Boolean(value) => match (self.spoken, value) {
+            Value::Boolean(value) => match (self.protocol, value) {
                 (Protocol::Resp3, value) => reply.boolean(*value),
                 (Protocol::Resp2, true) => reply.integer(1),
                 (Protocol::Resp2, false) => reply.null(),
@@ -52,7 +52,7 @@ impl Answer<'_, '_, '_> {
         self.reply.error_bytes(text);
     }
 
-    fn write_table(&mut self, table: &Table, depth: usize) -> Returned<()> {
+    fn write_table(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
         if let Value::String(text) = table.raw_get("err")? {
             let counted = matches!(table.raw_get("ignore_error_stats_update")?, Value::Boolean(true));
             self.write_error(&one_line(&text.as_bytes(), true), counted);
@@ -86,7 +86,7 @@ impl Answer<'_, '_, '_> {
         self.write_text(table, depth)
     }
 
-    fn count(&mut self, table: &Table, depth: usize) -> Returned<usize> {
+    fn count(&mut self, table: &Table, depth: usize) -> LibraryResult<usize> {
         let mut entries = 0;
         walk(table, depth, |_, _: bool| {
             entries += 1;
@@ -95,7 +95,7 @@ impl Answer<'_, '_, '_> {
         Ok(entries)
     }
 
-    fn write_entries(&mut self, table: &Table, with_values: bool, depth: usize) -> Returned<()> {
+    fn write_entries(&mut self, table: &Table, with_values: bool, depth: usize) -> LibraryResult<()> {
         walk(table, depth, |key, value: Value| {
             self.write(&key, depth + 1)?;
             if with_values {
@@ -107,7 +107,7 @@ impl Answer<'_, '_, '_> {
     }
 
     /// Writes RESP3 text types (big number, verbatim string) and lists.
-    fn write_text(&mut self, table: &Table, depth: usize) -> Returned<()> {
+    fn write_text(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
         if let Value::String(digits) = table.raw_get("big_number")? {
             write_big_number(&one_line(&digits.as_bytes(), false), self.reply);
             return Ok(());

@@ -22,8 +22,8 @@ use resp::{Args, Protocol, Request};
 
 use crate::collector::Collector;
 use crate::debugger::Debugger;
-use crate::interpreter::{Ending, Host, LARGE_COMMAND, Stop, Watch, stopped};
-use crate::libraries::Raised;
+use crate::interpreter::{HookState, LARGE_COMMAND, LuaHost, StopCause, StopReason, stopped};
+use crate::libraries::RaisedError;
 use crate::libraries::server::question;
 use crate::number::{as_word, is_exact};
 use crate::reply::Reader;
@@ -34,30 +34,30 @@ const LARGE_REPLY: usize = 64 << 10;
 /// The connection between a state of Lua and the server that runs a script.
 pub(crate) struct Bridge {
     /// The server, while a script runs. Taken out during a call, so that it cannot be used twice.
-    host: Cell<Option<NonNull<dyn Host>>>,
+    host: Cell<Option<NonNull<dyn LuaHost>>>,
     /// The protocol version that the script selected.
-    pub(crate) spoken: Cell<Protocol>,
+    pub(crate) protocol: Cell<Protocol>,
     /// The debugger, while a script is being debugged.
     pub(crate) debugger: RefCell<Option<Rc<Debugger>>>,
-    watch: Rc<Watch>,
+    watch: Rc<HookState>,
     /// Reused buffer for the arguments of commands.
     request: RefCell<Request>,
     /// Marks a call as an internal query (with its number as the next argument) rather than a command.
     mark: Cell<*const c_void>,
     /// The error that the last call raises. `None` while stopping the script.
-    raised: RefCell<Option<Raised>>,
+    raised: RefCell<Option<RaisedError>>,
     panicked: RefCell<Option<Box<dyn Any + Send>>>,
 }
 
 impl std::fmt::Debug for Bridge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bridge").field("spoken", &self.spoken).finish_non_exhaustive()
+        f.debug_struct("Bridge").field("protocol", &self.protocol).finish_non_exhaustive()
     }
 }
 
 /// The result of a call. It must not have a destructor, see the module documentation.
 #[derive(Clone, Copy)]
-enum Answer {
+enum CallResult {
     /// A reply in wire format.
     Value(*const [u8]),
     /// An error returned to the script as a value, and whether the error statistics include it.
@@ -65,14 +65,14 @@ enum Answer {
     /// An error to raise.
     Raise,
     /// An internal query, which a separate function handles.
-    Question,
+    Query,
 }
 
 impl Bridge {
-    pub(crate) fn new(watch: Rc<Watch>) -> Rc<Self> {
+    pub(crate) fn new(watch: Rc<HookState>) -> Rc<Self> {
         Rc::new(Self {
             host: Cell::new(None),
-            spoken: Cell::new(Protocol::Resp2),
+            protocol: Cell::new(Protocol::Resp2),
             debugger: RefCell::default(),
             watch,
             request: RefCell::default(),
@@ -110,7 +110,7 @@ impl Bridge {
     }
 
     /// Makes `host` available to scripts while `run` runs.
-    pub(crate) fn lend<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
+    pub(crate) fn lend<R>(&self, host: &mut dyn LuaHost, run: impl FnOnce() -> R) -> R {
         struct TakenBack<'a>(&'a Bridge);
         impl Drop for TakenBack<'_> {
             fn drop(&mut self) {
@@ -119,7 +119,7 @@ impl Bridge {
         }
         let host = NonNull::from(host);
         // SAFETY: this only erases the lifetime. `TakenBack` removes the pointer before the lifetime ends.
-        let host = unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host>>(host) };
+        let host = unsafe { std::mem::transmute::<NonNull<dyn LuaHost + '_>, NonNull<dyn LuaHost>>(host) };
         self.host.set(Some(host));
         let _lent = TakenBack(self);
         run()
@@ -139,7 +139,7 @@ impl Bridge {
     }
 
     /// Calls `work` with the host, or returns `None` if no script runs.
-    pub(crate) fn with_host<R>(&self, work: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
+    pub(crate) fn with_host<R>(&self, work: impl FnOnce(&mut dyn LuaHost) -> R) -> Option<R> {
         let mut host = self.host.take()?;
         // SAFETY: `lend` keeps the host alive, and no one else can access it, since it is taken out of the cell.
         let done = work(unsafe { host.as_mut() });
@@ -148,18 +148,18 @@ impl Bridge {
     }
 
     /// Executes the command whose arguments are on the stack. Must not allocate in Lua.
-    fn answer(&self, state: *mut lua_State) -> Answer {
+    fn answer(&self, state: *mut lua_State) -> CallResult {
         match catch_unwind(AssertUnwindSafe(|| self.serve(state))) {
             Ok(answer) => answer,
             Err(panic) => {
                 self.panicked.replace(Some(panic));
-                self.watch.ending.set(Some(Ending::Stopped(Stop::Killed)));
-                Answer::Raise
+                self.watch.ending.set(Some(StopCause::Stopped(StopReason::Killed)));
+                CallResult::Raise
             }
         }
     }
 
-    fn serve(&self, state: *mut lua_State) -> Answer {
+    fn serve(&self, state: *mut lua_State) -> CallResult {
         let (mut first, mut raises) = (1, true);
         // SAFETY: any stack index may be inspected.
         let mark =
@@ -167,7 +167,7 @@ impl Bridge {
         if mark == Some(self.mark.get()) {
             // SAFETY: as above.
             if unsafe { ffi::lua_tonumber(state, 2) } as i64 != question::PROTECTED_CALL {
-                return Answer::Question;
+                return CallResult::Query;
             }
             (first, raises) = (3, false);
         }
@@ -176,22 +176,22 @@ impl Bridge {
             return self.failed(complaint.as_bytes(), raises, false);
         }
         let Some(called) =
-            self.with_host(|host| host.call(&request, self.spoken.get()).map(std::ptr::from_ref))
+            self.with_host(|host| host.call(&request, self.protocol.get()).map(std::ptr::from_ref))
         else {
             return self.failed(b"ERR This function can only be called from a script", raises, false);
         };
         let reply = match called {
             Ok(reply) => reply,
             Err(stop) => {
-                self.watch.ending.set(Some(Ending::Stopped(stop)));
-                return Answer::Raise;
+                self.watch.ending.set(Some(StopCause::Stopped(stop)));
+                return CallResult::Raise;
             }
         };
         let collector = &self.watch.collector;
         // SAFETY: memory usage may be queried and the collector configured on any state.
         unsafe {
             let used = (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
-            if collector.is_to_be_thorough(used) {
+            if collector.switch_to_thorough(used) {
                 ffi::lua_gc(state, ffi::LUA_GCSETSTEPMUL, Collector::THOROUGH);
                 ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, Collector::SHORT_PAUSE);
             }
@@ -202,7 +202,7 @@ impl Bridge {
             debugger.on_call(request.args(), bytes);
         }
         match bytes.strip_prefix(b"-") {
-            None => Answer::Value(reply),
+            None => CallResult::Value(reply),
             Some(text) => {
                 let end = text.iter().position(|byte| *byte == b'\r').unwrap_or(text.len());
                 self.failed(&text[..end], raises, true)
@@ -229,12 +229,12 @@ impl Bridge {
         }
     }
 
-    fn failed(&self, text: &[u8], raises: bool, counted: bool) -> Answer {
+    fn failed(&self, text: &[u8], raises: bool, counted: bool) -> CallResult {
         if !raises {
-            return Answer::Error(text, counted);
+            return CallResult::Error(text, counted);
         }
-        self.raised.replace(Some(Raised { text: text.to_vec(), table: Some(counted) }));
-        Answer::Raise
+        self.raised.replace(Some(RaisedError { text: text.to_vec(), table: Some(counted) }));
+        CallResult::Raise
     }
 }
 
@@ -299,22 +299,22 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
     unsafe {
         let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<Bridge>();
         match (*bridge).answer(state) {
-            Answer::Value(wire) => {
+            CallResult::Value(wire) => {
                 (*bridge).make_room(state, wire.len());
                 push_value(state, &mut Reader::of(&*wire), 0);
                 1
             }
-            Answer::Error(text, counted) => {
+            CallResult::Error(text, counted) => {
                 ffi::lua_pushnil(state);
                 push_error(state, &*text, counted);
                 2
             }
-            Answer::Raise => {
+            CallResult::Raise => {
                 ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
                 ffi::lua_call(state, 0, 0);
                 0
             }
-            Answer::Question => {
+            CallResult::Query => {
                 ffi::lua_pushvalue(state, ffi::lua_upvalueindex(3));
                 ffi::lua_insert(state, 1);
                 ffi::lua_call(state, ffi::lua_gettop(state) - 1, ffi::LUA_MULTRET);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::functions::Functions;
 use crate::releases::Releases;
-use crate::running::Running;
+use crate::running::InterpreterState;
 use crate::script::Script;
 
 /// Maximum number of scripts added by EVAL, as in Redis.
@@ -20,11 +20,11 @@ const MOST: usize = 500;
 /// The scripts, functions and interpreters of a server.
 #[derive(Debug, Default)]
 pub struct Scripts {
-    known: Mutex<Known>,
+    known: Mutex<CacheState>,
     /// Number of evicted scripts.
     pub evicted: AtomicU64,
     /// The states of the threads' interpreters.
-    pub(crate) running: Mutex<Vec<Weak<Running>>>,
+    pub(crate) running: Mutex<Vec<Weak<InterpreterState>>>,
     /// The function libraries.
     pub functions: Functions,
     releases: Releases,
@@ -35,10 +35,10 @@ pub struct Scripts {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct CacheState {
     by_sha: HashMap<[u8; 40], Arc<Script>>,
     /// Number of scripts that may be evicted.
-    passing: usize,
+    evictable: usize,
 }
 
 impl Scripts {
@@ -52,21 +52,21 @@ impl Scripts {
     pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
         let known = &mut *self.known.lock();
         let script = known.by_sha.entry(script.sha).or_insert_with(|| {
-            known.passing += 1;
+            known.evictable += 1;
             script
         });
         let script = script.clone();
         if keep && !script.kept.swap(true, Ordering::Relaxed) {
-            known.passing -= 1;
+            known.evictable -= 1;
         }
-        if known.passing > MOST {
-            let passing = known.by_sha.values().filter(|other| !other.kept.load(Ordering::Relaxed));
-            let others = passing.filter(|other| other.sha != script.sha);
+        if known.evictable > MOST {
+            let evictable = known.by_sha.values().filter(|other| !other.kept.load(Ordering::Relaxed));
+            let others = evictable.filter(|other| other.sha != script.sha);
             let oldest = others.min_by_key(|other| other.used.load(Ordering::Relaxed)).cloned();
             if let Some(oldest) = oldest {
                 oldest.live.store(false, Ordering::Release);
                 known.by_sha.remove(&oldest.sha);
-                known.passing -= 1;
+                known.evictable -= 1;
                 self.evicted.fetch_add(1, Ordering::Relaxed);
                 self.releases.note(oldest.text.len());
             }
@@ -124,7 +124,7 @@ impl Scripts {
 
     /// The states of the live interpreters.
     #[must_use]
-    pub fn running(&self) -> Vec<Arc<Running>> {
+    pub fn running(&self) -> Vec<Arc<InterpreterState>> {
         self.running.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_scripts_that_came_by_eval_the_oldest_go_and_loaded_ones_stay() {
+    fn eval_scripts_are_evicted_and_loaded_ones_stay() {
         let scripts = Scripts::default();
         let text = |n: usize| format!("return {n}");
         let make = |n: usize| Arc::new(Script::new(text(n).as_bytes()).unwrap());

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use mlua::Lua;
 use mlua::state::{GcIncParams, GcMode};
 
-use crate::running::Running;
+use crate::running::InterpreterState;
 
 /// Above this size at the end of a script, all garbage is freed at once.
 const MUCH_MEMORY: usize = 64 << 20;
@@ -40,7 +40,7 @@ pub(crate) struct Collector {
     /// Upper bound of the live memory while no script runs.
     live_at_rest: Cell<usize>,
     is_thorough: Cell<bool>,
-    running: Arc<Running>,
+    running: Arc<InterpreterState>,
 }
 
 impl Collector {
@@ -50,7 +50,7 @@ impl Collector {
     /// two thirds of the limit.
     pub(crate) const SHORT_PAUSE: i32 = 150;
 
-    pub(crate) fn new(limit: &Rc<Cell<usize>>, running: &Arc<Running>) -> Self {
+    pub(crate) fn new(limit: &Rc<Cell<usize>>, running: &Arc<InterpreterState>) -> Self {
         Self {
             limit: limit.clone(),
             live: Cell::default(),
@@ -66,7 +66,7 @@ impl Collector {
     }
 
     /// Whether to switch the script to full collections, with `used` bytes in use. True at most once per script.
-    pub(crate) fn is_to_be_thorough(&self, used: usize) -> bool {
+    pub(crate) fn switch_to_thorough(&self, used: usize) -> bool {
         let due = !self.is_thorough.get() && used > self.limit.get() / 8 && self.running.is_dirty();
         self.is_thorough.set(self.is_thorough.get() || due);
         due
@@ -149,7 +149,7 @@ mod tests {
     const MB: usize = 1 << 20;
 
     #[test]
-    fn garbage_is_collected_once_half_of_the_room_is_used() {
+    fn collection_starts_at_half_of_available_memory() {
         let collector = Collector::new(&Rc::new(Cell::new(64 * MB)), &Arc::default());
         assert!(!collector.is_due(15 * MB, MB));
         assert!(!collector.is_due(30 * MB, MB));

@@ -1,6 +1,6 @@
 //! The Lua script debugger (SCRIPT DEBUG): breakpoints, single steps, variables and stack traces.
 //!
-//! A line hook runs at each line of the script. When the script stops, the debugger reads commands from its [`Console`]
+//! A line hook runs at each line of the script. When the script stops, the debugger reads commands from its [`DebugConsole`]
 //! until one of them continues the script. Its output are lines in the format of `redis-cli --ldb`, sent together as an
 //! array of simple strings. Local variables are read through calls inserted into the script ([`scopes`]).
 
@@ -15,7 +15,7 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 use resp::Args;
 
 use crate::libraries::complaint_text;
-use crate::running::Running;
+use crate::running::InterpreterState;
 
 /// Number of lines to list before and after the current one.
 const CONTEXT: i64 = 5;
@@ -29,7 +29,7 @@ pub(crate) const SOURCE: &str = "@user_script";
 const HELP: &str = include_str!("debugger/help.txt");
 
 /// The client's side of a debugger session.
-pub trait Console: std::fmt::Debug {
+pub trait DebugConsole: std::fmt::Debug {
     /// Sends bytes to the client.
     fn send(&mut self, bytes: Vec<u8>);
 
@@ -38,7 +38,7 @@ pub trait Console: std::fmt::Debug {
 }
 
 /// How a stopped script continues.
-enum Then {
+enum NextStep {
     Stay,
     GoOn,
     Abort,
@@ -47,11 +47,11 @@ enum Then {
 /// The debugger of one script.
 #[derive(Debug)]
 pub(crate) struct Debugger {
-    console: RefCell<Box<dyn Console>>,
+    console: RefCell<Box<dyn DebugConsole>>,
     source: Vec<String>,
     /// The script's global environment.
     environment: Table,
-    running: Arc<Running>,
+    running: Arc<InterpreterState>,
     /// Lines whose first instruction is an inserted call that reports the variables in scope.
     leading: HashSet<usize>,
     /// Functions that return the variables in scope, by the stack depth of their function.
@@ -73,7 +73,7 @@ pub(crate) struct Debugger {
 
 /// Instruments a script for debugging. Returns the new text and the lines that start with an inserted call.
 pub(crate) fn prepare(body: &[u8]) -> Option<(Vec<u8>, HashSet<usize>)> {
-    let shown = scopes::show(body).ok()?;
+    let shown = scopes::instrument(body).ok()?;
     let mut text = format!("local {} = ... return function(...) ", scopes::HOOK).into_bytes();
     text.extend_from_slice(&shown.text);
     text.extend_from_slice(b"\nend");
@@ -84,8 +84,8 @@ impl Debugger {
     pub(crate) fn new(
         text: &[u8],
         environment: Table,
-        running: Arc<Running>,
-        console: Box<dyn Console>,
+        running: Arc<InterpreterState>,
+        console: Box<dyn DebugConsole>,
         leading: HashSet<usize>,
     ) -> Self {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -159,7 +159,7 @@ impl Debugger {
     /// `redis.debug(...)`: prints values.
     pub(crate) fn write(&self, values: &MultiValue) {
         let values: Vec<String> = values.iter().map(show::value).collect();
-        self.say(format!("<debug> line {}: {}", self.line.get(), values.join(", ")));
+        self.print_line(format!("<debug> line {}: {}", self.line.get(), values.join(", ")));
     }
 
     /// Prints a command that the script executed, with its reply.
@@ -168,7 +168,7 @@ impl Debugger {
             return;
         }
         let words: Vec<_> = request.iter().map(String::from_utf8_lossy).collect();
-        self.say(format!("<redis> {}", words.join(" ")));
+        self.print_line(format!("<redis> {}", words.join(" ")));
         if let Some(error) = reply.strip_prefix(b"-") {
             let error = String::from_utf8_lossy(error);
             let error = error.trim_end();
@@ -178,32 +178,32 @@ impl Debugger {
                 "ERR This Valkey command is not allowed",
             ];
             match error.strip_prefix("ERR ").filter(|_| refused.iter().any(|text| error.starts_with(text))) {
-                Some(text) => return self.say(format!("<error> {text}")),
-                None => self.say(format!("<error> -{error}")),
+                Some(text) => return self.print_line(format!("<error> {text}")),
+                None => self.print_line(format!("<error> -{error}")),
             }
         }
-        self.say_short("<reply> ", &show::reply(reply));
+        self.print_shortened("<reply> ", &show::reply(reply));
     }
 
     /// Sends the remaining output and the end of the session.
     pub(crate) fn end(&self) {
-        self.say("<endsession>");
+        self.print_line("<endsession>");
         self.send();
     }
 
-    fn say(&self, line: impl AsRef<str>) {
+    fn print_line(&self, line: impl AsRef<str>) {
         self.lines.borrow_mut().push(line.as_ref().replace(['\r', '\n'], " "));
     }
 
-    fn say_short(&self, begin: &str, text: &str) {
+    fn print_shortened(&self, begin: &str, text: &str) {
         let (line, most) = (format!("{begin}{text}"), self.max_shown.get());
         if most == 0 || line.len() <= most {
-            return self.say(line);
+            return self.print_line(line);
         }
         let end = (0..=most).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
-        self.say(format!("{} ...", &line[..end]));
+        self.print_line(format!("{} ...", &line[..end]));
         if !self.hinted.replace(true) {
-            self.say("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
+            self.print_line("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
         }
     }
 
@@ -218,14 +218,14 @@ impl Debugger {
 
     fn stop(&self, lua: &Lua, reason: &str) -> mlua::Result<()> {
         self.stopped.set(true);
-        let outcome = self.converse(lua, reason);
+        let outcome = self.read_commands(lua, reason);
         self.stopped.set(false);
         outcome
     }
 
-    fn converse(&self, lua: &Lua, reason: &str) -> mlua::Result<()> {
-        self.say(format!("* Stopped at {}, stop reason = {reason}", self.line.get()));
-        self.say_source(self.line.get());
+    fn read_commands(&self, lua: &Lua, reason: &str) -> mlua::Result<()> {
+        self.print_line(format!("* Stopped at {}, stop reason = {reason}", self.line.get()));
+        self.print_source(self.line.get());
         loop {
             self.send();
             let command = self.console.borrow_mut().receive(&|| self.running.is_stopped());
@@ -239,24 +239,24 @@ impl Debugger {
                 command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             match self.carry_out(lua, &words) {
-                Then::Stay => {}
-                Then::GoOn => return Ok(()),
-                Then::Abort => return Err(mlua::Error::runtime("script aborted for user request")),
+                NextStep::Stay => {}
+                NextStep::GoOn => return Ok(()),
+                NextStep::Abort => return Err(mlua::Error::runtime("script aborted for user request")),
             }
         }
     }
 
-    fn carry_out(&self, lua: &Lua, words: &[&str]) -> Then {
-        let Some((command, rest)) = words.split_first() else { return Then::Stay };
+    fn carry_out(&self, lua: &Lua, words: &[&str]) -> NextStep {
+        let Some((command, rest)) = words.split_first() else { return NextStep::Stay };
         let command = command.to_ascii_lowercase();
         match (command.as_str(), rest) {
-            ("h" | "help", _) => HELP.lines().for_each(|line| self.say(line)),
+            ("h" | "help", _) => HELP.lines().for_each(|line| self.print_line(line)),
             ("s" | "step" | "n" | "next", _) => {
                 self.step.set(true);
-                return Then::GoOn;
+                return NextStep::GoOn;
             }
-            ("c" | "continue", _) => return Then::GoOn,
-            ("a" | "abort", _) => return Then::Abort,
+            ("c" | "continue", _) => return NextStep::GoOn,
+            ("a" | "abort", _) => return NextStep::Abort,
             ("t" | "trace", _) => self.trace(lua),
             ("m" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
             ("b" | "break", _) => self.set_breakpoints(rest),
@@ -270,12 +270,12 @@ impl Debugger {
                 self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT));
             }
             ("w" | "whole", _) => self.list(1, 1_000_000),
-            _ => self.say("<error> Unknown debugger command or wrong number of arguments."),
+            _ => self.print_line("<error> Unknown debugger command or wrong number of arguments."),
         }
-        Then::Stay
+        NextStep::Stay
     }
 
-    fn say_source(&self, number: usize) {
+    fn print_source(&self, number: usize) {
         let text =
             self.source.get(number.wrapping_sub(1)).map_or("<out of range source code line>", String::as_str);
         let mark = match (number == self.line.get(), self.breakpoints.borrow().contains(&number)) {
@@ -284,7 +284,7 @@ impl Debugger {
             (false, true) => "  #",
             (false, false) => "   ",
         };
-        self.say(format!("{mark}{number:<3} {text}"));
+        self.print_line(format!("{mark}{number:<3} {text}"));
     }
 
     fn list(&self, around: i64, context: i64) {
@@ -292,7 +292,7 @@ impl Debugger {
         for number in 1..=self.source.len() {
             let away = number as i64 - around;
             if away.saturating_abs() <= context {
-                self.say_source(number);
+                self.print_source(number);
             }
         }
     }
@@ -303,7 +303,7 @@ impl Debugger {
             self.max_shown.set(if most == 0 { 0 } else { most.max(LEAST_SHOWN) });
             self.hinted.set(true);
         }
-        self.say(match self.max_shown.get() {
+        self.print_line(match self.max_shown.get() {
             0 => "<value> replies are unlimited.".to_owned(),
             most => format!("<value> replies are truncated at {most} bytes."),
         });
@@ -313,23 +313,23 @@ impl Debugger {
         if words.is_empty() {
             let lines = self.breakpoints.borrow().clone();
             match lines.len() {
-                0 => self.say("No breakpoints set. Use 'b <line>' to add one."),
-                count => self.say(format!("{count} breakpoints set:")),
+                0 => self.print_line("No breakpoints set. Use 'b <line>' to add one."),
+                count => self.print_line(format!("{count} breakpoints set:")),
             }
-            lines.iter().for_each(|line| self.say_source(*line));
+            lines.iter().for_each(|line| self.print_source(*line));
         }
         for word in words {
             match word.parse::<i64>() {
-                Err(_) => self.say(format!("Invalid argument:'{word}'")),
+                Err(_) => self.print_line(format!("Invalid argument:'{word}'")),
                 Ok(0) => {
                     self.breakpoints.borrow_mut().clear();
-                    self.say("All breakpoints removed.");
+                    self.print_line("All breakpoints removed.");
                 }
                 Ok(line) if line > 0 => self.add_breakpoint(line as usize),
                 Ok(line) => {
                     let mut lines = self.breakpoints.borrow_mut();
                     let place = lines.iter().position(|known| *known as u64 == line.unsigned_abs());
-                    self.say(match place.map(|place| lines.remove(place)) {
+                    self.print_line(match place.map(|place| lines.remove(place)) {
                         Some(_) => "Breakpoint removed.".to_owned(),
                         None => "No breakpoint in the specified line.".to_owned(),
                     });
@@ -340,10 +340,10 @@ impl Debugger {
 
     fn add_breakpoint(&self, line: usize) {
         if self.breakpoints.borrow().len() >= MOST_BREAKPOINTS {
-            return self.say("Too many breakpoints set.");
+            return self.print_line("Too many breakpoints set.");
         }
         if line > self.source.len() {
-            return self.say("Wrong line number.");
+            return self.print_line("Wrong line number.");
         }
         self.breakpoints.borrow_mut().push(line);
         self.list(line as i64, 1);
@@ -360,8 +360,8 @@ impl Debugger {
             });
             let Some((own, name, line)) = found else { break };
             if let (true, Some(line)) = (own, line) {
-                self.say(format!("{begin} {}:", name.as_deref().unwrap_or("top level")));
-                self.say_source(line);
+                self.print_line(format!("{begin} {}:", name.as_deref().unwrap_or("top level")));
+                self.print_source(line);
                 begin = "From";
             }
         }
@@ -374,8 +374,8 @@ impl Debugger {
         };
         let compiled = compile(format!("return {code}")).or_else(|_| compile(code.to_owned()));
         match compiled.and_then(|function| function.call::<Value>(())) {
-            Ok(value) => self.say_short("<retval> ", &show::value(&value)),
-            Err(error) => self.say(format!("<error> {}", complaint_text(&error))),
+            Ok(value) => self.print_shortened("<retval> ", &show::value(&value)),
+            Err(error) => self.print_line(format!("<error> {}", complaint_text(&error))),
         }
     }
 
@@ -387,7 +387,7 @@ impl Debugger {
             redis.get::<Function>("pcall")?.call::<Value>(words.collect::<mlua::Result<MultiValue>>()?)
         });
         if let Err(error) = ran {
-            self.say(format!("<error> {}", complaint_text(&error)));
+            self.print_line(format!("<error> {}", complaint_text(&error)));
         }
         self.step.set(step);
     }
@@ -415,10 +415,10 @@ impl Debugger {
     fn print_all(&self, lua: &Lua) {
         let (pairs, own) = self.scope(lua);
         for (name, value) in pairs.iter().take(own) {
-            self.say_short(&format!("<value> {name} = "), &show::value(value));
+            self.print_shortened(&format!("<value> {name} = "), &show::value(value));
         }
         if own == 0 {
-            self.say("No local variables in the current context.");
+            self.print_line("No local variables in the current context.");
         }
     }
 
@@ -428,11 +428,13 @@ impl Debugger {
         let mut outer = pairs.split_off(own.min(pairs.len()));
         outer.append(&mut pairs);
         if let Some((_, value)) = outer.iter().rev().find(|(known, _)| known == name) {
-            return self.say_short("<value> ", &show::value(value));
+            return self.print_shortened("<value> ", &show::value(value));
         }
         match self.environment.get::<Value>(name) {
-            Ok(value) if matches!(name, "KEYS" | "ARGV") => self.say_short("<value> ", &show::value(&value)),
-            _ => self.say("No such variable."),
+            Ok(value) if matches!(name, "KEYS" | "ARGV") => {
+                self.print_shortened("<value> ", &show::value(&value))
+            }
+            _ => self.print_line("No such variable."),
         }
     }
 }

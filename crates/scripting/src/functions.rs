@@ -124,7 +124,7 @@ impl Loaded {
 
 /// The policy of FUNCTION RESTORE for existing libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restore {
+pub enum RestorePolicy {
     /// Keep them; a name conflict is an error.
     Append,
     /// Keep them, but replace libraries with the same name.
@@ -150,17 +150,17 @@ impl Functions {
     /// # Errors
     /// A library with this name exists, or another library has a function with the same name.
     pub fn add(&self, library: Library, replace: bool) -> Result<(), FunctionError> {
-        self.add_all(vec![library], if replace { Restore::Replace } else { Restore::Append })
+        self.add_all(vec![library], if replace { RestorePolicy::Replace } else { RestorePolicy::Append })
     }
 
     /// Adds several libraries, all or none.
     ///
     /// # Errors
     /// As for [`Functions::add`].
-    pub fn add_all(&self, libraries: Vec<Library>, how: Restore) -> Result<(), FunctionError> {
+    pub fn add_all(&self, libraries: Vec<Library>, how: RestorePolicy) -> Result<(), FunctionError> {
         let mut loaded = self.loaded.write();
-        let mut next = if how == Restore::Flush { Loaded::default() } else { loaded.clone() };
-        libraries.into_iter().try_for_each(|library| next.add(library, how == Restore::Replace))?;
+        let mut next = if how == RestorePolicy::Flush { Loaded::default() } else { loaded.clone() };
+        libraries.into_iter().try_for_each(|library| next.add(library, how == RestorePolicy::Replace))?;
         let before = std::mem::replace(&mut *loaded, next);
         let is_loaded = |library: &Arc<Library>| {
             loaded.libraries.get(&library.name).is_some_and(|now| Arc::ptr_eq(now, library))

@@ -15,24 +15,24 @@ use mlua::{
 };
 use resp::{Args, Protocol, Request, Writer};
 
-use crate::answer::Answer;
+use crate::answer::ReplyWriter;
 use crate::bridge::{self, Bridge};
 use crate::cache::Scripts;
 use crate::collector::Collector;
-use crate::debugger::{self, Console, Debugger};
+use crate::debugger::{self, DebugConsole, Debugger};
 use crate::functions::Library;
 use crate::libraries::server::question;
-use crate::libraries::{JsonSettings, Limits, number_of};
+use crate::libraries::{FunctionLimits, JsonSettings, number_of};
 use crate::number::{as_word, format_g};
 use crate::random::Random;
-use crate::running::Running;
+use crate::running::InterpreterState;
 use crate::script::Script;
 use crate::{answer, libraries};
 
 /// Memory limit of one state of Lua in bytes. A key's value may have half of it.
 const MAX_MEMORY: usize = 1 << 30;
 /// Minimum memory limit in bytes, whatever `maxmemory`: enough to run a script and to read a value.
-const LEAST_MEMORY: usize = 16 << 20;
+const MIN_MEMORY: usize = 16 << 20;
 /// Instructions between two checks: about ten microseconds, or more if the instructions copy long strings.
 const STEPS: u32 = 10_000;
 /// Argument buffers above this size in bytes are freed when the script ends.
@@ -43,7 +43,7 @@ const BYTES_OF_STRING: usize = 64;
 const NOTICE: u8 = 2;
 const WARNING: u8 = 3;
 /// Time limit in milliseconds for the registration code of a library that a client loads, as in Valkey.
-const LOADING_PATIENCE: u64 = 500;
+const LOADING_TIMEOUT: u64 = 500;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
@@ -55,28 +55,28 @@ const OUT_OF_MEMORY: &[u8] = b"not enough memory";
 
 /// The reason why a command must stop its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// SCRIPT KILL.
     Killed,
     /// The script needs undeclared slots that it cannot lock in this run, and must be restarted.
-    Again,
+    Restart,
 }
 
 /// The reason why the running script or library is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Stopped(Stop),
+pub(crate) enum StopCause {
+    Stopped(StopReason),
     /// The registration code of a library exceeded its time limit.
     Overdue,
 }
 
 /// The interface of the server that scripts use.
-pub trait Host {
+pub trait LuaHost {
     /// Executes a command and returns its reply in wire format, in the version `protocol`.
     ///
     /// # Errors
     /// The script must stop.
-    fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop>;
+    fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], StopReason>;
 
     /// Enables or disables replication of the following commands (`redis.set_repl`).
     fn set_replicated(&mut self, replicated: bool);
@@ -87,7 +87,7 @@ pub trait Host {
 
 /// Options that all interpreters of a server share.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct InterpreterOptions {
     /// The value of `redis.REDIS_VERSION`.
     pub version: &'static str,
     /// The value of `redis.REDIS_VERSION_NUM`.
@@ -106,7 +106,7 @@ pub struct Options {
 
 /// The reason why a script returned no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum ScriptFailure {
     /// The script does not compile.
     Syntax(String),
     /// The script raised an error.
@@ -116,15 +116,15 @@ pub enum Failure {
         /// Whether the error statistics already include it.
         counted: bool,
     },
-    /// The script must be restarted, see [`Stop::Again`].
-    Again,
+    /// The script must be restarted, see [`StopReason::Restart`].
+    Restart,
     /// The script exceeded its memory limit, possibly because of garbage ([`Interpreter::collecting_all`]).
     Memory,
 }
 
 /// A command that runs a script or function.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct Invocation<'a> {
     /// The command's arguments.
     pub command: Args<'a>,
     /// Number of keys, which start at argument 3. The command must have at least that many arguments.
@@ -133,7 +133,7 @@ pub struct Call<'a> {
     pub timeout: u64,
 }
 
-impl<'a> Call<'a> {
+impl<'a> Invocation<'a> {
     fn keys(&self) -> Args<'a> {
         self.command.from(3).first(self.keys)
     }
@@ -146,22 +146,22 @@ impl<'a> Call<'a> {
 /// The value that a script returned. The script counts as running until the value is written ([`Interpreter::write`]).
 #[derive(Debug)]
 #[must_use = "the script runs until what it returned is written"]
-pub struct Outcome {
+pub struct ScriptValue {
     value: Value,
-    spoken: Protocol,
+    protocol: Protocol,
 }
 
 /// State that the hook reads.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    running: Arc<Running>,
+pub(crate) struct HookState {
+    running: Arc<InterpreterState>,
     nanos: fn() -> u64,
     busy: fn(),
     log: fn(u8, &str),
     /// The timeout in nanoseconds; 0 means none.
     timeout: Cell<u64>,
     /// The reason to stop, once the script has to.
-    pub(crate) ending: Cell<Option<Ending>>,
+    pub(crate) ending: Cell<Option<StopCause>>,
     /// The script's position when it was killed.
     killed_at: RefCell<Option<String>>,
     /// Whether the registration code of a library runs, which is stopped at its timeout.
@@ -192,17 +192,17 @@ pub struct Interpreter {
     /// Compiled libraries by id.
     pub(crate) libraries: Table,
     pub(crate) known_libraries: HashMap<u64, Arc<Library>>,
-    limits: Limits,
+    limits: FunctionLimits,
     /// The memory limit of the state in bytes.
     memory: Rc<Cell<usize>>,
     json: JsonSettings,
-    watch: Rc<Watch>,
+    watch: Rc<HookState>,
 }
 
 /// The memory limit of one state of Lua for a server with this `maxmemory`.
 #[must_use]
 pub fn memory_bound(limit: Option<usize>) -> usize {
-    limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(LEAST_MEMORY, MAX_MEMORY))
+    limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(MIN_MEMORY, MAX_MEMORY))
 }
 
 fn internal(error: &mlua::Error) -> String {
@@ -217,8 +217,8 @@ impl Interpreter {
     /// # Panics
     /// If the sandbox's own code fails.
     #[must_use]
-    pub fn new(scripts: &Scripts, options: &Options) -> Self {
-        let running = Arc::new(Running::of(&scripts.server_stops, &scripts.lua_bytes));
+    pub fn new(scripts: &Scripts, options: &InterpreterOptions) -> Self {
+        let running = Arc::new(InterpreterState::of(&scripts.server_stops, &scripts.lua_bytes));
         let mut all = scripts.running.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&running));
@@ -226,12 +226,12 @@ impl Interpreter {
         Self::build(running, options).expect("the sandbox runs in a fresh state")
     }
 
-    fn build(running: Arc<Running>, options: &Options) -> mlua::Result<Self> {
+    fn build(running: Arc<InterpreterState>, options: &InterpreterOptions) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
         let memory = Rc::new(Cell::new(MAX_MEMORY));
         let collector = Rc::new(Collector::new(&memory, &running));
         Collector::set_thorough(&lua, false);
-        let watch = Rc::new(Watch {
+        let watch = Rc::new(HookState {
             running,
             nanos: options.nanos,
             busy: options.busy,
@@ -249,7 +249,7 @@ impl Interpreter {
             look(lua, &watched).map(drop)
         })?;
         let random = Rc::new(Random::new((options.nanos)()));
-        let limits = Limits { look, memory: memory.clone(), collector };
+        let limits = FunctionLimits { look, memory: memory.clone(), collector };
         let native = libraries::natives(&lua, &random, &json, &limits, options.log)?;
         let watched = watch.clone();
         native.set("ending", lua.create_function(move |_, ()| Ok(watched.ending.get().is_some()))?)?;
@@ -292,7 +292,7 @@ impl Interpreter {
 
     /// The interpreter's state as seen by other threads.
     #[must_use]
-    pub fn running(&self) -> &Arc<Running> {
+    pub fn running(&self) -> &Arc<InterpreterState> {
         &self.watch.running
     }
 
@@ -308,8 +308,8 @@ impl Interpreter {
     /// Compiles a script unless this thread has already done so.
     ///
     /// # Errors
-    /// [`Failure::Syntax`]
-    pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), Failure> {
+    /// [`ScriptFailure::Syntax`]
+    pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), ScriptFailure> {
         if self.last.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());
         }
@@ -319,8 +319,9 @@ impl Interpreter {
             self.last = Some((known.clone(), function));
             return Ok(());
         }
-        let function =
-            self.compile_text(script.body(), &self.environment, "@user_script").map_err(Failure::Syntax)?;
+        let function = self
+            .compile_text(script.body(), &self.environment, "@user_script")
+            .map_err(ScriptFailure::Syntax)?;
         self.functions.raw_set(text(&script.sha), &function).map_err(failed)?;
         self.compiled.insert(script.sha, script.clone());
         self.last = Some((script.clone(), function));
@@ -365,7 +366,12 @@ impl Interpreter {
     ///
     /// # Panics
     /// If the script was not compiled.
-    pub fn run(&mut self, script: &Script, call: &Call<'_>, host: &mut dyn Host) -> Result<Outcome, Failure> {
+    pub fn run(
+        &mut self,
+        script: &Script,
+        call: &Invocation<'_>,
+        host: &mut dyn LuaHost,
+    ) -> Result<ScriptValue, ScriptFailure> {
         let last = self.last.as_ref().filter(|(last, _)| last.sha == script.sha);
         let (_, function) = last.expect("a script is compiled before it runs");
         self.begin(call.timeout, false, call.command);
@@ -381,10 +387,10 @@ impl Interpreter {
     pub fn debug(
         &mut self,
         script: &Script,
-        call: &Call<'_>,
-        host: &mut dyn Host,
-        console: Box<dyn Console>,
-    ) -> Result<Outcome, Failure> {
+        call: &Invocation<'_>,
+        host: &mut dyn LuaHost,
+        console: Box<dyn DebugConsole>,
+    ) -> Result<ScriptValue, ScriptFailure> {
         let failed = |error: &mlua::Error| own_failure(format!("ERR {}", internal(error)));
         let (shown, leading) = debugger::prepare(script.body()).unzip();
         let running = self.watch.running.clone();
@@ -393,7 +399,7 @@ impl Interpreter {
         let debugger = Rc::new(debugger);
         let compiled = self.compile_debugged(shown.as_deref(), &debugger);
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
-        let function = compiled.map_or_else(plain, Ok).map_err(Failure::Syntax)?;
+        let function = compiled.map_or_else(plain, Ok).map_err(ScriptFailure::Syntax)?;
         self.begin(call.timeout, false, call.command);
         // Report busy to other clients at once, since the user may keep the script stopped for any time.
         self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
@@ -419,9 +425,9 @@ impl Interpreter {
     /// Sets the keys and arguments as globals and runs a script.
     fn run_under(
         &self,
-        host: &mut dyn Host,
+        host: &mut dyn LuaHost,
         script: &Function,
-        call: &Call<'_>,
+        call: &Invocation<'_>,
     ) -> mlua::Result<(bool, Value)> {
         let what = (&self.run, &self.call, script);
         self.guarded(host, || bridge::call_with(&self.lua, what, [call.keys(), call.args()]))
@@ -438,9 +444,9 @@ impl Interpreter {
         &mut self,
         library: &Library,
         name: &str,
-        call: &Call<'_>,
-        host: &mut dyn Host,
-    ) -> Result<Outcome, Failure> {
+        call: &Invocation<'_>,
+        host: &mut dyn LuaHost,
+    ) -> Result<ScriptValue, ScriptFailure> {
         let number = library.id();
         self.begin(call.timeout, true, call.command);
         let ran = self.guarded(host, || {
@@ -461,14 +467,14 @@ impl Interpreter {
         chunk: &Function,
         hurried: bool,
     ) -> Result<(bool, Value), String> {
-        self.begin(if hurried { LOADING_PATIENCE } else { 0 }, true, Args::default());
+        self.begin(if hurried { LOADING_TIMEOUT } else { 0 }, true, Args::default());
         self.watch.loading.set(hurried);
         let ran = self.limited(|| self.load_library.call((world, chunk)));
         self.watch.loading.set(false);
         self.end_script();
-        match self.rest_from_ending() {
-            Some(Ending::Overdue) => Err("ERR FUNCTION LOAD timeout".to_owned()),
-            Some(Ending::Stopped(_)) => Err(format!("ERR {ENDED}")),
+        match self.take_ending() {
+            Some(StopCause::Overdue) => Err("ERR FUNCTION LOAD timeout".to_owned()),
+            Some(StopCause::Stopped(_)) => Err(format!("ERR {ENDED}")),
             None => ran.map_err(|error| format!("ERR {}", internal(&error))),
         }
     }
@@ -496,7 +502,7 @@ impl Interpreter {
     }
 
     /// Returns the reason if the script was stopped, and resets the hook for the next script.
-    fn rest_from_ending(&self) -> Option<Ending> {
+    fn take_ending(&self) -> Option<StopCause> {
         let ending = self.watch.ending.take();
         if ending.is_some() {
             // The stopping hook runs at every instruction; restore the normal interval.
@@ -511,7 +517,7 @@ impl Interpreter {
     }
 
     fn begin(&self, timeout: u64, is_function: bool, command: Args<'_>) {
-        self.bridge.spoken.set(Protocol::Resp2);
+        self.bridge.protocol.set(Protocol::Resp2);
         self.watch.timeout.set(timeout.saturating_mul(1_000_000));
         self.watch.running.begin((self.watch.nanos)(), is_function);
         let mut words = self.watch.command.borrow_mut();
@@ -522,12 +528,12 @@ impl Interpreter {
     /// Makes `host` available to Lua while `f` runs.
     fn guarded(
         &self,
-        host: &mut dyn Host,
+        host: &mut dyn LuaHost,
         f: impl FnOnce() -> mlua::Result<(bool, Value)>,
     ) -> mlua::Result<(bool, Value)> {
         let ran = self.bridge.lend(host, || self.limited(f));
         if let Some(panic) = self.bridge.take_panic() {
-            self.rest_from_ending();
+            self.take_ending();
             self.watch.running.end();
             std::panic::resume_unwind(panic);
         }
@@ -535,11 +541,13 @@ impl Interpreter {
     }
 
     /// Converts the result of a script. A script that returned a value still counts as running.
-    fn end(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<Outcome, Failure> {
+    fn end(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<ScriptValue, ScriptFailure> {
         *self.json.borrow_mut() = Default::default();
-        let failure = match (self.rest_from_ending(), ran) {
-            (Some(Ending::Stopped(Stop::Again)), _) => Failure::Again,
-            (None, Ok((true, value))) => return Ok(Outcome { value, spoken: self.bridge.spoken.get() }),
+        let failure = match (self.take_ending(), ran) {
+            (Some(StopCause::Stopped(StopReason::Restart)), _) => ScriptFailure::Restart,
+            (None, Ok((true, value))) => {
+                return Ok(ScriptValue { value, protocol: self.bridge.protocol.get() });
+            }
             (Some(_), _) => self.killed(),
             (None, Ok((false, Value::String(text)))) if *text.as_bytes() == *OUT_OF_MEMORY => {
                 self.out_of_memory()
@@ -552,14 +560,14 @@ impl Interpreter {
         Err(failure)
     }
 
-    fn out_of_memory(&self) -> Failure {
+    fn out_of_memory(&self) -> ScriptFailure {
         match self.watch.collector.may_have_missed_garbage() {
-            true => Failure::Memory,
+            true => ScriptFailure::Memory,
             false => own_failure("ERR not enough memory".to_owned()),
         }
     }
 
-    fn killed(&self) -> Failure {
+    fn killed(&self) -> ScriptFailure {
         let by = if self.watch.running.is_function() { "FUNCTION" } else { "SCRIPT" };
         let place = self.watch.killed_at.take();
         let place = place.map(|place| format!(" script: on {place}.")).unwrap_or_default();
@@ -573,14 +581,14 @@ impl Interpreter {
     /// The script was stopped, and nothing is written.
     pub fn write(
         &mut self,
-        outcome: &Outcome,
+        outcome: &ScriptValue,
         reply: &mut Writer<'_>,
         told: &mut dyn FnMut(&[u8], bool),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ScriptFailure> {
         let start = reply.len();
-        let mut answer = Answer { spoken: outcome.spoken, reply, pace: self.limits.pace(), told };
+        let mut answer = ReplyWriter { protocol: outcome.protocol, reply, pace: self.limits.pace(), told };
         let written = answer.write(&outcome.value, 0);
-        let stopped = self.rest_from_ending().is_some();
+        let stopped = self.take_ending().is_some();
         if let Err(complaint) = &written {
             answer.reply.truncate(start);
             if !stopped {
@@ -628,7 +636,7 @@ fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Give
     let done = Ok(Ok(Value::Nil));
     match operation {
         question::SET_PROTOCOL => {
-            bridge.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
+            bridge.protocol.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
         }
         question::SET_REPLICATION => drop(bridge.with_host(|host| host.set_replicated(argument != 0))),
         question::MAY_RUN => {
@@ -707,12 +715,12 @@ fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
 }
 
 /// Converts the error that ended a script to the failure for the client.
-fn describe(error: &Value) -> Failure {
+fn describe(error: &Value) -> ScriptFailure {
     let Value::Table(table) = error else {
         return match error {
             Value::String(text) => {
                 let text = [b"ERR ", &*answer::one_line(&text.as_bytes(), true)].concat();
-                Failure::Error { text, counted: false }
+                ScriptFailure::Error { text, counted: false }
             }
             Value::Error(error) => own_failure(format!("ERR {}", internal(error))),
             _ => own_failure("ERR execution failure".to_owned()),
@@ -726,12 +734,12 @@ fn describe(error: &Value) -> Failure {
         let place = [b" script: on ", &*source.as_bytes(), format!(":{line}.").as_bytes()].concat();
         text.extend(answer::one_line(&place, true));
     }
-    Failure::Error { text, counted }
+    ScriptFailure::Error { text, counted }
 }
 
 /// A failure with an error of this server.
-fn own_failure(text: String) -> Failure {
-    Failure::Error { text: text.into_bytes(), counted: false }
+fn own_failure(text: String) -> ScriptFailure {
+    ScriptFailure::Error { text: text.into_bytes(), counted: false }
 }
 
 /// The text of an error table.
@@ -746,24 +754,24 @@ pub(crate) fn error_text(table: &Table) -> Vec<u8> {
 }
 
 /// Installs the hook that checks every `STEPS` instructions whether the script may continue.
-fn install_hook(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
+fn install_hook(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEPS), move |lua, _| look(lua, &watch))
 }
 
 /// Returns the error of a stopped script, which every further instruction raises again.
-pub(crate) fn stopped(lua: &Lua, watch: &Rc<Watch>) -> mlua::Error {
+pub(crate) fn stopped(lua: &Lua, watch: &Rc<HookState>) -> mlua::Error {
     stop_now(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(ENDED))
 }
 
 /// Stops the script: every further instruction fails.
-fn stop_now(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
+fn stop_now(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| look(lua, &watch))
 }
 
 /// Installs the debugger's line hook.
-fn debugged(lua: &Lua, watch: &Rc<Watch>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
+fn debugged(lua: &Lua, watch: &Rc<HookState>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
     let (watch, debugger) = (watch.clone(), debugger.clone());
     let triggers = HookTriggers::new().every_line().every_nth_instruction(STEPS);
     lua.set_global_hook(triggers, move |lua, debug| {
@@ -794,22 +802,22 @@ fn place_in_script(lua: &Lua) -> Option<String> {
     None
 }
 
-fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
+fn look(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<VmState> {
     watch.collector.make_room(lua, 0)?;
-    if watch.collector.is_to_be_thorough(lua.used_memory()) {
+    if watch.collector.switch_to_thorough(lua.used_memory()) {
         Collector::set_thorough(lua, true);
     }
     let running = &watch.running;
     let timeout = watch.timeout.get();
     let is_over = || running.elapsed((watch.nanos)()) > timeout;
     let mut ending = watch.ending.get();
-    if ending.is_none() && (running.is_stopped() || running.is_in_the_way(watch.nanos)) {
-        ending = Some(Ending::Stopped(Stop::Killed));
+    if ending.is_none() && (running.is_stopped() || running.delays_shutdown(watch.nanos)) {
+        ending = Some(StopCause::Stopped(StopReason::Killed));
         *watch.killed_at.borrow_mut() = place_in_script(lua);
         let kill = if running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
         (watch.log)(NOTICE, &format!("Script killed by user with {kill}."));
     } else if ending.is_none() && watch.loading.get() && is_over() {
-        ending = Some(Ending::Overdue);
+        ending = Some(StopCause::Overdue);
     }
     if ending.is_some() {
         if watch.ending.replace(ending).is_none() {
@@ -826,7 +834,7 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
 }
 
 /// Logs that a script is busy, in the wording that tools search for.
-fn report_slow(watch: &Watch) {
+fn report_slow(watch: &HookState) {
     let millis = watch.running.elapsed((watch.nanos)()) / 1_000_000;
     let kill = if watch.running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
     let request = watch.command.borrow();

@@ -1,8 +1,8 @@
 //! Lua scripting: the sandbox, its libraries, and conversions between Lua values and RESP.
 //!
 //! An [`Interpreter`] is the Lua 5.1 state of one thread. It compiles each [`Script`] once and runs it on every call;
-//! commands of the script go through a [`Host`]. Scripts are untrusted: the sandbox (`prelude.lua`) removes all access
-//! to the outside, memory is limited, and other threads can stop a script ([`Running`]).
+//! commands of the script go through a [`LuaHost`]. Scripts are untrusted: the sandbox (`prelude.lua`) removes all access
+//! to the outside, memory is limited, and other threads can stop a script ([`InterpreterState`]).
 #![deny(unsafe_code)]
 
 mod answer;
@@ -21,10 +21,13 @@ mod running;
 mod script;
 
 pub use cache::Scripts;
-pub use debugger::Console;
-pub use functions::{Function, FunctionError, Functions, Library, Restore};
-pub use interpreter::{Call, Failure, Host, Interpreter, Options, Outcome, Stop, memory_bound};
-pub use running::{Running, Verdict};
+pub use debugger::DebugConsole;
+pub use functions::{Function, FunctionError, Functions, Library, RestorePolicy};
+pub use interpreter::{
+    Interpreter, InterpreterOptions, Invocation, LuaHost, ScriptFailure, ScriptValue, StopReason,
+    memory_bound,
+};
+pub use running::{InterpreterState, KillResult};
 pub use script::{Script, ScriptFlags, Shebang, ShebangError, sha1_hex};
 
 #[cfg(test)]

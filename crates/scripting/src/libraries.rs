@@ -1,6 +1,6 @@
 //! Libraries available to scripts: `bit`, `struct`, `cjson`, `cmsgpack`, and safe replacements for parts of Lua's own.
 //!
-//! Their errors include the position in the script, like those of a C library ([`Raised`]).
+//! Their errors include the position in the script, like those of a C library ([`RaisedError`]).
 
 mod bit;
 mod cjson;
@@ -29,7 +29,7 @@ const BYTES_OF_A_STEP: usize = 64;
 
 /// Limits of functions that may run for long or allocate much.
 #[derive(Debug, Clone)]
-pub(crate) struct Limits {
+pub(crate) struct FunctionLimits {
     /// Raises an error if the script must stop.
     pub(crate) look: Function,
     /// The memory limit of the Lua state in bytes.
@@ -37,23 +37,27 @@ pub(crate) struct Limits {
     pub(crate) collector: Rc<Collector>,
 }
 
-impl Limits {
+impl FunctionLimits {
     /// Maximum length of a string that a function may create now.
     pub(crate) fn longest(&self) -> usize {
         self.memory.get().min(MAX_STRING)
     }
 
-    pub(crate) fn pace(&self) -> Pace<'_> {
-        Pace { limits: self, steps: 0, lifted: None }
+    pub(crate) fn pace(&self) -> StepCounter<'_> {
+        StepCounter { limits: self, steps: 0, lifted: None }
     }
 
     /// Runs code that creates or visits many values without the allocator's limit, under which mlua guards each
-    /// allocation at more than half of the total cost. The `Pace` passed to it enforces the limit instead.
-    pub(crate) fn lifted<R>(&self, lua: &Lua, run: impl FnOnce(Pace<'_>) -> Returned<R>) -> Returned<R> {
+    /// allocation at more than half of the total cost. The `StepCounter` passed to it enforces the limit instead.
+    pub(crate) fn lifted<R>(
+        &self,
+        lua: &Lua,
+        run: impl FnOnce(StepCounter<'_>) -> LibraryResult<R>,
+    ) -> LibraryResult<R> {
         self.collector.make_room(lua, 0)?;
         let bound = lua.set_memory_limit(0)?;
         let lifted = Some((lua, bound)).filter(|_| bound > 0);
-        let made = run(Pace { limits: self, steps: 0, lifted });
+        let made = run(StepCounter { limits: self, steps: 0, lifted });
         lua.set_memory_limit(bound)?;
         made
     }
@@ -61,16 +65,16 @@ impl Limits {
 
 /// Progress of a long-running function; checks the limits every [`STEPS`] steps.
 #[derive(Debug)]
-pub(crate) struct Pace<'a> {
-    limits: &'a Limits,
+pub(crate) struct StepCounter<'a> {
+    limits: &'a FunctionLimits,
     steps: usize,
     /// The state whose allocator limit is lifted, and that limit.
     lifted: Option<(&'a Lua, usize)>,
 }
 
-impl Pace<'_> {
+impl StepCounter<'_> {
     /// Records one processed element of `bytes` and the present length of the result.
-    pub(crate) fn step(&mut self, bytes: usize, made: usize) -> Returned<()> {
+    pub(crate) fn step(&mut self, bytes: usize, made: usize) -> LibraryResult<()> {
         if made > self.limits.longest() {
             return Err("resulting string too large".into());
         }
@@ -88,7 +92,7 @@ impl Pace<'_> {
 
 /// The reason why a library function failed.
 #[derive(Debug)]
-pub(crate) enum Complaint {
+pub(crate) enum LibraryError {
     /// A mistake of the script.
     Script(String),
     /// An invalid argument of this function.
@@ -102,7 +106,7 @@ pub(crate) enum Complaint {
     Lua(mlua::Error),
 }
 
-impl std::fmt::Display for Complaint {
+impl std::fmt::Display for LibraryError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Script(text) => f.write_str(text),
@@ -114,42 +118,42 @@ impl std::fmt::Display for Complaint {
     }
 }
 
-impl From<mlua::Error> for Complaint {
+impl From<mlua::Error> for LibraryError {
     fn from(error: mlua::Error) -> Self {
         Self::Lua(error)
     }
 }
 
-impl From<&str> for Complaint {
+impl From<&str> for LibraryError {
     fn from(text: &str) -> Self {
         Self::Script(text.to_owned())
     }
 }
 
-impl From<String> for Complaint {
+impl From<String> for LibraryError {
     fn from(text: String) -> Self {
         Self::Script(text)
     }
 }
 
-pub(crate) type Returned<R> = Result<R, Complaint>;
+pub(crate) type LibraryResult<R> = Result<R, LibraryError>;
 
 /// An error in transit through Lua, which the prelude converts to the script's error.
 #[derive(Debug)]
-pub(crate) struct Raised {
+pub(crate) struct RaisedError {
     pub(crate) text: Vec<u8>,
     /// `Some` if the script receives a table with the text in `err`, like errors of commands; the value says whether
     /// the error statistics include it.
     pub(crate) table: Option<bool>,
 }
 
-impl std::fmt::Display for Raised {
+impl std::fmt::Display for RaisedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.text))
     }
 }
 
-impl std::error::Error for Raised {}
+impl std::error::Error for RaisedError {}
 
 /// The position from which the running function was called, in the prefix format of Lua's errors.
 fn called_at(lua: &Lua) -> String {
@@ -205,7 +209,7 @@ fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
     while let mlua::Error::CallbackError { cause: inner, .. } = cause {
         cause = inner;
     }
-    let Some(raised) = cause.downcast_ref::<Raised>() else {
+    let Some(raised) = cause.downcast_ref::<RaisedError>() else {
         let text = cause.to_string();
         let text = text.strip_prefix("runtime error: ").unwrap_or(&text);
         return Ok(Value::String(lua.create_string(text.lines().next().unwrap_or_default())?));
@@ -219,24 +223,24 @@ fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
 /// Creates a library function.
 pub(crate) fn function<R: IntoLuaMulti>(
     lua: &Lua,
-    f: impl Fn(&Lua, &Arguments) -> Returned<R> + 'static,
+    f: impl Fn(&Lua, &Arguments) -> LibraryResult<R> + 'static,
 ) -> mlua::Result<Function> {
     lua.create_function(move |lua, args: MultiValue| {
         f(lua, &Arguments { args }).map_err(|complaint| match complaint {
-            Complaint::Argument { index, function, what } => {
+            LibraryError::Argument { index, function, what } => {
                 let index = index - usize::from(called_as_method(lua));
                 let text = match index {
                     0 => format!("calling '{function}' on bad self"),
                     _ => format!("bad argument #{index} to '{function}' ({what})"),
                 };
                 let text = format!("{}{text}", called_at(lua)).into_bytes();
-                mlua::Error::external(Raised { text, table: None })
+                mlua::Error::external(RaisedError { text, table: None })
             }
-            Complaint::Script(text) => {
+            LibraryError::Script(text) => {
                 let text = format!("{}{text}", called_at(lua)).into_bytes();
-                mlua::Error::external(Raised { text, table: None })
+                mlua::Error::external(RaisedError { text, table: None })
             }
-            Complaint::Lua(error) => error,
+            LibraryError::Lua(error) => error,
         })
     })
 }
@@ -257,17 +261,17 @@ impl Arguments {
         self.args.get(index - 1).unwrap_or(&Value::Nil)
     }
 
-    fn expected(&self, index: usize, function: &str, expected: &str) -> Complaint {
+    fn expected(&self, index: usize, function: &str, expected: &str) -> LibraryError {
         let got = self.args.get(index - 1).map_or("no value", type_name);
         bad(index, function, &format!("{expected} expected, got {got}"))
     }
 
     /// Argument `index` as a number; numeric text is accepted.
-    pub(crate) fn number(&self, index: usize, function: &str) -> Returned<f64> {
+    pub(crate) fn number(&self, index: usize, function: &str) -> LibraryResult<f64> {
         number_of(self.value(index)).ok_or_else(|| self.expected(index, function, "number"))
     }
 
-    pub(crate) fn optional_number(&self, index: usize, function: &str, default: f64) -> Returned<f64> {
+    pub(crate) fn optional_number(&self, index: usize, function: &str, default: f64) -> LibraryResult<f64> {
         match self.value(index) {
             Value::Nil => Ok(default),
             _ => self.number(index, function),
@@ -275,7 +279,7 @@ impl Arguments {
     }
 
     /// Argument `index` as text; numbers are converted.
-    pub(crate) fn text(&self, index: usize, function: &str) -> Returned<Vec<u8>> {
+    pub(crate) fn text(&self, index: usize, function: &str) -> LibraryResult<Vec<u8>> {
         match self.value(index) {
             Value::String(text) => Ok(text.as_bytes().to_vec()),
             Value::Integer(number) => Ok(crate::number::format_g(*number as f64, 14).into_bytes()),
@@ -303,8 +307,8 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 }
 
 /// The error for an invalid argument, in the format of C libraries.
-pub(crate) fn bad(index: usize, function: &str, what: &str) -> Complaint {
-    Complaint::Argument { index, function: function.to_owned(), what: what.to_owned() }
+pub(crate) fn bad(index: usize, function: &str, what: &str) -> LibraryError {
+    LibraryError::Argument { index, function: function.to_owned(), what: what.to_owned() }
 }
 
 /// The table of native functions for the prelude.
@@ -312,7 +316,7 @@ pub(crate) fn natives(
     lua: &Lua,
     random: &Rc<Random>,
     json: &JsonSettings,
-    limits: &Limits,
+    limits: &FunctionLimits,
     log: fn(u8, &str),
 ) -> mlua::Result<Table> {
     let native = lua.create_table()?;

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_c_writes_them() {
+    fn numbers_are_formatted_like_printf() {
         let table: &[(f64, usize, &str)] = &[
             (0.0, 17, "0"),
             (-0.0, 17, "-0"),

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// The result of a request to kill a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum KillResult {
     /// The script will stop.
     Stopped,
     /// The script has written, so stopping it would leave partial changes.
@@ -28,11 +28,11 @@ const UNWRITTEN: u8 = 1;
 const ALL: u8 = 2;
 
 /// Grace period in nanoseconds for scripts that may be stopped during shutdown.
-const PATIENCE_OF_A_STOP: u64 = 500_000_000;
+const SHUTDOWN_GRACE: u64 = 500_000_000;
 
 /// The state of one interpreter, shared with other threads.
 #[derive(Debug, Default)]
-pub struct Running {
+pub struct InterpreterState {
     busy: AtomicBool,
     stop: AtomicU8,
     /// Whether the script has written.
@@ -68,7 +68,7 @@ impl Drop for StateMemory {
     }
 }
 
-impl Running {
+impl InterpreterState {
     pub(crate) fn of(server_stops: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
         let memory = StateMemory { own: AtomicUsize::new(0), all: lua_bytes.clone() };
         Self { server_stops: server_stops.clone(), memory, ..Self::default() }
@@ -128,13 +128,13 @@ impl Running {
     }
 
     /// Whether the script delays a shutdown beyond its grace period. `now` reads the thread's clock.
-    pub(crate) fn is_in_the_way(&self, now: impl Fn() -> u64) -> bool {
+    pub(crate) fn delays_shutdown(&self, now: impl Fn() -> u64) -> bool {
         let ended = match self.server_stops.load(Ordering::Acquire) {
             UNWRITTEN => !self.is_dirty(),
             ALL => true,
             _ => false,
         };
-        ended && self.elapsed(now()) > PATIENCE_OF_A_STOP
+        ended && self.elapsed(now()) > SHUTDOWN_GRACE
     }
 
     /// Marks that the script has written, after which SCRIPT KILL cannot stop it.
@@ -172,14 +172,14 @@ impl Running {
         self.stop.store(KILLED, Ordering::Release);
     }
 
-    fn kill(&self, function: bool) -> Verdict {
+    fn kill(&self, function: bool) -> KillResult {
         if self.is_dirty() {
-            Verdict::Unkillable
+            KillResult::Unkillable
         } else if self.is_function() != function {
-            Verdict::OtherKind
+            KillResult::OtherKind
         } else {
             self.stop.store(KILLED, Ordering::Release);
-            Verdict::Stopped
+            KillResult::Stopped
         }
     }
 }
@@ -187,21 +187,21 @@ impl Running {
 impl crate::Scripts {
     /// SCRIPT KILL and FUNCTION KILL: stops every busy script that may be stopped.
     #[must_use]
-    pub fn kill(&self, function: bool) -> Verdict {
+    pub fn kill(&self, function: bool) -> KillResult {
         let busy = self.running().into_iter().filter(|running| running.is_busy());
-        let verdicts: Vec<Verdict> = busy.map(|running| running.kill(function)).collect();
-        let order = [Verdict::Stopped, Verdict::Unkillable, Verdict::OtherKind];
-        order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(Verdict::NotBusy)
+        let verdicts: Vec<KillResult> = busy.map(|running| running.kill(function)).collect();
+        let order = [KillResult::Stopped, KillResult::Unkillable, KillResult::OtherKind];
+        order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(KillResult::NotBusy)
     }
 
     /// Begins a shutdown: scripts are stopped after a grace period, except that scripts with writes continue if the
     /// data will be saved.
-    pub fn begin_stop(&self, saved: bool) {
+    pub fn begin_shutdown(&self, saved: bool) {
         self.server_stops.store(if saved { UNWRITTEN } else { ALL }, Ordering::Release);
     }
 
     /// Cancels a shutdown.
-    pub fn take_back_stop(&self) {
+    pub fn cancel_shutdown(&self) {
         self.server_stops.store(GO_ON, Ordering::Release);
     }
 

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_says_what_a_script_may_do() {
+    fn shebang_declares_script_flags() {
         let flags = |text: &str| Script::new(text.as_bytes()).map(|script| script.flags.names());
         assert_eq!(flags("return 1"), Ok(vec![]));
         assert_eq!(flags("#!lua\nreturn 1"), Ok(vec![]));

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use resp::{Protocol, Request, Value, Writer, parse_value};
 
-use crate::{Call, Failure, Host, Interpreter, Options, Running, Script, Scripts, Stop};
+use crate::{
+    Interpreter, InterpreterOptions, InterpreterState, Invocation, LuaHost, Script, ScriptFailure, Scripts,
+    StopReason,
+};
 
 /// A server without commands.
-struct Nothing;
+struct NoCommands;
 
-impl Host for Nothing {
-    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], Stop> {
+impl LuaHost for NoCommands {
+    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], StopReason> {
         Ok(b"+OK\r\n")
     }
 
@@ -23,7 +26,7 @@ impl Host for Nothing {
 }
 
 pub(crate) fn interpreter() -> Interpreter {
-    let options = Options {
+    let options = InterpreterOptions {
         version: "7.4.0",
         version_number: 0x0007_0400,
         server_name: "redoubt",
@@ -35,29 +38,29 @@ pub(crate) fn interpreter() -> Interpreter {
     Interpreter::new(&Scripts::default(), &options)
 }
 
-fn shown(failure: Failure) -> String {
+fn shown(failure: ScriptFailure) -> String {
     match failure {
-        Failure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned(),
-        Failure::Memory => "ERR not enough memory".to_owned(),
+        ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned(),
+        ScriptFailure::Memory => "ERR not enough memory".to_owned(),
         failure => format!("{failure:?}"),
     }
 }
 
 fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
-    run_with(interpreter, text, &mut Nothing)
+    run_with(interpreter, text, &mut NoCommands)
 }
 
 /// Runs a script with this host.
 pub(crate) fn run_with(
     interpreter: &mut Interpreter,
     text: &str,
-    host: &mut dyn Host,
+    host: &mut dyn LuaHost,
 ) -> Result<Value, String> {
     let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
     interpreter.compile(&script).map_err(|error| format!("{error:?}"))?;
     let mut words = Request::new();
     ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
-    let call = Call { command: words.args(), keys: 0, timeout: 0 };
+    let call = Invocation { command: words.args(), keys: 0, timeout: 0 };
     match interpreter.run(&script, &call, host) {
         Ok(outcome) => {
             let mut reply = Vec::new();
@@ -71,7 +74,7 @@ pub(crate) fn run_with(
 
 /// Scripts that would run for hours, in Lua code and in library functions.
 #[test]
-fn whatever_a_script_is_at_it_can_be_stopped() {
+fn long_running_scripts_can_be_stopped() {
     let endless = [
         "while true do end",
         "while true do pcall(function() while true do end end) end",
@@ -120,7 +123,7 @@ fn whatever_a_script_is_at_it_can_be_stopped() {
 
 /// Published vulnerabilities of other servers' Lua, and variations of them.
 #[test]
-fn known_attacks_are_errors_of_the_script() {
+fn known_attacks_fail_as_script_errors() {
     let mut interpreter = interpreter();
     let attacks = [
         // CVE-2025-46817: the number of values overflows.
@@ -192,7 +195,7 @@ fn known_attacks_are_errors_of_the_script() {
 
 /// CVE-2025-49844, CVE-2024-46981: use after free when the chunk name is collected during compilation.
 #[test]
-fn texts_are_compiled_while_garbage_is_collected() {
+fn compilation_survives_garbage_collection() {
     let script = "local made = 0 for i = 1, 300 do \
                     local text = 'local a' .. i .. ' = \"' .. ('x'):rep(2000) .. i .. '\" return ' .. i \
                     local f = loadstring(text, '@n' .. i .. '\\0tail') \
@@ -206,7 +209,7 @@ fn texts_are_compiled_while_garbage_is_collected() {
 
 /// An interpreter lives as long as its thread, so failures must not leave values on Lua's stack.
 #[test]
-fn failures_leave_nothing_on_the_stack() {
+fn failures_leave_lua_stack_empty() {
     let ways = [
         "error('x')",
         "return nosuch",
@@ -240,14 +243,14 @@ fn failures_leave_nothing_on_the_stack() {
 }
 
 thread_local! {
-    static STOPPED: std::cell::RefCell<Option<Arc<crate::Running>>> = const { std::cell::RefCell::new(None) };
+    static STOPPED: std::cell::RefCell<Option<Arc<crate::InterpreterState>>> = const { std::cell::RefCell::new(None) };
     static CLOCK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Stopped scripts must not leave values on the stack either, wherever they were.
 #[test]
-fn stopped_scripts_leave_nothing_on_the_stack() {
-    let options = Options {
+fn stopped_scripts_leave_lua_stack_empty() {
+    let options = InterpreterOptions {
         version: "7.4.0",
         version_number: 0x0007_0400,
         server_name: "redoubt",
@@ -278,8 +281,8 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
             interpreter.compile(&script).expect("it is Lua");
             let mut words = Request::new();
             ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
-            let call = Call { command: words.args(), keys: 0, timeout: 5 };
-            let _ = interpreter.run(&script, &call, &mut Nothing);
+            let call = Invocation { command: words.args(), keys: 0, timeout: 5 };
+            let _ = interpreter.run(&script, &call, &mut NoCommands);
             run(&mut interpreter, "return 1") != Ok(Value::Integer(1))
         });
         worst.extend(failed.map(|round| format!("{text} after {round}")));
@@ -290,7 +293,7 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
 /// Regression test: every function that iterated over a table held a reference per element, and only eight thousand
 /// references are available. Each compiled script took one, too.
 #[test]
-fn tables_may_have_any_number_of_elements() {
+fn tables_can_have_any_number_of_elements() {
     let mut interpreter = interpreter();
     let filled = |key: &str, value: &str, end: &str| {
         format!("local t={{}} for i=1,20000 do t[{key}]={value} end return {end}")
@@ -326,7 +329,7 @@ fn tables_may_have_any_number_of_elements() {
 
 /// As in Valkey, where the array part of a frozen table is empty.
 #[test]
-fn nothing_is_taken_out_of_a_frozen_table_and_nobody_is_told() {
+fn table_remove_ignores_frozen_tables() {
     let mut interpreter = interpreter();
     for call in
         ["table.remove(redis)", "table.remove(redis, 1)", "table.remove(_G)", "table.remove(string, -1)"]
@@ -338,7 +341,7 @@ fn nothing_is_taken_out_of_a_frozen_table_and_nobody_is_told() {
 
 /// Regression test: API checks of Lua failed when `pcall` returned more results than the stack had reserved.
 #[test]
-fn a_protected_call_returns_as_much_as_any() {
+fn pcall_returns_many_results() {
     let mut interpreter = interpreter();
     for count in [1, 19, 20, 21, 300, 7000] {
         for call in ["pcall(unpack, {}, 1, N)", "xpcall(function() return unpack({}, 1, N) end, error)"] {
@@ -350,7 +353,7 @@ fn a_protected_call_returns_as_much_as_any() {
 
 /// Regression test: with `maxmemory` 50 MB, a script allocated 1.8 GB.
 #[test]
-fn a_script_takes_no_more_than_half_of_what_the_server_may() {
+fn script_memory_is_limited_to_half_of_maxmemory() {
     let mut interpreter = interpreter();
     interpreter.bound_memory(Some(50 << 20));
     let greedy = [
@@ -373,7 +376,7 @@ fn a_script_takes_no_more_than_half_of_what_the_server_may() {
 /// Regression test: with `maxmemory` 60 MB, no script could run after about three thousand libraries were loaded and
 /// deleted.
 #[test]
-fn libraries_that_are_gone_take_no_memory() {
+fn deleted_libraries_free_memory() {
     let (mut interpreter, functions) = (interpreter(), &Scripts::default().functions);
     let fresh = interpreter.memory();
     let text = |number: usize, name: &str| {
@@ -411,7 +414,7 @@ fn libraries_that_are_gone_take_no_memory() {
 
 /// A thread drops compiled scripts that were evicted, once they are large, and all of them after a flush.
 #[test]
-fn scripts_that_are_gone_take_no_memory() {
+fn evicted_and_flushed_scripts_free_memory() {
     let (mut interpreter, scripts) = (interpreter(), Scripts::default());
     let mut seen = 0;
     for number in 0..3000 {
@@ -436,7 +439,7 @@ fn scripts_that_are_gone_take_no_memory() {
 fn garbage_does_not_count_against_the_limit() {
     let mut interpreter = interpreter();
     interpreter.bound_memory(Some(100 << 20));
-    let mut server = Large(format!("$4000000\r\n{}\r\n", "x".repeat(4_000_000)).into_bytes());
+    let mut server = LargeReply(format!("$4000000\r\n{}\r\n", "x".repeat(4_000_000)).into_bytes());
     let at_once = [
         "local s for i=1,30 do s=('x'):rep(4000000) end return #s",
         "local s for i=1,30 do s=redis.call('GET', 'k') end return #s",
@@ -470,10 +473,10 @@ fn garbage_does_not_count_against_the_limit() {
 
 /// A script that has written cannot be repeated with full collections, whatever its live memory.
 #[test]
-fn garbage_of_a_script_that_has_written_does_not_count_against_the_limit() {
+fn garbage_of_writing_script_does_not_count_against_limit() {
     let mut interpreter = interpreter();
     interpreter.bound_memory(Some(100 << 20));
-    let mut server = Written(interpreter.running().clone());
+    let mut server = WritingHost(interpreter.running().clone());
     for script in [
         "redis.call('SET') local s=('x'):rep(3999999) local t for i=1,60 do t=s..(i%10) end return #t",
         "local l={} for i=1,150000 do l[i]={} end redis.call('SET') \
@@ -489,10 +492,10 @@ fn garbage_of_a_script_that_has_written_does_not_count_against_the_limit() {
 }
 
 /// A server on which every call counts as a write.
-struct Written(Arc<Running>);
+struct WritingHost(Arc<InterpreterState>);
 
-impl Host for Written {
-    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], Stop> {
+impl LuaHost for WritingHost {
+    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], StopReason> {
         self.0.set_dirty();
         Ok(b"+OK\r\n")
     }
@@ -505,10 +508,10 @@ impl Host for Written {
 }
 
 /// A server that always gives the same reply.
-struct Large(Vec<u8>);
+struct LargeReply(Vec<u8>);
 
-impl Host for Large {
-    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], Stop> {
+impl LuaHost for LargeReply {
+    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], StopReason> {
         Ok(&self.0)
     }
 
@@ -525,8 +528,8 @@ thread_local! {
 
 /// Tools search the log for these lines.
 #[test]
-fn a_slow_script_and_its_end_are_logged() {
-    let options = Options {
+fn slow_script_is_logged() {
+    let options = InterpreterOptions {
         version: "7.4.0",
         version_number: 0x0007_0400,
         server_name: "redoubt",
@@ -544,8 +547,8 @@ fn a_slow_script_and_its_end_are_logged() {
     interpreter.compile(&script).expect("it is Lua");
     let mut words = Request::new();
     ["EVAL", "while true do end", "0"].iter().for_each(|word| words.push(word.as_bytes()));
-    let call = Call { command: words.args(), keys: 0, timeout: 5 };
-    assert!(interpreter.run(&script, &call, &mut Nothing).is_err());
+    let call = Invocation { command: words.args(), keys: 0, timeout: 5 };
+    assert!(interpreter.run(&script, &call, &mut NoCommands).is_err());
     let lines = LOGGED.take();
     let sha = String::from_utf8_lossy(&script.sha);
     let [(3, slow), (2, killed)] = &lines[..] else { panic!("{lines:?}") };

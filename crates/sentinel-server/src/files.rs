@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use config::{Replaced, replace_content, replace_whole};
+use config::{ReplaceMethod, replace_content, replace_whole};
 use consensus::{GroupRecord, SavedGroup, journal};
 
 /// The journal is compacted when it exceeds this size.
@@ -78,7 +78,7 @@ impl Files {
     }
 
     /// Atomically replaces the configuration file.
-    pub(super) fn write_config(&self, text: &[u8]) -> io::Result<Replaced> {
+    pub(super) fn write_config(&self, text: &[u8]) -> io::Result<ReplaceMethod> {
         replace_content(&self.config, text)
     }
 

@@ -42,7 +42,7 @@ use tokio::sync::oneshot;
 
 use self::connection::Opened;
 use self::files::Files;
-use config::{Config, ConfigError, SetError, Source, keys, lines_of_arguments};
+use config::{Config, ConfigError, ConfigSource, SetError, keys, lines_of_arguments};
 
 /// A message to the event loop.
 enum Event {
@@ -157,8 +157,8 @@ struct LineNumbers<'a> {
 impl LineNumbers<'_> {
     fn fault(&self, line: usize, text: &str, reason: String) -> anyhow::Error {
         let (source, line) = match line.checked_sub(self.lines) {
-            None | Some(0) => (Source::File(self.path.display().to_string()), line),
-            Some(option) => (Source::CommandLine, option),
+            None | Some(0) => (ConfigSource::File(self.path.display().to_string()), line),
+            Some(option) => (ConfigSource::CommandLine, option),
         };
         ConfigError { source, line, text: text.to_owned(), reason }.into()
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use config::{Config, Replaced, keys};
+use config::{Config, ReplaceMethod, keys};
 use consensus::{GroupRecord, SavedGroup};
 use engine::{CommandOrigin, Engine, NodeFlags, Session};
 use net::dialer::Dialer;
@@ -123,7 +123,7 @@ impl Center {
         let replaced = written.map_err(|error| {
             anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
         })?;
-        if replaced == Replaced::InPlace {
+        if replaced == ReplaceMethod::InPlace {
             tracing::warn!(
                 "Sentinel config file {path} cannot be replaced by a rename (it is a mount point, or its folder is \
                  read-only): it is written in place"

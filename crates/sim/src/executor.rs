@@ -34,7 +34,7 @@ impl Executor {
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::restricted_to(1, databases, slots), topology, log);
         engine.begin_routing();
-        engine.settings.debug_command.set(config::Allowed::Yes);
+        engine.settings.debug_command.set(config::AllowedClients::Yes);
         let worker = engine.worker(nanos);
         Self { engine, commands, worker }
     }

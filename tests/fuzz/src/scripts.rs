@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use resp::{Protocol, Request, Writer, parse_value};
 use scripting::{
-    Call, Console, Failure, Host, Interpreter, Options, Outcome, Running, Script, Scripts, Stop,
+    DebugConsole, Interpreter, InterpreterOptions, InterpreterState, Invocation, LuaHost, Script,
+    ScriptFailure, ScriptValue, Scripts, StopReason,
 };
 
 /// A script that lists the content of every library, by name and type.
@@ -25,7 +26,7 @@ const COMMANDS: [&str; 8] = ["step", "print", "trace", "step", "print a", "break
 thread_local! {
     /// Goes on whenever it is read, so that what runs on and on is stopped after some instructions.
     static CLOCK: Cell<u64> = const { Cell::new(0) };
-    static RUNNING: RefCell<Option<Arc<Running>>> = const { RefCell::new(None) };
+    static RUNNING: RefCell<Option<Arc<InterpreterState>>> = const { RefCell::new(None) };
     static STATE: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
 }
 
@@ -44,8 +45,8 @@ struct Server {
     calls: usize,
 }
 
-impl Host for Server {
-    fn call(&mut self, _request: &Request, _protocol: Protocol) -> Result<&[u8], Stop> {
+impl LuaHost for Server {
+    fn call(&mut self, _request: &Request, _protocol: Protocol) -> Result<&[u8], StopReason> {
         self.calls += 1;
         Ok(REPLIES[self.calls % REPLIES.len()])
     }
@@ -63,7 +64,7 @@ struct User {
     said: usize,
 }
 
-impl Console for User {
+impl DebugConsole for User {
     fn send(&mut self, bytes: Vec<u8>) {
         assert!(matches!(parse_value(&bytes), Ok(Some((_, len))) if len == bytes.len()), "an array of lines");
     }
@@ -91,7 +92,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn interpreter() -> Interpreter {
-    let options = Options {
+    let options = InterpreterOptions {
         version: "7.2.4",
         version_number: 0x0007_0204,
         server_name: "redis",
@@ -112,7 +113,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     for word in [&b"EVAL"[..], text, b"1", b"key", b"argument"] {
         request.push(word);
     }
-    let (call, mut server) = (Call { command: request.args(), keys: 1, timeout: 5 }, Server::default());
+    let (call, mut server) = (Invocation { command: request.args(), keys: 1, timeout: 5 }, Server::default());
     let outcome = if debugged {
         interpreter.debug(&script, &call, &mut server, Box::new(User::default()))
     } else {
@@ -120,7 +121,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     };
     match outcome.and_then(|outcome| reply(interpreter, &outcome, text)) {
         Ok(reply) => Ok(reply),
-        Err(Failure::Error { text, .. }) => {
+        Err(ScriptFailure::Error { text, .. }) => {
             let text = String::from_utf8_lossy(&text).into_owned();
             assert!(!text.contains(['\r', '\n', '\0']), "an error is one line: {text:?}");
             Err(text)
@@ -130,7 +131,11 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
 }
 
 /// The reply, which must be whole: in one of the versions, since a script has ended when it is written.
-fn reply(interpreter: &mut Interpreter, outcome: &Outcome, text: &[u8]) -> Result<Vec<u8>, Failure> {
+fn reply(
+    interpreter: &mut Interpreter,
+    outcome: &ScriptValue,
+    text: &[u8],
+) -> Result<Vec<u8>, ScriptFailure> {
     let protocol = if text.len().is_multiple_of(2) { Protocol::Resp3 } else { Protocol::Resp2 };
     let mut out = Vec::new();
     interpreter.write(outcome, &mut Writer::new(&mut out, protocol), &mut |_, _| {})?;

@@ -32,10 +32,10 @@ fn mask(range: Range<u64>) -> u8 {
 }
 
 /// A byte index and the mask of the bits that are in range.
-type Cut = (usize, u8);
+type PartialByte = (usize, u8);
 
 /// Splits a range of bits into a partial byte at the start, whole bytes, and a partial byte at the end.
-fn split(range: &Range<u64>) -> (Option<Cut>, Range<usize>, Option<Cut>) {
+fn split(range: &Range<u64>) -> (Option<PartialByte>, Range<usize>, Option<PartialByte>) {
     let (first, last) = ((range.start / 8) as usize, (range.end / 8) as usize);
     let (from, to) = (range.start % 8, range.end % 8);
     if first == last {
@@ -46,32 +46,33 @@ fn split(range: &Range<u64>) -> (Option<Cut>, Range<usize>, Option<Cut>) {
 }
 
 /// Counts the set bits in `range`, which must lie within `bytes`.
-pub(super) fn count_in(bytes: &[u8], range: &Range<u64>) -> u64 {
+pub(super) fn count_ones_in(bytes: &[u8], range: &Range<u64>) -> u64 {
     let (head, whole, tail) = split(range);
-    let part = |part: Option<Cut>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
+    let part =
+        |part: Option<PartialByte>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
     let whole = &bytes[whole];
     part(head) + keyspace::in_wide_vectors(|| count_ones(whole)) + part(tail)
 }
 
 /// Finds the first bit in `range` that equals `bit`. The range must lie within `bytes`.
-pub(super) fn find_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
+pub(super) fn find_bit_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
     let (head, whole, tail) = split(range);
     // Inverts bytes when searching for a zero, so that the wanted bits are always ones.
     let shown = |byte: u8| if bit { byte } else { !byte };
-    let within = |(at, mask): Cut| {
+    let within = |(at, mask): PartialByte| {
         let found = shown(bytes[at]) & mask;
         (found != 0).then(|| at as u64 * 8 + u64::from(found.leading_zeros()))
     };
     head.and_then(within)
         .or_else(|| {
-            let at = whole.start + first_other(&bytes[whole], if bit { 0 } else { 0xff })?;
+            let at = whole.start + first_differing(&bytes[whole], if bit { 0 } else { 0xff })?;
             within((at, 0xff))
         })
         .or_else(|| tail.and_then(within))
 }
 
 /// The index of the first byte that differs from `than`.
-fn first_other(bytes: &[u8], than: u8) -> Option<usize> {
+fn first_differing(bytes: &[u8], than: u8) -> Option<usize> {
     let word = u64::from_le_bytes([than; WORD]);
     let differs = |block: &[u8]| lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;
     let blocks = bytes.chunks_exact(BLOCK).position(differs).unwrap_or(bytes.len() / BLOCK);
@@ -91,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_counted_and_searched_as_bit_by_bit(
+        fn bit_ranges_match_naive_implementation(
             bytes in prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..2500),
                 proptest::collection::vec(prop_oneof![50 => Just(0u8), 1 => any::<u8>()], 0..2500),
@@ -104,10 +105,10 @@ mod tests {
             let (a, b) = (a % (bits + 1), b % (bits + 1));
             let range = a.min(b)..a.max(b);
             let ones = range.clone().filter(|at| bit(&bytes, *at)).count() as u64;
-            prop_assert_eq!(count_in(&bytes, &range), ones);
+            prop_assert_eq!(count_ones_in(&bytes, &range), ones);
             for wanted in [false, true] {
                 let first = range.clone().find(|at| bit(&bytes, *at) == wanted);
-                prop_assert_eq!(find_in(&bytes, &range, wanted), first);
+                prop_assert_eq!(find_bit_in(&bytes, &range, wanted), first);
             }
         }
     }

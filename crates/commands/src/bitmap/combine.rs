@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 /// The rule that computes each result bit from the bits at the same offset in all sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
+enum BitOperation {
     /// One if all source bits are set.
     And,
     /// One if at least one source bit is set.
@@ -25,7 +25,7 @@ enum Operation {
     One,
 }
 
-impl Operation {
+impl BitOperation {
     const NAMES: [(&'static str, Self); 8] = [
         ("AND", Self::And),
         ("OR", Self::Or),
@@ -39,7 +39,7 @@ impl Operation {
 
     /// Whether only Redis 8 has this operation. It is then replicated as its result, since a Valkey replica would
     /// refuse it.
-    fn is_only_redis(self) -> bool {
+    fn is_redis_only(self) -> bool {
         match self {
             Self::And | Self::Or | Self::Xor | Self::Not => false,
             Self::Diff | Self::Diff1 | Self::AndOr | Self::One => true,
@@ -68,7 +68,7 @@ const CHUNK: usize = 16 << 10;
 
 /// Applies `with` to each byte of `into` and the byte of `from` at the same index.
 #[inline(always)]
-fn each(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
+fn apply_bytewise(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
     for (into, from) in into.iter_mut().zip(from) {
         *into = with(*into, *from);
     }
@@ -77,53 +77,53 @@ fn each(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
 /// Combines chunks that start at the same offset, at most [`CHUNK`] bytes each. A chunk shorter than the others is
 /// padded with zeros.
 #[inline(always)]
-fn combine(operation: Operation, parts: &[&[u8]], into: &mut [u8]) {
+fn combine(operation: BitOperation, parts: &[&[u8]], into: &mut [u8]) {
     let (first, others) = (parts[0], &parts[1..]);
     let set = |into: &mut [u8], part: &[u8]| {
         into[..part.len()].copy_from_slice(part);
         into[part.len()..].fill(0);
     };
     match operation {
-        Operation::And => {
+        BitOperation::And => {
             set(into, first);
             for part in others {
-                each(into, part, |a, b| a & b);
+                apply_bytewise(into, part, |a, b| a & b);
                 into[part.len()..].fill(0);
             }
         }
-        Operation::Or | Operation::Xor => {
+        BitOperation::Or | BitOperation::Xor => {
             set(into, first);
             for part in others {
                 match operation {
-                    Operation::Xor => each(into, part, |a, b| a ^ b),
-                    _ => each(into, part, |a, b| a | b),
+                    BitOperation::Xor => apply_bytewise(into, part, |a, b| a ^ b),
+                    _ => apply_bytewise(into, part, |a, b| a | b),
                 }
             }
         }
-        Operation::Not => {
+        BitOperation::Not => {
             into.fill(0xff);
-            each(into, first, |_, b| !b);
+            apply_bytewise(into, first, |_, b| !b);
         }
-        Operation::Diff | Operation::Diff1 | Operation::AndOr => {
+        BitOperation::Diff | BitOperation::Diff1 | BitOperation::AndOr => {
             into.fill(0);
-            others.iter().for_each(|part| each(into, part, |a, b| a | b));
+            others.iter().for_each(|part| apply_bytewise(into, part, |a, b| a | b));
             let behind = match operation {
-                Operation::Diff1 => {
-                    each(into, first, |others, first| others & !first);
+                BitOperation::Diff1 => {
+                    apply_bytewise(into, first, |others, first| others & !first);
                     into.len()
                 }
-                Operation::Diff => {
-                    each(into, first, |others, first| first & !others);
+                BitOperation::Diff => {
+                    apply_bytewise(into, first, |others, first| first & !others);
                     first.len()
                 }
                 _ => {
-                    each(into, first, |others, first| first & others);
+                    apply_bytewise(into, first, |others, first| first & others);
                     first.len()
                 }
             };
             into[behind..].fill(0);
         }
-        Operation::One => {
+        BitOperation::One => {
             let mut several = [0; CHUNK];
             set(into, first);
             for part in others {
@@ -132,14 +132,14 @@ fn combine(operation: Operation, parts: &[&[u8]], into: &mut [u8]) {
                     *seen |= new;
                 }
             }
-            each(into, &several, |seen, several| seen & !several);
+            apply_bytewise(into, &several, |seen, several| seen & !several);
         }
     }
 }
 
 /// BITOP operation destination key [key ...]
 pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let operation = Operation::parse(context.arg(1), context.args.len() - 3)?;
+    let operation = BitOperation::parse(context.arg(1), context.args.len() - 3)?;
     let mut longest = 0;
     for index in 3..context.args.len() {
         let key = context.key(index)?;
@@ -150,18 +150,18 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let found = context.find(&key);
     if longest > 0 {
-        let place = make_room(context, &key, found, longest);
-        fill(context, operation, &key, place, longest)?;
+        let place = resize_destination(context, &key, found, longest);
+        write_result(context, operation, &key, place, longest)?;
         context.modified(&key);
         context.notify(Class::STRING, "set", &key);
-        if operation.is_only_redis() {
+        if operation.is_redis_only() {
             let made = context.string(&key, place)?.bytes.to_vec();
             context.effect(&[b"SET", key.bytes(), &made]);
         }
     } else if let Some(place) = found {
         context.delete(&key, place);
         context.notify(Class::GENERIC, "del", &key);
-        if operation.is_only_redis() {
+        if operation.is_redis_only() {
             context.effect(&[b"DEL", key.bytes()]);
         }
     }
@@ -171,7 +171,12 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Creates a string of `len` bytes under `key`, or resizes the one at `found`. The key may be one of the sources, so
 /// its bytes are kept and only the growth is zeroed.
-fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, len: usize) -> EntryRef {
+fn resize_destination(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    found: Option<EntryRef>,
+    len: usize,
+) -> EntryRef {
     let string = found.filter(|place| context.view(key).kind(*place) == Kind::String);
     let place = match string {
         Some(place) => context.table(key).set_expiry(place, key, None),
@@ -188,9 +193,9 @@ fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, 
 
 /// Writes the result into the string of `len` bytes under `to`, chunk by chunk. If the destination is also a source,
 /// each chunk is read before it is overwritten.
-fn fill(
+fn write_result(
     context: &mut Context<'_>,
-    operation: Operation,
+    operation: BitOperation,
     to: &Key<'_>,
     place: EntryRef,
     len: usize,
@@ -225,11 +230,11 @@ fn fill(
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Operation, combine};
+    use super::{BitOperation, combine};
     use crate::testing::Client;
 
     #[test]
-    fn strings_are_combined() {
+    fn bitop_combines_strings() {
         let mut client = Client::logged();
         client.table(&[
             ("mset f foobar ff \"\\x0f\\x0f\\x0f\"", "+OK"),
@@ -266,7 +271,7 @@ mod tests {
     /// Covers sources longer than one chunk and a destination that is also a source, shorter or longer than the others.
     /// Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
     #[test]
-    fn what_only_redis_8_knows_is_logged_as_what_came_of_it() {
+    fn redis_8_operations_are_replicated_by_result() {
         let mut client = Client::logged();
         client.table(&[
             ("mset a a b b", "+OK"),
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_may_be_a_source() {
+    fn bitop_destination_can_be_a_source() {
         let mut client = Client::new();
         let text = |len: usize, step: usize| -> Vec<u8> { (0..len).map(|at| (at * step) as u8).collect() };
         for (own, other) in [(100_000, 40_000), (40_000, 100_000), (10, 70_000), (70_000, 0)] {
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_want_their_numbers_of_strings() {
+    fn bitop_checks_number_of_sources() {
         let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         Client::new().table(&[
             ("bitop not d a b", "-ERR BITOP NOT must be called with a single source key."),
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_subscribers_hear_of() {
+    fn commands_send_keyspace_events() {
         Client::new().events(&[
             ("setbit a 1 1", "setbit a"),
             ("setbit a 1 1", ""),
@@ -331,12 +336,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_byte_is_what_its_sources_come_to(
+        fn bitop_matches_naive_implementation(
             strings in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 2..5),
         ) {
             let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
             let column = |at: usize| strings.iter().map(move |string| string.get(at).copied().unwrap_or(0));
-            for (name, operation) in Operation::NAMES {
+            for (name, operation) in BitOperation::NAMES {
                 let parts: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
                 let mut bytes = vec![0xaa; longest];
                 combine(operation, if name == "NOT" { &parts[..1] } else { &parts }, &mut bytes);
@@ -348,14 +353,14 @@ mod tests {
                         (0..8).fold(0_u8, |bits, bit| bits | u8::from(wanted(set(bit))) << bit)
                     };
                     let expected = match operation {
-                        Operation::And => bits(&|set| set as usize == strings.len()),
-                        Operation::Or => bits(&|set| set > 0),
-                        Operation::Xor => bits(&|set| set % 2 == 1),
-                        Operation::One => bits(&|set| set == 1),
-                        Operation::Not => !first,
-                        Operation::Diff => first & !others,
-                        Operation::Diff1 => others & !first,
-                        Operation::AndOr => first & others,
+                        BitOperation::And => bits(&|set| set as usize == strings.len()),
+                        BitOperation::Or => bits(&|set| set > 0),
+                        BitOperation::Xor => bits(&|set| set % 2 == 1),
+                        BitOperation::One => bits(&|set| set == 1),
+                        BitOperation::Not => !first,
+                        BitOperation::Diff => first & !others,
+                        BitOperation::Diff1 => others & !first,
+                        BitOperation::AndOr => first & others,
                     };
                     prop_assert_eq!(*byte, expected, "{} at {}", name, at);
                 }

@@ -3,8 +3,8 @@
 use engine::{Class, CommandError, Context};
 use keyspace::{EncodingHint, PackedValue, StringRef};
 
-use super::bits::count_in;
-use super::{Unit, bit_offset};
+use super::bits::count_ones_in;
+use super::{RangeUnit, bit_offset};
 
 pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let offset = bit_offset(context, 2, None)?;
@@ -54,7 +54,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let start = if words > 2 { context.integer(2)? } else { 0 };
     let end = if words > 3 { context.integer(3)? } else { -1 };
-    let unit = Unit::parse(context, 4)?;
+    let unit = RangeUnit::parse(context, 4)?;
     let key = context.key(1)?;
     let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
         context.reply.integer(0);
@@ -63,7 +63,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let bytes = context.string(&key, place)?.bytes;
     // A reversed range is empty even where both ends lie before the start of the string.
     let is_crossed = start < 0 && end < 0 && start > end;
-    let ones = if is_crossed { 0 } else { count_in(bytes, &unit.bits(bytes.len(), start, end)) };
+    let ones = if is_crossed { 0 } else { count_ones_in(bytes, &unit.bits(bytes.len(), start, end)) };
     context.reply.integer(ones as i64);
     Ok(())
 }
@@ -75,7 +75,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn bits_are_set_and_read() {
+    fn setbit_and_getbit() {
         let offset = "-ERR bit offset is not an integer or out of range";
         let bit = "-ERR bit is not an integer or out of range";
         let mut client = Client::logged();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_grows_up_to_its_limit() {
+    fn setbit_extends_string_up_to_limit() {
         let mut client = Client::new();
         client.table(&[
             ("setbit k 4294967295 1", ":0"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn set_bits_are_counted() {
+    fn bitcount_counts_set_bits() {
         let not_integer = "-ERR value is not an integer or out of range";
         Client::new().table(&[
             ("set f foobar", "+OK"),

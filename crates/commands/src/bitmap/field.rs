@@ -6,31 +6,31 @@ use resp::Args;
 use smallvec::SmallVec;
 
 use super::bit_offset;
-use super::integer::{Overflow, Width};
+use super::integer::{IntegerWidth, OverflowMode};
 
 /// One sub-operation: GET, SET or INCRBY on an integer within the string.
 #[derive(Debug, Clone, Copy)]
-struct Operation {
-    what: What,
-    width: Width,
+struct FieldOperation {
+    action: FieldAction,
+    width: IntegerWidth,
     offset: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum FieldAction {
     Get,
-    Set { value: i64, overflow: Overflow },
-    Add { amount: i64, overflow: Overflow },
+    Set { value: i64, overflow: OverflowMode },
+    Add { amount: i64, overflow: OverflowMode },
 }
 
-type Operations = SmallVec<[Operation; 4]>;
+type Operations = SmallVec<[FieldOperation; 4]>;
 
 /// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW WRAP | SAT | FAIL`.
 /// OVERFLOW applies to the operations after it.
 fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
     let args = context.args;
     let mut operations = Operations::new();
-    let mut overflow = Overflow::Wrap;
+    let mut overflow = OverflowMode::Wrap;
     let mut index = 2;
     while let Some(word) = args.get(index) {
         let left = args.len() - index - 1;
@@ -45,27 +45,31 @@ fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
         if !get && !set && !add {
             return Err(CommandError::Syntax);
         }
-        let width = Width::parse(&args[index + 1]).ok_or(CommandError::text(
+        let width = IntegerWidth::parse(&args[index + 1]).ok_or(CommandError::text(
             "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
         ))?;
         let offset = bit_offset(context, index + 2, Some(width.bits))?;
-        let what = if get {
-            What::Get
+        let action = if get {
+            FieldAction::Get
         } else {
             let number = context.integer(index + 3)?;
-            if set { What::Set { value: number, overflow } } else { What::Add { amount: number, overflow } }
+            if set {
+                FieldAction::Set { value: number, overflow }
+            } else {
+                FieldAction::Add { amount: number, overflow }
+            }
         };
-        operations.push(Operation { what, width, offset });
+        operations.push(FieldOperation { action, width, offset });
         index += if get { 3 } else { 4 };
     }
     Ok(operations)
 }
 
-fn parse_overflow(word: &[u8]) -> Result<Overflow, CommandError> {
+fn parse_overflow(word: &[u8]) -> Result<OverflowMode, CommandError> {
     match () {
-        () if word.eq_ignore_ascii_case(b"wrap") => Ok(Overflow::Wrap),
-        () if word.eq_ignore_ascii_case(b"sat") => Ok(Overflow::Saturate),
-        () if word.eq_ignore_ascii_case(b"fail") => Ok(Overflow::Fail),
+        () if word.eq_ignore_ascii_case(b"wrap") => Ok(OverflowMode::Wrap),
+        () if word.eq_ignore_ascii_case(b"sat") => Ok(OverflowMode::Saturate),
+        () if word.eq_ignore_ascii_case(b"fail") => Ok(OverflowMode::Fail),
         () => Err(CommandError::text("ERR Invalid OVERFLOW type specified")),
     }
 }
@@ -86,7 +90,7 @@ pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
 
 pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operations = parse(context)?;
-    if operations.iter().all(|operation| matches!(operation.what, What::Get)) {
+    if operations.iter().all(|operation| matches!(operation.action, FieldAction::Get)) {
         read(context, &operations)
     } else {
         change(context, &operations)
@@ -95,13 +99,13 @@ pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operations = parse(context)?;
-    if operations.iter().any(|operation| !matches!(operation.what, What::Get)) {
+    if operations.iter().any(|operation| !matches!(operation.action, FieldAction::Get)) {
         return Err(CommandError::text("ERR BITFIELD_RO only supports the GET subcommand"));
     }
     read(context, &operations)
 }
 
-fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
+fn read(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_typed::<StringRef<'_>>(&key)?;
     let (table, reply) = context.view_and_reply(&key);
@@ -115,7 +119,7 @@ fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Comma
 }
 
 /// Returns the string under the command's key, extended to `len` bytes.
-fn grown<'c>(
+fn extended_string<'c>(
     context: &'c mut Context<'_>,
     key: &Key<'_>,
     found: Option<EntryRef>,
@@ -128,29 +132,29 @@ fn grown<'c>(
     context.table(key).edit_string(place, key, len, EncodingHint::Raw).1
 }
 
-fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
+fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
     let len = match found {
         Some(place) => context.string(&key, place)?.bytes.len(),
         None => 0,
     };
-    let written = operations.iter().filter(|operation| !matches!(operation.what, What::Get));
+    let written = operations.iter().filter(|operation| !matches!(operation.action, FieldAction::Get));
     let need = written.map(|operation| operation.width.end(operation.offset)).max().unwrap_or(0);
     // Growing the string is a modification even if every operation fails on overflow.
     let grown_now = need > len;
     let mut changes = 0;
     let mut replies: SmallVec<[Option<i64>; 4]> = SmallVec::new();
-    let bytes = grown(context, &key, found, len.max(need));
-    for &Operation { what, width, offset } in operations {
+    let bytes = extended_string(context, &key, found, len.max(need));
+    for &FieldOperation { action, width, offset } in operations {
         let before = width.read(bytes, offset);
-        let (after, shows_before) = match what {
-            What::Get => {
+        let (after, shows_before) = match action {
+            FieldAction::Get => {
                 replies.push(Some(before));
                 continue;
             }
-            What::Set { value, overflow } => (width.fit_given(value, overflow), true),
-            What::Add { amount, overflow } => {
+            FieldAction::Set { value, overflow } => (width.fit_set_argument(value, overflow), true),
+            FieldAction::Add { amount, overflow } => {
                 (width.fit(i128::from(before) + i128::from(amount), overflow), false)
             }
         };
@@ -182,7 +186,7 @@ mod tests {
                         i64 is.";
 
     #[test]
-    fn integers_are_read_and_set() {
+    fn bitfield_reads_and_writes_integers() {
         let mut client = Client::logged();
         client.table(&[
             ("bitfield b", "*0"),
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_goes_by_the_overflow_that_was_named_before() {
+    fn overflow_mode_applies_to_following_operations() {
         let mut client = Client::logged();
         client.table(&[
             ("bitfield b set u8 0 256", "*1|:0"),
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments() {
+    fn invalid_arguments_are_refused() {
         let offset = "-ERR bit offset is not an integer or out of range";
         let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         Client::new().table(&[

@@ -2,14 +2,14 @@
 
 /// The type of a bitfield integer: `i1` to `i64`, `u1` to `u63`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Width {
+pub(super) struct IntegerWidth {
     signed: bool,
     pub(super) bits: u32,
 }
 
 /// The treatment of a value that does not fit its width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Overflow {
+pub(super) enum OverflowMode {
     /// Keep only the lowest bits.
     Wrap,
     /// Store the nearest value that fits.
@@ -18,7 +18,7 @@ pub(super) enum Overflow {
     Fail,
 }
 
-impl Width {
+impl IntegerWidth {
     /// Parses a type such as `i16` or `u8`.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (signed, bits) = match text {
@@ -49,7 +49,7 @@ impl Width {
         if self.signed { (aligned as i128 >> shift) as i64 } else { (aligned >> shift) as i64 }
     }
 
-    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`Width::end`].
+    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`IntegerWidth::end`].
     pub(super) fn write(self, bytes: &mut [u8], offset: u64, value: i64) {
         let (first, end) = ((offset / 8) as usize, self.end(offset));
         let mut window = [0; 16];
@@ -62,14 +62,14 @@ impl Width {
 
     /// The value that SET stores for `given`, or `None` on FAIL. An unsigned width reinterprets a negative argument as
     /// unsigned.
-    pub(super) fn fit_given(self, given: i64, overflow: Overflow) -> Option<i64> {
+    pub(super) fn fit_set_argument(self, given: i64, overflow: OverflowMode) -> Option<i64> {
         if !self.signed {
             return self.fit(i128::from(given as u64), overflow);
         }
         // Redis computes the distance to the maximum in 64 bits and saturates upwards where that overflows.
         let (_, most) = self.bounds();
         let far_below = self.bits < 64 && most - i128::from(given) > i128::from(i64::MAX);
-        let upwards = far_below && overflow == Overflow::Saturate;
+        let upwards = far_below && overflow == OverflowMode::Saturate;
         self.fit(if upwards { most } else { i128::from(given) }, overflow)
     }
 
@@ -81,15 +81,15 @@ impl Width {
     }
 
     /// The value to store for `value`, or `None` if it does not fit and `overflow` is FAIL.
-    pub(super) fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
+    pub(super) fn fit(self, value: i128, overflow: OverflowMode) -> Option<i64> {
         let (least, most) = self.bounds();
         let shift = 128 - self.bits;
         match overflow {
             _ if (least..=most).contains(&value) => Some(value as i64),
-            Overflow::Wrap if self.signed => Some((value << shift >> shift) as i64),
-            Overflow::Wrap => Some(((value as u128) << shift >> shift) as i64),
-            Overflow::Saturate => Some(value.clamp(least, most) as i64),
-            Overflow::Fail => None,
+            OverflowMode::Wrap if self.signed => Some((value << shift >> shift) as i64),
+            OverflowMode::Wrap => Some(((value as u128) << shift >> shift) as i64),
+            OverflowMode::Saturate => Some(value.clamp(least, most) as i64),
+            OverflowMode::Fail => None,
         }
     }
 }
@@ -101,28 +101,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widths_have_their_bounds() {
+    fn integer_widths_have_correct_bounds() {
         for text in ["i0", "u0", "i65", "u64", "u", "i", "8", "u08", "u+8", "U8", "u8x", "x8", ""] {
-            assert_eq!(Width::parse(text.as_bytes()), None, "{text}");
+            assert_eq!(IntegerWidth::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(Width::parse(b"i64"), Some(Width { signed: true, bits: 64 }));
-        assert_eq!(Width::parse(b"u1"), Some(Width { signed: false, bits: 1 }));
+        assert_eq!(IntegerWidth::parse(b"i64"), Some(IntegerWidth { signed: true, bits: 64 }));
+        assert_eq!(IntegerWidth::parse(b"u1"), Some(IntegerWidth { signed: false, bits: 1 }));
     }
 
     proptest! {
         /// A written number reads back unchanged and the surrounding bits stay the same.
         #[test]
-        fn integers_lie_where_their_bits_say(
+        fn written_integers_read_back_unchanged(
             bytes in proptest::collection::vec(any::<u8>(), 24..40),
             signed in any::<bool>(),
             bits in 1u32..=64,
             offset in 0u64..120,
             value in any::<i64>(),
         ) {
-            let width = Width { signed, bits: bits.min(if signed { 64 } else { 63 }) };
+            let width = IntegerWidth { signed, bits: bits.min(if signed { 64 } else { 63 }) };
             let mut written = bytes.clone();
             width.write(&mut written, offset, value);
-            prop_assert_eq!(Some(width.read(&written, offset)), width.fit(i128::from(value), Overflow::Wrap));
+            prop_assert_eq!(Some(width.read(&written, offset)), width.fit(i128::from(value), OverflowMode::Wrap));
             let bit = |bytes: &[u8], at: u64| bytes[(at / 8) as usize] >> (7 - at % 8) & 1;
             for at in 0..bytes.len() as u64 * 8 {
                 let own = at.checked_sub(offset).filter(|at| *at < u64::from(width.bits));

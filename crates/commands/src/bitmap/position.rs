@@ -3,8 +3,8 @@
 use engine::{CommandError, Context};
 use keyspace::StringRef;
 
-use super::Unit;
-use super::bits::find_in;
+use super::RangeUnit;
+use super::bits::find_bit_in;
 
 /// BITPOS key bit [start [end [BYTE | BIT]]]
 pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -18,7 +18,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::Syntax);
     }
     let start = if words > 3 { context.integer(3)? } else { 0 };
-    let unit = Unit::parse(context, 5)?;
+    let unit = RangeUnit::parse(context, 5)?;
     let end = if words > 4 { context.integer(4)? } else { -1 };
     let key = context.key(1)?;
     let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
@@ -28,7 +28,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let bytes = context.string(&key, place)?.bytes;
     let range = unit.bits(bytes.len(), start, end);
-    let position = match find_in(bytes, &range, bit) {
+    let position = match find_bit_in(bytes, &range, bit) {
         Some(at) => at as i64,
         // Without an explicit end, the string is followed by an infinite run of zeros.
         None if !bit && words < 5 && !range.is_empty() => bytes.len() as i64 * 8,
@@ -43,7 +43,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn the_first_bit_is_found() {
+    fn bitpos_finds_first_bit() {
         let not_integer = "-ERR value is not an integer or out of range";
         Client::new().table(&[
             ("set f foobar", "+OK"),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_end_are_zeros_where_no_end_was_named() {
+    fn bitpos_without_end_sees_trailing_zeros() {
         Client::new().table(&[
             ("set ff \"\\xff\\xff\\xff\"", "+OK"),
             ("bitpos ff 0", ":24"),

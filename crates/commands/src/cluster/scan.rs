@@ -9,7 +9,7 @@ use engine::{CommandError, Context};
 use keyspace::ScanItem;
 use slot_routing::{Ownership, Slot};
 
-use crate::scanning::{Found, Options, Words, parse_cursor};
+use crate::scanning::{AcceptedOptions, BulkCollector, ScanOptions, parse_cursor};
 
 /// The digits of a fingerprint: base 36.
 const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -60,10 +60,10 @@ fn fingerprint(context: &Context<'_>) -> String {
 
 /// CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot].
 pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
-    super::clustered(context)?;
-    let options = Options::parse(context, 2, Words::TYPE | Words::SLOT)?;
+    super::require_cluster_mode(context)?;
+    let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE | AcceptedOptions::SLOT)?;
     let (fingerprint, text) = (fingerprint(context), context.arg(1));
-    let mut found = Found::default();
+    let mut found = BulkCollector::default();
     let next = if text == b"0" {
         let first = options.slot.or(options.pattern_slot()).or(Slot::all().next());
         let matches_none = options.slot.zip(options.pattern_slot()).is_some_and(|(asked, all)| asked != all);
@@ -80,7 +80,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
             }
             only => {
                 let last = options.slot.or(only).or(Slot::all().next_back());
-                walk(context, &options, cursor, last.unwrap_or(cursor.slot), &mut found)
+                scan_slots(context, &options, cursor, last.unwrap_or(cursor.slot), &mut found)
             }
         }
     };
@@ -95,12 +95,12 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
 
 /// Scans the cursor's slot and the following slots for as long as this node serves them. Returns the next cursor, or
 /// `None` once `last` is complete.
-fn walk(
+fn scan_slots(
     context: &mut Context<'_>,
-    options: &Options<'_>,
+    options: &ScanOptions<'_>,
     from: Cursor,
     last: Slot,
-    found: &mut Found,
+    found: &mut BulkCollector,
 ) -> Option<Cursor> {
     let (mut left, mut position) = (options.count, from.position);
     for slot in Slot::all().skip(from.slot.index()).take_while(|slot| *slot <= last) {
@@ -109,20 +109,20 @@ fn walk(
         }
         let is_first = slot == from.slot;
         let visited = if context.slot_len(slot) > 0 {
-            visit(context, options, slot, &Page { position, count: left, is_first }, found)
+            scan_slot(context, options, slot, &SlotScan { position, count: left, is_first }, found)
         } else {
             // Check ownership after the slot was found empty: a slot that migrates changes its owner before it is
             // emptied.
             let topology = context.engine.topology.as_ref().map(|topology| topology.load().ownership(slot));
             match topology.is_some_and(|ownership| is_served(ownership, is_first)) {
-                true => Visited::End(0),
-                false => Visited::Elsewhere,
+                true => SlotScanResult::End(0),
+                false => SlotScanResult::NotServed,
             }
         };
         match visited {
-            Visited::End(visited) => left = left.saturating_sub(visited),
-            Visited::More(position) => return Some(Cursor { slot, position }),
-            Visited::Elsewhere => return Some(Cursor::at(slot)),
+            SlotScanResult::End(visited) => left = left.saturating_sub(visited),
+            SlotScanResult::More(position) => return Some(Cursor { slot, position }),
+            SlotScanResult::NotServed => return Some(Cursor::at(slot)),
         }
         position = 0;
     }
@@ -141,42 +141,42 @@ fn is_served(ownership: Ownership, is_first: bool) -> bool {
 }
 
 /// The part of a slot that one call scans.
-struct Page {
+struct SlotScan {
     position: u64,
     count: usize,
     /// Whether the request was routed by this slot.
     is_first: bool,
 }
 
-enum Visited {
+enum SlotScanResult {
     /// The slot is complete; holds its current number of keys.
     End(usize),
     /// The slot has more keys from this position on.
     More(u64),
     /// Nothing was scanned: another node serves the slot.
-    Elsewhere,
+    NotServed,
 }
 
-fn visit(
+fn scan_slot(
     context: &mut Context<'_>,
-    options: &Options<'_>,
+    options: &ScanOptions<'_>,
     slot: Slot,
-    page: &Page,
-    found: &mut Found,
-) -> Visited {
+    page: &SlotScan,
+    found: &mut BulkCollector,
+) -> SlotScanResult {
     let (db, now) = (context.session.db, context.expired_until());
     let (mut visited, mut past) = (0, Vec::new());
     let mut note = |item: ScanItem<'_>| {
         visited += 1;
         match item.expiry {
-            _ if !options.wants(&item) => {}
+            _ if !options.matches_item(&item) => {}
             Some(at) if at <= now => past.push(item.key.to_vec()),
             Some(_) | None => found.push(item.key),
         }
     };
     let went_on = context.with_slot(slot, |data| {
         if !is_served(data.ownership(), page.is_first) {
-            return Err(Visited::Elsewhere);
+            return Err(SlotScanResult::NotServed);
         }
         let table = data.table_if(db).filter(|_| !data.is_hidden());
         Ok(table.and_then(|table| table.scan(page.position, page.count, &mut note)))
@@ -184,8 +184,8 @@ fn visit(
     context.expire_in(slot, &past);
     match went_on {
         Err(elsewhere) => elsewhere,
-        Ok(Some(position)) => Visited::More(position),
-        Ok(None) => Visited::End(visited),
+        Ok(Some(position)) => SlotScanResult::More(position),
+        Ok(None) => SlotScanResult::End(visited),
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_begins_where_it_is_told_to() {
+    fn cluster_scan_starts_at_cursor() {
         Client::clustered().table(&[
             ("clusterscan 0", "*2|$9|0-{06S}-0|*0"),
             ("clusterscan 0 slot 5", "*2|$9|0-{460}-0|*0"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_wrong_before_the_cursor_is() {
+    fn option_errors_take_precedence_over_cursor_errors() {
         let (cursor, slot) = ("-ERR Invalid cursor", "-ERR Invalid or out of range slot");
         Client::clustered().table(&[
             ("clusterscan abc foo", "-ERR syntax error"),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_counts_where_it_comes_from_alone() {
+    fn foreign_cursor_position_restarts_slot() {
         let mut client = Client::clustered();
         for n in 0..100 {
             client.call(&["set", &format!("{{460}}{n}"), "v"]);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_types_and_patterns_choose_and_what_is_past_its_time_goes() {
+    fn cluster_scan_filters_and_deletes_expired_keys() {
         let mut client = Client::clustered_with(2);
         client.table(&[
             ("mset {460}one 1 {460}two 2", "+OK"),
@@ -315,7 +315,7 @@ mod tests {
         /// Keys that exist from the first call to the last are returned, however other keys come and go, spread over
         /// several slots or all in one.
         #[test]
-        fn a_walk_misses_nothing_that_stays(
+        fn cluster_scan_returns_all_persistent_keys(
             stay in 1usize..200,
             others in 0usize..200,
             count in 1usize..50,

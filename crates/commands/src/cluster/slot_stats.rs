@@ -5,26 +5,26 @@ use std::cmp::Reverse;
 use engine::{CommandError, Context, Measures, SlotCost};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use super::wrong_words;
+use super::invalid_subcommand;
 use crate::scanning::named_slot;
 
 const LIMIT_RANGE: &str = "ERR Limit has to lie in between 1 and 16384 (maximum number of slots).";
 
-struct Row {
+struct SlotRow {
     slot: Slot,
     keys: usize,
     cost: SlotCost,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Metric {
+enum SlotMetric {
     Keys,
     Micros,
     BytesIn,
     BytesOut,
 }
 
-impl Metric {
+impl SlotMetric {
     const ALL: [(&'static str, Self); 4] = [
         ("key-count", Self::Keys),
         ("cpu-usec", Self::Micros),
@@ -33,12 +33,12 @@ impl Metric {
     ];
 
     /// The available metrics. Without `cluster-slot-stats-enabled` only the first one, the key count.
-    fn known(context: &Context<'_>) -> &'static [(&'static str, Self)] {
+    fn available(context: &Context<'_>) -> &'static [(&'static str, Self)] {
         let counted = context.engine.settings.measures().contains(Measures::SLOTS);
         if counted { &Self::ALL } else { &Self::ALL[..1] }
     }
 
-    fn of(self, row: &Row) -> u64 {
+    fn of(self, row: &SlotRow) -> u64 {
         match self {
             Self::Keys => row.keys as u64,
             Self::Micros => row.cost.nanos / 1000,
@@ -50,7 +50,7 @@ impl Metric {
 
 /// CLUSTER SLOT-STATS SLOTSRANGE start end | ORDERBY metric [LIMIT limit] [ASC | DESC].
 pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> {
-    super::clustered(context)?;
+    super::require_cluster_mode(context)?;
     let (args, filter) = (context.args, context.arg(2));
     let rows = if filter.eq_ignore_ascii_case(b"slotsrange") && args.len() == 5 {
         let (first, last) = (named_slot(context.arg(3))?, named_slot(context.arg(4))?);
@@ -60,18 +60,18 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
         }
         rows(context, |slot| (first..=last).contains(&slot))
     } else if filter.eq_ignore_ascii_case(b"orderby") {
-        let Order { metric, limit, rises } = Order::parse(context)?;
+        let OrderBy { metric, limit, ascending } = OrderBy::parse(context)?;
         let mut rows = rows(context, |_| true);
-        match rises {
+        match ascending {
             true => rows.sort_by_key(|row| metric.of(row)),
             false => rows.sort_by_key(|row| Reverse(metric.of(row))),
         }
         rows.truncate(limit);
         rows
     } else {
-        return Err(wrong_words(context.arg(1)));
+        return Err(invalid_subcommand(context.arg(1)));
     };
-    let metrics = Metric::known(context);
+    let metrics = SlotMetric::available(context);
     context.reply.array(rows.len());
     for row in rows {
         context.reply.array(2);
@@ -86,26 +86,27 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
 }
 
 /// The arguments after ORDERBY.
-struct Order {
-    metric: Metric,
+struct OrderBy {
+    metric: SlotMetric,
     limit: usize,
-    rises: bool,
+    ascending: bool,
 }
 
-impl Order {
+impl OrderBy {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         let (args, named) = (context.args, context.arg(3));
-        let known =
-            Metric::known(context).iter().find(|(name, _)| named.eq_ignore_ascii_case(name.as_bytes()));
+        let known = SlotMetric::available(context)
+            .iter()
+            .find(|(name, _)| named.eq_ignore_ascii_case(name.as_bytes()));
         let (_, metric) = known.ok_or(CommandError::text("ERR Unrecognized sort metric for ORDERBY."))?;
-        let (mut limit, mut rises) = (None, None);
+        let (mut limit, mut ascending) = (None, None);
         let twice = Err(CommandError::text("ERR Multiple filters of the same type are disallowed."));
         let mut index = 4;
         while let Some(word) = args.get(index) {
             index += 1;
             let order = [(&b"asc"[..], true), (b"desc", false)];
             if let Some((_, order)) = order.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) {
-                if rises.replace(*order).is_some() {
+                if ascending.replace(*order).is_some() {
                     return twice;
                 }
             } else if word.eq_ignore_ascii_case(b"limit")
@@ -121,12 +122,16 @@ impl Order {
                 return Err(CommandError::Syntax);
             }
         }
-        Ok(Self { metric: *metric, limit: limit.unwrap_or(SLOT_COUNT), rises: rises.unwrap_or(false) })
+        Ok(Self {
+            metric: *metric,
+            limit: limit.unwrap_or(SLOT_COUNT),
+            ascending: ascending.unwrap_or(false),
+        })
     }
 }
 
 /// Statistics of the slots that this node's shard serves and `wanted` selects.
-fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<Row> {
+fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow> {
     let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
         return Vec::new();
     };
@@ -134,8 +139,11 @@ fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<Row> {
     let is_here = |slot: &Slot| topology.owner(*slot).is_some_and(|owner| owner.shard == shard);
     let slots: Vec<Slot> = Slot::all().filter(|slot| wanted(*slot)).filter(is_here).collect();
     let (costs, databases) = (context.engine.slot_costs(&slots), context.engine.keyspace.databases());
-    let row =
-        |(slot, cost)| Row { slot, keys: (0..databases).map(|db| context.slot_len_in(db, slot)).sum(), cost };
+    let row = |(slot, cost)| SlotRow {
+        slot,
+        keys: (0..databases).map(|db| context.slot_len_in(db, slot)).sum(),
+        cost,
+    };
     slots.into_iter().zip(costs).map(row).collect()
 }
 
@@ -176,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_refused_as_in_valkey() {
+    fn argument_errors_match_valkey() {
         let range = "-ERR Invalid or out of range slot";
         let limit = "-ERR Limit has to lie in between 1 and 16384 (maximum number of slots).";
         let wrong =
@@ -219,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_told_in_the_order_that_is_asked_for() {
+    fn slot_stats_are_sorted_as_requested() {
         let mut client = Client::clustered_with(2);
         let row = |slot: u16, keys: u16| format!("*2|:{slot}|*2|$9|key-count|:{keys}");
         let most = format!("*3|{}|{}|{}", row(5, 3), row(0, 1), row(1, 0));
@@ -271,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_on_a_shard_channel_counts_once_for_each_subscriber() {
+    fn shard_message_bytes_count_per_subscriber() {
         let mut client = counting();
         let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
         let publisher =
@@ -285,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_waits_counts_when_it_is_served() {
+    fn blocked_command_counts_when_served() {
         let mut client = counting();
         assert_eq!(client.flow("blpop {460}q 0"), DispatchStatus::Blocked);
         let _waiter = client.leave_waiting();
@@ -297,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typed_line_counts_as_it_came() {
+    fn inline_request_counts_received_bytes() {
         let mut client = counting();
         client.wire("set {460}a 12345");
         assert_eq!(cost(&client, 5).bytes_in, 18);
@@ -306,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_replica_applies_counts_without_its_replies() {
+    fn replica_counts_applied_commands_without_replies() {
         let mut client = counting();
         let link = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
         client.session = Session::of(link, CommandOrigin::Master, true);
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_belongs_elsewhere_is_rejected_and_not_called() {
+    fn redirected_command_counts_as_rejected() {
         let mut client = Client::clustered();
         assert!(client.wire("mget {460}a {06S}").starts_with("-CROSSSLOT"));
         client.wire("mget {460}a {460}b");
@@ -331,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_counts_once_for_each_replica() {
+    fn replicated_bytes_count_per_replica() {
         let mut client = counting();
         client.log.set_replicas(2);
         let lines = ["set {460}a 1", "get {460}a", "flushall", "get {460}a", "multi", "incr {460}a", "exec"];
@@ -345,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_unless_that_is_wanted() {
+    fn slot_stats_are_off_by_default() {
         let mut client = Client::clustered();
         client.table(&[
             ("set {460}a 1", "+OK"),

@@ -13,7 +13,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
 }
 
 /// Case-insensitive comparison. As in Valkey, the arguments of CLIENT are cut at the first NUL.
-pub(super) fn is(word: &[u8], name: &[u8]) -> bool {
+pub(super) fn eq_until_nul(word: &[u8], name: &[u8]) -> bool {
     until_nul(word).eq_ignore_ascii_case(name)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT CAPA capability [capability ...]. Unknown capabilities are ignored, since newer servers have more of them.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let redirect = context.args.from(2).iter().any(|word| is(word, b"redirect"));
+    let redirect = context.args.from(2).iter().any(|word| eq_until_nul(word, b"redirect"));
     if redirect {
         context.session.set_knows_redirect(true);
     }
@@ -59,8 +59,8 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (what, text) = (context.arg(2), context.arg(3));
     let mut names = context.session.client.names.lock();
     let field = match () {
-        () if is(what, b"lib-name") => &mut names.library,
-        () if is(what, b"lib-ver") => &mut names.version,
+        () if eq_until_nul(what, b"lib-name") => &mut names.library,
+        () if eq_until_nul(what, b"lib-ver") => &mut names.version,
         () => {
             let text = format!("ERR Unrecognized option '{}'", quoted(what, what.len()));
             return Err(CommandError::Text(text.into()));
@@ -85,16 +85,16 @@ pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Parses an ON or OFF argument.
-fn switch(context: &Context<'_>) -> Result<bool, CommandError> {
+fn parse_on_off(context: &Context<'_>) -> Result<bool, CommandError> {
     match context.arg(2) {
-        word if is(word, b"on") => Ok(true),
-        word if is(word, b"off") => Ok(false),
+        word if eq_until_nul(word, b"on") => Ok(true),
+        word if eq_until_nul(word, b"off") => Ok(false),
         _ => Err(CommandError::Syntax),
     }
 }
 
 pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let on = switch(context)?;
+    let on = parse_on_off(context)?;
     context.session.set_no_evict(on);
     context.reply.ok();
     Ok(())
@@ -102,17 +102,19 @@ pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT IMPORT-SOURCE ON|OFF
 pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !context.engine.settings.node_flags().contains(NodeFlags::IMPORTING) && !is(context.arg(2), b"off") {
+    if !context.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
+        && !eq_until_nul(context.arg(2), b"off")
+    {
         return Err(CommandError::text("ERR Server is not in import mode"));
     }
-    let on = switch(context)?;
+    let on = parse_on_off(context)?;
     context.session.set_imports(on);
     context.reply.ok();
     Ok(())
 }
 
 pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let on = switch(context)?;
+    let on = parse_on_off(context)?;
     context.session.set_no_touch(on);
     context.reply.ok();
     Ok(())
@@ -120,12 +122,12 @@ pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
-    if is(word, b"on") {
+    if eq_until_nul(word, b"on") {
         context.session.mute = ReplySuppression::None;
         context.reply.ok();
-    } else if is(word, b"off") {
+    } else if eq_until_nul(word, b"off") {
         context.session.mute = ReplySuppression::All;
-    } else if is(word, b"skip") {
+    } else if eq_until_nul(word, b"skip") {
         if context.session.mute != ReplySuppression::All {
             context.session.mute = ReplySuppression::Next;
         }
@@ -231,7 +233,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn who_brings_data_from_elsewhere_finds_keys_whose_time_has_come() {
+    fn import_source_sees_expired_keys() {
         let mut client = Client::new();
         client.table(&[
             ("client import-source on", "-ERR Server is not in import mode"),
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_redirect_is_sent_from_a_replica_to_its_master() {
+    fn redirect_capable_client_is_redirected_to_master() {
         let mut client = Client::new();
         let settings = &client.engine.settings;
         settings.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_libraries() {
+    fn client_setname_and_setinfo() {
         let mut client = Client::new();
         client.table(&[
             ("client id", ":1"),
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn unwanted_replies_are_left_out() {
+    fn reply_off_and_skip_suppress_replies() {
         Client::new().table(&[
             ("client reply skip\nping\nping", "+PONG"),
             ("client reply off\nping\nget\nclient reply skip\nping", ""),

@@ -5,7 +5,7 @@ use clock::Millis;
 use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quoted, until_nul};
 
 /// The property of a connection that a filter tests.
-enum Fact<'a> {
+enum ClientProperty<'a> {
     Ids(Vec<u64>),
     Kind(ClientKind),
     Address(&'a [u8]),
@@ -29,7 +29,7 @@ enum Fact<'a> {
     Idle(i64),
 }
 
-impl Fact<'_> {
+impl ClientProperty<'_> {
     fn is_true_of(&self, client: &Client, now: Millis) -> bool {
         match self {
             Self::Ids(ids) => ids.contains(&client.id),
@@ -54,35 +54,38 @@ impl Fact<'_> {
 }
 
 /// One filter argument.
-struct Condition<'a> {
+struct ClientFilter<'a> {
     /// The filter's name in lower case, including `not-`.
     word: Vec<u8>,
-    fact: Fact<'a>,
+    fact: ClientProperty<'a>,
     /// The required result: `false` for a `NOT-` filter.
-    fits: bool,
+    expected: bool,
 }
 
 /// A conjunction of filters. If a filter is repeated, the last one wins, except that client ids accumulate.
-pub(super) struct Filter<'a> {
-    conditions: Vec<Condition<'a>>,
+pub(super) struct ClientFilters<'a> {
+    filters: Vec<ClientFilter<'a>>,
     /// Excludes the calling client.
-    pub(super) skips_me: bool,
+    pub(super) excludes_caller: bool,
 }
 
-impl<'a> Filter<'a> {
+impl<'a> ClientFilters<'a> {
     /// The old form of CLIENT KILL: selects the connection with this address.
     pub(super) fn of_address(address: &'a [u8]) -> Self {
-        let fact = Fact::Address(until_nul(address));
-        Self { conditions: vec![Condition { word: b"addr".to_vec(), fact, fits: true }], skips_me: false }
+        let fact = ClientProperty::Address(until_nul(address));
+        Self {
+            filters: vec![ClientFilter { word: b"addr".to_vec(), fact, expected: true }],
+            excludes_caller: false,
+        }
     }
 
     /// Parses the filters, pairs of a name and a value, from argument 2 on.
-    pub(super) fn parse(context: &Context<'a>, skips_me: bool) -> Result<Self, CommandError> {
-        let mut filter = Self { conditions: Vec::new(), skips_me };
+    pub(super) fn parse(context: &Context<'a>, excludes_caller: bool) -> Result<Self, CommandError> {
+        let mut filter = Self { filters: Vec::new(), excludes_caller };
         let mut index = 2;
         while index < context.args.len() {
             let word = until_nul(context.arg(index)).to_ascii_lowercase();
-            let (name, fits) = match word.strip_prefix(b"not-") {
+            let (name, expected) = match word.strip_prefix(b"not-") {
                 Some(name) => (name, false),
                 None => (word.as_slice(), true),
             };
@@ -90,51 +93,51 @@ impl<'a> Filter<'a> {
             if name == b"id" && context.args.len() > 3 {
                 index += 1;
                 let fact = parse_ids(context, &mut index)?;
-                filter.add(Condition { word, fact, fits });
+                filter.add(ClientFilter { word, fact, expected });
                 continue;
             }
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
             index += 2;
             match (word.as_slice(), until_nul(value).to_ascii_lowercase().as_slice()) {
-                (b"skipme", b"yes") => filter.skips_me = true,
-                (b"skipme", b"no") => filter.skips_me = false,
+                (b"skipme", b"yes") => filter.excludes_caller = true,
+                (b"skipme", b"no") => filter.excludes_caller = false,
                 (b"not-maxage" | b"not-idle", _) => return Err(CommandError::Syntax),
                 _ => {
-                    let fact = parse_fact(context, name, value, fits)?;
-                    filter.add(Condition { word, fact, fits });
+                    let fact = parse_fact(context, name, value, expected)?;
+                    filter.add(ClientFilter { word, fact, expected });
                 }
             }
         }
         Ok(filter)
     }
 
-    fn add(&mut self, condition: Condition<'a>) {
-        match self.conditions.iter_mut().find(|before| before.word == condition.word) {
-            Some(Condition { fact: Fact::Ids(before), .. }) => {
-                if let Fact::Ids(more) = condition.fact {
+    fn add(&mut self, condition: ClientFilter<'a>) {
+        match self.filters.iter_mut().find(|before| before.word == condition.word) {
+            Some(ClientFilter { fact: ClientProperty::Ids(before), .. }) => {
+                if let ClientProperty::Ids(more) = condition.fact {
                     before.extend(more);
                 }
             }
             Some(before) => *before = condition,
-            None => self.conditions.push(condition),
+            None => self.filters.push(condition),
         }
     }
 
-    pub(super) fn wants(&self, client: &Client, me: u64, now: Millis) -> bool {
-        let fits = |it: &Condition<'_>| it.fact.is_true_of(client, now) == it.fits;
-        !(self.skips_me && client.id == me) && self.conditions.iter().all(fits)
+    pub(super) fn matches(&self, client: &Client, me: u64, now: Millis) -> bool {
+        let expected = |it: &ClientFilter<'_>| it.fact.is_true_of(client, now) == it.expected;
+        !(self.excludes_caller && client.id == me) && self.filters.iter().all(expected)
     }
 }
 
 /// Parses all consecutive numbers as client ids.
-fn parse_ids<'a>(context: &Context<'a>, index: &mut usize) -> Result<Fact<'a>, CommandError> {
+fn parse_ids<'a>(context: &Context<'a>, index: &mut usize) -> Result<ClientProperty<'a>, CommandError> {
     let mut ids = Vec::new();
     while let Some(id) = context.args.get(*index).and_then(resp::parse_i64) {
         let id = u64::try_from(id).ok().filter(|id| *id > 0);
         ids.push(id.ok_or(CommandError::text("ERR client-id should be greater than 0"))?);
         *index += 1;
     }
-    Ok(Fact::Ids(ids))
+    Ok(ClientProperty::Ids(ids))
 }
 
 pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
@@ -144,36 +147,36 @@ pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
     })
 }
 
-/// Parses the value of one filter. `fits` is false for a `NOT-` filter.
+/// Parses the value of one filter. `expected` is false for a `NOT-` filter.
 fn parse_fact<'a>(
     context: &Context<'a>,
     name: &[u8],
     value: &'a [u8],
-    fits: bool,
-) -> Result<Fact<'a>, CommandError> {
+    expected: bool,
+) -> Result<ClientProperty<'a>, CommandError> {
     Ok(match name {
-        b"type" => Fact::Kind(parse_kind(value)?),
-        b"addr" => Fact::Address(until_nul(value)),
-        b"laddr" => Fact::LocalAddress(until_nul(value)),
-        b"ip" => Fact::Ip(until_nul(value)),
+        b"type" => ClientProperty::Kind(parse_kind(value)?),
+        b"addr" => ClientProperty::Address(until_nul(value)),
+        b"laddr" => ClientProperty::LocalAddress(until_nul(value)),
+        b"ip" => ClientProperty::Ip(until_nul(value)),
         b"user" => {
             if context.engine.users.read().find(value).is_none() {
                 let text = format!("ERR No such user '{}'", quoted(value, value.len()));
                 return Err(CommandError::Text(text.into()));
             }
-            Fact::User(value)
+            ClientProperty::User(value)
         }
-        b"name" => Fact::Name(value),
-        b"lib-name" => Fact::Library(value),
-        b"lib-ver" => Fact::Version(value),
-        b"flags" => parse_flags(until_nul(value), fits)?,
+        b"name" => ClientProperty::Name(value),
+        b"lib-name" => ClientProperty::Library(value),
+        b"lib-ver" => ClientProperty::Version(value),
+        b"flags" => parse_flags(until_nul(value), expected)?,
         b"capa" => {
             let letters = until_nul(value);
-            check_letters("capa", letters, fits, |letter| letter == b'r')?;
-            Fact::Capable { redirect: !letters.is_empty() }
+            check_letters("capa", letters, expected, |letter| letter == b'r')?;
+            ClientProperty::Capable { redirect: !letters.is_empty() }
         }
         b"db" => {
-            let name = if fits { "DB" } else { "NOT-DB" };
+            let name = if expected { "DB" } else { "NOT-DB" };
             let number = resp::parse_i64(value).ok_or_else(|| {
                 CommandError::Text(format!("ERR {name} is not an integer or out of range").into())
             })?;
@@ -182,10 +185,10 @@ fn parse_fact<'a>(
                 let last = databases - 1;
                 CommandError::Text(format!("ERR {name} number should be between 0 and {last}").into())
             })?;
-            Fact::Database(db)
+            ClientProperty::Database(db)
         }
-        b"maxage" => Fact::Age(parse_seconds("maxage", value)?),
-        b"idle" => Fact::Idle(parse_seconds("idle", value)?),
+        b"maxage" => ClientProperty::Age(parse_seconds("maxage", value)?),
+        b"idle" => ClientProperty::Idle(parse_seconds("idle", value)?),
         _ => return Err(CommandError::Syntax),
     })
 }
@@ -202,26 +205,26 @@ fn parse_seconds(name: &str, value: &[u8]) -> Result<i64, CommandError> {
 fn check_letters(
     what: &str,
     letters: &[u8],
-    fits: bool,
+    expected: bool,
     known: impl Fn(u8) -> bool,
 ) -> Result<(), CommandError> {
     let unknown: Vec<u8> = letters.iter().copied().filter(|letter| !known(*letter)).collect();
     if unknown.is_empty() {
         return Ok(());
     }
-    let filter = if fits { "provided".to_owned() } else { format!("NOT-{}", what.to_ascii_uppercase()) };
+    let filter = if expected { "provided".to_owned() } else { format!("NOT-{}", what.to_ascii_uppercase()) };
     let text =
         format!("ERR Unknown {what} found in the {filter} filter: {}", quoted(&unknown, unknown.len()));
     Err(CommandError::Text(text.into()))
 }
 
 /// Parses flag letters as shown in CLIENT LIST.
-fn parse_flags<'a>(letters: &[u8], fits: bool) -> Result<Fact<'a>, CommandError> {
-    check_letters("flags", letters, fits, |letter| {
+fn parse_flags<'a>(letters: &[u8], expected: bool) -> Result<ClientProperty<'a>, CommandError> {
+    check_letters("flags", letters, expected, |letter| {
         letter == b'N' || ClientFlags::of_letter(letter).is_some()
     })?;
     let flags: ClientFlags = letters.iter().filter_map(|letter| ClientFlags::of_letter(*letter)).collect();
-    Ok(if flags.is_empty() { Fact::NoFlags } else { Fact::Flags(flags) })
+    Ok(if flags.is_empty() { ClientProperty::NoFlags } else { ClientProperty::Flags(flags) })
 }
 
 #[cfg(test)]
@@ -232,7 +235,7 @@ mod tests {
 
     /// The expected replies are those of Valkey 9.1.2.
     #[test]
-    fn last_of_a_repeated_filter_counts_and_numbers_add_up() {
+    fn last_repeated_filter_wins_and_ids_accumulate() {
         let mut client = Client::new();
         // Takes client id 1, so that the test client gets another.
         drop(client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ())));

@@ -157,7 +157,7 @@ mod tests {
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
 
     #[test]
-    fn a_client_learns_where_its_server_stands() {
+    fn hello_reports_availability_zone() {
         let mut client = Client::new();
         client.engine.settings.availability_zone.store(std::sync::Arc::new("eu-1a".to_owned()));
         let in_zone = format!("{}|$17|availability_zone|$5|eu-1a", RIGHT.replace("*14", "*16"));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_in_both_versions() {
+    fn hello_in_resp2_and_resp3() {
         let mut client = Client::new();
         let resp3 = RIGHT.replace("*14", "%7").replace(":2|", ":3|");
         client.table(&[
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_within_a_transaction_holds_for_the_rest_of_the_pipeline() {
+    fn hello_in_transaction_affects_following_replies() {
         let mut client = Client::new();
         client.table(&[("hello 3", &RIGHT.replace("*14", "%7").replace(":2|", ":3|"))]);
         client.table(&[(
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_asked_for() {
+    fn password_is_required() {
         let mut client = Client::new();
         client.require(b"secret");
         let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_password_or_a_cluster() {
+    fn auth_and_cluster_commands_fail_when_disabled() {
         let disabled = "-ERR This instance has cluster support disabled";
         Client::new().table(&[
             ("auth default any", "+OK"),

@@ -3,17 +3,17 @@
 use clock::Millis;
 use engine::{CommandError, Context, PauseMode, PausePurpose, UnblockReason};
 
-use super::client::is;
-use super::filter::Filter;
+use super::client::eq_until_nul;
+use super::filter::ClientFilters;
 
 /// CLIENT LIST [filter value [filter value ...]]
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (me, now) = (context.session.id, context.now);
-    let filter = Filter::parse(context, false)?;
+    let filter = ClientFilters::parse(context, false)?;
     context.publish();
     context.engine.log.publish_unsent();
     let mut text = Vec::new();
-    for client in context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)) {
+    for client in context.engine.clients.all().into_iter().filter(|client| filter.matches(client, me, now)) {
         text.extend_from_slice(&client.describe(now, &context.engine.catalogue));
         text.push(b'\n');
     }
@@ -24,11 +24,15 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// CLIENT KILL address, or CLIENT KILL filter value [filter value ...]
 pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     let old_form = context.args.len() == 3;
-    let filter = if old_form { Filter::of_address(context.arg(2)) } else { Filter::parse(context, true)? };
+    let filter = if old_form {
+        ClientFilters::of_address(context.arg(2))
+    } else {
+        ClientFilters::parse(context, true)?
+    };
     let me = context.session.id;
     let mut killed = 0;
     for client in context.engine.clients.all() {
-        if !filter.wants(&client, me, context.now) {
+        if !filter.matches(&client, me, context.now) {
             continue;
         }
         killed += 1;
@@ -52,8 +56,8 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Valkey, the mode is ignored if more arguments follow.
     let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => UnblockReason::Timeout,
-        Some(word) if is(word, b"timeout") => UnblockReason::Timeout,
-        Some(word) if is(word, b"error") => UnblockReason::Error,
+        Some(word) if eq_until_nul(word, b"timeout") => UnblockReason::Timeout,
+        Some(word) if eq_until_nul(word, b"error") => UnblockReason::Error,
         Some(_) => {
             return Err(CommandError::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }
@@ -69,8 +73,8 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mode = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => PauseMode::All,
-        Some(word) if is(word, b"write") => PauseMode::Writes,
-        Some(word) if is(word, b"all") => PauseMode::All,
+        Some(word) if eq_until_nul(word, b"write") => PauseMode::Writes,
+        Some(word) if eq_until_nul(word, b"all") => PauseMode::All,
         Some(_) => return Err(CommandError::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
     };
     let millis = resp::parse_i64(context.arg(2));
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_listed() {
+    fn client_list_shows_connections() {
         let mut client = connected();
         client.now = Millis(client.now.0 + 5000);
         let list = client.wire("client list");
@@ -143,7 +147,7 @@ mod tests {
 
     /// Checks each filter and its negation: exactly one of the two selects the only client.
     #[test]
-    fn connections_are_chosen_by_filters() {
+    fn client_filters_select_connections() {
         let mut client = connected();
         client.now.0 += 5000;
         client.table(&[
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_killed_and_woken() {
+    fn client_kill_and_unblock() {
         let mut client = connected();
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_connection_is_unblocked() {
+    fn client_unblock_wakes_blocked_client() {
         let mut client = connected();
         let other = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| {}));
         client.table(&[("client unblock 2", ":0")]);
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_holds_back_writes_until_its_end() {
+    fn client_pause_delays_writes() {
         let mut client = connected();
         client.table(&[
             ("client pause x", "-ERR timeout is not an integer or out of range"),

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quoted};
 
-use super::client::is;
+use super::client::eq_until_nul;
 
 /// The options of CLIENT TRACKING ON.
 #[derive(Default)]
-struct Options<'a> {
+struct TrackingOptions<'a> {
     redirect: Option<u64>,
     broadcast: bool,
     optin: bool,
@@ -17,15 +17,15 @@ struct Options<'a> {
     prefixes: Vec<&'a [u8]>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> TrackingOptions<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
         let mut options = Self::default();
         let mut index = 3;
         while let Some(word) = context.args.get(index) {
-            let is = |name: &str| is(word, name.as_bytes());
+            let is_option = |name: &str| eq_until_nul(word, name.as_bytes());
             let value = context.args.get(index + 1);
             match value {
-                Some(value) if is("redirect") => {
+                Some(value) if is_option("redirect") => {
                     if options.redirect.is_some() {
                         return Err(CommandError::text(
                             "ERR A client can only redirect to a single other client",
@@ -34,14 +34,14 @@ impl<'a> Options<'a> {
                     options.redirect = Some(other_client(context, value)?);
                     index += 1;
                 }
-                Some(value) if is("prefix") => {
+                Some(value) if is_option("prefix") => {
                     options.prefixes.push(value);
                     index += 1;
                 }
-                _ if is("bcast") => options.broadcast = true,
-                _ if is("optin") => options.optin = true,
-                _ if is("optout") => options.optout = true,
-                _ if is("noloop") => options.noloop = true,
+                _ if is_option("bcast") => options.broadcast = true,
+                _ if is_option("optin") => options.optin = true,
+                _ if is_option("optout") => options.optout = true,
+                _ if is_option("noloop") => options.noloop = true,
                 _ => return Err(CommandError::Syntax),
             }
             index += 1;
@@ -116,10 +116,10 @@ fn other_client(context: &Context<'_>, value: &[u8]) -> Result<u64, CommandError
 
 /// CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
 pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = Options::parse(context)?;
+    let options = TrackingOptions::parse(context)?;
     let client = context.session.client.clone();
     match context.arg(2) {
-        word if is(word, b"on") => {
+        word if eq_until_nul(word, b"on") => {
             let before = client.tracking.lock().clone();
             let mode = options.check(before.as_ref())?;
             let mut prefixes: BTreeSet<Vec<u8>> =
@@ -133,7 +133,7 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
             let tracking = Tracking { mode, noloop, redirect, prefixes, caching };
             context.engine.start_tracking(context.session, tracking);
         }
-        word if is(word, b"off") => {
+        word if eq_until_nul(word, b"off") => {
             context.engine.stop_tracking(context.session);
         }
         _ => return Err(CommandError::Syntax),
@@ -153,17 +153,17 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
         ));
     };
     match context.arg(2) {
-        word if is(word, b"yes") && tracking.mode != TrackingMode::OptIn => {
+        word if eq_until_nul(word, b"yes") && tracking.mode != TrackingMode::OptIn => {
             return Err(CommandError::text(
                 "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
             ));
         }
-        word if is(word, b"no") && tracking.mode != TrackingMode::OptOut => {
+        word if eq_until_nul(word, b"no") && tracking.mode != TrackingMode::OptOut => {
             return Err(CommandError::text(
                 "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
             ));
         }
-        word if is(word, b"yes") || is(word, b"no") => {
+        word if eq_until_nul(word, b"yes") || eq_until_nul(word, b"no") => {
             tracking.caching = true;
         }
         _ => return Err(CommandError::Syntax),
@@ -224,7 +224,7 @@ mod tests {
 
     /// As in Valkey, tracking records the keys that the script's commands read, not the keys that the script declares.
     #[test]
-    fn a_read_only_script_tracks_what_it_reads() {
+    fn read_only_script_tracks_keys_it_reads() {
         let mut client = Client::new();
         client.wire("hello 3");
         client.wire("client tracking on");

@@ -18,14 +18,14 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 #[derive(Default)]
-struct Options {
+struct RestoreOptions {
     replace: bool,
     absolute: bool,
     idle: Option<i64>,
     frequency: Option<i64>,
 }
 
-impl Options {
+impl RestoreOptions {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         let mut options = Self::default();
         let mut index = 4;
@@ -60,7 +60,7 @@ impl Options {
 
 /// RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = Options::parse(context)?;
+    let options = RestoreOptions::parse(context)?;
     let (key, payload) = (context.key(1)?, context.arg(3));
     let found = context.find(&key);
     if found.is_some() && !options.replace {
@@ -81,7 +81,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let payload_or_sealed = sealed.as_deref().unwrap_or(payload);
     let value = persistence::restore(payload_or_sealed, longest, limits, checks, &mut buffer)
-        .map_err(|error| refused(context, error))?;
+        .map_err(|error| restore_error(context, error))?;
     let expiry = match (ttl, options.absolute) {
         (0, _) => None,
         (at, true) => Some(Millis(at)),
@@ -117,7 +117,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Logs why the payload is invalid; the client gets only a general error.
-fn refused(context: &Context<'_>, error: RestoreError) -> CommandError {
+fn restore_error(context: &Context<'_>, error: RestoreError) -> CommandError {
     if let RestoreError::BadData(reason) = error {
         let warning = 3;
         (context.engine.script_hooks.log)(warning, &format!("A payload of RESTORE was refused: {reason}"));
@@ -126,7 +126,7 @@ fn refused(context: &Context<'_>, error: RestoreError) -> CommandError {
 }
 
 /// Replicates RESTORE with an absolute expiry, since a relative one would shift by the replication delay.
-fn log(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &Options) {
+fn log(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &RestoreOptions) {
     let Some(at) = expiry.filter(|_| !options.absolute) else { return };
     let (name, key) = (context.arg(0), context.arg(1));
     let mut digits = itoa::Buffer::new();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dumped_is_restored() {
+    fn dumped_value_can_be_restored() {
         let mut client = Client::logged();
         client.table(&[("set k hello", "+OK"), ("dump nosuch", "$-1")]);
         let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_subscribers_hear_of() {
+    fn commands_send_keyspace_events() {
         let mut client = Client::new();
         client.table(&[("set k v", "+OK")]);
         let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };

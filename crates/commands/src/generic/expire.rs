@@ -2,10 +2,15 @@
 
 use engine::{CommandError, Context};
 
-use crate::time_arg::{Base, Unit, When, absolute};
+use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit, absolute};
 
-fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str) -> Result<(), CommandError> {
-    let when = When::parse(context, 3..context.args.len())?;
+fn change(
+    context: &mut Context<'_>,
+    unit: TimeUnit,
+    base: TimeBase,
+    name: &'static str,
+) -> Result<(), CommandError> {
+    let when = ExpireCondition::parse(context, 3..context.args.len())?;
     let number = context.integer(2)?;
     let at = absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
     let key = context.key(1)?;
@@ -21,19 +26,19 @@ fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str)
 }
 
 pub(super) fn expire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Seconds, Base::Now, "expire")
+    change(context, TimeUnit::Seconds, TimeBase::Now, "expire")
 }
 
 pub(super) fn pexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Millis, Base::Now, "pexpire")
+    change(context, TimeUnit::Millis, TimeBase::Now, "pexpire")
 }
 
 pub(super) fn expireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Seconds, Base::Epoch, "expireat")
+    change(context, TimeUnit::Seconds, TimeBase::Epoch, "expireat")
 }
 
 pub(super) fn pexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Millis, Base::Epoch, "pexpireat")
+    change(context, TimeUnit::Millis, TimeBase::Epoch, "pexpireat")
 }
 
 pub(super) fn persist(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -51,7 +56,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn times_and_conditions() {
+    fn expire_times_and_conditions() {
         let both = "-ERR NX and XX, GT or LT options at the same time are not compatible";
         Client::new().table(&[
             ("set k v", "+OK"),
@@ -86,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_gets_absolute_times_and_deletions() {
+    fn expiries_are_replicated_as_absolute_times_or_deletions() {
         let mut client = Client::logged();
         client.table(&[
             ("set k v", "+OK"),
@@ -110,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_hides_what_its_master_has_not_deleted_yet() {
+    fn replica_hides_expired_keys() {
         let mut client = Client::logged();
         client.table(&[("set k v px 10", "+OK")]);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);

@@ -8,7 +8,7 @@ use crate::connection::database;
 
 /// Whether the client waits until the memory is freed: ASYNC or SYNC of FLUSHALL, FLUSHDB and CLUSTER FLUSHSLOT, else
 /// `lazyfree-lazy-user-flush`. Other clients never wait, since the slots are unlocked before the memory is freed.
-pub(crate) fn waits(word: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
+pub(crate) fn waits_for_lazy_free(word: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
     match word {
         None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
         Some(word) if word.eq_ignore_ascii_case(b"async") => Ok(false),
@@ -33,7 +33,7 @@ fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandErro
     if context.args.len() > 2 {
         return Err(CommandError::Syntax);
     }
-    let wait = waits(context.args.get(1), &context.engine.settings)?;
+    let wait = waits_for_lazy_free(context.args.get(1), &context.engine.settings)?;
     let removed = context.clear(only, wait);
     context.engine.settings.clears.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.all_changed(&context.engine.clients);
@@ -71,7 +71,7 @@ mod tests {
 
     /// The length of the lazy-free queue shows whether the memory is freed in the background.
     #[test]
-    fn without_a_word_the_setting_says_who_gives_the_memory_back() {
+    fn flush_without_option_follows_lazyfree_setting() {
         let mut client = Client::new();
         for (flush, lazy, elsewhere) in [
             ("flushall", true, true),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_are_emptied_and_exchanged() {
+    fn flush_and_swapdb() {
         let mut client = Client::logged();
         client.table(&[
             ("mset a 1 b 2", "+OK"),

@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn keys_are_counted_named_and_deleted() {
+    fn exists_type_and_del() {
         let mut client = Client::logged();
         client.table(&[
             ("mset a 1 b 2", "+OK"),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_subscribers_hear_of() {
+    fn commands_send_keyspace_events() {
         Client::new().events(&[
             ("mset a 1 b 2", "set a, set b"),
             ("del a nosuch a b", "del a, del b"),

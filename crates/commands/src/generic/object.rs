@@ -9,7 +9,7 @@ use crate::help::reply_help;
 const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
 
 /// The count for OBJECT REFCOUNT. Values have one owner here; the result mimics Redis's shared integers.
-pub(crate) fn references(value: &Value<'_>) -> i64 {
+pub(crate) fn reference_count(value: &Value<'_>) -> i64 {
     let shared = |number| SHARED_INTEGERS.contains(&number);
     match value {
         Value::String(string) if string.integer().is_some_and(shared) => i64::from(i32::MAX),
@@ -33,7 +33,7 @@ pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.peek(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
-        Some(place) => reply.integer(references(&table.value(place))),
+        Some(place) => reply.integer(reference_count(&table.value(place))),
         None => reply.null(),
     }
     Ok(())
@@ -104,7 +104,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn encodings_have_the_names_that_users_know() {
+    fn object_encoding_uses_redis_names() {
         let long = "x".repeat(45);
         let mut client = Client::new();
         client.table(&[
@@ -130,7 +130,7 @@ mod tests {
     /// Regression test: after a change of the policy, the two usage bytes were interpreted as the other kind. FREQ was
     /// 0 or 111 by the time of day, and a key used a moment ago appeared idle for hours and was evicted first.
     #[test]
-    fn usage_begins_anew_when_the_policy_changes_its_kind() {
+    fn policy_change_resets_usage_data() {
         use config::EvictionPolicy::{AllKeysLfu, AllKeysLru, AllKeysRandom};
         let mut client = Client::new();
         for hour in 0..24 {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_leave_the_time_of_the_last_change_alone() {
+    fn reads_do_not_update_last_modification_time() {
         let mut client = Client::new();
         client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
         Usage::lru(client.now).set_for_new_keys();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_remember_when_or_how_often_they_were_used() {
+    fn object_idletime_and_freq_track_usage() {
         let mut client = Client::new();
         Usage::lru(client.now).set_for_new_keys();
         client.table(&[("set a 1", "+OK"), ("object idletime a", ":0"), ("object idletime nosuch", "$-1")]);

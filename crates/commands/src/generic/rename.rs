@@ -29,7 +29,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
         return Ok(false);
     }
     let db = context.session.db;
-    carry(context, &from, db, &to);
+    move_value(context, &from, db, &to);
     context.announce_new(db, &to);
     context.notify(Class::GENERIC, "rename_from", &from);
     context.notify(Class::GENERIC, "rename_to", &to);
@@ -38,7 +38,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
 
 /// Moves a value with its expiry to key `to` of database `db`, replacing any value there. Takes constant time, whatever
 /// the size of the value.
-fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
+fn move_value(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     if let Some(there) = context.find_in(db, to) {
         let dropped = context.slots.slot_mut(to.slot()).table(db).remove(there, to);
         context.discard(dropped);
@@ -54,7 +54,7 @@ fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
 }
 
 /// Copies a value with its expiry to a key of database `db`.
-fn transfer(
+fn copy_value(
     context: &mut Context<'_>,
     from: &Key<'_>,
     place: EntryRef,
@@ -78,7 +78,7 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let moved = match context.find(&key) {
         Some(_) if context.find_in(to, &key).is_none() => {
-            carry(context, &key, to, &key);
+            move_value(context, &key, to, &key);
             context.notify(Class::GENERIC, "move_from", &key);
             context.notify_in(to, Class::GENERIC, "move_to", &key);
             true
@@ -154,7 +154,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
             // Look the target up again: reading the source may have deleted it as expired and moved entries of the
             // table.
             let there = there.and_then(|_| context.find_in(db, &to));
-            transfer(context, &from, place, db, &to, there);
+            copy_value(context, &from, place, db, &to, there);
             context.announce_new(db, &to);
             context.notify_in(db, Class::GENERIC, "copy_to", &to);
             true
@@ -170,7 +170,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn keys_get_other_names() {
+    fn rename_changes_key() {
         let mut client = Client::logged();
         client.table(&[
             ("set a 1 px 1000", "+OK"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_key_of_the_other_name_is_no_obstacle() {
+    fn renamenx_ignores_expired_target() {
         let mut client = Client::new();
         client.table(&[("set {k}a 1", "+OK"), ("set {k}b 2 px 1", "+OK")]);
         client.now.0 += 1;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_copied() {
+    fn copy_duplicates_values() {
         let same = "-ERR source and destination objects are the same";
         Client::new().table(&[
             ("set a 1 px 1000", "+OK"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_move_to_other_databases() {
+    fn move_transfers_keys_between_databases() {
         Client::new().table(&[
             ("set a 1 px 1000", "+OK"),
             ("move a 0", "-ERR source and destination objects are the same"),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_of_any_size_keep_everything() {
+    fn renamed_and_copied_hashes_keep_all_fields() {
         for fields in [1, 40, 3000] {
             let mut client = Client::new();
             for field in 0..fields {
@@ -263,7 +263,7 @@ mod tests {
 
     /// Regression test: the `new` event was sent only if the target key did not exist before.
     #[test]
-    fn key_that_replaces_another_is_new() {
+    fn replacing_a_key_sends_new_event() {
         let mut client = Client::new();
         client.engine.settings.set_notified(engine::Class::NEW);
         client.events(&[
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_takes_writes_has_one_value_under_a_name() {
+    fn writable_replica_replaces_expired_target() {
         let mut client = Client::new();
         client.table(&[("set a 1 px 10", "+OK"), ("set b 2", "+OK")]);
         client.now.0 += 10;

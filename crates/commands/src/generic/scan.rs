@@ -3,7 +3,7 @@
 use engine::{CommandError, Context};
 use keyspace::{ScanItem, Table};
 
-use crate::scanning::{Found, Options, Words, parse_cursor, reply_page};
+use crate::scanning::{AcceptedOptions, BulkCollector, ScanOptions, parse_cursor, reply_page};
 
 /// Attempts of RANDOMKEY to find a key that has not expired before it gives up.
 const RANDOM_TRIES: usize = 100;
@@ -20,7 +20,7 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (pattern, now) = (context.arg(1), context.expired_until());
     let all = pattern == b"*";
-    let mut found = Found::default();
+    let mut found = BulkCollector::default();
     context.visit_names(&mut |key, expiry| {
         let alive = expiry.is_none_or(|at| at > now);
         if alive && (all || glob::matches(pattern, key)) {
@@ -65,9 +65,9 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
-    let options = Options::parse(context, 2, Words::TYPE)?;
+    let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE)?;
     let (db, now) = (context.session.db, context.expired_until());
-    let mut found = Found::default();
+    let mut found = BulkCollector::default();
     let mut left = options.count;
     let mut position = cursor & !SLOT_BITS;
     let first = (cursor & SLOT_BITS) as usize;
@@ -88,7 +88,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut visit = |item: ScanItem<'_>| {
             visited += 1;
             match item.expiry {
-                _ if !options.wants(&item) => {}
+                _ if !options.matches_item(&item) => {}
                 Some(at) if at <= now => past.push(item.key.to_vec()),
                 Some(_) | None => found.push(item.key),
             }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments() {
+    fn invalid_arguments_are_refused() {
         Client::new().table(&[
             ("scan 0", "*2|$1|0|*0"),
             ("scan -1", "-ERR invalid cursor"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_types_and_databases_choose() {
+    fn scan_filters_by_pattern_type_and_database() {
         let mut client = Client::new();
         client.table(&[
             ("mset one 1 two 2 three 3", "+OK"),
@@ -192,13 +192,13 @@ mod tests {
 
     /// As in Valkey, SCAN deletes an expired key that it would otherwise return, and KEYS does not.
     #[test]
-    fn what_is_past_its_time_goes_when_a_walk_comes_to_it() {
+    fn scan_deletes_expired_keys() {
         let gone = |line: &str, before: &dyn Fn(&mut Client)| {
             let mut client = Client::logged();
             client.table(&[("set a 1 px 1", "+OK")]);
             client.now.0 += 1;
             before(&mut client);
-            let events = client.heard_of(|client| drop(client.wire(line)));
+            let events = client.events_during(|client| drop(client.wire(line)));
             client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
             let gone = client.wire("dbsize").starts_with(":0");
             assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), u64::from(gone), "{line}");
@@ -235,7 +235,7 @@ mod tests {
         /// Keys that exist from the first call to the last are returned, however other keys come and go, spread over
         /// several slots or all in one.
         #[test]
-        fn a_scan_misses_nothing_that_stays(
+        fn scan_returns_all_persistent_keys(
             stay in 1usize..200,
             others in 0usize..200,
             count in 1usize..50,

@@ -6,14 +6,14 @@ use engine::{CommandError, Context};
 /// Reply for a key that does not exist.
 const MISSING: i64 = -2;
 /// Reply for a key without an expiry.
-const STAYS: i64 = -1;
+const NO_EXPIRY: i64 = -1;
 
 fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let shown = match context.glance(&key) {
         None => MISSING,
         Some(place) => match context.view(&key).expiry(place) {
-            None => STAYS,
+            None => NO_EXPIRY,
             Some(at) => show(at, context.now),
         },
     };
@@ -26,12 +26,12 @@ fn left(at: Millis, now: Millis) -> i64 {
 }
 
 /// Rounds to the nearest second, as Redis does.
-fn rounded(millis: i64) -> i64 {
+fn to_rounded_seconds(millis: i64) -> i64 {
     (millis / 1000) + i64::from(millis % 1000 >= 500)
 }
 
 pub(super) fn ttl(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, |at, now| rounded(left(at, now)))
+    reply(context, |at, now| to_rounded_seconds(left(at, now)))
 }
 
 pub(super) fn pttl(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -39,7 +39,7 @@ pub(super) fn pttl(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn expiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, |at, _| rounded(at.0))
+    reply(context, |at, _| to_rounded_seconds(at.0))
 }
 
 pub(super) fn pexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -51,7 +51,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn a_time_that_48_bits_do_not_hold_is_told_as_it_was_given() {
+    fn expiry_beyond_48_bits_is_reported_exactly() {
         let mut client = Client::new();
         let far = i64::MAX;
         client.table(&[
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_both_units() {
+    fn ttl_is_reported_in_seconds_and_milliseconds() {
         Client::new().table(&[
             ("mset k v stays v", "+OK"),
             ("pexpire k 1499", ":1"),

@@ -4,20 +4,20 @@ use engine::{CommandError, Context};
 use smallvec::SmallVec;
 
 use super::query::point;
-use crate::sorted_set::add::{Options, add_scored};
+use crate::sorted_set::add::{ZaddOptions, add_scored};
 
 /// GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]
 pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (mut options, mut first) = (Options::empty(), 2);
-    let allowed = Options::NX | Options::XX | Options::CH;
+    let (mut options, mut first) = (ZaddOptions::empty(), 2);
+    let allowed = ZaddOptions::NX | ZaddOptions::XX | ZaddOptions::CH;
     while let Some(option) =
-        context.args.get(first).and_then(Options::of_word).filter(|option| allowed.contains(*option))
+        context.args.get(first).and_then(ZaddOptions::of_word).filter(|option| allowed.contains(*option))
     {
         options |= option;
         first += 1;
     }
     let words = context.args.len() - first;
-    if !words.is_multiple_of(3) || options.contains(Options::NX | Options::XX) {
+    if !words.is_multiple_of(3) || options.contains(ZaddOptions::NX | ZaddOptions::XX) {
         return Err(CommandError::Syntax);
     }
     let mut members = SmallVec::<[(usize, f64); 8]>::new();

@@ -5,11 +5,11 @@ use super::cell::{Cell, Point, STEPS};
 /// Mean radius in meters, the value that Redis uses.
 const EARTH_RADIUS: f64 = 6_372_797.560_856;
 /// Half of the Mercator map's width at the equator, in meters.
-const HALF_MAP: f64 = 20_037_726.37;
+const HALF_MAP_WIDTH: f64 = 20_037_726.37;
 const RADIANS: f64 = std::f64::consts::PI / 180.0;
 
 /// Tolerance factor: a distance beyond it is longer whatever the rounding errors.
-const NOT_JUST_ROUNDED: f64 = 1.000_001;
+const ROUNDING_TOLERANCE: f64 = 1.000_001;
 
 fn radians(degrees: f64) -> f64 {
     degrees * RADIANS
@@ -128,7 +128,7 @@ impl<'s> Area<'s> {
             Shape::Polygon(ref polygon) => polygon.contains(point).then(|| distance(self.center, point)),
             Shape::Circle { radius } => {
                 // Cheap lower bound first: no path between two latitudes is shorter than the meridian.
-                if latitude_distance(self.center.latitude, point.latitude) > radius * NOT_JUST_ROUNDED {
+                if latitude_distance(self.center.latitude, point.latitude) > radius * ROUNDING_TOLERANCE {
                     return None;
                 }
                 let distance = distance_from(self.center, self.cosine, point);
@@ -138,8 +138,8 @@ impl<'s> Area<'s> {
                 if latitude_distance(point.latitude, self.center.latitude) > height / 2.0 {
                     return None;
                 }
-                let beside = Point { longitude: self.center.longitude, ..point };
-                if distance(point, beside) > width / 2.0 {
+                let neighbour = Point { longitude: self.center.longitude, ..point };
+                if distance(point, neighbour) > width / 2.0 {
                     return None;
                 }
                 Some(distance_from(self.center, self.cosine, point))
@@ -165,7 +165,7 @@ impl<'s> Area<'s> {
     }
 
     /// The point around which cells are searched.
-    fn middle(&self) -> Point {
+    fn search_center(&self) -> Point {
         let Shape::Polygon(polygon) = self.shape else { return self.center };
         let (low, high) = polygon.corners();
         Point {
@@ -175,7 +175,7 @@ impl<'s> Area<'s> {
     }
 
     /// Distance in meters from that point to the farthest point of the area.
-    fn reach(&self) -> f64 {
+    fn max_distance(&self) -> f64 {
         match *self.shape {
             Shape::Circle { radius } => radius,
             Shape::Box { width, height } => (width / 2.0).hypot(height / 2.0),
@@ -190,32 +190,32 @@ impl<'s> Area<'s> {
 
     /// The number of grid steps at which a cell is about as large as the area.
     fn steps(&self) -> u32 {
-        let mut reach = self.reach();
+        let mut reach = self.max_distance();
         if reach == 0.0 {
             return STEPS;
         }
         let mut steps = 1i32;
-        while reach < HALF_MAP {
+        while reach < HALF_MAP_WIDTH {
             reach *= 2.0;
             steps += 1;
         }
         // Use larger cells near the poles, where cells are narrow, so that a cell and its neighbours cover the area.
-        let latitude = self.middle().latitude.abs();
+        let latitude = self.search_center().latitude.abs();
         steps -= 2 + i32::from(latitude > 66.0) + i32::from(latitude > 80.0);
         steps.clamp(1, STEPS as i32) as u32
     }
 
     /// The cells that cover the area, in search order: the center cell, north, south, east, west, then the corners.
-    pub(super) fn cells(&self) -> Vec<Cell> {
+    pub(super) fn covering_cells(&self) -> Vec<Cell> {
         const BESIDE: [(i32, i32); 9] =
             [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let (low, high) = self.corners();
-        let (middle, steps) = (self.middle(), self.steps());
+        let (middle, steps) = (self.search_center(), self.steps());
         let mut cell = Cell::at(middle, steps);
-        let is_short = cell.beside(0, 1).latitudes().1 < high.latitude
-            || cell.beside(0, -1).latitudes().0 > low.latitude
-            || cell.beside(1, 0).longitudes().1 < high.longitude
-            || cell.beside(-1, 0).longitudes().0 > low.longitude;
+        let is_short = cell.neighbour(0, 1).latitudes().1 < high.latitude
+            || cell.neighbour(0, -1).latitudes().0 > low.latitude
+            || cell.neighbour(1, 0).longitudes().1 < high.longitude
+            || cell.neighbour(-1, 0).longitudes().0 > low.longitude;
         let mut final_steps = steps;
         if steps > 1 && is_short {
             final_steps -= 1;
@@ -230,8 +230,8 @@ impl<'s> Area<'s> {
                     || x > 0 && east > high.longitude)
         };
         let mut cells: Vec<Cell> = Vec::new();
-        for (x, y) in BESIDE.into_iter().filter(|beside| needed(*beside)) {
-            let next = cell.beside(x, y);
+        for (x, y) in BESIDE.into_iter().filter(|neighbour| needed(*neighbour)) {
+            let next = cell.neighbour(x, y);
             // On a large area, neighbours wrap around to the same cells.
             if cells.len() < 2 || cells.last() != Some(&next) {
                 cells.push(next);
@@ -246,14 +246,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_those_of_redis() {
+    fn distances_match_redis() {
         let palermo = Point::of_score(Point { longitude: 13.361389, latitude: 38.115556 }.score());
         let catania = Point::of_score(Point { longitude: 15.087269, latitude: 37.502669 }.score());
         assert_eq!(format!("{:.4}", distance(palermo, catania)), "166274.1516");
     }
 
     #[test]
-    fn what_lies_within_lies_in_a_cell_that_covers() {
+    fn points_in_area_are_in_covering_cells() {
         let mut random = 7u64;
         let mut next = |range: f64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -285,7 +285,8 @@ mod tests {
             }
             within += 1;
             let score = point.score();
-            let covered = area.cells().iter().any(|cell| (cell.scores().0..cell.scores().1).contains(&score));
+            let covered =
+                area.covering_cells().iter().any(|cell| (cell.scores().0..cell.scores().1).contains(&score));
             assert!(covered, "{area:?} {point:?}");
         }
         assert!(within > 1000, "{within}");

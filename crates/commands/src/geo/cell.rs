@@ -85,7 +85,7 @@ fn part(degree: f64, range: Degrees, steps: u32) -> u32 {
 }
 
 /// The range of degrees of a part.
-fn range_of(part: u32, range: Degrees, steps: u32) -> Degrees {
+fn part_range(part: u32, range: Degrees, steps: u32) -> Degrees {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
     (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)
 }
@@ -135,18 +135,18 @@ impl Cell {
 
     /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point on the very edge has a
     /// cell of its own without neighbours.
-    pub(super) fn beside(self, east: i32, north: i32) -> Self {
+    pub(super) fn neighbour(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
         let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };
         Self { x: moved(self.x, east), y: moved(self.y, north), ..self }
     }
 
     pub(super) fn longitudes(self) -> Degrees {
-        range_of(self.x, LONGITUDES, self.steps)
+        part_range(self.x, LONGITUDES, self.steps)
     }
 
     pub(super) fn latitudes(self) -> Degrees {
-        range_of(self.y, LATITUDES, self.steps)
+        part_range(self.y, LATITUDES, self.steps)
     }
 
     /// The score range of the cell, including the first and excluding the second.
@@ -162,7 +162,7 @@ mod tests {
 
     /// Any sorted set works as a geo index, so scores that no point produces map to the same points as in Redis.
     #[test]
-    fn any_score_is_a_place() {
+    fn any_score_decodes_to_a_point() {
         for (score, hash) in [
             (1e300, b"00bh0hbj200"),
             (-5.0, b"bp05b5048p0"),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_spread_and_gathered() {
+    fn spread_and_gather_are_inverse() {
         let mut number = 1u32;
         for _ in 0..1000 {
             number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_the_score_that_redis_gives_it() {
+    fn scores_match_redis() {
         let palermo = Point { longitude: 13.361389, latitude: 38.115556 };
         assert_eq!(palermo.score(), 3_479_099_956_230_698.0);
         let read = Point::of_score(palermo.score());
@@ -196,9 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_come_round() {
+    fn neighbouring_cells_wrap_around() {
         let cell = Cell { x: 0, y: 3, steps: 2 };
-        assert_eq!(cell.beside(-1, 1), Cell { x: 3, y: 0, steps: 2 });
-        assert_eq!(cell.beside(1, -1), Cell { x: 1, y: 2, steps: 2 });
+        assert_eq!(cell.neighbour(-1, 1), Cell { x: 3, y: 0, steps: 2 });
+        assert_eq!(cell.neighbour(1, -1), Cell { x: 1, y: 2, steps: 2 });
     }
 }

@@ -52,7 +52,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn places_are_added_and_looked_at() {
+    fn geo_positions_are_added_and_read() {
         let mut client = Client::logged();
         client.table(&[
             ("geoadd s 13.361389 38.115556 Palermo 15.087269 37.502669 Catania", ":2"),

@@ -53,7 +53,7 @@ pub(super) fn reply_point(reply: &mut Writer<'_>, point: Point) {
 
 /// The command whose arguments are parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum SearchCommand {
     /// GEORADIUS: longitude, latitude, radius and unit first.
     Point,
     /// GEORADIUSBYMEMBER: a member, radius and unit first.
@@ -64,7 +64,7 @@ pub(super) enum Form {
     Store,
 }
 
-impl Form {
+impl SearchCommand {
     /// Index of the first option.
     fn options(self) -> usize {
         match self {
@@ -78,7 +78,7 @@ impl Form {
 
 /// Whether STORE and STOREDIST are accepted and name a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Storing {
+pub(super) enum StoreOption {
     Allowed,
     Unknown,
 }
@@ -105,10 +105,15 @@ enum SearchOption {
 
 /// Returns the option at `index` and the index of the next one. Shared by the handler and [`keys_of_radius`], so that
 /// both agree.
-fn option_at(args: Args<'_>, form: Form, storing: Storing, index: usize) -> (SearchOption, usize) {
+fn option_at(
+    args: Args<'_>,
+    form: SearchCommand,
+    storing: StoreOption,
+    index: usize,
+) -> (SearchOption, usize) {
     let is = |name: &str| args.get(index).unwrap_or_default().eq_ignore_ascii_case(name.as_bytes());
     let (next, has_more) = (index + 1, index + 1 < args.len());
-    let stores = || storing == Storing::Allowed && has_more;
+    let stores = || storing == StoreOption::Allowed && has_more;
     match () {
         () if is("withdist") => (SearchOption::Distances, next),
         () if is("withhash") => (SearchOption::Scores, next),
@@ -119,16 +124,16 @@ fn option_at(args: Args<'_>, form: Form, storing: Storing, index: usize) -> (Sea
         () if is("count") && has_more => (SearchOption::Count(next), next + 1),
         () if is("store") && stores() => (SearchOption::Store { place: next, distances: false }, next + 1),
         () if is("storedist") && stores() => (SearchOption::Store { place: next, distances: true }, next + 1),
-        () if is("storedist") && form == Form::Store => (SearchOption::StoresDistances, next),
+        () if is("storedist") && form == SearchCommand::Store => (SearchOption::StoresDistances, next),
         () => (SearchOption::Other, next),
     }
 }
 
 /// The keys of GEORADIUS and GEORADIUSBYMEMBER. If STORE and STOREDIST are repeated, the last one wins.
-pub(super) fn keys_of_radius(args: Args<'_>, form: Form) -> RequestKeys {
+pub(super) fn keys_of_radius(args: Args<'_>, form: SearchCommand) -> RequestKeys {
     let (mut stored, mut index) = (None, form.options());
     while index < args.len() {
-        let (option, next) = option_at(args, form, Storing::Allowed, index);
+        let (option, next) = option_at(args, form, StoreOption::Allowed, index);
         if let SearchOption::Store { place, .. } = option {
             stored = Some(place);
         }
@@ -153,7 +158,7 @@ enum Center {
 }
 
 /// The inputs of query parsing.
-pub(super) struct Given<'a> {
+pub(super) struct QueryInput<'a> {
     pub(super) args: Args<'a>,
     /// Parses a floating-point number.
     pub(super) double: &'a dyn Fn(&[u8]) -> Option<f64>,
@@ -161,7 +166,7 @@ pub(super) struct Given<'a> {
     pub(super) source: Option<SortedSetRef<'a>>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> QueryInput<'a> {
     fn arg(&self, index: usize) -> &'a [u8] {
         self.args.get(index).unwrap_or_default()
     }
@@ -190,7 +195,7 @@ impl<'a> Given<'a> {
 
 /// A parsed geo search.
 #[derive(Debug)]
-pub(super) struct Query {
+pub(super) struct GeoQuery {
     center: Option<Center>,
     shape: Option<Shape>,
     /// The unit of distances in the reply, in meters.
@@ -209,8 +214,12 @@ pub(super) struct Query {
     pub(super) stores_distances: bool,
 }
 
-impl Query {
-    pub(super) fn parse(given: &Given<'_>, form: Form, storing: Storing) -> Result<Self, CommandError> {
+impl GeoQuery {
+    pub(super) fn parse(
+        given: &QueryInput<'_>,
+        form: SearchCommand,
+        storing: StoreOption,
+    ) -> Result<Self, CommandError> {
         let mut query = Self {
             center: None,
             shape: None,
@@ -221,13 +230,13 @@ impl Query {
             sort: Sort::None,
             count: 0,
             any: false,
-            store: (form == Form::Store).then_some(1),
+            store: (form == SearchCommand::Store).then_some(1),
             stores_distances: false,
         };
-        query.read_fixed(given, form)?;
+        query.parse_positional(given, form)?;
         let mut index = form.options();
         while index < given.args.len() {
-            index = match query.read_word(given, form, storing, index)? {
+            index = match query.parse_option(given, form, storing, index)? {
                 Some(next) => next,
                 None => return Err(CommandError::Syntax),
             };
@@ -237,29 +246,29 @@ impl Query {
     }
 
     /// Parses the positional arguments before the options.
-    fn read_fixed(&mut self, given: &Given<'_>, form: Form) -> Result<(), CommandError> {
+    fn parse_positional(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
         match form {
-            Form::Point => {
+            SearchCommand::Point => {
                 self.center = Some(Center::Point(given.point(2)?));
-                self.read_circle(given, 4)
+                self.parse_circle(given, 4)
             }
-            Form::Member => {
+            SearchCommand::Member => {
                 if given.source.is_some() {
                     self.center = Some(given.member(2)?);
-                    self.read_circle(given, 3)?;
+                    self.parse_circle(given, 3)?;
                 }
                 Ok(())
             }
-            Form::Search | Form::Store => Ok(()),
+            SearchCommand::Search | SearchCommand::Store => Ok(()),
         }
     }
 
     /// Parses one option with its arguments. Returns the index of the next option, or `None` if the word is unknown.
-    fn read_word(
+    fn parse_option(
         &mut self,
-        given: &Given<'_>,
-        form: Form,
-        storing: Storing,
+        given: &QueryInput<'_>,
+        form: SearchCommand,
+        storing: StoreOption,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
         let (option, next) = option_at(given.args, form, storing, index);
@@ -277,16 +286,16 @@ impl Query {
                 (self.store, self.stores_distances) = (Some(place), distances);
             }
             SearchOption::StoresDistances => self.stores_distances = true,
-            SearchOption::Other if matches!(form, Form::Search | Form::Store) => {
-                return self.read_area(given, index);
+            SearchOption::Other if matches!(form, SearchCommand::Search | SearchCommand::Store) => {
+                return self.parse_area(given, index);
             }
             SearchOption::Other => return Ok(None),
         }
         Ok(Some(next))
     }
 
-    /// Parses FROMMEMBER, FROMLONLAT, BYRADIUS, BYBOX or BYPOLYGON of GEOSEARCH, as [`Query::read_word`] does.
-    fn read_area(&mut self, given: &Given<'_>, index: usize) -> Result<Option<usize>, CommandError> {
+    /// Parses FROMMEMBER, FROMLONLAT, BYRADIUS, BYBOX or BYPOLYGON of GEOSEARCH, as [`GeoQuery::parse_option`] does.
+    fn parse_area(&mut self, given: &QueryInput<'_>, index: usize) -> Result<Option<usize>, CommandError> {
         let is = |name: &str| given.arg(index).eq_ignore_ascii_case(name.as_bytes());
         let left = given.args.len() - index - 1;
         if matches!(self.shape, Some(Shape::Polygon(_))) && !is("bypolygon") {
@@ -294,8 +303,8 @@ impl Query {
             return Ok(None);
         }
         let taken = match () {
-            () if is("bypolygon") && left >= 2 && self.may_be_polygon() => {
-                self.read_polygon(given, index + 1)?
+            () if is("bypolygon") && left >= 2 && self.allows_polygon() => {
+                self.parse_polygon(given, index + 1)?
             }
             () if is("frommember") && left >= 1 && !matches!(self.center, Some(Center::Point(_))) => {
                 self.center = Some(given.member(index + 1)?);
@@ -306,11 +315,11 @@ impl Query {
                 2
             }
             () if is("byradius") && left >= 2 && !matches!(self.shape, Some(Shape::Box { .. })) => {
-                self.read_circle(given, index + 1)?;
+                self.parse_circle(given, index + 1)?;
                 2
             }
             () if is("bybox") && left >= 3 && !matches!(self.shape, Some(Shape::Circle { .. })) => {
-                self.read_box(given, index + 1)?;
+                self.parse_box(given, index + 1)?;
                 3
             }
             () => return Ok(None),
@@ -319,12 +328,12 @@ impl Query {
     }
 
     /// Whether no option was given that conflicts with BYPOLYGON.
-    fn may_be_polygon(&self) -> bool {
+    fn allows_polygon(&self) -> bool {
         self.center.is_none() && matches!(self.shape, None | Some(Shape::Polygon(_)))
     }
 
     /// Parses the number of vertices and the vertices. Returns the number of arguments consumed.
-    fn read_polygon(&mut self, given: &Given<'_>, index: usize) -> Result<usize, CommandError> {
+    fn parse_polygon(&mut self, given: &QueryInput<'_>, index: usize) -> Result<usize, CommandError> {
         const TOO_FEW: CommandError =
             CommandError::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
         const NO_NUMBER: CommandError = CommandError::text("ERR invalid number of vertices");
@@ -340,7 +349,7 @@ impl Query {
         Ok(1 + 2 * count)
     }
 
-    fn read_circle(&mut self, given: &Given<'_>, index: usize) -> Result<(), CommandError> {
+    fn parse_circle(&mut self, given: &QueryInput<'_>, index: usize) -> Result<(), CommandError> {
         let radius = given.double(index);
         let radius = radius.ok_or(CommandError::text("ERR need numeric radius"))?;
         if radius < 0.0 {
@@ -351,7 +360,7 @@ impl Query {
         Ok(())
     }
 
-    fn read_box(&mut self, given: &Given<'_>, index: usize) -> Result<(), CommandError> {
+    fn parse_box(&mut self, given: &QueryInput<'_>, index: usize) -> Result<(), CommandError> {
         let length = |index, error| given.double(index).ok_or(CommandError::text(error));
         let width = length(index, "ERR need numeric width")?;
         let height = length(index + 1, "ERR need numeric height")?;
@@ -364,14 +373,15 @@ impl Query {
     }
 
     /// Refuses missing or conflicting options. COUNT without an order returns the nearest matches.
-    fn check(&mut self, given: &Given<'_>, form: Form) -> Result<(), CommandError> {
+    fn check(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
         if self.store.is_some() && (self.distances || self.scores || self.points) {
-            let name = if form == Form::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
+            let name =
+                if form == SearchCommand::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
             return Err(CommandError::Text(
                 format!("ERR {name} is not compatible with WITHDIST, WITHHASH and WITHCOORD options").into(),
             ));
         }
-        if matches!(form, Form::Search | Form::Store) {
+        if matches!(form, SearchCommand::Search | SearchCommand::Store) {
             let called = String::from_utf8_lossy(given.arg(0)).into_owned();
             let missing = match (self.center, &self.shape) {
                 (_, Some(Shape::Polygon(_))) => None,
@@ -397,7 +407,7 @@ impl Query {
     }
 
     /// Whether only Valkey 9.0 and later, and this server, know this kind of search (BYPOLYGON).
-    pub(super) fn is_only_valkeys(&self) -> bool {
+    pub(super) fn is_valkey_only(&self) -> bool {
         matches!(self.shape, Some(Shape::Polygon(_)))
     }
 

@@ -4,11 +4,11 @@ use engine::{CommandError, Context, Estimated};
 use keyspace::{Key, OrderBoundary, ScoredMember, SortedSetRef, Value};
 
 use super::cell::{Cell, Point};
-use super::query::{Form, Given, Query, Sort, Storing, reply_distance, reply_point};
+use super::query::{GeoQuery, QueryInput, SearchCommand, Sort, StoreOption, reply_distance, reply_point};
 use crate::sorted_set::members::SortedSetAccess;
 
 /// A match of a search.
-struct Found {
+struct GeoMatch {
     name: Vec<u8>,
     score: f64,
     point: Point,
@@ -18,39 +18,39 @@ struct Found {
 
 /// GEORADIUS key longitude latitude radius unit [options]
 pub(super) fn georadius(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Point, Storing::Allowed)
+    search(context, SearchCommand::Point, StoreOption::Allowed)
 }
 
 pub(super) fn georadius_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Point, Storing::Unknown)
+    search(context, SearchCommand::Point, StoreOption::Unknown)
 }
 
 /// GEORADIUSBYMEMBER key member radius unit [options]
 pub(super) fn georadiusbymember(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Member, Storing::Allowed)
+    search(context, SearchCommand::Member, StoreOption::Allowed)
 }
 
 pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Member, Storing::Unknown)
+    search(context, SearchCommand::Member, StoreOption::Unknown)
 }
 
 /// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit,
 /// [options]; or key BYPOLYGON vertices longitude latitude ..., [options]
 pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Search, Storing::Unknown)
+    search(context, SearchCommand::Search, StoreOption::Unknown)
 }
 
 /// GEOSEARCHSTORE destination source, then the arguments of GEOSEARCH
 pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Store, Storing::Unknown)
+    search(context, SearchCommand::Store, StoreOption::Unknown)
 }
 
-fn search(context: &mut Context<'_>, form: Form, storing: Storing) -> Result<(), CommandError> {
+fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) -> Result<(), CommandError> {
     let key = context.key(source_of(form))?;
     let place = context.read_sorted_set(&key)?;
     let source = place.map(|place| context.sorted_set(&key, place));
     let double = |text: &[u8]| context.parse_double(text);
-    let query = Query::parse(&Given { args: context.args, double: &double, source }, form, storing)?;
+    let query = GeoQuery::parse(&QueryInput { args: context.args, double: &double, source }, form, storing)?;
     let mut found = source.map_or_else(Vec::new, |places| find(&places, &query));
     match query.sort {
         Sort::None => {}
@@ -71,17 +71,17 @@ fn search(context: &mut Context<'_>, form: Form, storing: Storing) -> Result<(),
 }
 
 /// Index of the source key.
-fn source_of(form: Form) -> usize {
-    if form == Form::Store { 2 } else { 1 }
+fn source_of(form: SearchCommand) -> usize {
+    if form == SearchCommand::Store { 2 } else { 1 }
 }
 
 /// Estimated run time, from the number of members in the cells of the search area.
-pub(super) fn long(request: &Estimated<'_>, form: Form, storing: Storing) -> u64 {
+pub(super) fn estimated_cost(request: &Estimated<'_>, form: SearchCommand, storing: StoreOption) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
-        let given = Given { args: request.args, double: &resp::parse_double, source: Some(set) };
-        let Ok(query) = Query::parse(&given, form, storing) else { return 0 };
-        let cells = query.area().map_or_else(Vec::new, |area| area.cells());
+        let given = QueryInput { args: request.args, double: &resp::parse_double, source: Some(set) };
+        let Ok(query) = GeoQuery::parse(&given, form, storing) else { return 0 };
+        let cells = query.area().map_or_else(Vec::new, |area| area.covering_cells());
         let places = |cell: Cell| {
             let (low, high) = cell.scores();
             let before = |score| set.count_before(OrderBoundary::BeforeScore(score));
@@ -94,11 +94,11 @@ pub(super) fn long(request: &Estimated<'_>, form: Form, storing: Storing) -> u64
 }
 
 /// Finds the members within the area, cell by cell.
-fn find(set: &SortedSetRef<'_>, query: &Query) -> Vec<Found> {
+fn find(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
     let mut found = Vec::new();
     let Some(area) = query.area() else { return found };
     let enough = if query.any { query.count } else { usize::MAX };
-    for cell in area.cells() {
+    for cell in area.covering_cells() {
         if found.len() >= enough {
             break;
         }
@@ -110,7 +110,7 @@ fn find(set: &SortedSetRef<'_>, query: &Query) -> Vec<Found> {
             }
             let point = Point::of_score(score);
             if let Some(distance) = area.distance_within(point) {
-                found.push(Found { name: name.to_vec(), score, point, distance });
+                found.push(GeoMatch { name: name.to_vec(), score, point, distance });
             }
             found.len() < enough
         });
@@ -118,11 +118,11 @@ fn find(set: &SortedSetRef<'_>, query: &Query) -> Vec<Found> {
     found
 }
 
-fn reply(context: &mut Context<'_>, query: &Query, found: &[Found]) {
+fn reply(context: &mut Context<'_>, query: &GeoQuery, found: &[GeoMatch]) {
     let reply = &mut context.reply;
     let parts = [query.distances, query.scores, query.points].into_iter().filter(|wanted| *wanted).count();
     reply.array(found.len());
-    for Found { name, score, point, distance } in found {
+    for GeoMatch { name, score, point, distance } in found {
         if parts > 0 {
             reply.array(1 + parts);
         }
@@ -142,24 +142,30 @@ fn reply(context: &mut Context<'_>, query: &Query, found: &[Found]) {
     }
 }
 
-fn store(context: &mut Context<'_>, query: &Query, form: Form, target: &Key<'_>, found: &[Found]) {
-    let score = |found: &Found| {
+fn store(
+    context: &mut Context<'_>,
+    query: &GeoQuery,
+    form: SearchCommand,
+    target: &Key<'_>,
+    found: &[GeoMatch],
+) {
+    let score = |found: &GeoMatch| {
         if query.stores_distances { found.distance / query.meters } else { found.score }
     };
     let mut members: Vec<_> =
         found.iter().map(|found| ScoredMember { name: &found.name, score: score(found) }).collect();
     members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
-    let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
+    let event = if form == SearchCommand::Store { "geosearchstore" } else { "georadiusstore" };
     let was_there = context.peek(target).is_some();
     context.store_members(target, members.iter().copied(), event);
     context.changed((members.len() as u64).saturating_sub(1));
-    if query.is_only_valkeys() {
-        log_stored(context, target, was_there, &members);
+    if query.is_valkey_only() {
+        replicate_stored(context, target, was_there, &members);
     }
 }
 
 /// Replicates the stored result itself, for replicas that do not support this kind of search.
-fn log_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[ScoredMember<'_>]) {
+fn replicate_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[ScoredMember<'_>]) {
     if was_there {
         context.effect(&[b"DEL", key.bytes()]);
     }
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn places_within_circles_and_boxes() {
+    fn geosearch_by_radius_and_box() {
         let mut client = sicily();
         client.table(&[
             ("geosearch s fromlonlat 15 37 byradius 200 km asc", "*2|$7|Catania|$7|Palermo"),
@@ -208,7 +214,7 @@ mod tests {
 
     /// Regression test: a Redis replica did not know BYPOLYGON and kept the old value of the destination.
     #[test]
-    fn what_is_found_within_a_polygon_is_logged_as_what_it_is() {
+    fn polygon_search_store_is_replicated_by_result() {
         let mut client = sicily();
         client.table(&[
             ("geosearchstore d s bypolygon 3 12 37 15 42 18 37", ":2"),
@@ -220,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn places_within_polygons() {
+    fn geosearch_by_polygon() {
         const TRIANGLE: &str = "bypolygon 3 12 37 15 42 18 37";
         let mut client = sicily();
         let searches = |words: &str| format!("geosearch s {TRIANGLE} {words}");
@@ -260,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_stored() {
+    fn search_results_are_stored() {
         let mut client = sicily();
         client.table(&[
             ("geosearchstore d s fromlonlat 15 37 byradius 200 km", ":2"),
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_refused() {
+    fn invalid_arguments_are_refused() {
         let mut client = sicily();
         client.table(&[
             ("geosearch s fromlonlat 15 37 asc withdist", "-ERR exactly one of BYRADIUS and BYBOX can be specified for geosearch"),

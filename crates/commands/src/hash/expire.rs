@@ -5,8 +5,8 @@ use engine::{Class, CommandError, Context};
 use keyspace::{EntryRef, Key};
 
 use super::fields::HashAccess;
-use super::options::{fields_at, fields_at_once, fields_word, parse_time};
-use crate::time_arg::{Base, Unit, When};
+use super::options::{fields_at, fields_at_once, find_fields_option, parse_time};
+use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit};
 
 /// Reply codes for each field.
 const MISSING: i64 = -2;
@@ -16,15 +16,20 @@ const DONE: i64 = 1;
 const DELETED: i64 = 2;
 
 /// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
-fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str) -> Result<(), CommandError> {
-    let word = fields_word(context.args, 3);
-    let when = When::parse(context, 3..word.unwrap_or(3))?;
+fn change(
+    context: &mut Context<'_>,
+    unit: TimeUnit,
+    base: TimeBase,
+    name: &'static str,
+) -> Result<(), CommandError> {
+    let word = find_fields_option(context.args, 3);
+    let when = ExpireCondition::parse(context, 3..word.unwrap_or(3))?;
     let names = fields_at(context, word, 1)?;
     let at = parse_time(context, 2, unit, base, name)?;
     let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
-    let mut change = Change::new(context, &key, found);
+    let mut change = FieldChanges::new(context, &key, found);
     for name in names.iter() {
         let became = match change.context.field(&key, change.place, name) {
             Some(expiry) if expiry.is_none_or(|expiry| expiry > now) => {
@@ -43,19 +48,19 @@ fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str)
 }
 
 pub(super) fn hexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Seconds, Base::Now, "hexpire")
+    change(context, TimeUnit::Seconds, TimeBase::Now, "hexpire")
 }
 
 pub(super) fn hpexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Millis, Base::Now, "hpexpire")
+    change(context, TimeUnit::Millis, TimeBase::Now, "hpexpire")
 }
 
 pub(super) fn hexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Seconds, Base::Epoch, "hexpireat")
+    change(context, TimeUnit::Seconds, TimeBase::Epoch, "hexpireat")
 }
 
 pub(super) fn hpexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, Unit::Millis, Base::Epoch, "hpexpireat")
+    change(context, TimeUnit::Millis, TimeBase::Epoch, "hpexpireat")
 }
 
 /// HPERSIST key FIELDS numfields field [field ...]
@@ -64,7 +69,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
-    let mut change = Change::new(context, &key, found);
+    let mut change = FieldChanges::new(context, &key, found);
     for name in names.iter() {
         let became = match change.context.field(&key, change.place, name) {
             Some(None) => NO_TIME,
@@ -78,7 +83,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Changes to the expiries and fields of one hash, collected so that they can be replicated together at the end.
-pub(super) struct Change<'c, 'a> {
+pub(super) struct FieldChanges<'c, 'a> {
     pub(super) context: &'c mut Context<'a>,
     pub(super) place: Option<EntryRef>,
     key: Key<'a>,
@@ -90,7 +95,7 @@ pub(super) struct Change<'c, 'a> {
     expired: Vec<&'a [u8]>,
 }
 
-impl<'c, 'a> Change<'c, 'a> {
+impl<'c, 'a> FieldChanges<'c, 'a> {
     pub(super) fn new(context: &'c mut Context<'a>, key: &Key<'a>, found: Option<EntryRef>) -> Self {
         Self {
             context,
@@ -108,7 +113,7 @@ impl<'c, 'a> Change<'c, 'a> {
     /// past deletes the field, except on a replica, where only the master deletes fields.
     pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
         if at <= self.context.now && self.context.deletes_expired() {
-            self.run_out(name);
+            self.delete_expired(name);
             return DELETED;
         }
         self.set(name, Some(at));
@@ -126,17 +131,17 @@ impl<'c, 'a> Change<'c, 'a> {
 
     /// Deletes an existing field.
     pub(super) fn delete(&mut self, name: &'a [u8]) {
-        self.take_out(name);
+        self.remove_field(name);
         self.deleted.push(name);
     }
 
     /// Deletes a field that was found expired.
-    pub(super) fn run_out(&mut self, name: &'a [u8]) {
-        self.take_out(name);
+    pub(super) fn delete_expired(&mut self, name: &'a [u8]) {
+        self.remove_field(name);
         self.expired.push(name);
     }
 
-    fn take_out(&mut self, name: &[u8]) {
+    fn remove_field(&mut self, name: &[u8]) {
         let place = self.place.expect("the field is there");
         self.place = Some(self.context.table(&self.key).hash_remove(place, &self.key, name).0);
     }
@@ -237,7 +242,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn fields_get_times_and_lose_them() {
+    fn hexpire_and_hpersist() {
         let numfields = "-ERR numfields should be greater than 0 and match the provided number of fields";
         Client::new().table(&[
             ("hset h a 1 b 2 c 3", ":3"),
@@ -289,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_a_field_makes_it_stay_and_counting_does_not() {
+    fn hset_clears_field_expiry_and_hincrby_keeps_it() {
         let mut client = Client::logged();
         client.table(&[
             ("hset h a 1 b 2 c 3", ":3"),
@@ -328,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_field_is_nobodys() {
+    fn expired_field_counts_as_missing() {
         for fields in [0, 1000] {
             let mut client = Client::new();
             half_expired(&mut client, "h", fields);
@@ -357,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_does_not_depend_on_whether_an_expired_field_is_still_there() {
+    fn replication_does_not_depend_on_physical_field_expiry() {
         let mut client = Client::logged();
         half_expired(&mut client, "h", 0);
         client.table(&[("hsetnx h a 5", ":1")]);
@@ -375,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_go_at_their_time_and_their_hash_with_the_last() {
+    fn last_expired_field_deletes_hash() {
         for fields in [0, 1000] {
             let mut client = Client::logged();
             half_expired(&mut client, "h", fields);
@@ -394,7 +399,7 @@ mod tests {
     /// Regression test: fields that a command deleted because of a time in the past, or found expired, were missing in
     /// the statistics.
     #[test]
-    fn fields_that_a_command_finds_past_their_time_are_counted() {
+    fn expired_fields_are_counted_in_statistics() {
         let mut client = Client::new();
         for (line, reply, counted) in [
             ("hpexpire h 0 fields 1 a", "*1|:-2", 0),
@@ -418,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_hides_and_does_what_its_master_says() {
+    fn replica_hides_expired_fields_and_applies_master_commands() {
         let mut client = Client::logged();
         half_expired(&mut client, "h", 0);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);

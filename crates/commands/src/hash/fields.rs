@@ -6,7 +6,7 @@ use keyspace::{EntryRef, Field, HashRef, Key, Kind, PackedValue, ReplacedField};
 
 /// The number of new fields that a command set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FieldsSet {
+pub(crate) struct AddedFields {
     /// Fields that did not exist.
     pub(crate) missing: usize,
     /// Fields that had expired, which count as missing.
@@ -47,7 +47,7 @@ pub(crate) trait HashAccess {
         key: &Key<'_>,
         found: Option<EntryRef>,
         fields: impl Iterator<Item = Field<'f>>,
-    ) -> FieldsSet;
+    ) -> AddedFields;
 
     /// Sends the `hexpired` event if a write replaced expired fields. Call it between [`Context::modified`] and the
     /// command's own event.
@@ -110,11 +110,11 @@ impl HashAccess for Context<'_> {
         key: &Key<'_>,
         found: Option<EntryRef>,
         fields: impl Iterator<Item = Field<'f>>,
-    ) -> FieldsSet {
+    ) -> AddedFields {
         let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.fields_now());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
-        let mut set = FieldsSet { missing: 0, expired: 0 };
+        let mut set = AddedFields { missing: 0, expired: 0 };
         table.hash_set_all(place, key, fields, bounds, |replaced| match replaced {
             None => set.missing += 1,
             Some(replaced) => set.expired += usize::from(replaced.was_expired_at(now)),

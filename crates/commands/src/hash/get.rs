@@ -122,7 +122,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn fields_are_read_one_by_one() {
+    fn single_field_reads() {
         Client::new().table(&[
             ("hset h a 1 b two", ":2"),
             ("hget h a", "$1|1"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_in_both_versions_of_the_protocol() {
+    fn hgetall_in_resp2_and_resp3() {
         let mut client = Client::new();
         client.table(&[
             ("hset h a 1 b two", ":2"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_refused_and_refuse_hashes() {
+    fn hash_commands_refuse_other_types() {
         let mut client = Client::new();
         client.table(&[("set s 1", "+OK"), ("hset h f 1", ":1")]);
         for line in [
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_encoding_follows_the_thresholds() {
+    fn encoding_follows_configured_thresholds() {
         let mut client = Client::new();
         client.table(&[("hset h a 1", ":1"), ("object encoding h", "$8|listpack")]);
         client.call(&["hset", "h", "b", &"x".repeat(65)]);

@@ -13,15 +13,15 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1)?, context.arg(2));
     let (found, before) = before(context, &key, name)?;
     let number = match &before {
-        Before::Live { value, .. } => {
+        PreviousField::Live { value, .. } => {
             resp::parse_i64(value).ok_or(CommandError::text("ERR hash value is not an integer"))?
         }
-        Before::Missing | Before::Hidden => 0,
+        PreviousField::Missing | PreviousField::Expired => 0,
     };
     let sum = number.checked_add(amount).ok_or(CommandError::Overflow)?;
     let mut digits = itoa::Buffer::new();
     let value = digits.format(sum).as_bytes();
-    let hidden = matches!(before, Before::Hidden);
+    let hidden = matches!(before, PreviousField::Expired);
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value, expiry });
     context.modified(&key);
@@ -42,39 +42,39 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     let (key, name) = (context.key(1)?, context.arg(2));
     let (found, before) = before(context, &key, name)?;
     let number = match &before {
-        Before::Live { value, .. } => {
+        PreviousField::Live { value, .. } => {
             LongDouble::parse(value).ok_or(CommandError::text("ERR hash value is not a float"))?
         }
-        Before::Missing | Before::Hidden => LongDouble::ZERO,
+        PreviousField::Missing | PreviousField::Expired => LongDouble::ZERO,
     };
     let sum = number.add(amount).ok_or(CommandError::NaNOrInfinity)?.to_string();
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value: sum.as_bytes(), expiry });
     context.modified(&key);
-    context.notify_overwritten(&key, matches!(before, Before::Hidden));
+    context.notify_overwritten(&key, matches!(before, PreviousField::Expired));
     context.notify(Class::HASH, "hincrbyfloat", &key);
     // Replicate the result: floating-point arithmetic may differ on the replica's machine.
-    log_result(context, &key, name, sum.as_bytes(), expiry);
+    replicate_result(context, &key, name, sum.as_bytes(), expiry);
     context.reply.bulk(sum.as_bytes());
     Ok(())
 }
 
 /// The state of a field before the increment.
-enum Before {
+enum PreviousField {
     Missing,
     /// The field exists but has expired.
-    Hidden,
+    Expired,
     Live {
         value: smallvec::SmallVec<[u8; 32]>,
         expiry: Option<Millis>,
     },
 }
 
-impl Before {
+impl PreviousField {
     fn expiry(&self) -> Option<Millis> {
         match self {
             Self::Live { expiry, .. } => *expiry,
-            Self::Missing | Self::Hidden => None,
+            Self::Missing | Self::Expired => None,
         }
     }
 }
@@ -83,18 +83,24 @@ fn before(
     context: &mut Context<'_>,
     key: &Key<'_>,
     name: &[u8],
-) -> Result<(Option<EntryRef>, Before), CommandError> {
+) -> Result<(Option<EntryRef>, PreviousField), CommandError> {
     let now = context.fields_now();
     let found = context.find_hash(key)?;
     let before = match found.and_then(|place| context.hash(key, place).get(name)) {
-        None => Before::Missing,
-        Some(field) if !field.is_live_at(now) => Before::Hidden,
-        Some(field) => Before::Live { value: field.value.into(), expiry: field.expiry },
+        None => PreviousField::Missing,
+        Some(field) if !field.is_live_at(now) => PreviousField::Expired,
+        Some(field) => PreviousField::Live { value: field.value.into(), expiry: field.expiry },
     };
     Ok((found, before))
 }
 
-fn log_result(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8], expiry: Option<Millis>) {
+fn replicate_result(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    name: &[u8],
+    value: &[u8],
+    expiry: Option<Millis>,
+) {
     log_set(context, key, name, value);
     if let Some(at) = expiry {
         // HSET clears the expiry, so the expiry is replicated after it.
@@ -109,7 +115,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn integers_are_counted() {
+    fn integer_increments() {
         Client::new().table(&[
             ("hset h s v", ":1"),
             ("hincrby h s 1", "-ERR hash value is not an integer"),
@@ -127,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_counted_as_long_doubles() {
+    fn float_increments_use_long_double_precision() {
         let mut client = Client::logged();
         client.table(&[
             ("hset h s v i inf x nan", ":3"),

@@ -5,7 +5,7 @@ use clock::Millis;
 use engine::{CommandError, Context};
 use resp::Args;
 
-use crate::time_arg::{Base, Unit, absolute, time_word};
+use crate::time_arg::{TimeBase, TimeUnit, absolute, parse_time_option};
 
 const NUMFIELDS: CommandError =
     CommandError::text("ERR numfields should be greater than 0 and match the provided number of fields");
@@ -19,7 +19,7 @@ pub(super) fn fields_at_once<'a>(context: &Context<'a>) -> Result<Args<'a>, Comm
 }
 
 /// Finds the word FIELDS, starting at argument `from`.
-pub(super) fn fields_word(args: Args<'_>, from: usize) -> Option<usize> {
+pub(super) fn find_fields_option(args: Args<'_>, from: usize) -> Option<usize> {
     (from..args.len()).find(|&index| args[index].eq_ignore_ascii_case(b"fields"))
 }
 
@@ -44,8 +44,8 @@ pub(super) fn fields_at<'a>(
 pub(super) fn parse_time(
     context: &Context<'_>,
     index: usize,
-    unit: Unit,
-    base: Base,
+    unit: TimeUnit,
+    base: TimeBase,
     name: &'static str,
 ) -> Result<Millis, CommandError> {
     let number = context.integer(index)?;
@@ -59,7 +59,7 @@ pub(super) fn parse_time(
 bitflags! {
     /// The options that a command accepts in addition to EX, PX, EXAT and PXAT.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(super) struct Words: u8 {
+    pub(super) struct AcceptedOptions: u8 {
         const KEEPTTL = 1;
         const PERSIST = 1 << 1;
         /// NX, XX: the key must not exist, or must exist. FNX, FXX: no field may exist, or all must exist.
@@ -71,35 +71,35 @@ bitflags! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Expiry {
     #[default]
-    Unsaid,
+    Unspecified,
     Keep,
     Persist,
     At(Millis),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Options {
+pub(super) struct HashFieldOptions {
     expiry: Expiry,
     /// Argument index of the time, its unit, and whether it is relative.
-    time: Option<(usize, Unit, Base)>,
+    time: Option<(usize, TimeUnit, TimeBase)>,
     /// Required existence of the key (XX or NX).
     pub(super) key: Option<bool>,
     /// Required existence of all fields (FXX) or of none (FNX).
     pub(super) fields: Option<bool>,
 }
 
-impl Options {
+impl HashFieldOptions {
     /// Parses the options from argument 2 up to FIELDS, then the fields (`width` arguments each), and last the time.
     /// With several errors in a request, this order reports the same one as Valkey.
     pub(super) fn parse<'a>(
         context: &Context<'a>,
-        allowed: Words,
+        allowed: AcceptedOptions,
         width: usize,
     ) -> Result<(Self, Args<'a>), CommandError> {
         let mut options = Self::default();
         let mut index = 2;
         while let Some(word) = context.args.get(index) {
-            let is = |name: &str, words: Words| {
+            let is = |name: &str, words: AcceptedOptions| {
                 allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
             };
             match () {
@@ -107,19 +107,19 @@ impl Options {
                     let fields = fields_at(context, Some(index), width)?;
                     return Ok((options, fields));
                 }
-                () if is("nx", Words::CONDITIONS) => set_once(&mut options.key, false)?,
-                () if is("xx", Words::CONDITIONS) => set_once(&mut options.key, true)?,
-                () if is("fnx", Words::CONDITIONS) => set_once(&mut options.fields, false)?,
-                () if is("fxx", Words::CONDITIONS) => set_once(&mut options.fields, true)?,
+                () if is("nx", AcceptedOptions::CONDITIONS) => set_once(&mut options.key, false)?,
+                () if is("xx", AcceptedOptions::CONDITIONS) => set_once(&mut options.key, true)?,
+                () if is("fnx", AcceptedOptions::CONDITIONS) => set_once(&mut options.fields, false)?,
+                () if is("fxx", AcceptedOptions::CONDITIONS) => set_once(&mut options.fields, true)?,
                 () => {
-                    if options.time.is_some() || options.expiry != Expiry::Unsaid {
+                    if options.time.is_some() || options.expiry != Expiry::Unspecified {
                         return Err(CommandError::Syntax);
                     }
                     match () {
-                        () if is("keepttl", Words::KEEPTTL) => options.expiry = Expiry::Keep,
-                        () if is("persist", Words::PERSIST) => options.expiry = Expiry::Persist,
+                        () if is("keepttl", AcceptedOptions::KEEPTTL) => options.expiry = Expiry::Keep,
+                        () if is("persist", AcceptedOptions::PERSIST) => options.expiry = Expiry::Persist,
                         () => {
-                            let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                            let (unit, base) = parse_time_option(word).ok_or(CommandError::Syntax)?;
                             index += 1;
                             context.args.get(index).ok_or(CommandError::Syntax)?;
                             options.time = Some((index, unit, base));

@@ -6,22 +6,22 @@ use keyspace::{Field, HashRef};
 use resp::{Protocol, Writer};
 
 use super::fields::HashAccess;
-use crate::sampling::{self, OUT_OF_RANGE, Out, Pool, longest_reply, parse_count};
+use crate::sampling::{self, OUT_OF_RANGE, SamplePool, SampleReply, max_reply_bytes, parse_count};
 
 /// The fields of a hash that have not expired.
-struct Live<'a> {
+struct LiveFields<'a> {
     hash: HashRef<'a>,
     now: Millis,
     len: usize,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveFields<'a> {
     fn new(hash: HashRef<'a>, now: Millis) -> Self {
         Self { hash, now, len: hash.len_at(now) }
     }
 }
 
-impl<'a> Pool for Live<'a> {
+impl<'a> SamplePool for LiveFields<'a> {
     type Element = Field<'a>;
     type Name = &'a [u8];
 
@@ -58,19 +58,19 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (count, values) = options(context)?;
     let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
-    let (mut random, most) = (Random::new(context.random()), longest_reply(context));
+    let (mut random, most) = (Random::new(context.random()), max_reply_bytes(context));
     let (table, reply) = context.view_and_reply(&key);
-    let live = found.and_then(|place| table.hash(place)).map(|hash| Live::new(hash, now));
+    let live = found.and_then(|place| table.hash(place)).map(|hash| LiveFields::new(hash, now));
     let out = match values {
-        true => Out::new(reply, most, begin_pairs, push_pair),
-        false => Out::new(
+        true => SampleReply::new(reply, most, begin_pairs, push_pair),
+        false => SampleReply::new(
             reply,
             most,
             |reply, count| reply.array(count),
             |reply, field: Field<'_>| reply.bulk(field.name),
         ),
     };
-    sampling::choose(live, count, &mut random, out)
+    sampling::reply_random(live, count, &mut random, out)
 }
 
 /// Parses the count (negative: repeats are allowed) and WITHVALUES.
@@ -92,8 +92,8 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random());
     let (table, reply) = context.view_and_reply(&key);
-    let live = found.and_then(|place| table.hash(place)).map(|hash| Live::new(hash, now));
-    match live.and_then(|live| sampling::any(&live, &mut random)) {
+    let live = found.and_then(|place| table.hash(place)).map(|hash| LiveFields::new(hash, now));
+    match live.and_then(|live| sampling::random_element(&live, &mut random)) {
         Some(field) => reply.bulk(field.name),
         None => reply.null(),
     }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_were_asked_for() {
+    fn random_selection_returns_requested_count() {
         for fields in [1, 7, 100, 3000] {
             let mut client = filled(fields);
             for count in [1, 2, 5, 30, 900, 3000, 5000] {
@@ -151,7 +151,7 @@ mod tests {
 
     /// With a negative count, a reply is limited only by the maximum size of a bulk string; a larger one is an error.
     #[test]
-    fn a_reply_without_a_limit_ends_somewhere() {
+    fn unlimited_random_reply_is_bounded() {
         let mut client = filled(7);
         client.engine.settings.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
         assert_eq!(names(&mut client, "-1000").len(), 1000);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_gets_its_turn() {
+    fn random_fields_cover_whole_hash() {
         for fields in [5, 600] {
             let mut client = filled(fields);
             let mut seen = BTreeSet::new();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_errors() {
+    fn reply_shapes_and_errors() {
         let range = "-ERR value is out of range";
         let mut client = Client::new();
         client.table(&[

@@ -4,12 +4,12 @@ use engine::{CommandError, Context};
 use keyspace::HashRef;
 
 use super::fields::HashAccess;
-use crate::scanning::{Words, scan_elements};
+use crate::scanning::{AcceptedOptions, scan_elements};
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES].
 pub(super) fn hscan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let now = context.fields_now();
-    scan_elements::<HashRef<'_>>(context, Words::NOVALUES, |hash, cursor, options, page| {
+    scan_elements::<HashRef<'_>>(context, AcceptedOptions::NOVALUES, |hash, cursor, options, page| {
         hash.scan(cursor, options.count, &mut |field| {
             if field.is_live_at(now) && options.matches(field.name) {
                 page.push(field.name);
@@ -26,7 +26,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn options_and_errors() {
+    fn scan_options_and_errors() {
         Client::new().table(&[
             ("hset h a 1 b 2", ":2"),
             ("hscan h 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$1|2"),

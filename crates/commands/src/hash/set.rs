@@ -94,7 +94,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn fields_come_and_go() {
+    fn fields_are_set_and_deleted() {
         let mut client = Client::logged();
         client.table(&[
             ("hset h a 1 b 2", ":2"),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_keeps_its_time_to_live() {
+    fn hash_keeps_expiry() {
         let mut client = Client::new();
         client.table(&[
             ("hset h a 1", ":1"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_may_be_of_any_size() {
+    fn hash_supports_any_size() {
         let mut client = Client::new();
         for size in [1usize, 100, 5000] {
             let names: Vec<String> = (0..size).map(|n| format!("field:{n}")).collect();
@@ -162,7 +162,7 @@ mod tests {
     /// Regression test: overwriting an expired field sent no `hexpired` event, and HDEL of an expired field sent an
     /// `hdel` event although it deleted nothing.
     #[test]
-    fn expired_field_that_is_overwritten_is_told_of() {
+    fn overwriting_expired_field_sends_event() {
         for (line, events) in [
             ("hset h f 1 g 2", "hexpired h, hset h"),
             ("hmset h g 2", "hexpired h, hset h"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_subscribers_hear_of() {
+    fn commands_send_keyspace_events() {
         Client::new().events(&[
             ("hset h a 1 b 2", "hset h"),
             ("hset h a 1", "hset h"),

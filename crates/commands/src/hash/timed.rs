@@ -4,9 +4,9 @@ use engine::{Class, CommandError, Context};
 use keyspace::{EntryRef, Field, Key};
 use resp::Args;
 
-use super::expire::Change;
+use super::expire::FieldChanges;
 use super::fields::HashAccess;
-use super::options::{Expiry, Options, Words, fields_at_once};
+use super::options::{AcceptedOptions, Expiry, HashFieldOptions, fields_at_once};
 
 /// HGETDEL key FIELDS numfields field [field ...]
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -14,7 +14,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
-    let mut change = Change::new(context, &key, found);
+    let mut change = FieldChanges::new(context, &key, found);
     for name in names.iter() {
         if change.context.reply_field(&key, change.place, name).is_some() {
             change.delete(name);
@@ -26,12 +26,12 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]
 pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, names) = Options::parse(context, Words::PERSIST, 1)?;
+    let (options, names) = HashFieldOptions::parse(context, AcceptedOptions::PERSIST, 1)?;
     let key = context.key(1)?;
     let found = context.read_hash(&key)?;
     let wanted = options.expiry(context, "hgetex")?;
     context.reply.array(names.len());
-    let mut change = Change::new(context, &key, found);
+    let mut change = FieldChanges::new(context, &key, found);
     for name in names.iter() {
         let Some(expiry) = change.context.reply_field(&key, change.place, name) else { continue };
         match wanted {
@@ -51,14 +51,15 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// HSETEX key [NX | XX] [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
 /// [field value ...]
 pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, pairs) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, 2)?;
+    let (options, pairs) =
+        HashFieldOptions::parse(context, AcceptedOptions::KEEPTTL | AcceptedOptions::CONDITIONS, 2)?;
     let (key, now) = (context.key(1)?, context.fields_now());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {
         context.field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
     };
     let key_fits = options.key.is_none_or(|wanted| found.is_some() == wanted);
-    let wanted = if key_fits { options.expiry(context, "hsetex")? } else { Expiry::Unsaid };
+    let wanted = if key_fits { options.expiry(context, "hsetex")? } else { Expiry::Unspecified };
     let met = key_fits
         && options
             .fields
@@ -72,7 +73,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         && at <= context.now
         && context.deletes_expired()
     {
-        set_and_gone(context, &key, found, &pairs);
+        apply_past_expiry(context, &key, found, &pairs);
         return Ok(());
     }
     let mut hidden = false;
@@ -81,7 +82,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let expiry = match wanted {
             Expiry::At(at) => Some(at),
             Expiry::Keep => context.field(&key, found, name).flatten().filter(|&expiry| expiry > now),
-            Expiry::Unsaid | Expiry::Persist => None,
+            Expiry::Unspecified | Expiry::Persist => None,
         };
         let (place, replaced) = context.set_field(&key, found, Field { name, value, expiry });
         found = Some(place);
@@ -99,7 +100,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Handles HSETEX with a time in the past: existing fields with these names are deleted at once and nothing is stored,
 /// so the hash keeps its encoding.
-fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, pairs: &Args<'_>) {
+fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, pairs: &Args<'_>) {
     context.count_expired_fields(pairs.len() / 2);
     let mut place = found;
     let mut removed = vec![&b"HDEL"[..], key.bytes()];
@@ -160,7 +161,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn fields_are_read_and_deleted() {
+    fn hgetdel_returns_and_deletes_fields() {
         let mut client = Client::logged();
         client.table(&[
             ("hset h a 1 b 2 c 3", ":3"),
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_read_and_get_a_time() {
+    fn hgetex_sets_expiry() {
         let mut client = Client::logged();
         client.table(&[
             ("hset h a 1 b 2", ":2"),
@@ -204,7 +205,7 @@ mod tests {
     /// Regression test: fields set with a time in the past were stored briefly. Long names or many fields converted the
     /// hash to a table for good, and fields that had expired before were counted twice.
     #[test]
-    fn fields_that_are_set_with_a_time_past_leave_no_trace() {
+    fn fields_set_with_past_expiry_leave_no_trace() {
         let (mut client, long) = (Client::logged(), "x".repeat(100));
         let counted = |client: &Client| client.worker.stats.expired_fields.load(Ordering::Relaxed);
         client.table(&[
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_set_with_a_time_and_on_conditions() {
+    fn hsetex_conditions_and_expiry() {
         let mut client = Client::logged();
         client.table(&[
             ("hsetex h xx fields 1 a 1", ":0"),

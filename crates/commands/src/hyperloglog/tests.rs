@@ -3,7 +3,7 @@ use engine::{CommandOrigin, NodeFlags, Session};
 use crate::testing::Client;
 
 #[test]
-fn elements_are_counted() {
+fn pfcount_estimates_cardinality() {
     let mut client = Client::logged();
     client.table(&[
         ("pfadd h a b c", ":1"),
@@ -33,7 +33,7 @@ fn elements_are_counted() {
 }
 
 #[test]
-fn a_sketch_becomes_dense_where_it_would_be_too_large() {
+fn sketch_becomes_dense_above_sparse_limit() {
     let mut client = Client::new();
     client.table(&[("pfadd h 0", ":1"), ("pfdebug encoding h", "+sparse")]);
     client.engine.settings.hll_sparse_bytes.store(40, std::sync::atomic::Ordering::Relaxed);
@@ -57,7 +57,7 @@ fn a_sketch_becomes_dense_where_it_would_be_too_large() {
 }
 
 #[test]
-fn a_switch_without_effect_is_accepted() {
+fn pfdebug_simd_is_accepted_without_effect() {
     Client::new().table(&[
         ("pfdebug simd on", "+enabled"),
         ("pfdebug SIMD OFF", "+disabled"),
@@ -67,7 +67,7 @@ fn a_switch_without_effect_is_accepted() {
 }
 
 #[test]
-fn insides_are_shown() {
+fn pfdebug_shows_internals() {
     let mut client = Client::logged();
     client.table(&[
         ("pfadd h a", ":1"),
@@ -87,7 +87,7 @@ fn insides_are_shown() {
 }
 
 #[test]
-fn what_is_no_sketch_or_a_broken_one_is_refused() {
+fn invalid_and_corrupt_sketches_are_refused() {
     let (wrong, broken) = (
         "-WRONGTYPE Key is not a valid HyperLogLog string value.",
         "-INVALIDOBJ Corrupted HLL object detected",
@@ -119,7 +119,7 @@ fn what_is_no_sketch_or_a_broken_one_is_refused() {
 }
 
 #[test]
-fn a_replica_counts_without_writing_and_does_what_its_master_says() {
+fn replica_pfcount_does_not_write_cache() {
     let mut client = Client::logged();
     client.table(&[("pfadd h a", ":1")]);
     let stale = client.wire("get h");
@@ -132,7 +132,7 @@ fn a_replica_counts_without_writing_and_does_what_its_master_says() {
 }
 
 #[test]
-fn what_subscribers_hear_of() {
+fn commands_send_keyspace_events() {
     Client::new().events(&[
         ("pfadd h a", "pfadd h"),
         ("pfadd h a", ""),

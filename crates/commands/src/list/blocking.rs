@@ -9,7 +9,7 @@ use keyspace::{Kind, ListEnd};
 use super::elements::ListAccess;
 use super::elements::{pop_command, reply_item};
 use super::moving::move_one;
-use super::options::{Mpop, end};
+use super::options::{MultiPop, end};
 use crate::time_arg::timeout;
 
 pub(super) fn blpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
@@ -42,7 +42,7 @@ fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, Comman
 
 /// BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]
 pub(super) fn blmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    let options = Mpop::parse(context, 2)?;
+    let options = MultiPop::parse(context, 2)?;
     let until = timeout(context, 1)?;
     if super::ends::pop_first(context, &options)? {
         return Ok(HandlerOutcome::Done);
@@ -92,7 +92,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn what_is_there_is_taken_at_once() {
+    fn blocking_pop_takes_existing_element_at_once() {
         let mut client = Client::logged();
         client.table(&[
             ("rpush b 1 2 3 4 5 6", ":6"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_transaction_nobody_waits() {
+    fn blocking_commands_do_not_block_in_transactions() {
         let mut client = Client::new();
         client.table(&[
             ("multi", "+OK"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_none_and_other_mistakes() {
+    fn invalid_timeouts_and_arguments_are_refused() {
         const NEGATIVE: &str = "-ERR timeout is negative";
         const NONE: &str = "-ERR timeout is not a float or out of range";
         const RANGE: &str = "-ERR timeout is out of range";
@@ -162,7 +162,7 @@ mod tests {
 
     /// The key expires during the transaction that pushes to it.
     #[test]
-    fn a_key_that_expires_in_its_transaction_is_not_served() {
+    fn key_expiring_in_transaction_is_not_served() {
         let mut client = Client::new();
         assert_eq!(client.flow("blpop l 0"), DispatchStatus::Blocked);
         let waiter = client.leave_waiting();

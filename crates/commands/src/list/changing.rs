@@ -4,7 +4,7 @@ use engine::{Class, CommandError, CommandOrigin, Context};
 use keyspace::{EntryRef, Key, ListEnd, ListItem};
 
 use super::elements::ListAccess;
-use super::options::{between, index};
+use super::options::{index, resolve_range};
 
 pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
@@ -83,7 +83,7 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, start, stop) = (context.key(1)?, context.integer(2)?, context.integer(3)?);
     if let Some(mut place) = context.find_list(&key)? {
         let len = context.list(&key, place).len();
-        let kept = between(start, stop, len);
+        let kept = resolve_range(start, stop, len);
         if kept.is_empty() {
             context.delete(&key, place);
             context.changed(len as u64 - 1);
@@ -127,7 +127,7 @@ mod tests {
     const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn elements_are_set_and_put_between() {
+    fn lset_and_linsert() {
         let mut client = Client::logged();
         client.table(&[
             ("lset l 0 a", "-ERR no such key"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_taken_out_by_their_value_and_their_place() {
+    fn lrem_and_ltrim_remove_elements() {
         let mut client = Client::logged();
         client.table(&[
             ("lrem l 0 a", ":0"),
@@ -206,7 +206,7 @@ mod tests {
 
     /// OBJECT ENCODING follows `list-max-listpack-size` when the list grows and shrinks.
     #[test]
-    fn a_list_is_called_by_its_size() {
+    fn list_encoding_follows_size() {
         let mut client = Client::new();
         let element = "x".repeat(100);
         let push: Vec<&str> = ["rpush", "l"].into_iter().chain([element.as_str(); 79]).collect();
@@ -235,7 +235,7 @@ mod tests {
 
     /// Compares all operations on lists of various sizes with a `Vec`.
     #[test]
-    fn a_list_may_be_of_any_size() {
+    fn list_matches_vec_at_any_size() {
         let mut client = Client::new();
         for (size, length) in [(1usize, 1usize), (100, 3), (5000, 20), (60, 5000)] {
             let mut twin: Vec<String> = (0..size).map(|n| format!("{n}{}", "x".repeat(length))).collect();

@@ -5,7 +5,7 @@ use keyspace::ListEnd;
 
 use super::elements::ListAccess;
 use super::elements::{pop_command, reply_item};
-use super::options::Mpop;
+use super::options::MultiPop;
 
 pub(super) fn lpush(context: &mut Context<'_>) -> Result<(), CommandError> {
     push(context, ListEnd::Head, true)
@@ -77,7 +77,7 @@ fn pop(context: &mut Context<'_>, end: ListEnd, name: &'static str) -> Result<()
 }
 
 pub(super) fn lmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = Mpop::parse(context, 1)?;
+    let options = MultiPop::parse(context, 1)?;
     if !pop_first(context, &options)? {
         context.reply.null_array();
     }
@@ -85,8 +85,8 @@ pub(super) fn lmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Pops from the first non-empty list. Returns whether there was one.
-pub(super) fn pop_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
-    let Mpop { keys, end, count } = options;
+pub(super) fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result<bool, CommandError> {
+    let MultiPop { keys, end, count } = options;
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_list(&key)? else { continue };
@@ -106,7 +106,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn elements_come_and_go_at_both_ends() {
+    fn push_and_pop_at_both_ends() {
         let mut client = Client::logged();
         client.table(&[
             ("lpushx l a", ":0"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_pushed_or_popped() {
+    fn invalid_pushes_and_pops_are_refused() {
         const POSITIVE: &str = "-ERR value is out of range, must be positive";
         const KEYS: &str = "-ERR numkeys should be greater than 0";
         const COUNT: &str = "-ERR count should be greater than 0";
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_taken_out_of_the_first_that_has_any() {
+    fn lmpop_pops_from_first_nonempty_list() {
         let mut client = Client::logged();
         client.table(&[
             ("lmpop 2 a b left", "*-1"),

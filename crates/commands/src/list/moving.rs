@@ -80,7 +80,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn elements_go_from_list_to_list() {
+    fn lmove_moves_between_lists() {
         let mut client = Client::logged();
         client.table(&[
             ("lmove a b left right", "$-1"),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_has_expired_is_made_anew() {
+    fn lmove_recreates_expired_target() {
         let mut client = Client::logged();
         client.table(&[("rpush a 1 2", ":2"), ("rpush {a}b x", ":1"), ("pexpire {a}b 10", ":1")]);
         client.now.0 += 10;

@@ -15,7 +15,7 @@ pub(super) fn end(word: &[u8]) -> Result<ListEnd, CommandError> {
 }
 
 /// Converts two inclusive indexes, which count from the end if negative, to a range within a list of `len` elements.
-pub(super) fn between(start: i64, stop: i64, len: usize) -> Range<usize> {
+pub(super) fn resolve_range(start: i64, stop: i64, len: usize) -> Range<usize> {
     let len = len as i64;
     let from_end = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
     let (start, stop) = (from_end(start).max(0), from_end(stop).min(len - 1));
@@ -29,13 +29,13 @@ pub(super) fn index(index: i64, len: usize) -> Option<usize> {
 }
 
 /// The arguments of LMPOP and BLMPOP: `numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
-pub(super) struct Mpop {
+pub(super) struct MultiPop {
     pub(super) keys: Range<usize>,
     pub(super) end: ListEnd,
     pub(super) count: usize,
 }
 
-impl Mpop {
+impl MultiPop {
     pub(super) fn parse(context: &Context<'_>, from: usize) -> Result<Self, CommandError> {
         let args = context.args;
         let keys = resp::parse_i64(context.arg(from))

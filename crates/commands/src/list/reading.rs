@@ -8,7 +8,7 @@ use resp::Writer;
 
 use super::elements::ListAccess;
 use super::elements::reply_item;
-use super::options::{between, index};
+use super::options::{index, resolve_range};
 
 pub(super) fn llen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
@@ -41,7 +41,7 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.array(0);
         return Ok(());
     };
-    let elements = between(start, stop, context.list(&key, place).len());
+    let elements = resolve_range(start, stop, context.list(&key, place).len());
     context.reply.array(elements.len());
     if let Some(pinned) = context.pin(&[(key, place)]) {
         reply_pinned(&mut context.reply, pinned, elements);
@@ -79,10 +79,10 @@ fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<us
 }
 
 /// The arguments of LPOS.
-struct Search<'a> {
+struct PositionQuery<'a> {
     element: ListItem<'a>,
     /// Matches to skip before the first result.
-    passed: u64,
+    skipped: u64,
     from_tail: bool,
     /// Maximum number of results; `None` without COUNT, when the reply is not an array.
     count: Option<usize>,
@@ -90,11 +90,11 @@ struct Search<'a> {
     most: usize,
 }
 
-impl<'a> Search<'a> {
+impl<'a> PositionQuery<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
         let mut search = Self {
             element: context.arg(2).into(),
-            passed: 0,
+            skipped: 0,
             from_tail: false,
             count: None,
             most: usize::MAX,
@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
             match () {
                 () if has_value && word.eq_ignore_ascii_case(b"rank") => {
                     let rank = rank(context, value)?;
-                    (search.from_tail, search.passed) = (rank < 0, rank.unsigned_abs() - 1);
+                    (search.from_tail, search.skipped) = (rank < 0, rank.unsigned_abs() - 1);
                 }
                 () if has_value && word.eq_ignore_ascii_case(b"count") => {
                     search.count = Some(or_all(natural(value, "ERR COUNT can't be negative")?));
@@ -129,14 +129,14 @@ impl<'a> Search<'a> {
 
     /// Returns the indexes of the matches.
     fn run(&self, list: ListRef<'_>) -> Vec<usize> {
-        let (mut found, mut looked, mut passed) = (Vec::new(), 0, 0);
+        let (mut found, mut looked, mut skipped) = (Vec::new(), 0, 0);
         let (last, most, count) = (list.len() - 1, self.most.min(list.len()), self.count.unwrap_or(1));
         let mut visit = |item: ListItem<'_>| {
             if item == self.element {
-                if passed == self.passed {
+                if skipped == self.skipped {
                     found.push(if self.from_tail { last - looked } else { looked });
                 } else {
-                    passed += 1;
+                    skipped += 1;
                 }
             }
             looked += 1;
@@ -167,7 +167,7 @@ fn rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
 /// LPOS key element [RANK rank] [COUNT count] [MAXLEN len]
 pub(super) fn lpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let search = Search::parse(context)?;
+    let search = PositionQuery::parse(context)?;
     let found = context.read_list(&key)?;
     let found = found.map_or(Vec::new(), |place| search.run(context.list(&key, place)));
     let reply = &mut context.reply;
@@ -187,7 +187,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn elements_are_found_by_their_index() {
+    fn lindex_and_lrange() {
         let mut client = Client::new();
         client.table(&[
             ("rpush l a 2 c", ":3"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_found_by_their_value() {
+    fn lpos_finds_elements() {
         let mut client = Client::new();
         client.table(&[
             ("rpush l a b c 1 2 3 c c 07", ":9"),

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_quotients_and_digits() {
+    fn big_integer_arithmetic() {
         let mut big = Big::from(1);
         big.mul_power_of_ten(28);
         assert_eq!(big.to_decimal(), format!("1{}", "0".repeat(28)));

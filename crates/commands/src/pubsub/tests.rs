@@ -32,7 +32,7 @@ fn messages(session: &Session) -> String {
 
 /// A script that has published is not restarted when it accesses an undeclared key.
 #[test]
-fn a_script_publishes_once() {
+fn script_publishes_once() {
     let mut client = Client::new();
     let (mut listener, _) = join(&client);
     as_other(&mut client, &mut listener, "subscribe news");
@@ -42,7 +42,7 @@ fn a_script_publishes_once() {
 }
 
 #[test]
-fn a_message_reaches_channels_and_patterns() {
+fn published_message_reaches_channels_and_patterns() {
     let mut client = Client::logged();
     let (mut listener, woken) = join(&client);
     as_other(&mut client, &mut listener, "subscribe news other\npsubscribe n*");
@@ -71,7 +71,7 @@ fn a_message_reaches_channels_and_patterns() {
 }
 
 #[test]
-fn subscriptions_are_counted_and_confirmed() {
+fn subscriptions_are_confirmed_with_count() {
     let mut client = Client::new();
     let refused = "-ERR Can't execute 'get': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
                    allowed in this context";
@@ -103,7 +103,7 @@ fn subscriptions_are_counted_and_confirmed() {
 
 /// In RESP3 a client may publish to itself; the message follows the reply.
 #[test]
-fn messages_are_pushed_beside_replies() {
+fn resp3_messages_follow_replies() {
     let mut client = Client::new();
     client.wire("hello 3\nsubscribe a");
     client.table(&[
@@ -115,7 +115,7 @@ fn messages_are_pushed_beside_replies() {
 }
 
 #[test]
-fn who_does_not_read_is_cut_off() {
+fn client_that_does_not_read_is_disconnected() {
     let mut client = Client::new();
     client.engine.pubsub.output_limit.store(100, Ordering::Relaxed);
     let (mut slow, _) = join(&client);
@@ -129,7 +129,7 @@ fn who_does_not_read_is_cut_off() {
 }
 
 #[test]
-fn shard_channels_end_when_their_slot_leaves() {
+fn shard_subscriptions_end_when_slot_migrates() {
     let mut client = Client::clustered();
     let (mut listener, _) = join(&client);
     as_other(&mut client, &mut listener, "ssubscribe {a}1 {a}2");
@@ -150,7 +150,7 @@ fn shard_channels_end_when_their_slot_leaves() {
 
 /// A push message is not a reply, so CLIENT REPLY OFF does not suppress it.
 #[test]
-fn who_wants_no_replies_hears_what_is_pushed() {
+fn reply_off_does_not_suppress_push_messages() {
     let mut client = Client::new();
     client.wire("hello 3");
     let on = "client reply on";

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use engine::{CommandError, Context, misused, until_nul};
 use resp::Args;
-use scripting::{Library, Restore};
+use scripting::{Library, RestorePolicy};
 
 use super::script::{is_flush_option, kill_one};
 use crate::help::reply_help;
@@ -160,10 +160,10 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(misused("FUNCTION", context.arg(1)));
     }
     let how = match context.args.get(3) {
-        None => Restore::Append,
-        Some(word) if word.eq_ignore_ascii_case(b"append") => Restore::Append,
-        Some(word) if word.eq_ignore_ascii_case(b"replace") => Restore::Replace,
-        Some(word) if word.eq_ignore_ascii_case(b"flush") => Restore::Flush,
+        None => RestorePolicy::Append,
+        Some(word) if word.eq_ignore_ascii_case(b"append") => RestorePolicy::Append,
+        Some(word) if word.eq_ignore_ascii_case(b"replace") => RestorePolicy::Replace,
+        Some(word) if word.eq_ignore_ascii_case(b"flush") => RestorePolicy::Flush,
         Some(_) => {
             return Err(CommandError::text(
                 "ERR Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.",

@@ -1,7 +1,7 @@
 //! SCRIPT: the script cache.
 
 use engine::{CommandError, Context, DebugMode, misused, sha_of, until_nul};
-use scripting::Verdict;
+use scripting::KillResult;
 
 use super::eval::learn;
 use crate::help::reply_help;
@@ -52,16 +52,16 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Kills the running script, or the running function.
 pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
     match context.engine.scripts.kill(function) {
-        Verdict::Stopped => {
+        KillResult::Stopped => {
             context.reply.ok();
             Ok(())
         }
-        Verdict::NotBusy => Err(CommandError::text("NOTBUSY No scripts in execution right now.")),
-        Verdict::Unkillable => Err(CommandError::text(
+        KillResult::NotBusy => Err(CommandError::text("NOTBUSY No scripts in execution right now.")),
+        KillResult::Unkillable => Err(CommandError::text(
             "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait \
              the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
         )),
-        Verdict::OtherKind => {
+        KillResult::OtherKind => {
             let script =
                 "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
             let other =

@@ -26,7 +26,7 @@ fn shown(value: &resp::Value) -> String {
 const AT_1: &str = "script: on @user_script:1.";
 
 #[test]
-fn values_become_replies_and_replies_values() {
+fn lua_values_convert_to_replies_and_back() {
     scripts(
         &mut Client::new(),
         &[
@@ -62,7 +62,7 @@ fn values_become_replies_and_replies_values() {
 }
 
 #[test]
-fn errors_say_where_they_happened() {
+fn script_errors_contain_position() {
     let at = |text: &str| format!("-{text} {AT_1}");
     let table = [
         ("return redis.call('nosuch')", at("ERR Unknown command called from script")),
@@ -110,7 +110,7 @@ fn errors_say_where_they_happened() {
 }
 
 #[test]
-fn a_script_that_may_not_run_is_refused() {
+fn script_without_permission_is_refused() {
     let mut client = Client::new();
     client.table(&[
         ("eval \"return 1\" -1", "-ERR Number of keys can't be negative"),
@@ -137,7 +137,7 @@ fn a_script_that_may_not_run_is_refused() {
 
 /// Sandbox escapes known from other servers, and variations of them.
 #[test]
-fn a_script_cannot_leave_anything_behind_or_get_out() {
+fn script_cannot_escape_sandbox() {
     scripts(
         &mut Client::new(),
         &[
@@ -170,7 +170,7 @@ fn a_script_cannot_leave_anything_behind_or_get_out() {
 
 /// Exceeding the memory limit fails the script and leaves the server unchanged.
 #[test]
-fn a_script_that_takes_too_much_fails_alone() {
+fn script_over_memory_limit_fails_alone() {
     let mut client = Client::new();
     let greedy = [
         "local s='x' while true do s=s..s end",
@@ -192,7 +192,7 @@ fn a_script_that_takes_too_much_fails_alone() {
 }
 
 #[test]
-fn what_a_script_does_is_logged_as_one() {
+fn script_effects_are_replicated_as_transaction() {
     let mut client = Client::logged();
     let script = "redis.call('set',KEYS[1],ARGV[1]) redis.call('hincrby',KEYS[2],'f',2) return redis.call('get',KEYS[1])";
     let reply = client.call(&["eval", script, "2", "{k}1", "{k}2", "v"]);
@@ -215,7 +215,7 @@ fn what_a_script_does_is_logged_as_one() {
 }
 
 #[test]
-fn keys_that_were_not_named_are_found_all_the_same() {
+fn scripts_can_access_undeclared_keys() {
     let mut client = Client::new();
     scripts(
         &mut client,
@@ -243,7 +243,7 @@ fn keys_that_were_not_named_are_found_all_the_same() {
 }
 
 #[test]
-fn in_a_cluster_a_script_with_flags_stays_in_its_slot() {
+fn flagged_script_stays_in_one_slot_in_cluster_mode() {
     let mut client = Client::clustered();
     let mut run = |words: &[&str]| shown(&client.call(words));
     let (other_slot, not_local) = (
@@ -284,7 +284,7 @@ fn in_a_cluster_a_script_with_flags_stays_in_its_slot() {
 
 /// A reentrant lock as implemented in client libraries.
 #[test]
-fn a_lock_script_runs() {
+fn reentrant_lock_script_runs() {
     let mut client = Client::new();
     let lock = "if redis.call('exists',KEYS[1])==0 or redis.call('hexists',KEYS[1],ARGV[2])==1 then \
                 redis.call('hincrby',KEYS[1],ARGV[2],1) redis.call('pexpire',KEYS[1],ARGV[1]) return nil end \
@@ -358,7 +358,7 @@ fn functions_are_loaded_called_listed_and_dumped() {
 }
 
 #[test]
-fn libraries_that_make_no_sense_are_refused() {
+fn invalid_libraries_are_refused() {
     let mut client = Client::new();
     let table = [
         ("return 1", "Missing library metadata"),
@@ -386,7 +386,7 @@ fn libraries_that_make_no_sense_are_refused() {
 
 /// Regression test: each DBSIZE in a script took 50 ms, because every slot was looked up by a linear search.
 #[test]
-fn a_script_goes_through_all_keys_as_fast_as_its_caller() {
+fn keyspace_commands_in_scripts_are_fast() {
     let mut client = Client::new();
     client.call(&["set", "a", "1"]);
     let began = std::time::Instant::now();

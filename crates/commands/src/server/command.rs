@@ -327,7 +327,7 @@ mod tests {
                        |*4|$4|type|$5|range|$4|spec|*6|$7|lastkey|:0|$7|keystep|:1|$5|limit|:0|*0";
 
     #[test]
-    fn commands_describe_themselves() {
+    fn command_info_matches_redis() {
         let mut client = Client::new();
         client.table(&[
             ("command info get nosuch", &format!("*2|{GET}|$-1")),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_searched_for_keys() {
+    fn command_getkeys_returns_keys() {
         Client::new().table(&[
             ("command getkeys mset a 1 b 2", "*2|$1|a|$1|b"),
             ("command getkeys object encoding k", "*1|$1|k"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_listed_by_filters() {
+    fn command_list_filters_names() {
         let mut client = Client::new();
         client.table(&[
             ("command list filterby pattern incr*", "*4|$4|incr|$6|incrby|$11|incrbyfloat|$6|increx"),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_contradicts_itself_nowhere() {
+    fn command_table_is_consistent() {
         for entry in crate::for_server().all() {
             let command = entry.command;
             assert_eq!(command.name, command.name.to_ascii_lowercase());

@@ -15,7 +15,7 @@ use engine::{
 };
 
 use crate::digest::Digest;
-use crate::generic::references;
+use crate::generic::reference_count;
 use crate::help::reply_help;
 use crate::kinds::any;
 use crate::rows::{LOOKS_SECOND, key};
@@ -24,7 +24,7 @@ const ADMIN: Flags =
     Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::PROTECTED);
 
 pub(crate) const COMMANDS: &[Command] =
-    &[Command::new("debug", Group::Server, "1.0.0", -2, "Tools for those who test the server.")
+    &[Command::new("debug", Group::Server, "1.0.0", -2, "Contains tools for testing the server.")
         .flags(ADMIN)
         .subcommands(DEBUG)
         .run(unknown)];
@@ -40,29 +40,34 @@ const fn shell(name: &'static str, arity: i8, command: DebugCommand, summary: &'
 
 /// A subcommand that controls a mechanism this server lacks. Accepted without effect so that test scripts continue.
 const fn without_effect(name: &'static str, arity: i8) -> Command {
-    tool(name, arity, "Has no effect: what it is about in Redis is not here.").run(switches::accept)
+    tool(name, arity, "Has no effect, since this server lacks the mechanism.").run(switches::accept)
 }
 
 const DEBUG: &[Command] = &[
-    shell("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Has each write of the AOF wait before it."),
-    tool("assert", 2, "Ends the server as an assertion that fails would.").run(assert),
-    shell("change-repl-id", 2, DebugCommand::ChangeReplId, "Gives the replication history another name."),
-    shell("client-eviction", 2, DebugCommand::ClientEviction, "Tells how much clients of each size take."),
+    shell("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
+    tool("assert", 2, "Crashes the server with a failed assertion.").run(assert),
+    shell("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
+    shell("client-eviction", 2, DebugCommand::ClientEviction, "Returns the memory use of clients by size."),
     without_effect("client-enforce-reply-list", 3),
     shell(
         "close-cluster-link-on-packet-drop",
         3,
         DebugCommand::CloseLinkOnDrop,
-        "Has links closed on which a packet is dropped.",
+        "Closes links on which a packet is dropped.",
     ),
-    shell("clusterlink", 5, DebugCommand::ClusterLink, "Closes the links to a node, from it, or both."),
+    shell(
+        "clusterlink",
+        5,
+        DebugCommand::ClusterLink,
+        "Closes the cluster bus links to a node, from it, or both.",
+    ),
     shell(
         "config-rewrite-force-all",
         2,
         DebugCommand::ConfigRewriteForceAll,
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
-    shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
+    shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
     // HELP of Valkey documents one spelling and the command accepts the other.
     without_effect("delay-rdb-client-free-second", 3),
     without_effect("delay-rdb-client-free-seconds", 3),
@@ -76,13 +81,13 @@ const DEBUG: &[Command] = &[
         "disable-cluster-reconnection",
         3,
         DebugCommand::DisableReconnection,
-        "Has no links made to other nodes.",
+        "Prevents new links to other nodes.",
     ),
     shell(
         "drop-cluster-packet-filter",
         3,
         DebugCommand::DropPackets,
-        "Drops packets of this type that come over the bus; -1: none, -2: all.",
+        "Drops incoming cluster bus packets of this type; -1: none, -2: all.",
     ),
     tool("error", 3, "Replies with an error.").run(error),
     without_effect("force-free-primary-async", 3),
@@ -90,58 +95,65 @@ const DEBUG: &[Command] = &[
         "force-tls-write-error",
         3,
         DebugCommand::FailTlsWrites,
-        "Has every write to a peer that speaks TLS fail.",
+        "Makes every write to TLS connections fail.",
     ),
     without_effect("hashtable-can-abort-shrink", 3),
     tool("help", 2, "Lists the subcommands.").run(help),
-    tool("htstats", -3, "Tells how a database's keys lie in the slots.").run(inside::htstats).each_slot(),
-    tool("htstats-key", -3, "Tells how many elements a key's table has.")
+    tool("htstats", -3, "Returns the distribution of a database's keys over the slots.")
+        .run(inside::htstats)
+        .each_slot(),
+    tool("htstats-key", -3, "Returns the number of elements in a key's hash table.")
         .keys(LOOKS_SECOND)
         .run(inside::htstats_key),
-    tool("leak", 3, "Keeps a copy of the text for ever.").run(switches::leak),
-    tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes DUMP makes of it.")
+    tool("leak", 3, "Leaks a copy of the text.").run(switches::leak),
+    tool("listpack", 3, "Returns the number of elements of a listpack and its serialized size.")
         .keys(LOOKS_SECOND)
         .run(listpack),
-    shell("loadaof", 2, DebugCommand::LoadAof, "Brings the AOF to the disk and loads it from there."),
+    shell("loadaof", 2, DebugCommand::LoadAof, "Flushes the AOF and reloads the dataset from it."),
     shell("log", 3, DebugCommand::Log, "Writes a line into the log."),
-    shell("mallctl", -3, DebugCommand::Mallctl, "Returns a number of the allocator's, or sets it."),
-    shell("mallctl-str", -3, DebugCommand::MallctlStr, "Returns a text of the allocator's."),
-    tool("oom", 2, "Ends the server as memory that is refused would.").run(oom),
-    tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
-    tool("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a snapshot for replicas begins.")
+    shell("mallctl", -3, DebugCommand::Mallctl, "Reads or sets a numeric setting of the allocator."),
+    shell("mallctl-str", -3, DebugCommand::MallctlStr, "Reads a text setting of the allocator."),
+    tool("oom", 2, "Crashes the server with an out-of-memory error.").run(oom),
+    tool("panic", 2, "Crashes the server with a panic.").run(panic),
+    tool("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a replication snapshot starts.")
         .run(switches::pause_after_fork),
-    shell("pause-cron", 3, DebugCommand::PauseCron, "Has nothing happen by itself, or again."),
-    tool("protect-client", 3, "Has no effect: no client is freed while somebody uses it.")
+    shell("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
+    tool("protect-client", 3, "Has no effect, since clients are never freed while in use.")
         .run(switches::protect_client),
-    tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
-    tool("object", -3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
-    tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
-    tool("quicklist", -3, "Tells how many elements and bytes each node of a list has.")
+    tool("protocol", 3, "Replies with a sample value of a RESP type.").run(super::protocol::protocol),
+    tool("object", -3, "Returns internals of a value.").keys(LOOKS_SECOND).run(object),
+    tool("populate", -3, "Creates many keys.").run(populate).each_slot(),
+    tool("quicklist", -3, "Returns the number of elements and bytes of each list node.")
         .keys(LOOKS_SECOND)
         .run(quicklist),
-    tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
+    tool("quicklist-packed-threshold", 3, "Validates a size of list nodes without effect.")
         .run(quicklist_packed_threshold),
-    shell("reload", -2, DebugCommand::Reload, "Saves the data to disk and loads it from there."),
+    shell("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
     without_effect("repl-pause", 3),
-    tool("replicate", -3, "Has replicas and the AOF get this command, which is not run here.")
+    tool("replicate", -3, "Sends a command to replicas and the AOF without executing it.")
         .run(switches::replicate),
-    tool("replybuffer", 4, "Has no effect: replies lie in no buffers of a client's own.")
+    tool("replybuffer", 4, "Has no effect, since clients have no reply buffers of their own.")
         .run(switches::reply_buffer),
-    shell("restart", -2, DebugCommand::Restart, "Saves configuration and data and starts the server anew."),
-    tool("sdslen", 3, "Tells how long a key and its string are, and what they take.")
+    shell(
+        "restart",
+        -2,
+        DebugCommand::Restart,
+        "Saves the configuration and the dataset and restarts the server.",
+    ),
+    tool("sdslen", 3, "Returns the length and memory use of a key and its string.")
         .keys(LOOKS_SECOND)
         .run(inside::sdslen),
-    shell("segfault", 2, DebugCommand::Segfault, "Ends the server by SIGSEGV."),
-    tool("set-active-expire", 3, "Switches active expiry on or off.").run(set_active_expire),
-    tool("set-disable-deny-scripts", 3, "Lets scripts call commands that are not for scripts.")
+    shell("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
+    tool("set-active-expire", 3, "Enables or disables active expiry.").run(set_active_expire),
+    tool("set-disable-deny-scripts", 3, "Allows scripts to call noscript commands.")
         .run(switches::set_disable_deny_scripts),
-    tool("set-skip-checksum-validation", 3, "Has RESTORE and loads of RDBs take what has a wrong checksum.")
+    tool("set-skip-checksum-validation", 3, "Makes RESTORE and RDB loading ignore wrong checksums.")
         .run(switches::set_skip_checksum_validation),
-    tool("slotmigration", 4, "Has no effect: a move of slots can be held at no stage.")
+    tool("slotmigration", 4, "Has no effect, since slot migrations cannot be paused at a stage.")
         .run(switches::slot_migration),
-    shell("sleep", 3, DebugCommand::Sleep, "Has the server stand still for so many seconds."),
-    tool("stringmatch-test", 2, "Matches many patterns with many texts.").run(switches::stringmatch_test),
-    tool("structsize", 2, "Tells how large some structures are.").run(inside::structsize),
+    shell("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
+    tool("stringmatch-test", 2, "Fuzzes the glob matcher.").run(switches::stringmatch_test),
+    tool("structsize", 2, "Returns the sizes of some structures.").run(inside::structsize),
 ];
 
 fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -246,8 +258,12 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (now, engine) = (context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
-    let mut text =
-        format!("Value at:slot-{} refcount:{} encoding:{}", key.slot(), references(&value), value.encoding());
+    let mut text = format!(
+        "Value at:slot-{} refcount:{} encoding:{}",
+        key.slot(),
+        reference_count(&value),
+        value.encoding()
+    );
     if !fast {
         let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
         let _ = write!(text, " serializedlength:{length}");
@@ -415,7 +431,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn a_replica_shows_keys_whose_time_is_past_to_debug_alone() {
+    fn only_debug_sees_expired_keys_on_replica() {
         let mut client = Client::new();
         client.table(&[("set k v px 100", "+OK")]);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
@@ -427,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_are_those_of_a_real_redis() {
+    fn digests_match_redis() {
         // Taken from Redis 7.0.15.
         Client::new().table(&[
             ("debug digest", "+0000000000000000000000000000000000000000"),
@@ -441,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_counts_by_its_fewest_digits() {
+    fn digest_uses_shortest_score_text() {
         let mut client = Client::new();
         client.table(&[
             ("zadd z 0.1 m", ":1"),
@@ -459,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn tools() {
+    fn debug_tools_reply() {
         let mut client = Client::new();
         client.table(&[
             ("debug populate 3", "+OK"),
@@ -477,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_under_keys() {
+    fn debug_object_describes_values() {
         let mut client = Client::new();
         client.table(&[
             ("debug populate 3", "+OK"),
@@ -524,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn other_questions_are_answered_or_refused_in_the_words_of_valkey() {
+    fn debug_subcommands_match_valkey() {
         Client::new().table(&[
             ("debug htstats 16", "-ERR Out of range database"),
             ("debug htstats x", "-ERR value is not an integer or out of range"),
@@ -551,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_scripts_may_be_let_in() {
+    fn noscript_commands_can_be_allowed_in_scripts() {
         let mut client = Client::new();
         let refused = "-ERR This Valkey command is not allowed from script";
         assert!(client.wire("eval \"return redis.call('save')\" 0").starts_with(refused));
@@ -569,14 +585,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replicated_by_hand_is_logged_and_not_run() {
+    fn debug_replicate_replicates_without_executing() {
         let mut client = Client::logged();
         client.table(&[("debug replicate set k v", "+OK"), ("exists k", ":0")]);
         assert_eq!(client.log(), ["0 set k v"]);
     }
 
     #[test]
-    fn a_wrong_checksum_can_be_passed_over() {
+    fn restore_checksum_validation_can_be_disabled() {
         let mut client = Client::new();
         client.table(&[("set k v", "+OK")]);
         let resp::Value::Bulk(mut payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
@@ -591,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn how_keys_lie_in_the_slots() {
+    fn debug_htstats_shows_slot_distribution() {
         let mut client = Client::new();
         client.table(&[("set {a}1 v", "+OK"), ("set {a}2 v ex 100", "+OK"), ("set b v", "+OK")]);
         let text = client.wire("debug htstats 0");
@@ -610,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_a_drawing() {
+    fn time_and_lolwut_reply() {
         let mut client = Client::new();
         client.now.0 += 123;
         client.table(&[

@@ -3,7 +3,7 @@
 use engine::{Registered, Registry};
 use resp::{Args, Writer};
 
-use crate::facts::{self, Argument, Facts};
+use crate::facts::{self, ArgumentDocs, CommandDocs};
 
 pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     let chosen: Vec<_> = if args.len() == 2 {
@@ -25,8 +25,8 @@ fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {
 
 fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
     let (command, subcommands) = (entry.command, entry.subcommands());
-    let unknown = Facts::default();
-    let facts = facts::of(&entry.full_name).unwrap_or(&unknown);
+    let unknown = CommandDocs::default();
+    let facts = facts::find(&entry.full_name).unwrap_or(&unknown);
     let texts = [
         ("summary", Some(command.summary)),
         ("since", Some(command.since)),
@@ -65,7 +65,7 @@ fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
     }
 }
 
-fn reply_arguments(reply: &mut Writer<'_>, arguments: &[Argument]) {
+fn reply_arguments(reply: &mut Writer<'_>, arguments: &[ArgumentDocs]) {
     reply.array(arguments.len());
     for argument in arguments {
         // A block or choice has no display text of its own; its nested arguments are shown.
@@ -121,7 +121,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn documents_nest_like_the_commands() {
+    fn docs_nest_subcommands() {
         let mut client = Client::new();
         client.table(&[(
             "command docs get nosuch",

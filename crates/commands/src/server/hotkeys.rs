@@ -21,17 +21,17 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 }
 
 pub(crate) const COMMANDS: &[Command] =
-    &[Command::new("hotkeys", Group::Server, "8.6.0", -2, "Tells which keys cost the most.")
+    &[Command::new("hotkeys", Group::Server, "8.6.0", -2, "Tracks the most expensive keys.")
         .subcommands(SUBCOMMANDS)];
 
 const SUBCOMMANDS: &[Command] = &[
-    row("get", "8.6.0", 2, "Tells which keys cost the most while they were counted.")
+    row("get", "8.6.0", 2, "Returns the most expensive keys of the session.")
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
         .run(get),
-    Command::new("help", Group::Server, "8.6.1", 2, "Tells what the subcommands do.").flags(HELP).run(help),
-    row("reset", "8.6.0", 2, "Forgets what was counted.").run(reset),
-    row("start", "8.6.0", -2, "Begins to count what keys cost.").run(start),
-    row("stop", "8.6.0", 2, "Ends counting.").run(stop),
+    Command::new("help", Group::Server, "8.6.1", 2, "Describes the subcommands.").flags(HELP).run(help),
+    row("reset", "8.6.0", 2, "Discards the counters.").run(reset),
+    row("start", "8.6.0", -2, "Starts counting the cost of keys.").run(start),
+    row("stop", "8.6.0", 2, "Stops counting.").run(stop),
 ];
 
 /// Limits of a session: its duration in seconds and its number of keys.
@@ -290,7 +290,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn session_counts_between_start_and_stop() {
+    fn hotkeys_session_counts_between_start_and_stop() {
         let active = "-ERR hotkey tracking session already in progress";
         let mut client = Client::new();
         client.table(&[
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_start_are_checked() {
+    fn hotkeys_start_validates_arguments() {
         let (required, count) =
             ("-ERR METRICS parameter is required", "-ERR METRICS count must be > 0 and <= 2");
         let differs = "-ERR METRICS count does not match number of metric types provided";
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_chosen_in_cluster_mode() {
+    fn hotkeys_selects_slots_in_cluster_mode() {
         let mut client = Client::clustered();
         client.table(&[
             ("hotkeys start metrics 1 net slots 1 16384", "-ERR Invalid or out of range slot"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_count_accesses() {
+    fn hotkey_windows_count_accesses() {
         let mut client = Client::new();
         let windows = HotKeyWindows { top: 2, percent: 100, seconds: 1 };
         client.engine.hot_keys.configure(&client.engine.settings, windows);

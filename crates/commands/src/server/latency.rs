@@ -17,18 +17,19 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 }
 
 pub(crate) const COMMANDS: &[Command] =
-    &[Command::new("latency", Group::Server, "2.8.13", -2, "Tells what took long.").subcommands(LATENCY)];
+    &[Command::new("latency", Group::Server, "2.8.13", -2, "Reports slow events and commands.")
+        .subcommands(LATENCY)];
 
 const LATENCY: &[Command] = &[
-    row("doctor", "2.8.13", 2, "Returns what the monitor has seen, in words.").run(doctor),
-    row("graph", "2.8.13", 3, "Draws the samples of an event.").run(graph),
+    row("doctor", "2.8.13", 2, "Returns a report on recorded latency with advice.").run(doctor),
+    row("graph", "2.8.13", 3, "Draws the samples of an event as a graph.").run(graph),
     Command::new("help", Group::Server, "2.8.13", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .run(help),
-    row("histogram", "7.0.0", -2, "Returns how long commands take, as distributions.").run(histogram),
+    row("histogram", "7.0.0", -2, "Returns latency histograms of commands.").run(histogram),
     row("history", "2.8.13", 3, "Returns the samples of an event.").run(history),
     row("latest", "2.8.13", 2, "Returns the last sample of every event.").run(latest),
-    row("reset", "2.8.13", -2, "Forgets events.")
+    row("reset", "2.8.13", -2, "Resets recorded events.")
         .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
         .run(reset),
 ];
@@ -226,7 +227,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn slow_events_are_told_in_every_form() {
+    fn latency_events_are_reported_in_every_format() {
         let mut client = Client::new();
         assert!(client.wire("latency doctor").contains("Latency monitoring is off"));
         client.table(&[
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_histograms() {
+    fn latency_histogram_per_command() {
         let mut client = Client::new();
         client.table(&[
             ("set k v", "+OK"),

@@ -21,9 +21,9 @@ const fn help(since: &'static str) -> Command {
 }
 
 pub(crate) const COMMANDS: &[Command] = &[
-    Command::new("commandlog", Group::Server, "8.1.0", -2, "Tells which commands were slow or large.")
+    Command::new("commandlog", Group::Server, "8.1.0", -2, "Contains the logs of slow and large commands.")
         .subcommands(COMMANDLOG),
-    Command::new("slowlog", Group::Server, "2.2.12", -2, "Tells which commands were slow.")
+    Command::new("slowlog", Group::Server, "2.2.12", -2, "Contains the log of slow commands.")
         .subcommands(SLOWLOG),
 ];
 
@@ -158,7 +158,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn slow_and_large_commands_are_kept() {
+    fn slow_and_large_commands_are_logged() {
         let mut client = Client::new();
         client.table(&[
             ("set before 1", "+OK"),

@@ -12,7 +12,7 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 }
 
 pub(crate) const COMMANDS: &[Command] =
-    &[row("module", "4.0.0", -2, "Tells which modules there are: none.").subcommands(MODULE)];
+    &[row("module", "4.0.0", -2, "Manages modules, which this server does not support.").subcommands(MODULE)];
 
 const MODULE: &[Command] = &[
     row("help", "5.0.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
@@ -22,7 +22,7 @@ const MODULE: &[Command] = &[
         .run(list),
     row("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD).run(load),
     row("loadex", "7.0.0", -3, "Refuses to load a module.").flags(LOAD).run(load),
-    row("unload", "4.0.0", 3, "Finds no module to unload.").flags(LOAD).run(unload),
+    row("unload", "4.0.0", 3, "Fails, since no module is loaded.").flags(LOAD).run(unload),
 ];
 
 fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -62,7 +62,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn protected_commands_need_leave() {
+    fn protected_commands_require_configuration() {
         let mut client = Client::new();
         let words = "command not allowed. If the";
         for (line, name) in [("module load x", "MODULE"), ("module unload x", "MODULE")] {
@@ -73,9 +73,9 @@ mod tests {
             );
         }
         let settings = &client.engine.settings;
-        settings.module_command.set(config::Allowed::Yes);
+        settings.module_command.set(config::AllowedClients::Yes);
         // This client is connected from another machine.
-        settings.debug_command.set(config::Allowed::Local);
+        settings.debug_command.set(config::AllowedClients::Local);
         for line in ["debug populate 1", "debug nosuch", "debug object"] {
             let reply = client.wire(line);
             assert!(reply.starts_with(&format!("-ERR DEBUG {words} enable-debug-command option")), "{reply}");

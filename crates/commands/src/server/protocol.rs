@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn every_type_in_both_versions() {
+    fn debug_protocol_in_resp2_and_resp3() {
         let mut client = Client::new();
         client.table(&[
             ("debug protocol map", "*6|:0|:0|:1|:1|:2|:0"),

@@ -102,7 +102,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn members_come_and_go() {
+    fn members_are_added_and_removed() {
         let mut client = Client::logged();
         client.table(&[
             ("sadd s a b", ":2"),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_moves() {
+    fn smove_moves_member() {
         let mut client = Client::logged();
         client.table(&[
             ("sadd a x y", ":2"),
@@ -146,7 +146,7 @@ mod tests {
 
     /// Regression test: the target set is in the same slot and has expired, and its removal moves the source's entry.
     #[test]
-    fn an_expired_target_goes_before_a_member_moves() {
+    fn smove_handles_expired_target() {
         let mut client = Client::new();
         for round in 0..50 {
             for number in 0..20 {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_keeps_its_time_to_live() {
+    fn set_keeps_expiry() {
         let mut client = Client::new();
         client.table(&[("sadd s a", ":1"), ("pexpire s 100", ":1"), ("sadd s b", ":1"), ("pttl s", ":100")]);
         client.now.0 += 100;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_may_be_of_any_size_and_its_members_too() {
+    fn sets_support_any_size_of_set_and_member() {
         let mut client = Client::new();
         for size in [1usize, 100, 600, 5000] {
             for prefix in ["member:", ""] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_encoding_follows_the_thresholds() {
+    fn encoding_follows_configured_thresholds() {
         let mut client = Client::new();
         let names = ["$6|intset", "$8|listpack", "$9|hashtable"];
         client.table(&[
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_is_published() {
+    fn set_commands_send_keyspace_events() {
         let mut client = Client::new();
         client.events(&[
             ("sadd s a b", "sadd s"),

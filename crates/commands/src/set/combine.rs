@@ -4,55 +4,55 @@ use engine::{Class, CommandError, Context};
 use keyspace::{Keyspace, SetBuilder, SetMember, SetRef};
 use smallvec::SmallVec;
 
-use super::sources::{Sets, Sources};
-use crate::scanning::Found;
+use super::sources::{Sets, SourceSets};
+use crate::scanning::BulkCollector;
 
 /// Members per prefetch batch.
-const AT_ONCE: usize = 64;
+const PREFETCH_BATCH: usize = 64;
 
 #[derive(Clone, Copy)]
-enum Operation {
+enum SetOperation {
     Inter,
     Union,
     Diff,
 }
 
 pub(super) fn sinter(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Operation::Inter)
+    reply(context, SetOperation::Inter)
 }
 
 pub(super) fn sunion(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Operation::Union)
+    reply(context, SetOperation::Union)
 }
 
 pub(super) fn sdiff(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Operation::Diff)
+    reply(context, SetOperation::Diff)
 }
 
 pub(super) fn sinterstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, Operation::Inter, "sinterstore")
+    store(context, SetOperation::Inter, "sinterstore")
 }
 
 pub(super) fn sunionstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, Operation::Union, "sunionstore")
+    store(context, SetOperation::Union, "sunionstore")
 }
 
 pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, Operation::Diff, "sdiffstore")
+    store(context, SetOperation::Diff, "sdiffstore")
 }
 
 /// Handles SINTER, SUNION and SDIFF: replies with the result.
-fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandError> {
-    let sources = Sources::read(context, 1..context.args.len())?;
+fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), CommandError> {
+    let sources = SourceSets::read(context, 1..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
-    if matches!(operation, Operation::Union)
+    if matches!(operation, SetOperation::Union)
         && let Some(found) = pinned_union(context, &sources)
     {
         found.reply_set(&mut context.reply);
         return Ok(());
     }
     let sets = sources.sets(&context.slots, db);
-    let mut found = Found::default();
+    let mut found = BulkCollector::default();
     let keyspace = &context.engine.keyspace;
     operation.visit(keyspace, &sets, SetBuilder::new(bounds), &mut |member| found.push(&member));
     found.reply_set(&mut context.reply);
@@ -60,8 +60,8 @@ fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandE
 }
 
 /// Handles SINTERSTORE, SUNIONSTORE and SDIFFSTORE: stores the result.
-fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result<(), CommandError> {
-    let sources = Sources::read(context, 2..context.args.len())?;
+fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Result<(), CommandError> {
+    let sources = SourceSets::read(context, 2..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
     let sets = sources.sets(&context.slots, db);
     let made = operation.make(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
@@ -79,7 +79,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
     Ok(())
 }
 
-impl Operation {
+impl SetOperation {
     /// Visits each member of the result once. `scratch` is an empty set for intermediate results.
     fn visit(
         self,
@@ -96,10 +96,10 @@ impl Operation {
                 });
             }
             Self::Union => {
-                if let [set] = there(sets).collect::<Vec<_>>()[..] {
+                if let [set] = existing(sets).collect::<Vec<_>>()[..] {
                     return set.for_each(&mut |member| visit(member));
                 }
-                there(sets).for_each(|set| {
+                existing(sets).for_each(|set| {
                     set.for_each(&mut |member| {
                         if scratch.add(&member) {
                             visit(member);
@@ -107,7 +107,7 @@ impl Operation {
                     });
                 });
             }
-            Self::Diff if is_looked_for(sets) => visit_difference(keyspace, sets, visit),
+            Self::Diff if is_lookup_cheaper(sets) => visit_difference(keyspace, sets, visit),
             Self::Diff => copied_difference(sets, scratch).view().for_each(&mut |member| visit(member)),
         }
     }
@@ -116,11 +116,11 @@ impl Operation {
     fn make(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: SetBuilder) -> SetBuilder {
         match self {
             Self::Union => {
-                made.reserve(there(sets).map(|set| set.len()).max().unwrap_or(0));
-                there(sets).for_each(|set| add_all(keyspace, &set, &mut made));
+                made.reserve(existing(sets).map(|set| set.len()).max().unwrap_or(0));
+                existing(sets).for_each(|set| add_all(keyspace, &set, &mut made));
                 made
             }
-            Self::Diff if !is_looked_for(sets) => copied_difference(sets, made),
+            Self::Diff if !is_lookup_cheaper(sets) => copied_difference(sets, made),
             Self::Inter | Self::Diff => {
                 let scratch = SetBuilder::new(made.bounds());
                 self.visit(keyspace, sets, scratch, &mut |member| {
@@ -134,18 +134,19 @@ impl Operation {
 
 /// Computes a union while other clients may use the slots of the large sets, which are pinned. `None` if pinning is not
 /// possible.
-fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Found> {
+fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<BulkCollector> {
     if !context.may_release_slots() {
         return None;
     }
-    let (mut seen, mut found) = (SetBuilder::new(context.engine.settings.set_bounds()), Found::default());
+    let (mut seen, mut found) =
+        (SetBuilder::new(context.engine.settings.set_bounds()), BulkCollector::default());
     let mut add = |name: &[u8]| {
         if seen.add(name) {
             found.push(name);
         }
     };
     let (large, small) = sources.by_size(&context.slots, context.session.db);
-    there(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
+    existing(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
     drop(small);
     context.pin(&large)?.visit(|_, elements| {
         elements.visit_names(&mut add);
@@ -155,40 +156,40 @@ fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Foun
 }
 
 /// The sets that exist.
-fn there<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
+fn existing<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
     sets.iter().copied().flatten()
 }
 
 /// Visits the members that all sets have, until `visit` returns false. Iterates over the smallest set and looks each
 /// member up in the others, in ascending order of size.
 fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>) -> bool) {
-    let mut sorted: Vec<SetRef<'_>> = there(sets).collect();
+    let mut sorted: Vec<SetRef<'_>> = existing(sets).collect();
     if sorted.len() < sets.len() {
         return;
     }
     sorted.sort_by_key(SetRef::len);
     let Some((smallest, others)) = sorted.split_first() else { return };
-    look_for_each(keyspace, smallest, others, &mut |member, hash| {
+    visit_prefetched(keyspace, smallest, others, &mut |member, hash| {
         !others.iter().all(|set| set.contains_hashed(&member, hash)) || visit(member)
     });
 }
 
 /// Visits members with their hashes until `visit` returns false. The memory for lookups in `others` is prefetched per
 /// batch.
-fn look_for_each<'s>(
+fn visit_prefetched<'s>(
     keyspace: &Keyspace,
     set: &SetRef<'s>,
     others: &[SetRef<'_>],
     visit: &mut dyn FnMut(SetMember<'s>, u64) -> bool,
 ) {
-    let mut some = SmallVec::<[(SetMember<'s>, u64); AT_ONCE]>::new();
-    let mut look = |some: &mut SmallVec<[(SetMember<'s>, u64); AT_ONCE]>| {
+    let mut some = SmallVec::<[(SetMember<'s>, u64); PREFETCH_BATCH]>::new();
+    let mut look = |some: &mut SmallVec<[(SetMember<'s>, u64); PREFETCH_BATCH]>| {
         others.iter().for_each(|other| other.prefetch(some.iter().map(|(_, hash)| *hash)));
         some.drain(..).all(|(member, hash)| visit(member, hash))
     };
     let goes_on = set.visit(&mut |member| {
         some.push((member, keyspace.hash_element_name(&member)));
-        some.len() < AT_ONCE || look(&mut some)
+        some.len() < PREFETCH_BATCH || look(&mut some)
     });
     if goes_on {
         look(&mut some);
@@ -197,8 +198,8 @@ fn look_for_each<'s>(
 
 /// Adds the members of one set to another, with prefetching per batch.
 fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
-    let mut some = SmallVec::<[SetMember<'_>; AT_ONCE]>::new();
-    let mut add = |some: &mut SmallVec<[SetMember<'_>; AT_ONCE]>| {
+    let mut some = SmallVec::<[SetMember<'_>; PREFETCH_BATCH]>::new();
+    let mut add = |some: &mut SmallVec<[SetMember<'_>; PREFETCH_BATCH]>| {
         made.view().prefetch(some.iter().map(|member| keyspace.hash_element_name(member)));
         some.drain(..).for_each(|member| {
             made.add(&member);
@@ -206,7 +207,7 @@ fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
     };
     set.for_each(&mut |member| {
         some.push(member);
-        if some.len() == AT_ONCE {
+        if some.len() == PREFETCH_BATCH {
             add(&mut some);
         }
     });
@@ -215,10 +216,10 @@ fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
 
 /// Whether the difference is computed by looking up each member of the first set in the others, rather than by removing
 /// the others' members from a copy. Chooses the cheaper method.
-fn is_looked_for(sets: &Sets<'_>) -> bool {
+fn is_lookup_cheaper(sets: &Sets<'_>) -> bool {
     let first = sets.first().copied().flatten().map_or(0, |set| set.len());
     let by_looking = first.saturating_mul(sets.len());
-    let by_copying: usize = there(sets).map(|set| set.len()).sum();
+    let by_copying: usize = existing(sets).map(|set| set.len()).sum();
     // Half, since a lookup ends at the first set that has the member. Redis uses the same weight.
     by_looking / 2 <= by_copying
 }
@@ -226,9 +227,9 @@ fn is_looked_for(sets: &Sets<'_>) -> bool {
 /// Visits the members that only the first set has.
 fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>)) {
     let [Some(first), others @ ..] = &sets[..] else { return };
-    let mut others: Vec<SetRef<'_>> = there(others).collect();
+    let mut others: Vec<SetRef<'_>> = existing(others).collect();
     others.sort_by_key(|set| std::cmp::Reverse(set.len()));
-    look_for_each(keyspace, first, &others, &mut |member, hash| {
+    visit_prefetched(keyspace, first, &others, &mut |member, hash| {
         if !others.iter().any(|set| set.contains_hashed(&member, hash)) {
             visit(member);
         }
@@ -242,7 +243,7 @@ fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
     first.for_each(&mut |member| {
         copy.add(&member);
     });
-    for other in there(others) {
+    for other in existing(others) {
         if copy.view().is_empty() {
             break;
         }
@@ -264,7 +265,7 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
         return Err(TOO_MANY);
     }
     let limit = parse_limit(context, keys + 2)?;
-    let sources = Sources::read(context, 2..keys + 2)?;
+    let sources = SourceSets::read(context, 2..keys + 2)?;
     let sets = sources.sets(&context.slots, context.session.db);
     let mut count = 0;
     visit_common(&context.engine.keyspace, &sets, &mut |_| {
@@ -298,7 +299,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn what_comes_of_few_members() {
+    fn set_operations_on_small_sets() {
         let mut client = Client::logged();
         client.table(&[
             ("sadd a 1 2 3", ":3"),
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn common_members_are_counted() {
+    fn sintercard_counts_common_members() {
         let keys = "-ERR numkeys should be greater than 0";
         let negative = "-ERR LIMIT can't be negative";
         Client::new().table(&[
@@ -369,7 +370,7 @@ mod tests {
 
     /// Compares sets of all sizes and encodings, and both difference methods, with `std` sets.
     #[test]
-    fn what_comes_of_many_members() {
+    fn set_operations_match_reference_on_large_sets() {
         let mut client = Client::new();
         let mut twins: Vec<BTreeSet<String>> = Vec::new();
         for (number, (size, step, prefix)) in
@@ -405,7 +406,7 @@ mod tests {
 
     /// Regression test: one of several sets in a slot has expired, and its removal moves the others' entries.
     #[test]
-    fn an_expired_set_among_others_has_no_members() {
+    fn expired_source_set_counts_as_empty() {
         let mut client = Client::new();
         for _ in 0..30 {
             for number in 0..10 {

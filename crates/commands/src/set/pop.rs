@@ -8,9 +8,9 @@ use keyspace::{EntryRef, Key, SetBuilder, SetRef};
 use super::change::drop_if_no_members;
 
 /// If fewer than one of this number of members stay, the set is rebuilt from those that stay.
-const MOVE_BELOW: usize = 5;
+const REBUILD_FACTOR: usize = 5;
 /// Members per replicated SREM.
-const LOGGED_TOGETHER: usize = 1024;
+const MEMBERS_PER_SREM: usize = 1024;
 
 /// SPOP key [count]
 pub(super) fn spop(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -51,15 +51,15 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
         pop_all(context, &key, place, len);
         return Ok(());
     }
-    let popped = if (len - count).saturating_mul(MOVE_BELOW) > count {
+    let popped = if (len - count).saturating_mul(REBUILD_FACTOR) > count {
         pop_singly(context, &key, place, count)
     } else {
-        keep_few(context, &key, place, len - count)
+        rebuild_with_kept(context, &key, place, len - count)
     };
     context.changed(count as u64 - 1);
     context.notify(Class::SET, "spop", &key);
     context.reply.set(count);
-    for members in popped.chunks(LOGGED_TOGETHER) {
+    for members in popped.chunks(MEMBERS_PER_SREM) {
         let mut effect = vec![&b"SREM"[..], key.bytes()];
         effect.extend(members.iter().map(Vec::as_slice));
         context.effect(&effect);
@@ -94,7 +94,7 @@ fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, cou
 }
 
 /// Rebuilds the set from `kept` random members in a single scan, by selection sampling. Returns the other members.
-fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, kept: usize) -> Vec<Vec<u8>> {
+fn rebuild_with_kept(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, kept: usize) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random());
     let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.set_bounds()), Vec::new());
     let table = context.view(key);
@@ -124,7 +124,7 @@ mod tests {
     /// For any count and any set: exactly `count` members are removed, the others stay, and the removed ones are
     /// replicated.
     #[test]
-    fn members_are_taken_out_by_chance() {
+    fn random_pops_remove_exact_count_and_are_replicated() {
         for (size, prefix) in [(1, ""), (20, ""), (20, "m"), (3000, ""), (3000, "m")] {
             for count in [1, 2, 15, 19, 20, 500, 1500, 2950] {
                 let mut client = Client::logged();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_errors() {
+    fn reply_shapes_and_errors() {
         let range = "-ERR value is out of range, must be positive";
         let mut client = Client::logged();
         client.table(&[
@@ -181,7 +181,7 @@ mod tests {
 
     /// As in Redis, a set that one SPOP leaves with few members returns to a compact encoding.
     #[test]
-    fn what_is_left_of_many_is_called_by_its_members() {
+    fn pop_restores_compact_encoding() {
         let mut client = Client::new();
         for number in 0..600 {
             client.call(&["sadd", "s", &number.to_string()]);

@@ -3,9 +3,9 @@
 use engine::{CommandError, Context, Random};
 use keyspace::{SetMember, SetRef};
 
-use crate::sampling::{self, Out, Pool, longest_reply, parse_count};
+use crate::sampling::{self, SamplePool, SampleReply, max_reply_bytes, parse_count};
 
-impl<'a> Pool for SetRef<'a> {
+impl<'a> SamplePool for SetRef<'a> {
     type Element = SetMember<'a>;
     type Name = SetMember<'a>;
 
@@ -39,17 +39,17 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     };
     let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let (mut random, most) = (Random::new(context.random()), longest_reply(context));
+    let (mut random, most) = (Random::new(context.random()), max_reply_bytes(context));
     let (table, reply) = context.view_and_reply(&key);
     let set = found.and_then(|place| table.set(place));
     if let Some(count) = count {
-        let out = Out::new(
+        let out = SampleReply::new(
             reply,
             most,
             |reply, count| reply.array(count),
             |reply, member: SetMember<'_>| reply.bulk(&member),
         );
-        return sampling::choose(set, count, &mut random, out);
+        return sampling::reply_random(set, count, &mut random, out);
     }
     match set.and_then(|set| set.random(random.number())) {
         Some(member) => reply.bulk(&member),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_were_asked_for() {
+    fn random_selection_returns_requested_count() {
         for (size, prefix) in [(1, ""), (7, "m"), (100, ""), (3000, ""), (3000, "m")] {
             let mut client = Client::new();
             for number in 0..size {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_errors() {
+    fn reply_shapes_and_errors() {
         Client::new().table(&[
             ("sadd s a", ":1"),
             ("srandmember s", "$1|a"),

@@ -63,7 +63,7 @@ mod tests {
     const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
-    fn members_are_seen() {
+    fn set_read_commands() {
         let mut client = Client::new();
         client.table(&[
             ("sadd s b a", ":2"),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_refused_and_refuse_sets() {
+    fn set_commands_refuse_other_types() {
         let mut client = Client::new();
         client.table(&[("set s 1", "+OK"), ("sadd t a", ":1")]);
         for line in [
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_copied_renamed_dumped_and_digested_as_any_value() {
+    fn generic_commands_work_on_sets() {
         let mut client = Client::new();
         for (key, count) in [("small", 3), ("large", 3000)] {
             for number in 0..count {

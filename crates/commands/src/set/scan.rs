@@ -3,11 +3,11 @@
 use engine::{CommandError, Context};
 use keyspace::SetRef;
 
-use crate::scanning::{Words, scan_elements};
+use crate::scanning::{AcceptedOptions, scan_elements};
 
 /// SSCAN key cursor [MATCH pattern] [COUNT count].
 pub(super) fn sscan(context: &mut Context<'_>) -> Result<(), CommandError> {
-    scan_elements::<SetRef<'_>>(context, Words::empty(), |set, cursor, options, page| {
+    scan_elements::<SetRef<'_>>(context, AcceptedOptions::empty(), |set, cursor, options, page| {
         set.scan(cursor, options.count, &mut |member| {
             if options.matches(&member) {
                 page.push(&member);
@@ -21,7 +21,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn options_and_errors() {
+    fn scan_options_and_errors() {
         Client::new().table(&[
             ("sadd s a b", ":2"),
             ("sscan s 0", "*2|$1|0|*2|$1|a|$1|b"),

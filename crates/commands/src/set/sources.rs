@@ -5,14 +5,14 @@ use keyspace::{EntryRef, Key, KeyLookup, LockedSlots, SetRef};
 use smallvec::SmallVec;
 
 /// Source keys and the locations of their sets.
-pub(super) struct Sources<'a> {
+pub(super) struct SourceSets<'a> {
     keys: SmallVec<[(Key<'a>, Option<EntryRef>); 4]>,
 }
 
 /// One set per source; `None` if the key does not exist.
 pub(super) type Sets<'s> = SmallVec<[Option<SetRef<'s>>; 4]>;
 
-impl<'a> Sources<'a> {
+impl<'a> SourceSets<'a> {
     /// Finds the sets under the given arguments.
     pub(super) fn read(
         context: &mut Context<'a>,
@@ -25,13 +25,13 @@ impl<'a> Sources<'a> {
         }
         let mut sources = Self { keys };
         if sources.keys.iter().any(|(_, place)| place.is_none()) {
-            sources.find_again(context);
+            sources.refresh_places(context);
         }
         Ok(sources)
     }
 
     /// Repeats the lookups: reading a missing key may have deleted it as expired and moved other entries of its table.
-    fn find_again(&mut self, context: &Context<'a>) {
+    fn refresh_places(&mut self, context: &Context<'a>) {
         for (key, place) in &mut self.keys {
             if place.is_some() {
                 *place = match context.view(key).find(key, context.now) {

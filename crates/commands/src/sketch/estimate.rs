@@ -3,7 +3,7 @@
 use super::{CHOOSING_BITS, REGISTERS};
 
 /// Maximum register value: all hash bits that do not select the register are zero.
-const MOST: usize = (u64::BITS - CHOOSING_BITS) as usize;
+const MAX_REGISTER_VALUE: usize = (u64::BITS - CHOOSING_BITS) as usize;
 /// 1 / (2 ln 2), with the digits that Redis uses.
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
@@ -37,8 +37,8 @@ impl Histogram {
     pub(super) fn estimate(&self) -> u64 {
         let all = REGISTERS as f64;
         let part = |value: usize| f64::from(self.0[value]) / all;
-        let mut sum = all * tau((all - f64::from(self.0[MOST + 1])) / all);
-        for value in (1..=MOST).rev() {
+        let mut sum = all * tau((all - f64::from(self.0[MAX_REGISTER_VALUE + 1])) / all);
+        for value in (1..=MAX_REGISTER_VALUE).rev() {
             sum += f64::from(self.0[value]);
             sum *= 0.5;
         }

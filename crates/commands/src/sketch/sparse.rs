@@ -12,15 +12,15 @@
 
 use smallvec::SmallVec;
 
-use super::{Observation, REGISTERS, Unusable};
+use super::{Observation, REGISTERS, SketchError};
 
 /// Maximum registers in a one-byte run of zeros.
-const MOST_SHORT: usize = 64;
+const MAX_SHORT_RUN: usize = 64;
 /// Maximum registers in a run of non-zero values, and the maximum value.
-const MOST_EQUAL: u8 = 4;
+const MAX_VALUE_RUN: u8 = 4;
 const MOST_VALUE: u8 = 32;
 /// The number of runs that are searched for neighbours to merge.
-const LOOKED_AT: usize = 5;
+const MERGE_WINDOW: usize = 5;
 
 /// Consecutive registers with the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = Run> {
 
 /// Passes each run to `show`. Fails if the runs do not cover exactly all registers; the runs before the error have been
 /// passed by then.
-pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), Unusable> {
+pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), SketchError> {
     let (mut registers, mut read) = (0, 0);
     for run in runs(bytes) {
         registers += usize::from(run.len);
@@ -66,11 +66,11 @@ pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), Un
         }
         show(run);
     }
-    if registers == REGISTERS && read == bytes.len() { Ok(()) } else { Err(Unusable::Corrupt) }
+    if registers == REGISTERS && read == bytes.len() { Ok(()) } else { Err(SketchError::Corrupt) }
 }
 
 /// The run that contains a register.
-struct Found {
+struct FoundRun {
     run: Run,
     /// Byte offsets of the run and of its predecessor.
     at: usize,
@@ -79,12 +79,12 @@ struct Found {
     first: usize,
 }
 
-fn find(bytes: &[u8], register: usize) -> Result<Found, Unusable> {
+fn find(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
     let (mut at, mut before, mut first) = (0, 0, 0);
     loop {
-        let run = Run::first_of(&bytes[at..]).ok_or(Unusable::Corrupt)?;
+        let run = Run::first_of(&bytes[at..]).ok_or(SketchError::Corrupt)?;
         if register < first + usize::from(run.len) {
-            return Ok(Found { run, at, before, first });
+            return Ok(FoundRun { run, at, before, first });
         }
         before = at;
         at += usize::from(run.bytes);
@@ -96,7 +96,7 @@ fn find(bytes: &[u8], register: usize) -> Result<Found, Unusable> {
 pub(super) fn push_zeros(bytes: &mut impl Extend<u8>, registers: usize) {
     match registers {
         0 => {}
-        1..=MOST_SHORT => bytes.extend([(registers - 1) as u8]),
+        1..=MAX_SHORT_RUN => bytes.extend([(registers - 1) as u8]),
         _ => bytes.extend([0x40 | ((registers - 1) >> 8) as u8, (registers - 1) as u8]),
     }
 }
@@ -108,7 +108,7 @@ fn equal(value: u8, registers: u8) -> u8 {
 
 /// The result of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Became {
+pub(super) enum SparseUpdate {
     /// The register was already at least as high.
     Same,
     Changed,
@@ -122,13 +122,13 @@ pub(super) fn set(
     header: usize,
     seen: Observation,
     most: usize,
-) -> Result<Became, Unusable> {
+) -> Result<SparseUpdate, SketchError> {
     if seen.value > MOST_VALUE {
-        return Ok(Became::TooLarge);
+        return Ok(SparseUpdate::TooLarge);
     }
-    let Found { run, at, before, first } = find(&bytes[header..], seen.register)?;
+    let FoundRun { run, at, before, first } = find(&bytes[header..], seen.register)?;
     if run.value >= seen.value {
-        return Ok(Became::Same);
+        return Ok(SparseUpdate::Same);
     }
     let mut cut: SmallVec<[u8; 5]> = SmallVec::new();
     let push = |cut: &mut SmallVec<[u8; 5]>, registers: usize| match run.value {
@@ -141,23 +141,23 @@ pub(super) fn set(
     push(&mut cut, first + usize::from(run.len) - 1 - seen.register);
     let old = usize::from(run.bytes);
     if cut.len() > old && bytes.len() + cut.len() - old > most {
-        return Ok(Became::TooLarge);
+        return Ok(SparseUpdate::TooLarge);
     }
     bytes.splice(header + at..header + at + old, cut);
     join(bytes, header + before);
-    Ok(Became::Changed)
+    Ok(SparseUpdate::Changed)
 }
 
 /// Merges equal non-zero neighbours among the runs from byte `at` on.
 fn join(bytes: &mut Vec<u8>, mut at: usize) {
-    for _ in 0..LOOKED_AT {
+    for _ in 0..MERGE_WINDOW {
         let Some(run) = Run::first_of(&bytes[at..]) else { return };
         let next = Run::first_of(&bytes[at + usize::from(run.bytes)..]);
         match next {
             Some(next)
                 if run.value > 0
                     && run.value == next.value
-                    && run.len + next.len <= u16::from(MOST_EQUAL) =>
+                    && run.len + next.len <= u16::from(MAX_VALUE_RUN) =>
             {
                 bytes[at + 1] = equal(run.value, (run.len + next.len) as u8);
                 bytes.remove(at);

@@ -24,7 +24,7 @@ fn registers_of(bytes: &[u8]) -> Vec<u8> {
 
 /// The expected bytes were taken from Redis 7.0 with the same elements.
 #[test]
-fn the_bytes_are_those_of_redis() {
+fn sketch_bytes_match_redis() {
     assert_eq!(empty(), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff");
     let letters = |text: &str| text.bytes().map(|letter| Observation::of(&[letter])).collect::<Vec<_>>();
     assert_eq!(sketch_of(letters("a"), MOST)[HEADER..], *b"q\xa6\x84NW");
@@ -35,7 +35,7 @@ fn the_bytes_are_those_of_redis() {
 }
 
 #[test]
-fn an_estimate_is_near() {
+fn estimate_is_within_error_bound() {
     for count in [0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000] {
         let bytes = sketch_of(numbers(count), MOST);
         let estimate = Sketch::of(&bytes).unwrap().estimate().unwrap();
@@ -47,7 +47,7 @@ fn an_estimate_is_near() {
 }
 
 #[test]
-fn an_estimate_is_kept_until_something_is_seen() {
+fn cached_estimate_is_invalidated_by_observations() {
     let mut bytes = sketch_of(numbers(10), MOST);
     assert_eq!(Sketch::of(&bytes).unwrap().cached(), None);
     set_cached(&mut bytes, 10);
@@ -59,19 +59,19 @@ fn an_estimate_is_kept_until_something_is_seen() {
 }
 
 #[test]
-fn what_is_no_sketch_is_told_from_what_is_broken() {
+fn invalid_sketch_differs_from_corrupt_sketch() {
     let dense = sketch_of(numbers(100_000), MOST);
     for bytes in [&b""[..], b"HYLL", b"HYLX\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff", &dense[..dense.len() - 1]] {
-        assert_eq!(Sketch::of(bytes).unwrap_err(), Unusable::NotASketch);
+        assert_eq!(Sketch::of(bytes).unwrap_err(), SketchError::NotASketch);
     }
     for runs in [&b""[..], b"\x7f", b"\x7f\xfe", b"\x7f\xff\0", b"\x7f\xff\x7f\xff", b"\x40"] {
         let mut bytes = empty();
         bytes.truncate(HEADER);
         bytes.extend_from_slice(runs);
-        assert_eq!(Sketch::of(&bytes).unwrap().estimate(), Err(Unusable::Corrupt), "{runs:x?}");
-        assert_eq!(make_dense(&mut bytes.clone()), Err(Unusable::Corrupt), "{runs:x?}");
+        assert_eq!(Sketch::of(&bytes).unwrap().estimate(), Err(SketchError::Corrupt), "{runs:x?}");
+        assert_eq!(make_dense(&mut bytes.clone()), Err(SketchError::Corrupt), "{runs:x?}");
         let mut registers = Registers::default();
-        assert_eq!(registers.merge(Sketch::of(&bytes).unwrap()), Err(Unusable::Corrupt), "{runs:x?}");
+        assert_eq!(registers.merge(Sketch::of(&bytes).unwrap()), Err(SketchError::Corrupt), "{runs:x?}");
     }
 }
 
@@ -85,7 +85,7 @@ fn observations() -> impl Strategy<Value = Vec<Observation>> {
 proptest! {
     /// Both encodings of a sketch have the same registers.
     #[test]
-    fn registers_are_the_highest_that_was_seen(seen in observations(), most in 0usize..400) {
+    fn registers_hold_maximum_observation(seen in observations(), most in 0usize..400) {
         let mut highest = vec![0; REGISTERS];
         let mut bytes = empty();
         for seen in seen {
@@ -106,7 +106,7 @@ proptest! {
 
     /// Any bytes are either refused or used as a sketch; none causes a panic.
     #[test]
-    fn nothing_panics(body in proptest::collection::vec(any::<u8>(), 0..200), seen in observations()) {
+    fn arbitrary_input_does_not_panic(body in proptest::collection::vec(any::<u8>(), 0..200), seen in observations()) {
         let mut bytes = empty();
         bytes.truncate(HEADER);
         bytes.extend_from_slice(&body);

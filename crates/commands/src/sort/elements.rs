@@ -3,11 +3,11 @@
 use keyspace::{EncodingLimits, Kind, PackedBuilder};
 
 /// A list of sorted elements under construction.
-pub(super) struct Stored {
+pub(super) struct StoredList {
     list: PackedBuilder,
 }
 
-impl Stored {
+impl StoredList {
     pub(super) fn new() -> Self {
         Self { list: PackedBuilder::new(Kind::List) }
     }

@@ -10,17 +10,17 @@ use crate::rows::key;
 
 /// The source of the sort weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By<'a> {
-    Itself,
+pub(super) enum SortBy<'a> {
+    Element,
     /// The values of the keys that this pattern names.
     Pattern(&'a [u8]),
     /// No sorting: the pattern has no placeholder.
-    Nothing,
+    Unsorted,
 }
 
 /// Whether the command accepts STORE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stores {
+pub(super) enum StoreOption {
     Yes,
     No,
 }
@@ -40,7 +40,7 @@ enum SortOption {
 
 /// Returns the option at `index` and the index of the next one. Shared by the handlers and [`keys_of_sort`], so that
 /// both agree.
-fn option_at(args: Args<'_>, stores: Stores, index: usize) -> (SortOption, usize) {
+fn option_at(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is =
         |name: &str, more: usize| word.eq_ignore_ascii_case(name.as_bytes()) && index + more < args.len();
@@ -49,7 +49,7 @@ fn option_at(args: Args<'_>, stores: Stores, index: usize) -> (SortOption, usize
         () if is("desc", 0) => (SortOption::Descending, index + 1),
         () if is("alpha", 0) => (SortOption::Alpha, index + 1),
         () if is("limit", 2) => (SortOption::Limit(index + 1), index + 3),
-        () if is("store", 1) && stores == Stores::Yes => (SortOption::Store(index + 1), index + 2),
+        () if is("store", 1) && stores == StoreOption::Yes => (SortOption::Store(index + 1), index + 2),
         () if is("by", 1) => (SortOption::By(index + 1), index + 2),
         () if is("get", 1) => (SortOption::Get(index + 1), index + 2),
         () => (SortOption::Unknown, index + 1),
@@ -60,7 +60,7 @@ fn option_at(args: Args<'_>, stores: Stores, index: usize) -> (SortOption, usize
 pub(super) fn keys_of_sort(args: Args<'_>) -> RequestKeys {
     let (mut stored, mut index) = (None, 2);
     while index < args.len() {
-        let (option, next) = option_at(args, Stores::Yes, index);
+        let (option, next) = option_at(args, StoreOption::Yes, index);
         if let SortOption::Store(place) = option {
             stored = Some(place);
         }
@@ -70,8 +70,8 @@ pub(super) fn keys_of_sort(args: Args<'_>) -> RequestKeys {
 }
 
 #[derive(Debug)]
-pub(super) struct Options<'a> {
-    pub(super) by: By<'a>,
+pub(super) struct SortOptions<'a> {
+    pub(super) by: SortBy<'a>,
     pub(super) get: Vec<&'a [u8]>,
     pub(super) alpha: bool,
     pub(super) descending: bool,
@@ -81,10 +81,10 @@ pub(super) struct Options<'a> {
     count: i64,
 }
 
-impl<'a> Options<'a> {
-    pub(super) fn parse(context: &Context<'a>, stores: Stores) -> Result<Self, CommandError> {
+impl<'a> SortOptions<'a> {
+    pub(super) fn parse(context: &Context<'a>, stores: StoreOption) -> Result<Self, CommandError> {
         let mut options = Self {
-            by: By::Itself,
+            by: SortBy::Element,
             get: Vec::new(),
             alpha: false,
             descending: false,
@@ -107,10 +107,10 @@ impl<'a> Options<'a> {
                 SortOption::Store(place) => options.store = Some(place),
                 SortOption::By(place) => {
                     let pattern = context.arg(place);
-                    options.by = By::Nothing;
+                    options.by = SortBy::Unsorted;
                     if pattern.contains(&b'*') {
                         check_pattern(context, pattern, BY)?;
-                        options.by = By::Pattern(pattern);
+                        options.by = SortBy::Pattern(pattern);
                     }
                 }
                 SortOption::Get(place) => {
@@ -126,7 +126,7 @@ impl<'a> Options<'a> {
 
     /// Whether elements with equal weights keep their order (a stable sort).
     pub(super) fn keeps_ties(&self) -> bool {
-        self.alpha && matches!(self.by, By::Pattern(_))
+        self.alpha && matches!(self.by, SortBy::Pattern(_))
     }
 
     /// The range selected by LIMIT out of `len` elements.
@@ -140,20 +140,20 @@ impl<'a> Options<'a> {
 }
 
 /// The errors for a pattern that the caller may not use.
-struct Refusals {
+struct PatternErrors {
     /// In cluster mode: the pattern names keys of other slots.
     elsewhere: CommandError,
     /// The user may not read all keys.
     hidden: CommandError,
 }
 
-const BY: Refusals = Refusals {
+const BY: PatternErrors = PatternErrors {
     elsewhere: CommandError::text(
         "ERR BY option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
     ),
     hidden: CommandError::text("ERR BY option of SORT denied due to insufficient ACL permissions."),
 };
-const GET: Refusals = Refusals {
+const GET: PatternErrors = PatternErrors {
     elsewhere: CommandError::text(
         "ERR GET option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
     ),
@@ -162,7 +162,7 @@ const GET: Refusals = Refusals {
 
 /// Checks that the command may read all keys that a pattern can name. As in Redis, a user without access to all keys
 /// may not use `GET #` either, although it names no key.
-fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: Refusals) -> Result<(), CommandError> {
+fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: PatternErrors) -> Result<(), CommandError> {
     let is_here = || pattern == b"#" || slot_of(pattern) == Some(Slot::of_key(context.arg(1)));
     if context.engine.topology.is_some() && !is_here() {
         return Err(refusals.elsewhere);
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_of_one_slot_if_its_tag_says_so() {
+    fn pattern_slot_is_determined_by_hash_tag() {
         let slot = |text: &str| Some(Slot::of_key(text.as_bytes()));
         for (pattern, expected) in [
             ("{a}w*", slot("a")),

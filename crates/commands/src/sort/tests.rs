@@ -9,7 +9,7 @@ use crate::testing::{Client, Connection};
 const NOT_A_NUMBER: &str = "-ERR One or more scores can't be converted into double";
 
 #[test]
-fn elements_come_in_the_order_that_is_asked_for() {
+fn sort_orders_elements() {
     Client::new().table(&[
         ("sadd s 3 1 2 10", ":4"),
         ("sadd t b a c", ":3"),
@@ -60,7 +60,7 @@ fn elements_come_in_the_order_that_is_asked_for() {
 }
 
 #[test]
-fn patterns_name_weights_and_values() {
+fn sort_patterns_name_weights_and_values() {
     Client::new().table(&[
         ("sadd s 1 2 3", ":3"),
         ("mset w1 3 w2 2 w3 1", "+OK"),
@@ -92,7 +92,7 @@ fn patterns_name_weights_and_values() {
 }
 
 #[test]
-fn in_a_cluster_a_pattern_is_of_the_slot() {
+fn sort_patterns_stay_in_one_slot_in_cluster_mode() {
     let denied = |word| {
         format!(
             "-ERR {word} option of SORT denied in Cluster mode when keys formed by the pattern may be in \
@@ -116,7 +116,7 @@ fn in_a_cluster_a_pattern_is_of_the_slot() {
 }
 
 #[test]
-fn what_is_sorted_is_stored_as_a_list() {
+fn sort_store_creates_list() {
     let mut client = Client::logged();
     client.table(&[
         ("rpush l b a c", ":3"),
@@ -162,7 +162,7 @@ fn what_is_sorted_is_stored_as_a_list() {
 }
 
 #[test]
-fn a_long_list_is_stored_as_others_store_it() {
+fn sort_stores_long_list_with_usual_encoding() {
     let mut client = Client::new();
     for number in (0..3000).rev() {
         client.call(&["rpush", "l", &number.to_string()]);
@@ -180,7 +180,7 @@ fn a_long_list_is_stored_as_others_store_it() {
 }
 
 #[test]
-fn a_ties_order_is_the_same_wherever_a_set_is_stored() {
+fn sort_of_set_ties_is_deterministic_when_stored() {
     let mut client = Client::new();
     for number in [3, 20, 100, 1] {
         client.call(&["sadd", "s", &number.to_string()]);
@@ -190,7 +190,7 @@ fn a_ties_order_is_the_same_wherever_a_set_is_stored() {
 }
 
 #[test]
-fn events_of_what_is_stored() {
+fn sort_store_sends_events() {
     Client::new().events(&[
         ("rpush l 2 1", "rpush l"),
         ("sort l", ""),
@@ -202,7 +202,7 @@ fn events_of_what_is_stored() {
 }
 
 #[test]
-fn who_waits_for_what_is_stored_is_served() {
+fn sort_store_serves_blocked_clients() {
     for line in ["sort s store d", "sort s by w* store d", "multi\nsort s by w* store d\nexec"] {
         let mut client = Client::new();
         client.table(&[("sadd s 2 1", ":2")]);
@@ -215,7 +215,7 @@ fn who_waits_for_what_is_stored_is_served() {
 }
 
 #[test]
-fn who_may_not_read_every_key_names_none_by_patterns() {
+fn sort_patterns_require_access_to_all_keys() {
     let denied = |word| format!("-ERR {word} option of SORT denied due to insufficient ACL permissions.");
     let not_a_key = "-NOPERM No permissions to access a key";
     let mut client = Client::new();
@@ -245,7 +245,7 @@ fn who_may_not_read_every_key_names_none_by_patterns() {
 }
 
 #[test]
-fn keys_are_told_before_the_command_runs() {
+fn getkeys_reports_sort_keys() {
     Client::new().table(&[
         ("command getkeys sort s by store get store store d", "*2|$1|s|$1|d"),
         ("command getkeys sort_ro s by w*", "*1|$1|s"),
@@ -253,7 +253,7 @@ fn keys_are_told_before_the_command_runs() {
 }
 
 #[test]
-fn numbers_are_decimal_and_whole() {
+fn numeric_sort_accepts_decimal_text() {
     let table: &[(&str, bool)] = &[
         ("", false),
         ("1", true),
@@ -285,7 +285,7 @@ fn numbers_are_decimal_and_whole() {
 
 /// Regression test: sorting by keys of all slots, while clients that hold one slot wait for another, must not deadlock.
 #[test]
-fn whoever_sorts_by_other_keys_waits_for_no_one_who_waits() {
+fn sort_by_other_keys_does_not_deadlock() {
     let mut client = Client::new();
     for number in 0..200 {
         client.call(&["sadd", "s", &number.to_string()]);

@@ -9,7 +9,7 @@ use super::members::SortedSetAccess;
 bitflags! {
     /// The options of ZADD.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) struct Options: u8 {
+    pub(crate) struct ZaddOptions: u8 {
         /// Only add new members.
         const NX = 1;
         /// Only update existing members.
@@ -25,7 +25,7 @@ bitflags! {
     }
 }
 
-impl Options {
+impl ZaddOptions {
     pub(crate) fn of_word(word: &[u8]) -> Option<Self> {
         let words: [(&[u8], Self); 6] = [
             (b"nx", Self::NX),
@@ -68,54 +68,54 @@ impl Options {
 }
 
 /// The result for one member.
-enum Changed {
+enum ScoreUpdate {
     /// The options excluded the member.
-    Not,
+    Skipped,
     /// The score is unchanged.
-    Kept(f64),
+    Unchanged(f64),
     Added(f64),
     Moved(f64),
-    NoNumber,
+    NotANumber,
 }
 
-impl Options {
+impl ZaddOptions {
     /// Decides on the new score of a member. `before` is its present score, or `None` for a new member.
-    fn decide(self, before: Option<f64>, given: f64) -> Changed {
+    fn decide(self, before: Option<f64>, given: f64) -> ScoreUpdate {
         let Some(before) = before else {
-            return if self.contains(Self::XX) { Changed::Not } else { Changed::Added(given) };
+            return if self.contains(Self::XX) { ScoreUpdate::Skipped } else { ScoreUpdate::Added(given) };
         };
         if self.contains(Self::NX) {
-            return Changed::Not;
+            return ScoreUpdate::Skipped;
         }
         let score = if self.contains(Self::INCR) { before + given } else { given };
         if score.is_nan() {
-            return Changed::NoNumber;
+            return ScoreUpdate::NotANumber;
         }
         let refused =
             self.contains(Self::LT) && score >= before || self.contains(Self::GT) && score <= before;
         match () {
-            () if refused => Changed::Not,
-            () if score == before => Changed::Kept(score),
-            () => Changed::Moved(score),
+            () if refused => ScoreUpdate::Skipped,
+            () if score == before => ScoreUpdate::Unchanged(score),
+            () => ScoreUpdate::Moved(score),
         }
     }
 }
 
 /// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]
 pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, first) = Options::parse(context)?;
+    let (options, first) = ZaddOptions::parse(context)?;
     add(context, options, first)
 }
 
 /// ZINCRBY key increment member
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Redis: a word that ZADD accepts as an option is parsed as one, which leaves no complete pair.
-    let (options, first) = Options::parse(context)?;
-    add(context, options | Options::INCR, first)
+    let (options, first) = ZaddOptions::parse(context)?;
+    add(context, options | ZaddOptions::INCR, first)
 }
 
 /// Adds the score-member pairs from argument `first` on.
-fn add(context: &mut Context<'_>, options: Options, first: usize) -> Result<(), CommandError> {
+fn add(context: &mut Context<'_>, options: ZaddOptions, first: usize) -> Result<(), CommandError> {
     let pairs = (first..context.args.len()).step_by(2);
     let scores: SmallVec<[f64; 8]> = pairs
         .clone()
@@ -127,37 +127,37 @@ fn add(context: &mut Context<'_>, options: Options, first: usize) -> Result<(), 
 /// Adds members, given as the argument index of the name and the score.
 pub(crate) fn add_scored(
     context: &mut Context<'_>,
-    options: Options,
+    options: ZaddOptions,
     members: impl Iterator<Item = (usize, f64)>,
 ) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let mut place = context.find_sorted_set(&key)?;
     let (mut added, mut moved, mut result) = (0, 0, None);
     for (index, given) in members {
-        if place.is_none() && options.contains(Options::XX) {
+        if place.is_none() && options.contains(ZaddOptions::XX) {
             break;
         }
-        let mut changed = Changed::Not;
+        let mut changed = ScoreUpdate::Skipped;
         let name = context.arg(index);
         place = Some(context.update_member(&key, place, name, |before| {
             changed = options.decide(before, given);
             match changed {
-                Changed::Added(score) | Changed::Moved(score) => Some(score),
-                Changed::Not | Changed::Kept(_) | Changed::NoNumber => None,
+                ScoreUpdate::Added(score) | ScoreUpdate::Moved(score) => Some(score),
+                ScoreUpdate::Skipped | ScoreUpdate::Unchanged(_) | ScoreUpdate::NotANumber => None,
             }
         }));
         match changed {
-            Changed::Not => {}
-            Changed::Kept(score) => result = Some(score),
-            Changed::Added(score) => {
+            ScoreUpdate::Skipped => {}
+            ScoreUpdate::Unchanged(score) => result = Some(score),
+            ScoreUpdate::Added(score) => {
                 added += 1;
                 result = Some(score);
             }
-            Changed::Moved(score) => {
+            ScoreUpdate::Moved(score) => {
                 moved += 1;
                 result = Some(score);
             }
-            Changed::NoNumber => {
+            ScoreUpdate::NotANumber => {
                 return Err(CommandError::text("ERR resulting score is not a number (NaN)"));
             }
         }
@@ -165,13 +165,13 @@ pub(crate) fn add_scored(
     if added + moved > 0 {
         context.modified(&key);
         context.changed((added + moved - 1) as u64);
-        let event = if options.contains(Options::INCR) { "zincr" } else { "zadd" };
+        let event = if options.contains(ZaddOptions::INCR) { "zincr" } else { "zadd" };
         context.notify(Class::SORTED_SET, event, &key);
     }
     match result {
-        Some(score) if options.contains(Options::INCR) => context.reply.double(score),
-        None if options.contains(Options::INCR) => context.reply.null(),
-        _ => context.reply.integer(if options.contains(Options::CH) { added + moved } else { added }),
+        Some(score) if options.contains(ZaddOptions::INCR) => context.reply.double(score),
+        None if options.contains(ZaddOptions::INCR) => context.reply.null(),
+        _ => context.reply.integer(if options.contains(ZaddOptions::CH) { added + moved } else { added }),
     }
     Ok(())
 }
@@ -181,7 +181,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn members_are_added_and_moved_as_the_options_say() {
+    fn zadd_options_control_updates() {
         let mut client = Client::logged();
         client.table(&[
             ("zadd z 1 a 2 b", ":2"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_and_scores_are_refused() {
+    fn invalid_options_and_scores_are_refused() {
         let float = "-ERR value is not a valid float";
         let gt = "-ERR GT, LT, and/or NX options at the same time are not compatible";
         Client::new().table(&[
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sorted_set_may_be_of_any_size() {
+    fn sorted_set_supports_any_size() {
         let mut client = Client::new();
         for size in [1usize, 100, 5000] {
             let mut words = vec!["zadd".to_owned(), "z".to_owned()];
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_encoding_follows_the_thresholds() {
+    fn encoding_follows_configured_thresholds() {
         let mut client = Client::new();
         for member in 0..129 {
             client.call(&["zadd", "z", "1", &format!("m{member}")]);

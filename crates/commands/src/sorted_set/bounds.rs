@@ -14,7 +14,7 @@ pub(super) struct ScoreEnd {
 
 /// One end of a lexicographical range.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum NameEnd<'a> {
+pub(super) enum LexEnd<'a> {
     /// Before all names (`-`).
     Lowest,
     Included(&'a [u8]),
@@ -29,12 +29,12 @@ pub(super) enum Bounds<'a> {
     /// Inclusive ranks; negative values count from the end.
     Ranks(i64, i64),
     Scores(ScoreEnd, ScoreEnd),
-    Names(NameEnd<'a>, NameEnd<'a>),
+    Names(LexEnd<'a>, LexEnd<'a>),
 }
 
 /// The kind of a range's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum RangeBy {
     Rank,
     Score,
     Name,
@@ -58,7 +58,7 @@ impl ScoreEnd {
     }
 }
 
-impl<'a> NameEnd<'a> {
+impl<'a> LexEnd<'a> {
     fn parse(text: &'a [u8]) -> Option<Self> {
         match text {
             b"-" => Some(Self::Lowest),
@@ -85,26 +85,31 @@ impl<'a> NameEnd<'a> {
 
 impl<'a> Bounds<'a> {
     /// Parses the bounds at the arguments `min` and `max`.
-    pub(super) fn parse(context: &Context<'a>, by: By, min: usize, max: usize) -> Result<Self, CommandError> {
+    pub(super) fn parse(
+        context: &Context<'a>,
+        by: RangeBy,
+        min: usize,
+        max: usize,
+    ) -> Result<Self, CommandError> {
         Self::of(by, (context.arg(min), context.arg(max)), |text| context.parse_double(text))
     }
 
     /// Parses bounds from text; `double` parses scores.
     pub(super) fn of(
-        by: By,
+        by: RangeBy,
         (low, high): (&'a [u8], &'a [u8]),
         double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |text| resp::parse_i64(text).ok_or(CommandError::NotInteger);
         match by {
-            By::Rank => Ok(Self::Ranks(integer(low)?, integer(high)?)),
-            By::Score => {
+            RangeBy::Rank => Ok(Self::Ranks(integer(low)?, integer(high)?)),
+            RangeBy::Score => {
                 match (ScoreEnd::parse(until_nul(low), &double), ScoreEnd::parse(until_nul(high), &double)) {
                     (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
                     _ => Err(CommandError::text("ERR min or max is not a float")),
                 }
             }
-            By::Name => match (NameEnd::parse(low), NameEnd::parse(high)) {
+            RangeBy::Name => match (LexEnd::parse(low), LexEnd::parse(high)) {
                 (Some(low), Some(high)) => Ok(Self::Names(low, high)),
                 _ => Err(CommandError::text("ERR min or max not valid string range item")),
             },

@@ -7,19 +7,19 @@ use engine::{CommandError, Context};
 use keyspace::{EntryRef, Key, Keyspace, LockedSlots, PartElements, ScoredMember, Value};
 use smallvec::{SmallVec, smallvec};
 
-use super::members::Form;
+use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 use crate::kinds::{Name, ScoredMembers, any};
 
 /// The set operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
+enum SetOperation {
     Union,
     Intersection,
     Difference,
 }
 
-impl Operation {
+impl SetOperation {
     fn event(self) -> &'static str {
         match self {
             Self::Union => "zunionstore",
@@ -41,7 +41,7 @@ impl Aggregate {
     fn of(self, one: f64, other: f64) -> f64 {
         match self {
             // The sum of opposite infinities is NaN.
-            Self::Sum => number(one + other),
+            Self::Sum => nan_to_zero(one + other),
             Self::Min => one.min(other),
             Self::Max => one.max(other),
         }
@@ -49,14 +49,14 @@ impl Aggregate {
 }
 
 /// Converts NaN to zero, as Redis does.
-fn number(score: f64) -> f64 {
+fn nan_to_zero(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
 
 /// The command's operation and argument layout.
 #[derive(Clone, Copy)]
-struct Plan {
-    operation: Operation,
+struct CommandLayout {
+    operation: SetOperation,
     name: &'static str,
     numkeys_at: usize,
     /// Whether only the cardinality is returned (ZINTERCARD).
@@ -64,15 +64,15 @@ struct Plan {
 }
 
 /// A source key with its weight; the set may be missing.
-struct Input<'k> {
+struct SourceKey<'k> {
     key: Key<'k>,
     place: Option<EntryRef>,
     weight: f64,
 }
 
 /// The parsed sources and options.
-struct Query<'k> {
-    inputs: Vec<Input<'k>>,
+struct CombineQuery<'k> {
+    inputs: Vec<SourceKey<'k>>,
     aggregate: Aggregate,
     scores: bool,
     /// The cardinality at which ZINTERCARD stops; 0 means unlimited.
@@ -86,18 +86,18 @@ type Members<'c> = Vec<(f64, Name<'c>)>;
 type Scores = SmallVec<[(usize, f64); 2]>;
 
 /// Members per prefetch batch.
-const AT_ONCE: usize = 64;
+const PREFETCH_BATCH: usize = 64;
 
 /// A source set during execution.
 #[derive(Clone, Copy)]
-struct Source<'c> {
+struct SourceSet<'c> {
     value: Option<Value<'c>>,
     weight: f64,
 }
 
-impl<'k> Query<'k> {
-    fn parse(context: &mut Context<'k>, plan: Plan) -> Result<Self, CommandError> {
-        let Plan { operation, name, numkeys_at, counts } = plan;
+impl<'k> CombineQuery<'k> {
+    fn parse(context: &mut Context<'k>, plan: CommandLayout) -> Result<Self, CommandError> {
+        let CommandLayout { operation, name, numkeys_at, counts } = plan;
         let numkeys = context.integer(numkeys_at)?;
         if numkeys < 1 {
             return Err(CommandError::Text(
@@ -116,14 +116,14 @@ impl<'k> Query<'k> {
             if let Some(place) = place {
                 any(&context.view(&key).value(place)).scored().ok_or(CommandError::WrongType)?;
             }
-            inputs.push(Input { key, place, weight: 1.0 });
+            inputs.push(SourceKey { key, place, weight: 1.0 });
         }
         let mut query = Self { inputs, aggregate: Aggregate::Sum, scores: false, limit: 0 };
         let mut index = first + count;
         while let Some(word) = context.args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
             let left = context.args.len() - index;
-            let weighed = operation != Operation::Difference && !counts;
+            let weighed = operation != SetOperation::Difference && !counts;
             match () {
                 () if weighed && left > count && is("weights") => {
                     query.read_weights(context, index + 1)?;
@@ -155,13 +155,13 @@ impl<'k> Query<'k> {
     }
 
     /// The source sets in argument order, or in ascending order of size.
-    fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<Source<'c>> {
+    fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<SourceSet<'c>> {
         let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
-        let value = |input: &Input<'_>| input.place.map(|place| view(&input.key).value(place));
-        let source = |input| Source { value: value(input), weight: input.weight };
+        let value = |input: &SourceKey<'_>| input.place.map(|place| view(&input.key).value(place));
+        let source = |input| SourceSet { value: value(input), weight: input.weight };
         let mut sources: Vec<_> = self.inputs.iter().map(source).collect();
         if fewest_first {
-            sources.sort_by_key(Source::len);
+            sources.sort_by_key(SourceSet::len);
         }
         sources
     }
@@ -172,12 +172,12 @@ impl<'k> Query<'k> {
         keyspace: &Keyspace,
         slots: &'c LockedSlots<'_>,
         db: u16,
-        operation: Operation,
+        operation: SetOperation,
     ) -> Members<'c> {
-        let sources = self.sources(slots, db, operation != Operation::Difference);
+        let sources = self.sources(slots, db, operation != SetOperation::Difference);
         let members = match operation {
-            Operation::Union => self.union(&sources),
-            Operation::Intersection => {
+            SetOperation::Union => self.union(&sources),
+            SetOperation::Intersection => {
                 let mut members = Members::new();
                 self.intersect(keyspace, &sources, &mut |name, score| {
                     members.push((score, name));
@@ -185,16 +185,16 @@ impl<'k> Query<'k> {
                 });
                 members
             }
-            Operation::Difference => difference(keyspace, &sources),
+            SetOperation::Difference => difference(keyspace, &sources),
         };
         in_order(members)
     }
 
-    fn union<'c>(&self, sources: &[Source<'c>]) -> Members<'c> {
+    fn union<'c>(&self, sources: &[SourceSet<'c>]) -> Members<'c> {
         let mut members = HashMap::<Name<'c>, f64>::new();
         for source in sources {
             source.visit(&mut |name, score| {
-                let score = number(score * source.weight);
+                let score = nan_to_zero(score * source.weight);
                 match members.get_mut(&*name) {
                     Some(before) => *before = self.aggregate.of(*before, score),
                     None => {
@@ -218,8 +218,8 @@ impl<'k> Query<'k> {
             Some(scores) => scores.push((from, score)),
             None => drop(found.insert(name.to_vec(), smallvec![(from, score)])),
         };
-        let mut inputs: Vec<&Input<'_>> = self.inputs.iter().collect();
-        let value = |input: &Input<'_>| Some(context.view(&input.key).value(input.place?));
+        let mut inputs: Vec<&SourceKey<'_>> = self.inputs.iter().collect();
+        let value = |input: &SourceKey<'_>| Some(context.view(&input.key).value(input.place?));
         inputs.sort_by_key(|input| value(input).map_or(0, |value| value.extent()));
         for (index, input) in inputs.iter().enumerate() {
             let Some(value) = value(input) else { continue };
@@ -227,13 +227,13 @@ impl<'k> Query<'k> {
                 large.extend(input.place.map(|place| (input.key, place)));
                 continue;
             }
-            Source { value: Some(value), weight: input.weight }.visit(&mut |name, score| {
+            SourceSet { value: Some(value), weight: input.weight }.visit(&mut |name, score| {
                 add(&name, score, index);
                 true
             });
         }
         context.pin(&large)?.visit(|key, elements| {
-            let of_key = |input: &(usize, &&Input<'_>)| input.1.key.bytes() == key;
+            let of_key = |input: &(usize, &&SourceKey<'_>)| input.1.key.bytes() == key;
             for (index, _) in inputs.iter().enumerate().filter(of_key) {
                 match elements {
                     PartElements::SortedSet(part) => {
@@ -248,10 +248,10 @@ impl<'k> Query<'k> {
     }
 
     /// Aggregates the scores of each member in the order of `inputs`.
-    fn aggregate_all(&self, found: HashMap<Vec<u8>, Scores>, inputs: &[&Input<'_>]) -> Members<'static> {
+    fn aggregate_all(&self, found: HashMap<Vec<u8>, Scores>, inputs: &[&SourceKey<'_>]) -> Members<'static> {
         let one = |(name, mut scores): (Vec<u8>, Scores)| {
             scores.sort_unstable_by_key(|(input, _)| *input);
-            let weighed = scores.iter().map(|(input, score)| number(score * inputs[*input].weight));
+            let weighed = scores.iter().map(|(input, score)| nan_to_zero(score * inputs[*input].weight));
             (weighed.reduce(|one, other| self.aggregate.of(one, other)).unwrap_or_default(), Cow::Owned(name))
         };
         found.into_iter().map(one).collect()
@@ -261,12 +261,12 @@ impl<'k> Query<'k> {
     fn intersect<'c>(
         &self,
         keyspace: &Keyspace,
-        sources: &[Source<'c>],
+        sources: &[SourceSet<'c>],
         visit: &mut dyn FnMut(Name<'c>, f64) -> bool,
     ) {
         let [first, others @ ..] = sources else { return };
-        look_for_each(keyspace, first, others, &mut |name, hash, score| {
-            let mut sum = number(score * first.weight);
+        visit_prefetched(keyspace, first, others, &mut |name, hash, score| {
+            let mut sum = nan_to_zero(score * first.weight);
             for other in others {
                 let Some(score) = other.score(&name, hash) else { return true };
                 sum = self.aggregate.of(sum, score * other.weight);
@@ -283,10 +283,10 @@ fn in_order(mut members: Members<'_>) -> Members<'_> {
     members
 }
 
-fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
+fn difference<'c>(keyspace: &Keyspace, sources: &[SourceSet<'c>]) -> Members<'c> {
     let mut members = Members::new();
     let [first, others @ ..] = sources else { return members };
-    look_for_each(keyspace, first, others, &mut |name, hash, score| {
+    visit_prefetched(keyspace, first, others, &mut |name, hash, score| {
         if others.iter().all(|other| other.score(&name, hash).is_none()) {
             members.push((score, name));
         }
@@ -297,15 +297,15 @@ fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
 
 /// Visits members with their hashes and scores until `visit` returns false. The memory for lookups in `others` is
 /// prefetched per batch.
-fn look_for_each<'c>(
+fn visit_prefetched<'c>(
     keyspace: &Keyspace,
-    source: &Source<'c>,
-    others: &[Source<'_>],
+    source: &SourceSet<'c>,
+    others: &[SourceSet<'_>],
     visit: &mut dyn FnMut(Name<'c>, u64, f64) -> bool,
 ) {
-    let mut some = SmallVec::<[(Name<'c>, u64, f64); AT_ONCE]>::new();
-    let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); AT_ONCE]>| {
-        let hashes: SmallVec<[u64; AT_ONCE]> = some.iter().map(|(_, hash, _)| *hash).collect();
+    let mut some = SmallVec::<[(Name<'c>, u64, f64); PREFETCH_BATCH]>::new();
+    let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); PREFETCH_BATCH]>| {
+        let hashes: SmallVec<[u64; PREFETCH_BATCH]> = some.iter().map(|(_, hash, _)| *hash).collect();
         others.iter().for_each(|other| other.prefetch(&hashes));
         some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
     };
@@ -313,7 +313,7 @@ fn look_for_each<'c>(
     source.visit(&mut |name, score| {
         let hash = keyspace.hash_element_name(&name);
         some.push((name, hash, score));
-        goes_on = some.len() < AT_ONCE || look(&mut some);
+        goes_on = some.len() < PREFETCH_BATCH || look(&mut some);
         goes_on
     });
     if goes_on {
@@ -321,7 +321,7 @@ fn look_for_each<'c>(
     }
 }
 
-impl<'c> Source<'c> {
+impl<'c> SourceSet<'c> {
     fn members(&self) -> Option<&dyn ScoredMembers<'c>> {
         self.value.as_ref().and_then(|value| any(value).scored())
     }
@@ -359,39 +359,39 @@ fn aggregate(word: &[u8]) -> Result<Aggregate, CommandError> {
 
 /// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
 pub(super) fn zunion(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Operation::Union, "zunion")
+    reply(context, SetOperation::Union, "zunion")
 }
 
 /// ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
 pub(super) fn zinter(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Operation::Intersection, "zinter")
+    reply(context, SetOperation::Intersection, "zinter")
 }
 
 /// ZDIFF numkeys key [key ...] [WITHSCORES]
 pub(super) fn zdiff(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Operation::Difference, "zdiff")
+    reply(context, SetOperation::Difference, "zdiff")
 }
 
 /// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]
 pub(super) fn zunionstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, Operation::Union, "zunionstore")
+    store(context, SetOperation::Union, "zunionstore")
 }
 
 /// ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]
 pub(super) fn zinterstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, Operation::Intersection, "zinterstore")
+    store(context, SetOperation::Intersection, "zinterstore")
 }
 
 /// ZDIFFSTORE destination numkeys key [key ...]
 pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    store(context, Operation::Difference, "zdiffstore")
+    store(context, SetOperation::Difference, "zdiffstore")
 }
 
 /// ZINTERCARD numkeys key [key ...] [LIMIT limit]
 pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let operation = Operation::Intersection;
-    let plan = Plan { operation, name: "zintercard", numkeys_at: 1, counts: true };
-    let query = Query::parse(context, plan)?;
+    let operation = SetOperation::Intersection;
+    let plan = CommandLayout { operation, name: "zintercard", numkeys_at: 1, counts: true };
+    let query = CombineQuery::parse(context, plan)?;
     let sources = query.sources(&context.slots, context.session.db, true);
     let mut count = 0;
     query.intersect(&context.engine.keyspace, &sources, &mut |_, _| {
@@ -402,10 +402,11 @@ pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     Ok(())
 }
 
-fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
-    let query = Query::parse(context, Plan { operation, name, numkeys_at: 1, counts: false })?;
-    let form = Form::of(&context.reply, query.scores);
-    let is_union = operation == Operation::Union;
+fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str) -> Result<(), CommandError> {
+    let query =
+        CombineQuery::parse(context, CommandLayout { operation, name, numkeys_at: 1, counts: false })?;
+    let form = MemberLayout::of(&context.reply, query.scores);
+    let is_union = operation == SetOperation::Union;
     let members = match is_union.then(|| query.pinned_union(context)).flatten() {
         Some(members) => members,
         None => query.run(&context.engine.keyspace, &context.slots, context.session.db, operation),
@@ -420,8 +421,9 @@ fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) ->
     Ok(())
 }
 
-fn store(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
-    let query = Query::parse(context, Plan { operation, name, numkeys_at: 2, counts: false })?;
+fn store(context: &mut Context<'_>, operation: SetOperation, name: &'static str) -> Result<(), CommandError> {
+    let query =
+        CombineQuery::parse(context, CommandLayout { operation, name, numkeys_at: 2, counts: false })?;
     let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
     let count = members.len();
     let built =
@@ -450,7 +452,7 @@ mod tests {
     /// Combines packed, large and very large (prefetched) sorted sets and sets. The stored result is then emptied
     /// member by member and refilled, so that its index grows and shrinks.
     #[test]
-    fn what_comes_of_many_members() {
+    fn set_operations_match_reference_on_large_sets() {
         let mut client = Client::new();
         let mut twins: Vec<Twin> = Vec::new();
         for (number, (size, step)) in
@@ -546,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_refused() {
+    fn invalid_arguments_are_refused() {
         let syntax = "-ERR syntax error";
         Client::new().table(&[
             ("zunion 0 a", "-ERR at least 1 input key is needed for 'zunion' command"),

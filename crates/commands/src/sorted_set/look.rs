@@ -2,7 +2,7 @@
 
 use engine::{CommandError, Context};
 
-use super::bounds::{Bounds, By};
+use super::bounds::{Bounds, RangeBy};
 use super::members::SortedSetAccess;
 
 pub(super) fn zcard(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -32,15 +32,15 @@ pub(super) fn zmscore(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// ZCOUNT key min max
 pub(super) fn zcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, By::Score)
+    count(context, RangeBy::Score)
 }
 
 /// ZLEXCOUNT key min max
 pub(super) fn zlexcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, By::Name)
+    count(context, RangeBy::Name)
 }
 
-fn count(context: &mut Context<'_>, by: By) -> Result<(), CommandError> {
+fn count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
     let bounds = Bounds::parse(context, by, 2, 3)?;
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
@@ -94,7 +94,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn numbers_scores_and_ranks() {
+    fn cardinalities_scores_and_ranks() {
         let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         let mut client = Client::new();
         client.table(&[

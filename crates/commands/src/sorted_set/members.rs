@@ -140,14 +140,14 @@ impl SortedSetAccess for Context<'_> {
 
 /// The layout of members in a reply.
 #[derive(Clone, Copy)]
-pub(crate) struct Form {
+pub(crate) struct MemberLayout {
     /// Whether to include scores.
     pub(crate) scores: bool,
     /// Whether each member and its score form a nested array.
     nested: bool,
 }
 
-impl Form {
+impl MemberLayout {
     /// The layout of range replies: nested pairs in RESP3.
     pub(crate) fn of(reply: &Writer<'_>, scores: bool) -> Self {
         Self { scores, nested: scores && reply.protocol() == Protocol::Resp3 }

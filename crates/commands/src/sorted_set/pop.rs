@@ -8,18 +8,18 @@ use engine::{CommandError, Context, HandlerOutcome, KeyWait};
 use keyspace::{EntryRef, Key, Kind, ScoredMember};
 use resp::Protocol;
 
-use super::members::Form;
+use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 use crate::time_arg::timeout;
 
 /// The end to pop from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum PopEnd {
     Min,
     Max,
 }
 
-impl End {
+impl PopEnd {
     fn parse(word: &[u8]) -> Result<Self, CommandError> {
         match () {
             () if word.eq_ignore_ascii_case(b"min") => Ok(Self::Min),
@@ -38,15 +38,15 @@ impl End {
 }
 
 pub(super) fn zpopmin(context: &mut Context<'_>) -> Result<(), CommandError> {
-    pop(context, End::Min)
+    pop(context, PopEnd::Min)
 }
 
 pub(super) fn zpopmax(context: &mut Context<'_>) -> Result<(), CommandError> {
-    pop(context, End::Max)
+    pop(context, PopEnd::Max)
 }
 
 /// ZPOPMIN key [count]
-fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
+fn pop(context: &mut Context<'_>, end: PopEnd) -> Result<(), CommandError> {
     let count = match context.args.len() {
         2 => None,
         3 => {
@@ -56,10 +56,10 @@ fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
         _ => return Err(CommandError::Syntax),
     };
     let key = context.key(1)?;
-    let form = Form::pairs(count.is_some() && context.reply.protocol() == Protocol::Resp3);
+    let form = MemberLayout::pairs(count.is_some() && context.reply.protocol() == Protocol::Resp3);
     match context.find_sorted_set(&key)? {
         Some(place) if count != Some(0) => {
-            take(context, &key, place, end, count.unwrap_or(1), form);
+            pop_members(context, &key, place, end, count.unwrap_or(1), form);
         }
         _ => form.begin(&mut context.reply, 0),
     }
@@ -67,23 +67,23 @@ fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
 }
 
 /// Pops up to `count` members and replies with them. Returns the number of popped members.
-fn take(
+fn pop_members(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    end: End,
+    end: PopEnd,
     count: usize,
-    form: Form,
+    form: MemberLayout,
 ) -> usize {
     let len = context.sorted_set(key, place).len();
     let count = count.min(len);
     form.begin(&mut context.reply, count);
-    let ranks = if end == End::Min { 0..count } else { len - count..len };
+    let ranks = if end == PopEnd::Min { 0..count } else { len - count..len };
     let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
     let mut tell =
         |member: ScoredMember<'_>| form.push(&mut resp::Writer::new(&mut taken, protocol), &member);
     // The pop yields ascending order, but ZPOPMAX replies in descending order.
-    let are_told_first = end == End::Max && count > 1;
+    let are_told_first = end == PopEnd::Max && count > 1;
     if are_told_first {
         let set = context.view(key).sorted_set(place).expect("a sorted set was found there");
         set.visit(ranks.clone(), true, &mut |member| {
@@ -103,13 +103,13 @@ fn take(
 }
 
 /// The arguments of ZMPOP and BZMPOP.
-struct Mpop {
+struct MultiPop {
     keys: Range<usize>,
-    end: End,
+    end: PopEnd,
     count: usize,
 }
 
-impl Mpop {
+impl MultiPop {
     /// Parses `numkeys key [key ...] MIN | MAX [COUNT count]` from argument `from` on.
     fn parse(context: &Context<'_>, from: usize) -> Result<Self, CommandError> {
         let positive = |index, error| {
@@ -119,7 +119,7 @@ impl Mpop {
         };
         let numkeys = positive(from, "ERR numkeys should be greater than 0")?;
         let keys = from + 1..(from + 1).saturating_add(numkeys);
-        let end = End::parse(context.args.get(keys.end).ok_or(CommandError::Syntax)?)?;
+        let end = PopEnd::parse(context.args.get(keys.end).ok_or(CommandError::Syntax)?)?;
         let (mut count, mut index) = (None, keys.end + 1);
         while let Some(word) = context.args.get(index) {
             if count.is_some() || !word.eq_ignore_ascii_case(b"count") || index + 1 == context.args.len() {
@@ -134,21 +134,21 @@ impl Mpop {
 
 /// ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]
 pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = Mpop::parse(context, 1)?;
-    if !take_first(context, &options)? {
+    let options = MultiPop::parse(context, 1)?;
+    if !pop_first(context, &options)? {
         context.reply.null_array();
     }
     Ok(())
 }
 
 /// Pops from the first non-empty key. Returns whether there was one.
-fn take_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
+fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result<bool, CommandError> {
     for index in options.keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
         context.reply.array(2);
         context.reply.bulk(key.bytes());
-        let taken = take(context, &key, place, options.end, options.count, Form::pairs(true));
+        let taken = pop_members(context, &key, place, options.end, options.count, MemberLayout::pairs(true));
         let mut digits = itoa::Buffer::new();
         context.effect(&[options.end.command(), key.bytes(), digits.format(taken).as_bytes()]);
         return Ok(true);
@@ -159,8 +159,8 @@ fn take_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, Command
 /// BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]
 pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let until = timeout(context, 1)?;
-    let options = Mpop::parse(context, 2)?;
-    if take_first(context, &options)? {
+    let options = MultiPop::parse(context, 2)?;
+    if pop_first(context, &options)? {
         return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
@@ -168,22 +168,22 @@ pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, Comman
 }
 
 pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    pop_or_wait(context, End::Min)
+    pop_or_wait(context, PopEnd::Min)
 }
 
 pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    pop_or_wait(context, End::Max)
+    pop_or_wait(context, PopEnd::Max)
 }
 
 /// BZPOPMIN key [key ...] timeout
-fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<HandlerOutcome, CommandError> {
+fn pop_or_wait(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = timeout(context, keys.end)?;
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
         let set = context.sorted_set(&key, place);
-        let rank = if end == End::Min { 0 } else { set.len() - 1 };
+        let rank = if end == PopEnd::Min { 0 } else { set.len() - 1 };
         let (table, reply) = context.view_and_reply(&key);
         let member = table.sorted_set(place).and_then(|set| set.at(rank)).expect("no sorted set is empty");
         reply.array(3);
@@ -204,7 +204,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn members_are_taken_from_either_end() {
+    fn zpop_takes_from_either_end() {
         let mut client = Client::logged();
         client.table(&[
             ("zadd z 1 a 2 b 3 c 4 d 5 e 6 f 7 g 8 h 9 i 10 j", ":10"),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_refused() {
+    fn invalid_arguments_are_refused() {
         let keys = "-ERR numkeys should be greater than 0";
         let count = "-ERR count should be greater than 0";
         Client::new().table(&[
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_transaction_nobody_waits() {
+    fn blocking_commands_do_not_block_in_transactions() {
         Client::new().table(&[
             ("multi", "+OK"),
             ("bzpopmin a 0", "+QUEUED"),

@@ -10,14 +10,14 @@ use engine::{CommandError, Context, Random};
 use keyspace::SortedSetRef;
 use resp::Writer;
 
-use super::members::Form;
+use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 
 /// Selection by random probes is used if the set has more than this multiple of the wanted number of members. Otherwise
 /// a scan of all members is as cheap.
 const TRY_BELOW: usize = 3;
 /// Minimum size in bytes of a member in a reply.
-const LEAST_MEMBER: usize = b"$0\r\n\r\n".len();
+const MIN_MEMBER_BYTES: usize = b"$0\r\n\r\n".len();
 
 const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
 
@@ -33,7 +33,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (table, reply) = context.view_and_reply(&key);
-    let form = Form::of(reply, scores);
+    let form = MemberLayout::of(reply, scores);
     let Some(set) = found.and_then(|place| table.sorted_set(place)).filter(|_| count != 0) else {
         form.begin(reply, 0);
         return Ok(());
@@ -87,11 +87,11 @@ fn repeated(
     set: &SortedSetRef<'_>,
     wanted: usize,
     random: &mut Random,
-    form: Form,
+    form: MemberLayout,
     reply: &mut Writer<'_>,
     most: usize,
 ) -> Result<(), CommandError> {
-    if wanted.saturating_mul(LEAST_MEMBER) > most {
+    if wanted.saturating_mul(MIN_MEMBER_BYTES) > most {
         return Err(OUT_OF_RANGE);
     }
     let start = reply.len();
@@ -111,7 +111,13 @@ fn repeated(
 }
 
 /// Replies with `wanted` distinct members.
-fn distinct(set: &SortedSetRef<'_>, wanted: usize, random: &mut Random, form: Form, reply: &mut Writer<'_>) {
+fn distinct(
+    set: &SortedSetRef<'_>,
+    wanted: usize,
+    random: &mut Random,
+    form: MemberLayout,
+    reply: &mut Writer<'_>,
+) {
     form.begin(reply, wanted);
     if wanted.saturating_mul(TRY_BELOW) < set.len() {
         let mut chosen = BTreeSet::new();
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_were_asked_for() {
+    fn random_selection_returns_requested_count() {
         for members in [1, 7, 100, 3000] {
             let mut client = Client::new();
             for member in 0..members {
@@ -166,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_errors() {
+    fn reply_shapes_and_errors() {
         let range = "-ERR value is out of range";
         let mut client = Client::new();
         client.table(&[

@@ -6,32 +6,36 @@ use engine::{CommandError, Context, Estimated};
 use keyspace::{ScoredMember, SortedSetRef, Value};
 use resp::{Args, Writer};
 
-use super::bounds::{Bounds, By};
-use super::members::Form;
+use super::bounds::{Bounds, RangeBy};
+use super::members::MemberLayout;
 use super::members::SortedSetAccess;
 
 /// The options that a command's name implies; `None` means the arguments choose.
 #[derive(Clone, Copy)]
-pub(super) struct Fixed {
+pub(super) struct RangeSettings {
     /// Index of the key; the bounds follow it.
     key: usize,
-    by: Option<By>,
+    by: Option<RangeBy>,
     reversed: Option<bool>,
     stores: bool,
 }
 
-pub(super) const ANY: Fixed = Fixed { key: 1, by: None, reversed: None, stores: false };
-pub(super) const LAST_RANKS: Fixed = Fixed { by: Some(By::Rank), reversed: Some(true), ..ANY };
-pub(super) const SCORES: Fixed = Fixed { by: Some(By::Score), reversed: Some(false), ..ANY };
-pub(super) const LAST_SCORES: Fixed = Fixed { reversed: Some(true), ..SCORES };
-pub(super) const NAMES: Fixed = Fixed { by: Some(By::Name), reversed: Some(false), ..ANY };
-pub(super) const LAST_NAMES: Fixed = Fixed { reversed: Some(true), ..NAMES };
-pub(super) const STORES: Fixed = Fixed { key: 2, stores: true, ..ANY };
+pub(super) const ANY: RangeSettings = RangeSettings { key: 1, by: None, reversed: None, stores: false };
+pub(super) const LAST_RANKS: RangeSettings =
+    RangeSettings { by: Some(RangeBy::Rank), reversed: Some(true), ..ANY };
+pub(super) const SCORES: RangeSettings =
+    RangeSettings { by: Some(RangeBy::Score), reversed: Some(false), ..ANY };
+pub(super) const LAST_SCORES: RangeSettings = RangeSettings { reversed: Some(true), ..SCORES };
+pub(super) const NAMES: RangeSettings =
+    RangeSettings { by: Some(RangeBy::Name), reversed: Some(false), ..ANY };
+pub(super) const LAST_NAMES: RangeSettings = RangeSettings { reversed: Some(true), ..NAMES };
+pub(super) const STORES: RangeSettings = RangeSettings { key: 2, stores: true, ..ANY };
 /// Settings of the ZREMRANGEBY commands.
-pub(super) const RANKS: Fixed = Fixed { by: Some(By::Rank), reversed: Some(false), ..ANY };
+pub(super) const RANKS: RangeSettings =
+    RangeSettings { by: Some(RangeBy::Rank), reversed: Some(false), ..ANY };
 
 /// A parsed range query.
-struct Query<'a> {
+struct RangeQuery<'a> {
     bounds: Bounds<'a>,
     reversed: bool,
     scores: bool,
@@ -39,15 +43,15 @@ struct Query<'a> {
     limit: (i64, i64),
 }
 
-impl<'a> Query<'a> {
+impl<'a> RangeQuery<'a> {
     /// Parses the arguments; `double` parses scores.
     fn parse(
         args: Args<'a>,
-        fixed: Fixed,
+        fixed: RangeSettings,
         double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |index: usize| resp::parse_i64(&args[index]).ok_or(CommandError::NotInteger);
-        let Fixed { key, mut by, mut reversed, stores } = fixed;
+        let RangeSettings { key, mut by, mut reversed, stores } = fixed;
         let (mut scores, mut limit, mut index) = (false, (0, -1), key + 3);
         while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -58,24 +62,24 @@ impl<'a> Query<'a> {
                     index += 2;
                 }
                 () if reversed.is_none() && is("rev") => reversed = Some(true),
-                () if by.is_none() && is("bylex") => by = Some(By::Name),
-                () if by.is_none() && is("byscore") => by = Some(By::Score),
+                () if by.is_none() && is("bylex") => by = Some(RangeBy::Name),
+                () if by.is_none() && is("byscore") => by = Some(RangeBy::Score),
                 () => return Err(CommandError::Syntax),
             }
             index += 1;
         }
-        let (by, reversed) = (by.unwrap_or(By::Rank), reversed.unwrap_or(false));
-        if limit.1 != -1 && by == By::Rank {
+        let (by, reversed) = (by.unwrap_or(RangeBy::Rank), reversed.unwrap_or(false));
+        if limit.1 != -1 && by == RangeBy::Rank {
             return Err(CommandError::text(
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ));
         }
-        if scores && by == By::Name {
+        if scores && by == RangeBy::Name {
             return Err(CommandError::text(
                 "ERR syntax error, WITHSCORES not supported in combination with BYLEX",
             ));
         }
-        let swapped = reversed && by != By::Rank;
+        let swapped = reversed && by != RangeBy::Rank;
         let (min, max) = if swapped { (key + 2, key + 1) } else { (key + 1, key + 2) };
         let bounds =
             Bounds::of(by, (args.get(min).unwrap_or_default(), args.get(max).unwrap_or_default()), double)?;
@@ -128,20 +132,20 @@ pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandErr
 }
 
 /// Estimated run time: NANOS nanoseconds for each member in the range.
-pub(super) fn long<const NANOS: u64>(request: &Estimated<'_>, fixed: Fixed) -> u64 {
+pub(super) fn estimated_cost<const NANOS: u64>(request: &Estimated<'_>, fixed: RangeSettings) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
-        let query = Query::parse(request.args, fixed, resp::parse_double);
+        let query = RangeQuery::parse(request.args, fixed, resp::parse_double);
         query.map_or(0, |query| query.ranks(&set).len() as u64 * NANOS)
     };
     request.value(fixed.key, of_value).unwrap_or(0)
 }
 
-fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
-    let query = Query::parse(context.args, fixed, |text| context.parse_double(text))?;
+fn reply(context: &mut Context<'_>, fixed: RangeSettings) -> Result<(), CommandError> {
+    let query = RangeQuery::parse(context.args, fixed, |text| context.parse_double(text))?;
     let key = context.key(fixed.key)?;
     let found = context.read_sorted_set(&key)?;
-    let form = Form::of(&context.reply, query.scores);
+    let form = MemberLayout::of(&context.reply, query.scores);
     let Some(place) = found else {
         form.begin(&mut context.reply, 0);
         return Ok(());
@@ -166,7 +170,7 @@ fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
 
 /// ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
 pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let query = Query::parse(context.args, STORES, |text| context.parse_double(text))?;
+    let query = RangeQuery::parse(context.args, STORES, |text| context.parse_double(text))?;
     let (target, source) = (context.key(1)?, context.key(2)?);
     let mut members = Vec::new();
     if let Some(place) = context.read_sorted_set(&source)? {
@@ -186,7 +190,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn ranges_of_ranks_scores_and_names() {
+    fn ranges_by_rank_score_and_name() {
         let mut client = Client::new();
         client.table(&[
             ("zadd z 1 a 2 b 2 c 3.5 d", ":4"),
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_ranges_are_refused() {
+    fn invalid_ranges_are_refused() {
         let integer = "-ERR value is not an integer or out of range";
         Client::new().table(&[
             ("zrange z 0 x", integer),
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_stored() {
+    fn zrangestore_stores_range() {
         let mut client = Client::logged();
         client.table(&[
             ("zadd z 1 a 2 b 3 c", ":3"),

@@ -2,7 +2,7 @@
 
 use engine::{CommandError, Context};
 
-use super::bounds::{Bounds, By};
+use super::bounds::{Bounds, RangeBy};
 use super::members::SortedSetAccess;
 
 /// ZREM key member [member ...]
@@ -32,20 +32,20 @@ pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// ZREMRANGEBYRANK key start stop
 pub(super) fn zremrangebyrank(context: &mut Context<'_>) -> Result<(), CommandError> {
-    remove_range(context, By::Rank, "zremrangebyrank")
+    remove_range(context, RangeBy::Rank, "zremrangebyrank")
 }
 
 /// ZREMRANGEBYSCORE key min max
 pub(super) fn zremrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    remove_range(context, By::Score, "zremrangebyscore")
+    remove_range(context, RangeBy::Score, "zremrangebyscore")
 }
 
 /// ZREMRANGEBYLEX key min max
 pub(super) fn zremrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    remove_range(context, By::Name, "zremrangebylex")
+    remove_range(context, RangeBy::Name, "zremrangebylex")
 }
 
-fn remove_range(context: &mut Context<'_>, by: By, event: &str) -> Result<(), CommandError> {
+fn remove_range(context: &mut Context<'_>, by: RangeBy, event: &str) -> Result<(), CommandError> {
     let bounds = Bounds::parse(context, by, 2, 3)?;
     let key = context.key(1)?;
     let mut removed = 0;
@@ -67,7 +67,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn members_go_one_by_one_and_in_ranges() {
+    fn members_are_removed_individually_and_by_range() {
         let mut client = Client::logged();
         client.table(&[
             ("zadd z 1 a 2 b 3 c 4 d 5 e 6 f", ":6"),

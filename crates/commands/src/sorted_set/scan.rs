@@ -4,11 +4,11 @@ use engine::{CommandError, Context};
 use keyspace::SortedSetRef;
 use resp::Double;
 
-use crate::scanning::{Words, scan_elements};
+use crate::scanning::{AcceptedOptions, scan_elements};
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES].
 pub(super) fn zscan(context: &mut Context<'_>) -> Result<(), CommandError> {
-    scan_elements::<SortedSetRef<'_>>(context, Words::NOSCORES, |set, cursor, options, page| {
+    scan_elements::<SortedSetRef<'_>>(context, AcceptedOptions::NOSCORES, |set, cursor, options, page| {
         set.scan(cursor, options.count, &mut |member| {
             if options.matches(member.name) {
                 page.push(member.name);
@@ -25,7 +25,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn options_and_errors() {
+    fn scan_options_and_errors() {
         Client::new().table(&[
             ("zadd z 1 a 2.5 b", ":2"),
             ("zscan z 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$3|2.5"),

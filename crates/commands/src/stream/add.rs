@@ -5,28 +5,29 @@ use keyspace::{Key, StreamHead, StreamId};
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
-use super::id::{self, Wanted};
+use super::id::{self, RequestedId};
 use super::idempotence::{Idempotence, Iid};
-use super::trim::{Trimmed, Trimming, Words};
+use super::trim::{TrimOptions, TrimRequest, TrimResult};
 
 /// Entries of at least this size in bytes are refused, as in Redis.
-const TOO_LARGE: usize = 1 << 30;
+const ENTRY_SIZE_LIMIT: usize = 1 << 30;
 
 /// The arguments of XADD except the fields.
-struct Adding<'a> {
-    wanted: Wanted,
-    trimming: Option<Trimming>,
+struct AddArguments<'a> {
+    wanted: RequestedId,
+    trimming: Option<TrimRequest>,
     idempotence: Option<Idempotence<'a>>,
-    makes_stream: bool,
+    creates_stream: bool,
     /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
-    names_references: bool,
+    has_reference_options: bool,
     /// Index of the first field.
     fields: usize,
 }
 
-impl<'a> Adding<'a> {
+impl<'a> AddArguments<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
-        let (mut words, mut makes_stream, mut idempotence, mut index) = (Words::default(), true, None, 2);
+        let (mut words, mut creates_stream, mut idempotence, mut index) =
+            (TrimOptions::default(), true, None, 2);
         let wanted = loop {
             let Some(word) = context.args.get(index) else {
                 // The arguments ended before an id.
@@ -34,14 +35,14 @@ impl<'a> Adding<'a> {
                 return Err(CommandError::WrongArity("xadd".to_owned()));
             };
             if word.eq_ignore_ascii_case(b"nomkstream") {
-                makes_stream = false;
+                creates_stream = false;
                 index += 1;
             } else if let Some(next) = words.read(context, index)? {
                 index = next;
             } else if let Some(next) = Idempotence::read(&mut idempotence, context, index)? {
                 index = next;
             } else {
-                break id::wanted(word)?;
+                break id::parse_requested(word)?;
             }
         };
         let (trimming, fields) = (words.finish(context)?, index + 1);
@@ -49,24 +50,26 @@ impl<'a> Adding<'a> {
         if count < 2 || !count.is_multiple_of(2) {
             return Err(CommandError::WrongArity("xadd".to_owned()));
         }
-        if idempotence.is_some() && wanted != Wanted::Next && context.session.origin == CommandOrigin::Client
+        if idempotence.is_some()
+            && wanted != RequestedId::Next
+            && context.session.origin == CommandOrigin::Client
         {
             return Err(CommandError::text(
                 "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
             ));
         }
-        if wanted == Wanted::Exactly(StreamId::MIN) {
+        if wanted == RequestedId::Exactly(StreamId::MIN) {
             return Err(CommandError::text("ERR The ID specified in XADD must be greater than 0-0"));
         }
-        let names_references = words.name_references();
-        Ok(Self { wanted, trimming, idempotence, makes_stream, names_references, fields })
+        let has_reference_options = words.has_reference_options();
+        Ok(Self { wanted, trimming, idempotence, creates_stream, has_reference_options, fields })
     }
 
     /// Whether the options before the id can be replicated verbatim: they mean the same on any server with the same
     /// stream.
-    fn is_known_everywhere(&self) -> bool {
+    fn is_portable(&self) -> bool {
         self.idempotence.is_none()
-            && !self.names_references
+            && !self.has_reference_options
             && self.trimming.is_none_or(|trimming| trimming.is_exact())
     }
 
@@ -79,27 +82,27 @@ impl<'a> Adding<'a> {
         );
         let next = last.next().ok_or(EXHAUSTED)?;
         let id = match self.wanted {
-            Wanted::Next => {
+            RequestedId::Next => {
                 let by_clock = StreamId { millis: u64::try_from(now.0).unwrap_or(0), sequence: 0 };
                 if by_clock.millis > last.millis { by_clock } else { next }
             }
-            Wanted::NextIn(millis) if millis == last.millis => {
+            RequestedId::NextIn(millis) if millis == last.millis => {
                 if next.millis != millis {
                     return Err(NOT_ABOVE);
                 }
                 next
             }
-            Wanted::NextIn(millis) => StreamId { millis, sequence: 0 },
-            Wanted::Exactly(id) => id,
+            RequestedId::NextIn(millis) => StreamId { millis, sequence: 0 },
+            RequestedId::Exactly(id) => id,
         };
         if id <= last { Err(NOT_ABOVE) } else { Ok(id) }
     }
 }
 
 pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, adding) = (context.key(1)?, Adding::parse(context)?);
+    let (key, adding) = (context.key(1)?, AddArguments::parse(context)?);
     let found = context.find_stream(&key)?;
-    if found.is_none() && !adding.makes_stream {
+    if found.is_none() && !adding.creates_stream {
         context.reply.null();
         return Ok(());
     }
@@ -113,7 +116,7 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let last = found.map_or(StreamId::MIN, |place| head(context, &key, place).last);
     let id = adding.id(last, context.now)?;
-    if words.iter().map(|word| word.len()).sum::<usize>() > TOO_LARGE {
+    if words.iter().map(|word| word.len()).sum::<usize>() > ENTRY_SIZE_LIMIT {
         return Err(CommandError::text("ERR Elements are too large to be stored"));
     }
     let settings = &context.engine.settings;
@@ -129,15 +132,15 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.modified(&key);
     context.notify(Class::STREAM, "xadd", &key);
     let trimmed = trimmed.map(|mut trimmed| {
-        context.discard_of_stream(std::mem::take(&mut trimmed.gone));
+        context.discard_stream_parts(std::mem::take(&mut trimmed.gone));
         trimmed
     });
     if trimmed.as_ref().is_some_and(|trimmed| trimmed.cut > 0) {
         context.notify(Class::STREAM, "xtrim", &key);
     }
     let text = id::text(id);
-    if !matches!(adding.wanted, Wanted::Exactly(_)) || !adding.is_known_everywhere() {
-        log(context, &key, &adding, &Added { id: &text, iid, trimmed });
+    if !matches!(adding.wanted, RequestedId::Exactly(_)) || !adding.is_portable() {
+        log(context, &key, &adding, &AddedEntry { id: &text, iid, trimmed });
     }
     context.reply.bulk(&text);
     Ok(())
@@ -148,24 +151,24 @@ fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> Stre
 }
 
 /// The added entry and the result of the trim.
-struct Added<'a> {
+struct AddedEntry<'a> {
     id: &'a [u8],
     iid: Option<Iid<'a>>,
-    trimmed: Option<Trimmed>,
+    trimmed: Option<TrimResult>,
 }
 
 /// Replicates the entry with its actual id and the exact trim.
-fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &Adding<'_>, added: &Added<'_>) {
+fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>, added: &AddedEntry<'_>) {
     let args = context.args;
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
-    if adding.is_known_everywhere() {
+    if adding.is_portable() {
         // The trim options are exact already. The id is the last argument before the fields.
         words.extend(args.from(2).iter().take(adding.fields - 3));
     } else {
         if let Some(iid) = &added.iid {
             words.extend([b"IDMP", iid.producer, iid.text()]);
         }
-        if let Some((word, value)) = added.trimmed.as_ref().and_then(Trimmed::exactly) {
+        if let Some((word, value)) = added.trimmed.as_ref().and_then(TrimResult::exactly) {
             words.extend([word, b"=", value]);
         }
     }
@@ -178,7 +181,7 @@ fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &Adding<'_>, added: &Ad
 }
 
 pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, last) = (context.key(1)?, id::exact(context.arg(2))?);
+    let (key, last) = (context.key(1)?, id::parse_exact(context.arg(2))?);
     let (mut added, mut max_deleted, mut index) = (None, StreamId::MIN, 3);
     while index < context.args.len() {
         let word = context.arg(index);
@@ -187,7 +190,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
             let number = u64::try_from(context.integer(index + 1)?);
             added = Some(number.map_err(|_| CommandError::text("ERR entries_added must be positive"))?);
         } else if word.eq_ignore_ascii_case(b"maxdeletedid") && has_value {
-            max_deleted = id::exact(context.arg(index + 1))?;
+            max_deleted = id::parse_exact(context.arg(index + 1))?;
             if last < max_deleted {
                 return Err(CommandError::text(
                     "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",

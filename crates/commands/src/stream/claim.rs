@@ -26,28 +26,28 @@ fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i6
 
 /// The result of a claim.
 #[derive(Default)]
-pub(super) struct Claimed {
+pub(super) struct ClaimResult {
     pub(super) taken: Vec<(StreamId, PendingEntry)>,
     /// Entries that were pending but are no longer in the stream.
-    pub(super) gone: Vec<StreamId>,
+    pub(super) deleted: Vec<StreamId>,
     /// The group's last delivered id after the claim.
     pub(super) last: StreamId,
     /// Whether the claim created the consumer.
-    pub(super) makes_consumer: bool,
+    pub(super) creates_consumer: bool,
 }
 
-impl Claimed {
+impl ClaimResult {
     /// Reports the modification and replicates it.
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
-        let changes = usize::from(self.makes_consumer) + self.taken.len() + self.gone.len();
+        let changes = usize::from(self.creates_consumer) + self.taken.len() + self.deleted.len();
         if changes > 0 {
             context.modified_times(key, changes);
         }
-        if self.makes_consumer {
+        if self.creates_consumer {
             context.notify(Class::STREAM, "xgroup-createconsumer", key);
             context.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
         }
-        for id in &self.gone {
+        for id in &self.deleted {
             context.effect(&[b"XACK", key.bytes(), group, &id::text(*id)]);
         }
         for (id, pending) in &self.taken {
@@ -67,7 +67,7 @@ impl Claimed {
 }
 
 /// The arguments of XCLAIM.
-struct Claiming {
+struct ClaimArguments {
     idle: i64,
     ids: SmallVec<[StreamId; 8]>,
     delivered: Millis,
@@ -77,11 +77,11 @@ struct Claiming {
     last: StreamId,
 }
 
-impl Claiming {
+impl ClaimArguments {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         let idle = number(context, 4, "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
         let ids: SmallVec<[StreamId; 8]> =
-            context.args.from(5).iter().map_while(|word| id::exact(word).ok()).collect();
+            context.args.from(5).iter().map_while(|word| id::parse_exact(word).ok()).collect();
         let (now, mut delivered, mut index) = (context.now, None, 5 + ids.len());
         let mut claiming = Self {
             idle,
@@ -113,7 +113,7 @@ impl Claiming {
                 let count = number(context, index, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
                 claiming.count = u64::try_from(count).ok();
             } else if is(b"lastid", 1) {
-                claiming.last = id::exact(context.arg(index))?;
+                claiming.last = id::parse_exact(context.arg(index))?;
             } else {
                 let word = engine::quoted(word, usize::MAX);
                 return Err(CommandError::Text(format!("ERR Unrecognized XCLAIM option '{word}'").into()));
@@ -126,21 +126,21 @@ impl Claiming {
         Ok(claiming)
     }
 
-    fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> Claimed {
-        let mut claimed = Claimed::default();
+    fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> ClaimResult {
+        let mut claimed = ClaimResult::default();
         let there: SmallVec<[bool; 8]> = self.ids.iter().map(|id| stream.get(*id).is_some()).collect();
         let Some(group) = stream.group_mut(group) else { return claimed };
         group.last = group.last.max(self.last);
         claimed.last = group.last;
         // Create the consumer even if no entry is claimed, as Redis does.
-        claimed.makes_consumer = group.create_consumer(consumer, now);
+        claimed.creates_consumer = group.create_consumer(consumer, now);
         let consumer = named(group, consumer);
         for (id, there) in self.ids.iter().zip(there) {
             let pending = group.pending(*id);
             if !there {
                 if pending.is_some() {
                     group.acknowledge(*id);
-                    claimed.gone.push(*id);
+                    claimed.deleted.push(*id);
                 }
                 continue;
             }
@@ -166,7 +166,7 @@ impl Claiming {
 pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
     let place = find(context, &key, group)?;
-    let claiming = Claiming::parse(context)?;
+    let claiming = ClaimArguments::parse(context)?;
     let before = context.stream(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
     let (place, claimed) = context.edit(&key, place, |stream| claiming.run(stream, group, consumer, now));
     claimed.log(context, &key, group, consumer);
@@ -181,24 +181,24 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Pending entries scanned per requested entry.
-const LOOKED_AT: usize = 10;
+const SCANNED_PER_REQUESTED: usize = 10;
 const COUNT: i64 = 100;
 /// Maximum count, as in Redis.
 const MOST: i64 = i64::MAX / 16;
 
 /// The arguments of XAUTOCLAIM.
-struct Searching {
+struct AutoClaimArguments {
     idle: i64,
     from: StreamId,
     count: usize,
     only_ids: bool,
 }
 
-impl Searching {
+impl AutoClaimArguments {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         const TOO_FEW: CommandError = CommandError::text("ERR COUNT must be > 0");
         let idle = number(context, 4, "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
-        let from = id::first(context.arg(5))?;
+        let from = id::parse_range_start(context.arg(5))?;
         let (mut count, mut only_ids, mut index) = (COUNT, false, 6);
         while let Some(word) = context.args.get(index) {
             if word.eq_ignore_ascii_case(b"count") && index + 1 < context.args.len() {
@@ -216,11 +216,17 @@ impl Searching {
     }
 
     /// Claims idle entries. Returns the result and the cursor for the next call.
-    fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> (Claimed, StreamId) {
-        let (mut claimed, mut left) = (Claimed::default(), self.count);
+    fn run(
+        &self,
+        stream: &mut Stream,
+        group: &[u8],
+        consumer: &[u8],
+        now: Millis,
+    ) -> (ClaimResult, StreamId) {
+        let (mut claimed, mut left) = (ClaimResult::default(), self.count);
         let (mut found, mut next): (Vec<(StreamId, u64)>, _) = (Vec::new(), StreamId::MIN);
         if let Some(group) = stream.group(group) {
-            let mut tries = self.count.saturating_mul(LOOKED_AT);
+            let mut tries = self.count.saturating_mul(SCANNED_PER_REQUESTED);
             for (id, pending) in group.pending_from(self.from) {
                 if tries == 0 || left == 0 {
                     next = id;
@@ -228,7 +234,7 @@ impl Searching {
                 }
                 tries -= 1;
                 if stream.get(id).is_none() {
-                    claimed.gone.push(id);
+                    claimed.deleted.push(id);
                 } else if now.0.saturating_sub(pending.delivered.0) >= self.idle {
                     found.push((id, pending.count.saturating_add(u64::from(!self.only_ids))));
                 } else {
@@ -238,10 +244,10 @@ impl Searching {
             }
         }
         let Some(group) = stream.group_mut(group) else { return (claimed, next) };
-        claimed.makes_consumer = group.create_consumer(consumer, now);
+        claimed.creates_consumer = group.create_consumer(consumer, now);
         let consumer: Arc<[u8]> = named(group, consumer);
         claimed.last = group.last;
-        for id in &claimed.gone {
+        for id in &claimed.deleted {
             group.acknowledge(*id);
         }
         for (id, count) in found {
@@ -258,7 +264,7 @@ impl Searching {
 
 pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
-    let searching = Searching::parse(context)?;
+    let searching = AutoClaimArguments::parse(context)?;
     let place = find(context, &key, group)?;
     let (place, (claimed, next)) =
         context.edit(&key, place, |stream| searching.run(stream, group, consumer, now));
@@ -267,7 +273,7 @@ pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> 
     reply.array(3);
     reply_id(reply, next);
     claimed.reply(reply, &stream, searching.only_ids);
-    reply.array(claimed.gone.len());
-    claimed.gone.iter().for_each(|id| reply_id(reply, *id));
+    reply.array(claimed.deleted.len());
+    claimed.deleted.iter().for_each(|id| reply_id(reply, *id));
     Ok(())
 }

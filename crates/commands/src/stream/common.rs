@@ -37,7 +37,7 @@ pub(crate) trait StreamAccess<'a> {
     fn make_stream(&mut self, key: &Key<'_>) -> EntryRef;
 
     /// Drops parts of a stream, in the background if they are large.
-    fn discard_of_stream(&self, gone: Stream);
+    fn discard_stream_parts(&self, gone: Stream);
 
     /// Creates a consumer in an existing group, if it is missing, and replicates that. Returns whether it was created.
     fn make_consumer(
@@ -49,9 +49,9 @@ pub(crate) trait StreamAccess<'a> {
     ) -> (EntryRef, bool);
 
     /// Like `make_consumer`, and also updates the time at which the consumer was last seen.
-    fn see_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef;
+    fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef;
 
-    fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
+    fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
 
     /// Replicates a pending entry of a consumer as XCLAIM.
     fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &PendingEntry);
@@ -91,7 +91,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.table(key).insert(key, PackedValue::empty(Kind::Stream), None)
     }
 
-    fn discard_of_stream(&self, gone: Stream) {
+    fn discard_stream_parts(&self, gone: Stream) {
         self.discard(gone.into_dropped());
     }
 
@@ -107,12 +107,12 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             stream.group_mut(group).is_some_and(|group| group.create_consumer(consumer, now))
         });
         if is_new {
-            self.made_consumer(key, group, consumer);
+            self.report_new_consumer(key, group, consumer);
         }
         (place, is_new)
     }
 
-    fn see_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef {
+    fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef {
         let now = self.now;
         let (place, is_new) = self.edit(key, place, |stream| {
             let Some(group) = stream.group_mut(group) else { return false };
@@ -123,12 +123,12 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             is_new
         });
         if is_new {
-            self.made_consumer(key, group, consumer);
+            self.report_new_consumer(key, group, consumer);
         }
         place
     }
 
-    fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
+    fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
         self.modified(key);
         self.notify(Class::STREAM, "xgroup-createconsumer", key);
         self.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);

@@ -14,17 +14,17 @@ const NO_KEY: CommandError = CommandError::text(
 
 /// The options after the id.
 #[derive(Default)]
-struct Words {
-    makes_stream: bool,
+struct GroupOptions {
+    creates_stream: bool,
     read: Option<u64>,
 }
 
-impl Words {
+impl GroupOptions {
     fn parse(context: &Context<'_>, may_make: bool) -> Result<Self, CommandError> {
         let (mut words, mut index) = (Self::default(), 5);
         while let Some(word) = context.args.get(index) {
             if may_make && word.eq_ignore_ascii_case(b"mkstream") {
-                words.makes_stream = true;
+                words.creates_stream = true;
                 index += 1;
             } else if word.eq_ignore_ascii_case(b"entriesread") && index + 1 < context.args.len() {
                 words.read = match context.integer(index + 1)? {
@@ -66,15 +66,15 @@ fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<E
 }
 
 pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, words) = (context.key(2)?, context.arg(3), Words::parse(context, true)?);
+    let (key, name, words) = (context.key(2)?, context.arg(3), GroupOptions::parse(context, true)?);
     let found = context.find_stream(&key)?;
-    if found.is_none() && !words.makes_stream {
+    if found.is_none() && !words.creates_stream {
         return Err(NO_KEY);
     }
     if context.args.len() > 8 {
         return Err(misused("XGROUP", context.arg(1)));
     }
-    let last = last_id(context, &key, found, id::exact)?;
+    let last = last_id(context, &key, found, id::parse_exact)?;
     if found.is_some_and(|place| context.stream(&key, place).group(name).is_some()) {
         return Err(CommandError::text("BUSYGROUP Consumer Group name already exists"));
     }
@@ -87,12 +87,12 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, words) = (context.key(2)?, context.arg(3), Words::parse(context, false)?);
+    let (key, name, words) = (context.key(2)?, context.arg(3), GroupOptions::parse(context, false)?);
     let place = find(context, &key, true)?;
     if context.args.len() > 7 {
         return Err(misused("XGROUP", context.arg(1)));
     }
-    let last = last_id(context, &key, Some(place), id::any)?;
+    let last = last_id(context, &key, Some(place), id::parse_any)?;
     context.edit(&key, place, |stream| {
         if let Some(group) = stream.group_mut(name) {
             (group.last, group.read) = (last, words.read);
@@ -110,7 +110,7 @@ pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
     let there = context.stream(&key, place).group(name).is_some();
     if there {
         let (_, gone) = context.edit(&key, place, |stream| stream.remove_group(name));
-        gone.into_iter().for_each(|gone| context.discard_of_stream(gone));
+        gone.into_iter().for_each(|gone| context.discard_stream_parts(gone));
         // Wake the clients blocked on the group, so that they receive an error.
         context.modified(&key);
         context.notify(Class::STREAM, "xgroup-destroy", &key);

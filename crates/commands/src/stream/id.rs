@@ -40,22 +40,22 @@ fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
 }
 
 /// Parses an id; a missing sequence is 0.
-pub(super) fn exact(word: &[u8]) -> Result<StreamId, CommandError> {
+pub(super) fn parse_exact(word: &[u8]) -> Result<StreamId, CommandError> {
     parse(word, 0).ok_or(INVALID)
 }
 
 /// Parses an id, or `-` and `+` for the lowest and the highest one.
-pub(super) fn any(word: &[u8]) -> Result<StreamId, CommandError> {
+pub(super) fn parse_any(word: &[u8]) -> Result<StreamId, CommandError> {
     match word {
         b"-" => Ok(StreamId::MIN),
         b"+" => Ok(StreamId::MAX),
-        _ => exact(word),
+        _ => parse_exact(word),
     }
 }
 
 /// The id argument of XADD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RequestedId {
     /// `*`: generate the id from the clock.
     Next,
     /// `ms-*`: generate the sequence within this millisecond.
@@ -64,11 +64,11 @@ pub(super) enum Wanted {
     Exactly(StreamId),
 }
 
-pub(super) fn wanted(word: &[u8]) -> Result<Wanted, CommandError> {
+pub(super) fn parse_requested(word: &[u8]) -> Result<RequestedId, CommandError> {
     match word.strip_suffix(b"-*") {
-        _ if word == b"*" => Ok(Wanted::Next),
-        Some(millis) if word.len() <= LONGEST => number(millis).map(Wanted::NextIn).ok_or(INVALID),
-        _ => exact(word).map(Wanted::Exactly),
+        _ if word == b"*" => Ok(RequestedId::Next),
+        Some(millis) if word.len() <= LONGEST => number(millis).map(RequestedId::NextIn).ok_or(INVALID),
+        _ => parse_exact(word).map(RequestedId::Exactly),
     }
 }
 
@@ -83,14 +83,14 @@ fn end(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
 }
 
 /// Parses the start of an id range.
-pub(super) fn first(word: &[u8]) -> Result<StreamId, CommandError> {
+pub(super) fn parse_range_start(word: &[u8]) -> Result<StreamId, CommandError> {
     let (id, is_left_out) = end(word, 0)?;
     let first = if is_left_out { id.next() } else { Some(id) };
     first.ok_or(CommandError::text("ERR invalid start ID for the interval"))
 }
 
 /// Parses the end of an id range.
-pub(super) fn last(word: &[u8]) -> Result<StreamId, CommandError> {
+pub(super) fn parse_range_end(word: &[u8]) -> Result<StreamId, CommandError> {
     let (id, is_left_out) = end(word, u64::MAX)?;
     let last = if is_left_out { id.before() } else { Some(id) };
     last.ok_or(CommandError::text("ERR invalid end ID for the interval"))
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_as_redis_reads_them() {
+    fn stream_ids_are_parsed_as_in_redis() {
         let id = |millis, sequence| Some(StreamId { millis, sequence });
         for (word, expected) in [
             ("1-2", id(1, 2)),
@@ -118,14 +118,18 @@ mod tests {
             ("", None),
             ("a", None),
         ] {
-            assert_eq!(exact(word.as_bytes()).ok(), expected, "{word}");
+            assert_eq!(parse_exact(word.as_bytes()).ok(), expected, "{word}");
         }
-        assert_eq!(wanted(b"5-*"), Ok(Wanted::NextIn(5)));
-        assert_eq!(wanted(b"*"), Ok(Wanted::Next));
-        assert!(wanted(b"-*").is_err() && wanted(b"*-1").is_err());
-        assert_eq!(first(b"(1-18446744073709551615").ok(), id(2, 0));
-        assert_eq!(last(b"(1").ok(), id(1, u64::MAX - 1));
-        assert_eq!(last(b"(1-0").ok(), id(0, u64::MAX));
-        assert!(last(b"(0-0").is_err() && first(b"(+").is_err() && first(b"(").is_err());
+        assert_eq!(parse_requested(b"5-*"), Ok(RequestedId::NextIn(5)));
+        assert_eq!(parse_requested(b"*"), Ok(RequestedId::Next));
+        assert!(parse_requested(b"-*").is_err() && parse_requested(b"*-1").is_err());
+        assert_eq!(parse_range_start(b"(1-18446744073709551615").ok(), id(2, 0));
+        assert_eq!(parse_range_end(b"(1").ok(), id(1, u64::MAX - 1));
+        assert_eq!(parse_range_end(b"(1-0").ok(), id(0, u64::MAX));
+        assert!(
+            parse_range_end(b"(0-0").is_err()
+                && parse_range_start(b"(+").is_err()
+                && parse_range_start(b"(").is_err()
+        );
     }
 }

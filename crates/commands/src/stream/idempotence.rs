@@ -13,7 +13,7 @@ use super::id;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotence<'a> {
     /// IDMP: given by the producer.
-    Said { producer: &'a [u8], iid: &'a [u8] },
+    Given { producer: &'a [u8], iid: &'a [u8] },
     /// IDMPAUTO: computed from the fields.
     Computed { producer: &'a [u8] },
 }
@@ -46,7 +46,7 @@ impl<'a> Idempotence<'a> {
             }
             let producer = argument(1, "ERR syntax error, IDMP requires a non-empty producer ID")?;
             let iid = argument(2, "ERR syntax error, IDMP requires a non-empty idempotent ID")?;
-            (Self::Said { producer, iid }, index + 3)
+            (Self::Given { producer, iid }, index + 3)
         } else if word.eq_ignore_ascii_case(b"idmpauto") && behind >= 1 {
             if read.is_some() {
                 return Err(TWICE);
@@ -63,7 +63,7 @@ impl<'a> Idempotence<'a> {
     /// The iid of a message with these field names and values.
     pub(super) fn iid(self, words: &[&[u8]]) -> Iid<'a> {
         match self {
-            Self::Said { producer, iid } => Iid { producer, text: iid.into() },
+            Self::Given { producer, iid } => Iid { producer, text: iid.into() },
             Self::Computed { producer } => Iid { producer, text: digest(words).to_be_bytes().into() },
         }
     }
@@ -165,7 +165,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// XIDMPRECORD key producer iid id. A rewritten AOF restores the iids of a stream with this command.
 pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
-    let id = id::exact(context.arg(4))?;
+    let id = id::parse_exact(context.arg(4))?;
     if producer.is_empty() {
         return Err(CommandError::text("ERR producer ID must be non-empty"));
     }

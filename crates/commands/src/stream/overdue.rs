@@ -8,16 +8,16 @@ use engine::{CommandError, Context};
 use keyspace::{EntryRef, Group, Key, PendingEntry, Stream, StreamEntry, StreamId};
 use resp::Writer;
 
-use super::claim::Claimed;
+use super::claim::ClaimResult;
 use super::common::StreamAccess;
 use super::common::{named, reply_fields, reply_id};
 
 /// Polling interval in milliseconds of a blocked reader when the next due time is unknown.
-const LOOK_AGAIN: i64 = 100;
+const POLL_MILLIS: i64 = 100;
 
 /// A claimed entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Overdue {
+pub(super) struct OverdueEntry {
     id: StreamId,
     /// Idle time before the claim, in milliseconds.
     idle: i64,
@@ -25,7 +25,7 @@ pub(super) struct Overdue {
     count: u64,
 }
 
-impl Overdue {
+impl OverdueEntry {
     pub(super) fn reply(&self, reply: &mut Writer<'_>, stream: &Stream) {
         if let Some(entry) = stream.get(self.id) {
             reply_with_times(reply, &entry, self.idle, self.count);
@@ -53,7 +53,7 @@ pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, Comma
 /// The time at which the next entry of the group may become claimable.
 pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
     // An entry delivered after this moment becomes claimable no earlier than this.
-    let latest = now.0.saturating_add(min_idle.max(LOOK_AGAIN));
+    let latest = now.0.saturating_add(min_idle.max(POLL_MILLIS));
     let longest = group.pending_by_time().next();
     let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
     Millis(due.clamp(now.0.saturating_add(1), latest))
@@ -72,7 +72,7 @@ pub(super) fn claim(
     place: EntryRef,
     (name, consumer): (&[u8], &[u8]),
     wanted: (i64, usize),
-) -> (EntryRef, Vec<Overdue>) {
+) -> (EntryRef, Vec<OverdueEntry>) {
     let now = context.now;
     let stream = context.stream(key, place);
     let found = stream.group(name).map_or_else(Vec::new, |group| overdue(group, now, wanted));
@@ -82,17 +82,17 @@ pub(super) fn claim(
         return (place, Vec::new());
     }
     let (place, (claimed, overdue)) = context.edit(key, place, |stream| {
-        let (mut claimed, mut overdue) = (Claimed::default(), Vec::new());
+        let (mut claimed, mut overdue) = (ClaimResult::default(), Vec::new());
         let Some(group) = stream.group_mut(name) else { return (claimed, overdue) };
         claimed.last = group.last;
-        claimed.gone = gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
+        claimed.deleted = gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
         let consumer = named(group, consumer);
         for (delivered, id) in there {
             let Some(before) = group.pending(id).map(|pending| pending.count) else { continue };
             let count = before.saturating_add(1);
             group.assign(id, &consumer, now, count);
             claimed.taken.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
-            overdue.push(Overdue { id, idle: now.0.saturating_sub(delivered.0), count: before });
+            overdue.push(OverdueEntry { id, idle: now.0.saturating_sub(delivered.0), count: before });
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.seen = now;

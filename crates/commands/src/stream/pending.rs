@@ -31,7 +31,7 @@ pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// The extended form of XPENDING: the filter for pending entries.
-struct Asked<'a> {
+struct PendingQuery<'a> {
     idle: i64,
     from: StreamId,
     to: StreamId,
@@ -39,7 +39,7 @@ struct Asked<'a> {
     consumer: Option<&'a [u8]>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> PendingQuery<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
         let (mut idle, mut at) = (0, 3);
         if context.arg(3).eq_ignore_ascii_case(b"idle") {
@@ -50,7 +50,7 @@ impl<'a> Asked<'a> {
             at = 5;
         }
         let count = usize::try_from(context.integer(at + 2)?).unwrap_or(0);
-        let (from, to) = (id::first(context.arg(at))?, id::last(context.arg(at + 1))?);
+        let (from, to) = (id::parse_range_start(context.arg(at))?, id::parse_range_end(context.arg(at + 1))?);
         Ok(Self { idle, from, to, count, consumer: context.args.get(at + 3) })
     }
 }
@@ -59,13 +59,13 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, now) = (context.key(1)?, context.arg(2), context.now);
     let asked = match context.args.len() {
         3 => None,
-        6..=9 => Some(Asked::parse(context)?),
+        6..=9 => Some(PendingQuery::parse(context)?),
         _ => return Err(CommandError::Syntax),
     };
     let Some(place) = context.read_stream(&key)? else { return Err(no_group(key.bytes(), name, "")) };
     let (stream, reply) = context.stream_and_reply(&key, place);
     let Some(group) = stream.group(name) else { return Err(no_group(key.bytes(), name, "")) };
-    let Some(Asked { idle, from, to, count, consumer }) = asked else {
+    let Some(PendingQuery { idle, from, to, count, consumer }) = asked else {
         summarize(reply, group);
         return Ok(());
     };

@@ -29,7 +29,7 @@ pub(super) fn xrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Replies with the entries between the ids at arguments `first` and `last`.
 fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let (from, to) = (id::first(context.arg(first))?, id::last(context.arg(last))?);
+    let (from, to) = (id::parse_range_start(context.arg(first))?, id::parse_range_end(context.arg(last))?);
     let (mut count, mut index) = (None, 4);
     while index < context.args.len() {
         if !context.arg(index).eq_ignore_ascii_case(b"count") || index + 1 == context.args.len() {
@@ -67,7 +67,7 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
 
 /// Parses all arguments from index `from` on as ids.
 pub(super) fn ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
-    context.args.from(from).iter().map(id::exact).collect()
+    context.args.from(from).iter().map(id::parse_exact).collect()
 }
 
 pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {

@@ -15,24 +15,24 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::common::{no_group, reply_entry, reply_id};
 use super::id;
-use super::overdue::{self, Overdue};
+use super::overdue::{self, OverdueEntry};
 use super::progress::Progress;
 use crate::rows::key;
 
 /// The group and consumer of XREADGROUP, with its options.
 #[derive(Debug, Clone, Copy)]
-struct Reader<'a> {
+struct GroupReader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
     /// NOACK: delivered entries do not become pending.
-    is_done_at_once: bool,
+    no_ack: bool,
     /// CLAIM: the minimum idle time in milliseconds.
     claims: Option<i64>,
 }
 
 /// The arguments of XREAD or XREADGROUP.
-struct Reading<'a> {
-    reader: Option<Reader<'a>>,
+struct ReadArguments<'a> {
+    reader: Option<GroupReader<'a>>,
     /// Maximum number of entries per stream; 0 means all.
     count: usize,
     /// `Some` with BLOCK; the inner value is the deadline, or `None` to wait without a limit.
@@ -44,8 +44,8 @@ struct Reading<'a> {
 
 /// The position from which a stream is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
-    Behind(StreamId),
+enum StartPosition {
+    After(StreamId),
     /// Entries that the group has not delivered yet.
     New,
 }
@@ -94,10 +94,10 @@ pub(super) fn keys_of_xread(args: Args<'_>) -> RequestKeys {
     RequestKeys::default()
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReadArguments<'a> {
     fn parse(context: &Context<'a>, of_group: bool) -> Result<Self, CommandError> {
         let args = context.args;
-        let (mut group, mut is_done_at_once, mut claims) = (None, false, None);
+        let (mut group, mut no_ack, mut claims) = (None, false, None);
         let (mut count, mut waits, mut block, mut index) = (0, None, 0, 1);
         while index < args.len() {
             let (option, next) = option_at(args, index);
@@ -110,7 +110,7 @@ impl<'a> Reading<'a> {
                 ReadOption::Count(place) => count = usize::try_from(context.integer(place)?).unwrap_or(0),
                 ReadOption::Streams(keys) => {
                     let reader =
-                        group.map(|(group, consumer)| Reader { group, consumer, is_done_at_once, claims });
+                        group.map(|(group, consumer)| GroupReader { group, consumer, no_ack, claims });
                     return Self { reader, count, waits, block, keys }.finish(of_group);
                 }
                 ReadOption::Claim(place) if of_group => claims = Some(overdue::min_idle(context, place)?),
@@ -125,7 +125,7 @@ impl<'a> Reading<'a> {
                         "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
                     ));
                 }
-                ReadOption::NoAck => is_done_at_once = true,
+                ReadOption::NoAck => no_ack = true,
                 ReadOption::Claim(_) | ReadOption::Unknown => return Err(CommandError::Syntax),
             }
         }
@@ -149,8 +149,8 @@ impl<'a> Reading<'a> {
     }
 
     /// Resolves the keys to their entries and start positions.
-    fn resolve(&self, context: &mut Context<'a>) -> Result<Found<'a>, CommandError> {
-        let mut found = Found::new();
+    fn resolve(&self, context: &mut Context<'a>) -> Result<ResolvedStreams<'a>, CommandError> {
+        let mut found = ResolvedStreams::new();
         for index in self.keys.clone() {
             let (key, word) = (context.key(index)?, context.arg(index + self.keys.len()));
             let place = context.read_stream(&key)?;
@@ -169,9 +169,9 @@ impl<'a> Reading<'a> {
                          just return an empty result set.",
                     ));
                 }
-                (b"$", None) => {
-                    From::Behind(place.map_or(StreamId::MIN, |place| context.stream(&key, place).head().last))
-                }
+                (b"$", None) => StartPosition::After(
+                    place.map_or(StreamId::MIN, |place| context.stream(&key, place).head().last),
+                ),
                 (b"+", Some(_)) => {
                     return Err(CommandError::text(
                         "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the history of \
@@ -180,7 +180,7 @@ impl<'a> Reading<'a> {
                     ));
                 }
                 // The last existing entry, or the next one if the stream is empty.
-                (b"+", None) => From::Behind(place.map_or(StreamId::MIN, |place| {
+                (b"+", None) => StartPosition::After(place.map_or(StreamId::MIN, |place| {
                     let stream = context.stream(&key, place);
                     match stream.last_entry_id().before() {
                         Some(before) if stream.head().len > 0 => before,
@@ -193,11 +193,11 @@ impl<'a> Reading<'a> {
                          option.",
                     ));
                 }
-                (b">", Some(_)) => From::New,
-                (word, reader) => match id::exact(word)? {
+                (b">", Some(_)) => StartPosition::New,
+                (word, reader) => match id::parse_exact(word)? {
                     // Redis represents `>` by this id, too.
-                    StreamId::MAX if reader.is_some() => From::New,
-                    id => From::Behind(id),
+                    StreamId::MAX if reader.is_some() => StartPosition::New,
+                    id => StartPosition::After(id),
                 },
             };
             found.push((key, place, from));
@@ -211,7 +211,7 @@ impl<'a> Reading<'a> {
         context: &mut Context<'a>,
         start: usize,
         streams: usize,
-        found: &Found<'a>,
+        found: &ResolvedStreams<'a>,
     ) -> HandlerOutcome {
         if streams > 0 {
             finish_reply(&mut context.reply, start, streams);
@@ -228,7 +228,7 @@ impl<'a> Reading<'a> {
         // time.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
-                Some((_, _, From::Behind(id))) => id::text(*id),
+                Some((_, _, StartPosition::After(id))) => id::text(*id),
                 _ => match &left {
                     Some(left) if index == self.block => left.as_bytes().into(),
                     _ => context.arg(index).into(),
@@ -261,11 +261,11 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
     }
 }
 
-impl Reader<'_> {
+impl GroupReader<'_> {
     /// The time at which the next pending entry becomes claimable, if none is now.
-    fn overdue_at(&self, context: &Context<'_>, found: &Found<'_>) -> Option<Millis> {
+    fn overdue_at(&self, context: &Context<'_>, found: &ResolvedStreams<'_>) -> Option<Millis> {
         let min_idle = self.claims?;
-        let new = found.iter().filter(|(_, _, from)| *from == From::New);
+        let new = found.iter().filter(|(_, _, from)| *from == StartPosition::New);
         let streams = new.filter_map(|(key, place, _)| Some(context.stream(key, (*place)?)));
         let due = streams
             .filter_map(|stream| Some(overdue::next_due(stream.group(self.group)?, min_idle, context.now)));
@@ -274,7 +274,7 @@ impl Reader<'_> {
 }
 
 /// Keys with their entries and start positions.
-type Found<'a> = SmallVec<[(Key<'a>, Option<EntryRef>, From); 2]>;
+type ResolvedStreams<'a> = SmallVec<[(Key<'a>, Option<EntryRef>, StartPosition); 2]>;
 
 /// Inserts the reply's header before the part written from byte `start` on.
 fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
@@ -295,11 +295,11 @@ fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
 }
 
 pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    let reading = Reading::parse(context, false)?;
+    let reading = ReadArguments::parse(context, false)?;
     let found = reading.resolve(context)?;
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
-        let (Some(place), From::Behind(last)) = (place, from) else { continue };
+        let (Some(place), StartPosition::After(last)) = (place, from) else { continue };
         let head = context.view(key).stream(*place).map(|stream| stream.head()).unwrap_or_default();
         let (true, Some(first)) = (head.len > 0 && head.last > *last, last.next()) else { continue };
         let (stream, reply) = context.stream_and_reply(key, *place);
@@ -317,18 +317,18 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, Command
 }
 
 pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    let reading = Reading::parse(context, true)?;
+    let reading = ReadArguments::parse(context, true)?;
     let found = reading.resolve(context)?;
     let Some(reader) = reading.reader else { return Err(CommandError::Syntax) };
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
         let Some(place) = *place else { continue };
         // Create the consumer even if it receives no entry, as Redis does.
-        let place = context.see_consumer(key, place, reader.group, reader.consumer);
+        let place = context.touch_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
-            From::New => give_out(context, key, place, &reader, reading.count),
-            From::Behind(last) => {
-                give_again(context, key, place, &reader, (*last, reading.count));
+            StartPosition::New => deliver(context, key, place, &reader, reading.count),
+            StartPosition::After(last) => {
+                redeliver(context, key, place, &reader, (*last, reading.count));
                 true
             }
         };
@@ -338,11 +338,11 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, Co
 }
 
 /// Delivers overdue and new entries. Returns whether there were any.
-fn give_out(
+fn deliver(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    reader: &Reader<'_>,
+    reader: &GroupReader<'_>,
     count: usize,
 ) -> bool {
     let now = context.now;
@@ -353,24 +353,24 @@ fn give_out(
         }
         None => (place, Vec::new()),
     };
-    let Some((ids, read)) = show_new(context, key, place, reader, most, &overdue) else { return false };
+    let Some((ids, read)) = reply_new(context, key, place, reader, most, &overdue) else { return false };
     let Some(last) = ids.last().copied() else { return !overdue.is_empty() };
     let (_, name) = context.edit(key, place, |stream| {
         let group = stream.group_mut(reader.group)?;
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
             // With NOACK, entries are not assigned to the consumer, so it does not become active.
-            consumer.active = if reader.is_done_at_once { consumer.active } else { Some(now) };
+            consumer.active = if reader.no_ack { consumer.active } else { Some(now) };
         }
         (group.last, group.read) = (last, read);
-        if !reader.is_done_at_once {
+        if !reader.no_ack {
             ids.iter().for_each(|id| group.assign(*id, &name, now, 1));
         }
         Some(name)
     });
     let Some(consumer) = name else { return false };
     context.modified(key);
-    if !reader.is_done_at_once {
+    if !reader.no_ack {
         let pending = PendingEntry { consumer, delivered: now, count: 1 };
         ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
     }
@@ -379,13 +379,13 @@ fn give_out(
 }
 
 /// Replies with overdue and new entries, if there are any. Returns the ids of the new ones and the group's progress.
-fn show_new(
+fn reply_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    reader: &Reader<'_>,
+    reader: &GroupReader<'_>,
     most: usize,
-    overdue: &[Overdue],
+    overdue: &[OverdueEntry],
 ) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
@@ -410,11 +410,11 @@ fn show_new(
 }
 
 /// Repeats the consumer's own pending entries after an id.
-fn give_again(
+fn redeliver(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
-    reader: &Reader<'_>,
+    reader: &GroupReader<'_>,
     (last, count): (StreamId, usize),
 ) {
     let now = context.now;

@@ -16,7 +16,7 @@ use super::id;
 
 /// The treatment of pending entries whose stream entry is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum References {
+pub(super) enum ReferencePolicy {
     /// Keep them pending.
     #[default]
     Keep,
@@ -26,7 +26,7 @@ pub(super) enum References {
     Acknowledged,
 }
 
-impl References {
+impl ReferencePolicy {
     pub(super) fn of_word(word: &[u8]) -> Option<Self> {
         match () {
             () if word.eq_ignore_ascii_case(b"keepref") => Some(Self::Keep),
@@ -44,12 +44,12 @@ const REFERENCED: i64 = 2;
 
 /// Entries deleted from the stream, and entries removed from the groups' pending lists.
 #[derive(Debug, Default)]
-pub(super) struct Removed {
+pub(super) struct RemovedEntries {
     pub(super) deleted: Vec<StreamId>,
     acknowledged: BTreeMap<Arc<[u8]>, Vec<StreamId>>,
 }
 
-impl Removed {
+impl RemovedEntries {
     fn is_empty(&self) -> bool {
         self.deleted.is_empty() && self.acknowledged.is_empty()
     }
@@ -114,12 +114,12 @@ fn log_ids(context: &mut Context<'_>, words: &[&[u8]], ids: &[StreamId]) {
 }
 
 /// The arguments of XDELEX and XACKDEL: `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
-struct Removal<'a> {
-    references: References,
+struct RemovalArguments<'a> {
+    references: ReferencePolicy,
     ids: Args<'a>,
 }
 
-impl<'a> Removal<'a> {
+impl<'a> RemovalArguments<'a> {
     fn parse(context: &Context<'a>, from: usize) -> Result<Self, CommandError> {
         const NO_COUNT: CommandError = CommandError::text("ERR Number of IDs must be a positive integer");
         const OTHER_COUNT: CommandError =
@@ -127,7 +127,7 @@ impl<'a> Removal<'a> {
         let args = context.args;
         let (mut references, mut ids, mut index) = (None, None, from);
         while let Some(word) = args.get(index) {
-            if let Some(said) = References::of_word(word) {
+            if let Some(said) = ReferencePolicy::of_word(word) {
                 if references.replace(said).is_some() {
                     return Err(CommandError::Syntax);
                 }
@@ -148,7 +148,7 @@ impl<'a> Removal<'a> {
     }
 
     fn ids(&self) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
-        self.ids.iter().map(id::exact).collect()
+        self.ids.iter().map(id::parse_exact).collect()
     }
 
     fn reply_all_missing(&self, context: &mut Context<'_>) {
@@ -161,22 +161,22 @@ impl<'a> Removal<'a> {
 pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_stream(&key)?;
-    let removal = Removal::parse(context, 2)?;
+    let removal = RemovalArguments::parse(context, 2)?;
     let Some(place) = found else {
         removal.reply_all_missing(context);
         return Ok(());
     };
     let ids = removal.ids()?;
     let (_, (outcomes, removed)) = context.edit(&key, place, |stream| {
-        let mut removed = Removed::default();
+        let mut removed = RemovedEntries::default();
         let delete = |id: &StreamId| {
             let id = *id;
-            if removal.references == References::Delete {
+            if removal.references == ReferencePolicy::Delete {
                 // Also if the stream entry itself was deleted earlier.
                 removed.forget(stream, id);
             }
             // An id beyond a group's last delivered id counts as unacknowledged, even if no such entry exists.
-            if removal.references == References::Acknowledged && !stream.is_acknowledged(id) {
+            if removal.references == ReferencePolicy::Acknowledged && !stream.is_acknowledged(id) {
                 return REFERENCED;
             }
             if removed.delete(stream, id) { DELETED } else { MISSING }
@@ -194,7 +194,7 @@ pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_stream(&key)?;
-    let removal = Removal::parse(context, 3)?;
+    let removal = RemovalArguments::parse(context, 3)?;
     let place = found.filter(|place| context.stream(&key, *place).group(name).is_some());
     let Some(place) = place else {
         removal.reply_all_missing(context);
@@ -202,17 +202,17 @@ pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let ids = removal.ids()?;
     let (_, (outcomes, removed)) = context.edit(&key, place, |stream| {
-        let mut removed = Removed::default();
+        let mut removed = RemovedEntries::default();
         let remove = |id: &StreamId| {
             let id = *id;
             if !removed.acknowledge(stream, name, id) {
                 return MISSING;
             }
             match removal.references {
-                References::Keep => {}
-                References::Delete => removed.forget(stream, id),
-                References::Acknowledged if stream.is_acknowledged(id) => {}
-                References::Acknowledged => return REFERENCED,
+                ReferencePolicy::Keep => {}
+                ReferencePolicy::Delete => removed.forget(stream, id),
+                ReferencePolicy::Acknowledged if stream.is_acknowledged(id) => {}
+                ReferencePolicy::Acknowledged => return REFERENCED,
             }
             removed.delete(stream, id);
             DELETED

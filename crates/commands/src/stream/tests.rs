@@ -6,7 +6,7 @@ use engine::DispatchStatus;
 use crate::testing::Client;
 
 #[test]
-fn entries_come_and_go() {
+fn entries_are_added_and_deleted() {
     let mut client = Client::logged();
     client.table(&[
         ("xadd s 1-1 a 1 b 2", "$3|1-1"),
@@ -53,7 +53,7 @@ fn entries_come_and_go() {
 }
 
 #[test]
-fn a_trim_of_whole_nodes_is_logged_as_what_it_left() {
+fn approximate_trim_is_replicated_as_exact_trim() {
     let mut client = Client::logged();
     let stream = keyspace::StreamNodeBounds { bytes: 4096, entries: 2 };
     client.engine.settings.set_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
@@ -73,7 +73,7 @@ fn a_trim_of_whole_nodes_is_logged_as_what_it_left() {
 }
 
 #[test]
-fn a_group_gives_each_entry_to_one_consumer_and_the_log_says_to_whom() {
+fn group_deliveries_are_exclusive_and_replicated() {
     let mut client = Client::logged();
     client.table(&[
         ("xadd s 1 a 1", "$3|1-0"),
@@ -125,7 +125,7 @@ fn a_group_gives_each_entry_to_one_consumer_and_the_log_says_to_whom() {
 /// Regression test: a consumer that read but received no entry was not created, and XINFO GROUPS reported too few
 /// consumers.
 #[test]
-fn who_is_given_nothing_is_a_consumer_too() {
+fn read_without_entries_creates_consumer() {
     Client::new().table(&[
         ("xgroup create s g $ mkstream", "+OK"),
         ("xclaim s g a 0 1-1", "*0"),
@@ -139,7 +139,7 @@ fn who_is_given_nothing_is_a_consumer_too() {
 
 /// Regression test: after XDEL of the last entry, XREAD with `+` found nothing although other entries existed.
 #[test]
-fn last_entry_is_one_that_is_there() {
+fn xread_plus_skips_deleted_entries() {
     let last = "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1";
     Client::new().table(&[
         ("xadd s 1 a 1", "$3|1-0"),
@@ -154,7 +154,7 @@ fn last_entry_is_one_that_is_there() {
 
 /// Regression test: entries trimmed or deleted before a group read them counted as lag.
 #[test]
-fn lag_counts_entries_that_are_there() {
+fn lag_ignores_deleted_entries() {
     let lag = |client: &mut Client, expected: &str| {
         let shown = client.shown("xinfo groups s");
         assert!(shown.ends_with(&format!("|$3|lag|{expected}")), "{shown}");
@@ -183,7 +183,7 @@ fn lag_counts_entries_that_are_there() {
 }
 
 #[test]
-fn the_last_entry_can_be_asked_for() {
+fn xread_plus_returns_last_entry() {
     Client::new().table(&[
         ("xread streams s +", "*-1"),
         ("xadd s 1 a 1", "$3|1-0"),
@@ -200,7 +200,7 @@ fn the_last_entry_can_be_asked_for() {
 }
 
 #[test]
-fn what_is_pending_for_long_is_claimed() {
+fn long_pending_entries_are_claimed() {
     let mut client = Client::new();
     client.table(&[
         ("xgroup create s g $ mkstream", "+OK"),
@@ -224,7 +224,7 @@ fn what_is_pending_for_long_is_claimed() {
 }
 
 #[test]
-fn groups_tell_how_far_they_are() {
+fn xinfo_groups_reports_read_counter_and_lag() {
     let mut client = Client::new();
     client.table(&[
         ("xadd s 1 a 1", "$3|1-0"),
@@ -249,7 +249,7 @@ fn groups_tell_how_far_they_are() {
 }
 
 #[test]
-fn who_waits_gets_what_is_added_behind_the_last() {
+fn blocked_xread_receives_entries_after_last_id() {
     let mut client = Client::new();
     client.table(&[
         ("xadd s 1 a 1", "$3|1-0"),
@@ -265,7 +265,7 @@ fn who_waits_gets_what_is_added_behind_the_last() {
 }
 
 #[test]
-fn who_waits_for_a_group_hears_that_it_is_gone() {
+fn blocked_reader_fails_when_group_is_destroyed() {
     for line in ["xgroup destroy s g", "del s", "set s 1"] {
         let mut client = Client::new();
         client.table(&[("xgroup create s g $ mkstream", "+OK")]);
@@ -280,7 +280,7 @@ fn who_waits_for_a_group_hears_that_it_is_gone() {
 }
 
 #[test]
-fn who_reads_may_claim_what_others_have_had_for_long() {
+fn xreadgroup_claims_long_pending_entries() {
     let mut client = Client::logged();
     client.table(&[
         ("xgroup create s g $ mkstream", "+OK"),
@@ -321,7 +321,7 @@ fn who_reads_may_claim_what_others_have_had_for_long() {
 }
 
 #[test]
-fn who_waits_looks_again_when_something_is_overdue() {
+fn blocked_reader_retries_when_pending_entry_becomes_claimable() {
     let mut client = Client::new();
     client.table(&[
         ("xgroup create s g $ mkstream", "+OK"),

@@ -5,7 +5,7 @@ use keyspace::{Key, Stream, StreamHead, StreamId, StreamTrim, TrimPrecision};
 
 use super::common::StreamAccess;
 use super::id;
-use super::references::{References, Removed};
+use super::references::{ReferencePolicy, RemovedEntries};
 
 /// Default LIMIT of an approximate trim: the entries of a hundred nodes, within bounds.
 const NODES: u64 = 100;
@@ -14,11 +14,11 @@ const MOST: u64 = 1_000_000;
 
 /// The trim options parsed so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct TrimOptions {
     trim: Option<StreamTrim>,
-    is_about: bool,
+    is_approximate: bool,
     limit: Option<u64>,
-    references: Option<References>,
+    references: Option<ReferencePolicy>,
 }
 
 /// Parses a non-negative number with the given error message.
@@ -26,7 +26,7 @@ fn amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result
     u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
 }
 
-impl Words {
+impl TrimOptions {
     /// Parses a trim option at argument `index`. Returns the index of the next argument, or `None` if another word is
     /// there.
     pub(super) fn read(
@@ -40,7 +40,7 @@ impl Words {
         let (args, is) = (context.args, |word: &[u8]| context.arg(index).eq_ignore_ascii_case(word));
         let behind = args.len() - 1 - index;
         if self.references.is_none()
-            && let Some(references) = References::of_word(context.arg(index))
+            && let Some(references) = ReferencePolicy::of_word(context.arg(index))
         {
             self.references = Some(references);
             return Ok(Some(index + 1));
@@ -55,12 +55,12 @@ impl Words {
             }
             let sign =
                 Some(context.arg(index + 1)).filter(|sign| behind >= 2 && matches!(*sign, b"~" | b"="));
-            self.is_about = sign == Some(b"~");
+            self.is_approximate = sign == Some(b"~");
             let at = index + 1 + usize::from(sign.is_some());
             self.trim = Some(if is_len {
                 StreamTrim::MaxLen(amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
             } else {
-                StreamTrim::MinId(id::exact(context.arg(at))?)
+                StreamTrim::MinId(id::parse_exact(context.arg(at))?)
             });
             return Ok(Some(at + 1));
         }
@@ -72,12 +72,12 @@ impl Words {
     }
 
     /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
-    pub(super) fn name_references(&self) -> bool {
+    pub(super) fn has_reference_options(&self) -> bool {
         self.references.is_some()
     }
 
     /// Combines the options to a trim, if one was requested.
-    pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<Trimming>, CommandError> {
+    pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<TrimRequest>, CommandError> {
         const WITHOUT: CommandError = CommandError::text(
             "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
         );
@@ -86,9 +86,9 @@ impl Words {
         let Some(trim) = self.trim else {
             return if self.limit.is_some_and(|limit| limit > 0) { Err(WITHOUT) } else { Ok(None) };
         };
-        let exactness = match (self.is_about, self.limit) {
-            (is_about, _) if context.session.origin.is_stream() => {
-                if is_about {
+        let exactness = match (self.is_approximate, self.limit) {
+            (is_approximate, _) if context.session.origin.is_stream() => {
+                if is_approximate {
                     TrimPrecision::Nodes(0)
                 } else {
                     TrimPrecision::Exact
@@ -103,54 +103,54 @@ impl Words {
                 TrimPrecision::Nodes(if most == 0 { MOST_WITHOUT_BOUND } else { most })
             }
         };
-        Ok(Some(Trimming { trim, exactness, references: self.references.unwrap_or_default() }))
+        Ok(Some(TrimRequest { trim, exactness, references: self.references.unwrap_or_default() }))
     }
 }
 
 /// A trim to execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Trimming {
+pub(super) struct TrimRequest {
     trim: StreamTrim,
     exactness: TrimPrecision,
-    references: References,
+    references: ReferencePolicy,
 }
 
 /// The result of a trim.
-pub(super) struct Trimmed {
+pub(super) struct TrimResult {
     /// Number of deleted entries.
     pub(super) cut: u64,
     /// The removed nodes, to be dropped by the caller.
     pub(super) gone: Stream,
-    removed: Removed,
+    removed: RemovedEntries,
     /// The arguments of an equivalent trim with an exact bound. `None` if entries older than deleted ones are still
     /// there.
     exactly: Option<(&'static [u8], Vec<u8>)>,
 }
 
-impl Trimming {
+impl TrimRequest {
     /// Whether the trim is deterministic, given the same stream.
     pub(super) fn is_exact(&self) -> bool {
-        self.exactness == TrimPrecision::Exact && self.references == References::Keep
+        self.exactness == TrimPrecision::Exact && self.references == ReferencePolicy::Keep
     }
 
     /// Trims the stream.
-    pub(super) fn run(&self, stream: &mut Stream) -> Trimmed {
-        if self.references != References::Keep {
+    pub(super) fn run(&self, stream: &mut Stream) -> TrimResult {
+        if self.references != ReferencePolicy::Keep {
             return self.run_with_references(stream);
         }
         let (cut, gone) = stream.trim(self.trim, self.exactness);
-        let exactly = Some(self.as_it_was(stream.head(), stream.first_id()));
-        Trimmed { cut, gone, removed: Removed::default(), exactly }
+        let exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
+        TrimResult { cut, gone, removed: RemovedEntries::default(), exactly }
     }
 
-    fn run_with_references(&self, stream: &mut Stream) -> Trimmed {
+    fn run_with_references(&self, stream: &mut Stream) -> TrimResult {
         let limit = match self.exactness {
             TrimPrecision::Exact => 0,
             TrimPrecision::Nodes(most) => most,
         };
-        let all = self.references == References::Delete;
+        let all = self.references == ReferencePolicy::Delete;
         let ids = stream.trimmable(self.trim, limit, |id| all || stream.is_acknowledged(id));
-        let mut removed = Removed::default();
+        let mut removed = RemovedEntries::default();
         if all {
             ids.iter().for_each(|id| removed.forget(stream, *id));
         }
@@ -158,7 +158,7 @@ impl Trimming {
         match ids.last() {
             Some(last) if stream.begins_with(&ids) => {
                 gone = stream.trim_through(*last);
-                exactly = Some(self.as_it_was(stream.head(), stream.first_id()));
+                exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
             }
             // The stream now has gaps, which count as deletions by XDEL: a lag across them is unknown.
             _ => {
@@ -168,11 +168,11 @@ impl Trimming {
                 removed.deleted = ids;
             }
         }
-        Trimmed { cut, gone, removed, exactly }
+        TrimResult { cut, gone, removed, exactly }
     }
 
     /// The arguments of an equivalent exact trim; `head` and `first` describe the stream after the trim.
-    fn as_it_was(&self, head: StreamHead, first: StreamId) -> (&'static [u8], Vec<u8>) {
+    fn exact_equivalent(&self, head: StreamHead, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
             StreamTrim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
             StreamTrim::MinId(_) => {
@@ -183,7 +183,7 @@ impl Trimming {
     }
 }
 
-impl Trimmed {
+impl TrimResult {
     /// Replicates the trim by its effect.
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>) {
         self.log_removed(context, key);
@@ -207,7 +207,7 @@ impl Trimmed {
 pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     const NO_STRATEGY: CommandError =
         CommandError::text("ERR syntax error, XTRIM must be called with a trimming strategy");
-    let (key, mut words, mut index) = (context.key(1)?, Words::default(), 2);
+    let (key, mut words, mut index) = (context.key(1)?, TrimOptions::default(), 2);
     while index < context.args.len() {
         index = words.read(context, index)?.ok_or(CommandError::Syntax)?;
     }
@@ -217,11 +217,11 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let (_, mut trimmed) = context.edit(&key, place, |stream| trimming.run(stream));
-    context.discard_of_stream(std::mem::take(&mut trimmed.gone));
+    context.discard_stream_parts(std::mem::take(&mut trimmed.gone));
     if trimmed.cut > 0 {
         context.modified_times(&key, trimmed.cut as usize);
         context.notify(Class::STREAM, "xtrim", &key);
-        if !trimming.is_exact() || words.name_references() {
+        if !trimming.is_exact() || words.has_reference_options() {
             trimmed.log(context, &key);
         }
     }

@@ -80,7 +80,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn integers_are_counted() {
+    fn integer_increments() {
         let not_integer = "-ERR value is not an integer or out of range";
         Client::new().table(&[
             ("incr n", ":1"),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_sum_of_floats_is_not_called_an_integer() {
+    fn whole_float_sum_does_not_get_integer_encoding() {
         Client::new().table(&[
             ("incrbyfloat f 3", "$1|3"),
             ("object encoding f", "$6|embstr"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_keeps_the_time_to_live() {
+    fn increment_keeps_expiry() {
         let mut client = Client::logged();
         client.table(&[("set n 1 px 100", "+OK"), ("incr n", ":2"), ("incrbyfloat n 0.5", "$3|2.5")]);
         client.now.0 += 100;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_counted_as_long_doubles() {
+    fn float_increments_use_long_double_precision() {
         Client::new().table(&[
             ("incrbyfloat f 10.50", "$4|10.5"),
             ("incrbyfloat f 0.1", "$4|10.6"),

@@ -3,7 +3,7 @@
 use engine::{Class, CommandError, Context};
 use keyspace::{EntryRef, Key, Value};
 
-use super::options::{Comparison, Expiry, Options, Words, digest};
+use super::options::{AcceptedOptions, Comparison, Expiry, SetOptions, digest};
 
 /// Replies with the string under `key` or null. Returns the entry's place.
 #[inline(always)]
@@ -38,7 +38,7 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = Options::parse(context.args, 2, Words::GETEX)?;
+    let options = SetOptions::parse(context.args, 2, AcceptedOptions::GETEX)?;
     let key = context.key(1)?;
     let at = options.expiry.at(context, "getex")?;
     let Some(place) = context.read(&key) else {
@@ -138,7 +138,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn strings_are_read() {
+    fn string_read_commands() {
         Client::new().table(&[
             ("get k", "$-1"),
             ("strlen k", ":0"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn getex_changes_the_expiry_and_says_so_to_the_log() {
+    fn getex_changes_and_replicates_expiry() {
         let mut client = Client::logged();
         client.table(&[
             ("getex k ex 10", "$-1"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn delifeq_deletes_only_what_is_equal() {
+    fn delifeq_deletes_only_equal_values() {
         let mut client = Client::logged();
         client.table(&[
             ("delifeq k v", ":0"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_compared_by_their_digests() {
+    fn strings_compare_by_digest() {
         let digits = "-ERR must be exactly 16 hexadecimal characters";
         let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         let mut client = Client::logged();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn delex_deletes_on_a_condition() {
+    fn delex_deletes_conditionally() {
         let mut client = Client::logged();
         client.table(&[
             ("delex k", ":0"),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_past_its_time_is_not_there() {
+    fn expired_string_is_missing() {
         let mut client = Client::new();
         client.table(&[("set k v px 5", "+OK")]);
         client.now = Millis(client.now.0 + 4);

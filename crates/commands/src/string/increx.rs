@@ -8,11 +8,11 @@ use resp::Protocol;
 
 use super::options::Expiry;
 use crate::long_double::LongDouble;
-use crate::time_arg::time_word;
+use crate::time_arg::parse_time_option;
 
 /// The unparsed arguments.
 #[derive(Default)]
-struct Words<'a> {
+struct IncrexArguments<'a> {
     by_int: Option<&'a [u8]>,
     by_float: Option<&'a [u8]>,
     lower: Option<&'a [u8]>,
@@ -20,17 +20,17 @@ struct Words<'a> {
     saturates: bool,
     expiry: Expiry<'a>,
     /// ENX: set the expiry only if the key has none.
-    only_first: bool,
+    only_without_expiry: bool,
 }
 
-impl<'a> Words<'a> {
+impl<'a> IncrexArguments<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
         let (mut words, args, mut index) = (Self::default(), context.args, 2);
         while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
             let switch = match () {
                 () if is("saturate") => Some(&mut words.saturates),
-                () if is("enx") => Some(&mut words.only_first),
+                () if is("enx") => Some(&mut words.only_without_expiry),
                 () => None,
             };
             if let Some(switch) = switch {
@@ -47,11 +47,11 @@ impl<'a> Words<'a> {
             index += 1;
         }
         if words.by_int.is_some() && words.by_float.is_some()
-            || words.only_first && words.expiry == Expiry::Persist
+            || words.only_without_expiry && words.expiry == Expiry::Persist
         {
             return Err(CommandError::Syntax);
         }
-        if words.only_first && words.expiry == Expiry::Unsaid {
+        if words.only_without_expiry && words.expiry == Expiry::Unspecified {
             return Err(CommandError::text("ERR ENX flag requires an expiration"));
         }
         Ok(words)
@@ -65,7 +65,7 @@ impl<'a> Words<'a> {
             () if word.eq_ignore_ascii_case(b"lbound") => &mut self.lower,
             () if word.eq_ignore_ascii_case(b"ubound") => &mut self.upper,
             () => {
-                let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                let (unit, base) = parse_time_option(word).ok_or(CommandError::Syntax)?;
                 return self.set_expiry(Expiry::At { number: value, unit, base });
             }
         };
@@ -74,12 +74,12 @@ impl<'a> Words<'a> {
 
     fn set_expiry(&mut self, expiry: Expiry<'a>) -> Result<(), CommandError> {
         let before = std::mem::replace(&mut self.expiry, expiry);
-        if before == Expiry::Unsaid { Ok(()) } else { Err(CommandError::Syntax) }
+        if before == Expiry::Unspecified { Ok(()) } else { Err(CommandError::Syntax) }
     }
 }
 
 /// A sum, or the direction of its overflow.
-enum Sum<N> {
+enum BoundedSum<N> {
     Exact(N),
     Below,
     Above,
@@ -96,7 +96,7 @@ trait Number: Copy + PartialEq + Default {
     fn bound(word: &[u8]) -> Result<Self, CommandError>;
     fn stored(text: &[u8]) -> Result<Self, CommandError>;
     fn is_above(self, other: Self) -> bool;
-    fn add(self, other: Self) -> Sum<Self>;
+    fn add(self, other: Self) -> BoundedSum<Self>;
     fn minus(self, other: Self) -> Option<Self>;
     fn text(self) -> String;
     fn reply(self, context: &mut Context<'_>);
@@ -125,11 +125,11 @@ impl Number for i64 {
         self > other
     }
 
-    fn add(self, other: Self) -> Sum<Self> {
+    fn add(self, other: Self) -> BoundedSum<Self> {
         match self.checked_add(other) {
-            Some(sum) => Sum::Exact(sum),
-            None if other > 0 => Sum::Above,
-            None => Sum::Below,
+            Some(sum) => BoundedSum::Exact(sum),
+            None if other > 0 => BoundedSum::Above,
+            None => BoundedSum::Below,
         }
     }
 
@@ -175,11 +175,11 @@ impl Number for LongDouble {
         self.is_greater(other)
     }
 
-    fn add(self, other: Self) -> Sum<Self> {
+    fn add(self, other: Self) -> BoundedSum<Self> {
         match Self::add(self, other) {
-            Some(sum) => Sum::Exact(sum),
-            None if other.is_greater(Self::ZERO) => Sum::Above,
-            None => Sum::Below,
+            Some(sum) => BoundedSum::Exact(sum),
+            None if other.is_greater(Self::ZERO) => BoundedSum::Above,
+            None => BoundedSum::Below,
         }
     }
 
@@ -204,7 +204,7 @@ impl Number for LongDouble {
 /// INCREX key [BYFLOAT increment | BYINT increment] [LBOUND bound] [UBOUND bound] [SATURATE]
 /// [EX s | PX ms | EXAT s | PXAT ms | PERSIST] [ENX]
 pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let words = Words::parse(context)?;
+    let words = IncrexArguments::parse(context)?;
     match words.by_float {
         Some(increment) => count(context, &words, LongDouble::increment(increment)?),
         None => {
@@ -214,7 +214,11 @@ pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
 }
 
-fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Result<(), CommandError> {
+fn count<N: Number>(
+    context: &mut Context<'_>,
+    words: &IncrexArguments<'_>,
+    by: N,
+) -> Result<(), CommandError> {
     let lower = words.lower.map(N::bound).transpose()?.unwrap_or(N::LEAST);
     let upper = words.upper.map(N::bound).transpose()?.unwrap_or(N::MOST);
     if lower.is_above(upper) {
@@ -228,11 +232,11 @@ fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Resu
         None => N::default(),
     };
     let (after, fits) = match before.add(by) {
-        Sum::Exact(sum) if sum.is_above(upper) => (upper, false),
-        Sum::Exact(sum) if lower.is_above(sum) => (lower, false),
-        Sum::Exact(sum) => (sum, true),
-        Sum::Above => (upper, false),
-        Sum::Below => (lower, false),
+        BoundedSum::Exact(sum) if sum.is_above(upper) => (upper, false),
+        BoundedSum::Exact(sum) if lower.is_above(sum) => (lower, false),
+        BoundedSum::Exact(sum) => (sum, true),
+        BoundedSum::Above => (upper, false),
+        BoundedSum::Below => (lower, false),
     };
     if !fits && !words.saturates {
         context.reply.array(2);
@@ -241,7 +245,7 @@ fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Resu
         return Ok(());
     }
     let applied = after.minus(before).ok_or(CommandError::text("ERR applied increment would overflow"))?;
-    let change = Change { found, at: at.filter(|_| !words.keeps_time(context, &key, found)), words };
+    let change = CounterChange { found, at: at.filter(|_| !words.keeps_time(context, &key, found)), words };
     change.store(context, &key, after.text().as_bytes(), (N::NAMING, N::EVENT));
     context.reply.array(2);
     after.reply(context);
@@ -249,22 +253,22 @@ fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Resu
     Ok(())
 }
 
-impl Words<'_> {
+impl IncrexArguments<'_> {
     /// Whether ENX keeps the key's present expiry.
     fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<EntryRef>) -> bool {
-        self.only_first && found.is_some_and(|place| context.view(key).expiry(place).is_some())
+        self.only_without_expiry && found.is_some_and(|place| context.view(key).expiry(place).is_some())
     }
 }
 
 /// The new value of a key.
-struct Change<'c> {
+struct CounterChange<'c> {
     found: Option<EntryRef>,
     /// The new expiry.
     at: Option<Millis>,
-    words: &'c Words<'c>,
+    words: &'c IncrexArguments<'c>,
 }
 
-impl Change<'_> {
+impl CounterChange<'_> {
     fn store(
         &self,
         context: &mut Context<'_>,
@@ -306,7 +310,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn counters_are_kept_within_bounds() {
+    fn increx_enforces_integer_bounds() {
         let (syntax, bounds) = ("-ERR syntax error", "-ERR LBOUND can't be greater than UBOUND");
         Client::new().table(&[
             ("increx n", "*2|:1|:1"),
@@ -352,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_counted_within_bounds() {
+    fn increx_enforces_float_bounds() {
         let mut client = Client::new();
         client.table(&[
             ("set f 1.5", "+OK"),
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_get_times() {
+    fn increx_sets_expiry() {
         let mut client = Client::logged();
         client.table(&[
             ("increx n ex 100 enx", "*2|:1|:1"),

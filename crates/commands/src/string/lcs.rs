@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use engine::{CommandError, Context};
 
 #[derive(Default)]
-struct Options {
+struct LcsOptions {
     idx: bool,
     len: bool,
     with_match_len: bool,
     min_match_len: i64,
 }
 
-impl Options {
+impl LcsOptions {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         let mut options = Self::default();
         let mut index = 3;
@@ -46,7 +46,7 @@ impl Options {
 pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
     let a = text(context, 1)?;
     let b = text(context, 2)?;
-    let options = Options::parse(context)?;
+    let options = LcsOptions::parse(context)?;
     let cells = (a.len() as u64 + 1).checked_mul(b.len() as u64 + 1);
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     if cells.and_then(|cells| cells.checked_mul(4)).is_none_or(|bytes| bytes > most) {
@@ -54,7 +54,7 @@ pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
             "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
         ));
     }
-    let table = Prefixes::new(&a, &b);
+    let table = LcsTable::new(&a, &b);
     if options.idx {
         reply_ranges(context, &table, &options);
     } else if options.len {
@@ -77,19 +77,19 @@ fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError
 
 /// A common range: its start in each string and its length.
 #[derive(Clone, Copy)]
-struct Match {
+struct CommonRange {
     a: usize,
     b: usize,
     len: usize,
 }
 
-struct Prefixes<'a> {
+struct LcsTable<'a> {
     a: &'a [u8],
     b: &'a [u8],
     cells: Vec<u32>,
 }
 
-impl<'a> Prefixes<'a> {
+impl<'a> LcsTable<'a> {
     fn new(a: &'a [u8], b: &'a [u8]) -> Self {
         let width = b.len() + 1;
         let mut cells = vec![0u32; (a.len() + 1) * width];
@@ -114,7 +114,7 @@ impl<'a> Prefixes<'a> {
     }
 
     /// Backtracks from the last cell and visits the matched index pairs, last first.
-    fn walk_back(&self, mut visit: impl FnMut(usize, usize)) {
+    fn backtrack(&self, mut visit: impl FnMut(usize, usize)) {
         let (mut i, mut j) = (self.a.len(), self.b.len());
         while i > 0 && j > 0 {
             if self.a[i - 1] == self.b[j - 1] {
@@ -131,25 +131,25 @@ impl<'a> Prefixes<'a> {
 
     fn sequence(&self) -> Vec<u8> {
         let mut sequence = Vec::with_capacity(self.total() as usize);
-        self.walk_back(|i, _| sequence.push(self.a[i]));
+        self.backtrack(|i, _| sequence.push(self.a[i]));
         sequence.reverse();
         sequence
     }
 
     /// The common ranges, last first.
-    fn matches(&self) -> Vec<Match> {
-        let mut matches: Vec<Match> = Vec::new();
-        self.walk_back(|i, j| match matches.last_mut() {
+    fn matches(&self) -> Vec<CommonRange> {
+        let mut matches: Vec<CommonRange> = Vec::new();
+        self.backtrack(|i, j| match matches.last_mut() {
             Some(last) if last.a == i + 1 && last.b == j + 1 => {
-                *last = Match { a: i, b: j, len: last.len + 1 };
+                *last = CommonRange { a: i, b: j, len: last.len + 1 };
             }
-            _ => matches.push(Match { a: i, b: j, len: 1 }),
+            _ => matches.push(CommonRange { a: i, b: j, len: 1 }),
         });
         matches
     }
 }
 
-fn reply_ranges(context: &mut Context<'_>, table: &Prefixes<'_>, options: &Options) {
+fn reply_ranges(context: &mut Context<'_>, table: &LcsTable<'_>, options: &LcsOptions) {
     let mut matches = table.matches();
     matches.retain(|found| found.len as i64 >= options.min_match_len);
     let reply = &mut context.reply;
@@ -178,7 +178,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn sequences_lengths_and_ranges() {
+    fn lcs_returns_sequence_length_and_ranges() {
         let mut client = Client::new();
         client.table(&[
             ("mset a ohmytext b mynewtext", "+OK"),

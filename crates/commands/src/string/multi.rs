@@ -5,7 +5,7 @@ use engine::{CommandError, Context};
 use keyspace::{PackedValue, StringRef};
 use resp::Args;
 
-use super::options::{Condition, Expiry, Options, Words};
+use super::options::{AcceptedOptions, Expiry, SetCondition, SetOptions};
 use super::set::{notify_set, store};
 
 pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -63,14 +63,14 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() < 2 + count * 2 {
         return Err(CommandError::Syntax);
     }
-    let options = Options::parse(context.args, 2 + count * 2, Words::MSETEX)?;
+    let options = SetOptions::parse(context.args, 2 + count * 2, AcceptedOptions::MSETEX)?;
     let at = options.expiry.at(context, "msetex")?;
     let places = || (0..count).map(|pair| 2 + pair * 2);
     for index in places() {
         let key = context.key(index)?;
         let there = context.find(&key).is_some();
-        if there && options.condition == Condition::Missing
-            || !there && options.condition == Condition::Present
+        if there && options.condition == SetCondition::Missing
+            || !there && options.condition == SetCondition::Present
         {
             context.reply.integer(0);
             return Ok(());
@@ -109,7 +109,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn several_strings_at_once() {
+    fn multi_key_string_commands() {
         Client::new().table(&[
             ("mset a 1 b 2", "+OK"),
             ("mget a nosuch b a", "*4|$1|1|$-1|$1|2|$1|1"),

@@ -5,12 +5,12 @@ use clock::Millis;
 use engine::{CommandError, Context};
 use resp::Args;
 
-use crate::time_arg::{Base, Unit, parse_expire, time_word};
+use crate::time_arg::{TimeBase, TimeUnit, parse_expire, parse_time_option};
 
 bitflags! {
     /// The options that a command accepts in addition to EX, PX, EXAT and PXAT.
     #[derive(Debug, Clone, Copy)]
-    pub(super) struct Words: u8 {
+    pub(super) struct AcceptedOptions: u8 {
         const NX_XX = 1;
         /// IFEQ, IFNE, IFDEQ and IFDNE.
         const COMPARE = 1 << 1;
@@ -26,7 +26,7 @@ bitflags! {
 
 /// The condition for setting a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Condition<'a> {
+pub(super) enum SetCondition<'a> {
     #[default]
     Always,
     /// NX: the key must not exist.
@@ -40,13 +40,13 @@ pub(super) enum Condition<'a> {
 /// A comparison of the stored string with a value or a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Comparison<'a> {
-    with: With<'a>,
+    with: ComparisonValue<'a>,
     /// Whether the string must be equal or must differ. A missing key never equals anything.
     equal: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum With<'a> {
+enum ComparisonValue<'a> {
     Value(&'a [u8]),
     /// Hexadecimal digits. As in Redis, they are validated only if the key exists.
     Digest(&'a [u8]),
@@ -69,7 +69,11 @@ impl<'a> Comparison<'a> {
     /// Parses a comparison option and its value.
     pub(super) fn parse(word: &[u8], value: &'a [u8]) -> Self {
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-        let with = if is("ifeq") || is("ifne") { With::Value(value) } else { With::Digest(value) };
+        let with = if is("ifeq") || is("ifne") {
+            ComparisonValue::Value(value)
+        } else {
+            ComparisonValue::Digest(value)
+        };
         Self { with, equal: is("ifeq") || is("ifdeq") }
     }
 
@@ -80,11 +84,11 @@ impl<'a> Comparison<'a> {
     pub(super) fn holds(self, found: Option<&[u8]>) -> Result<bool, CommandError> {
         let is_that = match (found, self.with) {
             (None, _) => false,
-            (Some(bytes), With::Value(value)) => bytes == value,
-            (Some(_), With::Digest(digits)) if digits.len() != DIGEST_DIGITS => {
+            (Some(bytes), ComparisonValue::Value(value)) => bytes == value,
+            (Some(_), ComparisonValue::Digest(digits)) if digits.len() != DIGEST_DIGITS => {
                 return Err(CommandError::text("ERR must be exactly 16 hexadecimal characters"));
             }
-            (Some(bytes), With::Digest(digits)) => {
+            (Some(bytes), ComparisonValue::Digest(digits)) => {
                 format!("{:016x}", digest(bytes)).as_bytes().eq_ignore_ascii_case(digits)
             }
         };
@@ -97,14 +101,14 @@ impl<'a> Comparison<'a> {
 pub(super) enum Expiry<'a> {
     /// No option: setting a key clears its expiry, reading keeps it.
     #[default]
-    Unsaid,
+    Unspecified,
     Keep,
     Persist,
     /// EX, PX, EXAT or PXAT with its unparsed number.
     At {
         number: &'a [u8],
-        unit: Unit,
-        base: Base,
+        unit: TimeUnit,
+        base: TimeBase,
     },
 }
 
@@ -125,48 +129,49 @@ impl Expiry<'_> {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Options<'a> {
-    pub(super) condition: Condition<'a>,
+pub(super) struct SetOptions<'a> {
+    pub(super) condition: SetCondition<'a>,
     pub(super) expiry: Expiry<'a>,
     /// GET: reply with the old value.
     pub(super) get: bool,
 }
 
-impl<'a> Options<'a> {
+impl<'a> SetOptions<'a> {
     /// Parses the arguments from index `from` on.
-    pub(super) fn parse(args: Args<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
+    pub(super) fn parse(args: Args<'a>, from: usize, allowed: AcceptedOptions) -> Result<Self, CommandError> {
         let mut options = Self::default();
         let mut index = from;
         while let Some(word) = args.get(index) {
-            let is = |name: &str, words: Words| {
+            let is = |name: &str, words: AcceptedOptions| {
                 allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
             };
             let condition = match () {
-                () if is("nx", Words::NX_XX) => Some(Condition::Missing),
-                () if is("xx", Words::NX_XX) => Some(Condition::Present),
-                () if allowed.contains(Words::COMPARE) && Comparison::is_word(word) => {
+                () if is("nx", AcceptedOptions::NX_XX) => Some(SetCondition::Missing),
+                () if is("xx", AcceptedOptions::NX_XX) => Some(SetCondition::Present),
+                () if allowed.contains(AcceptedOptions::COMPARE) && Comparison::is_word(word) => {
                     index += 1;
                     let value = args.get(index).ok_or(CommandError::Syntax)?;
-                    Some(Condition::Compared(Comparison::parse(word, value)))
+                    Some(SetCondition::Compared(Comparison::parse(word, value)))
                 }
                 () => None,
             };
             if let Some(condition) = condition {
                 // Repeating an option is allowed, except for comparisons; a different condition is an error.
-                let repeated = options.condition == condition && !matches!(condition, Condition::Compared(_));
-                if options.condition != Condition::Always && !repeated {
+                let repeated =
+                    options.condition == condition && !matches!(condition, SetCondition::Compared(_));
+                if options.condition != SetCondition::Always && !repeated {
                     return Err(CommandError::Syntax);
                 }
                 options.condition = condition;
-            } else if is("get", Words::GET) {
+            } else if is("get", AcceptedOptions::GET) {
                 options.get = true;
             } else {
-                let expiry = if is("keepttl", Words::KEEPTTL) {
+                let expiry = if is("keepttl", AcceptedOptions::KEEPTTL) {
                     Expiry::Keep
-                } else if is("persist", Words::PERSIST) {
+                } else if is("persist", AcceptedOptions::PERSIST) {
                     Expiry::Persist
                 } else {
-                    let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                    let (unit, base) = parse_time_option(word).ok_or(CommandError::Syntax)?;
                     index += 1;
                     Expiry::At { number: args.get(index).ok_or(CommandError::Syntax)?, unit, base }
                 };
@@ -184,7 +189,8 @@ fn merge<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandE
         Expiry::At { unit, base, .. } => Some((unit, base)),
         _ => None,
     };
-    let alike =
-        before == Expiry::Unsaid || before == now || (kind(before).is_some() && kind(before) == kind(now));
+    let alike = before == Expiry::Unspecified
+        || before == now
+        || (kind(before).is_some() && kind(before) == kind(now));
     if alike { Ok(now) } else { Err(CommandError::Syntax) }
 }

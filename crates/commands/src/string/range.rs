@@ -95,7 +95,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn parts_are_cut_and_overwritten() {
+    fn getrange_and_setrange() {
         Client::new().table(&[
             ("append k hello", ":5"),
             ("append k \" world\"", ":11"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn no_string_grows_past_the_limit() {
+    fn string_length_limit_is_enforced() {
         let mut client = Client::new();
         client.engine.settings.proto_max_bulk_len.store(8, Ordering::Relaxed);
         let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)";

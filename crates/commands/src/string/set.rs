@@ -6,8 +6,8 @@ use keyspace::{Key, PackedValue};
 use resp::Args;
 
 use super::get::reply_string;
-use super::options::{Condition, Expiry, Options, Words};
-use crate::time_arg::{Base, Unit, parse_expire};
+use super::options::{AcceptedOptions, Expiry, SetCondition, SetOptions};
+use crate::time_arg::{TimeBase, TimeUnit, parse_expire};
 
 /// Key flags of SET: with GET it also returns the old value.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
@@ -25,15 +25,15 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.ok();
         return Ok(());
     }
-    let options = Options::parse(context.args, 3, Words::SET)?;
+    let options = SetOptions::parse(context.args, 3, AcceptedOptions::SET)?;
     let mut expiry = options.expiry.at(context, "set")?;
     let found = if options.get { reply_string(context, &key)? } else { context.find(&key) };
     let wanted = match (options.condition, found) {
-        (Condition::Always, _) | (Condition::Missing, None) | (Condition::Present, Some(_)) => true,
-        (Condition::Compared(comparison), Some(place)) => {
+        (SetCondition::Always, _) | (SetCondition::Missing, None) | (SetCondition::Present, Some(_)) => true,
+        (SetCondition::Compared(comparison), Some(place)) => {
             comparison.holds(Some(context.string(&key, place)?.bytes))?
         }
-        (Condition::Compared(comparison), None) => comparison.holds(None)?,
+        (SetCondition::Compared(comparison), None) => comparison.holds(None)?,
         _ => false,
     };
     if !wanted {
@@ -76,10 +76,10 @@ fn log(
     context: &mut Context<'_>,
     key: &Key<'_>,
     value: &[u8],
-    options: &Options<'_>,
+    options: &SetOptions<'_>,
     expiry: Option<Millis>,
 ) {
-    let anew = options.get || matches!(options.condition, Condition::Compared(_));
+    let anew = options.get || matches!(options.condition, SetCondition::Compared(_));
     match options.expiry {
         Expiry::At { .. } => log_expiring(context, key, value, expiry),
         Expiry::Keep if anew => context.effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
@@ -110,16 +110,16 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn setex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    set_expiring(context, Unit::Seconds, "setex")
+    set_expiring(context, TimeUnit::Seconds, "setex")
 }
 
 pub(super) fn psetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    set_expiring(context, Unit::Millis, "psetex")
+    set_expiring(context, TimeUnit::Millis, "psetex")
 }
 
-fn set_expiring(context: &mut Context<'_>, unit: Unit, name: &'static str) -> Result<(), CommandError> {
+fn set_expiring(context: &mut Context<'_>, unit: TimeUnit, name: &'static str) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(3));
-    let expiry = Some(parse_expire(context.arg(2), unit, Base::Now, context.now, name)?);
+    let expiry = Some(parse_expire(context.arg(2), unit, TimeBase::Now, context.now, name)?);
     store(context, &key, value, expiry);
     log_expiring(context, &key, value, expiry);
     context.reply.ok();
@@ -147,7 +147,7 @@ mod tests {
     use crate::testing::Client;
 
     #[test]
-    fn set_with_its_options() {
+    fn set_options() {
         Client::new().table(&[
             ("set k v", "+OK"),
             ("set k w nx", "$-1"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn older_forms() {
+    fn older_set_commands() {
         Client::new().table(&[
             ("setnx k v", ":1"),
             ("setnx k w", ":0"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_gets_what_gives_the_same_everywhere() {
+    fn set_is_replicated_deterministically() {
         let mut client = Client::logged();
         client.table(&[
             ("set k v ex 1", "+OK"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_subscribers_hear_of() {
+    fn commands_send_keyspace_events() {
         Client::new().events(&[
             ("set k v", "set k"),
             ("set k v ex 10", "set k, expire k"),

@@ -26,7 +26,7 @@ fn change(client: &Client, name: &str, rules: &str) {
 }
 
 #[test]
-fn commands_are_refused_by_name_subcommand_and_first_argument() {
+fn acl_refuses_by_name_subcommand_and_first_argument() {
     let mut client = user("~* &* +get +acl|whoami +config|get +select|1 +@hash -hdel");
     client.table(&[
         ("get k", "$-1"),
@@ -52,7 +52,7 @@ fn commands_are_refused_by_name_subcommand_and_first_argument() {
 }
 
 #[test]
-fn keys_are_open_to_reading_to_writing_or_to_both() {
+fn key_permissions_distinguish_read_and_write() {
     let mut client = user("+@all ~b:* %R~r:* %W~w:* (+get ~s:*)");
     client.table(&[
         ("mget b:1 r:1", "*2|$-1|$-1"),
@@ -74,7 +74,7 @@ fn keys_are_open_to_reading_to_writing_or_to_both() {
 }
 
 #[test]
-fn channels_are_heard_as_they_were_opened() {
+fn acl_restricts_channels() {
     let mut client = user("+@all ~* resetchannels &news:* &exact");
     client.table(&[
         ("publish news:a x", ":0"),
@@ -91,7 +91,7 @@ fn channels_are_heard_as_they_were_opened() {
 }
 
 #[test]
-fn databases_may_be_closed() {
+fn acl_restricts_databases() {
     let mut client = user("+@all ~* &* db=1,2");
     client.table(&[
         ("get a", DATABASE),
@@ -116,7 +116,7 @@ fn databases_may_be_closed() {
 }
 
 #[test]
-fn a_queue_is_checked_when_it_is_filled_and_when_it_runs() {
+fn acl_is_checked_on_queueing_and_on_exec() {
     let mut client = user("+@all ~* &*");
     client.table(&[("multi\nset a 1\nget a\nping", "+OK|+QUEUED|+QUEUED|+QUEUED")]);
     change(&client, "u", "-set");
@@ -153,7 +153,7 @@ const EXEC_GET: &str = "-NOPERM ACLs rules changed between the moment the transa
                         the command or subcommand";
 
 #[test]
-fn a_change_holds_from_the_next_command_on() {
+fn acl_change_applies_from_next_command() {
     let mut client = Client::new();
     client.table(&[
         // Within one pipeline, the client's own rules.
@@ -178,7 +178,7 @@ fn a_change_holds_from_the_next_command_on() {
 }
 
 #[test]
-fn the_log_tells_who_was_refused_what_and_where() {
+fn acl_log_records_user_command_and_context() {
     let mut client = user("+get +multi ~a");
     client.table(&[("get b", KEY), ("get b", KEY), ("multi\nset a 1", &format!("+OK|{}", denied("set")))]);
     change(&client, "u", "+@all");
@@ -200,7 +200,7 @@ fn the_log_tells_who_was_refused_what_and_where() {
 
 /// A script has only the permissions of the user that runs it.
 #[test]
-fn a_script_has_the_rights_of_its_client() {
+fn script_has_permissions_of_its_client() {
     let mut client = user("+@all -set ~x resetchannels");
     let run = |client: &mut Client, body: &str| client.call(&["eval", body, "0"]);
     for (body, error) in [
@@ -219,7 +219,7 @@ fn a_script_has_the_rights_of_its_client() {
 
 /// If authentication is required, a new client may only authenticate.
 #[test]
-fn a_stranger_can_only_log_in() {
+fn unauthenticated_client_can_only_authenticate() {
     let mut client = Client::new();
     change(&client, "u", "on >p ~* +@all");
     client.require(b"secret");
@@ -239,7 +239,7 @@ fn a_stranger_can_only_log_in() {
 }
 
 #[test]
-fn who_listens_to_what_is_closed_now_must_go() {
+fn subscriber_without_channel_permission_is_disconnected() {
     let mut client = Client::new();
     change(&client, "u", "on nopass +@all ~* &a &b");
     let connect =
@@ -259,7 +259,7 @@ fn who_listens_to_what_is_closed_now_must_go() {
 
 /// ACL checks apply to clients only, not to the stream of a master.
 #[test]
-fn a_master_may_do_everything() {
+fn acl_does_not_apply_to_master_stream() {
     let mut client = Client::new();
     change(&client, "default", "off -@all resetkeys");
     client.session = Session::new(1, CommandOrigin::Master, true);
@@ -269,7 +269,7 @@ fn a_master_may_do_everything() {
 /// Regression test: a replica executed DEBUG PANIC from its master, although its own clients were not allowed to use
 /// DEBUG.
 #[test]
-fn a_master_says_nothing_that_is_for_operators() {
+fn replica_refuses_debug_from_master() {
     let mut client = Client::new();
     client.session = Session::new(1, CommandOrigin::Master, true);
     for line in ["debug sleep 0", "config set maxmemory 1", "acl deluser u", "client kill id 1", "shutdown"] {
@@ -286,7 +286,7 @@ fn a_master_says_nothing_that_is_for_operators() {
 /// Regression test: a user with only write permission could read a key by BITFIELD, because the argument GET was
 /// mistaken for SET's option.
 #[test]
-fn bitfield_reads_only_what_may_be_read() {
+fn bitfield_get_requires_read_permission() {
     let mut client = user("+bitfield ~nosuch %W~w %R~r");
     client.table(&[
         ("bitfield w get u8 0", KEY),
@@ -300,7 +300,7 @@ fn bitfield_reads_only_what_may_be_read() {
 
 /// A user with the category @read may not run scripts, since a script may call any command.
 #[test]
-fn scripts_are_in_no_category_but_their_own() {
+fn read_category_does_not_allow_scripts() {
     let mut client = user("+@read ~*");
     client.table(&[
         ("get k", "$-1"),
@@ -311,7 +311,7 @@ fn scripts_are_in_no_category_but_their_own() {
 
 /// Regression test: GEORADIUS checked the key of the first STORE but wrote to that of the last one.
 #[test]
-fn the_key_that_is_stored_is_the_key_that_is_checked() {
+fn georadius_checks_permissions_of_stored_key() {
     let mut client = user("%R~{a}src %W~{a}ok %RW~g ~s +@all");
     client.table(&[
         ("georadius {a}src 13 38 200 km store {a}ok store {a}no", KEY),
@@ -331,7 +331,7 @@ fn the_key_that_is_stored_is_the_key_that_is_checked() {
 
 /// Regression test: COPY was checked for the first DB option but copied to the database of the last one.
 #[test]
-fn every_database_that_copy_names_is_checked() {
+fn copy_checks_every_named_database() {
     let mut client = user("~* +@all db=0,1");
     client.table(&[
         ("copy a b db 1 db 2", DATABASE),
@@ -352,7 +352,7 @@ fn every_database_that_copy_names_is_checked() {
 }
 
 #[test]
-fn a_queued_select_decides_which_database_is_checked() {
+fn queued_select_determines_checked_database() {
     let mut client = user("(db=0,1 ~a +@all) (db=2,3 ~b +@all)");
     client.table(&[
         ("multi\nselect 2\nget b", "+OK|+QUEUED|+QUEUED"),
@@ -369,7 +369,7 @@ fn a_queued_select_decides_which_database_is_checked() {
 
 /// ACL LOG shows the current context, script or EXEC, and not that of the previous command.
 #[test]
-fn the_log_shows_the_command_that_was_refused() {
+fn acl_log_shows_refused_command() {
     let shown = |client: &mut Client| {
         let log = client.wire("acl log");
         let at = log.find(" cmd=").expect("the client is described");

@@ -13,7 +13,7 @@ use resp::Batch;
 use crate::testing::{Client, Connection};
 
 #[test]
-fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
+fn pipeline_continues_after_refused_command() {
     let mut client = Client::new();
     client.table(&[
         ("set k v\nget k\nnosuch a b\nget\nping", "+OK|$1|v|-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' |-ERR wrong number of arguments for 'get' command|+PONG"),
@@ -24,7 +24,7 @@ fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
 }
 
 #[test]
-fn states_of_the_node_refuse_what_they_must() {
+fn node_states_refuse_commands() {
     let mut client = Client::new();
     let table = [
         (NodeFlags::LOADING, "get k", "-LOADING Valkey is loading the dataset in memory"),
@@ -56,7 +56,7 @@ fn states_of_the_node_refuse_what_they_must() {
 
 /// Only sentinels see the master as down, so that they promote a replica; PING of other clients succeeds.
 #[test]
-fn a_master_without_its_data_is_down_to_sentinels_alone() {
+fn master_without_dataset_appears_down_only_to_sentinels() {
     let mut client = Client::new();
     client.engine.settings.set_node_flag(NodeFlags::EMPTY_MASTER, true);
     client.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
@@ -73,7 +73,7 @@ fn a_master_without_its_data_is_down_to_sentinels_alone() {
 
 /// A request from a web browser (cross-protocol attack) closes the connection, since its body may contain commands.
 #[test]
-fn a_request_of_http_closes_the_link() {
+fn http_request_closes_connection() {
     for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
         let mut client = Client::new();
         assert_eq!(client.flow(line), DispatchStatus::Close, "{line}");
@@ -83,7 +83,7 @@ fn a_request_of_http_closes_the_link() {
 
 /// The next pipelined command may also be keyless; the slots must be unlocked between the two.
 #[test]
-fn a_flush_frees_while_all_slots_are_free() {
+fn flush_frees_memory_after_unlocking_slots() {
     let mut client = Client::new();
     for next in ["ping", "flushdb sync", "nosuch", "mset a 1 b 2"] {
         client.table(&[("set k v", "+OK")]);
@@ -94,7 +94,7 @@ fn a_flush_frees_while_all_slots_are_free() {
 /// However large or numerous its replies, a client's output stops at the output buffer limit and the client is
 /// disconnected.
 #[test]
-fn a_client_is_cut_off_while_its_reply_is_made() {
+fn client_is_disconnected_while_building_oversized_reply() {
     let value = "v".repeat(1000);
     let pipeline = "get k\n".repeat(100) + "set after 1";
     for text in
@@ -119,7 +119,7 @@ fn a_client_is_cut_off_while_its_reply_is_made() {
 }
 
 #[test]
-fn effects_reach_the_log_and_reads_do_not() {
+fn only_writes_are_replicated() {
     let mut client = Client::logged();
     client.wire("set k v\nget k");
     assert_eq!(client.log(), ["0 set k v"]);
@@ -130,7 +130,7 @@ fn effects_reach_the_log_and_reads_do_not() {
 /// With `replica-read-only no`, a replica accepts writes but does not replicate them: its log must remain a byte-exact
 /// copy of the master's stream.
 #[test]
-fn what_clients_write_on_a_replica_is_not_logged() {
+fn client_writes_on_replica_are_not_replicated() {
     let mut client = Client::logged();
     client.table(&[("set gone v px 10", "+OK"), ("set k v", "+OK")]);
     let before = client.log();
@@ -155,7 +155,7 @@ fn what_clients_write_on_a_replica_is_not_logged() {
 /// The topology is published slot by slot, so during a role change a slot may already be assigned while the role is
 /// still that of a replica.
 #[test]
-fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
+fn cluster_replica_refuses_writes_to_own_slot() {
     let mut client = Client::clustered();
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     assert!(client.wire("set k v").starts_with("-READONLY"));
@@ -166,7 +166,7 @@ fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
 
 /// Reading an expired key deletes it, which is a write, too.
 #[test]
-fn nothing_expires_into_the_log_while_writes_are_paused() {
+fn paused_writes_prevent_expiry_deletions() {
     let mut client = Client::logged();
     client.wire("set k v px 10");
     client.now.0 += 11;
@@ -181,7 +181,7 @@ fn nothing_expires_into_the_log_while_writes_are_paused() {
 
 /// The slot lock is kept between consecutive commands on one slot, and released before any other command.
 #[test]
-fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
+fn retained_slot_lock_is_released() {
     for mut client in [Client::new(), Client::logged(), Client::clustered()] {
         let several = "set k 1\nincr k\nget k\nmulti\nincr k\nget k\nexec\nincr k\nincr k x\nget k\nwatch k\n\
                        mget k k\nget k\nlpos k\nget k\ndbsize\nget k\nflushall\nincr k\nincr {k}2\nget k\n\
@@ -221,7 +221,7 @@ fn write_from_threads(
 
 /// Threads lock slots ahead that other threads wait for, in any order, without a deadlock.
 #[test]
-fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
+fn concurrent_batches_on_shared_slots_do_not_deadlock() {
     let mut client = Client::new();
     write_from_threads((&client.engine, &client.commands), 300, |_, _, random| {
         let (one, other) = (random >> 8 & 7, random >> 16 & 7);
@@ -248,7 +248,7 @@ fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
 
 /// A batch is appended to the log at once, in execution order, before any of its slots is unlocked.
 #[test]
-fn a_batch_is_appended_together() {
+fn batch_is_appended_to_log_at_once() {
     let mut client = Client::logged();
     client.wire("set a 1\nset b 2\nget a\nset a 3\nincr b\nhset h f v\nset a 4");
     let all = ["set a 1", "set b 2", "set a 3", "incr b", "hset h f v", "set a 4"];
@@ -271,7 +271,7 @@ fn a_batch_is_appended_together() {
 
 /// The deletion of an expired key is replicated after earlier writes to its slot and before later ones.
 #[test]
-fn an_expired_key_goes_in_its_order() {
+fn expired_key_deletion_is_replicated_in_order() {
     let mut client = Client::logged();
     client.wire("set {s}a 1 px 10");
     client.now.0 += 11;
@@ -285,7 +285,7 @@ fn an_expired_key_goes_in_its_order() {
 /// Threads write to the same keys in batches that hold their slots until they are logged. Replaying the log gives the
 /// same dataset.
 #[test]
-fn the_log_of_many_threads_gives_the_same_data() {
+fn replaying_log_of_concurrent_writes_gives_same_dataset() {
     let mut client = Client::logged();
     write_from_threads((&client.engine, &client.commands), 200, |thread, read, random| {
         let (one, other) = (random >> 8 & 7, random >> 16 & 7);
@@ -310,7 +310,7 @@ fn the_log_of_many_threads_gives_the_same_data() {
 
 /// A batch yields at the end of its time slice, so that other clients of the worker are served, and continues later.
 #[test]
-fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
+fn batch_yields_at_end_of_time_slice_and_resumes() {
     let mut client = Client::new();
     let mut buffer = b"incr k\nget k\nnosuch\nincr k\n".to_vec();
     let mut batch = Batch::default();
@@ -336,7 +336,7 @@ fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
 
 /// Executed commands are counted per client, including those in transactions and scripts; refused ones are not.
 #[test]
-fn the_commands_of_a_client_are_those_that_ran() {
+fn only_executed_commands_count_for_client() {
     let mut client = Client::new();
     let count = |client: &mut Client| -> u64 {
         let line = client.wire("client info");
@@ -360,7 +360,7 @@ fn the_commands_of_a_client_are_those_that_ran() {
 /// Regression test: a replica crashed when its master sent DEBUG PANIC, and ACL SETUSER from a master created a user
 /// there.
 #[test]
-fn what_is_for_operators_is_not_for_a_master() {
+fn replica_refuses_admin_commands_from_master() {
     let mut client = Client::new();
     client.session = Session::new(1, CommandOrigin::Master, true);
     for line in [
@@ -394,7 +394,7 @@ fn what_is_for_operators_is_not_for_a_master() {
 
 /// As in Valkey, an unauthenticated client cannot learn which commands exist.
 #[test]
-fn a_stranger_hears_noauth_before_anything_else() {
+fn unauthenticated_client_gets_noauth_first() {
     let mut client = Client::new();
     client.require(b"secret");
     let noauth = "-NOAUTH Authentication required.";
@@ -412,7 +412,7 @@ fn a_stranger_hears_noauth_before_anything_else() {
 
 /// A monitor connection accepts no keyspace commands, as a replica's does not.
 #[test]
-fn a_client_in_monitor_touches_no_key() {
+fn monitor_client_cannot_access_keys() {
     let mut client = Client::new();
     client.wire("monitor");
     let refused = "-ERR Replica can't interact with the keyspace\r\n";

@@ -14,9 +14,9 @@ use crate::testing::Client;
 
 /// A shell that handles INFO and ROLE at once and blocks on all other commands.
 #[derive(Debug)]
-struct Quick;
+struct ImmediateShell;
 
-impl Shell for Quick {
+impl Shell for ImmediateShell {
     fn carry_out(
         &self,
         command: ShellCommand,
@@ -40,7 +40,7 @@ impl Shell for Quick {
 }
 
 fn with_shell(client: &Client) -> Arc<dyn Shell> {
-    let shell: Arc<dyn Shell> = Arc::new(Quick);
+    let shell: Arc<dyn Shell> = Arc::new(ImmediateShell);
     let weak: Weak<dyn Shell> = Arc::downgrade(&shell);
     client.commands.set_shell(weak);
     shell
@@ -66,7 +66,7 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
 /// Regression test: EXEC announced two replies but contained one, and the script never ran, because its restart request
 /// was ignored.
 #[test]
-fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
+fn script_in_transaction_accesses_undeclared_keys() {
     for mut client in [Client::logged(), Client::clustered()] {
         client.wire("set other{t} there");
         let script = "redis.call('append','more{t}','x') return redis.call('get','other{t}')";
@@ -90,7 +90,7 @@ fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
 /// Regression test: the watched keys were checked, the slots unlocked, and the queue executed one by one, so that
 /// writes of other clients could interleave.
 #[test]
-fn a_transaction_with_commands_of_the_shell_is_one() {
+fn transaction_with_shell_commands_is_atomic() {
     let mut client = Client::logged();
     let _shell = with_shell(&client);
     client.table(&[
@@ -111,7 +111,7 @@ fn a_transaction_with_commands_of_the_shell_is_one() {
 
 /// Commands that wait for a disk or another node run after the slots are unlocked; the order of the replies is kept.
 #[test]
-fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
+fn blocking_shell_commands_run_after_rest_of_transaction() {
     let mut client = Client::logged();
     let _shell = with_shell(&client);
     client.wire("multi\nset k v\nreplicaof no one\nget k\nconfig set a b\nrole");
@@ -132,7 +132,7 @@ fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
 
 /// A blocking shell command, or one that this server lacks, fails in scripts with an error.
 #[test]
-fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
+fn script_can_call_nonblocking_shell_commands() {
     let mut client = Client::logged();
     let _shell = with_shell(&client);
     let mut eval = |script: &str| client.call(&["eval", script, "1", "k"]);
@@ -147,7 +147,7 @@ fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
 
 /// Regression test: on a full disk SET failed with MISCONF, but SET within a script succeeded.
 #[test]
-fn a_scripts_write_is_refused_where_a_clients_is() {
+fn script_write_is_refused_like_client_write() {
     let states = [
         (NodeFlags::AOF_FAILED, "MISCONF Errors writing to the AOF file: No space left on device"),
         (NodeFlags::MISCONF, "MISCONF Valkey is configured to save RDB snapshots"),
@@ -183,7 +183,7 @@ fn a_scripts_write_is_refused_where_a_clients_is() {
 
 /// Regression test: CLIENT PAUSE WRITE blocked EVAL and FCALL of scripts with the no-writes flag.
 #[test]
-fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
+fn script_flags_act_like_command_flags() {
     let mut client = Client::logged();
     let library = "#!lua name=l\nredis.register_function{function_name='reads', \
                    callback=function(k) return redis.call('get',k[1]) end, flags={'no-writes'}}\n\
@@ -225,7 +225,7 @@ fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
 
 /// Regression test: a blocked client was served although its permissions had been revoked meanwhile.
 #[test]
-fn a_client_that_waits_and_loses_its_rights_is_not_served() {
+fn blocked_client_without_permission_is_not_served() {
     let waits = [
         "blpop k 0",
         "bzpopmin k 0",
@@ -261,7 +261,7 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
 
 /// A change of other users' permissions does not affect a blocked client.
 #[test]
-fn a_client_that_waits_is_served_when_others_rights_have_changed() {
+fn blocked_client_is_served_after_change_of_other_user() {
     let mut client = Client::logged();
     let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
     let mut waiter = Session::of(connect(), CommandOrigin::Client, true);

@@ -5,25 +5,25 @@ use std::sync::mpsc::{Receiver, channel};
 
 use engine::{DebuggedScript, DispatchStatus, NodeCommand};
 use resp::Request;
-use scripting::Console;
+use scripting::DebugConsole;
 
 use crate::testing::Client;
 
 /// A debugger session that sends these lines in order and then disconnects.
 #[derive(Debug)]
-struct User {
+struct ScriptedConsole {
     lines: Vec<&'static str>,
     seen: std::sync::mpsc::Sender<String>,
 }
 
-impl User {
-    fn saying(lines: &[&'static str]) -> (Box<Self>, Receiver<String>) {
+impl ScriptedConsole {
+    fn with_lines(lines: &[&'static str]) -> (Box<Self>, Receiver<String>) {
         let (seen, heard) = channel();
         (Box::new(Self { lines: lines.iter().rev().copied().collect(), seen }), heard)
     }
 }
 
-impl Console for User {
+impl DebugConsole for ScriptedConsole {
     fn send(&mut self, bytes: Vec<u8>) {
         self.seen.send(String::from_utf8(bytes).expect("text")).expect("it is heard");
     }
@@ -37,7 +37,7 @@ impl Console for User {
 fn debug(client: Client, mode: &str, script: &str, lines: &[&'static str]) -> (Client, String, String) {
     let mut client = client;
     client.table(&[(&format!("script debug {mode}"), "+OK")]);
-    let (console, heard) = User::saying(lines);
+    let (console, heard) = ScriptedConsole::with_lines(lines);
     let words = ["eval", script, "1", "k", "5"];
     assert_eq!(client.flow("eval \"return 1\" 0"), DispatchStatus::Node(NodeCommand::DebugScript));
     let mut request = Request::new();
@@ -57,7 +57,7 @@ const SCRIPT: &str = "local key = KEYS[1]\nlocal function add(x, y)\n  local z =
                       redis.breakpoint()\nreturn redis.call('get', key)";
 
 #[test]
-fn what_a_debugged_script_does_is_discarded_or_kept() {
+fn debug_session_discards_or_keeps_writes() {
     let mut client = Client::logged();
     client.table(&[("set k 10", "+OK")]);
     let (mut client, said, reply) = debug(client, "yes", SCRIPT, &["c", "c"]);
@@ -71,7 +71,7 @@ fn what_a_debugged_script_does_is_discarded_or_kept() {
 }
 
 #[test]
-fn it_stops_shows_and_goes_on() {
+fn debugger_stops_prints_and_continues() {
     let lines = [
         "p",
         "b 4",
@@ -113,7 +113,7 @@ fn it_stops_shows_and_goes_on() {
 }
 
 #[test]
-fn it_is_aborted_or_does_not_compile_or_its_user_leaves() {
+fn debug_session_ends_on_abort_syntax_error_or_disconnect() {
     let (client, _, reply) = debug(Client::new(), "yes", SCRIPT, &["s", "a"]);
     assert!(reply.starts_with("-ERR script aborted for user request script: "), "{reply}");
     assert!(reply.ends_with(" on @user_script:5.\r\n"), "{reply}");
@@ -142,7 +142,7 @@ fn it_is_aborted_or_does_not_compile_or_its_user_leaves() {
 }
 
 #[test]
-fn what_goes_through_all_keys_sees_copies_of_all() {
+fn forked_debug_session_scans_copies_of_all_keys() {
     let mut client = Client::new();
     client.table(&[("mset a 1 b 2 c 3", "+OK")]);
     let script = "redis.call('del', 'a')\nredis.call('set', 'd', 4)\nlocal keys = redis.call('keys', '*')\n\

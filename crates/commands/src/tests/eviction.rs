@@ -23,7 +23,7 @@ fn left(client: &mut Client, prefix: &str, count: usize) -> usize {
 }
 
 #[test]
-fn without_a_policy_what_needs_memory_is_refused_at_once() {
+fn noeviction_refuses_writes_over_memory_limit() {
     let mut client = limited(EvictionPolicy::NoEviction, 2000);
     let value = "v".repeat(3000);
     client.table(&[
@@ -68,7 +68,7 @@ fn nothing_is_evicted_in_import_mode() {
 }
 
 #[test]
-fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
+fn lru_evicts_oldest_keys_and_replicates_deletions_first() {
     let mut client = limited(EvictionPolicy::AllKeysLru, 260_000);
     let value = "v".repeat(200);
     for n in 0..1000 {
@@ -97,7 +97,7 @@ fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the
 }
 
 #[test]
-fn only_what_expires_goes_where_the_policy_says_so() {
+fn volatile_policies_evict_only_keys_with_expiry() {
     for policy in [
         EvictionPolicy::VolatileLru,
         EvictionPolicy::VolatileLfu,
@@ -124,7 +124,7 @@ fn only_what_expires_goes_where_the_policy_says_so() {
 }
 
 #[test]
-fn what_expires_first_goes_first() {
+fn volatile_ttl_evicts_soonest_expiry_first() {
     let mut client = limited(EvictionPolicy::VolatileTtl, 200_000);
     let value = "v".repeat(200);
     for n in 0..1000 {
@@ -137,11 +137,11 @@ fn what_expires_first_goes_first() {
 }
 
 #[test]
-fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
+fn eviction_covers_all_databases_and_sends_events() {
     let mut client = limited(EvictionPolicy::AllKeysRandom, 100_000);
     let value = "v".repeat(200);
     client.table(&[("select 3", "+OK")]);
-    let events = client.heard_of(|client| {
+    let events = client.events_during(|client| {
         (0..1000).for_each(|n| drop(client.call(&["set", &format!("k{n}"), &value])));
     });
     assert!(events.contains("evicted@3 k"), "{events}");
@@ -149,7 +149,7 @@ fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
 }
 
 #[test]
-fn a_replica_leaves_it_to_its_master() {
+fn replica_does_not_evict() {
     let mut client = limited(EvictionPolicy::AllKeysRandom, 0);
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     (0..100).for_each(|n| drop(client.call(&["set", &format!("k{n}"), "v"])));

@@ -10,7 +10,7 @@ use crate::testing::Client;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn keys_go_at_their_time_and_the_log_is_told() {
+fn expired_keys_are_deleted_and_replicated() {
     let mut client = Client::logged();
     client.table(&[("set a 1 px 10", "+OK"), ("set b 2 px 20", "+OK"), ("set c 3", "+OK")]);
     client.now.0 += 9;
@@ -24,7 +24,7 @@ fn keys_go_at_their_time_and_the_log_is_told() {
 }
 
 #[test]
-fn a_replica_and_a_server_told_not_to_leave_them() {
+fn replica_and_disabled_expiry_keep_expired_keys() {
     let mut client = Client::logged();
     client.table(&[("set a 1 px 10", "+OK")]);
     client.now.0 += 10;
@@ -39,7 +39,7 @@ fn a_replica_and_a_server_told_not_to_leave_them() {
 /// Regression test: keys with an expiry that clients wrote on a writable replica were never deleted, because a replica
 /// waits for deletions from its master, which does not have these keys.
 #[test]
-fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
+fn writable_replica_deletes_own_expired_keys() {
     let mut client = Client::logged();
     let cycle = |client: &mut Client| client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
     client.table(&[("set master 1 px 10", "+OK"), ("set again 1 px 10", "+OK")]);
@@ -65,7 +65,7 @@ fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
     client.table(&[("set later 2 px 500", "+OK")]);
     client.session = own;
     client.now.0 += 10;
-    let events = client.heard_of(|client| assert!(!cycle(client)));
+    let events = client.events_during(|client| assert!(!cycle(client)));
     let mut events: Vec<&str> = events.split(", ").collect();
     events.sort_unstable();
     assert_eq!(events, ["expired a", "expired b", "expired d", "expired script", "expired@1 e"]);
@@ -75,7 +75,7 @@ fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
 }
 
 #[test]
-fn a_replica_that_is_promoted_deletes_and_logs_as_any_master() {
+fn promoted_replica_deletes_and_replicates_expired_keys() {
     let mut client = Client::logged();
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.table(&[("set a 1 px 10", "+OK")]);
@@ -86,7 +86,7 @@ fn a_replica_that_is_promoted_deletes_and_logs_as_any_master() {
 }
 
 #[test]
-fn who_listens_hears_of_keys_and_fields_that_go() {
+fn expired_keys_and_fields_send_events() {
     let mut client = Client::new();
     client.table(&[
         ("set a 1 px 10", "+OK"),
@@ -96,7 +96,7 @@ fn who_listens_hears_of_keys_and_fields_that_go() {
         ("hpexpire one 10 fields 1 f", "*1|:1"),
     ]);
     client.now.0 += 10;
-    let events = client.heard_of(|client| {
+    let events = client.events_during(|client| {
         assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
     });
     let mut events: Vec<&str> = events.split(", ").collect();
@@ -111,7 +111,7 @@ fn ticking() -> u64 {
 }
 
 #[test]
-fn a_cycle_stops_at_its_budget_and_the_next_goes_on() {
+fn expiry_cycle_stops_at_budget_and_resumes() {
     let mut client = Client::new();
     client.worker = client.engine.worker(ticking);
     for key in 0..1000 {
@@ -129,7 +129,7 @@ fn a_cycle_stops_at_its_budget_and_the_next_goes_on() {
 }
 
 #[test]
-fn many_slots_with_few_keys_each_do_not_outlast_a_budget() {
+fn expiry_cycle_respects_budget_over_many_slots() {
     let mut client = Client::new();
     client.worker = client.engine.worker(ticking);
     for key in 0..1000 {

@@ -7,7 +7,7 @@ const FULL: &str = "-OOM command not allowed when a slot holds as many small val
 /// Regression test: page numbers have nineteen bits, and a slot with gigabytes of small values panicked when it needed
 /// one more page.
 #[test]
-fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
+fn full_slot_refuses_writes_and_allows_deletes() {
     keyspace::limit_pages(64);
     let mut client = Client::new();
     let value = "v".repeat(200);
@@ -44,7 +44,7 @@ fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
 }
 
 #[test]
-fn a_large_hash_that_is_full_takes_no_more_fields() {
+fn full_large_hash_refuses_new_fields() {
     keyspace::limit_pages(64);
     let mut client = Client::new();
     let value = "v".repeat(200);

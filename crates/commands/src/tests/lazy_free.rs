@@ -8,7 +8,7 @@ use engine::LazyFreeReason;
 use crate::testing::Client;
 
 #[test]
-fn a_large_value_waits_and_a_small_one_does_not() {
+fn only_large_values_are_freed_lazily() {
     let mut client = Client::new();
     let value = "v".repeat(100);
     for field in 0..2000 {
@@ -25,7 +25,7 @@ fn a_large_value_waits_and_a_small_one_does_not() {
 }
 
 #[test]
-fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
+fn lazy_free_queue_is_drained_promptly() {
     let mut client = Client::new();
     let rung = Arc::new(AtomicUsize::new(0));
     let counter = rung.clone();
@@ -42,7 +42,7 @@ fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
 
 /// Each cause of a deletion has its own lazyfree parameter.
 #[test]
-fn who_drops_a_large_value_is_said_by_reason() {
+fn lazyfree_setting_depends_on_cause_of_deletion() {
     let value = "v".repeat(100_000);
     for (reason, commands) in [
         (LazyFreeReason::USER_DEL, "del k"),
@@ -71,7 +71,7 @@ fn who_drops_a_large_value_is_said_by_reason() {
 }
 
 #[test]
-fn a_flush_leaves_much_to_the_bin_unless_the_client_waits() {
+fn async_flush_frees_memory_in_background() {
     let mut client = Client::new();
     let value = "v".repeat(1000);
     for (flush, waiting) in [("flushall", 2000), ("flushdb async", 2000), ("flushall sync", 0)] {

@@ -3,7 +3,7 @@
 use engine::{Group, LockScope, RenameError};
 
 #[test]
-fn a_command_with_one_key_needs_its_slot_only() {
+fn single_key_command_locks_one_slot() {
     let registry = crate::for_server();
     let mut with_key = registry.all().iter().filter(|entry| entry.single_key.is_some());
     assert!(with_key.all(|entry| entry.command.reach == LockScope::Keys));
@@ -11,7 +11,7 @@ fn a_command_with_one_key_needs_its_slot_only() {
 
 /// The engine re-reads the session's state only after keyless commands, so no other command may change it.
 #[test]
-fn no_command_with_one_key_changes_its_session() {
+fn single_key_commands_do_not_change_session() {
     for entry in crate::for_server().all().iter().filter(|entry| entry.single_key.is_some()) {
         let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
         assert!(!of_session, "{}", entry.full_name);
@@ -20,7 +20,7 @@ fn no_command_with_one_key_changes_its_session() {
 
 /// `rename-command`: a renamed command is found only by its new name and is otherwise unchanged.
 #[test]
-fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
+fn renamed_command_is_found_only_by_new_name() {
     let mut registry = crate::for_server().clone();
     let get = registry.find(b"get").unwrap();
     registry.rename("GET", "Take-It").unwrap();
@@ -44,7 +44,7 @@ fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
 }
 
 #[test]
-fn every_command_is_found_in_any_case_and_nothing_else_is() {
+fn command_lookup_is_case_insensitive_and_exact() {
     let registry = crate::for_server();
     for entry in registry.top() {
         let name = entry.command.name;

@@ -7,7 +7,7 @@ use slot_routing::{Ownership, ReplOffset, Slot};
 use crate::testing::Client;
 
 #[test]
-fn while_a_slot_is_held_its_writes_wait_and_nothing_else_does() {
+fn held_slot_blocks_only_its_writes() {
     let mut client = Client::new();
     let slot = Slot::of_key(b"{t}");
     client.table(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
@@ -28,7 +28,7 @@ fn while_a_slot_is_held_its_writes_wait_and_nothing_else_does() {
 }
 
 #[test]
-fn what_is_left_of_a_slot_goes_from_all_databases_and_is_logged() {
+fn slot_leftovers_are_deleted_in_all_databases_and_replicated() {
     let mut client = Client::clustered();
     let slot = Slot::of_key(b"{t}");
     for number in 0..200 {
@@ -48,7 +48,7 @@ fn what_is_left_of_a_slot_goes_from_all_databases_and_is_logged() {
 }
 
 #[test]
-fn a_key_is_released_as_it_was_captured_and_not_otherwise() {
+fn migrated_key_is_released_only_if_unchanged() {
     let mut client = Client::logged();
     client.table(&[("set k v px 5000", "+OK")]);
     let now = client.now;
@@ -78,7 +78,7 @@ fn a_key_is_released_as_it_was_captured_and_not_otherwise() {
 }
 
 #[test]
-fn only_slots_of_ours_or_on_the_move_are_left() {
+fn migrate_requires_own_or_migrating_slot() {
     let client = Client::clustered();
     let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
     assert_eq!(client.engine.may_migrate(&keys(&["a{t}", "b{t}"])), Ok(()));
@@ -106,7 +106,7 @@ fn migrating() -> Client {
 }
 
 #[test]
-fn keys_do_not_change_databases_in_a_slot_on_its_way() {
+fn migrating_slot_refuses_moves_between_databases() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     // The topology of this test has no address for the target.
     const ASK: &str = "-CLUSTERDOWN Hash slot not served";
@@ -125,7 +125,7 @@ fn keys_do_not_change_databases_in_a_slot_on_its_way() {
 }
 
 #[test]
-fn a_queued_select_decides_in_which_database_a_slot_on_its_way_has_keys() {
+fn queued_select_determines_database_of_migrating_slot() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     const ASK: &str = "-CLUSTERDOWN Hash slot not served";
     let mut client = migrating();
@@ -143,7 +143,7 @@ fn a_queued_select_decides_in_which_database_a_slot_on_its_way_has_keys() {
 
 /// Regression test: EXEC does not lock MIGRATE's keys, but they were looked up nevertheless.
 #[test]
-fn a_queued_migrate_of_another_slot_is_not_looked_up_under_locks() {
+fn queued_migrate_does_not_look_up_unlocked_slot() {
     let mut client = migrating();
     client.table(&[("multi\nget {t}1", "+OK|+QUEUED")]);
     client.table(&[("migrate h 1 other 0 100", "+QUEUED")]);
@@ -151,7 +151,7 @@ fn a_queued_migrate_of_another_slot_is_not_looked_up_under_locks() {
 }
 
 #[test]
-fn asking_holds_for_the_transaction_behind_it() {
+fn asking_applies_to_following_transaction() {
     const MOVED: &str = "-MOVED 15891 127.0.0.1:6379";
     let mut client = Client::clustered_with(4);
     client.table(&[("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);

@@ -26,7 +26,7 @@ fn shown(monitor: &Session) -> Vec<String> {
 }
 
 #[test]
-fn every_command_is_shown_but_those_of_administrators_and_no_password() {
+fn monitor_hides_admin_commands_and_passwords() {
     let mut client = Tester::new();
     let monitor = monitor(&client);
     let table: &[(&str, &[&str])] = &[
@@ -47,7 +47,7 @@ fn every_command_is_shown_but_those_of_administrators_and_no_password() {
 }
 
 #[test]
-fn transactions_and_scripts_are_shown_as_they_run() {
+fn monitor_shows_transactions_and_scripts_on_execution() {
     let mut client = Tester::new();
     let monitor = monitor(&client);
     for line in ["multi", "set a 1", "monitor"] {
@@ -66,7 +66,7 @@ fn transactions_and_scripts_are_shown_as_they_run() {
 }
 
 #[test]
-fn nobody_is_shown_anything_once_the_last_has_left() {
+fn monitoring_stops_with_last_monitor() {
     let mut client = Tester::new();
     let mut first = monitor(&client);
     assert!(client.wire("monitor").starts_with("+OK\r\n"));
@@ -79,7 +79,7 @@ fn nobody_is_shown_anything_once_the_last_has_left() {
 }
 
 #[test]
-fn who_does_not_read_is_cut_off() {
+fn client_that_does_not_read_is_disconnected() {
     let mut client = Tester::new();
     client.engine.monitors.output_limit.store(200, Ordering::Relaxed);
     let monitor = monitor(&client);

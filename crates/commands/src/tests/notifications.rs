@@ -5,7 +5,7 @@ use engine::Class;
 use crate::testing::Client;
 
 #[test]
-fn keys_that_are_new_or_were_missed_are_told_to_who_asks_for_that() {
+fn new_key_and_miss_events_are_opt_in() {
     let mut client = Client::new();
     client.events(&[("get a", ""), ("set a 1", "set a")]);
     client.engine.settings.set_notified(Class::NEW | Class::MISS);
@@ -28,7 +28,7 @@ fn keys_that_are_new_or_were_missed_are_told_to_who_asks_for_that() {
 }
 
 #[test]
-fn keys_whose_time_came_are_told_when_they_go() {
+fn expired_event_is_sent_on_deletion() {
     let mut client = Client::new();
     client.table(&[("set a 1 px 10", "+OK"), ("set b 1 px 10", "+OK"), ("set c 1 px 10", "+OK")]);
     client.now.0 += 10;

@@ -22,19 +22,19 @@ impl Server {
         Self { engine, commands: Commands::new(registry) }
     }
 
-    fn connect(&self) -> Connected<'_> {
+    fn connect(&self) -> ServerClient<'_> {
         let client = self.engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
-        Connected { server: self, session: Session::of(client, CommandOrigin::Client, true) }
+        ServerClient { server: self, session: Session::of(client, CommandOrigin::Client, true) }
     }
 }
 
 /// A client that may run on another thread.
-struct Connected<'s> {
+struct ServerClient<'s> {
     server: &'s Server,
     session: Session,
 }
 
-impl Connected<'_> {
+impl ServerClient<'_> {
     /// Executes lines as one batch.
     fn run(&mut self, lines: &str) -> (DispatchStatus, String) {
         let Server { engine, commands } = self.server;
@@ -46,7 +46,7 @@ impl Connected<'_> {
 
 /// Regression test: after CLIENT KILL replied OK, the killed client's pipelined commands ran on for up to 400 ms, a
 /// million writes.
-fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
+fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
     let server = Server::new();
     for round in 0..40 {
         let (id, began, counted) =
@@ -88,22 +88,22 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
 }
 
 #[test]
-fn a_killed_client_runs_nothing_after_the_ok() {
-    nothing_runs_after_ok(|victim| format!("client kill id {victim}"));
+fn killed_client_executes_nothing_after_reply() {
+    check_nothing_runs_after_ok(|victim| format!("client kill id {victim}"));
 }
 
 #[test]
-fn who_is_deleted_runs_nothing_after_the_ok() {
-    nothing_runs_after_ok(|_| "acl deluser worker".to_owned());
+fn deleted_user_executes_nothing_after_reply() {
+    check_nothing_runs_after_ok(|_| "acl deluser worker".to_owned());
 }
 
 #[test]
-fn who_loses_rights_uses_them_no_more_after_the_ok() {
-    nothing_runs_after_ok(|_| "acl setuser worker -@all".to_owned());
+fn revoked_permissions_are_unusable_after_setuser_replies() {
+    check_nothing_runs_after_ok(|_| "acl setuser worker -@all".to_owned());
 }
 
 #[test]
-fn clients_that_kill_each_other_do_not_wait_for_each_other() {
+fn clients_killing_each_other_do_not_deadlock() {
     let server = Server::new();
     for _ in 0..200 {
         let (mut one, mut other) = (server.connect(), server.connect());
@@ -122,7 +122,7 @@ fn clients_that_kill_each_other_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_killed_client_is_seen_by_nobody() {
+fn killed_client_is_not_listed() {
     let server = Server::new();
     let (mut victim, mut operator) = (server.connect(), server.connect());
     victim.run("subscribe c\n");

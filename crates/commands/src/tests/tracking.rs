@@ -26,7 +26,7 @@ fn messages(session: &Session) -> String {
 }
 
 #[test]
-fn tracked_keys_go_with_the_last_client_that_tracks() {
+fn tracked_keys_are_freed_with_last_tracking_client() {
     let mut client = Tester::new();
     let (mut first, mut second) = (join(&client), join(&client));
     for reader in [&mut first, &mut second] {
@@ -45,7 +45,7 @@ fn tracked_keys_go_with_the_last_client_that_tracks() {
 }
 
 #[test]
-fn tracked_prefixes_count_as_their_clients_memory() {
+fn tracked_prefixes_count_towards_client_memory() {
     let mut client = Tester::new();
     let mut listener = join(&client);
     as_other(&mut client, &mut listener, "hello 3");
@@ -65,7 +65,7 @@ fn tracked_prefixes_count_as_their_clients_memory() {
 
 /// As in Valkey, the invalidation for FLUSHALL is sent at once and those for prefixes at the end of the batch.
 #[test]
-fn changes_around_a_flush_are_told_in_the_order_of_valkey() {
+fn invalidations_around_flush_match_valkey_order() {
     let mut client = Tester::new();
     let mut listener = join(&client);
     as_other(&mut client, &mut listener, "hello 3\nclient tracking on bcast prefix k");
@@ -76,7 +76,7 @@ fn changes_around_a_flush_are_told_in_the_order_of_valkey() {
 
 /// The name of a long key is stored once, however many clients receive the invalidation.
 #[test]
-fn long_invalidations_are_shared_by_their_receivers() {
+fn long_invalidations_share_memory() {
     let mut client = Tester::new();
     let key = "k".repeat(100_000);
     let mut readers: Vec<Session> = (0..10).map(|_| join(&client)).collect();

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use slot_routing::{Ownership, Slot};
 
 use crate::TABLE;
-use crate::testing::{Kept, run_read};
+use crate::testing::{RecordingLog, run_read};
 
 const COMMANDS: &[Command] = &[
     Command::new("take", Group::Generic, "1.0.0", -3, "Takes one thing, or waits for it.")
@@ -102,12 +102,12 @@ struct Server {
     worker: Worker,
     sessions: Vec<Session>,
     now: Millis,
-    log: Kept,
+    log: RecordingLog,
 }
 
 impl Server {
     fn new(clients: usize) -> Self {
-        let log = Kept::default();
+        let log = RecordingLog::default();
         let engine = Engine::new(registry().catalogue(), Keyspace::new(1, 4), None, Box::new(log.clone()));
         let worker = engine.worker(|| 0);
         let connect = || engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
@@ -151,7 +151,7 @@ impl Server {
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
-    fn who_is_served(&mut self) -> Vec<usize> {
+    fn served_clients(&mut self) -> Vec<usize> {
         (0..self.sessions.len()).filter(|client| self.served(*client).is_some()).collect()
     }
 }
@@ -164,7 +164,7 @@ fn messages(session: &Session) -> String {
 }
 
 #[test]
-fn pushes_about_a_served_clients_own_changes_come_behind_its_reply() {
+fn push_messages_follow_reply_of_served_client() {
     let mut server = Server::new(2);
     server.ask(
         0,
@@ -201,7 +201,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn the_longest_waiting_is_served_first_and_the_rest_keep_their_places() {
+fn longest_waiting_client_is_served_first() {
     let mut server = Server::new(5);
     for client in [3, 1, 2] {
         server.block(client, "take k 0");
@@ -212,13 +212,13 @@ fn the_longest_waiting_is_served_first_and_the_rest_keep_their_places() {
     assert_eq!(server.served(2), None);
     server.block(3, "take k 0");
     server.ask(0, "set k 1");
-    assert_eq!(server.who_is_served(), [2], "who came back stands behind");
+    assert_eq!(server.served_clients(), [2], "who came back stands behind");
     server.ask(0, "set k 5");
-    assert_eq!((server.who_is_served(), server.ask(0, "get k")), (vec![3], "$1|4|".to_owned()));
+    assert_eq!((server.served_clients(), server.ask(0, "get k")), (vec![3], "$1|4|".to_owned()));
 }
 
 #[test]
-fn what_was_changed_and_what_was_taken_are_logged_in_this_order() {
+fn push_is_replicated_before_pop_of_served_client() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
     server.block(2, "take k 0");
@@ -233,7 +233,7 @@ fn what_was_changed_and_what_was_taken_are_logged_in_this_order() {
 }
 
 #[test]
-fn a_transaction_serves_after_its_end_and_does_not_wait_itself() {
+fn transaction_serves_waiters_after_exec() {
     let mut server = Server::new(2);
     server.block(1, "take k l 0");
     assert_eq!(server.ask(0, "multi\nset k 1\ndel k\nexec"), "+OK|+QUEUED|+QUEUED|*2|+OK|:1|");
@@ -249,18 +249,18 @@ fn a_transaction_serves_after_its_end_and_does_not_wait_itself() {
 }
 
 #[test]
-fn what_one_is_given_may_be_what_another_waits_for() {
+fn served_client_can_serve_another_waiter() {
     let mut server = Server::new(4);
     server.block(1, "take c 0");
     server.block(2, "pass b c 0");
     server.block(3, "pass a b 0");
     server.ask(0, "set a 1");
-    assert_eq!(server.who_is_served(), [1, 2, 3]);
+    assert_eq!(server.served_clients(), [1, 2, 3]);
     assert_eq!(server.ask(0, "dbsize"), ":0|");
 }
 
 #[test]
-fn only_what_fits_is_given() {
+fn waiter_of_wrong_type_is_not_served() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
     server.ask(0, "hset k f 1");
@@ -279,7 +279,7 @@ fn only_what_fits_is_given() {
 }
 
 #[test]
-fn time_unblock_and_a_change_of_role_end_a_wait() {
+fn timeout_unblock_and_role_change_end_blocking() {
     let mut server = Server::new(2);
     server.block(1, "take k 3");
     assert_eq!(server.sessions[1].waiter().unwrap().until(), Some(Millis(1_003_000)));
@@ -303,7 +303,7 @@ fn time_unblock_and_a_change_of_role_end_a_wait() {
 }
 
 #[test]
-fn who_has_left_is_given_nothing() {
+fn disconnected_waiter_is_not_served() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
     server.block(2, "take k 0");
@@ -317,7 +317,7 @@ fn who_has_left_is_given_nothing() {
 }
 
 #[test]
-fn a_slot_that_leaves_sends_its_waiters_to_ask_again() {
+fn migrated_slot_redirects_its_waiters() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
     server.block(2, "take other 0");
@@ -340,14 +340,14 @@ fn a_slot_that_leaves_sends_its_waiters_to_ask_again() {
 
 /// More clients wait for one key than are woken at once.
 #[test]
-fn thousands_are_served_in_their_order() {
+fn thousands_of_waiters_are_served_in_order() {
     const CLIENTS: usize = 3000;
     let mut server = Server::new(CLIENTS);
     (1..CLIENTS).for_each(|client| server.block(client, "take k 0"));
     server.ask(0, "set k 1000");
-    assert_eq!(server.who_is_served(), (1..=1000).collect::<Vec<_>>());
+    assert_eq!(server.served_clients(), (1..=1000).collect::<Vec<_>>());
     server.ask(0, "set k 999\nset k 1001");
-    assert_eq!(server.who_is_served(), (1001..=2999).collect::<Vec<_>>());
+    assert_eq!(server.served_clients(), (1001..=2999).collect::<Vec<_>>());
     assert_eq!(server.ask(0, "get k"), "$1|1|");
 }
 
@@ -356,7 +356,7 @@ const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
 
 /// More clients wait for a group than are woken at once, and as many wait for the same key without the group.
 #[test]
-fn all_who_wait_for_a_group_hear_that_its_stream_is_gone() {
+fn all_group_readers_fail_when_stream_is_deleted() {
     for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
         let mut server = Server::new(401);
         (1..=200).for_each(|client| server.block(client, "take s 0"));
@@ -371,7 +371,7 @@ fn all_who_wait_for_a_group_hear_that_its_stream_is_gone() {
 }
 
 #[test]
-fn who_waits_for_a_group_asks_again_when_the_stream_goes_by_itself() {
+fn blocked_group_reader_retries_when_stream_expires() {
     let expire = |server: &mut Server| {
         server.engine.expire_cycle(&mut server.worker, server.now, Duration::from_secs(1));
     };
@@ -399,7 +399,7 @@ fn who_waits_for_a_group_asks_again_when_the_stream_goes_by_itself() {
 }
 
 #[test]
-fn what_is_run_again_waits_no_longer_than_before() {
+fn rerun_command_keeps_its_original_deadline() {
     let mut server = Server::new(1);
     server.block(0, "take k 3");
     server.now.0 += 2000;
@@ -414,7 +414,7 @@ fn what_is_run_again_waits_no_longer_than_before() {
 
 /// Several workers give and take items of the same keys: nothing is lost or taken twice, and every thread ends.
 #[test]
-fn whatever_threads_give_is_taken_once() {
+fn concurrent_items_are_taken_exactly_once() {
     const THREADS: usize = 4;
     const ROUNDS: usize = 500;
     let server = Server::new(0);
@@ -466,27 +466,27 @@ fn whatever_threads_give_is_taken_once() {
 /// A reference model of blocking: all waiters are in one queue. After each command, for each changed key in order, the
 /// first waiter on that key takes an item from the first of its keys that has one.
 #[derive(Default)]
-struct Model {
-    things: [i64; KEYS],
+struct ReferenceModel {
+    items: [i64; KEYS],
     row: VecDeque<(usize, Vec<usize>)>,
 }
 
 const KEYS: usize = 3;
 const CLIENTS: usize = 6;
 
-impl Model {
+impl ReferenceModel {
     fn take(&mut self, keys: &[usize]) -> Option<usize> {
-        let key = *keys.iter().find(|key| self.things[**key] > 0)?;
-        self.things[key] -= 1;
+        let key = *keys.iter().find(|key| self.items[**key] > 0)?;
+        self.items[key] -= 1;
         Some(key)
     }
 
     /// Gives each key `count` items. Returns the served clients and their keys.
     fn give(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
-        keys.iter().for_each(|key| self.things[*key] = count);
+        keys.iter().for_each(|key| self.items[*key] = count);
         let mut served = Vec::new();
         for key in keys {
-            while self.things[*key] > 0
+            while self.items[*key] > 0
                 && let Some(place) = self.row.iter().position(|(_, wanted)| wanted.contains(key))
             {
                 let (client, wanted) = self.row.remove(place).unwrap();
@@ -517,9 +517,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn it_is_as_the_model_says(steps in steps()) {
+    fn blocking_matches_reference_model(steps in steps()) {
         let mut server = Server::new(CLIENTS);
-        let mut model = Model::default();
+        let mut model = ReferenceModel::default();
         let mut waits = [false; CLIENTS];
         for step in steps {
             match step {
@@ -552,7 +552,7 @@ proptest! {
                 }
                 Step::Take(..) | Step::End(_) => {}
             }
-            prop_assert_eq!(server.who_is_served(), Vec::<usize>::new());
+            prop_assert_eq!(server.served_clients(), Vec::<usize>::new());
         }
     }
 }

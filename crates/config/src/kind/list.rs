@@ -10,14 +10,14 @@ use crate::choices::{Choice, ShutdownWord};
 
 /// A list of arbitrary words.
 #[derive(Debug)]
-pub(crate) struct Words;
+pub(crate) struct WordList;
 
 /// Accepts a list of arbitrary words.
-pub(crate) const fn words() -> Words {
-    Words
+pub(crate) const fn words() -> WordList {
+    WordList
 }
 
-impl Kind for Words {
+impl Kind for WordList {
     type Value = Arc<[Text]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[Text]>>) -> Result<Arc<[Text]>, String> {
@@ -124,14 +124,14 @@ impl Kind for Percentiles {
 
 /// OOM score adjustments for a master, a replica and a child process that saves.
 #[derive(Debug)]
-pub(crate) struct ScoreAdjustments;
+pub(crate) struct OomAdjustments;
 
 /// Accepts three adjustments: master, replica, saving process.
-pub(crate) const fn score_adjustments() -> ScoreAdjustments {
-    ScoreAdjustments
+pub(crate) const fn score_adjustments() -> OomAdjustments {
+    OomAdjustments
 }
 
-impl Kind for ScoreAdjustments {
+impl Kind for OomAdjustments {
     type Value = [i32; 3];
 
     fn parse(&self, words: &[String], _: Option<&[i32; 3]>) -> Result<[i32; 3], String> {
@@ -254,7 +254,7 @@ impl Kind for Save {
         value.iter().map(|point| format!("{} {}", point.after.as_secs(), point.changes)).collect()
     }
 
-    fn adds_up(&self) -> bool {
+    fn is_cumulative(&self) -> bool {
         true
     }
 
@@ -305,14 +305,14 @@ impl OutputLimits {
 
 /// Limits per client class.
 #[derive(Debug)]
-pub(crate) struct Limits;
+pub(crate) struct ClientLimits;
 
 /// Accepts `class hard soft seconds`, once or more.
-pub(crate) const fn output_limits() -> Limits {
-    Limits
+pub(crate) const fn output_limits() -> ClientLimits {
+    ClientLimits
 }
 
-impl Kind for Limits {
+impl Kind for ClientLimits {
     type Value = OutputLimits;
 
     fn parse(&self, words: &[String], before: Option<&OutputLimits>) -> Result<OutputLimits, String> {
@@ -348,7 +348,7 @@ impl Kind for Limits {
         value.shown().into()
     }
 
-    fn adds_up(&self) -> bool {
+    fn is_cumulative(&self) -> bool {
         true
     }
 

@@ -17,16 +17,16 @@ fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&s
             assert_eq!(kind.parse(&[kind.show(&value)], before).as_ref(), Ok(&value), "{text}");
             let mut read = before.cloned();
             let lines = kind.lines(&value);
-            for line in lines.iter().filter(|_| !kind.adds_up()) {
+            for line in lines.iter().filter(|_| !kind.is_cumulative()) {
                 read = Some(kind.parse(&resp::split_words(line).unwrap(), read.as_ref()).unwrap());
             }
-            assert!(kind.adds_up() || lines.is_empty() || read == Some(value), "{text}");
+            assert!(kind.is_cumulative() || lines.is_empty() || read == Some(value), "{text}");
         }
     }
 }
 
 #[test]
-fn numbers_are_read_as_redis_reads_them() {
+fn numbers_are_parsed_as_in_redis() {
     check(
         &number::<usize>(0, 9),
         None,
@@ -62,7 +62,7 @@ fn numbers_are_read_as_redis_reads_them() {
 }
 
 #[test]
-fn sizes_are_read_as_redis_reads_them() {
+fn sizes_are_parsed_as_in_redis() {
     check(
         &bytes::<u64>(0, MAX),
         None,
@@ -106,7 +106,7 @@ fn sizes_are_read_as_redis_reads_them() {
 }
 
 #[test]
-fn times_have_their_unit() {
+fn durations_use_their_unit() {
     let parse = |kind: number::Span, text: &str| kind.parse(&[text.to_owned()], None);
     assert_eq!(parse(seconds(0, 60), "60"), Ok(std::time::Duration::from_secs(60)));
     assert_eq!(parse(millis(0, MAX), "1500"), Ok(std::time::Duration::from_millis(1500)));
@@ -115,7 +115,7 @@ fn times_have_their_unit() {
 }
 
 #[test]
-fn words_are_read_as_redis_reads_them() {
+fn words_are_parsed_as_in_redis() {
     check(&switch(), None, &[("YES", Ok("yes")), ("1", Err("argument must be 'yes' or 'no'"))]);
     check(
         &choice::<AppendFsync>(),
@@ -154,7 +154,7 @@ fn words_are_read_as_redis_reads_them() {
 }
 
 #[test]
-fn a_title_names_variables_that_there_are_and_is_not_empty() {
+fn process_title_template_is_validated() {
     let parse = |template: &str| title_template().parse(&[template.to_owned()], None);
     for good in ["plain", "{{title}}", "{title} {port}", "x{title}", "{{", "{{}", "}}", "{listen-addr}"] {
         assert_eq!(parse(good).as_deref(), Ok(good));
@@ -166,7 +166,7 @@ fn a_title_names_variables_that_there_are_and_is_not_empty() {
 }
 
 #[test]
-fn an_address_that_is_none_says_what_is_wrong_with_it() {
+fn invalid_address_error_is_specific() {
     check(
         &announced_address(),
         None,
@@ -189,7 +189,7 @@ fn an_address_that_is_none_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn lists_are_read_as_redis_reads_them() {
+fn lists_are_parsed_as_in_redis() {
     check(&words(), None, &[("* -::*", Ok("* -::*")), ("", Ok(""))]);
     check(
         &shutdown_words(),
@@ -217,7 +217,7 @@ fn lists_are_read_as_redis_reads_them() {
 }
 
 #[test]
-fn lists_of_a_fixed_form_are_read_as_redis_reads_them() {
+fn fixed_length_lists_are_parsed_as_in_redis() {
     check(
         &score_adjustments(),
         None,

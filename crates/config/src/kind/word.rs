@@ -102,7 +102,7 @@ impl Kind for OneOf {
 
 /// Text with a validation.
 #[derive(Debug)]
-pub(crate) struct TextOf {
+pub(crate) struct CheckedText {
     check: fn(&str) -> Result<(), &'static str>,
     /// The error for empty text, if it is not allowed.
     refusal_of_empty: Option<&'static str>,
@@ -112,7 +112,7 @@ pub(crate) struct TextOf {
     description: &'static str,
 }
 
-impl TextOf {
+impl CheckedText {
     const fn new(check: fn(&str) -> Result<(), &'static str>, _description: &'static str) -> Self {
         Self {
             check,
@@ -125,31 +125,40 @@ impl TextOf {
 }
 
 /// Accepts any word.
-pub(crate) const fn text() -> TextOf {
-    TextOf::new(|_| Ok(()), "string")
+pub(crate) const fn text() -> CheckedText {
+    CheckedText::new(|_| Ok(()), "string")
 }
 
 /// Accepts a path. `refusal` is the error for an empty one.
-pub(crate) const fn path(refusal: &'static str) -> TextOf {
-    TextOf { refusal_of_empty: Some(refusal), ..text() }
+pub(crate) const fn path(refusal: &'static str) -> CheckedText {
+    CheckedText { refusal_of_empty: Some(refusal), ..text() }
 }
 
 /// Accepts the name of a file in the data directory: not empty, and without a directory.
-pub(crate) const fn dump_file_name() -> TextOf {
+pub(crate) const fn dump_file_name() -> CheckedText {
     let check = |word: &str| no_path(word, "dbfilename can't be a path, just a filename");
-    TextOf { refusal_of_empty: Some("dbfilename can't be empty"), ..TextOf::new(check, "file name") }
+    CheckedText {
+        refusal_of_empty: Some("dbfilename can't be empty"),
+        ..CheckedText::new(check, "file name")
+    }
 }
 
 /// Accepts the base name of the AOF's files.
-pub(crate) const fn append_file_name() -> TextOf {
+pub(crate) const fn append_file_name() -> CheckedText {
     let check = |word: &str| no_path(word, "appendfilename can't be a path, just a filename");
-    TextOf { refusal_of_empty: Some("appendfilename can't be empty"), ..TextOf::new(check, "file name") }
+    CheckedText {
+        refusal_of_empty: Some("appendfilename can't be empty"),
+        ..CheckedText::new(check, "file name")
+    }
 }
 
 /// Accepts the name of the AOF directory.
-pub(crate) const fn append_folder_name() -> TextOf {
+pub(crate) const fn append_folder_name() -> CheckedText {
     let check = |word: &str| no_path(word, "appenddirname can't be a path, just a dirname");
-    TextOf { refusal_of_empty: Some("appenddirname can't be empty"), ..TextOf::new(check, "directory name") }
+    CheckedText {
+        refusal_of_empty: Some("appenddirname can't be empty"),
+        ..CheckedText::new(check, "directory name")
+    }
 }
 
 fn no_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
@@ -157,12 +166,12 @@ fn no_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
 }
 
 /// Maximum length of a host name on the cluster bus.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_LEN: usize = 255;
 
 /// Accepts a DNS host name, or nothing.
-pub(crate) const fn hostname() -> TextOf {
+pub(crate) const fn hostname() -> CheckedText {
     let check = |word: &str| {
-        if word.len() > LONGEST_NAME {
+        if word.len() > MAX_NAME_LEN {
             return Err("Hostnames must be less than 256 characters");
         }
         if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
@@ -170,7 +179,7 @@ pub(crate) const fn hostname() -> TextOf {
         }
         Ok(())
     };
-    TextOf::new(check, "host name")
+    CheckedText::new(check, "host name")
 }
 
 /// Whether the text can be written to `nodes.conf` without breaking its format.
@@ -179,9 +188,9 @@ fn is_plain(word: &str) -> bool {
 }
 
 /// Accepts a human-readable node name, or nothing. In `nodes.conf` it is delimited by spaces, commas and equals signs.
-pub(crate) const fn plain_name() -> TextOf {
+pub(crate) const fn plain_name() -> CheckedText {
     let check = |word: &str| {
-        if word.len() > LONGEST_NAME {
+        if word.len() > MAX_NAME_LEN {
             return Err("Names must be less than 256 characters");
         }
         if !is_plain(word) {
@@ -189,13 +198,13 @@ pub(crate) const fn plain_name() -> TextOf {
         }
         Ok(())
     };
-    TextOf::new(check, "name")
+    CheckedText::new(check, "name")
 }
 
 /// Accepts an availability zone. Nodes gossip it and store it in `nodes.conf` between commas.
-pub(crate) const fn zone() -> TextOf {
+pub(crate) const fn zone() -> CheckedText {
     let check = |word: &str| {
-        if word.len() > LONGEST_NAME {
+        if word.len() > MAX_NAME_LEN {
             return Err("Availability zones must be less than 256 characters");
         }
         if !word.bytes().all(|byte| byte.is_ascii_graphic() && !b",=\"'\\".contains(&byte)) {
@@ -203,7 +212,7 @@ pub(crate) const fn zone() -> TextOf {
         }
         Ok(())
     };
-    TextOf::new(check, "zone name")
+    CheckedText::new(check, "zone name")
 }
 
 /// Variables of `proc-title-template`, and whether each is non-empty on every server.
@@ -218,12 +227,12 @@ const TITLE_VARIABLES: [(&str, bool); 7] = [
 ];
 
 /// Accepts a process title with variables in braces.
-pub(crate) const fn title_template() -> TextOf {
+pub(crate) const fn title_template() -> CheckedText {
     let check = |template: &str| match is_title(template) {
         true => Ok(()),
         false => Err("template format is invalid or contains unknown variables"),
     };
-    TextOf::new(check, "template with names in braces")
+    CheckedText::new(check, "template with names in braces")
 }
 
 /// Checks a title template. A doubled brace is a literal one. A template that could expand to nothing is invalid.
@@ -245,7 +254,7 @@ fn is_title(template: &str) -> bool {
 }
 
 /// Accepts the letters of keyspace event classes.
-pub(crate) const fn event_letters() -> TextOf {
+pub(crate) const fn event_letters() -> CheckedText {
     let check = |letters: &str| {
         let known = |letter| letter == 'A' || ALL_EVENTS.contains(letter) || OTHER_EVENTS.contains(letter);
         match letters.chars().all(known) {
@@ -253,7 +262,7 @@ pub(crate) const fn event_letters() -> TextOf {
             false => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."),
         }
     };
-    TextOf { shape: shortest, ..TextOf::new(check, "letters of classes of events") }
+    CheckedText { shape: shortest, ..CheckedText::new(check, "letters of classes of events") }
 }
 
 /// The event classes included in `A`, and below those that are not, each in the order of CONFIG GET.
@@ -269,7 +278,7 @@ fn shortest(letters: &str) -> Text {
     shown.into()
 }
 
-impl Kind for TextOf {
+impl Kind for CheckedText {
     type Value = Text;
 
     fn parse(&self, words: &[String], _: Option<&Text>) -> Result<Text, String> {
@@ -320,29 +329,29 @@ impl Kind for OptionalText {
 
 /// An optional IP address.
 #[derive(Debug)]
-pub(crate) struct Address<A> {
+pub(crate) struct OptionalAddress<A> {
     check: fn(&str) -> Result<(), &'static str>,
     otherwise: &'static str,
     of: PhantomData<fn() -> A>,
 }
 
 /// Accepts an IPv4 address, or nothing.
-pub(crate) const fn ipv4() -> Address<Ipv4Addr> {
-    Address { check: |_| Ok(()), otherwise: "Invalid IPv4 address", of: PhantomData }
+pub(crate) const fn ipv4() -> OptionalAddress<Ipv4Addr> {
+    OptionalAddress { check: |_| Ok(()), otherwise: "Invalid IPv4 address", of: PhantomData }
 }
 
 /// Accepts an IPv6 address, or nothing.
-pub(crate) const fn ipv6() -> Address<Ipv6Addr> {
-    Address { check: |_| Ok(()), otherwise: "Invalid IPv6 address", of: PhantomData }
+pub(crate) const fn ipv6() -> OptionalAddress<Ipv6Addr> {
+    OptionalAddress { check: |_| Ok(()), otherwise: "Invalid IPv6 address", of: PhantomData }
 }
 
 /// Maximum length of an address on the cluster bus.
-const LONGEST_ADDRESS: usize = 45;
+const MAX_ADDRESS_LEN: usize = 45;
 
 /// Accepts an IPv4 or IPv6 address, or nothing. It is stored in `nodes.conf`.
-pub(crate) const fn announced_address() -> Address<IpAddr> {
+pub(crate) const fn announced_address() -> OptionalAddress<IpAddr> {
     let check = |word: &str| {
-        if word.len() > LONGEST_ADDRESS {
+        if word.len() > MAX_ADDRESS_LEN {
             return Err("cluster-announce-ip is too long");
         }
         if !is_plain(word) {
@@ -350,10 +359,10 @@ pub(crate) const fn announced_address() -> Address<IpAddr> {
         }
         Ok(())
     };
-    Address { check, otherwise: "argument must be an IP address", of: PhantomData }
+    OptionalAddress { check, otherwise: "argument must be an IP address", of: PhantomData }
 }
 
-impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> Kind for Address<A> {
+impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> Kind for OptionalAddress<A> {
     type Value = Option<A>;
 
     fn parse(&self, words: &[String], _: Option<&Option<A>>) -> Result<Option<A>, String> {

@@ -340,7 +340,8 @@ impl Engine {
     /// Returns the error for clients while a script or function is blocking the server.
     #[cold]
     pub(super) fn busy(&self) -> CommandError {
-        let is_function = |running: &Arc<scripting::Running>| running.is_busy() && running.is_function();
+        let is_function =
+            |running: &Arc<scripting::InterpreterState>| running.is_busy() && running.is_function();
         self.with_redis_name(match self.scripts.running().iter().any(is_function) {
             true => CommandError::BusyFunction,
             false => CommandError::Busy,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use keyspace::{Key, LockedSlots};
 use resp::{Args, Protocol, Request, Writer};
-use scripting::{Failure, Host, Interpreter, Library, Script, ScriptFlags, Stop};
+use scripting::{Interpreter, Library, LuaHost, Script, ScriptFailure, ScriptFlags, StopReason};
 use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
@@ -45,7 +45,7 @@ enum CallError {
     /// The client lacks permission. The script gets an error with another code than the one counted.
     Forbidden(CommandError),
     /// The script must stop.
-    Stop(Stop),
+    Stop(StopReason),
 }
 
 impl From<CommandError> for CallError {
@@ -89,7 +89,7 @@ struct ScriptHost<'c, 'a> {
     logged_db: u16,
     /// The slots that its calls may access.
     reach: AllowedSlots,
-    running: Arc<scripting::Running>,
+    running: Arc<scripting::InterpreterState>,
 }
 
 /// The slots that a script's calls may access.
@@ -267,7 +267,8 @@ impl<'a> Context<'a> {
         let (engine, db) = (self.engine, self.session.db);
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
         let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
-        let call = scripting::Call { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
+        let call =
+            scripting::Invocation { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
         let nanos = self.worker.nanos;
         if self.caller != Caller::Exec {
             self.worker.time_of_several = None;
@@ -276,9 +277,9 @@ impl<'a> Context<'a> {
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = match what {
             Runnable::Script(script) => interpreter.compile(script),
-            Runnable::Function(library, _) => interpreter
-                .compile_library(library)
-                .map_err(|error| Failure::Error { text: error.to_string().into_bytes(), counted: false }),
+            Runnable::Function(library, _) => interpreter.compile_library(library).map_err(|error| {
+                ScriptFailure::Error { text: error.to_string().into_bytes(), counted: false }
+            }),
         };
         let flags = what.flags();
         let mut reached = ScriptHost {
@@ -323,8 +324,8 @@ impl<'a> Context<'a> {
     fn write_returned(
         &mut self,
         interpreter: &mut scripting::Interpreter,
-        returned: &scripting::Outcome,
-    ) -> Result<(), Failure> {
+        returned: &scripting::ScriptValue,
+    ) -> Result<(), ScriptFailure> {
         let (stats, mut has_errors) = (&self.worker.stats, false);
         let mut told = |text: &[u8], counted: bool| {
             has_errors = true;
@@ -341,7 +342,7 @@ impl<'a> Context<'a> {
 
     fn end_script<R: Restart>(
         &mut self,
-        ran: Result<(), Failure>,
+        ran: Result<(), ScriptFailure>,
         what: &Runnable,
     ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
         let engine = self.engine;
@@ -350,11 +351,11 @@ impl<'a> Context<'a> {
         }
         match ran {
             Ok(()) => Ok(HandlerOutcome::Done),
-            Err(Failure::Again) => {
+            Err(ScriptFailure::Restart) => {
                 what.note_undeclared_keys();
-                R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| described(Failure::Again))
+                R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| described(ScriptFailure::Restart))
             }
-            Err(Failure::Error { text, counted }) => {
+            Err(ScriptFailure::Error { text, counted }) => {
                 if !counted {
                     self.worker.stats.count_scripts_error(&text);
                 }
@@ -362,7 +363,7 @@ impl<'a> Context<'a> {
                 self.reply.error_bytes(&text);
                 Ok(HandlerOutcome::Done)
             }
-            Err(failure @ (Failure::Syntax(_) | Failure::Memory)) => Err(described(failure)),
+            Err(failure @ (ScriptFailure::Syntax(_) | ScriptFailure::Memory)) => Err(described(failure)),
         }
     }
 }
@@ -370,9 +371,9 @@ impl<'a> Context<'a> {
 /// Runs a script or function; if it ran out of memory before any effect, collects all garbage and runs it again.
 fn run_with_gc_retry(
     interpreter: &mut Interpreter,
-    call: &scripting::Call<'_>,
+    call: &scripting::Invocation<'_>,
     reached: &mut ScriptHost<'_, '_>,
-) -> Result<scripting::Outcome, Failure> {
+) -> Result<scripting::ScriptValue, ScriptFailure> {
     let what = reached.what;
     let run = |interpreter: &mut Interpreter, reached: &mut ScriptHost<'_, '_>| match what {
         Runnable::Script(script) => interpreter.run(script, call, reached),
@@ -382,7 +383,7 @@ fn run_with_gc_retry(
     };
     let db = reached.context.session.db;
     match run(interpreter, reached) {
-        Err(Failure::Memory) if !reached.has_acted => {
+        Err(ScriptFailure::Memory) if !reached.has_acted => {
             reached.context.session.db = db;
             reached.reach = AllowedSlots::new(reached.context.engine, reached.flags, reached.named);
             reached.context.worker.effects.wanted = reached.logged;
@@ -392,17 +393,17 @@ fn run_with_gc_retry(
     }
 }
 
-fn described(failure: Failure) -> CommandError {
+fn described(failure: ScriptFailure) -> CommandError {
     CommandError::Text(match failure {
-        Failure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
-        Failure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
-        Failure::Again => "ERR the script did not run".into(),
-        Failure::Memory => "ERR not enough memory".into(),
+        ScriptFailure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
+        ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
+        ScriptFailure::Restart => "ERR the script did not run".into(),
+        ScriptFailure::Memory => "ERR not enough memory".into(),
     })
 }
 
-impl Host for ScriptHost<'_, '_> {
-    fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop> {
+impl LuaHost for ScriptHost<'_, '_> {
+    fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], StopReason> {
         self.reply.clear();
         let (error, counted) = match self.run(request.args(), protocol) {
             Ok(()) => return Ok(&self.reply),
@@ -588,7 +589,7 @@ impl ScriptHost<'_, '_> {
                 engine.keyspace.acquire_global_lock_while(&|waited| wait.wait_or_offload(waited));
         }
         if self.context.turn.is_none() && !self.has_acted && self.can_restart {
-            return Err(CallError::Stop(Stop::Again));
+            return Err(CallError::Stop(StopReason::Restart));
         }
         let wait = engine.slot_wait(self.context, &[]);
         match &self.context.turn {

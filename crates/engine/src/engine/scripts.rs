@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use resp::Args;
-use scripting::{FunctionError, Interpreter, Options, Restore};
+use scripting::{FunctionError, Interpreter, InterpreterOptions, RestorePolicy};
 
 use super::{Engine, Worker};
 use crate::scripting::{Runnable, ScriptHooks, Scripting, sha_of};
@@ -22,7 +22,7 @@ impl Engine {
             let ScriptHooks { log, busy } = self.script_hooks;
             Box::new(Interpreter::new(
                 &self.scripts,
-                &Options {
+                &InterpreterOptions {
                     version: VERSION,
                     version_number: VERSION_NUMBER,
                     server_name: "redis",
@@ -64,7 +64,7 @@ impl Engine {
         let mut interpreter = self.take_interpreter(&mut Scripting::default(), nanos);
         let libraries =
             codes.iter().map(|code| interpreter.load_library(code, false)).collect::<Result<_, _>>()?;
-        self.scripts.functions.add_all(libraries, Restore::Flush)
+        self.scripts.functions.add_all(libraries, RestorePolicy::Flush)
     }
 
     /// Checks that [`Self::replace_libraries`] would accept these libraries.

@@ -8,7 +8,7 @@ use resp::{Args, Writer};
 
 use crate::server::Server;
 use crate::server::settings;
-use config::{Config, Extent, Replaced, SetError, keys};
+use config::{Config, ReplaceMethod, RewriteExtent, SetError, keys};
 
 /// CONFIG GET pattern [pattern ...].
 pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
@@ -63,7 +63,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
 }
 
 /// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL.
-pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
+pub(crate) fn rewrite(server: &Server, extent: RewriteExtent) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
     };
@@ -71,7 +71,7 @@ pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
         tracing::warn!("CONFIG REWRITE failed: {error}");
         format!("ERR Rewriting config file: {error}")
     })?;
-    if replaced == Replaced::InPlace {
+    if replaced == ReplaceMethod::InPlace {
         tracing::warn!("{path} cannot be replaced by a rename: it was written in place");
     }
     tracing::info!("CONFIG REWRITE executed with success.");

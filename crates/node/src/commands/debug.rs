@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clock::Millis;
-use config::Extent;
+use config::RewriteExtent;
 use durability::append_only::{self, UnfinishedAof};
 use durability::saving::{self, ReloadOptions, ShutdownSave};
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
@@ -43,7 +43,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
         DebugCommand::CloseLinkOnDrop | DebugCommand::DisableReconnection | DebugCommand::DropPackets => {
             interfere(&server, command, args).await
         }
-        DebugCommand::ConfigRewriteForceAll => super::config::rewrite(&server, Extent::All)
+        DebugCommand::ConfigRewriteForceAll => super::config::rewrite(&server, RewriteExtent::All)
             .map_err(|_| "ERR CONFIG-REWRITE-FORCE-ALL failed".to_owned()),
         DebugCommand::CrashAndRecover => restart(&server, args, false).await,
         DebugCommand::Restart => restart(&server, args, true).await,
@@ -167,7 +167,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
     };
     if in_order {
         if server.identity.config_file.is_some() {
-            super::config::rewrite(server, Extent::Changed)?;
+            super::config::rewrite(server, RewriteExtent::Changed)?;
         }
         server.pauses.pause_for_shutdown();
         let saving = server.clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::DebuggedScript;
 use process::time;
 use resp::{Args, Request};
-use scripting::Console;
+use scripting::DebugConsole;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::connection::Connection;
@@ -23,7 +23,7 @@ struct Far {
     commands: Receiver<Words>,
 }
 
-impl Console for Far {
+impl DebugConsole for Far {
     fn send(&mut self, bytes: Vec<u8>) {
         // Without a connection there is no receiver.
         let _ = self.words.send(bytes);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::housekeeping::cron;
 use crate::server::Server;
-use config::{Changes, keys};
+use config::{ChangedParameters, keys};
 use durability::append_only;
 use net::tls::PreviousTls;
 use process::{file_limit, log, paths};
@@ -55,7 +55,7 @@ enum Step {
 
 /// Applies changed parameters: all of them, or none. The configuration already has the new values, and the caller
 /// restores the old ones after an error.
-pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
+pub(crate) async fn change(server: &Arc<Server>, changes: &ChangedParameters) -> Result<(), Refusal> {
     let mut done = Vec::new();
     if let Err(refusal) = carry_out(server, changes, &mut done).await {
         tracing::warn!(
@@ -87,7 +87,11 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
 }
 
 /// Performs the steps that can fail, and records the completed ones.
-async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>) -> Result<(), Refusal> {
+async fn carry_out(
+    server: &Arc<Server>,
+    changes: &ChangedParameters,
+    done: &mut Vec<Step>,
+) -> Result<(), Refusal> {
     if changes.has(keys::BIND) && server.config.values()[keys::BIND].len() > MOST_ADDRESSES {
         return Err(Refusal::new(keys::BIND.name(), "Too many bind addresses specified."));
     }
@@ -126,7 +130,7 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
 }
 
 /// Undoes a step. The configuration has its old values again.
-async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
+async fn undo(server: &Arc<Server>, changes: &ChangedParameters, step: Step) {
     let undone = match step {
         Step::Directory => paths::change_to_dir(&server.config).map_err(|error| text_of(&error)),
         Step::Tls(replaced) => {
@@ -144,7 +148,7 @@ async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
 }
 
 /// Opens the listeners that the configuration names.
-async fn listen(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
+async fn listen(server: &Arc<Server>, changes: &ChangedParameters) -> Result<(), Refusal> {
     let now = server.config.values().clone();
     let Err(error) = server.network.listen_tcp(&now).await else { return Ok(()) };
     tracing::warn!("{error:#}");

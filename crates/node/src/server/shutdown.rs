@@ -99,7 +99,7 @@ impl<'a> Hold<'a> {
     /// Pauses writes, and returns once running writes have finished.
     fn begin(server: &'a Server, plan: Plan) -> Self {
         *server.shutdown.under_way.lock() += 1;
-        server.engine.scripts.begin_stop(!plan.is_without_saving());
+        server.engine.scripts.begin_shutdown(!plan.is_without_saving());
         server.pauses.pause_for_shutdown();
         server.engine.drain();
         Self(server)
@@ -120,7 +120,7 @@ impl Drop for Hold<'_> {
             self.0.replication.log.lock().unseal();
             self.0.replication.log.wake_readers();
             self.0.pauses.resume_after_shutdown();
-            self.0.engine.scripts.take_back_stop();
+            self.0.engine.scripts.cancel_shutdown();
         }
     }
 }

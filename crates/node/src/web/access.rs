@@ -111,7 +111,7 @@ mod tests {
 
     fn outcome(settings: &str, peer: Option<IpAddr>, header: &str) -> Result<(), Denial> {
         let config = Config::default();
-        config.load_text(settings, &config::Source::CommandLine).unwrap();
+        config.load_text(settings, &config::ConfigSource::CommandLine).unwrap();
         let mut headers = HeaderMap::new();
         if let Some((name, value)) = header.split_once(": ") {
             let name = header::HeaderName::from_bytes(name.as_bytes()).unwrap();

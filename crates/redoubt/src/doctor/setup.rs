@@ -140,7 +140,7 @@ mod tests {
 
     fn verdict(lines: &str, check: fn(&Config) -> Option<Finding>) -> Option<Verdict> {
         let config = Config::default();
-        config.load_text(lines, &config::Source::CommandLine).unwrap();
+        config.load_text(lines, &config::ConfigSource::CommandLine).unwrap();
         check(&config).map(|finding| finding.verdict)
     }
 

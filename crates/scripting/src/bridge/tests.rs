@@ -9,18 +9,18 @@ use crate::tests::{interpreter, run_with};
 
 /// A server that gives the same reply to every command and records the requests.
 #[derive(Default)]
-struct Answers {
+struct FixedReply {
     wire: Vec<u8>,
     asked: Vec<Vec<u8>>,
     stops: bool,
     panics: bool,
 }
 
-impl Host for Answers {
-    fn call(&mut self, request: &Request, _: Protocol) -> Result<&[u8], Stop> {
+impl LuaHost for FixedReply {
+    fn call(&mut self, request: &Request, _: Protocol) -> Result<&[u8], StopReason> {
         assert!(!self.panics, "the server panics");
         self.asked = request.args().iter().map(<[u8]>::to_vec).collect();
-        if self.stops { Err(Stop::Killed) } else { Ok(&self.wire) }
+        if self.stops { Err(StopReason::Killed) } else { Ok(&self.wire) }
     }
 
     fn set_replicated(&mut self, _: bool) {}
@@ -101,7 +101,7 @@ fn any_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, St
 }
 
 #[test]
-fn replies_are_what_a_naive_reading_gives() {
+fn replies_match_naive_conversion() {
     let mut interpreter = interpreter();
     let mut state = 1_u64;
     let mut draw = |below: usize| {
@@ -110,7 +110,7 @@ fn replies_are_what_a_naive_reading_gives() {
     };
     for round in 0..2000 {
         let (wire, expected) = any_reply(&mut draw, 0);
-        let mut host = Answers { wire: wire.clone(), ..Answers::default() };
+        let mut host = FixedReply { wire: wire.clone(), ..FixedReply::default() };
         let seen = run_with(&mut interpreter, SHOW, &mut host);
         let expected = Ok(Value::Bulk(expected.into_bytes()));
         assert_eq!(seen, expected, "round {round}: {}", String::from_utf8_lossy(&wire));
@@ -118,9 +118,9 @@ fn replies_are_what_a_naive_reading_gives() {
 }
 
 #[test]
-fn words_come_as_they_are_written() {
+fn command_arguments_are_passed_unchanged() {
     let mut interpreter = interpreter();
-    let mut host = Answers { wire: b"+OK\r\n".to_vec(), ..Answers::default() };
+    let mut host = FixedReply { wire: b"+OK\r\n".to_vec(), ..FixedReply::default() };
     let script = "return redis.call('a\\0b', 12, -0.0, 1.5, 2^53, 1e300, '', -7)";
     run_with(&mut interpreter, script, &mut host).expect("it runs");
     let words = [&b"a\0b"[..], b"12", b"0", b"1.5", b"9007199254740992", b"1e+300", b"", b"-7"];
@@ -143,9 +143,9 @@ fn words_come_as_they_are_written() {
 }
 
 #[test]
-fn errors_are_raised_or_given() {
+fn call_raises_and_pcall_returns_errors() {
     let mut interpreter = interpreter();
-    let mut host = Answers { wire: b"-ERR no luck\r\n".to_vec(), ..Answers::default() };
+    let mut host = FixedReply { wire: b"-ERR no luck\r\n".to_vec(), ..FixedReply::default() };
     let raised = run_with(&mut interpreter, "return redis.call('x')", &mut host);
     assert!(
         raised.as_ref().is_err_and(|text| text.starts_with("ERR no luck script: on @user_script:1.")),
@@ -166,36 +166,36 @@ fn errors_are_raised_or_given() {
 /// A script that the server stops ends even if it catches errors, and a panic of the server propagates through Lua. The
 /// next script finds a clean state.
 #[test]
-fn stops_and_panics_leave_nothing_behind() {
+fn stops_and_panics_leave_clean_state() {
     let mut interpreter = interpreter();
     for script in ["redis.call('x')", "while true do pcall(redis.call, 'x') end", "redis.pcall('x') return 1"]
     {
-        let mut host = Answers { stops: true, ..Answers::default() };
+        let mut host = FixedReply { stops: true, ..FixedReply::default() };
         let stopped = run_with(&mut interpreter, script, &mut host);
         assert!(stopped.as_ref().is_err_and(|text| text.contains("killed")), "{script}: {stopped:?}");
-        host = Answers { panics: true, ..Answers::default() };
+        host = FixedReply { panics: true, ..FixedReply::default() };
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let panicked = catch_unwind(AssertUnwindSafe(|| run_with(&mut interpreter, script, &mut host)));
         std::panic::set_hook(hook);
         assert!(panicked.is_err(), "{script}");
-        let mut fine = Answers { wire: b":7\r\n".to_vec(), ..Answers::default() };
+        let mut fine = FixedReply { wire: b":7\r\n".to_vec(), ..FixedReply::default() };
         assert_eq!(run_with(&mut interpreter, "return redis.call('x')", &mut fine), Ok(Value::Integer(7)));
     }
 }
 
 /// A reply that exceeds Lua's memory limit fails the script and has no other effect.
 #[test]
-fn a_reply_that_is_too_large_for_the_script_is_its_error() {
+fn oversized_reply_fails_script() {
     let mut interpreter = interpreter();
     interpreter.bound_memory(Some(1));
     let large = [&b"$20000000\r\n"[..], &vec![b'x'; 20_000_000], b"\r\n"].concat();
     let many = [&b"*2000000\r\n"[..], &b":1\r\n".repeat(2_000_000)].concat();
     for wire in [large, many] {
-        let mut host = Answers { wire, ..Answers::default() };
+        let mut host = FixedReply { wire, ..FixedReply::default() };
         let failed = run_with(&mut interpreter, "return #redis.call('x')", &mut host);
         assert!(failed.as_ref().is_err_and(|text| text.contains("not enough memory")), "{failed:?}");
-        let mut fine = Answers { wire: b":7\r\n".to_vec(), ..Answers::default() };
+        let mut fine = FixedReply { wire: b":7\r\n".to_vec(), ..FixedReply::default() };
         assert_eq!(run_with(&mut interpreter, "return redis.call('x')", &mut fine), Ok(Value::Integer(7)));
     }
 }

@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 180;
 
 /// An instrumented script.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct Instrumented {
     pub(super) text: Vec<u8>,
     /// Lines that start with an inserted call.
     pub(super) leading: HashSet<usize>,
@@ -29,7 +29,7 @@ pub(super) struct Shown {
 #[derive(Debug)]
 pub(super) struct Unreadable;
 
-type Outcome<T = ()> = Result<T, Unreadable>;
+type ParseResult<T = ()> = Result<T, Unreadable>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -59,7 +59,7 @@ const BINARY: [&str; 15] =
     ["+", "-", "*", "/", "^", "%", "..", "<", "<=", ">", ">=", "==", "~=", "and", "or"];
 
 /// Instruments a script. Its first line may be cut, as after a shebang.
-pub(super) fn show(text: &[u8]) -> Outcome<Shown> {
+pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
     let tokens = tokens(text)?;
     let mut parser = Parser {
         tokens,
@@ -81,11 +81,11 @@ pub(super) fn show(text: &[u8]) -> Outcome<Shown> {
         from = *place;
     }
     changed.extend_from_slice(&text[from..]);
-    Ok(Shown { text: changed, leading: parser.leading })
+    Ok(Instrumented { text: changed, leading: parser.leading })
 }
 
 /// The end of a long bracket (`[[...]]`, `[=[...]=]` and so on) that starts at `start`, if one does.
-fn long_bracket(text: &[u8], start: usize) -> Option<Outcome<usize>> {
+fn long_bracket(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
     let level = text[start + 1..].iter().take_while(|byte| **byte == b'=').count();
     if text.get(start + 1 + level) != Some(&b'[') {
         return None;
@@ -98,7 +98,7 @@ fn long_bracket(text: &[u8], start: usize) -> Option<Outcome<usize>> {
 }
 
 /// The end of a quoted string.
-fn quoted(text: &[u8], start: usize) -> Outcome<usize> {
+fn quoted(text: &[u8], start: usize) -> ParseResult<usize> {
     let mut at = start + 1;
     loop {
         match text.get(at) {
@@ -111,7 +111,7 @@ fn quoted(text: &[u8], start: usize) -> Outcome<usize> {
 }
 
 /// The end of a comment that starts at `start`.
-fn comment(text: &[u8], start: usize) -> Outcome<usize> {
+fn comment(text: &[u8], start: usize) -> ParseResult<usize> {
     if text.get(start + 2) == Some(&b'[')
         && let Some(end) = long_bracket(text, start + 2)
     {
@@ -120,7 +120,7 @@ fn comment(text: &[u8], start: usize) -> Outcome<usize> {
     Ok(text[start..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| start + end))
 }
 
-fn tokens(text: &[u8]) -> Outcome<Vec<Token<'_>>> {
+fn tokens(text: &[u8]) -> ParseResult<Vec<Token<'_>>> {
     let (mut tokens, mut at, mut line, mut first) = (Vec::new(), 0, 1, true);
     while at < text.len() {
         let byte = text[at];
@@ -215,11 +215,11 @@ impl<'a> Parser<'a> {
         is
     }
 
-    fn expect(&mut self, word: &str) -> Outcome {
+    fn expect(&mut self, word: &str) -> ParseResult {
         if self.skip(word) { Ok(()) } else { Err(Unreadable) }
     }
 
-    fn name(&mut self) -> Outcome<&'a [u8]> {
+    fn name(&mut self) -> ParseResult<&'a [u8]> {
         if self.now().kind == Kind::Name { Ok(self.next().text) } else { Err(Unreadable) }
     }
 
@@ -244,7 +244,7 @@ impl<'a> Parser<'a> {
         self.calls.push((place, call));
     }
 
-    fn block(&mut self) -> Outcome {
+    fn block(&mut self) -> ParseResult {
         self.deeper(|this| {
             let known = this.own().len();
             let mut first = true;
@@ -275,7 +275,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth >= MAX_DEPTH {
             return Err(Unreadable);
         }
@@ -286,7 +286,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a statement. Returns whether it must be the last of its block.
-    fn statement(&mut self) -> Outcome<bool> {
+    fn statement(&mut self) -> ParseResult<bool> {
         let token = self.next();
         match (token.kind, token.text) {
             (Kind::Keyword, b"if") => self.branches()?,
@@ -338,7 +338,7 @@ impl<'a> Parser<'a> {
         Ok(false)
     }
 
-    fn branches(&mut self) -> Outcome {
+    fn branches(&mut self) -> ParseResult {
         self.expression()?;
         self.expect("then")?;
         self.block()?;
@@ -356,7 +356,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn for_loop(&mut self) -> Outcome {
+    fn for_loop(&mut self) -> ParseResult {
         let mut names = vec![self.name()?];
         while self.skip(",") {
             names.push(self.name()?);
@@ -373,7 +373,7 @@ impl<'a> Parser<'a> {
         self.expect("end")
     }
 
-    fn local(&mut self) -> Outcome {
+    fn local(&mut self) -> ParseResult {
         if self.skip("function") {
             let name = self.name()?;
             self.own().push(name);
@@ -394,7 +394,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the parameters and the body of a function.
-    fn body(&mut self, method: bool) -> Outcome {
+    fn body(&mut self, method: bool) -> ParseResult {
         self.expect("(")?;
         let mut names: Vec<&[u8]> = if method { vec![b"self"] } else { Vec::new() };
         if !self.is(")") {
@@ -416,7 +416,7 @@ impl<'a> Parser<'a> {
         self.expect("end")
     }
 
-    fn assignment_or_call(&mut self) -> Outcome {
+    fn assignment_or_call(&mut self) -> ParseResult {
         self.primary()?;
         while self.skip(",") {
             self.primary()?;
@@ -424,7 +424,7 @@ impl<'a> Parser<'a> {
         if self.skip("=") { self.expressions() } else { Ok(()) }
     }
 
-    fn expressions(&mut self) -> Outcome {
+    fn expressions(&mut self) -> ParseResult {
         self.expression()?;
         while self.skip(",") {
             self.expression()?;
@@ -432,7 +432,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn expression(&mut self) -> Outcome {
+    fn expression(&mut self) -> ParseResult {
         self.deeper(|this| {
             loop {
                 while this.skip("not") || this.skip("-") || this.skip("#") {}
@@ -445,7 +445,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn simple(&mut self) -> Outcome {
+    fn simple(&mut self) -> ParseResult {
         let token = self.now();
         match (token.kind, token.text) {
             (Kind::Number | Kind::Text, _)
@@ -463,7 +463,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn primary(&mut self) -> Outcome {
+    fn primary(&mut self) -> ParseResult {
         if self.skip("(") {
             self.expression()?;
             self.expect(")")?;
@@ -487,7 +487,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn arguments(&mut self) -> Outcome {
+    fn arguments(&mut self) -> ParseResult {
         if self.is("{") {
             return self.table();
         }
@@ -502,7 +502,7 @@ impl<'a> Parser<'a> {
         self.expect(")")
     }
 
-    fn table(&mut self) -> Outcome {
+    fn table(&mut self) -> ParseResult {
         self.deeper(|this| {
             this.expect("{")?;
             while !this.is("}") {
@@ -528,11 +528,11 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        String::from_utf8(show(text.as_bytes()).expect("it is Lua").text).expect("text")
+        String::from_utf8(instrument(text.as_bytes()).expect("it is Lua").text).expect("text")
     }
 
     #[test]
-    fn each_statement_shows_what_is_in_scope() {
+    fn inserted_calls_report_variables_in_scope() {
         assert_eq!(
             shown("local a = 1\nreturn a"),
             " __ldb(function()return 0 end); local a = 1 __ldb(function()return 1,\"a\",a end); \n \
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_lua_is_read() {
+    fn parser_accepts_all_lua_syntax() {
         for text in [
             "if a then b() elseif c then d() else e() end",
             "for i = 1, 2 do local x = i end for k, v in pairs(t) do k = v end",
@@ -560,13 +560,13 @@ mod tests {
             "",
             "do end",
         ] {
-            assert!(show(text.as_bytes()).is_ok(), "{text}");
+            assert!(instrument(text.as_bytes()).is_ok(), "{text}");
         }
         for text in ["foo(", "local = 1", "x = 'open", "--[[ open", "[[", "end", "return return"] {
-            let outcome = show(text.as_bytes());
+            let outcome = instrument(text.as_bytes());
             assert!(outcome.is_err(), "{text}: {outcome:?}");
         }
-        assert!(show(&b"(".repeat(100_000)).is_err());
-        assert!(show(&b"do ".repeat(100_000)).is_err());
+        assert!(instrument(&b"(".repeat(100_000)).is_err());
+        assert!(instrument(&b"do ".repeat(100_000)).is_err());
     }
 }

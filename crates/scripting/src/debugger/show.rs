@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_shown_in_one_line() {
+    fn replies_are_formatted_on_one_line() {
         for (wire, shown) in [
             (":12\r\n", "12"),
             ("$-1\r\n", "NULL"),

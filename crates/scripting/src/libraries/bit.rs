@@ -2,12 +2,12 @@
 
 use mlua::{Lua, Table};
 
-use super::{Arguments, Returned, function};
+use super::{Arguments, LibraryResult, function};
 
 /// Adding this constant to a number leaves its lowest 32 bits, rounded, in the low end of the mantissa.
 const TO_BITS: f64 = 6_755_399_441_055_744.0;
 
-fn bits(args: &Arguments, index: usize, name: &str) -> Returned<i32> {
+fn bits(args: &Arguments, index: usize, name: &str) -> LibraryResult<i32> {
     Ok((args.number(index, name)? + TO_BITS).to_bits() as u32 as i32)
 }
 
@@ -24,7 +24,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     let folds: [(&'static str, Fold); 3] =
         [("band", |x, y| x & y), ("bor", |x, y| x | y), ("bxor", |x, y| x ^ y)];
     for (name, operation) in folds {
-        let fold = move |_: &Lua, args: &Arguments| -> Returned<f64> {
+        let fold = move |_: &Lua, args: &Arguments| -> LibraryResult<f64> {
             let mut result = bits(args, 1, name)?;
             for index in 2..=args.len() {
                 result = operation(result, bits(args, index, name)?);
@@ -41,13 +41,13 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
         ("ror", i32::rotate_right),
     ];
     for (name, operation) in shifts {
-        let shift = move |_: &Lua, args: &Arguments| -> Returned<f64> {
+        let shift = move |_: &Lua, args: &Arguments| -> LibraryResult<f64> {
             let (value, by) = (bits(args, 1, name)?, bits(args, 2, name)?);
             Ok(f64::from(operation(value, by as u32 & 31)))
         };
         table.set(name, function(lua, shift)?)?;
     }
-    let tohex = |lua: &Lua, args: &Arguments| -> Returned<mlua::LuaString> {
+    let tohex = |lua: &Lua, args: &Arguments| -> LibraryResult<mlua::LuaString> {
         let value = bits(args, 1, "tohex")? as u32;
         let digits = if args.len() < 2 { 8 } else { bits(args, 2, "tohex")? };
         let shown = (digits.unsigned_abs() as usize).min(8);

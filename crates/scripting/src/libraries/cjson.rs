@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use mlua::{IntoLua, Lua, MultiValue, Table, Value};
 
-use super::{Arguments, Complaint, Limits, Returned, bad, function};
+use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, bad, function};
 
 /// The treatment of numbers that JSON cannot represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,12 @@ impl Default for Settings {
 pub(crate) type Shared = Rc<RefCell<Settings>>;
 
 /// Argument `index` as an integer within bounds, if it is given.
-fn bounded(args: &Arguments, index: usize, name: &str, (least, most): (i64, i64)) -> Returned<Option<usize>> {
+fn bounded(
+    args: &Arguments,
+    index: usize,
+    name: &str,
+    (least, most): (i64, i64),
+) -> LibraryResult<Option<usize>> {
     if matches!(args.value(index), Value::Nil) {
         return Ok(None);
     }
@@ -67,7 +72,7 @@ fn bounded(args: &Arguments, index: usize, name: &str, (least, most): (i64, i64)
 }
 
 /// Argument `index` as a boolean, if it is given: `true`, `false`, `"on"`, `"off"`.
-fn switch(args: &Arguments, index: usize, name: &str) -> Returned<Option<bool>> {
+fn switch(args: &Arguments, index: usize, name: &str) -> LibraryResult<Option<bool>> {
     match args.value(index) {
         Value::Nil => Ok(None),
         Value::Boolean(value) => Ok(Some(*value)),
@@ -84,11 +89,11 @@ fn switch(args: &Arguments, index: usize, name: &str) -> Returned<Option<bool>> 
     }
 }
 
-fn at_most(args: &Arguments, most: usize, name: &str) -> Returned<()> {
+fn at_most(args: &Arguments, most: usize, name: &str) -> LibraryResult<()> {
     if args.len() > most { Err(bad(most + 1, name, "found too many arguments")) } else { Ok(()) }
 }
 
-fn exactly_one(args: &Arguments, name: &str) -> Returned<()> {
+fn exactly_one(args: &Arguments, name: &str) -> LibraryResult<()> {
     if args.len() == 1 { Ok(()) } else { Err(bad(1, name, "expected 1 argument")) }
 }
 
@@ -101,7 +106,7 @@ fn depth(
     field: fn(&mut Settings) -> &mut usize,
 ) -> mlua::Result<mlua::Function> {
     let settings = settings.clone();
-    function(lua, move |_, args| -> Returned<usize> {
+    function(lua, move |_, args| -> LibraryResult<usize> {
         at_most(args, 1, name)?;
         let wanted = bounded(args, 1, name, (1, most))?;
         let settings = &mut *settings.borrow_mut();
@@ -112,7 +117,7 @@ fn depth(
     })
 }
 
-pub(super) fn library(lua: &Lua, settings: &Shared, limits: &Limits) -> mlua::Result<Table> {
+pub(super) fn library(lua: &Lua, settings: &Shared, limits: &FunctionLimits) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("_NAME", "cjson")?;
     table.set("_VERSION", "2.1.0")?;
@@ -131,14 +136,14 @@ pub(super) fn library(lua: &Lua, settings: &Shared, limits: &Limits) -> mlua::Re
         depth(lua, settings, "encode_number_precision", 14, |settings| &mut settings.precision)?,
     )?;
     let (shared, bounds) = (settings.clone(), limits.clone());
-    let encode = move |lua: &Lua, args: &Arguments| -> Returned<mlua::LuaString> {
+    let encode = move |lua: &Lua, args: &Arguments| -> LibraryResult<mlua::LuaString> {
         exactly_one(args, "encode")?;
         let text = bounds.lifted(lua, |pace| encode::encode(args.value(1), &shared.borrow(), pace))?;
         Ok(lua.create_string(text)?)
     };
     table.set("encode", function(lua, encode)?)?;
     let (shared, bounds) = (settings.clone(), limits.clone());
-    let decode = move |lua: &Lua, args: &Arguments| -> Returned<Value> {
+    let decode = move |lua: &Lua, args: &Arguments| -> LibraryResult<Value> {
         exactly_one(args, "decode")?;
         let text = args.text(1, "decode")?;
         bounds.lifted(lua, |pace| decode::decode(lua, &text, &shared.borrow(), pace))
@@ -150,7 +155,7 @@ pub(super) fn library(lua: &Lua, settings: &Shared, limits: &Limits) -> mlua::Re
 
 fn add_switches(lua: &Lua, table: &Table, settings: &Shared) -> mlua::Result<()> {
     let shared = settings.clone();
-    let keep = move |_: &Lua, args: &Arguments| -> Returned<bool> {
+    let keep = move |_: &Lua, args: &Arguments| -> LibraryResult<bool> {
         at_most(args, 1, "encode_keep_buffer")?;
         let settings = &mut *shared.borrow_mut();
         if let Some(keep) = switch(args, 1, "encode_keep_buffer")? {
@@ -160,7 +165,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &Shared) -> mlua::Result<()>
     };
     table.set("encode_keep_buffer", function(lua, keep)?)?;
     let shared = settings.clone();
-    let decode = move |_: &Lua, args: &Arguments| -> Returned<bool> {
+    let decode = move |_: &Lua, args: &Arguments| -> LibraryResult<bool> {
         at_most(args, 1, "decode_invalid_numbers")?;
         let settings = &mut *shared.borrow_mut();
         if let Some(allowed) = switch(args, 1, "decode_invalid_numbers")? {
@@ -170,7 +175,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &Shared) -> mlua::Result<()>
     };
     table.set("decode_invalid_numbers", function(lua, decode)?)?;
     let shared = settings.clone();
-    let encode = move |lua: &Lua, args: &Arguments| -> Returned<Value> {
+    let encode = move |lua: &Lua, args: &Arguments| -> LibraryResult<Value> {
         at_most(args, 1, "encode_invalid_numbers")?;
         let null = matches!(args.value(1), Value::String(word) if &*word.as_bytes() == b"null");
         let wanted = if null { None } else { switch(args, 1, "encode_invalid_numbers")? };
@@ -189,7 +194,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &Shared) -> mlua::Result<()>
     };
     table.set("encode_invalid_numbers", function(lua, encode)?)?;
     let shared = settings.clone();
-    let sparse = move |lua: &Lua, args: &Arguments| -> Returned<MultiValue> {
+    let sparse = move |lua: &Lua, args: &Arguments| -> LibraryResult<MultiValue> {
         const NAME: &str = "encode_sparse_array";
         at_most(args, 3, NAME)?;
         let settings = &mut *shared.borrow_mut();
@@ -204,7 +209,7 @@ fn add_switches(lua: &Lua, table: &Table, settings: &Shared) -> mlua::Result<()>
             settings.sparse_safe = safe;
         }
         let all = (settings.sparse_converted, settings.sparse_ratio, settings.sparse_safe);
-        mlua::IntoLuaMulti::into_lua_multi(all, lua).map_err(Complaint::Lua)
+        mlua::IntoLuaMulti::into_lua_multi(all, lua).map_err(LibraryError::Lua)
     };
     table.set("encode_sparse_array", function(lua, sparse)?)
 }

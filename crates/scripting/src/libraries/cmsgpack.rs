@@ -6,7 +6,7 @@
 use mlua::{Either, IntoLua, Lua, MultiValue, Table, Value};
 
 use super::walk::walk;
-use super::{Arguments, Complaint, Limits, Pace, Returned, function, number_of};
+use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, StepCounter, function, number_of};
 
 const MAX_NESTING: usize = 16;
 /// Maximum nesting when decoding, which is higher than when encoding.
@@ -15,7 +15,7 @@ const MAX_RESULTS: usize = 7900;
 /// Initial capacity, sufficient for most results.
 const ROOM: usize = 256;
 
-fn pack(lua: &Lua, args: &Arguments, limits: &Limits) -> Returned<mlua::LuaString> {
+fn pack(lua: &Lua, args: &Arguments, limits: &FunctionLimits) -> LibraryResult<mlua::LuaString> {
     if args.len() == 0 {
         return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".into());
     }
@@ -29,11 +29,11 @@ fn pack(lua: &Lua, args: &Arguments, limits: &Limits) -> Returned<mlua::LuaStrin
 
 struct Packer<'a> {
     out: Vec<u8>,
-    pace: Pace<'a>,
+    pace: StepCounter<'a>,
 }
 
 impl Packer<'_> {
-    fn write(&mut self, value: &Value, level: usize) -> Returned<()> {
+    fn write(&mut self, value: &Value, level: usize) -> LibraryResult<()> {
         let out = &mut self.out;
         match value {
             Value::String(text) => write_text(out, &text.as_bytes()),
@@ -47,7 +47,7 @@ impl Packer<'_> {
     }
 
     /// Writes a table as a map in a single pass if its first key rules out an array. Returns false otherwise.
-    fn write_map(&mut self, table: &Table, level: usize) -> Returned<bool> {
+    fn write_map(&mut self, table: &Table, level: usize) -> LibraryResult<bool> {
         let (start, mut len) = (self.out.len(), 0);
         self.out.push(0);
         let is_map = walk(table, level, |key: Value, value: Value| {
@@ -68,7 +68,7 @@ impl Packer<'_> {
         Ok(true)
     }
 
-    fn write_table(&mut self, table: &Table, level: usize) -> Returned<()> {
+    fn write_table(&mut self, table: &Table, level: usize) -> LibraryResult<()> {
         if table.raw_len() == 0 && self.write_map(table, level)? {
             return Ok(());
         }
@@ -181,27 +181,27 @@ type Item<'a> = Either<&'a str, Value>;
 struct Reader<'a> {
     data: &'a [u8],
     place: usize,
-    pace: Pace<'a>,
+    pace: StepCounter<'a>,
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Complaint> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], LibraryError> {
         let left = &self.data[self.place..];
-        let taken = left.get(..len).ok_or_else(|| Complaint::from("Missing bytes in input."))?;
+        let taken = left.get(..len).ok_or_else(|| LibraryError::from("Missing bytes in input."))?;
         self.place += len;
         Ok(taken)
     }
 
-    fn unsigned(&mut self, len: usize) -> Result<u64, Complaint> {
+    fn unsigned(&mut self, len: usize) -> Result<u64, LibraryError> {
         Ok(self.take(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    fn signed(&mut self, len: usize) -> Result<f64, Complaint> {
+    fn signed(&mut self, len: usize) -> Result<f64, LibraryError> {
         let unused = 64 - 8 * len;
         Ok(((self.unsigned(len)? << unused) as i64 >> unused) as f64)
     }
 
-    fn value(&mut self, lua: &Lua, depth: usize) -> Returned<Item<'a>> {
+    fn value(&mut self, lua: &Lua, depth: usize) -> LibraryResult<Item<'a>> {
         if depth > MAX_READ_NESTING {
             return Err("Bad data format in input.".into());
         }
@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn text(&mut self, lua: &Lua, len: usize) -> Returned<Item<'a>> {
+    fn text(&mut self, lua: &Lua, len: usize) -> LibraryResult<Item<'a>> {
         let bytes = self.take(len)?;
         let text = std::str::from_utf8(bytes).map(Either::Left);
         text.or_else(|_| Ok(Either::Right(Value::String(lua.create_string(bytes)?))))
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
         len.min(self.data.len() - self.place)
     }
 
-    fn array(&mut self, lua: &Lua, len: usize, depth: usize) -> Returned<Value> {
+    fn array(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
         let table = lua.create_table_with_capacity(self.likely(len), 0)?;
         for index in 1..=len {
             table.raw_set(index, self.value(lua, depth + 1)?)?;
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Table(table))
     }
 
-    fn map(&mut self, lua: &Lua, len: usize, depth: usize) -> Returned<Value> {
+    fn map(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
         let table = lua.create_table_with_capacity(0, self.likely(len))?;
         for _ in 0..len {
             let key = self.value(lua, depth + 1)?;
@@ -279,15 +279,20 @@ impl<'a> Reader<'a> {
 }
 
 /// The part of the input to decode.
-struct Part {
+struct UnpackRange {
     limit: f64,
     offset: f64,
     /// Whether the result includes the offset of the next value.
-    tells: bool,
+    returns_offset: bool,
 }
 
-fn unpack_some(lua: &Lua, data: &[u8], part: &Part, limits: &Limits) -> Returned<MultiValue> {
-    let Part { limit, offset, tells } = *part;
+fn unpack_some(
+    lua: &Lua,
+    data: &[u8],
+    part: &UnpackRange,
+    limits: &FunctionLimits,
+) -> LibraryResult<MultiValue> {
+    let UnpackRange { limit, offset, returns_offset } = *part;
     if offset < 0.0 || limit < 0.0 {
         return Err(format!(
             "Invalid request to unpack with offset of {offset} and limit of {}.",
@@ -306,7 +311,7 @@ fn unpack_some(lua: &Lua, data: &[u8], part: &Part, limits: &Limits) -> Returned
             }
             results.push_back(reader.value(lua, 0)?.into_lua(lua)?);
         }
-        if tells {
+        if returns_offset {
             let next = if reader.place >= data.len() { -1.0 } else { reader.place as f64 };
             results.push_front(Value::Number(next));
         }
@@ -314,7 +319,7 @@ fn unpack_some(lua: &Lua, data: &[u8], part: &Part, limits: &Limits) -> Returned
     })
 }
 
-pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
+pub(super) fn library(lua: &Lua, limits: &FunctionLimits) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("_NAME", "cmsgpack")?;
     table.set("_VERSION", "lua-cmsgpack 0.4.0")?;
@@ -324,14 +329,14 @@ pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
     table.set("pack", function(lua, move |lua, args| pack(lua, args, &bounds))?)?;
     let bounds = limits.clone();
     let unpack = move |lua: &Lua, args: &Arguments| {
-        let all = Part { limit: f64::INFINITY, offset: 0.0, tells: false };
+        let all = UnpackRange { limit: f64::INFINITY, offset: 0.0, returns_offset: false };
         unpack_some(lua, &args.text(1, "unpack")?, &all, &bounds)
     };
     table.set("unpack", function(lua, unpack)?)?;
     let bounds = limits.clone();
     let unpack_one = move |lua: &Lua, args: &Arguments| {
         let offset = args.optional_number(2, "unpack_one", 0.0)?;
-        let one = Part { limit: 1.0, offset, tells: true };
+        let one = UnpackRange { limit: 1.0, offset, returns_offset: true };
         unpack_some(lua, &args.text(1, "unpack_one")?, &one, &bounds)
     };
     table.set("unpack_one", function(lua, unpack_one)?)?;
@@ -341,8 +346,8 @@ pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
         let offset = args.optional_number(3, "unpack_limit", 0.0)?;
         // Limit and offset 0 decode everything, like `unpack`. With an offset, limit 0 decodes nothing.
         let part = match (limit, offset) {
-            (0.0, 0.0) => Part { limit: f64::INFINITY, offset, tells: false },
-            _ => Part { limit, offset, tells: true },
+            (0.0, 0.0) => UnpackRange { limit: f64::INFINITY, offset, returns_offset: false },
+            _ => UnpackRange { limit, offset, returns_offset: true },
         };
         unpack_some(lua, &args.text(1, "unpack_limit")?, &part, &bounds)
     };

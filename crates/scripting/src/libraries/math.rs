@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table};
 
-use super::{Returned, bad, function};
+use super::{LibraryResult, bad, function};
 use crate::number::to_integer;
 use crate::random::Random;
 
@@ -13,7 +13,7 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
     let state = random.clone();
     table.set(
         "random",
-        function(lua, move |_, args| -> Returned<f64> {
+        function(lua, move |_, args| -> LibraryResult<f64> {
             let chance = state.next();
             // Converted like a C int: values that do not fit are truncated to the low 32 bits.
             let integer = |index| args.number(index, "random").map(|number| to_integer(number) as i32);
@@ -42,7 +42,7 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
     let state = random.clone();
     table.set(
         "randomseed",
-        function(lua, move |_, args| -> Returned<()> {
+        function(lua, move |_, args| -> LibraryResult<()> {
             state.seed(to_integer(args.number(1, "randomseed")?) as i32);
             Ok(())
         })?,

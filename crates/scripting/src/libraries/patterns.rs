@@ -6,7 +6,7 @@
 
 use mlua::{Function, Lua, LuaString, Table, Value};
 
-use super::{Arguments, Complaint, Returned, bad, function, type_name};
+use super::{Arguments, LibraryError, LibraryResult, bad, function, type_name};
 use crate::number::format_g;
 
 /// Maximum number of captures in a pattern, as in Lua.
@@ -63,7 +63,7 @@ impl<'a> Matcher<'a> {
         self.pattern.get(place).copied()
     }
 
-    fn step(&mut self) -> Returned<()> {
+    fn step(&mut self) -> LibraryResult<()> {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS) {
             self.look.call::<()>(())?;
@@ -72,7 +72,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// The end of the pattern item that begins at `place`: a character, a class or a set.
-    fn item_end(&self, place: usize) -> Returned<usize> {
+    fn item_end(&self, place: usize) -> LibraryResult<usize> {
         match self.pattern[place] {
             b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
             b'%' => Ok(place + 2),
@@ -130,7 +130,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches the rest of the pattern from `place` on against the text at `from`. Returns the end of the match.
-    fn rest(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+    fn rest(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         if self.depth == MAX_DEPTH {
             return Err("pattern too complex".into());
         }
@@ -141,7 +141,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Like [`Matcher::rest`], but matches items without choices iteratively.
-    fn row(&mut self, mut from: usize, mut place: usize) -> Returned<Option<usize>> {
+    fn row(&mut self, mut from: usize, mut place: usize) -> LibraryResult<Option<usize>> {
         loop {
             self.step()?;
             let Some(byte) = self.at(place) else { return Ok(Some(from)) };
@@ -188,7 +188,13 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn greedy(&mut self, from: usize, place: usize, end: usize, least: usize) -> Returned<Option<usize>> {
+    fn greedy(
+        &mut self,
+        from: usize,
+        place: usize,
+        end: usize,
+        least: usize,
+    ) -> LibraryResult<Option<usize>> {
         let mut count = 0;
         while self.fits(from + count, place, end) {
             count += 1;
@@ -204,7 +210,7 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    fn lazy(&mut self, mut from: usize, place: usize, end: usize) -> Returned<Option<usize>> {
+    fn lazy(&mut self, mut from: usize, place: usize, end: usize) -> LibraryResult<Option<usize>> {
         loop {
             if let Some(found) = self.rest(from, end + 1)? {
                 return Ok(Some(found));
@@ -216,7 +222,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn open(&mut self, from: usize, place: usize, length: Length) -> Returned<Option<usize>> {
+    fn open(&mut self, from: usize, place: usize, length: Length) -> LibraryResult<Option<usize>> {
         if self.captures.len() >= MAX_CAPTURES {
             return Err("too many captures".into());
         }
@@ -229,7 +235,7 @@ impl<'a> Matcher<'a> {
         Ok(found)
     }
 
-    fn close(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+    fn close(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         let level = self.captures.iter().rposition(|(_, length)| *length == Length::Open);
         let level = level.ok_or("invalid pattern capture")?;
         self.captures[level].1 = Length::Closed(from - self.captures[level].0);
@@ -241,7 +247,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%bxy`: a balanced range.
-    fn balanced(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+    fn balanced(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         let (Some(first), Some(last)) = (self.at(place), self.at(place + 1)) else {
             return Err("unbalanced pattern".into());
         };
@@ -264,7 +270,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%f[set]`: a frontier. Returns the next pattern position if the text at `from` is a transition into the set.
-    fn frontier(&self, from: usize, place: usize) -> Returned<Option<usize>> {
+    fn frontier(&self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         if self.at(place) != Some(b'[') {
             return Err("missing '[' after '%f' in pattern".into());
         }
@@ -276,7 +282,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%1`: a back reference.
-    fn again(&self, from: usize, digit: u8) -> Returned<Option<usize>> {
+    fn again(&self, from: usize, digit: u8) -> LibraryResult<Option<usize>> {
         let level = usize::from(digit).checked_sub(usize::from(b'1'));
         let captured = level.and_then(|level| self.captures.get(level).copied());
         let Some((start, length)) = captured.filter(|(_, length)| *length != Length::Open) else {
@@ -288,7 +294,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Capture `level` as a Lua value, or the whole match if there are no captures.
-    fn capture(&self, level: usize, start: usize, end: usize) -> Returned<Value> {
+    fn capture(&self, level: usize, start: usize, end: usize) -> LibraryResult<Value> {
         let (from, to) = match self.captures.get(level) {
             None if level == 0 => (start, end),
             None => return Err("invalid capture index".into()),
@@ -299,13 +305,13 @@ impl<'a> Matcher<'a> {
         Ok(Value::String(self.lua.create_string(&self.text[from..to])?))
     }
 
-    fn all_captures(&self, start: usize, end: usize, whole: bool) -> Returned<Vec<Value>> {
+    fn all_captures(&self, start: usize, end: usize, whole: bool) -> LibraryResult<Vec<Value>> {
         let count = if self.captures.is_empty() && whole { 1 } else { self.captures.len() };
         (0..count).map(|level| self.capture(level, start, end)).collect()
     }
 
     /// The start and end of the first match at or after `from`.
-    fn first(&mut self, mut from: usize) -> Returned<Option<(usize, usize)>> {
+    fn first(&mut self, mut from: usize) -> LibraryResult<Option<(usize, usize)>> {
         let anchored = self.pattern.first() == Some(&b'^');
         loop {
             if let Some(end) = self.once(from, usize::from(anchored))? {
@@ -318,7 +324,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn once(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+    fn once(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         self.captures.clear();
         self.rest(from, place)
     }
@@ -337,16 +343,16 @@ struct Subject {
 }
 
 impl Subject {
-    fn of(lua: &Lua, args: &Arguments, name: &str) -> Returned<Self> {
+    fn of(lua: &Lua, args: &Arguments, name: &str) -> LibraryResult<Self> {
         let string = |index| match args.value(index) {
             Value::String(text) => Ok(text.clone()),
-            _ => Ok::<_, Complaint>(lua.create_string(args.text(index, name)?)?),
+            _ => Ok::<_, LibraryError>(lua.create_string(args.text(index, name)?)?),
         };
         Ok(Self { text: string(1)?, pattern: string(2)? })
     }
 }
 
-fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> Returned<mlua::MultiValue> {
+fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> LibraryResult<mlua::MultiValue> {
     let name = if finds { "find" } else { "match" };
     let subject = Subject::of(lua, args, name)?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
@@ -371,10 +377,10 @@ fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> Returned
 }
 
 /// Creates the iterator of `gmatch`.
-fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> Returned<Function> {
+fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<Function> {
     let subject = Subject::of(lua, args, "gmatch")?;
     let (place, look) = (std::cell::Cell::new(0), look.clone());
-    Ok(function(lua, move |lua, _| -> Returned<mlua::MultiValue> {
+    Ok(function(lua, move |lua, _| -> LibraryResult<mlua::MultiValue> {
         let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
         let mut matcher = Matcher::new(lua, &look, &text, &pattern);
         for from in place.get()..=text.len() {
@@ -390,7 +396,7 @@ fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> Returned<Function
 
 /// Used by the prelude for `gsub` with a function. Returns the end and the captures of a match that begins exactly at a
 /// position (counted from 0), or nothing.
-fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::MultiValue> {
+fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<mlua::MultiValue> {
     let subject = Subject::of(lua, args, "gsub")?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
     let from = (args.number(3, "gsub")? as usize).min(text.len());
@@ -403,15 +409,16 @@ fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::Mult
 }
 
 /// The replacement text of `gsub` for a match.
-fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> Returned<Vec<u8>> {
+fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> LibraryResult<Vec<u8>> {
     let found = match with {
         Value::Table(table) => table.get::<Value>(matcher.capture(0, start, end)?)?,
         with => return expanded(matcher, &plain_text(with).unwrap_or_default(), start, end),
     };
     match &found {
         Value::Nil | Value::Boolean(false) => Ok(matcher.text[start..end].to_vec()),
-        value => plain_text(value)
-            .ok_or_else(|| Complaint::Script(format!("invalid replacement value (a {})", type_name(value)))),
+        value => plain_text(value).ok_or_else(|| {
+            LibraryError::Script(format!("invalid replacement value (a {})", type_name(value)))
+        }),
     }
 }
 
@@ -425,7 +432,7 @@ fn plain_text(value: &Value) -> Option<Vec<u8>> {
 }
 
 /// Expands `%0` to `%9` in a replacement text.
-fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> Returned<Vec<u8>> {
+fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> LibraryResult<Vec<u8>> {
     let mut made = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();
     while let Some(byte) = bytes.next() {
@@ -443,7 +450,7 @@ fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> Ret
     Ok(made)
 }
 
-fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> Returned<(LuaString, f64)> {
+fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(LuaString, f64)> {
     let subject = Subject::of(lua, args, "gsub")?;
     let with = args.value(3);
     if !matches!(with, Value::String(_) | Value::Integer(_) | Value::Number(_) | Value::Table(_)) {

@@ -5,7 +5,7 @@
 
 use mlua::{Function, IntoLua, Lua, MultiValue, Table, Value};
 
-use super::{Raised, number_of};
+use super::{RaisedError, number_of};
 use crate::number::{format_g, to_integer};
 
 /// The numbers of internal queries to the host.
@@ -20,7 +20,7 @@ pub(crate) mod question {
 
 /// An error in the style of the server's own errors, without a position.
 pub(crate) fn complaint(text: &str) -> mlua::Error {
-    mlua::Error::external(Raised { text: format!("ERR {text}").into_bytes(), table: Some(false) })
+    mlua::Error::external(RaisedError { text: format!("ERR {text}").into_bytes(), table: Some(false) })
 }
 
 /// The integer part of a number or of numeric text.

@@ -5,7 +5,7 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Arguments, Complaint, MAX_STRING, Returned, bad, function};
+use super::{Arguments, LibraryError, LibraryResult, MAX_STRING, bad, function};
 
 /// Maximum integer width in bytes.
 const MAX_INTEGER: usize = 32;
@@ -26,7 +26,7 @@ impl<'a> Format<'a> {
         Self { rest: format, little: true, alignment: 1 }
     }
 
-    fn number(&mut self, default: usize) -> Result<usize, Complaint> {
+    fn number(&mut self, default: usize) -> Result<usize, LibraryError> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
             return Ok(default);
@@ -38,7 +38,7 @@ impl<'a> Format<'a> {
     }
 
     /// The next option and the size of its value.
-    fn next(&mut self) -> Result<Option<(u8, usize)>, Complaint> {
+    fn next(&mut self) -> Result<Option<(u8, usize)>, LibraryError> {
         let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
         let size = match option {
@@ -70,7 +70,7 @@ impl<'a> Format<'a> {
     }
 
     /// Applies an option without a value, such as the byte order.
-    fn set(&mut self, option: u8, function: &str) -> Result<(), Complaint> {
+    fn set(&mut self, option: u8, function: &str) -> Result<(), LibraryError> {
         match option {
             b' ' => {}
             b'<' => self.little = true,
@@ -105,7 +105,7 @@ impl<'a> Format<'a> {
     }
 }
 
-fn pack(lua: &Lua, args: &Arguments) -> Returned<mlua::LuaString> {
+fn pack(lua: &Lua, args: &Arguments) -> LibraryResult<mlua::LuaString> {
     let text = args.text(1, "pack")?;
     let (mut format, mut out, mut argument) = (Format::new(&text), Vec::new(), 1);
     while let Some((option, size)) = format.next()? {
@@ -151,7 +151,7 @@ fn pack(lua: &Lua, args: &Arguments) -> Returned<mlua::LuaString> {
     Ok(lua.create_string(out)?)
 }
 
-fn unpack(lua: &Lua, args: &Arguments) -> Returned<MultiValue> {
+fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
     let (text, data) = (args.text(1, "unpack")?, args.text(2, "unpack")?);
     let from = args.optional_number(3, "unpack", 1.0)?;
     if from < 1.0 {
@@ -219,7 +219,7 @@ fn integer(bytes: &[u8], signed: bool) -> f64 {
     if unused == 64 { 0.0 } else { ((value << unused) as i64 >> unused) as f64 }
 }
 
-fn size(_: &Lua, args: &Arguments) -> Returned<f64> {
+fn size(_: &Lua, args: &Arguments) -> LibraryResult<f64> {
     let text = args.text(1, "size")?;
     let (mut format, mut place) = (Format::new(&text), 0_usize);
     while let Some((option, size)) = format.next()? {

@@ -3,7 +3,7 @@
 
 use mlua::{FromLua, Table, Value};
 
-use super::Returned;
+use super::LibraryResult;
 
 /// Nesting depth up to which a table is iterated within a single Lua call. Deeper tables use one call per element,
 /// because Lua allows only two hundred nested C calls, some of which the script uses itself.
@@ -14,8 +14,8 @@ const WALKED_AT_ONCE: usize = 8;
 pub(crate) fn walk<V: FromLua>(
     table: &Table,
     depth: usize,
-    mut visit: impl FnMut(Value, V) -> Returned<bool>,
-) -> Returned<bool> {
+    mut visit: impl FnMut(Value, V) -> LibraryResult<bool>,
+) -> LibraryResult<bool> {
     if depth > WALKED_AT_ONCE {
         for pair in table.pairs() {
             let (key, value) = pair?;

@@ -11,13 +11,13 @@ use crate::kinds::any;
 const LENGTHS: usize = 50;
 
 /// A histogram of the number of keys per slot.
-struct Chains {
+struct SlotHistogram {
     by_length: [u64; LENGTHS],
     elements: u64,
     longest: u64,
 }
 
-impl Chains {
+impl SlotHistogram {
     fn new() -> Self {
         Self { by_length: [0; LENGTHS], elements: 0, longest: 0 }
     }
@@ -58,7 +58,7 @@ pub(super) fn htstats(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.integer(2)?;
     let db = u16::try_from(db).ok().filter(|db| *db < context.engine.keyspace.databases());
     let db = db.ok_or(CommandError::text("ERR Out of range database"))?;
-    let (mut keys, mut volatile) = (Chains::new(), Chains::new());
+    let (mut keys, mut volatile) = (SlotHistogram::new(), SlotHistogram::new());
     context.each_slot(|_, data| {
         let table = data.table_if(db);
         keys.add(table.map_or(0, |table| table.len()));

@@ -12,7 +12,7 @@ fn counts(client: &mut Client, expected: [u64; 6]) {
 }
 
 #[test]
-fn message_is_added_once() {
+fn duplicate_message_is_added_once() {
     let mut client = Client::logged();
     client.table(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
@@ -35,7 +35,7 @@ fn message_is_added_once() {
 }
 
 #[test]
-fn bounds_are_set_for_a_stream() {
+fn xcfgset_sets_stream_bounds() {
     let mut client = Client::new();
     client.table(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
@@ -63,7 +63,7 @@ fn bounds_are_set_for_a_stream() {
 }
 
 #[test]
-fn iids_are_restored() {
+fn xidmprecord_restores_iids() {
     let mut client = Client::new();
     client.table(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
@@ -92,7 +92,7 @@ fn iids_are_restored() {
 }
 
 #[test]
-fn words_of_producers_are_checked() {
+fn producer_options_are_validated() {
     let twice = "-ERR syntax error, IDMP/IDMPAUTO specified multiple times";
     let explicit = "-ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs";
     Client::new().table(&[

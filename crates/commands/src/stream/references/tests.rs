@@ -22,7 +22,7 @@ fn logged(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
 }
 
 #[test]
-fn deletion_says_what_becomes_of_pending_entries() {
+fn xdelex_options_control_pending_entries() {
     let mut client = read_by_two_groups();
     assert_eq!(logged(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"), ["0 XDEL s 1-0"]);
     client.table(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
@@ -45,7 +45,7 @@ fn deletion_says_what_becomes_of_pending_entries() {
 }
 
 #[test]
-fn acknowledgement_deletes() {
+fn xackdel_acknowledges_and_deletes() {
     let mut client = read_by_two_groups();
     assert_eq!(
         logged(&mut client, "xackdel s g ids 2 1-0 1-0", "*2|:1|:-1"),
@@ -77,7 +77,7 @@ fn acknowledgement_deletes() {
 }
 
 #[test]
-fn words_of_deletion_are_checked() {
+fn deletion_options_are_validated() {
     let (syntax, ids) = ("-ERR syntax error", "-ERR Number of IDs must be a positive integer");
     let count = "-ERR The `numids` parameter must match the number of arguments";
     let mut client = read_by_two_groups();
@@ -101,7 +101,7 @@ fn words_of_deletion_are_checked() {
 }
 
 #[test]
-fn trim_says_what_becomes_of_pending_entries() {
+fn trim_options_control_pending_entries() {
     let mut client = read_by_two_groups();
     assert_eq!(logged(&mut client, "xtrim s maxlen 5 keepref", ":1"), ["0 XTRIM s MAXLEN = 5"]);
     assert_eq!(

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use memchr::memchr3;
 use mlua::{Either, IntoLua, Lua, Value};
 
-use super::{Complaint, Returned, Settings};
-use crate::libraries::Pace;
+use super::{LibraryError, LibraryResult, Settings};
+use crate::libraries::StepCounter;
 
 /// Maximum nesting, limited by the stack size of threads.
 const DEEPEST: usize = 2000;
@@ -57,10 +57,15 @@ struct Parser<'a> {
     start: usize,
     depth: usize,
     settings: &'a Settings,
-    pace: Pace<'a>,
+    pace: StepCounter<'a>,
 }
 
-pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings, pace: Pace<'_>) -> Returned<Value> {
+pub(super) fn decode(
+    lua: &Lua,
+    text: &[u8],
+    settings: &Settings,
+    pace: StepCounter<'_>,
+) -> LibraryResult<Value> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err("JSON parser does not support UTF-16 or UTF-32".into());
     }
@@ -74,7 +79,7 @@ pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings, pace: Pace<'_>
 }
 
 impl<'a> Parser<'a> {
-    fn unexpected(&self, expected: &str, found: &Token<'_>) -> Complaint {
+    fn unexpected(&self, expected: &str, found: &Token<'_>) -> LibraryError {
         let (found, place) = (found.name(), self.start + 1);
         format!("Expected {expected} but found {found} at character {place}").into()
     }
@@ -212,7 +217,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn value(&mut self, lua: &Lua, token: Token<'a>) -> Returned<Item<'a>> {
+    fn value(&mut self, lua: &Lua, token: Token<'a>) -> LibraryResult<Item<'a>> {
         self.pace.step(0, 0)?;
         Ok(Either::Right(Either::Right(match token {
             Token::Text(text) => return item_of_text(lua, text),
@@ -225,7 +230,7 @@ impl<'a> Parser<'a> {
         })))
     }
 
-    fn descend(&mut self) -> Returned<()> {
+    fn descend(&mut self) -> LibraryResult<()> {
         self.depth += 1;
         if self.depth > self.settings.decode_depth.min(DEEPEST) {
             let (depth, place) = (self.depth, self.place);
@@ -235,7 +240,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn object(&mut self, lua: &Lua) -> Returned<Value> {
+    fn object(&mut self, lua: &Lua) -> LibraryResult<Value> {
         self.descend()?;
         let table = lua.create_table()?;
         let mut token = self.next();
@@ -262,7 +267,7 @@ impl<'a> Parser<'a> {
         Ok(Value::Table(table))
     }
 
-    fn array(&mut self, lua: &Lua) -> Returned<Value> {
+    fn array(&mut self, lua: &Lua) -> LibraryResult<Value> {
         self.descend()?;
         let table = lua.create_table()?;
         let mut token = self.next();
@@ -282,7 +287,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn item_of_text<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> Returned<Item<'a>> {
+fn item_of_text<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> LibraryResult<Item<'a>> {
     let text = match text {
         Cow::Borrowed(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => return Ok(Either::Left(text)),

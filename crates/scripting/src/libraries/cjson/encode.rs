@@ -4,9 +4,9 @@
 
 use mlua::{Table, Value};
 
-use super::{Complaint, Invalid, Returned, Settings};
+use super::{Invalid, LibraryError, LibraryResult, Settings};
 use crate::libraries::walk::walk;
-use crate::libraries::{Pace, type_name};
+use crate::libraries::{StepCounter, type_name};
 use crate::number::format_g;
 
 /// Maximum nesting, limited by the stack size of threads.
@@ -16,24 +16,24 @@ const ROOM: usize = 256;
 /// Integers below this limit are printed in full, since they have no more digits than the default precision.
 const SHORT: f64 = 1e14;
 
-pub(super) fn encode(value: &Value, settings: &Settings, pace: Pace<'_>) -> Returned<Vec<u8>> {
+pub(super) fn encode(value: &Value, settings: &Settings, pace: StepCounter<'_>) -> LibraryResult<Vec<u8>> {
     let mut encoder = Encoder { out: Vec::with_capacity(ROOM), settings, pace };
     encoder.write(value, 0)?;
     Ok(encoder.out)
 }
 
-fn refuse(value: &Value, why: &str) -> Complaint {
+fn refuse(value: &Value, why: &str) -> LibraryError {
     format!("Cannot serialise {}: {why}", type_name(value)).into()
 }
 
 struct Encoder<'a> {
     out: Vec<u8>,
     settings: &'a Settings,
-    pace: Pace<'a>,
+    pace: StepCounter<'a>,
 }
 
 impl Encoder<'_> {
-    fn write(&mut self, value: &Value, depth: usize) -> Returned<()> {
+    fn write(&mut self, value: &Value, depth: usize) -> LibraryResult<()> {
         match value {
             Value::Nil => self.out.extend_from_slice(b"null"),
             Value::LightUserData(pointer) if pointer.0.is_null() => self.out.extend_from_slice(b"null"),
@@ -47,7 +47,7 @@ impl Encoder<'_> {
         self.pace.step(0, self.out.len())
     }
 
-    fn write_number(&mut self, value: &Value, number: f64) -> Returned<()> {
+    fn write_number(&mut self, value: &Value, number: f64) -> LibraryResult<()> {
         if !number.is_finite() {
             match self.settings.encode_invalid {
                 Invalid::Refused => return Err(refuse(value, "must not be NaN or Inf")),
@@ -74,7 +74,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    fn write_text(&mut self, text: &[u8]) -> Returned<()> {
+    fn write_text(&mut self, text: &[u8]) -> LibraryResult<()> {
         self.out.push(b'"');
         let mut rest = text;
         while let Some(place) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
@@ -103,7 +103,7 @@ impl Encoder<'_> {
     }
 
     /// The array length of a table, or `None` if its keys are those of an object.
-    fn array_len(&mut self, table: &Table, depth: usize) -> Returned<Option<usize>> {
+    fn array_len(&mut self, table: &Table, depth: usize) -> LibraryResult<Option<usize>> {
         let (mut last, mut items) = (0.0, 0);
         let is_array = walk(table, depth, |key: Value, _: bool| {
             let key = match key {
@@ -129,7 +129,7 @@ impl Encoder<'_> {
         Ok(Some(last as usize))
     }
 
-    fn write_table(&mut self, table: &Table, depth: usize) -> Returned<()> {
+    fn write_table(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
         if depth > self.settings.encode_depth.min(DEEPEST) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
@@ -153,7 +153,7 @@ impl Encoder<'_> {
 
     /// Writes a table as an object. With `if_text`, does so only if the first key is a string, and returns whether it
     /// did.
-    fn write_object(&mut self, table: &Table, depth: usize, if_text: bool) -> Returned<bool> {
+    fn write_object(&mut self, table: &Table, depth: usize, if_text: bool) -> LibraryResult<bool> {
         let start = self.out.len();
         self.out.push(b'{');
         let mut number = 0;
@@ -174,7 +174,7 @@ impl Encoder<'_> {
         Ok(true)
     }
 
-    fn write_pair(&mut self, key: &Value, value: &Value, depth: usize) -> Returned<()> {
+    fn write_pair(&mut self, key: &Value, value: &Value, depth: usize) -> LibraryResult<()> {
         match key {
             Value::String(text) => self.write_text(&text.as_bytes())?,
             Value::Integer(_) | Value::Number(_) => {
