@@ -14,11 +14,11 @@ use replication::Log;
 use crate::disk::{Opened, SimDisk};
 
 /// The value of `appendfilename`.
-pub(crate) const NAME: &str = "a";
+pub(crate) const AOF_NAME: &str = "a";
 
 /// Opens the file's folder on `disk`.
 pub(crate) fn folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
-    AofDirectory::new(disk.folder("appendonlydir/"), NAME)
+    AofDirectory::new(disk.folder("appendonlydir/"), AOF_NAME)
 }
 
 /// A rewrite in progress.

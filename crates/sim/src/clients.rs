@@ -4,15 +4,15 @@ use clock::Millis;
 use engine::EffectLog;
 use slot_routing::{Slot, SlotSet};
 
-use crate::Chance;
+use crate::RandomSource;
 use crate::executor::Executor;
 
 /// The number of databases.
-pub(crate) const DATABASES: u16 = 3;
+pub(crate) const DATABASE_COUNT: u16 = 3;
 /// The number of keys per type.
-const KEYS: usize = 5;
+const KEYS_PER_TYPE: usize = 5;
 /// The number of keys that are only written by SET.
-const PLAIN: usize = 6;
+const PLAIN_KEY_COUNT: usize = 6;
 
 /// The words of a command.
 pub(crate) type Words = Vec<String>;
@@ -24,7 +24,7 @@ const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('I
 /// Command templates. Placeholders: `%` is a unique value, `#` a small number, `@` a Unix time in
 /// milliseconds near now, `?` one of a few fields; a letter and `*` is one of a few keys of that
 /// type.
-const LINES: [&str; 68] = [
+const COMMAND_TEMPLATES: [&str; 68] = [
     "SET p* %",
     "SET p* %",
     "SET p* %",
@@ -96,7 +96,7 @@ const LINES: [&str; 68] = [
 ];
 /// Templates of read commands. Their replies depend neither on the encoding of a value nor on an
 /// element order that results only from its history.
-const READS: [&str; 37] = [
+const READ_TEMPLATES: [&str; 37] = [
     "GET p*",
     "MGET p* p* p*",
     "GET s*",
@@ -137,7 +137,7 @@ const READS: [&str; 37] = [
 ];
 
 /// Templates of blocking commands, each with a command that counts the available elements.
-const WAITS: [(&str, &str); 8] = [
+const BLOCKING_TEMPLATES: [(&str, &str); 8] = [
     ("BLPOP l* ", "LLEN"),
     ("BRPOP l* ", "LLEN"),
     ("BLMOVE l* l* LEFT RIGHT ", "LLEN"),
@@ -150,28 +150,28 @@ const WAITS: [(&str, &str); 8] = [
 ];
 
 /// The last templates are used rarely.
-const SELDOM: usize = 4;
+const RARE_TEMPLATE_COUNT: usize = 4;
 
 /// Returns the slots of all possible keys.
 fn slots() -> SlotSet {
-    let words = LINES.iter().flat_map(|line| line.split(' '));
+    let words = COMMAND_TEMPLATES.iter().flat_map(|line| line.split(' '));
     let letters = words.filter_map(|word| word.strip_suffix('*').filter(|letter| letter.len() == 1));
     letters
-        .flat_map(|letter| (0..keys_of(letter)).map(move |number| format!("{letter}{number}")))
+        .flat_map(|letter| (0..key_count(letter)).map(move |number| format!("{letter}{number}")))
         .map(|key| Slot::of_key(key.as_bytes()))
         .collect()
 }
 
 /// Creates an engine for these keys.
 pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
-    Executor::new((&slots(), DATABASES), None, log)
+    Executor::new((&slots(), DATABASE_COUNT), None, log)
 }
 
 /// Returns the values of the keys that are only written by SET.
-pub(crate) fn plain(data: &mut Executor) -> Vec<String> {
-    let names: Vec<String> = (0..PLAIN).map(|number| format!("p{number}")).collect();
+pub(crate) fn plain_values(data: &mut Executor) -> Vec<String> {
+    let names: Vec<String> = (0..PLAIN_KEY_COUNT).map(|number| format!("p{number}")).collect();
     let mut values = Vec::new();
-    for db in 0..DATABASES {
+    for db in 0..DATABASE_COUNT {
         let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
         let reply = data.ask(db, Millis(0), &words);
         let text = String::from_utf8_lossy(&reply).into_owned();
@@ -183,47 +183,50 @@ pub(crate) fn plain(data: &mut Executor) -> Vec<String> {
 }
 
 /// Returns the number of keys with this prefix letter.
-fn keys_of(letter: &str) -> usize {
-    if letter == "p" { PLAIN } else { KEYS }
+fn key_count(letter: &str) -> usize {
+    if letter == "p" { PLAIN_KEY_COUNT } else { KEYS_PER_TYPE }
 }
 
 /// Fills the placeholders of a template. Key names start with `tag`.
-fn words(line: &str, tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
+fn fill_template(line: &str, tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words {
     let fill = |word: &str| match word {
         "%" => {
             *issued += 1;
             let text = format!("v{issued}");
-            if chance.percent(2) && !line.contains("p*") { text + &"-".repeat(700) } else { text }
+            if random.percent(2) && !line.contains("p*") { text + &"-".repeat(700) } else { text }
         }
-        "#" => chance.below(9).to_string(),
-        "@" => (20 + chance.below(3000)).to_string(),
-        "?" => format!("f{}", chance.below(6)),
+        "#" => random.below(9).to_string(),
+        "@" => (20 + random.below(3000)).to_string(),
+        "?" => format!("f{}", random.below(6)),
         word if word.len() == 2 && word.ends_with('*') => {
             let letter = &word[..1];
-            format!("{tag}{letter}{}", chance.below(keys_of(letter)))
+            format!("{tag}{letter}{}", random.below(key_count(letter)))
         }
         word => word.to_owned(),
     };
     line.split(' ').map(fill).collect()
 }
 
-fn single(chance: &mut Chance, issued: &mut u64) -> Words {
-    let common = LINES.len() - SELDOM;
-    let number = if chance.percent(2) { common + chance.below(SELDOM) } else { chance.below(common) };
-    words(LINES[number], "", chance, issued)
+fn single_command(random: &mut RandomSource, issued: &mut u64) -> Words {
+    let common = COMMAND_TEMPLATES.len() - RARE_TEMPLATE_COUNT;
+    let number =
+        if random.percent(2) { common + random.below(RARE_TEMPLATE_COUNT) } else { random.below(common) };
+    fill_template(COMMAND_TEMPLATES[number], "", random, issued)
 }
 
 /// Returns some read commands.
-pub(crate) fn reads(chance: &mut Chance) -> Vec<Words> {
-    (0..=chance.below(4)).map(|_| words(READS[chance.below(READS.len())], "", chance, &mut 0)).collect()
+pub(crate) fn read_commands(random: &mut RandomSource) -> Vec<Words> {
+    (0..=random.below(4))
+        .map(|_| fill_template(READ_TEMPLATES[random.below(READ_TEMPLATES.len())], "", random, &mut 0))
+        .collect()
 }
 
 /// Returns a blocking command on keys that start with `tag`, and the command that counts its
 /// available elements, if there is one.
-pub(crate) fn wait(tag: &str, chance: &mut Chance) -> (Words, Option<Words>) {
-    let (line, length) = WAITS[chance.below(WAITS.len())];
-    let mut words = words(line.trim_end(), tag, chance, &mut 0);
-    let millis = chance.pick(&[0, 20, 300, 3000]);
+pub(crate) fn blocking_command(tag: &str, random: &mut RandomSource) -> (Words, Option<Words>) {
+    let (line, length) = BLOCKING_TEMPLATES[random.below(BLOCKING_TEMPLATES.len())];
+    let mut words = fill_template(line.trim_end(), tag, random, &mut 0);
+    let millis = random.pick(&[0, 20, 300, 3000]);
     match words.iter_mut().find(|word| *word == "&") {
         Some(place) => *place = millis.to_string(),
         None => words.push(format!("{}.{:03}", millis / 1000, millis % 1000)),
@@ -233,15 +236,15 @@ pub(crate) fn wait(tag: &str, chance: &mut Chance) -> (Words, Option<Words>) {
 }
 
 /// Returns the name of a key that is only written by SET.
-pub(crate) fn plain_key(chance: &mut Chance) -> String {
-    format!("p{}", chance.below(PLAIN))
+pub(crate) fn plain_key(random: &mut RandomSource) -> String {
+    format!("p{}", random.below(PLAIN_KEY_COUNT))
 }
 
 /// Returns a command that adds many elements at once, so that the value switches to its large
 /// encoding.
-fn large(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
-    let (head, pairs) = chance.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
-    let mut line = words(head, tag, chance, issued);
+fn large_write(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words {
+    let (head, pairs) = random.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
+    let mut line = fill_template(head, tag, random, issued);
     for number in 0..150 {
         *issued += 1;
         if pairs {
@@ -253,45 +256,45 @@ fn large(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
 }
 
 /// Returns the commands of one pipeline.
-pub(crate) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
-    match chance.below(100) {
-        0..80 => (0..=chance.below(3)).map(|_| single(chance, issued)).collect(),
+pub(crate) fn pipeline(random: &mut RandomSource, issued: &mut u64) -> Vec<Words> {
+    match random.below(100) {
+        0..80 => (0..=random.below(3)).map(|_| single_command(random, issued)).collect(),
         80..92 => {
-            let commands = (0..=chance.below(4)).map(|_| single(chance, issued)).collect();
-            transaction(commands, chance)
+            let commands = (0..=random.below(4)).map(|_| single_command(random, issued)).collect();
+            transaction(commands, random)
         }
-        92..94 => vec![large("", chance, issued)],
-        94..99 => vec![script("", chance, issued)],
+        92..94 => vec![large_write("", random, issued)],
+        94..99 => vec![script("", random, issued)],
         _ => {
             *issued += 1;
-            let key = format!("p{}", chance.below(PLAIN));
+            let key = format!("p{}", random.below(PLAIN_KEY_COUNT));
             let call = to_words(&["FCALL", "put", "1", &key, &format!("v{issued}")]);
             vec![to_words(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]), call]
         }
     }
 }
 
-/// Like [`batch`], but all keys start with `tag` and are in one database.
-pub(crate) fn batch_of(tag: &str, chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
-    let single = |chance: &mut Chance, issued: &mut u64| {
-        let lines = &LINES[..LINES.len() - SELDOM];
+/// Like [`pipeline`], but all keys start with `tag` and are in one database.
+pub(crate) fn pipeline_on(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Vec<Words> {
+    let single_command = |random: &mut RandomSource, issued: &mut u64| {
+        let lines = &COMMAND_TEMPLATES[..COMMAND_TEMPLATES.len() - RARE_TEMPLATE_COUNT];
         let of_keys = |line: &&str| line.contains('*') && !line.starts_with("MOVE");
         let lines: Vec<&str> = lines.iter().copied().filter(of_keys).collect();
-        words(chance.pick(&lines), tag, chance, issued)
+        fill_template(random.pick(&lines), tag, random, issued)
     };
-    match chance.below(100) {
-        0..70 => (0..=chance.below(2)).map(|_| single(chance, issued)).collect(),
+    match random.below(100) {
+        0..70 => (0..=random.below(2)).map(|_| single_command(random, issued)).collect(),
         70..88 => {
-            let commands = (0..=chance.below(3)).map(|_| single(chance, issued)).collect();
-            transaction(commands, chance)
+            let commands = (0..=random.below(3)).map(|_| single_command(random, issued)).collect();
+            transaction(commands, random)
         }
-        88..98 => vec![script(tag, chance, issued)],
-        _ => vec![large(tag, chance, issued)],
+        88..98 => vec![script(tag, random, issued)],
+        _ => vec![large_write(tag, random, issued)],
     }
 }
 
 /// Splits a batch into single commands and whole transactions.
-pub(crate) fn units(batch: Vec<Words>) -> Vec<Vec<Words>> {
+pub(crate) fn split_units(batch: Vec<Words>) -> Vec<Vec<Words>> {
     if batch[0][0] == "MULTI" { vec![batch] } else { batch.into_iter().map(|words| vec![words]).collect() }
 }
 
@@ -299,15 +302,16 @@ fn to_words(line: &[&str]) -> Words {
     line.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn transaction(commands: Vec<Words>, chance: &mut Chance) -> Vec<Words> {
+fn transaction(commands: Vec<Words>, random: &mut RandomSource) -> Vec<Words> {
     let mut batch = vec![to_words(&["MULTI"])];
     batch.extend(commands);
-    batch.push(to_words(&[if chance.percent(90) { "EXEC" } else { "DISCARD" }]));
+    batch.push(to_words(&[if random.percent(90) { "EXEC" } else { "DISCARD" }]));
     batch
 }
 
-fn script(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
+fn script(tag: &str, random: &mut RandomSource, issued: &mut u64) -> Words {
     *issued += 1;
-    let (list, number) = (format!("{tag}l{}", chance.below(KEYS)), format!("{tag}n{}", chance.below(KEYS)));
+    let (list, number) =
+        (format!("{tag}l{}", random.below(KEYS_PER_TYPE)), format!("{tag}n{}", random.below(KEYS_PER_TYPE)));
     to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{issued}")])
 }

@@ -21,15 +21,15 @@ use gossip::{ClusterAction, ClusterDriver, ClusterInput, ElectionEvent, Gossip, 
 use slot_routing::{ClientTransport, NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
-use self::invariants::Seen;
-use self::key_moves::KeyMove;
+use self::invariants::ClusterObservation;
+use self::key_moves::KeyMigration;
 use self::takeovers::Takeovers;
-use self::whole_moves::WholeMove;
-use self::wire::Wire;
-use crate::data::{Data, Order};
-use crate::stage::{Phases, Play, Stage, plan_tick, play};
+use self::whole_moves::AtomicMigration;
+use self::wire::BusLink;
+use crate::data::{Data, RoleOrder};
+use crate::simulation::{Phases, SimulatedSystem, Simulation, plan_tick, run_simulation};
 use crate::trace::{START, nanos};
-use crate::{Chance, Outcome, Plan, Plant, Rule};
+use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
 
 mod data;
 mod disk;
@@ -43,11 +43,11 @@ mod whole_moves;
 mod wire;
 
 /// Poll interval while a driver thread is busy.
-const BUSY: Duration = Duration::from_micros(200);
+const DRIVER_POLL_INTERVAL: Duration = Duration::from_micros(200);
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
-enum Event {
+enum ClusterEvent {
     Dialled {
         wire: u64,
     },
@@ -64,60 +64,60 @@ enum Event {
     },
     Synced {
         host: usize,
-        life: u64,
+        incarnation: u64,
     },
     /// Checks whether the writes that were running at a pause have ended.
     Drained {
         host: usize,
-        life: u64,
+        incarnation: u64,
         under_way: BTreeSet<u64>,
     },
     /// A topology becomes visible to all slots.
     Published {
         host: usize,
-        life: u64,
+        incarnation: u64,
     },
     /// The driver thread may be free again.
     Hear {
         host: usize,
-        life: u64,
+        incarnation: u64,
     },
     /// Checks whether the replicas acknowledged a slot change.
-    Told {
+    PendingSlotChange {
         host: usize,
-        life: u64,
-        told: data::Told,
+        incarnation: u64,
+        told: data::PendingSlotChange,
     },
     /// A step of an atomic slot migration.
     Move {
         number: u64,
-        step: whole_moves::MoveStep,
+        step: whole_moves::MigrationStep,
     },
     /// Continues a MIGRATE.
     MoveKeys(u64),
-    Operate(operator::Step),
+    Operate(operator::OperatorStep),
     Die {
         host: usize,
-        life: u64,
+        incarnation: u64,
     },
 }
 
 /// The state of one process of the cluster.
-struct Host {
+struct ClusterHost {
     ip: IpAddr,
     /// The node id of the previous run of this process.
     id: Option<NodeId>,
     /// The wall clock's offset.
     wall_skew: i64,
     gossip: Option<Gossip>,
-    driving: ClusterDriver,
+    driver: ClusterDriver,
     /// The time of the last call of its machine, by its own clock.
-    fed_at: Instant,
+    last_called_at: Instant,
     disk: Disk,
     /// Actions that are still to be carried out.
-    decided: VecDeque<ClusterAction>,
+    pending_actions: VecDeque<ClusterAction>,
     /// Inputs that arrived while the driver was busy.
-    unheard: VecDeque<ClusterInput>,
+    pending_inputs: VecDeque<ClusterInput>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Arc<Topology>>,
@@ -126,39 +126,39 @@ struct Host {
     /// The machine is notified when this offset is processed.
     watched: Option<ReplOffset>,
     /// The latest information received from each node.
-    heard: BTreeMap<NodeId, Heard>,
+    received_headers: BTreeMap<NodeId, ReceivedHeader>,
     /// The rank of its candidacy; `None` for a manual failover.
     rank: Option<u32>,
     /// The master that it wants to replace.
-    contested: Option<NodeId>,
+    failed_master: Option<NodeId>,
     tokens: u64,
     /// The operator's follow-up steps, by the token of the command that must succeed first.
-    next_steps: BTreeMap<u64, operator::Step>,
+    next_steps: BTreeMap<u64, operator::OperatorStep>,
 }
 
 /// The latest information received from a node.
 #[derive(Debug, Clone)]
-struct Heard {
+struct ReceivedHeader {
     at: Instant,
     header: Header,
 }
 
-struct World {
-    stage: Stage<Event>,
-    hosts: Vec<Host>,
-    wires: BTreeMap<u64, Wire>,
+struct ClusterWorld {
+    simulation: Simulation<ClusterEvent>,
+    hosts: Vec<ClusterHost>,
+    wires: BTreeMap<u64, BusLink>,
     dialled: u64,
     /// Packet loss in percent.
     loss: u32,
     /// Representative slots of each initial master.
-    samples: Vec<Slot>,
+    sample_slots: Vec<Slot>,
     /// Slots in migration, each with its deadline.
-    moves: Vec<(operator::Move, Instant)>,
+    moves: Vec<(operator::SlotMigration, Instant)>,
     /// Atomic slot migrations in progress, and the number started so far.
-    whole_moves: BTreeMap<u64, WholeMove>,
+    whole_moves: BTreeMap<u64, AtomicMigration>,
     whole_moved: u64,
     /// Key migrations in progress, and the number started so far.
-    key_moves: BTreeMap<u64, KeyMove>,
+    key_moves: BTreeMap<u64, KeyMigration>,
     moved_keys: u64,
     takeovers: Takeovers,
     /// The node that lost its disk.
@@ -166,22 +166,22 @@ struct World {
     /// Whether the lost node must be replaced without an operator, once that is known.
     lost_is_replaced: Option<bool>,
     /// Masters whose replica was moved away by an operator.
-    deserted: BTreeSet<NodeId>,
+    masters_without_replica: BTreeSet<NodeId>,
     /// Slots that an operator assigned to masters.
-    given: BTreeSet<(NodeId, Slot)>,
+    assigned_slots: BTreeSet<(NodeId, Slot)>,
     /// When two nodes that can communicate began to serve one slot.
-    rivals: BTreeMap<(Slot, usize, usize), Instant>,
+    conflicting_owners: BTreeMap<(Slot, usize, usize), Instant>,
     /// The number of address changes of a machine so far.
     moved: u8,
-    invariants: Vec<invariants::Named>,
+    invariants: Vec<invariants::NamedInvariant>,
 }
 
 /// Runs one plan. With `traced`, the result includes the event trace.
-pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
-    play(World::new(plan, traced))
+pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
+    run_simulation(ClusterWorld::new(plan, traced))
 }
 
-impl Play for World {
+impl SimulatedSystem for ClusterWorld {
     const PHASES: Phases = Phases {
         // Masters wait two seconds after their start.
         settle: Duration::from_millis(2500),
@@ -191,91 +191,91 @@ impl Play for World {
         converge: Duration::from_secs(60),
         stable: 3,
     };
-    const LIVENESS: Rule = Rule::Coverage;
-    type Event = Event;
+    const LIVENESS: InvariantName = InvariantName::Coverage;
+    type Event = ClusterEvent;
 
-    fn stage(&mut self) -> &mut Stage<Event> {
-        &mut self.stage
+    fn simulation(&mut self) -> &mut Simulation<ClusterEvent> {
+        &mut self.simulation
     }
 
     fn begin(&mut self) {
         (0..self.hosts.len()).for_each(|host| self.start(host));
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: ClusterEvent) {
         match event {
-            Event::Dialled { wire } => self.on_dialled(wire),
-            Event::Arrives { wire, side } => self.pump(wire, side),
-            Event::Stray { from, to, packet } => self.deliver_stray(from, to, packet),
-            Event::Synced { host, life } => {
-                if self.stage.lives(host, life) {
+            ClusterEvent::Dialled { wire } => self.on_dialled(wire),
+            ClusterEvent::Arrives { wire, side } => self.pump(wire, side),
+            ClusterEvent::Stray { from, to, packet } => self.deliver_stray(from, to, packet),
+            ClusterEvent::Synced { host, incarnation } => {
+                if self.simulation.is_incarnation(host, incarnation) {
                     let number = self.hosts[host].disk.sync();
                     self.on_written(host, number);
                     self.write_next(host);
                 }
             }
-            Event::Drained { host, life, under_way } => {
-                if self.stage.lives(host, life) {
+            ClusterEvent::Drained { host, incarnation, under_way } => {
+                if self.simulation.is_incarnation(host, incarnation) {
                     self.on_drained(host, under_way);
                 }
             }
-            Event::Published { host, life } => {
-                if self.stage.lives(host, life) {
+            ClusterEvent::Published { host, incarnation } => {
+                if self.simulation.is_incarnation(host, incarnation) {
                     self.on_published(host);
                 }
             }
-            Event::Hear { host, life } => {
-                if self.stage.lives(host, life) {
-                    self.hear(host);
+            ClusterEvent::Hear { host, incarnation } => {
+                if self.simulation.is_incarnation(host, incarnation) {
+                    self.process_queued_inputs(host);
                 }
             }
-            Event::Told { host, life, told } => {
-                if self.stage.lives(host, life) {
-                    self.look_who_has_it(host, told);
+            ClusterEvent::PendingSlotChange { host, incarnation, told } => {
+                if self.simulation.is_incarnation(host, incarnation) {
+                    self.check_slot_change_acks(host, told);
                 }
             }
-            Event::Operate(step) => self.operate(step),
-            Event::MoveKeys(number) => self.go_on_moving(number),
-            Event::Move { number, step } => self.step_move(number, step),
-            Event::Die { host, life } => {
-                if self.stage.lives(host, life) {
+            ClusterEvent::Operate(step) => self.operate(step),
+            ClusterEvent::MoveKeys(number) => self.continue_key_migration(number),
+            ClusterEvent::Move { number, step } => self.step_move(number, step),
+            ClusterEvent::Die { host, incarnation } => {
+                if self.simulation.is_incarnation(host, incarnation) {
                     self.crash(host, 40);
                 }
             }
         }
     }
 
-    fn beat(&mut self) {
+    fn write_data(&mut self) {
         self.replicate();
         self.check_claims();
     }
 
-    fn fault(&mut self) {
-        self.go_wrong();
+    fn inject_fault(&mut self) {
+        self.inject_random_fault();
     }
 
     fn deadline(&mut self, host: usize) -> Option<Instant> {
-        let Host { gossip, driving, .. } = &self.hosts[host];
+        let ClusterHost { gossip, driver, .. } = &self.hosts[host];
         let machine = gossip.as_ref()?.next_deadline();
-        machine.into_iter().chain(driving.next_deadline()).min()
+        machine.into_iter().chain(driver.next_deadline()).min()
     }
 
     fn on_deadline(&mut self, host: usize) {
-        let now = self.stage.now + self.stage.processes[host].skew;
-        let save = self.hosts[host].driving.take_due_save(now);
-        self.hosts[host].decided.extend(save);
+        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let save = self.hosts[host].driver.take_due_save(now);
+        self.hosts[host].pending_actions.extend(save);
         self.feed(host, ClusterInput::Deadline);
     }
 
     fn restart(&mut self, host: usize) {
-        if !self.stage.healed && self.stage.chance.percent(25) {
+        if !self.simulation.healed && self.simulation.random.percent(25) {
             self.change_address(host);
         }
-        self.stage.revive(host);
+        self.simulation.mark_running(host);
         self.start(host);
     }
 
-    fn go_on(&mut self, host: usize) {
+    fn continue_process(&mut self, host: usize) {
         // A resumed process notices the elapsed time first.
         self.feed(host, ClusterInput::Deadline);
     }
@@ -285,40 +285,40 @@ impl Play for World {
     }
 
     fn repair(&mut self) {
-        self.set_right();
+        self.repair_cluster();
     }
 
-    fn note_views(&mut self) {
+    fn trace_views(&mut self) {
         for (host, seer) in self.hosts.iter().enumerate() {
             let text = seer
                 .gossip
                 .as_ref()
                 .map(|gossip| gossip.nodes_text(ClientTransport::default()))
                 .unwrap_or_default();
-            text.lines().for_each(|line| self.stage.note(|| format!("host {host} sees {line}")));
+            text.lines().for_each(|line| self.simulation.note(|| format!("host {host} sees {line}")));
         }
     }
 }
 
-impl World {
+impl ClusterWorld {
     /// Creates a formed cluster.
     fn new(plan: Plan, traced: bool) -> Self {
-        let mut chance = Chance::new(plan.seed);
-        let longest_latency = chance.pick(&[1, 3, 10, 30]);
-        let loss = chance.pick(&[0, 0, 2, 8]);
-        let formation = formation::form(plan.nodes, &mut chance);
-        let slots = formation.samples.iter().copied().collect();
-        let data = Data::new(&mut chance, slots, true);
-        let mut stage = Stage::new(plan, chance, data, longest_latency, traced);
-        (0..formation.nodes_confs.len()).for_each(|number| stage.add_process(address_of(ip_of(number))));
-        let host = |(number, nodes_conf)| Host::new(ip_of(number), Disk::holding(nodes_conf));
+        let mut random = RandomSource::new(plan.seed);
+        let longest_latency = random.pick(&[1, 3, 10, 30]);
+        let loss = random.pick(&[0, 0, 2, 8]);
+        let formation = formation::form(plan.nodes, &mut random);
+        let slots = formation.sample_slots.iter().copied().collect();
+        let data = Data::new(&mut random, slots, true);
+        let mut simulation = Simulation::new(plan, random, data, longest_latency, traced);
+        (0..formation.nodes_confs.len()).for_each(|number| simulation.add_process(address_of(ip_of(number))));
+        let host = |(number, nodes_conf)| ClusterHost::new(ip_of(number), Disk::holding(nodes_conf));
         Self {
-            stage,
+            simulation,
             hosts: formation.nodes_confs.into_iter().enumerate().map(host).collect(),
             wires: BTreeMap::new(),
             dialled: 0,
             loss,
-            samples: formation.samples,
+            sample_slots: formation.sample_slots,
             moves: Vec::new(),
             whole_moves: BTreeMap::new(),
             whole_moved: 0,
@@ -327,25 +327,25 @@ impl World {
             takeovers: Takeovers::default(),
             lost: None,
             lost_is_replaced: None,
-            deserted: BTreeSet::new(),
-            given: BTreeSet::new(),
-            rivals: BTreeMap::new(),
+            masters_without_replica: BTreeSet::new(),
+            assigned_slots: BTreeSet::new(),
+            conflicting_owners: BTreeMap::new(),
             moved: 0,
             invariants: invariants::all(),
         }
     }
 
-    fn tell(&mut self, seen: &Seen<'_>) {
+    fn tell(&mut self, seen: &ClusterObservation<'_>) {
         for (rule, invariant) in &mut self.invariants {
             if let Err(violation) = invariant.check(seen) {
-                self.stage.violate(*rule, &violation);
+                self.simulation.record_violation(*rule, &violation);
             }
         }
     }
 
     /// Returns whether a write to `slot` would be accepted if the process were running.
     fn takes_writes(&self, host: usize, slot: Slot) -> bool {
-        self.stage.takes_writes(host, slot.number())
+        self.simulation.takes_writes(host, slot.number())
     }
 
     /// Returns the machine of a running host.
@@ -355,125 +355,127 @@ impl World {
 
     /// Starts a node from its disk.
     fn start(&mut self, host: usize) {
-        let rng = self.stage.chance.split();
+        let rng = self.simulation.random.split();
         let config = formation::config(self.hosts[host].ip);
         let gossip = match self.hosts[host].disk.load() {
             Some(text) => match Gossip::restore(config, rng, text) {
                 Ok(gossip) => gossip,
                 Err(error) => {
-                    return self.stage.break_off(&format!("a node cannot read what it wrote: {error}"));
+                    return self.simulation.abort_run(&format!("a node cannot read what it wrote: {error}"));
                 }
             },
             None => Gossip::new(config, rng),
         };
         let id = gossip.id();
         (self.hosts[host].gossip, self.hosts[host].id) = (Some(gossip), Some(id));
-        self.stage.note(|| format!("host {host} starts as {id}"));
-        if self.stage.plan.plant != Some(Plant::EmptyMasters) {
-            let upto = self.stage.data.stores[host].offset();
+        self.simulation.note(|| format!("host {host} starts as {id}"));
+        if self.simulation.plan.injected_bug != Some(InjectedBug::EmptyMasterServes) {
+            let upto = self.simulation.data.stores[host].offset();
             self.note_forgotten(host);
             self.feed(host, ClusterInput::Loaded { upto });
         }
         self.feed(host, ClusterInput::Start);
-        self.stage.begin_data(host);
+        self.simulation.begin_data(host);
     }
 
     /// Restarts a machine at a new address. Old addresses are never reused.
     fn change_address(&mut self, host: usize) {
         self.moved += 1;
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.moved));
-        self.stage.note(|| format!("host {host} has the address {ip} from now on"));
+        self.simulation.note(|| format!("host {host} has the address {ip} from now on"));
         self.hosts[host].ip = ip;
-        self.stage.data.addresses[host] = address_of(ip);
+        self.simulation.data.addresses[host] = address_of(ip);
     }
 
     /// Records that an operator made a node forget its replica, so the replica's copy no longer
     /// counts.
     fn note_forgotten(&mut self, host: usize) {
         let gossip = self.gossip(host);
-        let own = |other: &Host| {
+        let own = |other: &ClusterHost| {
             let mut nodes = gossip.nodes().filter(|node| node.master() == Some(gossip.id()));
             nodes.any(|node| Some(node.id) == other.id)
         };
         let others = (0..self.hosts.len()).filter(|other| !own(&self.hosts[*other]));
         for other in others.collect::<Vec<_>>() {
-            self.stage.forget_copy(other, Some(host));
+            self.simulation.forget_replica(other, Some(host));
         }
     }
 
     /// Passes an input to the machine once the driver thread is free.
     fn feed(&mut self, host: usize, input: ClusterInput) {
-        if !self.is_driver_busy(host) && self.hosts[host].unheard.is_empty() {
-            return self.feed_now(host, input);
+        if !self.is_driver_busy(host) && self.hosts[host].pending_inputs.is_empty() {
+            return self.call_machine(host, input);
         }
-        let unheard = &mut self.hosts[host].unheard;
-        let is_known =
-            matches!(input, ClusterInput::Deadline) && matches!(unheard.back(), Some(ClusterInput::Deadline));
-        unheard.extend((!is_known).then_some(input));
-        if unheard.len() == 1 {
-            self.hear_later(host);
+        let pending_inputs = &mut self.hosts[host].pending_inputs;
+        let is_known = matches!(input, ClusterInput::Deadline)
+            && matches!(pending_inputs.back(), Some(ClusterInput::Deadline));
+        pending_inputs.extend((!is_known).then_some(input));
+        if pending_inputs.len() == 1 {
+            self.schedule_queued_inputs(host);
         }
     }
 
     /// Returns whether the driver is publishing a topology or changing the role.
     fn is_driver_busy(&self, host: usize) -> bool {
-        self.hosts[host].publishing.is_some() || self.stage.data.stores[host].is_changing_role()
+        self.hosts[host].publishing.is_some() || self.simulation.data.stores[host].is_changing_role()
     }
 
-    fn hear_later(&mut self, host: usize) {
-        let life = self.stage.processes[host].life;
-        self.stage.after(BUSY, Event::Hear { host, life });
+    fn schedule_queued_inputs(&mut self, host: usize) {
+        let incarnation = self.simulation.processes[host].incarnation;
+        self.simulation.after(DRIVER_POLL_INTERVAL, ClusterEvent::Hear { host, incarnation });
     }
 
     /// Passes the queued inputs to the machine.
-    fn hear(&mut self, host: usize) {
-        if let Some(until) = self.stage.frozen_until(host) {
-            let life = self.stage.processes[host].life;
-            return self.stage.at(until, Event::Hear { host, life });
+    fn process_queued_inputs(&mut self, host: usize) {
+        if let Some(until) = self.simulation.frozen_until(host) {
+            let incarnation = self.simulation.processes[host].incarnation;
+            return self.simulation.at(until, ClusterEvent::Hear { host, incarnation });
         }
         while !self.is_driver_busy(host)
-            && let Some(input) = self.hosts[host].unheard.pop_front()
+            && let Some(input) = self.hosts[host].pending_inputs.pop_front()
         {
-            self.feed_now(host, input);
+            self.call_machine(host, input);
         }
-        if !self.hosts[host].unheard.is_empty() {
-            self.hear_later(host);
+        if !self.hosts[host].pending_inputs.is_empty() {
+            self.schedule_queued_inputs(host);
         }
     }
 
     /// Passes an input to the machine, preceded by the replication state, and carries out the
     /// resulting actions.
-    fn feed_now(&mut self, host: usize, input: ClusterInput) {
-        let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
-        let facts = self.facts(host);
-        let Host { gossip, driving, wall_skew, .. } = &mut self.hosts[host];
+    fn call_machine(&mut self, host: usize, input: ClusterInput) {
+        let (now, skew) = (self.simulation.now, self.simulation.processes[host].skew);
+        let facts = self.replication_state(host);
+        let ClusterHost { gossip, driver, wall_skew, .. } = &mut self.hosts[host];
         let Some(gossip) = gossip else { return };
         let wall = Millis(WALL + now.as_millis() as i64 + *wall_skew);
-        let heard = self.stage.data.stores[host].moves.take();
+        let heard = self.simulation.data.stores[host].moves.take();
         let news = StepInputs { replication: facts, stream_events: heard, ..StepInputs::default() };
-        let decided = driving.run_machine(gossip, (now + skew, wall), news, input);
-        self.watch_candidacy(host, &decided.actions);
-        self.hosts[host].fed_at = now + skew;
-        let out = self.hosts[host].driving.order_actions(decided);
-        self.hosts[host].decided.extend(out);
-        self.take_steps(host);
+        let pending_actions = driver.run_machine(gossip, (now + skew, wall), news, input);
+        self.watch_candidacy(host, &pending_actions.actions);
+        self.hosts[host].last_called_at = now + skew;
+        let out = self.hosts[host].driver.order_actions(pending_actions);
+        self.hosts[host].pending_actions.extend(out);
+        self.run_pending_actions(host);
         plan_tick(self, host);
     }
 
     /// Carries out actions one by one like the driver thread: while a topology is being published,
     /// all later actions wait.
-    fn take_steps(&mut self, host: usize) {
+    fn run_pending_actions(&mut self, host: usize) {
         while self.hosts[host].publishing.is_none() {
-            let Some(action) = self.hosts[host].decided.pop_front() else { return self.renew_lease(host) };
+            let Some(action) = self.hosts[host].pending_actions.pop_front() else {
+                return self.renew_lease(host);
+            };
             self.carry_out(host, action);
         }
     }
 
     /// Extends the lease for the state published so far.
     fn renew_lease(&mut self, host: usize) {
-        let Host { gossip: Some(gossip), fed_at, .. } = &self.hosts[host] else { return };
-        let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*fed_at + lease));
-        self.stage.data.stores[host].engine().renew_lease(until);
+        let ClusterHost { gossip: Some(gossip), last_called_at, .. } = &self.hosts[host] else { return };
+        let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*last_called_at + lease));
+        self.simulation.data.stores[host].engine().renew_lease(until);
     }
 
     fn carry_out(&mut self, host: usize, action: ClusterAction) {
@@ -482,44 +484,44 @@ impl World {
             ClusterAction::Close { link } => self.hang_up(host, link),
             ClusterAction::Send { link, packet, .. } => self.send(host, link, packet),
             ClusterAction::Persist { text, sync } => {
-                self.hosts[host].disk.order(text, sync);
+                self.hosts[host].disk.queue_write(text, sync);
                 self.write_next(host);
             }
             ClusterAction::Publish(mut topology) => {
-                self.tell(&Seen::Published { topology: &topology });
+                self.tell(&ClusterObservation::Published { topology: &topology });
                 let before = self.hosts[host].topology.as_ref();
-                topology.serving |= self.stage.plan.plant == Some(Plant::ServingWhenDown)
+                topology.serving |= self.simulation.plan.injected_bug == Some(InjectedBug::ServingWhenDown)
                     && before.is_some_and(|before| before.serving);
                 self.publish(host, *topology);
             }
-            ClusterAction::AllowReplicas(copies) => self.stage.data.stores[host].copies = copies,
+            ClusterAction::AllowReplicas(copies) => self.simulation.data.stores[host].copies = copies,
             ClusterAction::BecomeMaster => {
-                assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
-                self.stage.note(|| format!("host {host} becomes a master"));
-                self.stage.order(host, Order::Lead);
+                assert_ne!(self.simulation.plan.injected_bug, Some(InjectedBug::Panic), "injected panic");
+                self.simulation.note(|| format!("host {host} becomes a master"));
+                self.simulation.order(host, RoleOrder::Lead);
             }
             ClusterAction::BecomeReplica { ip, foreign, .. } => {
-                self.stage.note(|| format!("host {host} follows {ip}"));
+                self.simulation.note(|| format!("host {host} follows {ip}"));
                 self.follow(host, ip, foreign);
             }
             ClusterAction::PauseWrites { until } => self.pause(host, until),
             ClusterAction::TellReplicas { slot, change, confirm } => {
-                self.tell_replicas(host, slot, &change, confirm);
+                self.send_slot_change(host, slot, &change, confirm);
             }
-            ClusterAction::ResumeWrites => self.stage.let_write(host, PausePurpose::Failover),
+            ClusterAction::ResumeWrites => self.simulation.resume_writes(host, PausePurpose::Failover),
             ClusterAction::WatchOffset(offset) => self.hosts[host].watched = offset,
             ClusterAction::DropSlots(slots) => self.drop_slots(host, &slots),
             ClusterAction::Reply { token, result } => {
-                self.stage.data.stores[host].moves.carried_out(token);
+                self.simulation.data.stores[host].moves.carried_out(token);
                 self.on_answer(host, token, &result);
             }
             ClusterAction::Log(told) => self.on_told(host, &told),
             ClusterAction::DropEverything => {
                 let id = self.gossip(host).id();
-                self.tell(&Seen::Reset { id });
-                self.stage.order(host, Order::Empty);
-                let reply = self.hosts[host].driving.note_emptied();
-                self.hosts[host].decided.extend(reply);
+                self.tell(&ClusterObservation::Reset { id });
+                self.simulation.order(host, RoleOrder::Empty);
+                let reply = self.hosts[host].driver.note_emptied();
+                self.hosts[host].pending_actions.extend(reply);
             }
             // There are no subscribers.
             ClusterAction::Deliver(_) => {}
@@ -528,19 +530,20 @@ impl World {
 
     /// The writer thread performs the queued writes until the disk is busy.
     fn write_next(&mut self, host: usize) {
-        while self.stage.processes[host].up
-            && let Some((number, mut text, sync)) = self.hosts[host].disk.next_order()
+        while self.simulation.processes[host].up
+            && let Some((number, mut text, sync)) = self.hosts[host].disk.next_queued_write()
         {
             let disk = &mut self.hosts[host].disk;
-            match self.stage.plan.plant {
-                Some(Plant::ForgottenVotes) => text = disk::without_votes(&text),
-                Some(Plant::ForgottenWrites) => text = disk.load().map_or(text, str::to_owned),
+            match self.simulation.plan.injected_bug {
+                Some(InjectedBug::UnsavedVotes) => text = disk::without_votes(&text),
+                Some(InjectedBug::LostDiskWrites) => text = disk.load().map_or(text, str::to_owned),
                 _ => {}
             }
             disk.write(number, text, sync);
             if sync {
-                let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 4));
-                self.stage.after(time, Event::Synced { host, life });
+                let (incarnation, time) =
+                    (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 4));
+                self.simulation.after(time, ClusterEvent::Synced { host, incarnation });
             } else {
                 self.on_written(host, number);
             }
@@ -548,67 +551,68 @@ impl World {
     }
 
     fn on_written(&mut self, host: usize, number: u64) {
-        let (released, is_all) = self.hosts[host].driving.note_written(number);
-        self.hosts[host].decided.extend(released);
-        self.take_steps(host);
+        let (released, is_all) = self.hosts[host].driver.note_written(number);
+        self.hosts[host].pending_actions.extend(released);
+        self.run_pending_actions(host);
         if is_all {
             self.feed(host, ClusterInput::Persisted);
         }
     }
 
     fn on_told(&mut self, host: usize, told: &gossip::ClusterEvent) {
-        self.stage.note(|| format!("host {host}: {told}"));
-        self.stage.promotions +=
+        self.simulation.note(|| format!("host {host}: {told}"));
+        self.simulation.promotions +=
             usize::from(matches!(told, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
     }
 
     /// Checks a packet that a host sends.
-    fn examine(&mut self, packet: &Packet, from: usize, to: usize) {
+    fn check_packet(&mut self, packet: &Packet, from: usize, to: usize) {
         if packet.header.replica_of.is_none() {
             let (id, epoch) = (packet.header.sender, packet.header.config_epoch);
-            self.tell(&Seen::Claimed { id, epoch });
+            self.tell(&ClusterObservation::Claimed { id, epoch });
         }
         if matches!(packet.body, MessageBody::AuthAck) {
             let candidate = self.hosts[to].gossip.as_ref().map(Gossip::id);
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
-            self.stage.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
+            self.simulation.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
             if let Some(candidate) = candidate {
                 self.takeovers.vote(voter, candidate);
-                self.tell(&Seen::Voted { voter, epoch, candidate });
+                self.tell(&ClusterObservation::Voted { voter, epoch, candidate });
             }
             // Crashing right after a vote and restarting before the election ends is the worst
             // case. It happens often when the bug that it reveals is injected, because that test
             // checks detection, not rarity.
-            let often = if self.stage.plan.plant == Some(Plant::ForgottenVotes) { 50 } else { 5 };
-            if !self.stage.healed && self.stage.chance.percent(often) {
-                let life = self.stage.processes[from].life;
-                let soon = self.stage.chance.millis(0, 5);
-                self.stage.after(soon, Event::Die { host: from, life });
+            let often =
+                if self.simulation.plan.injected_bug == Some(InjectedBug::UnsavedVotes) { 50 } else { 5 };
+            if !self.simulation.healed && self.simulation.random.percent(often) {
+                let incarnation = self.simulation.processes[from].incarnation;
+                let soon = self.simulation.random.millis(0, 5);
+                self.simulation.after(soon, ClusterEvent::Die { host: from, incarnation });
             }
         }
     }
 }
 
-impl Host {
+impl ClusterHost {
     fn new(ip: IpAddr, disk: Disk) -> Self {
         Self {
             ip,
             id: None,
             wall_skew: 0,
             gossip: None,
-            driving: ClusterDriver::default(),
-            fed_at: START,
+            driver: ClusterDriver::default(),
+            last_called_at: START,
             disk,
-            decided: VecDeque::new(),
-            unheard: VecDeque::new(),
+            pending_actions: VecDeque::new(),
+            pending_inputs: VecDeque::new(),
             links: BTreeMap::new(),
             accepted: 0,
             topology: None,
             publishing: None,
             watched: None,
-            heard: BTreeMap::new(),
+            received_headers: BTreeMap::new(),
             rank: None,
-            contested: None,
+            failed_master: None,
             tokens: 0,
             next_steps: BTreeMap::new(),
         }

@@ -10,7 +10,7 @@
 //! role changes in the log, is published, and reaches the replication thread; the stream is applied
 //! command by command.
 //!
-//! The keyspace is a real engine ([`held`]), and its effects and snapshots are what is replicated.
+//! The keyspace is a real engine ([`data_store`]), and its effects and snapshots are what is replicated.
 //! Client requests use commands of all types and follow redirections ([`requests`]). Each request
 //! ends with a write of a unique number, which the invariants check.
 
@@ -26,20 +26,20 @@ use replication::master::{PeerId, TransferId};
 use replication::{ReplId, StreamEpoch};
 use slot_routing::SlotSet;
 
-pub(crate) use self::invariants::What;
-use self::invariants::{Named, Seen};
+pub(crate) use self::invariants::DataChange;
+use self::invariants::{DataObservation, NamedInvariant};
 use self::link::Link;
 use self::requests::Request;
-pub(crate) use self::roles::Order;
-pub(crate) use self::store::{Key, Store};
+pub(crate) use self::roles::RoleOrder;
+pub(crate) use self::store::{Key, ReplicaState};
 pub(crate) use self::whole_moves::Change;
-use crate::stage::Stage;
-use crate::{Chance, Plant};
+use crate::simulation::Simulation;
+use crate::{InjectedBug, RandomSource};
 
 mod copies;
+mod data_store;
 mod file;
 mod following;
-mod held;
 mod invariants;
 mod link;
 mod requests;
@@ -55,11 +55,11 @@ mod writes;
 /// The wall-clock time at the beginning of a run.
 const WALL: i64 = 1_700_000_000_000;
 /// Retry interval for a locked slot.
-const LOCKED: Duration = Duration::from_micros(300);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
 /// A step of a process's thread or of the network.
 #[derive(Debug, Clone)]
-pub(crate) enum Event {
+pub(crate) enum DataEvent {
     /// A client's request arrives and locks its slot.
     Begin {
         at: Process,
@@ -144,10 +144,10 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     host: usize,
-    life: u64,
+    incarnation: u64,
 }
 
-impl Event {
+impl DataEvent {
     fn process(&self) -> Option<Process> {
         match self {
             Self::Begin { at, .. }
@@ -172,7 +172,7 @@ impl Event {
 
 /// The data of all processes.
 pub(crate) struct Data {
-    pub(crate) stores: Vec<Store>,
+    pub(crate) stores: Vec<ReplicaState>,
     /// The client address of each process.
     pub(crate) addresses: Vec<String>,
     links: BTreeMap<u64, Link>,
@@ -186,7 +186,7 @@ pub(crate) struct Data {
     /// The slots in use.
     slots: SlotSet,
     settings: Settings,
-    invariants: Vec<Named>,
+    invariants: Vec<NamedInvariant>,
 }
 
 /// Settings shared by all processes of a run.
@@ -201,7 +201,7 @@ struct Settings {
     dual_channel: bool,
     /// The number of stream bytes that a replica buffers while its snapshot arrives over another
     /// connection; 0 is unlimited.
-    held: u64,
+    replica_buffer_limit: u64,
     /// The largest chunk sent to a replica.
     chunk: usize,
     /// The maximum time in microseconds from a command's arrival to its slot lock, and from there
@@ -219,23 +219,23 @@ struct Settings {
 
 impl Data {
     /// Creates data in these slots, in a cluster or standalone.
-    pub(crate) fn new(chance: &mut Chance, slots: SlotSet, clustered: bool) -> Self {
+    pub(crate) fn new(random: &mut RandomSource, slots: SlotSet, clustered: bool) -> Self {
         let settings = Settings {
-            backlog: chance.pick(&[0, 2000, 12_000, 1 << 20]),
-            behind: chance.pick(&[16_000, 1 << 20]),
-            diskless: chance.percent(70),
-            dual_channel: chance.percent(50),
-            held: chance.pick(&[0, 1200]),
-            chunk: chance.pick(&[50, 500, 1 << 16]),
-            command: chance.pick(&[2000, 2000, 20_000]),
-            apply: chance.pick(&[100, 100, 3000, 15_000]),
-            appendfsync: chance.pick(&[
+            backlog: random.pick(&[0, 2000, 12_000, 1 << 20]),
+            behind: random.pick(&[16_000, 1 << 20]),
+            diskless: random.percent(70),
+            dual_channel: random.percent(50),
+            replica_buffer_limit: random.pick(&[0, 1200]),
+            chunk: random.pick(&[50, 500, 1 << 16]),
+            command: random.pick(&[2000, 2000, 20_000]),
+            apply: random.pick(&[100, 100, 3000, 15_000]),
+            appendfsync: random.pick(&[
                 None,
                 None,
                 Some(FsyncPolicy::Always),
                 Some(FsyncPolicy::EverySecond),
             ]),
-            writable_replicas: chance.percent(30),
+            writable_replicas: random.percent(30),
             clustered,
         };
         Self {
@@ -253,9 +253,9 @@ impl Data {
     }
 
     /// Adds an empty master process.
-    pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant, address: String) {
+    pub(crate) fn add(&mut self, random: &mut RandomSource, now: Instant, address: String) {
         self.addresses.push(address);
-        self.stores.push(Store::new(chance, &self.settings, &self.slots, now));
+        self.stores.push(ReplicaState::new(random, &self.settings, &self.slots, now));
     }
 
     /// Returns a replica that differs from its master after writes have stopped.
@@ -263,7 +263,8 @@ impl Data {
         let differs = |host: usize| {
             let master = self.stores[host].upstream()?;
             let (one, other) = (&self.stores[host], &self.stores[master]);
-            let same = one.position().id == other.position().id && one.held.digest() == other.held.digest();
+            let same = one.position().id == other.position().id
+                && one.data_store.digest() == other.data_store.digest();
             (!same).then(|| {
                 let (here, there) = (one.position(), other.position());
                 format!("host {host} at {here:?} does not hold what host {master} does at {there:?}")
@@ -273,16 +274,16 @@ impl Data {
     }
 }
 
-impl<E: Debug> Stage<E> {
-    pub(crate) fn happen_to_data(&mut self, event: Event) {
+impl<E: Debug> Simulation<E> {
+    pub(crate) fn handle_data_event(&mut self, event: DataEvent) {
         let Some(at) = event.process() else {
             return match event {
-                Event::Dialled { link } => self.on_dialled(link),
-                Event::Arrives { link, side } => self.pump(link, side),
+                DataEvent::Dialled { link } => self.on_dialled(link),
+                DataEvent::Arrives { link, side } => self.pump(link, side),
                 _ => {}
             };
         };
-        if !self.lives(at.host, at.life) {
+        if !self.is_incarnation(at.host, at.incarnation) {
             return;
         }
         if let Some(until) = self.frozen_until(at.host) {
@@ -290,52 +291,52 @@ impl<E: Debug> Stage<E> {
         }
         let host = at.host;
         match event {
-            Event::Begin { request, .. } => self.begin_write(host, request),
-            Event::Leave { key, .. } => self.leave(host, key),
-            Event::Imported { import, outcome, .. } => self.end_import(host, &import, outcome),
-            Event::End { command, .. } => self.end_write(host, command),
-            Event::Published { .. } => self.publish_role(host),
-            Event::Inbox { .. } => self.take_messages(host),
-            Event::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
-            Event::Apply { .. } => self.apply_some(host),
-            Event::File { .. } => self.work_on_file(host),
-            Event::Stop { .. } => self.drive_stop(host),
-            Event::Loaded { .. } => self.on_loaded(host),
-            Event::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
-            Event::Written { transfer, .. } => self.written(host, transfer),
-            Event::Grown { peer, .. } => self.send_log(host, peer),
-            Event::Tick { .. } => self.tick_data(host),
-            Event::Dialled { .. } | Event::Arrives { .. } => {}
+            DataEvent::Begin { request, .. } => self.begin_write(host, request),
+            DataEvent::Leave { key, .. } => self.leave(host, key),
+            DataEvent::Imported { import, outcome, .. } => self.end_import(host, &import, outcome),
+            DataEvent::End { command, .. } => self.end_write(host, command),
+            DataEvent::Published { .. } => self.publish_role(host),
+            DataEvent::Inbox { .. } => self.take_messages(host),
+            DataEvent::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
+            DataEvent::Apply { .. } => self.apply_some(host),
+            DataEvent::File { .. } => self.work_on_file(host),
+            DataEvent::Stop { .. } => self.drive_stop(host),
+            DataEvent::Loaded { .. } => self.on_loaded(host),
+            DataEvent::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
+            DataEvent::Written { transfer, .. } => self.written(host, transfer),
+            DataEvent::Grown { peer, .. } => self.send_log(host, peer),
+            DataEvent::Tick { .. } => self.tick_data(host),
+            DataEvent::Dialled { .. } | DataEvent::Arrives { .. } => {}
         }
         self.plan_data_tick(host);
     }
 
     /// Returns the current incarnation of a process.
     pub(super) fn process(&self, host: usize) -> Process {
-        Process { host, life: self.processes[host].life }
+        Process { host, incarnation: self.processes[host].incarnation }
     }
 
     /// Returns whether a client's write to this slot would be accepted now.
     pub(crate) fn takes_writes(&self, host: usize, key: Key) -> bool {
-        self.data.stores[host].held.takes_writes(key, self.wall_of(host))
+        self.data.stores[host].data_store.takes_writes(key, self.wall_of(host))
     }
 
     /// Pauses client writes until the given time by the process's clock.
-    pub(crate) fn hold_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
+    pub(crate) fn pause_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
         let engine = self.data.stores[host].engine();
         let until = until.map_or(Millis(i64::MAX), |until| Millis(WALL + until.as_millis() as i64));
         engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
     }
 
     /// Ends a pause of client writes.
-    pub(crate) fn let_write(&self, host: usize, purpose: PausePurpose) {
+    pub(crate) fn resume_writes(&self, host: usize, purpose: PausePurpose) {
         let engine = self.data.stores[host].engine();
         engine.pauses.unpause(&engine.settings, purpose);
     }
 
     /// Schedules an event within the given number of microseconds.
-    fn data_within(&mut self, micros: u64, event: Event) {
-        let at = self.now + Duration::from_micros(self.chance.below(micros as usize + 1) as u64);
+    fn data_within(&mut self, micros: u64, event: DataEvent) {
+        let at = self.now + Duration::from_micros(self.random.below(micros as usize + 1) as u64);
         self.data_at(at, event);
     }
 
@@ -354,14 +355,14 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
-        let fresh = Store::new(&mut self.chance, &self.data.settings, &self.data.slots, now);
+        let fresh = ReplicaState::new(&mut self.random, &self.data.settings, &self.data.slots, now);
         let store = &mut self.data.stores[host];
         let file = store.file.take();
         *store = store.restarted(fresh, kept);
         if let Some(file) = file {
             self.find_file(host, file, kept, told);
         }
-        self.see(host, What::Restarted { kept });
+        self.see(host, DataChange::Restarted { kept });
     }
 
     /// Starts a process in its role. A master takes a new replication id, since writes after its
@@ -379,18 +380,18 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Occasionally saves a file and expires keys.
-    pub(crate) fn keep_house(&mut self) {
+    pub(crate) fn run_maintenance(&mut self) {
         for host in 0..self.data.stores.len() {
-            if self.chance.percent(2) && self.runs(host) {
+            if self.random.percent(2) && self.is_running(host) {
                 self.data.stores[host].save();
             }
-            if self.chance.percent(10) && self.runs(host) {
+            if self.random.percent(10) && self.is_running(host) {
                 self.expire(host);
             }
-            if self.runs(host) {
+            if self.is_running(host) {
                 self.try_disk(host);
             }
-            if self.runs(host) && !self.data.stores[host].is_loading() {
+            if self.is_running(host) && !self.data.stores[host].is_loading() {
                 self.let_wait(host);
                 self.end_waits_for_copies(host);
                 self.break_within_transaction(host);
@@ -399,33 +400,33 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Records that a process, or every process, no longer counts another as its replica.
-    pub(crate) fn forget_copy(&mut self, host: usize, by: Option<usize>) {
-        self.see(host, What::Forgotten { by });
+    pub(crate) fn forget_replica(&mut self, host: usize, by: Option<usize>) {
+        self.see(host, DataChange::Forgotten { by });
     }
 
-    fn note_data(&mut self, host: usize, text: impl FnOnce(&Store) -> String) {
+    fn note_data(&mut self, host: usize, text: impl FnOnce(&ReplicaState) -> String) {
         let text = text(&self.data.stores[host]);
         self.note(|| format!("data of {host}: {text}"));
     }
 
     fn new_history(&mut self) -> ReplId {
-        self.chance.history()
+        self.random.history()
     }
 
-    fn planted(&self, plant: Plant) -> bool {
-        self.plan.plant == Some(plant)
+    fn is_injected(&self, injected_bug: InjectedBug) -> bool {
+        self.plan.injected_bug == Some(injected_bug)
     }
 
     /// Passes an event about a process's data to the invariants.
-    pub(crate) fn see(&mut self, host: usize, what: What) {
+    pub(crate) fn see(&mut self, host: usize, what: DataChange) {
         let Data { stores, invariants, .. } = &mut self.data;
-        let seen = Seen { host, store: &stores[host], what };
+        let seen = DataObservation { host, store: &stores[host], what };
         let found: Vec<_> = invariants
             .iter_mut()
             .filter_map(|(rule, invariant)| Some((*rule, invariant.check(&seen).err()?)))
             .collect();
         for (rule, violation) in found {
-            self.violate(rule, &violation);
+            self.record_violation(rule, &violation);
         }
     }
 }

@@ -17,11 +17,11 @@ use std::rc::Rc;
 use append_only::{AofStorage, DirectoryEvent};
 use persistence::{Disk, TEMP_PREFIX};
 
-use crate::{Chance, Plant};
+use crate::{InjectedBug, RandomSource};
 
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Death {
+pub(crate) enum ProcessDeath {
     /// Killed: data passed to the kernel survives.
     Killed,
     /// Power failure.
@@ -30,12 +30,12 @@ pub(crate) enum Death {
 
 /// A directory change.
 #[derive(Debug, Clone)]
-enum Change {
+enum DirectoryChange {
     Name(String, usize),
     Remove(String),
 }
 
-impl Change {
+impl DirectoryChange {
     /// Returns the affected file name.
     fn name(&self) -> &str {
         let (Self::Name(name, _) | Self::Remove(name)) = self;
@@ -59,9 +59,9 @@ struct State {
     names: Names,
     durable: Names,
     /// Directory changes that are not durable yet.
-    changes: Vec<Change>,
-    chance: Chance,
-    plant: Option<Plant>,
+    changes: Vec<DirectoryChange>,
+    random: RandomSource,
+    injected_bug: Option<InjectedBug>,
     /// The probability of failure per operation, in percent.
     failing: u32,
     full: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Opened {
 
 /// The fate of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum OperationFate {
     Works,
     /// It fails after a part of its work or none.
     Early,
@@ -98,14 +98,14 @@ enum Fate {
 }
 
 impl SimDisk {
-    pub(crate) fn new(chance: Chance, plant: Option<Plant>) -> Self {
+    pub(crate) fn new(random: RandomSource, injected_bug: Option<InjectedBug>) -> Self {
         let state = State {
             files: Vec::new(),
             names: Names::new(),
             durable: Names::new(),
             changes: Vec::new(),
-            chance,
-            plant,
+            random,
+            injected_bug,
             failing: 0,
             full: false,
             dies_after: None,
@@ -153,10 +153,10 @@ impl SimDisk {
     }
 
     /// Kills the process if it still runs, and restarts it.
-    pub(crate) fn start_again(&self, death: Death) {
+    pub(crate) fn start_again(&self, death: ProcessDeath) {
         let state = &mut *self.state();
         (state.dead, state.dies_after) = (false, None);
-        if death == Death::PowerCut {
+        if death == ProcessDeath::PowerCut {
             state.lose_power();
         }
     }
@@ -171,12 +171,12 @@ impl SimDisk {
         let state = &mut *self.state();
         let (fate, error) = state.fate(needs_room)?;
         match fate {
-            Fate::Works => Ok(all(state)),
-            Fate::Early => {
+            OperationFate::Works => Ok(all(state)),
+            OperationFate::Early => {
                 early(state);
                 Err(io::Error::other(error))
             }
-            Fate::Late => {
+            OperationFate::Late => {
                 all(state);
                 Err(io::Error::other(error))
             }
@@ -216,25 +216,27 @@ impl SimDisk {
 
 impl State {
     /// Draws the fate of the next operation, with its error text.
-    fn fate(&mut self, needs_room: bool) -> io::Result<(Fate, &'static str)> {
+    fn fate(&mut self, needs_room: bool) -> io::Result<(OperationFate, &'static str)> {
         if self.dead {
             return Err(io::Error::other("dead"));
         }
-        let failed = |chance: &mut Chance| if chance.percent(50) { Fate::Early } else { Fate::Late };
+        let failed = |random: &mut RandomSource| {
+            if random.percent(50) { OperationFate::Early } else { OperationFate::Late }
+        };
         if let Some(left) = &mut self.dies_after {
             if *left == 0 {
                 self.dead = true;
-                return Ok((failed(&mut self.chance), "dead"));
+                return Ok((failed(&mut self.random), "dead"));
             }
             *left -= 1;
         }
         if needs_room && self.full {
-            return Ok((Fate::Early, "No space left on device"));
+            return Ok((OperationFate::Early, "No space left on device"));
         }
-        if self.failing > 0 && self.chance.percent(self.failing) {
-            return Ok((failed(&mut self.chance), "Input/output error"));
+        if self.failing > 0 && self.random.percent(self.failing) {
+            return Ok((failed(&mut self.random), "Input/output error"));
         }
-        Ok((Fate::Works, ""))
+        Ok((OperationFate::Works, ""))
     }
 
     fn add_file(&mut self) -> usize {
@@ -242,13 +244,13 @@ impl State {
         self.files.len() - 1
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: DirectoryChange) {
         apply(&mut self.names, &change);
         self.changes.push(change);
     }
 
     fn lose_power(&mut self) {
-        let kept = self.chance.below(self.changes.len() + 1);
+        let kept = self.random.below(self.changes.len() + 1);
         for change in self.changes.drain(..).take(kept) {
             apply(&mut self.durable, &change);
         }
@@ -256,7 +258,7 @@ impl State {
         for file in &mut self.files {
             let lost = file.seen.len().saturating_sub(file.durable.len());
             if lost > 0 && file.forgotten.is_empty() {
-                let more = self.chance.below(lost + 1);
+                let more = self.random.below(lost + 1);
                 let end = file.durable.len() + more;
                 file.durable = file.seen[..end].to_vec();
             }
@@ -266,13 +268,13 @@ impl State {
     }
 }
 
-fn apply(names: &mut Names, change: &Change) {
+fn apply(names: &mut Names, change: &DirectoryChange) {
     match change {
-        Change::Name(name, file) => {
+        DirectoryChange::Name(name, file) => {
             names.retain(|_, named| named != file);
             names.insert(name.clone(), *file);
         }
-        Change::Remove(name) => drop(names.remove(name)),
+        DirectoryChange::Remove(name) => drop(names.remove(name)),
     }
 }
 
@@ -317,7 +319,7 @@ impl Disk for SimDisk {
                 Some(file) => state.files[file].cut_back(0),
                 None => {
                     let file = state.add_file();
-                    state.change(Change::Name(self.whole(name), file));
+                    state.change(DirectoryChange::Name(self.whole(name), file));
                 }
             },
         )
@@ -329,7 +331,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_file(&self, file: &Opened) -> io::Result<()> {
-        let lies = self.look().plant == Some(Plant::EarlySync);
+        let lies = self.look().injected_bug == Some(InjectedBug::EarlySync);
         self.sync_content(file.file, lies)
     }
 
@@ -345,7 +347,7 @@ impl Disk for SimDisk {
     fn read(&self, name: &str) -> io::Result<Cursor<Vec<u8>>> {
         let file = self.find(name)?;
         let mut content = self.look().files[file].seen.clone();
-        if self.look().plant == Some(Plant::FlippedBits)
+        if self.look().injected_bug == Some(InjectedBug::CorruptedReads)
             && let Some(at) = content.windows(2).position(|two| two == b"v1")
         {
             content[at + 1] = b'x';
@@ -361,7 +363,7 @@ impl Disk for SimDisk {
                 state.temporaries += 1;
                 let name = format!("{TEMP_PREFIX}{}{suffix}", state.temporaries);
                 let file = state.add_file();
-                state.change(Change::Name(self.whole(&name), file));
+                state.change(DirectoryChange::Name(self.whole(&name), file));
                 self.open(&name, file)
             },
         )
@@ -372,22 +374,22 @@ impl Disk for SimDisk {
     }
 
     fn sync_temporary(&self, file: &Opened) -> io::Result<()> {
-        let lies = match self.look().plant {
-            Some(Plant::UnsyncedBase) => file.name.ends_with(".base"),
-            Some(Plant::UnsyncedSave) => file.name.ends_with(".rdb"),
+        let lies = match self.look().injected_bug {
+            Some(InjectedBug::UnsyncedBase) => file.name.ends_with(".base"),
+            Some(InjectedBug::UnsyncedSave) => file.name.ends_with(".rdb"),
             _ => false,
         };
         self.sync_content(file.file, lies)
     }
 
     fn rename(&self, file: Opened, name: &str) -> io::Result<()> {
-        let change = Change::Name(self.whole(name), file.file);
+        let change = DirectoryChange::Name(self.whole(name), file.file);
         self.operate(false, |_| (), |state| state.change(change))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.find(name)?;
-        self.operate(false, |_| (), |state| state.change(Change::Remove(self.whole(name))))
+        self.operate(false, |_| (), |state| state.change(DirectoryChange::Remove(self.whole(name))))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -401,7 +403,7 @@ impl Disk for SimDisk {
     }
 
     fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
-        if self.look().plant == Some(Plant::KeptTail) {
+        if self.look().injected_bug == Some(InjectedBug::UntruncatedTail) {
             return Ok(());
         }
         let file = self.find(name)?;
@@ -446,7 +448,7 @@ impl Write for Opened {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let file = self.file;
         let part = |state: &mut State| {
-            let len = state.chance.below(bytes.len() + 1);
+            let len = state.random.below(bytes.len() + 1);
             state.files[file].seen.extend_from_slice(&bytes[..len]);
         };
         self.disk.operate(true, part, |state| {

@@ -10,7 +10,7 @@ use crate::{Plan, run};
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explored {
+pub struct SearchResult {
     /// A failing seed with its violation.
     pub failed: Option<(u64, String)>,
     /// The number of promotions in all runs.
@@ -18,7 +18,7 @@ pub struct Explored {
 }
 
 /// Runs the plan of each seed until one fails.
-pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> Explored {
+pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchResult {
     let (next, promotions) = (AtomicU64::new(seeds.start), AtomicUsize::new(0));
     let failed = Mutex::new(None);
     let search = || {
@@ -40,11 +40,11 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> Explored
             scope.spawn(search);
         }
     });
-    Explored { failed: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
+    SearchResult { failed: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
 }
 
 /// Runs a part of a simulation and converts a panic into a violation.
-pub(crate) fn caught(part: impl FnOnce()) -> Result<(), String> {
+pub(crate) fn catch_panic(part: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(part)).map_err(|panic| format!("panicked: {}", said(panic.as_ref())))
 }
 

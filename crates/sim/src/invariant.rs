@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 /// A condition that must hold after every event.
-pub(crate) trait Invariant<Seen> {
+pub(crate) trait Invariant<Observation> {
     /// Returns an error if the event violates the invariant.
-    fn check(&mut self, seen: &Seen) -> Result<(), String>;
+    fn check(&mut self, seen: &Observation) -> Result<(), String>;
 }
 
 /// Values that may be set only once per key.
 #[derive(Debug)]
-pub(crate) struct Once<K, V>(BTreeMap<K, V>);
+pub(crate) struct SetOnce<K, V>(BTreeMap<K, V>);
 
-impl<K, V> Default for Once<K, V> {
+impl<K, V> Default for SetOnce<K, V> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord, V: PartialEq + Clone> Once<K, V> {
+impl<K: Ord, V: PartialEq + Clone> SetOnce<K, V> {
     /// Records a value; returns the earlier one if it differs.
     pub(crate) fn record(&mut self, key: K, value: &V) -> Result<(), V> {
         let first = self.0.entry(key).or_insert_with(|| value.clone());
@@ -29,15 +29,15 @@ impl<K: Ord, V: PartialEq + Clone> Once<K, V> {
 
 /// Values that must never decrease, by key.
 #[derive(Debug)]
-pub(crate) struct Rising<K, N>(BTreeMap<K, N>);
+pub(crate) struct NonDecreasing<K, N>(BTreeMap<K, N>);
 
-impl<K, N> Default for Rising<K, N> {
+impl<K, N> Default for NonDecreasing<K, N> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord + Display + Clone, N: Ord + Copy + Display> Rising<K, N> {
+impl<K: Ord + Display + Clone, N: Ord + Copy + Display> NonDecreasing<K, N> {
     pub(crate) fn see(&mut self, whose: &K, number: N, what: &str) -> Result<(), String> {
         let Some(highest) = self.0.get_mut(whose) else {
             self.0.insert(whose.clone(), number);

@@ -15,21 +15,21 @@
 #![forbid(unsafe_code)]
 
 mod append_file;
-mod chance;
 mod clients;
 mod cluster;
 mod data;
+mod delivery_queue;
 mod disk;
 mod executor;
 mod explore;
+mod injected_bug;
 mod invariant;
-mod lane;
+mod invariant_name;
 mod node;
-mod plant;
-mod rule;
+mod random;
 mod scale;
 mod sentinels;
-mod stage;
+mod simulation;
 mod trace;
 mod waiting;
 
@@ -38,12 +38,12 @@ mod tests;
 
 use clap::ValueEnum;
 
-pub(crate) use chance::Chance;
-pub(crate) use explore::caught;
-pub use explore::{Explored, explore};
-pub use plant::Plant;
-pub use rule::Rule;
-pub use scale::{Figures, scale};
+pub(crate) use explore::catch_panic;
+pub use explore::{SearchResult, explore};
+pub use injected_bug::InjectedBug;
+pub use invariant_name::InvariantName;
+pub(crate) use random::RandomSource;
+pub use scale::{ClusterMeasurements, scale};
 
 /// The plan of a run, which determines all of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +55,9 @@ pub struct Plan {
     /// The total number of processes.
     pub nodes: usize,
     /// A bug to inject, in tests of the simulator's detection.
-    pub plant: Option<Plant>,
+    pub injected_bug: Option<InjectedBug>,
     /// Checks only this invariant, so that earlier violations do not hide it.
-    pub only: Option<Rule>,
+    pub only: Option<InvariantName>,
 }
 
 /// The parts of the system that can be simulated.
@@ -67,13 +67,13 @@ pub enum Machine {
     Cluster,
     /// `sentinel` with `consensus`: sentinels that monitor a master and its replicas.
     Sentinel,
-    /// `engine` with `append-only` and `loading`: a node and its data on an unreliable disk.
+    /// `engine` with `append-only` and `snapshot-io`: a node and its data on an unreliable disk.
     Node,
 }
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunResult {
     /// The violation with its time.
     pub violation: Option<String>,
     /// A digest of all events; equal for equal plans.
@@ -86,7 +86,7 @@ pub struct Outcome {
 
 /// Runs one plan. With `traced`, the result includes the event trace.
 #[must_use]
-pub fn run(plan: Plan, traced: bool) -> Outcome {
+pub fn run(plan: Plan, traced: bool) -> RunResult {
     match plan.machine {
         Machine::Cluster => cluster::run(plan, traced),
         Machine::Sentinel => sentinels::run(plan, traced),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use sim::{Machine, Plan, Plant, Rule};
+use sim::{InjectedBug, InvariantName, Machine, Plan};
 
 /// Run the protocol machines under random faults.
 #[derive(Debug, Parser)]
@@ -26,8 +26,8 @@ struct Options {
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Inject a known bug.
-    #[arg(long, value_enum)]
-    plant: Option<Plant>,
+    #[arg(long = "inject-bug", alias = "plant", value_enum)]
+    injected_bug: Option<InjectedBug>,
     /// Measure clusters, each given as `NODES:DEATHS`: the number of nodes, and of masters that die
     /// at once.
     #[arg(long, value_name = "NODES:DEATHS", value_delimiter = ',')]
@@ -37,7 +37,7 @@ struct Options {
     node_timeout: u64,
     /// Check only this invariant.
     #[arg(long, value_enum)]
-    only: Option<Rule>,
+    only: Option<InvariantName>,
 }
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
     let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
     // Run every machine even after a failure.
-    let failures = machines.into_iter().filter(|machine| !holds(&options, *machine)).count();
+    let failures = machines.into_iter().filter(|machine| !run_machine(&options, *machine)).count();
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -68,7 +68,7 @@ fn measure(options: &Options) -> ExitCode {
             Duration::from_millis(options.node_timeout),
             options.seed.unwrap_or(1),
         ) {
-            Ok(sim::Figures { bytes, messages, replaced, agreed }) => {
+            Ok(sim::ClusterMeasurements { bytes, messages, replaced, agreed }) => {
                 let (replaced, agreed) = (replaced.as_millis(), agreed.as_millis());
                 println!("| {nodes} | {deaths} | {bytes} | {messages} | {replaced} ms | {agreed} ms |");
             }
@@ -82,17 +82,17 @@ fn measure(options: &Options) -> ExitCode {
 }
 
 /// Runs all seeds of one machine and prints the result.
-fn holds(options: &Options, machine: Machine) -> bool {
-    let Options { nodes, plant, only, .. } = *options;
-    let plan = |seed| Plan { machine, seed, nodes, plant, only };
-    let name = name(&machine);
+fn run_machine(options: &Options, machine: Machine) -> bool {
+    let Options { nodes, injected_bug, only, .. } = *options;
+    let plan = |seed| Plan { machine, seed, nodes, injected_bug, only };
+    let name = value_name(&machine);
     if let Some(seed) = options.seed {
         let outcome = sim::run(plan(seed), true);
         for line in &outcome.trace {
             println!("{line}");
         }
         let counted = outcome.promotions;
-        println!("{name}: digest {:016x}, {counted} {}", outcome.digest, counted_of(machine));
+        println!("{name}: digest {:016x}, {counted} {}", outcome.digest, event_name(machine));
         return report(options, &name, seed, outcome.violation);
     }
     let explored = sim::explore(options.from..options.from + options.seeds, plan);
@@ -100,7 +100,7 @@ fn holds(options: &Options, machine: Machine) -> bool {
         Some((seed, violation)) => report(options, &name, seed, Some(violation)),
         None => {
             let (seeds, counted) = (options.seeds, explored.promotions);
-            println!("{name}: {seeds} seeds, {counted} {}, nothing violated", counted_of(machine));
+            println!("{name}: {seeds} seeds, {counted} {}, nothing violated", event_name(machine));
             true
         }
     }
@@ -109,15 +109,19 @@ fn holds(options: &Options, machine: Machine) -> bool {
 fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -> bool {
     let Some(violation) = violation else { return true };
     println!("{name}: seed {seed}: {violation}");
-    let plant = options.plant.map_or_else(String::new, |plant| format!(" --plant {}", self::name(&plant)));
-    let only = options.only.map_or_else(String::new, |only| format!(" --only {}", self::name(&only)));
+    let injected_bug = options.injected_bug.map_or_else(String::new, |injected_bug| {
+        format!(" --inject-bug {}", self::value_name(&injected_bug))
+    });
+    let only = options.only.map_or_else(String::new, |only| format!(" --only {}", self::value_name(&only)));
     let nodes = options.nodes;
-    println!("replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed {seed}{plant}{only}");
+    println!(
+        "replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed {seed}{injected_bug}{only}"
+    );
     false
 }
 
 /// Returns the name of the events counted for this machine.
-fn counted_of(machine: Machine) -> &'static str {
+fn event_name(machine: Machine) -> &'static str {
     match machine {
         Machine::Cluster | Machine::Sentinel => "promotions",
         Machine::Node => "starts",
@@ -125,6 +129,6 @@ fn counted_of(machine: Machine) -> &'static str {
 }
 
 /// Returns a value's command-line name.
-fn name(choice: &impl ValueEnum) -> String {
+fn value_name(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |choice| choice.get_name().to_owned())
 }

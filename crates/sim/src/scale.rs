@@ -24,13 +24,13 @@ const LATENCY: Duration = Duration::from_millis(1);
 const FIRST_PORT: usize = 2000;
 const BUS: usize = 30_000;
 /// The time to establish links and settle before measuring.
-const REST: Duration = Duration::from_secs(4);
+const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// A run that takes longer has failed.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
+pub struct ClusterMeasurements {
     /// Bytes sent per second and node in a settled cluster.
     pub bytes: u64,
     /// Messages sent per second and node in a settled cluster.
@@ -45,9 +45,14 @@ pub struct Figures {
 ///
 /// # Errors
 /// Describes what did not happen within a minute.
-pub fn scale(nodes: usize, killed: usize, node_timeout: Duration, seed: u64) -> Result<Figures, String> {
-    let mut world = World::new(nodes, node_timeout, seed);
-    world.run(REST);
+pub fn scale(
+    nodes: usize,
+    killed: usize,
+    node_timeout: Duration,
+    seed: u64,
+) -> Result<ClusterMeasurements, String> {
+    let mut world = ScaleWorld::new(nodes, node_timeout, seed);
+    world.run(SETTLE_TIME);
     world.sent = (0, 0);
     // Long enough for each node to ping every other, in clusters of more than a hundred nodes.
     let measured = node_timeout / 2;
@@ -58,7 +63,7 @@ pub fn scale(nodes: usize, killed: usize, node_timeout: Duration, seed: u64) -> 
     let died = world.now;
     (0..killed).for_each(|master| world.kill(master));
     let mut replaced = None;
-    while world.now.since(died) < LONGEST {
+    while world.now.since(died) < MAX_RUN_TIME {
         world.run(Duration::from_millis(5));
         if replaced.is_none() && (0..killed).all(|master| world.is_replaced(master)) {
             replaced = Some(world.now.since(died));
@@ -66,13 +71,13 @@ pub fn scale(nodes: usize, killed: usize, node_timeout: Duration, seed: u64) -> 
         if let Some(replaced) = replaced
             && world.have_new_view(killed)
         {
-            return Ok(Figures { bytes, messages, replaced, agreed: world.now.since(died) });
+            return Ok(ClusterMeasurements { bytes, messages, replaced, agreed: world.now.since(died) });
         }
     }
     Err(format!("of {killed} masters not all were replaced: {replaced:?}"))
 }
 
-struct Host {
+struct ScaleHost {
     gossip: Gossip,
     is_dead: bool,
     replicates: bool,
@@ -83,10 +88,10 @@ struct Host {
     deadline: Option<Instant>,
 }
 
-struct World {
+struct ScaleWorld {
     now: Instant,
-    hosts: Vec<Host>,
-    queue: BinaryHeap<Planned>,
+    hosts: Vec<ScaleHost>,
+    queue: BinaryHeap<ScheduledInput>,
     /// The number of scheduled events.
     planned: u64,
     /// Bytes and messages since the last measurement.
@@ -94,35 +99,35 @@ struct World {
 }
 
 /// A scheduled input or deadline of a host; a deadline is skipped if it has been moved.
-struct Planned {
+struct ScheduledInput {
     at: Instant,
     number: u64,
     host: usize,
     input: Option<ClusterInput>,
 }
 
-impl Planned {
+impl ScheduledInput {
     /// Orders the earliest event first in the max-heap.
     fn order(&self) -> Reverse<(Instant, u64)> {
         Reverse((self.at, self.number))
     }
 }
 
-impl PartialEq for Planned {
+impl PartialEq for ScheduledInput {
     fn eq(&self, other: &Self) -> bool {
         self.order() == other.order()
     }
 }
 
-impl Eq for Planned {}
+impl Eq for ScheduledInput {}
 
-impl PartialOrd for Planned {
+impl PartialOrd for ScheduledInput {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Planned {
+impl Ord for ScheduledInput {
     fn cmp(&self, other: &Self) -> Ordering {
         self.order().cmp(&other.order())
     }
@@ -157,9 +162,9 @@ fn nodes_conf(me: usize, nodes: usize) -> String {
     text
 }
 
-impl World {
+impl ScaleWorld {
     fn new(nodes: usize, node_timeout: Duration, seed: u64) -> Self {
-        let hosts = (0..nodes).map(|index| Host::new(index, nodes, node_timeout, seed)).collect();
+        let hosts = (0..nodes).map(|index| ScaleHost::new(index, nodes, node_timeout, seed)).collect();
         let mut world =
             Self { now: Instant::ORIGIN, hosts, queue: BinaryHeap::new(), planned: 0, sent: (0, 0) };
         (0..nodes).for_each(|index| world.feed(index, ClusterInput::Start));
@@ -169,9 +174,9 @@ impl World {
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.queue.peek().is_some_and(|next| next.at <= end) {
-            let Some(Planned { at, host, input, .. }) = self.queue.pop() else { break };
+            let Some(ScheduledInput { at, host, input, .. }) = self.queue.pop() else { break };
             self.now = self.now.max(at);
-            let Host { is_dead, deadline, .. } = self.hosts[host];
+            let ScaleHost { is_dead, deadline, .. } = self.hosts[host];
             match input {
                 _ if is_dead => {}
                 Some(input) => self.feed(host, input),
@@ -213,7 +218,7 @@ impl World {
 
     fn plan(&mut self, at: Instant, host: usize, input: Option<ClusterInput>) {
         self.planned += 1;
-        self.queue.push(Planned { at, number: self.planned, host, input });
+        self.queue.push(ScheduledInput { at, number: self.planned, host, input });
     }
 
     fn post(&mut self, index: usize, input: ClusterInput) {
@@ -291,7 +296,7 @@ impl World {
     }
 }
 
-impl Host {
+impl ScaleHost {
     fn new(index: usize, nodes: usize, node_timeout: Duration, seed: u64) -> Self {
         let port = u16::try_from(FIRST_PORT + index).expect("thousands of nodes at most");
         let bus_port = port + u16::try_from(BUS).expect("a port");
@@ -309,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_the_masters_less_one_die_at_once_and_are_replaced_within_half_a_second() {
+    fn nearly_half_of_the_masters_are_replaced_within_half_a_second() {
         let figures = scale(60, 14, Duration::from_secs(2), 1).unwrap();
         assert!(figures.agreed < Duration::from_millis(500), "{figures:?}");
         // With half of the masters dead there is no majority, so no election may succeed.

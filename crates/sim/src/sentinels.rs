@@ -16,12 +16,12 @@ use sentinel::{
 };
 
 use self::disk::Disk;
-use self::invariants::Seen;
-use self::server::{Server, Told};
-use self::stream::{Stream, ToClient};
-use crate::data::{Data, Order};
-use crate::stage::{Phases, Play, Stage, plan_tick, play};
-use crate::{Chance, Outcome, Plan, Plant, Rule};
+use self::invariants::SentinelObservation;
+use self::server::{ReplicaInfo, Server};
+use self::stream::{SentinelConnection, ToClient};
+use crate::data::{Data, RoleOrder};
+use crate::simulation::{Phases, SimulatedSystem, Simulation, plan_tick, run_simulation};
+use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
 
 mod data;
 mod disk;
@@ -40,7 +40,7 @@ const SERVERS_FIRST: Duration = Duration::from_secs(1);
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
-enum Event {
+enum SentinelSimEvent {
     /// Demonstrates the injected bug: all sentinels die and lose their state.
     Forget,
     /// A sentinel starts for the first time.
@@ -58,14 +58,14 @@ enum Event {
     },
     Synced {
         host: usize,
-        life: u64,
+        incarnation: u64,
         number: u64,
         voted: bool,
     },
     /// A server in a handover is polled.
     Handover {
         host: usize,
-        life: u64,
+        incarnation: u64,
     },
     /// A Raft message outside of its stream arrives.
     Stray {
@@ -75,28 +75,28 @@ enum Event {
 }
 
 /// A sentinel process.
-struct Watcher {
+struct SentinelProcess {
     sentinel: Option<Sentinel>,
     disk: Disk,
     /// Actions that wait for the disk, and those queued behind them.
-    waiting: VecDeque<Traffic>,
+    waiting: VecDeque<NetworkAction>,
     synced: u64,
     /// Votes not yet on the disk: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
     /// The last INFO reply of each server.
-    told: BTreeMap<usize, Told>,
+    told: BTreeMap<usize, ReplicaInfo>,
 }
 
 /// A network action of a sentinel.
-enum Traffic {
+enum NetworkAction {
     Connect { link: LinkId, ip: String },
     Close(LinkId),
     Send { link: LinkId, after: u64, request: Vec<Vec<u8>> },
     Reply { client: ClientId, after: u64, reply: Vec<u8> },
 }
 
-impl Traffic {
+impl NetworkAction {
     /// Returns the record that must be on the disk first.
     fn after(&self) -> u64 {
         match self {
@@ -106,25 +106,25 @@ impl Traffic {
     }
 }
 
-struct World {
-    stage: Stage<Event>,
+struct SentinelWorld {
+    simulation: Simulation<SentinelSimEvent>,
     /// The address of each host.
     ips: Vec<String>,
     /// The sentinels, which are the first hosts.
-    watchers: Vec<Watcher>,
+    sentinels: Vec<SentinelProcess>,
     /// The servers, which are the hosts after them.
     servers: Vec<Server>,
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<u64, SentinelConnection>,
     opened: u64,
-    invariants: Vec<invariants::Named>,
+    invariants: Vec<invariants::NamedInvariant>,
 }
 
 /// Runs one plan. With `traced`, the result includes the event trace.
-pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
-    play(World::new(plan, traced))
+pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
+    run_simulation(SentinelWorld::new(plan, traced))
 }
 
-impl Play for World {
+impl SimulatedSystem for SentinelWorld {
     const PHASES: Phases = Phases {
         settle: Duration::from_secs(7),
         faults: Duration::from_secs(12),
@@ -133,53 +133,59 @@ impl Play for World {
         converge: Duration::from_secs(120),
         stable: 4,
     };
-    const LIVENESS: Rule = Rule::Agreement;
-    type Event = Event;
+    const LIVENESS: InvariantName = InvariantName::Agreement;
+    type Event = SentinelSimEvent;
 
-    fn stage(&mut self) -> &mut Stage<Event> {
-        &mut self.stage
+    fn simulation(&mut self) -> &mut Simulation<SentinelSimEvent> {
+        &mut self.simulation
     }
 
     fn begin(&mut self) {
         for host in self.hosts_of(true) {
-            self.stage.after(SERVERS_FIRST, Event::Start { host });
+            self.simulation.after(SERVERS_FIRST, SentinelSimEvent::Start { host });
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: SentinelSimEvent) {
         match event {
-            Event::Start { host } => self.start(host),
-            Event::Forget => self.hosts_of(true).into_iter().for_each(|host| self.crash(host, 1, 40)),
-            Event::ConnectArrives { conn } => self.on_connect(conn),
-            Event::ToServer { conn } => self.pump_to_server(conn),
-            Event::ToClient { conn } => self.pump_to_client(conn),
-            Event::Synced { host, life, number, voted } => self.on_synced(host, life, number, voted),
-            Event::Handover { host, life } if self.stage.lives(host, life) => {
-                if self.stage.runs(host) {
+            SentinelSimEvent::Start { host } => self.start(host),
+            SentinelSimEvent::Forget => {
+                self.hosts_of(true).into_iter().for_each(|host| self.crash(host, 1, 40))
+            }
+            SentinelSimEvent::ConnectArrives { conn } => self.on_connect(conn),
+            SentinelSimEvent::ToServer { conn } => self.pump_to_server(conn),
+            SentinelSimEvent::ToClient { conn } => self.pump_to_client(conn),
+            SentinelSimEvent::Synced { host, incarnation, number, voted } => {
+                self.on_synced(host, incarnation, number, voted)
+            }
+            SentinelSimEvent::Handover { host, incarnation }
+                if self.simulation.is_incarnation(host, incarnation) =>
+            {
+                if self.simulation.is_running(host) {
                     self.drive_handover(host);
                 } else {
-                    self.stage.after(RETRANSMIT, Event::Handover { host, life });
+                    self.simulation.after(RETRANSMIT, SentinelSimEvent::Handover { host, incarnation });
                 }
             }
-            Event::Handover { .. } => {}
-            Event::Stray { host, request } => {
-                if self.stage.runs(host) {
+            SentinelSimEvent::Handover { .. } => {}
+            SentinelSimEvent::Stray { host, request } => {
+                if self.simulation.is_running(host) {
                     self.serve_watcher(host, ClientId(0), request);
                 }
             }
         }
     }
 
-    fn beat(&mut self) {
+    fn write_data(&mut self) {
         self.replicate();
     }
 
-    fn fault(&mut self) {
-        self.go_wrong();
+    fn inject_fault(&mut self) {
+        self.inject_random_fault();
     }
 
     fn deadline(&mut self, host: usize) -> Option<Instant> {
-        self.watchers.get(host)?.sentinel.as_ref().and_then(Sentinel::next_deadline)
+        self.sentinels.get(host)?.sentinel.as_ref().and_then(Sentinel::next_deadline)
     }
 
     fn on_deadline(&mut self, host: usize) {
@@ -190,37 +196,38 @@ impl Play for World {
         self.start_again(host);
     }
 
-    fn go_on(&mut self, _host: usize) {}
+    fn continue_process(&mut self, _host: usize) {}
 
     fn disagreement(&mut self) -> Option<String> {
-        let sentinels = self.watchers.iter().filter_map(|watcher| watcher.sentinel.as_ref());
-        let stores = self.stage.data.stores.iter().skip(self.watchers.len());
+        let sentinels = self.sentinels.iter().filter_map(|sentinel| sentinel.sentinel.as_ref());
+        let stores = self.simulation.data.stores.iter().skip(self.sentinels.len());
         let servers: Vec<(&Server, bool)> =
             self.servers.iter().zip(stores).map(|(server, store)| (server, store.is_in_sync())).collect();
         invariants::agreement::disagreement(sentinels, &servers)
     }
 }
 
-impl World {
+impl SentinelWorld {
     /// Creates sentinels that know only the master, and its replicas.
     fn new(plan: Plan, traced: bool) -> Self {
-        let mut chance = Chance::new(plan.seed);
-        let watchers = if plan.nodes >= 10 { 5 } else { 3 };
-        let servers = plan.nodes.saturating_sub(watchers).max(2);
-        let longest_latency = chance.pick(&[1, 3, 10, 30]);
-        let data = Data::new(&mut chance, data::slots(), false);
+        let mut random = RandomSource::new(plan.seed);
+        let sentinels = if plan.nodes >= 10 { 5 } else { 3 };
+        let servers = plan.nodes.saturating_sub(sentinels).max(2);
+        let longest_latency = random.pick(&[1, 3, 10, 30]);
+        let data = Data::new(&mut random, data::slots(), false);
         let mut world = Self {
-            stage: Stage::new(plan, chance, data, longest_latency, traced),
+            simulation: Simulation::new(plan, random, data, longest_latency, traced),
             ips: Vec::new(),
-            watchers: Vec::new(),
+            sentinels: Vec::new(),
             servers: Vec::new(),
             streams: BTreeMap::new(),
             opened: 0,
-            invariants: invariants::all(quorum(watchers)),
+            invariants: invariants::all(quorum(sentinels)),
         };
-        for number in 0..watchers {
-            let watcher = Watcher::new(Disk::new(first_config(watchers, plan.plant).into_bytes()));
-            world.watchers.push(watcher);
+        for number in 0..sentinels {
+            let sentinel =
+                SentinelProcess::new(Disk::new(first_config(sentinels, plan.injected_bug).into_bytes()));
+            world.sentinels.push(sentinel);
             world.add_host(format!("10.0.0.{}", number + 1));
         }
         for number in 0..servers {
@@ -230,63 +237,65 @@ impl World {
             world.servers.push(server);
             world.add_host(ip);
             if number > 0 {
-                world.stage.order(watchers + number, Order::Follow { master: watchers, foreign: false });
+                world
+                    .simulation
+                    .order(sentinels + number, RoleOrder::Follow { master: sentinels, foreign: false });
             }
-            world.stage.begin_data(watchers + number);
+            world.simulation.begin_data(sentinels + number);
         }
         world
     }
 
     fn add_host(&mut self, ip: String) {
-        self.stage.add_process(ip.clone());
+        self.simulation.add_process(ip.clone());
         self.ips.push(ip);
     }
 
     fn run_id(&mut self) -> String {
-        (0..5).map(|_| format!("{:08x}", self.stage.chance.number() as u32)).collect()
+        (0..5).map(|_| format!("{:08x}", self.simulation.random.number() as u32)).collect()
     }
 
-    fn watcher(&mut self, host: usize) -> &mut Watcher {
-        &mut self.watchers[host]
+    fn sentinel(&mut self, host: usize) -> &mut SentinelProcess {
+        &mut self.sentinels[host]
     }
 
     fn server(&mut self, host: usize) -> &mut Server {
-        &mut self.servers[host - self.watchers.len()]
+        &mut self.servers[host - self.sentinels.len()]
     }
 
     /// Starts a sentinel from its disk.
     fn start(&mut self, host: usize) {
-        let seed = self.stage.chance.number();
-        let now = self.stage.now + self.stage.processes[host].skew;
-        let watcher = self.watcher(host);
-        let config = SentinelConfig::parse(&watcher.disk.config).expect("a sentinel reads what it wrote");
-        let groups = match watcher.disk.load() {
+        let seed = self.simulation.random.number();
+        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let process = self.sentinel(host);
+        let config = SentinelConfig::parse(&process.disk.config).expect("a sentinel reads what it wrote");
+        let groups = match process.disk.load() {
             Ok(groups) => groups,
             Err(error) => {
-                self.stage.break_off(&format!("a journal that a crash left unreadable: {error}"));
+                self.simulation.abort_run(&format!("a journal that a crash left unreadable: {error}"));
                 return;
             }
         };
         let mut out = SentinelOutput::default();
         let sentinel = Sentinel::new(now, config, groups, seed, &mut out);
-        watcher.sentinel = Some(sentinel);
-        watcher.waiting.clear();
-        watcher.synced = 0;
-        watcher.ballots.clear();
-        watcher.links.clear();
-        watcher.told.clear();
+        process.sentinel = Some(sentinel);
+        process.waiting.clear();
+        process.synced = 0;
+        process.ballots.clear();
+        process.links.clear();
+        process.told.clear();
         self.carry_out(host, out);
         plan_tick(self, host);
     }
 
     /// Passes an input to a sentinel, checks its state and carries out its actions.
     fn feed(&mut self, host: usize, input: SentinelInput) {
-        let now = self.stage.now + self.stage.processes[host].skew;
-        let Some(mut sentinel) = self.watcher(host).sentinel.take() else { return };
+        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let Some(mut sentinel) = self.sentinel(host).sentinel.take() else { return };
         let mut out = SentinelOutput::default();
         sentinel.handle(now, input, &mut out);
         self.examine(host, &sentinel, &out);
-        self.watcher(host).sentinel = Some(sentinel);
+        self.sentinel(host).sentinel = Some(sentinel);
         self.carry_out(host, out);
         plan_tick(self, host);
     }
@@ -296,11 +305,11 @@ impl World {
         let mut seen = Vec::new();
         let status = sentinel.status(MASTER);
         let watched = status.as_ref().map(|status| status.watched.clone());
-        seen.extend(status.map(|status| Seen::Step { sentinel, status }));
+        seen.extend(status.map(|status| SentinelObservation::Step { sentinel, status }));
         for JournalRecord { record, .. } in &out.records {
             let ballots = record.changes.iter().filter_map(|change| match change {
                 GroupChange::Ballot { term, vote, .. } => {
-                    Some(Seen::Ballot { voter: &id, term: term.0, vote: *vote })
+                    Some(SentinelObservation::Ballot { voter: &id, term: term.0, vote: *vote })
                 }
                 _ => None,
             });
@@ -314,23 +323,30 @@ impl World {
                 SentinelAction::Send { link, request, .. }
                     if request.get(1).is_some_and(|word| word == b"NO") =>
                 {
-                    let conn = self.watcher(host).links.get(link).copied();
+                    let conn = self.sentinel(host).links.get(link).copied();
                     let server = conn.and_then(|conn| self.streams.get(&conn)).map(|stream| stream.server);
                     if let Some(server) = server {
-                        assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
-                        self.stage.promotions += 1;
-                        if self.stage.plan.plant == Some(Plant::ForgottenWrites) {
-                            let soon = self.stage.chance.millis(0, 60);
-                            self.stage.after(soon, Event::Forget);
+                        assert_ne!(
+                            self.simulation.plan.injected_bug,
+                            Some(InjectedBug::Panic),
+                            "injected panic"
+                        );
+                        self.simulation.promotions += 1;
+                        if self.simulation.plan.injected_bug == Some(InjectedBug::LostDiskWrites) {
+                            let soon = self.simulation.random.millis(0, 60);
+                            self.simulation.after(soon, SentinelSimEvent::Forget);
                         }
-                        seen.push(Seen::Promotion { leader: sentinel, server: self.ips[server].clone() });
+                        seen.push(SentinelObservation::Promotion {
+                            leader: sentinel,
+                            server: self.ips[server].clone(),
+                        });
                     }
                 }
                 _ => {}
             }
         }
         for seen in seen {
-            tell(&mut self.invariants, &mut self.stage, &seen);
+            tell(&mut self.invariants, &mut self.simulation, &seen);
         }
     }
 
@@ -338,16 +354,16 @@ impl World {
         for record in out.records {
             self.persist(host, record);
         }
-        let plant = self.stage.plan.plant;
+        let injected_bug = self.simulation.plan.injected_bug;
         for action in out.actions {
             let traffic = match action {
                 SentinelAction::WriteConfig { text } => {
-                    let forgets = plant == Some(Plant::ForgottenWrites);
-                    self.watcher(host).disk.config = if forgets { without_epochs(&text) } else { text };
+                    let forgets = injected_bug == Some(InjectedBug::LostDiskWrites);
+                    self.sentinel(host).disk.config = if forgets { without_epochs(&text) } else { text };
                     continue;
                 }
                 SentinelAction::Log { text, .. } => {
-                    self.stage.note(|| format!("sentinel {host}: {text}"));
+                    self.simulation.note(|| format!("sentinel {host}: {text}"));
                     continue;
                 }
                 // There are no subscribers, host names or scripts.
@@ -357,41 +373,44 @@ impl World {
                 | SentinelAction::KillScript(_)
                 | SentinelAction::SetLogLevel(_)
                 | SentinelAction::Crash => continue,
-                SentinelAction::Connect { link, addr, .. } => Traffic::Connect { link, ip: addr.host },
-                SentinelAction::Close(link) => Traffic::Close(link),
-                SentinelAction::Send { link, after, request } => Traffic::Send { link, after, request },
-                SentinelAction::Reply { client, after, reply, .. } => Traffic::Reply { client, after, reply },
+                SentinelAction::Connect { link, addr, .. } => NetworkAction::Connect { link, ip: addr.host },
+                SentinelAction::Close(link) => NetworkAction::Close(link),
+                SentinelAction::Send { link, after, request } => NetworkAction::Send { link, after, request },
+                SentinelAction::Reply { client, after, reply, .. } => {
+                    NetworkAction::Reply { client, after, reply }
+                }
             };
-            self.watcher(host).waiting.push_back(traffic);
+            self.sentinel(host).waiting.push_back(traffic);
         }
         self.release(host);
     }
 
     /// Appends to the journal, which takes a moment.
     fn persist(&mut self, host: usize, JournalRecord { number, record }: JournalRecord) {
-        let (life, plant) = (self.stage.processes[host].life, self.stage.plan.plant);
+        let (incarnation, injected_bug) =
+            (self.simulation.processes[host].incarnation, self.simulation.plan.injected_bug);
         let vote = |change: &GroupChange| matches!(change, GroupChange::Ballot { vote, .. } if *vote != 0);
         let voted = record.changes.iter().any(vote);
         let ballots = record.changes.iter().filter_map(|change| match change {
             GroupChange::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
             _ => None,
         });
-        self.watcher(host).ballots.extend(ballots);
-        self.watcher(host).disk.append(record, plant);
-        let time = self.stage.chance.millis(0, 4);
-        self.stage.after(time, Event::Synced { host, life, number, voted });
+        self.sentinel(host).ballots.extend(ballots);
+        self.sentinel(host).disk.append(record, injected_bug);
+        let time = self.simulation.random.millis(0, 4);
+        self.simulation.after(time, SentinelSimEvent::Synced { host, incarnation, number, voted });
     }
 
     /// Performs the actions that no longer wait for the disk, in order.
     fn release(&mut self, host: usize) {
         loop {
-            let watcher = self.watcher(host);
-            let synced = watcher.synced;
-            match watcher.waiting.pop_front_if(|traffic| traffic.after() <= synced) {
-                Some(Traffic::Connect { link, ip }) => self.connect(host, link, &ip),
-                Some(Traffic::Close(link)) => self.close_link(host, link),
-                Some(Traffic::Send { link, request, .. }) => self.send(host, link, request),
-                Some(Traffic::Reply { client, reply, .. }) => {
+            let sentinel = self.sentinel(host);
+            let synced = sentinel.synced;
+            match sentinel.waiting.pop_front_if(|traffic| traffic.after() <= synced) {
+                Some(NetworkAction::Connect { link, ip }) => self.connect(host, link, &ip),
+                Some(NetworkAction::Close(link)) => self.close_link(host, link),
+                Some(NetworkAction::Send { link, request, .. }) => self.send(host, link, request),
+                Some(NetworkAction::Reply { client, reply, .. }) => {
                     self.push_to_client(client.0, ToClient::Bytes(reply));
                 }
                 None => return,
@@ -399,23 +418,23 @@ impl World {
         }
     }
 
-    fn on_synced(&mut self, host: usize, life: u64, number: u64, voted: bool) {
-        if !self.stage.lives(host, life) {
+    fn on_synced(&mut self, host: usize, incarnation: u64, number: u64, voted: bool) {
+        if !self.simulation.is_incarnation(host, incarnation) {
             return;
         }
-        let watcher = self.watcher(host);
-        watcher.disk.sync();
-        watcher.synced = watcher.synced.max(number);
-        let given: Vec<_> = watcher.ballots.extract_if(.., |(record, ..)| *record <= number).collect();
+        let sentinel = self.sentinel(host);
+        sentinel.disk.sync();
+        sentinel.synced = sentinel.synced.max(number);
+        let given: Vec<_> = sentinel.ballots.extract_if(.., |(record, ..)| *record <= number).collect();
         let voter =
-            watcher.sentinel.as_ref().map(|sentinel| sentinel.my_id().to_string()).unwrap_or_default();
+            sentinel.sentinel.as_ref().map(|sentinel| sentinel.my_id().to_string()).unwrap_or_default();
         for (_, term, vote) in given {
-            let seen = Seen::Given { voter: &voter, term, vote };
-            tell(&mut self.invariants, &mut self.stage, &seen);
+            let seen = SentinelObservation::Given { voter: &voter, term, vote };
+            tell(&mut self.invariants, &mut self.simulation, &seen);
         }
         self.release(host);
         // Crashing right after a vote and restarting before the election ends is the worst case.
-        if voted && !self.stage.healed && self.stage.chance.percent(3) {
+        if voted && !self.simulation.healed && self.simulation.random.percent(3) {
             self.crash(host, 1, 40);
         }
     }
@@ -428,7 +447,7 @@ impl World {
             }
             word => {
                 let reply = if word == Some(b"PING") { b"+PONG\r\n".to_vec() } else { b"+OK\r\n".to_vec() };
-                self.watcher(host).waiting.push_back(Traffic::Reply { client, after: 0, reply });
+                self.sentinel(host).waiting.push_back(NetworkAction::Reply { client, after: 0, reply });
                 self.release(host);
             }
         }
@@ -440,15 +459,19 @@ impl World {
 }
 
 /// Passes an event to the invariants.
-fn tell(invariants: &mut [invariants::Named], stage: &mut Stage<Event>, seen: &Seen<'_>) {
+fn tell(
+    invariants: &mut [invariants::NamedInvariant],
+    simulation: &mut Simulation<SentinelSimEvent>,
+    seen: &SentinelObservation<'_>,
+) {
     for (rule, invariant) in invariants {
         if let Err(violation) = invariant.check(seen) {
-            stage.violate(*rule, &violation);
+            simulation.record_violation(*rule, &violation);
         }
     }
 }
 
-impl Watcher {
+impl SentinelProcess {
     fn new(disk: Disk) -> Self {
         Self {
             sentinel: None,
@@ -467,8 +490,8 @@ fn server_ip(number: usize) -> String {
 }
 
 /// Returns the quorum for a number of sentinels.
-fn quorum(watchers: usize) -> usize {
-    watchers / 2 + 1
+fn quorum(sentinels: usize) -> usize {
+    sentinels / 2 + 1
 }
 
 /// The injected bug: a configuration with the sentinel ids but without epochs.
@@ -478,8 +501,8 @@ fn without_epochs(config: &[u8]) -> Vec<u8> {
     lines.flat_map(|line| [line, "\n"]).collect::<String>().into_bytes()
 }
 
-fn first_config(watchers: usize, plant: Option<Plant>) -> String {
-    let quorum = if plant == Some(Plant::IgnoredQuorum) { 1 } else { quorum(watchers) };
+fn first_config(sentinels: usize, injected_bug: Option<InjectedBug>) -> String {
+    let quorum = if injected_bug == Some(InjectedBug::IgnoredQuorum) { 1 } else { quorum(sentinels) };
     format!(
         "sentinel monitor {MASTER} {} 6379 {quorum}\n\
          sentinel down-after-milliseconds {MASTER} 1000\n\

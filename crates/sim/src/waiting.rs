@@ -16,7 +16,7 @@ pub(crate) struct WaitingClient {
 
 /// A client that is blocked although it should not be.
 #[derive(Debug)]
-pub(crate) struct Stuck {
+pub(crate) struct StuckClient {
     pub(crate) words: Words,
     pub(crate) why: &'static str,
     /// Whether its timeout has passed.
@@ -68,15 +68,15 @@ impl WaitingClient {
 
     /// Returns whether the client is blocked although its timeout has passed or an element is
     /// available.
-    pub(crate) fn stuck(&self, data: &mut Executor, wall: Millis) -> Option<Stuck> {
+    pub(crate) fn check_stuck(&self, data: &mut Executor, wall: Millis) -> Option<StuckClient> {
         let waiter = self.session.waiter()?;
         let words = self.words.clone();
         if waiter.is_served() || waiter.until().is_some_and(|until| until <= wall) {
-            return Some(Stuck { words, why: "its time is over", is_late: true });
+            return Some(StuckClient { words, why: "its time is over", is_late: true });
         }
         let reply = data.ask(self.session.db, wall, self.length.as_ref()?);
         let is_there = reply.starts_with(b":") && reply != b":0\r\n";
-        is_there.then_some(Stuck { words, why: "what it waits for is there", is_late: false })
+        is_there.then_some(StuckClient { words, why: "what it waits for is there", is_late: false })
     }
 
     fn told(&self, reply: &[u8]) -> String {

@@ -12,7 +12,7 @@ fn trace(machine: &str, seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_trace_in_two_processes_line_by_line() {
+fn traces_are_equal_across_processes() {
     for (machine, seed) in [("node", 1), ("node", 2), ("cluster", 1), ("cluster", 2), ("sentinel", 1)] {
         let (first, second) = (trace(machine, seed), trace(machine, seed));
         assert!(first.len() > 50, "{first:?}");

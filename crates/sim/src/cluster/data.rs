@@ -11,18 +11,18 @@ use engine::PausePurpose;
 use gossip::{ClusterInput, ReplicaConfirmation, ReplicationSource, ReplicationStatus, SlotChange};
 use slot_routing::{ReplOffset, Slot, SlotSet, Topology};
 
-use super::{Event, World};
-use crate::Plant;
-use crate::data::{Key, Order};
+use super::{ClusterEvent, ClusterWorld};
+use crate::InjectedBug;
+use crate::data::{Key, RoleOrder};
 
 /// Poll interval while running writes are draining.
-const DRAINING: Duration = Duration::from_micros(500);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Poll interval for replica acknowledgements of a slot change.
-const ASKED_AGAIN: Duration = Duration::from_millis(2);
+const ACK_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A slot change that was sent to replicas, with the expected acknowledgements.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct PendingSlotChange {
     token: u64,
     slot: Slot,
     offset: ReplOffset,
@@ -31,9 +31,9 @@ pub(super) struct Told {
     until: Instant,
 }
 
-impl World {
+impl ClusterWorld {
     /// Sends a slot change to the replicas and waits until all connected ones have it.
-    pub(super) fn tell_replicas(
+    pub(super) fn send_slot_change(
         &mut self,
         host: usize,
         slot: Slot,
@@ -41,46 +41,47 @@ impl World {
         confirm: Option<ReplicaConfirmation>,
     ) {
         let token = confirm.map(|confirm| confirm.token);
-        let said = self.stage.say_slot_change(host, slot, change, token);
+        let said = self.simulation.say_slot_change(host, slot, change, token);
         if let Some(ReplicaConfirmation { token, timeout }) = confirm {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
-            let until = self.stage.now + timeout;
-            let life = self.stage.processes[host].life;
-            let told = Told { token, slot, offset, readers, until };
-            self.stage.after(Duration::ZERO, Event::Told { host, life, told });
+            let until = self.simulation.now + timeout;
+            let incarnation = self.simulation.processes[host].incarnation;
+            let told = PendingSlotChange { token, slot, offset, readers, until };
+            self.simulation
+                .after(Duration::ZERO, ClusterEvent::PendingSlotChange { host, incarnation, told });
         }
     }
 
     /// Checks whether the replicas acknowledged the slot change; at the deadline the wait fails.
-    pub(super) fn look_who_has_it(&mut self, host: usize, told: Told) {
+    pub(super) fn check_slot_change_acks(&mut self, host: usize, told: PendingSlotChange) {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
-        let held = self.stage.data.stores[host].replicas().filter(has_it).count() >= told.readers;
-        if self.stage.runs(host) && (held || self.stage.now >= told.until) {
-            let keys_in_slot = self.stage.data.stores[host].keys_in_slot(told.slot);
+        let held = self.simulation.data.stores[host].replicas().filter(has_it).count() >= told.readers;
+        if self.simulation.is_running(host) && (held || self.simulation.now >= told.until) {
+            let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(told.slot);
             return self
                 .feed(host, ClusterInput::ReplicasAcknowledged { token: told.token, held, keys_in_slot });
         }
-        let life = self.stage.processes[host].life;
-        self.stage.after(ASKED_AGAIN, Event::Told { host, life, told });
+        let incarnation = self.simulation.processes[host].incarnation;
+        self.simulation.after(ACK_POLL_INTERVAL, ClusterEvent::PendingSlotChange { host, incarnation, told });
     }
 
     /// Issues client writes and checks which nodes accept writes.
     pub(super) fn replicate(&mut self) {
-        if self.stage.is_written() {
-            let keys: Vec<Key> = self.samples.iter().map(|slot| slot.number()).collect();
-            self.stage.clients_write(keys.into_iter(), 50_000);
+        if self.simulation.clients_still_write() {
+            let keys: Vec<Key> = self.sample_slots.iter().map(|slot| slot.number()).collect();
+            self.simulation.clients_write(keys.into_iter(), 50_000);
         }
-        self.stage.keep_house();
-        while let Some(host) = self.stage.take_stopped() {
+        self.simulation.run_maintenance();
+        while let Some(host) = self.simulation.take_stopped() {
             self.stop(host);
         }
         for host in 0..self.hosts.len() {
-            if !self.stage.runs(host) {
+            if !self.simulation.is_running(host) {
                 continue;
             }
-            let offset = self.stage.data.stores[host].offset();
-            let heard = self.stage.data.stores[host].moves.has_heard();
-            if heard || self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
+            let offset = self.simulation.data.stores[host].offset();
+            let received_headers = self.simulation.data.stores[host].moves.has_heard();
+            if received_headers || self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
                 self.feed(host, ClusterInput::Deadline);
             }
             self.check_reach(host);
@@ -88,10 +89,10 @@ impl World {
     }
 
     /// Returns the replication state for the machine.
-    pub(super) fn facts(&self, host: usize) -> ReplicationStatus {
-        let store = &self.stage.data.stores[host];
+    pub(super) fn replication_state(&self, host: usize) -> ReplicationStatus {
+        let store = &self.simulation.data.stores[host];
         let mut facts = ReplicationStatus { offset: store.reach(), source: store.source() };
-        if self.stage.plan.plant == Some(Plant::UnheardLosses) && store.is_void() {
+        if self.simulation.plan.injected_bug == Some(InjectedBug::UnreportedDataLoss) && store.is_void() {
             facts.offset = store.offset();
             facts.source = store.down_since().map_or(facts.source, |since| ReplicationSource::Lost { since });
         }
@@ -100,55 +101,58 @@ impl World {
 
     pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
-            self.stage.order(host, Order::Follow { master, foreign });
+            self.simulation.order(host, RoleOrder::Follow { master, foreign });
         }
     }
 
     /// Publishes a topology: slots that become the node's own at once, the others a moment later.
     pub(super) fn publish(&mut self, host: usize, topology: Topology) {
-        self.stage.leave_returning(host, &topology);
-        let (store, topology) = (&self.stage.data.stores[host], Arc::new(topology));
+        self.simulation.leave_returning(host, &topology);
+        let (store, topology) = (&self.simulation.data.stores[host], Arc::new(topology));
         self.hosts[host].topology = Some(topology.clone());
         let rerouting = store.engine().begin_topology_change(topology).expect("it is a node of a cluster");
         self.hosts[host].publishing = Some((rerouting, store.under_way()));
-        let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 1));
-        self.stage.after(time, Event::Published { host, life });
+        let (incarnation, time) =
+            (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 1));
+        self.simulation.after(time, ClusterEvent::Published { host, incarnation });
     }
 
     pub(super) fn on_published(&mut self, host: usize) {
         let Some((rerouting, under_way)) = self.hosts[host].publishing.take() else { return };
-        let store = &self.stage.data.stores[host];
+        let store = &self.simulation.data.stores[host];
         // Each slot learns the change under its lock.
         if !store.has_drained(&under_way) {
             self.hosts[host].publishing = Some((rerouting, under_way));
-            let life = self.stage.processes[host].life;
-            return self.stage.after(DRAINING, Event::Published { host, life });
+            let incarnation = self.simulation.processes[host].incarnation;
+            return self.simulation.after(DRAIN_POLL_INTERVAL, ClusterEvent::Published { host, incarnation });
         }
         store.engine().end_topology_change(rerouting);
-        self.take_steps(host);
+        self.run_pending_actions(host);
     }
 
     /// Blocks new writes and waits until running writes end.
     pub(super) fn pause(&mut self, host: usize, until: Instant) {
-        self.stage.hold_writes(host, PausePurpose::Failover, Some(until));
-        let under_way = self.stage.data.stores[host].under_way();
+        self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
+        let under_way = self.simulation.data.stores[host].under_way();
         self.on_drained(host, under_way);
     }
 
     pub(super) fn on_drained(&mut self, host: usize, under_way: BTreeSet<u64>) {
-        let store = &self.stage.data.stores[host];
-        if store.has_drained(&under_way) || self.stage.plan.plant == Some(Plant::UnawaitedWrites) {
+        let store = &self.simulation.data.stores[host];
+        if store.has_drained(&under_way)
+            || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain)
+        {
             let offset = store.offset();
             return self.feed(host, ClusterInput::WritesPaused { offset });
         }
-        let life = self.stage.processes[host].life;
-        self.stage.after(DRAINING, Event::Drained { host, life, under_way });
+        let incarnation = self.simulation.processes[host].incarnation;
+        self.simulation.after(DRAIN_POLL_INTERVAL, ClusterEvent::Drained { host, incarnation, under_way });
     }
 
     /// Drops slots that now belong to other nodes.
     pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
-        let lost = self.samples.iter().filter(|slot| slots.contains(**slot));
+        let lost = self.sample_slots.iter().filter(|slot| slots.contains(**slot));
         let keys: Vec<Key> = lost.map(|slot| slot.number()).collect();
-        self.stage.leave_slots(host, &keys);
+        self.simulation.leave_slots(host, &keys);
     }
 }

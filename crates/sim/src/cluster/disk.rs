@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::Chance;
+use crate::RandomSource;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
@@ -26,18 +26,18 @@ impl Disk {
     }
 
     /// Queues a write.
-    pub(super) fn order(&mut self, text: String, sync: bool) {
+    pub(super) fn queue_write(&mut self, text: String, sync: bool) {
         self.ordered += 1;
         self.orders.push_back((self.ordered, text, sync));
     }
 
     /// Returns the next queued write unless the disk is busy.
-    pub(super) fn next_order(&mut self) -> Option<(u64, String, bool)> {
+    pub(super) fn next_queued_write(&mut self) -> Option<(u64, String, bool)> {
         if self.pending.is_none() { self.orders.pop_front() } else { None }
     }
 
     /// Returns whether writes are queued.
-    pub(super) fn has_orders(&self) -> bool {
+    pub(super) fn has_queued_writes(&self) -> bool {
         self.pending.is_some() || !self.orders.is_empty()
     }
 
@@ -55,19 +55,19 @@ impl Disk {
     }
 
     /// Kills the process, perhaps in the middle of a write.
-    pub(super) fn process_died(&mut self, chance: &mut Chance) {
+    pub(super) fn process_died(&mut self, random: &mut RandomSource) {
         (self.orders, self.ordered) = (VecDeque::new(), 0);
         if let Some((_, text)) = self.pending.take()
-            && chance.percent(50)
+            && random.percent(50)
         {
             self.written = Some(text);
         }
     }
 
     /// Cuts the power; unsynced writes may or may not survive.
-    pub(super) fn power_failed(&mut self, chance: &mut Chance) {
-        self.process_died(chance);
-        if chance.percent(50) {
+    pub(super) fn power_failed(&mut self, random: &mut RandomSource) {
+        self.process_died(random);
+        if random.percent(50) {
             self.written.clone_from(&self.synced);
         }
         self.synced.clone_from(&self.written);

@@ -2,14 +2,14 @@
 
 use gossip::{ClusterAction, ClusterDriver, Gossip};
 
-use super::World;
+use super::ClusterWorld;
 use super::disk::Disk;
-use super::invariants::Seen;
-use crate::Plant;
-use crate::data::Store;
+use super::invariants::ClusterObservation;
+use crate::InjectedBug;
+use crate::data::ReplicaState;
 
 /// How a process ends.
-struct Ending {
+struct ProcessEnd {
     /// The machine keeps its power.
     powered: bool,
     /// The data survives.
@@ -17,124 +17,131 @@ struct Ending {
     loses_disk: bool,
 }
 
-impl World {
+impl ClusterWorld {
     /// Injects one fault or one operator action.
-    pub(super) fn go_wrong(&mut self) {
-        let host = self.stage.chance.below(self.hosts.len());
+    pub(super) fn inject_random_fault(&mut self) {
+        let host = self.simulation.random.below(self.hosts.len());
         // These situations are frequent when the bug that they reveal is injected.
-        let often = matches!(self.stage.plan.plant, Some(Plant::EarlyHandover | Plant::LateClaims));
-        match self.stage.chance.below(100) {
+        let often = matches!(
+            self.simulation.plan.injected_bug,
+            Some(InjectedBug::EarlySlotHandover | InjectedBug::LateClaims)
+        );
+        match self.simulation.random.below(100) {
             0..90 if often => self.plan_whole_move(host),
             // Master failures cause elections, so they are the most frequent fault.
             0..24 => {
-                let master = self.some_master().unwrap_or(host);
-                if self.stage.chance.percent(60) { self.crash(master, 4000) } else { self.freeze(master) }
+                let master = self.random_master().unwrap_or(host);
+                if self.simulation.random.percent(60) {
+                    self.crash(master, 4000)
+                } else {
+                    self.freeze(master)
+                }
             }
             24..32 => self.crash(host, 4000),
-            32..36 => self.stage.order_stop(host),
+            32..36 => self.simulation.order_stop(host),
             36..42 => self.freeze(host),
-            42..60 => self.stage.partition(),
-            60..68 => self.stage.mend(),
+            42..60 => self.simulation.partition(),
+            60..68 => self.simulation.end_partition(),
             68..72 => {
-                let jump = self.stage.chance.millis(100, 2500);
-                self.stage.note(|| format!("time at {host} jumps by {jump:?}"));
-                self.stage.processes[host].skew += jump;
+                let jump = self.simulation.random.millis(100, 2500);
+                self.simulation.note(|| format!("time at {host} jumps by {jump:?}"));
+                self.simulation.processes[host].skew += jump;
             }
             72..75 => {
-                let jump = self.stage.chance.below(7_200_000) as i64 - 3_600_000;
-                self.stage.note(|| format!("the wall clock of {host} is set by {jump} ms"));
+                let jump = self.simulation.random.below(7_200_000) as i64 - 3_600_000;
+                self.simulation.note(|| format!("the wall clock of {host} is set by {jump} ms"));
                 self.hosts[host].wall_skew += jump;
             }
-            75..79 => self.stage.processes[host].slow = self.stage.chance.millis(0, 120),
+            75..79 => self.simulation.processes[host].slow = self.simulation.random.millis(0, 120),
             79..87 => self.plan_whole_move(host),
             _ => self.plan_operation(),
         }
     }
 
     /// Returns a random node that considers itself a master with slots.
-    fn some_master(&mut self) -> Option<usize> {
+    fn random_master(&mut self) -> Option<usize> {
         let leads = |gossip: &Gossip| gossip.is_voter(gossip.id());
         let masters: Vec<usize> = (0..self.hosts.len())
             .filter(|&host| self.hosts[host].gossip.as_ref().is_some_and(leads))
             .collect();
-        (!masters.is_empty()).then(|| self.stage.chance.pick(&masters))
+        (!masters.is_empty()).then(|| self.simulation.random.pick(&masters))
     }
 
     /// Kills a process, sometimes with its machine, and schedules its restart. Once per run its
     /// disk may be lost, too.
     pub(super) fn crash(&mut self, host: usize, longest: u64) {
-        if !self.stage.processes[host].up {
+        if !self.simulation.processes[host].up {
             return;
         }
-        let powered = self.stage.chance.percent(60);
-        let kept = self.stage.chance.percent(50);
-        self.stage.note(|| format!("host {host} {}", if powered { "dies" } else { "loses power" }));
+        let powered = self.simulation.random.percent(60);
+        let kept = self.simulation.random.percent(50);
+        self.simulation.note(|| format!("host {host} {}", if powered { "dies" } else { "loses power" }));
         let loses_disk =
-            self.stage.disks_lost == 0 && self.stage.chance.percent(8) && self.is_replaceable(host);
-        self.end(host, longest, Ending { powered, kept, loses_disk });
+            self.simulation.disks_lost == 0 && self.simulation.random.percent(8) && self.is_replaceable(host);
+        self.end(host, longest, ProcessEnd { powered, kept, loses_disk });
     }
 
     /// Schedules the restart of a process that stopped on purpose.
     pub(super) fn stop(&mut self, host: usize) {
-        self.stage.note(|| format!("host {host} stops"));
-        self.end(host, 4000, Ending { powered: true, kept: true, loses_disk: false });
+        self.simulation.note(|| format!("host {host} stops"));
+        self.end(host, 4000, ProcessEnd { powered: true, kept: true, loses_disk: false });
     }
 
-    fn end(&mut self, host: usize, longest: u64, Ending { powered, kept, loses_disk }: Ending) {
+    fn end(&mut self, host: usize, longest: u64, ProcessEnd { powered, kept, loses_disk }: ProcessEnd) {
         let id = self.gossip(host).id();
-        self.stage.kill(host, powered);
+        self.simulation.kill(host, powered);
         let crashed = &mut self.hosts[host];
         let is_write = |action: &ClusterAction| matches!(action, ClusterAction::Persist { .. });
-        let writes = crashed.disk.has_orders()
-            || crashed.driving.next_deadline().is_some()
-            || crashed.decided.iter().any(is_write);
+        let writes = crashed.disk.has_queued_writes()
+            || crashed.driver.next_deadline().is_some()
+            || crashed.pending_actions.iter().any(is_write);
         (crashed.gossip, crashed.topology) = (None, None);
-        crashed.decided.clear();
-        crashed.unheard.clear();
-        crashed.driving = ClusterDriver::default();
+        crashed.pending_actions.clear();
+        crashed.pending_inputs.clear();
+        crashed.driver = ClusterDriver::default();
         crashed.next_steps.clear();
-        crashed.heard.clear();
+        crashed.received_headers.clear();
         crashed.rank = None;
         crashed.publishing = None;
         crashed.watched = None;
         if powered {
-            crashed.disk.process_died(&mut self.stage.chance);
+            crashed.disk.process_died(&mut self.simulation.random);
         } else {
-            crashed.disk.power_failed(&mut self.stage.chance);
+            crashed.disk.power_failed(&mut self.simulation.random);
         }
         if writes || !powered {
-            self.tell(&Seen::LostWrites { id });
+            self.tell(&ClusterObservation::LostWrites { id });
         }
         if loses_disk {
-            self.stage.note(|| format!("host {host} loses its disk"));
-            self.stage.disks_lost += 1;
+            self.simulation.note(|| format!("host {host} loses its disk"));
+            self.simulation.disks_lost += 1;
             self.lost = Some(id);
             self.hosts[host].disk = Disk::default();
         }
-        self.stage.end_data(host, kept && !loses_disk, powered);
+        self.simulation.end_data(host, kept && !loses_disk, powered);
         self.break_wires(host, powered);
         // A supervisor may restart the process before its failure is detected; without its disk it
         // then has a new node id at the old address.
-        let (shortest, longest) = match loses_disk && self.stage.chance.percent(50) {
+        let (shortest, longest) = match loses_disk && self.simulation.random.percent(50) {
             true => (0, 60),
             false => (longest / 80, longest),
         };
-        self.stage.restart_within(host, shortest, longest);
+        self.simulation.schedule_restart(host, shortest, longest);
     }
 
     /// Returns whether another node has a copy of the host's data.
     fn is_replaceable(&self, host: usize) -> bool {
-        let stores = &self.stage.data.stores;
-        let copies = |other: &Store| other.upstream() == Some(host) && other.is_in_sync();
+        let stores = &self.simulation.data.stores;
+        let copies = |other: &ReplicaState| other.upstream() == Some(host) && other.is_in_sync();
         stores[host].upstream().is_some() || stores.iter().any(copies)
     }
 
     pub(super) fn freeze(&mut self, host: usize) {
-        self.stage.freeze(host, 100, 4000);
+        self.simulation.freeze(host, 100, 4000);
     }
 
     /// Freezes a process for longer than every timeout.
     pub(super) fn freeze_long(&mut self, host: usize) {
-        self.stage.freeze(host, 100, 9000);
+        self.simulation.freeze(host, 100, 9000);
     }
 }

@@ -8,7 +8,7 @@ use gossip::{AnnouncedAddress, ClusterConfig};
 use slot_routing::{NodeId, SLOT_COUNT, Slot};
 
 use super::{NODE_TIMEOUT, ip_of};
-use crate::Chance;
+use crate::RandomSource;
 
 pub(super) const PORT: u16 = 6379;
 pub(super) const BUS_PORT: u16 = 16379;
@@ -17,7 +17,7 @@ const SAMPLES: usize = 3;
 
 pub(super) struct Formation {
     pub(super) nodes_confs: Vec<String>,
-    pub(super) samples: Vec<Slot>,
+    pub(super) sample_slots: Vec<Slot>,
 }
 
 pub(super) fn config(ip: IpAddr) -> ClusterConfig {
@@ -36,10 +36,10 @@ pub(super) fn config(ip: IpAddr) -> ClusterConfig {
 }
 
 /// Returns at least three masters first, then their replicas in turn.
-pub(super) fn form(nodes: usize, chance: &mut Chance) -> Formation {
+pub(super) fn form(nodes: usize, random: &mut RandomSource) -> Formation {
     let nodes = nodes.max(4);
     let masters = (nodes / 2).clamp(3, 5);
-    let ids: Vec<NodeId> = (0..nodes).map(|_| chance.id()).collect();
+    let ids: Vec<NodeId> = (0..nodes).map(|_| random.id()).collect();
     let first = |master: usize| SLOT_COUNT * master / masters;
     let line = |text: &mut String, me: usize, number: usize| {
         let master = number % masters;
@@ -64,6 +64,6 @@ pub(super) fn form(nodes: usize, chance: &mut Chance) -> Formation {
     let slot = |number: usize| Slot::new(u16::try_from(number).ok()?);
     Formation {
         nodes_confs: (0..nodes).map(nodes_conf).collect(),
-        samples: (0..masters).flat_map(sample).filter_map(slot).collect(),
+        sample_slots: (0..masters).flat_map(sample).filter_map(slot).collect(),
     }
 }

@@ -3,7 +3,7 @@
 use gossip::Gossip;
 use slot_routing::{Epoch, NodeId, Topology};
 
-use crate::Rule;
+use crate::InvariantName;
 use crate::invariant::Invariant;
 
 mod claims;
@@ -20,7 +20,7 @@ mod whole_moves;
 
 /// The events that the invariants check.
 #[derive(Debug)]
-pub(super) enum Seen<'a> {
+pub(super) enum ClusterObservation<'a> {
     /// A vote leaves its voter.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
     /// A replica was elected. `voters` are the masters with slots in its view. `agreed`: no voter
@@ -38,17 +38,17 @@ pub(super) enum Seen<'a> {
 }
 
 /// An event invariant with its name.
-pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
+pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<ClusterObservation<'a>>>);
 
 /// Returns all event invariants. `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and
 /// `coverage` check states instead.
-pub(super) fn all() -> Vec<Named> {
+pub(super) fn all() -> Vec<NamedInvariant> {
     vec![
-        (Rule::OneVote, Box::new(one_vote::OneVote::default())),
-        (Rule::Majority, Box::new(majority::Majority::default())),
-        (Rule::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
-        (Rule::OneOwner, Box::new(one_owner::OneOwner::default())),
-        (Rule::Epochs, Box::new(epochs::Epochs::default())),
+        (InvariantName::OneVote, Box::new(one_vote::OneVote::default())),
+        (InvariantName::Majority, Box::new(majority::Majority::default())),
+        (InvariantName::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
+        (InvariantName::OneOwner, Box::new(one_owner::OneOwner::default())),
+        (InvariantName::Epochs, Box::new(epochs::Epochs::default())),
     ]
 }
 

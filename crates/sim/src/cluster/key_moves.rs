@@ -12,79 +12,91 @@ use engine::migration::{Destination, MigrateArgs, MigrateError, MigrateStep, Mig
 use resp::Value;
 use slot_routing::Slot;
 
-use super::operator::{self, Move};
-use super::{Event, World};
-use crate::Plant;
+use super::operator::{self, SlotMigration};
+use super::{ClusterEvent, ClusterWorld};
+use crate::InjectedBug;
 
 /// Poll interval for unfinished steps.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The timeout given to MIGRATE.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const MIGRATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A MIGRATE in progress.
 #[derive(Debug)]
-pub(super) struct KeyMove {
-    it: Move,
+pub(super) struct KeyMigration {
+    it: SlotMigration,
     /// The process incarnations at both ends of the link.
-    lives: [u64; 2],
+    incarnations: [u64; 2],
     machine: Migration,
     step: MigrateStep,
     keys: Vec<Vec<u8>>,
-    held: Vec<Slot>,
+    locked_slots: Vec<Slot>,
     /// Bytes in flight to the target, with their arrival time.
     sent: Option<(Instant, Vec<u8>)>,
     answers: VecDeque<(Instant, Value)>,
 }
 
-impl World {
+impl ClusterWorld {
     /// Migrates all keys of a slot to its target, then the slot itself.
-    pub(super) fn move_keys(&mut self, it: Move) {
-        if !self.stage.runs(it.from) {
+    pub(super) fn move_keys(&mut self, it: SlotMigration) {
+        if !self.simulation.is_running(it.from) {
             return;
         }
-        let keys = self.stage.data.stores[it.from].names(it.slot);
+        let keys = self.simulation.data.stores[it.from].names(it.slot);
         if keys.is_empty() {
             // Sometimes only the source gets the command; the target must notice.
-            let source_alone = self.stage.chance.percent(15);
-            let step = if source_alone { operator::Step::GiveAtSource } else { operator::Step::TakeAtTarget };
+            let source_alone = self.simulation.random.percent(15);
+            let step = if source_alone {
+                operator::OperatorStep::GiveAtSource
+            } else {
+                operator::OperatorStep::TakeAtTarget
+            };
             return self.operate(step(it));
         }
-        if self.stage.data.stores[it.from].engine().may_migrate(&keys).is_err() {
+        if self.simulation.data.stores[it.from].engine().may_migrate(&keys).is_err() {
             return;
         }
         let destination = Destination { host: String::new(), port: String::new(), db: 0, auth: Vec::new() };
-        let order =
-            MigrateArgs { destination, keys: keys.clone(), timeout: TIMEOUT, copy: false, replace: false };
-        let (machine, step) = Migration::new(self.stage.clock_of(it.from), order, true);
-        let lives = [it.from, it.to].map(|host| self.stage.processes[host].life);
+        let order = MigrateArgs {
+            destination,
+            keys: keys.clone(),
+            timeout: MIGRATE_TIMEOUT,
+            copy: false,
+            replace: false,
+        };
+        let (machine, step) = Migration::new(self.simulation.clock_of(it.from), order, true);
+        let incarnations = [it.from, it.to].map(|host| self.simulation.processes[host].incarnation);
         self.moved_keys += 1;
         let number = self.moved_keys;
-        let (held, sent, answers) = (Vec::new(), None, VecDeque::new());
-        self.key_moves.insert(number, KeyMove { it, lives, machine, step, keys, held, sent, answers });
-        self.go_on_moving(number);
+        let (locked_slots, sent, answers) = (Vec::new(), None, VecDeque::new());
+        self.key_moves.insert(
+            number,
+            KeyMigration { it, incarnations, machine, step, keys, locked_slots, sent, answers },
+        );
+        self.continue_key_migration(number);
     }
 
     /// Performs the steps that are possible now and schedules a retry.
-    pub(super) fn go_on_moving(&mut self, number: u64) {
+    pub(super) fn continue_key_migration(&mut self, number: u64) {
         self.receive_keys(number);
         loop {
             let Some(one) = self.key_moves.get(&number) else { return };
             let from = one.it.from;
-            if !self.stage.lives(from, one.lives[0]) {
+            if !self.simulation.is_incarnation(from, one.incarnations[0]) {
                 self.key_moves.remove(&number);
                 return;
             }
-            if let Some(until) = self.stage.frozen_until(from) {
-                return self.stage.at(until, Event::MoveKeys(number));
+            if let Some(until) = self.simulation.frozen_until(from) {
+                return self.simulation.at(until, ClusterEvent::MoveKeys(number));
             }
             if let MigrateStep::Reply { result, .. } = &one.step {
                 let result = result.clone();
                 return self.end_key_move(number, &result);
             }
-            let Some(outcome) = self.outcome_of_step(number) else {
-                return self.stage.after(LOOK, Event::MoveKeys(number));
+            let Some(outcome) = self.step_result(number) else {
+                return self.simulation.after(POLL_INTERVAL, ClusterEvent::MoveKeys(number));
             };
-            let wall = self.stage.wall_of(from);
+            let wall = self.simulation.wall_of(from);
             if let Some(one) = self.key_moves.get_mut(&number) {
                 one.step = one.machine.handle(wall, outcome);
             }
@@ -94,30 +106,30 @@ impl World {
     fn end_key_move(&mut self, number: u64, result: &Result<&'static str, MigrateError>) {
         let Some(one) = self.key_moves.remove(&number) else { return };
         let it = one.it;
-        self.stage.note(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
-        for slot in one.held {
-            self.stage.data.stores[it.from].engine().free_slot(slot);
+        self.simulation.note(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
+        for slot in one.locked_slots {
+            self.simulation.data.stores[it.from].engine().free_slot(slot);
         }
         if result.is_ok() {
-            self.stage.after(LOOK, Event::Operate(operator::Step::MoveKeys(it)));
+            self.simulation.after(POLL_INTERVAL, ClusterEvent::Operate(operator::OperatorStep::MoveKeys(it)));
         }
     }
 
     /// Returns the result of the due step, or `None` if it needs more time.
-    fn outcome_of_step(&mut self, number: u64) -> Option<MigrateStepResult> {
+    fn step_result(&mut self, number: u64) -> Option<MigrateStepResult> {
         let reached = self.reaches_target(number);
         let one = self.key_moves.get_mut(&number)?;
         let (from, slot) = (one.it.from, one.it.slot);
-        let late = self.stage.clock_of(from) >= one.machine.deadline();
-        let wall = self.stage.wall_of(from);
-        let store = &mut self.stage.data.stores[from];
+        let late = self.simulation.clock_of(from) >= one.machine.deadline();
+        let wall = self.simulation.wall_of(from);
+        let store = &mut self.simulation.data.stores[from];
         match &one.step {
             // Another command holds the slot.
             MigrateStep::Capture { .. } | MigrateStep::Release { .. } if store.is_locked(slot.number()) => {
                 None
             }
             MigrateStep::Capture { hold, keys } => {
-                one.held.extend(hold.iter().filter(|slot| store.engine().hold_slot(**slot)));
+                one.locked_slots.extend(hold.iter().filter(|slot| store.engine().hold_slot(**slot)));
                 let engine = store.engine();
                 let name = |key: &usize| one.keys[*key].as_slice();
                 let capture = |(key, dialect): &_| engine.capture(0, name(key), wall, *dialect);
@@ -129,15 +141,15 @@ impl World {
             }
             MigrateStep::Link { .. } => Some(MigrateStepResult::NotLinked(MigrateError::Connecting)),
             MigrateStep::Send(bytes) => {
-                let (bytes, time) = (bytes.clone(), self.stage.latency(from, one.it.to));
-                one.sent = Some((self.stage.now + time, bytes));
+                let (bytes, time) = (bytes.clone(), self.simulation.latency(from, one.it.to));
+                one.sent = Some((self.simulation.now + time, bytes));
                 Some(MigrateStepResult::Sent)
             }
-            MigrateStep::Read if self.stage.plan.plant == Some(Plant::EarlyRelease) => {
+            MigrateStep::Read if self.simulation.plan.injected_bug == Some(InjectedBug::EarlyKeyDeletion) => {
                 Some(MigrateStepResult::Answered(Value::Simple("OK".to_owned())))
             }
             MigrateStep::Read => {
-                let is_there = one.answers.front().is_some_and(|(at, _)| *at <= self.stage.now);
+                let is_there = one.answers.front().is_some_and(|(at, _)| *at <= self.simulation.now);
                 let answer = one.answers.pop_front_if(|_| is_there);
                 answer
                     .map(|(_, answer)| MigrateStepResult::Answered(answer))
@@ -147,7 +159,7 @@ impl World {
                 let name = one.keys[*key].clone();
                 let (outcome, effects) = store.release(&name, wall, captured);
                 let is_gone = matches!(outcome, Ok(ReleaseResult::Gone(_)));
-                self.stage.log_effects(from, &effects);
+                self.simulation.log_effects(from, &effects);
                 if is_gone {
                     self.check_moved_key(number, &name);
                 }
@@ -161,8 +173,9 @@ impl World {
     /// Returns whether the target process of the link still runs and can be reached.
     fn reaches_target(&self, number: u64) -> bool {
         self.key_moves.get(&number).is_some_and(|one| {
-            let Move { from, to, .. } = one.it;
-            self.stage.lives(to, one.lives[1]) && !self.stage.is_apart(from, to)
+            let SlotMigration { from, to, .. } = one.it;
+            self.simulation.is_incarnation(to, one.incarnations[1])
+                && !self.simulation.cannot_communicate(from, to)
         })
     }
 
@@ -171,26 +184,26 @@ impl World {
         let reached = self.reaches_target(number);
         let Some(one) = self.key_moves.get_mut(&number) else { return };
         let (from, to, slot) = (one.it.from, one.it.to, one.it.slot);
-        let is_there = one.sent.as_ref().is_some_and(|(at, _)| *at <= self.stage.now);
-        let is_free = !self.stage.data.stores[to].is_locked(slot.number());
-        if !is_there || !reached || !is_free || !self.stage.runs(to) {
+        let is_there = one.sent.as_ref().is_some_and(|(at, _)| *at <= self.simulation.now);
+        let is_free = !self.simulation.data.stores[to].is_locked(slot.number());
+        if !is_there || !reached || !is_free || !self.simulation.is_running(to) {
             return;
         }
         let Some((_, bytes)) = one.sent.take() else { return };
-        let wall = self.stage.wall_of(to);
-        let (answers, effects) = self.stage.data.stores[to].receive(wall, bytes);
-        self.stage.log_effects(to, &effects);
-        let at = self.stage.now + self.stage.latency(to, from);
+        let wall = self.simulation.wall_of(to);
+        let (answers, effects) = self.simulation.data.stores[to].receive(wall, bytes);
+        self.simulation.log_effects(to, &effects);
+        let at = self.simulation.now + self.simulation.latency(to, from);
         if let Some(one) = self.key_moves.get_mut(&number) {
             one.answers.extend(answers.into_iter().map(|answer| (at, answer)));
         }
     }
 
     /// Returns the key's migration if the target is still the original process and a master.
-    pub(super) fn ends_of_key_move(&self, number: u64) -> Option<Move> {
+    pub(super) fn endpoints_of_key_migration(&self, number: u64) -> Option<SlotMigration> {
         let one = self.key_moves.get(&number)?;
         let to = one.it.to;
-        let is_master = self.stage.data.stores[to].upstream().is_none();
-        (self.stage.lives(to, one.lives[1]) && is_master).then_some(one.it)
+        let is_master = self.simulation.data.stores[to].upstream().is_none();
+        (self.simulation.is_incarnation(to, one.incarnations[1]) && is_master).then_some(one.it)
     }
 }

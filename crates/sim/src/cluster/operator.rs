@@ -12,22 +12,22 @@ use gossip::{
 use slot_routing::{NodeId, ReplOffset, Slot};
 
 use super::formation::{BUS_PORT, PORT};
-use super::{Event, World};
+use super::{ClusterEvent, ClusterWorld};
 
 /// Several slots may migrate at once, but no node exports while it imports: an import raises its
 /// epoch, so slots that it exported but still claims would be taken back from the new owner. (Redis
 /// behaves alike; redis-cli starts no migration while others are open.)
-const LONGEST_MOVE: Duration = Duration::from_secs(2);
+const MAX_MIGRATION_TIME: Duration = Duration::from_secs(2);
 
 /// Time limit of an atomic slot migration.
-const LONGEST_WHOLE_MOVE: Duration = Duration::from_secs(12);
+const MAX_ATOMIC_MIGRATION_TIME: Duration = Duration::from_secs(12);
 
 /// A replica that heard from its master within this time stays eligible long enough.
-const FRESH: Duration = Duration::from_secs(8);
+const MAX_DATA_AGE: Duration = Duration::from_secs(8);
 
 /// One command of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum OperatorStep {
     Failover(usize, FailoverMode),
     /// Make a replica follow another master.
     Replicate {
@@ -36,11 +36,11 @@ pub(super) enum Step {
     },
     /// Import a slot at the target. As with redis-cli, the target comes first so that the slot
     /// always has an owner.
-    Import(Move),
-    Export(Move),
-    MoveKeys(Move),
-    TakeAtTarget(Move),
-    GiveAtSource(Move),
+    Import(SlotMigration),
+    Export(SlotMigration),
+    MoveKeys(SlotMigration),
+    TakeAtTarget(SlotMigration),
+    GiveAtSource(SlotMigration),
     Kill(usize),
     Freeze(usize),
     FreezeLong(usize),
@@ -60,31 +60,31 @@ pub(super) enum Step {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Move {
+pub(super) struct SlotMigration {
     pub(super) slot: Slot,
     pub(super) from: usize,
     pub(super) to: usize,
 }
 
-impl World {
+impl ClusterWorld {
     /// Chooses the operator's next action.
     pub(super) fn plan_operation(&mut self) {
         let (host, other) =
-            (self.stage.chance.below(self.hosts.len()), self.stage.chance.below(self.hosts.len()));
-        match self.stage.chance.below(15) {
+            (self.simulation.random.below(self.hosts.len()), self.simulation.random.below(self.hosts.len()));
+        match self.simulation.random.below(15) {
             0..5 => self.plan_failover(),
             5..9 => self.plan_moves(host),
-            12..14 => self.plan_move_under_fire(host),
+            12..14 => self.plan_migration_with_faults(host),
             9 if self.is_replica(host) => self.plan_replication(host),
             10 if self.is_replica(other) => {
-                self.operate(Step::Forget { host, id: self.gossip(other).id() });
-                self.stage.forget_copy(other, None);
+                self.operate(OperatorStep::Forget { host, id: self.gossip(other).id() });
+                self.simulation.forget_replica(other, None);
             }
-            11 => self.operate(Step::Meet { host, other }),
+            11 => self.operate(OperatorStep::Meet { host, other }),
             14 if self.is_replica(host) => {
-                let hard = self.stage.chance.percent(50);
-                self.operate(Step::Reset { host, hard });
-                self.stage.forget_copy(host, None);
+                let hard = self.simulation.random.percent(50);
+                self.operate(OperatorStep::Reset { host, hard });
+                self.simulation.forget_replica(host, None);
             }
             _ => {}
         }
@@ -94,28 +94,29 @@ impl World {
         let replicas: Vec<usize> = (0..self.hosts.len()).filter(|&host| self.is_replica(host)).collect();
         if !replicas.is_empty() {
             use FailoverMode::{Force, Graceful, Takeover};
-            let mode = self.stage.chance.pick(&[Graceful, Graceful, Graceful, Force, Force, Takeover]);
-            let replica = self.stage.chance.pick(&replicas);
-            self.operate(Step::Failover(replica, mode));
+            let mode = self.simulation.random.pick(&[Graceful, Graceful, Graceful, Force, Force, Takeover]);
+            let replica = self.simulation.random.pick(&replicas);
+            self.operate(OperatorStep::Failover(replica, mode));
         }
     }
 
     /// Starts the migration of one slot, or of all representative slots of its owner, to `to`.
     fn plan_moves(&mut self, to: usize) {
-        let slot = self.stage.chance.pick(&self.samples);
+        let slot = self.simulation.random.pick(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
-        let now = self.stage.now;
+        let now = self.simulation.now;
         self.moves.retain(|(_, until)| *until > now);
-        let whole = self.stage.chance.percent(40);
+        let whole = self.simulation.random.percent(40);
         let range: Vec<Slot> =
-            self.samples.iter().copied().filter(|one| whole && self.owns(from, *one)).collect();
+            self.sample_slots.iter().copied().filter(|one| whole && self.owns(from, *one)).collect();
         for slot in if range.is_empty() { vec![slot] } else { range } {
-            let step = Move { slot, from, to };
-            let hindered =
-                |(other, _): &(Move, Instant)| other.slot == slot || other.from == to || other.to == from;
+            let step = SlotMigration { slot, from, to };
+            let hindered = |(other, _): &(SlotMigration, Instant)| {
+                other.slot == slot || other.from == to || other.to == from
+            };
             if !self.moves.iter().any(hindered) {
-                self.moves.push((step, now + LONGEST_MOVE));
-                self.operate(Step::Import(step));
+                self.moves.push((step, now + MAX_MIGRATION_TIME));
+                self.operate(OperatorStep::Import(step));
             }
         }
     }
@@ -123,45 +124,53 @@ impl World {
     /// Starts an atomic migration of some slots of one master to `to`; sometimes either node is
     /// killed or frozen meanwhile.
     pub(super) fn plan_whole_move(&mut self, to: usize) {
-        let slot = self.stage.chance.pick(&self.samples);
+        let slot = self.simulation.random.pick(&self.sample_slots);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
-        let now = self.stage.now;
+        let now = self.simulation.now;
         self.moves.retain(|(_, until)| *until > now);
-        let one_of =
-            |(other, _): &(Move, Instant)| [from, to].contains(&other.from) || [from, to].contains(&other.to);
+        let one_of = |(other, _): &(SlotMigration, Instant)| {
+            [from, to].contains(&other.from) || [from, to].contains(&other.to)
+        };
         if self.is_replica(to) || self.moves.iter().any(one_of) {
             return;
         }
-        let whole = self.stage.chance.percent(60);
+        let whole = self.simulation.random.percent(60);
         let slots: Vec<Slot> = self
-            .samples
+            .sample_slots
             .iter()
             .copied()
             .filter(|one| *one == slot || whole && self.owns(from, *one))
             .collect();
-        self.moves
-            .extend(slots.iter().map(|slot| (Move { slot: *slot, from, to }, now + LONGEST_WHOLE_MOVE)));
+        self.moves.extend(
+            slots
+                .iter()
+                .map(|slot| (SlotMigration { slot: *slot, from, to }, now + MAX_ATOMIC_MIGRATION_TIME)),
+        );
         self.begin_whole_move(slots, from, to);
-        if self.stage.plan.plant.is_none() && self.stage.chance.percent(60) {
-            let end = if self.stage.chance.percent(50) { from } else { to };
-            let fire = if self.stage.chance.percent(40) { Step::Kill(end) } else { Step::FreezeLong(end) };
-            let time = self.stage.chance.millis(0, 500);
-            self.stage.after(time, Event::Operate(fire));
+        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.percent(60) {
+            let end = if self.simulation.random.percent(50) { from } else { to };
+            let fire = if self.simulation.random.percent(40) {
+                OperatorStep::Kill(end)
+            } else {
+                OperatorStep::FreezeLong(end)
+            };
+            let time = self.simulation.random.millis(0, 500);
+            self.simulation.after(time, ClusterEvent::Operate(fire));
         }
     }
 
     /// Starts a slot migration and kills, freezes or replaces one of the masters at a random step.
     /// The operator may or may not continue.
-    fn plan_move_under_fire(&mut self, to: usize) {
+    fn plan_migration_with_faults(&mut self, to: usize) {
         if !self.gossip_of(to).is_some_and(|gossip| gossip.is_voter(gossip.id())) {
             return;
         }
         self.plan_moves(to);
-        let Some((Move { from, to, .. }, _)) = self.moves.last().copied() else { return };
-        let end = if self.stage.chance.percent(60) { from } else { to };
-        let fire = match self.stage.chance.below(3) {
-            0 => Step::Kill(end),
-            1 => Step::Freeze(end),
+        let Some((SlotMigration { from, to, .. }, _)) = self.moves.last().copied() else { return };
+        let end = if self.simulation.random.percent(60) { from } else { to };
+        let fire = match self.simulation.random.below(3) {
+            0 => OperatorStep::Kill(end),
+            1 => OperatorStep::Freeze(end),
             _ => {
                 let master = self.gossip_of(end).map(Gossip::id);
                 let copies = |host: &usize| {
@@ -170,14 +179,14 @@ impl World {
                     })
                 };
                 let Some(replica) = (0..self.hosts.len()).find(copies) else { return };
-                Step::Failover(
+                OperatorStep::Failover(
                     replica,
-                    self.stage.chance.pick(&[FailoverMode::Graceful, FailoverMode::Force]),
+                    self.simulation.random.pick(&[FailoverMode::Graceful, FailoverMode::Force]),
                 )
             }
         };
-        let time = self.stage.chance.millis(0, 900);
-        self.stage.after(time, Event::Operate(fire));
+        let time = self.simulation.random.millis(0, 900);
+        self.simulation.after(time, ClusterEvent::Operate(fire));
     }
 
     fn gossip_of(&self, host: usize) -> Option<&Gossip> {
@@ -188,8 +197,8 @@ impl World {
         let gossip = self.gossip(host);
         let masters: Vec<NodeId> = super::invariants::voters(gossip).collect();
         if !masters.is_empty() {
-            let master = self.stage.chance.pick(&masters);
-            self.operate(Step::Replicate { host, master });
+            let master = self.simulation.random.pick(&masters);
+            self.operate(OperatorStep::Replicate { host, master });
         }
     }
 
@@ -205,58 +214,75 @@ impl World {
         self.hosts[host].gossip.as_ref().is_some_and(|gossip| gossip.slot_owner(slot) == Some(gossip.id()))
     }
 
-    pub(super) fn operate(&mut self, step: Step) {
+    pub(super) fn operate(&mut self, step: OperatorStep) {
         // Keys are sent between the nodes, so a migration stops while they cannot communicate.
         // (Without keys it could continue: the target would take the slot under a stale epoch and
         // lose it to an old claim.)
-        if let Step::Export(it) | Step::MoveKeys(it) | Step::TakeAtTarget(it) | Step::GiveAtSource(it) = step
-            && self.stage.is_apart(it.from, it.to)
+        if let OperatorStep::Export(it)
+        | OperatorStep::MoveKeys(it)
+        | OperatorStep::TakeAtTarget(it)
+        | OperatorStep::GiveAtSource(it) = step
+            && self.simulation.cannot_communicate(it.from, it.to)
         {
             return;
         }
         let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
         let set_slot = |host: usize, slot, change| {
-            let keys_in_slot = self.stage.data.stores[host].keys_in_slot(slot);
+            let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(slot);
             OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout: SET_SLOT_TIMEOUT }
         };
         let (host, command, next) = match step {
-            Step::Failover(host, mode) => (host, Some(OperatorCommand::Failover(mode)), None),
-            Step::Replicate { host, master } => {
-                self.deserted.extend(self.master_of(host));
+            OperatorStep::Failover(host, mode) => (host, Some(OperatorCommand::Failover(mode)), None),
+            OperatorStep::Replicate { host, master } => {
+                self.masters_without_replica.extend(self.master_of(host));
                 (host, Some(OperatorCommand::Replicate { node: master.to_string(), holds_keys: false }), None)
             }
-            Step::Import(Move { slot, from, to }) => {
+            OperatorStep::Import(SlotMigration { slot, from, to }) => {
                 let change = id(from).map(|from| SlotChange::Importing { from });
-                let next = Some(Step::Export(Move { slot, from, to }));
+                let next = Some(OperatorStep::Export(SlotMigration { slot, from, to }));
                 (to, change.map(|change| set_slot(to, slot, change)), next)
             }
-            Step::Export(it) => {
+            OperatorStep::Export(it) => {
                 let change = id(it.to).map(|to| SlotChange::Migrating { to });
-                (it.from, change.map(|change| set_slot(it.from, it.slot, change)), Some(Step::MoveKeys(it)))
+                (
+                    it.from,
+                    change.map(|change| set_slot(it.from, it.slot, change)),
+                    Some(OperatorStep::MoveKeys(it)),
+                )
             }
-            Step::MoveKeys(it) => return self.move_keys(it),
-            Step::TakeAtTarget(it) => {
+            OperatorStep::MoveKeys(it) => return self.move_keys(it),
+            OperatorStep::TakeAtTarget(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
-                self.given.extend(target.map(|target| (target, it.slot)));
+                self.assigned_slots.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(SlotChange::Node);
-                (it.to, change.map(|change| set_slot(it.to, it.slot, change)), Some(Step::GiveAtSource(it)))
+                (
+                    it.to,
+                    change.map(|change| set_slot(it.to, it.slot, change)),
+                    Some(OperatorStep::GiveAtSource(it)),
+                )
             }
-            Step::GiveAtSource(it) => {
+            OperatorStep::GiveAtSource(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
-                self.given.extend(target.map(|target| (target, it.slot)));
+                self.assigned_slots.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(SlotChange::Node);
                 (it.from, change.map(|change| set_slot(it.from, it.slot, change)), None)
             }
-            Step::Kill(_) | Step::Freeze(_) | Step::FreezeLong(_) if self.stage.healed => return,
-            Step::Kill(host) => return self.crash(host, 4000),
-            Step::Freeze(host) => return self.freeze(host),
-            Step::FreezeLong(host) => return self.freeze_long(host),
-            Step::Forget { host, id } => (host, Some(OperatorCommand::Forget { node: id.to_string() }), None),
-            Step::Reset { host, hard } => {
-                self.deserted.extend(self.master_of(host));
+            OperatorStep::Kill(_) | OperatorStep::Freeze(_) | OperatorStep::FreezeLong(_)
+                if self.simulation.healed =>
+            {
+                return;
+            }
+            OperatorStep::Kill(host) => return self.crash(host, 4000),
+            OperatorStep::Freeze(host) => return self.freeze(host),
+            OperatorStep::FreezeLong(host) => return self.freeze_long(host),
+            OperatorStep::Forget { host, id } => {
+                (host, Some(OperatorCommand::Forget { node: id.to_string() }), None)
+            }
+            OperatorStep::Reset { host, hard } => {
+                self.masters_without_replica.extend(self.master_of(host));
                 (host, Some(OperatorCommand::Reset { hard, holds_keys: false }), None)
             }
-            Step::Meet { host, other } => (host, Some(self.meet(other)), None),
+            OperatorStep::Meet { host, other } => (host, Some(self.meet(other)), None),
         };
         let Some(command) = command else { return };
         self.ask(host, command, next);
@@ -269,11 +295,11 @@ impl World {
         token: u64,
         result: &Result<OperatorReply, OperatorError>,
     ) {
-        self.stage.note(|| format!("answer of {host}: {result:?}"));
+        self.simulation.note(|| format!("answer of {host}: {result:?}"));
         self.on_claim_answered(host, token, result);
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
-            let time = self.stage.chance.millis(5, 400);
-            self.stage.after(time, Event::Operate(next));
+            let time = self.simulation.random.millis(5, 400);
+            self.simulation.after(time, ClusterEvent::Operate(next));
         }
     }
 
@@ -282,11 +308,11 @@ impl World {
     }
 
     /// Sends a command to a node and records the follow-up step.
-    pub(super) fn ask(&mut self, host: usize, command: OperatorCommand, next: Option<Step>) {
-        if !self.stage.runs(host) {
+    pub(super) fn ask(&mut self, host: usize, command: OperatorCommand, next: Option<OperatorStep>) {
+        if !self.simulation.is_running(host) {
             return;
         }
-        self.stage.note(|| format!("operator at {host}: {command:?}"));
+        self.simulation.note(|| format!("operator at {host}: {command:?}"));
         self.hosts[host].tokens += 1;
         let token = self.hosts[host].tokens;
         self.hosts[host].next_steps.extend(next.map(|next| (token, next)));
@@ -296,9 +322,9 @@ impl World {
     /// Repairs what the cluster cannot heal by itself: reintroduces forgotten nodes, replaces nodes
     /// that returned with a new id, and cancels interrupted migrations once all nodes agree on the
     /// slots' owner, which they must do without help.
-    pub(super) fn set_right(&mut self) {
+    pub(super) fn repair_cluster(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
-        let left_alone = self.left_alone();
+        let left_alone = self.master_awaiting_failover();
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
@@ -315,7 +341,7 @@ impl World {
             };
             let gone: Vec<NodeId> = gossip.nodes().filter(gone).map(|node| node.id).collect();
             let strangers = strangers(gossip);
-            let open: Vec<Slot> = self.open_moves(host);
+            let open: Vec<Slot> = self.interrupted_migrations(host);
             let myself = self.gossip(host).myself();
             let idle = myself.is_master() && !self.gossip(host).is_voter(myself.id);
             let orphan =
@@ -336,21 +362,21 @@ impl World {
                 );
             }
             if idle {
-                self.give_work(host);
+                self.make_replica(host);
             } else if orphan {
                 self.ask(host, OperatorCommand::Failover(FailoverMode::Takeover), None);
             }
         }
-        self.adopt_orphans();
+        self.assign_orphaned_slots();
     }
 
     /// Returns the master that lost its disk, as long as the operator waits for a replica to take
     /// over. A replica that was eligible at healing time must do so without help.
-    fn left_alone(&mut self) -> Option<NodeId> {
+    fn master_awaiting_failover(&mut self) -> Option<NodeId> {
         let lost = self.lost?;
         let must = self
             .lost_is_replaced
-            .unwrap_or_else(|| (0..self.hosts.len()).any(|host| self.could_replace(host, lost)));
+            .unwrap_or_else(|| (0..self.hosts.len()).any(|host| self.is_eligible_replica(host, lost)));
         self.lost_is_replaced = Some(must);
         let is_missed = |host: usize| {
             let gossip = self.gossip(host);
@@ -360,11 +386,11 @@ impl World {
     }
 
     /// Returns whether a replica of `master` has sufficiently recent data to stand for election.
-    fn could_replace(&self, host: usize, master: NodeId) -> bool {
+    fn is_eligible_replica(&self, host: usize, master: NodeId) -> bool {
         let gossip = self.gossip(host);
-        let facts = self.facts(host);
-        let now = self.stage.now + self.stage.processes[host].skew;
-        let heard = match facts.source {
+        let facts = self.replication_state(host);
+        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let received_headers = match facts.source {
             ReplicationSource::Streaming { last_heard } => Some(last_heard),
             ReplicationSource::Lost { since } => Some(since),
             ReplicationSource::Never => None,
@@ -372,16 +398,18 @@ impl World {
         gossip.myself().master() == Some(master)
             && gossip.is_voter(master)
             && facts.offset > ReplOffset(0)
-            && heard.is_some_and(|at| now.since(at) < FRESH)
+            && received_headers.is_some_and(|at| now.since(at) < MAX_DATA_AGE)
     }
 
     /// Assigns orphaned slots like `redis-cli --cluster fix`. A master that lost its disk after an
     /// operator moved its replica away is gone for good, as is a slot assigned to it if the
     /// previous owner learned of that and its replica did not. All other slots must find their
     /// owner without help.
-    fn adopt_orphans(&mut self) {
+    fn assign_orphaned_slots(&mut self) {
         let Some(lost) = self.lost else { return };
-        let forgotten = |slot: &Slot| self.deserted.contains(&lost) || self.given.contains(&(lost, *slot));
+        let forgotten = |slot: &Slot| {
+            self.masters_without_replica.contains(&lost) || self.assigned_slots.contains(&(lost, *slot))
+        };
         let hosts = 0..self.hosts.len();
         let leads = |host: &usize| self.gossip(*host).is_voter(self.gossip(*host).id());
         let Some(master) = hosts.clone().find(leads) else { return };
@@ -398,28 +426,29 @@ impl World {
     /// Returns the interrupted migrations of a master; its replicas' migration state follows from
     /// them. A migration must not be cancelled while its next command is in flight: the target
     /// would take the slot without a new epoch while the source gives it away.
-    fn open_moves(&self, host: usize) -> Vec<Slot> {
+    fn interrupted_migrations(&self, host: usize) -> Vec<Slot> {
         if self.is_replica(host) {
             return Vec::new();
         }
         let Some(view) = self.hosts[host].topology.as_ref() else { return Vec::new() };
         let marked: BTreeSet<Slot> =
             view.migrating().keys().chain(view.importing().keys()).copied().collect();
-        let stopped =
-            |slot: &Slot| !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.stage.now);
-        let settled = |slot: &Slot| self.owner_agreed(*slot);
+        let stopped = |slot: &Slot| {
+            !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.simulation.now)
+        };
+        let settled = |slot: &Slot| self.agrees_on_owner(*slot);
         marked.into_iter().filter(stopped).filter(settled).collect()
     }
 
     /// Returns whether all nodes agree on a slot's owner.
-    fn owner_agreed(&self, slot: Slot) -> bool {
+    fn agrees_on_owner(&self, slot: Slot) -> bool {
         let owner = |host| self.gossip_of(host).and_then(|gossip| gossip.slot_owner(slot));
         let first = owner(0);
         first.is_some() && (1..self.hosts.len()).all(|host| owner(host) == first)
     }
 
     /// Makes a master without slots replicate a master with slots.
-    fn give_work(&mut self, host: usize) {
+    fn make_replica(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let works = |node: &&gossip::Node| gossip.is_voter(node.id) && !node.has_failed();
         let master = gossip.nodes().find(works).map(|node| node.id);

@@ -7,13 +7,13 @@ use clock::Instant;
 use replication::wait::{AppendOnlyOff, Copies, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 
-use super::What;
-use super::store::Store;
-use crate::stage::Stage;
-use crate::{Plant, Rule};
+use super::DataChange;
+use super::store::ReplicaState;
+use crate::simulation::Simulation;
+use crate::{InjectedBug, InvariantName};
 
 /// A waiting client.
-struct Asked {
+struct CopyWaiter {
     offset: ReplOffset,
     wanted: RequiredCopies,
     until: Option<Instant>,
@@ -21,13 +21,13 @@ struct Asked {
 
 /// The clients waiting at a process, by number.
 #[derive(Default)]
-pub(super) struct WaitingForCopies {
+pub(super) struct CopyWaiters {
     waiters: Waiters<u64>,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, CopyWaiter>,
     last: u64,
 }
 
-impl Store {
+impl ReplicaState {
     /// Returns how far the process's log has been copied.
     fn copied(&self) -> LogProgress {
         let master = self.serving.master();
@@ -35,20 +35,20 @@ impl Store {
     }
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Handles a finished write; sometimes its client waits for copies.
     pub(super) fn want_copies(&mut self, host: usize, offset: ReplOffset) {
-        if !self.chance.percent(10) {
+        if !self.random.percent(10) {
             return;
         }
-        let wanted = self.chance.pick(&[
+        let wanted = self.random.pick(&[
             RequiredCopies::Acknowledged { by: 1 },
             RequiredCopies::Acknowledged { by: 2 },
             RequiredCopies::Synced { here: true, at: 0 },
             RequiredCopies::Synced { here: true, at: 1 },
             RequiredCopies::Synced { here: false, at: 1 },
         ]);
-        let until = self.chance.percent(50).then(|| self.clock_of(host) + self.chance.millis(1, 2000));
+        let until = self.random.percent(50).then(|| self.clock_of(host) + self.random.millis(1, 2000));
         let store = &mut self.data.stores[host];
         if store.upstream().is_some() {
             return;
@@ -59,21 +59,21 @@ impl<E: Debug> Stage<E> {
         }
         let waiting = &mut store.copies_wanted;
         waiting.last += 1;
-        waiting.asked.insert(waiting.last, Asked { offset, wanted, until });
+        waiting.asked.insert(waiting.last, CopyWaiter { offset, wanted, until });
         waiting.waiters.add(waiting.last, offset, wanted);
         self.ask_for_acknowledgements(host);
     }
 
     /// Replies to clients whose copies are complete.
     pub(super) fn release_copies(&mut self, host: usize) {
-        if self.planted(Plant::EndlessWaits) {
+        if self.is_injected(InjectedBug::MissedWakeups) {
             return;
         }
         let store = &mut self.data.stores[host];
         let reach = store.copied();
         for (client, copies) in store.copies_wanted.waiters.release(&reach) {
             let asked = self.data.stores[host].copies_wanted.asked.remove(&client);
-            let Asked { offset, wanted, .. } = asked.expect("who waits has asked");
+            let CopyWaiter { offset, wanted, .. } = asked.expect("who waits has asked");
             self.tell_copies(host, offset, wanted, copies);
         }
     }
@@ -82,9 +82,9 @@ impl<E: Debug> Stage<E> {
     pub(super) fn end_waits_for_copies(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];
-        let is_over = |_: &u64, asked: &mut Asked| asked.until.is_some_and(|until| until <= now);
-        let over: Vec<(u64, Asked)> = store.copies_wanted.asked.extract_if(.., is_over).collect();
-        for (client, Asked { offset, wanted, .. }) in over {
+        let is_over = |_: &u64, asked: &mut CopyWaiter| asked.until.is_some_and(|until| until <= now);
+        let over: Vec<(u64, CopyWaiter)> = store.copies_wanted.asked.extract_if(.., is_over).collect();
+        for (client, CopyWaiter { offset, wanted, .. }) in over {
             let store = &mut self.data.stores[host];
             store.copies_wanted.waiters.remove(client, offset);
             let copies = store.copied().copies(offset, wanted);
@@ -92,14 +92,14 @@ impl<E: Debug> Stage<E> {
         }
         let store = &self.data.stores[host];
         let reach = store.copied();
-        let suffice = |asked: &&Asked| {
+        let suffice = |asked: &&CopyWaiter| {
             let copies = reach.copies(asked.offset, asked.wanted);
             copies.map_or(true, |copies| copies.suffice(asked.wanted))
         };
-        if let Some(Asked { offset, wanted, .. }) = store.copies_wanted.asked.values().find(suffice) {
+        if let Some(CopyWaiter { offset, wanted, .. }) = store.copies_wanted.asked.values().find(suffice) {
             let why =
                 format!("a client of host {host} waits for {wanted:?} of {offset}, and there are {reach:?}");
-            self.violate(Rule::Waits, &why);
+            self.record_violation(InvariantName::Waits, &why);
         }
     }
 
@@ -112,7 +112,7 @@ impl<E: Debug> Stage<E> {
     ) {
         self.note(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
         if let Ok(copies) = copies {
-            self.see(host, What::Copied { upto: offset, wanted, copies });
+            self.see(host, DataChange::Copied { upto: offset, wanted, copies });
         }
     }
 }

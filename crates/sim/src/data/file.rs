@@ -12,19 +12,19 @@ use engine::NodeFlags;
 use persistence::aof::Manifest;
 use slot_routing::ReplOffset;
 
-use super::copies::WaitingForCopies;
-use super::store::Store;
-use super::{Event, Key, What};
-use crate::append_file::{AppendFile, NAME, Rewrite, folder};
-use crate::disk::{Death, SimDisk};
-use crate::stage::Stage;
-use crate::{Chance, Plant, Rule};
+use super::copies::CopyWaiters;
+use super::store::ReplicaState;
+use super::{DataChange, DataEvent, Key};
+use crate::append_file::{AOF_NAME, AppendFile, Rewrite, folder};
+use crate::disk::{ProcessDeath, SimDisk};
+use crate::simulation::Simulation;
+use crate::{InjectedBug, InvariantName, RandomSource};
 
 /// Interval between checks whether a rewrite can begin.
-const LOOK: Duration = Duration::from_millis(100);
+const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A finished write whose client waits for the sync.
-struct Waiting {
+struct WriteAwaitingSync {
     end: ReplOffset,
     key: Key,
     write: u64,
@@ -39,17 +39,22 @@ pub(super) struct DataFile {
     cut: Option<(RewriteId, Vec<u8>)>,
     holds: bool,
     committed: ReplOffset,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WriteAwaitingSync>,
     due: Option<Instant>,
 }
 
 impl DataFile {
     /// Starts on an empty disk.
-    pub(super) fn nothing(disk: SimDisk, policy: FsyncPolicy, chance: &mut Chance, now: Instant) -> Self {
+    pub(super) fn nothing(
+        disk: SimDisk,
+        policy: FsyncPolicy,
+        random: &mut RandomSource,
+        now: Instant,
+    ) -> Self {
         let settings = AofSettings {
             policy,
-            timestamps: chance.percent(50),
-            name: NAME.to_owned(),
+            timestamps: random.percent(50),
+            name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
         Self::fresh(disk, settings, now)
@@ -70,12 +75,12 @@ impl DataFile {
 
     /// Loads the files into a starting process and continues them. An error means that the process
     /// does not start.
-    fn found(self, store: &mut Store, (now, wall): (Instant, Millis)) -> Result<Self, String> {
+    fn found(self, store: &mut ReplicaState, (now, wall): (Instant, Millis)) -> Result<Self, String> {
         let Self { disk, settings, .. } = self;
         let folder = folder(&disk);
         let manifest = folder.find().map_err(|error| error.to_string())?;
         let Some(manifest) = manifest else { return Ok(Self::fresh(disk, settings, now)) };
-        let loaded = store.held.load_files(&folder, &manifest, &store.imports)?;
+        let loaded = store.data_store.load_files(&folder, &manifest, &store.imports)?;
         if let Some(position) = loaded.position {
             store.log.adopt(position);
         }
@@ -108,34 +113,34 @@ impl DataFile {
     }
 
     /// Returns when the file's thread has work if nothing else happens.
-    fn next_step(&self, now: Instant, chance: &mut Chance) -> Option<Instant> {
+    fn next_step(&self, now: Instant, random: &mut RandomSource) -> Option<Instant> {
         if self.file.operation().is_some() || self.cut.is_some() {
-            return Some(now + Duration::from_micros(chance.below(3000) as u64));
+            return Some(now + Duration::from_micros(random.below(3000) as u64));
         }
-        let look = self.file.rewrites.scheduled.then_some(now + LOOK);
+        let look = self.file.rewrites.scheduled.then_some(now + REWRITE_CHECK_INTERVAL);
         self.file.machine.next_deadline(now).into_iter().chain(look).min()
     }
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Enables `appendonly` on some processes.
     pub(crate) fn choose_file(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
-        if self.chance.percent(70) {
+        if self.random.percent(70) {
             let (disk, now) = (self.new_disk(), self.clock_of(host));
-            self.data.stores[host].file = Some(DataFile::nothing(disk, policy, &mut self.chance, now));
+            self.data.stores[host].file = Some(DataFile::nothing(disk, policy, &mut self.random, now));
         }
     }
 
     fn new_disk(&mut self) -> SimDisk {
-        SimDisk::new(Chance::new(self.chance.number()), self.plan.plant)
+        SimDisk::new(RandomSource::new(self.random.number()), self.plan.injected_bug)
     }
 
     /// Starts a process with its predecessor's files if they are kept. `told`: only the process
     /// died.
     pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
         if kept {
-            old.disk.start_again(if told { Death::Killed } else { Death::PowerCut });
+            old.disk.start_again(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
             old.disk.set_failing(0);
             old.disk.set_full(false);
         } else {
@@ -146,7 +151,10 @@ impl<E: Debug> Stage<E> {
         match old.found(store, times) {
             Ok(file) => store.file = Some(file),
             Err(error) => {
-                self.violate(Rule::Durable, &format!("host {host} cannot read its file: {error}"));
+                self.record_violation(
+                    InvariantName::Durable,
+                    &format!("host {host} cannot read its file: {error}"),
+                );
             }
         }
     }
@@ -154,7 +162,7 @@ impl<E: Debug> Stage<E> {
     /// Notifies the file of a longer or replaced log.
     pub(super) fn tell_file(&mut self, host: usize, input: Option<AofEvent>) {
         let wall = self.wall_of(host);
-        let Store { file, log, .. } = &mut self.data.stores[host];
+        let ReplicaState { file, log, .. } = &mut self.data.stores[host];
         let Some(DataFile { file, .. }) = file else { return };
         let mut effects = Vec::new();
         file.tell(log, wall, input, &mut effects);
@@ -165,7 +173,7 @@ impl<E: Debug> Stage<E> {
     /// Wakes the file's thread soon.
     pub(super) fn wake_file(&mut self, host: usize) {
         if self.data.stores[host].file.is_some() {
-            let soon = self.now + Duration::from_micros(self.chance.below(1000) as u64);
+            let soon = self.now + Duration::from_micros(self.random.below(1000) as u64);
             self.work_on_file_at(host, soon);
         }
     }
@@ -175,14 +183,14 @@ impl<E: Debug> Stage<E> {
         let Some(file) = &mut self.data.stores[host].file else { return };
         if file.due.is_none_or(|planned| due < planned || planned < now) {
             file.due = Some(due);
-            self.data_at(due, Event::File { at });
+            self.data_at(due, DataEvent::File { at });
         }
     }
 
     /// Starts or finishes an operation of the file's thread and continues a rewrite.
     pub(super) fn work_on_file(&mut self, host: usize) {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
-        let Store { file, log, .. } = &mut self.data.stores[host];
+        let ReplicaState { file, log, .. } = &mut self.data.stores[host];
         let Some(DataFile { file, due, .. }) = file else { return };
         *due = None;
         let mut effects = Vec::new();
@@ -192,7 +200,7 @@ impl<E: Debug> Stage<E> {
             let synced = file.machine.synced();
             self.note_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
             if let Some(upto) = synced {
-                self.see(host, What::Synced { upto });
+                self.see(host, DataChange::Synced { upto });
             }
         } else {
             file.begin_operation(log, (now, wall), &mut effects);
@@ -201,7 +209,7 @@ impl<E: Debug> Stage<E> {
         self.go_on_rewriting(host);
         let skew = self.processes[host].skew;
         let file = self.data.stores[host].file.as_ref().expect("a process keeps its file");
-        if let Some(due) = file.next_step(now, &mut self.chance) {
+        if let Some(due) = file.next_step(now, &mut self.random) {
             let due = (due - skew).max(self.now);
             self.work_on_file_at(host, due);
         }
@@ -245,7 +253,7 @@ impl<E: Debug> Stage<E> {
             store.log.forget_db();
         }
         let at = store.log.position();
-        let rdb = store.held.base(at);
+        let rdb = store.data_store.base(at);
         if let Some(file) = &mut store.file {
             file.cut = Some((rewrite, rdb));
         }
@@ -283,10 +291,10 @@ impl<E: Debug> Stage<E> {
     /// Replies to a client's finished write at once or after the sync.
     pub(super) fn answer_client(&mut self, host: usize, key: Key, write: u64) {
         let end = self.data.stores[host].offset();
-        let early = self.planted(Plant::AnsweredEarly);
+        let early = self.is_injected(InjectedBug::EarlyReply);
         match &mut self.data.stores[host].file {
             Some(file) if file.holds && file.committed < end && !early => {
-                file.waiting.push(Waiting { end, key, write });
+                file.waiting.push(WriteAwaitingSync { end, key, write });
             }
             _ => self.acknowledge(host, key, write, end),
         }
@@ -295,16 +303,16 @@ impl<E: Debug> Stage<E> {
     fn answer_waiting(&mut self, host: usize) {
         let Some(file) = &mut self.data.stores[host].file else { return };
         let (holds, committed) = (file.holds, file.committed);
-        let done: Vec<Waiting> =
+        let done: Vec<WriteAwaitingSync> =
             file.waiting.extract_if(.., |waiting| !holds || waiting.end <= committed).collect();
-        for Waiting { end, key, write } in done {
+        for WriteAwaitingSync { end, key, write } in done {
             self.acknowledge(host, key, write, end);
         }
     }
 
     fn acknowledge(&mut self, host: usize, key: Key, write: u64, end: ReplOffset) {
         let durable = self.data.stores[host].file.as_ref().is_some_and(DataFile::is_durable);
-        self.see(host, What::Acknowledged { key, write, end, durable });
+        self.see(host, DataChange::Acknowledged { key, write, end, durable });
         self.want_copies(host, end);
     }
 
@@ -313,12 +321,12 @@ impl<E: Debug> Stage<E> {
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.retain(|waiting| waiting.key != key);
         }
-        self.see(host, What::Dropped { key });
+        self.see(host, DataChange::Dropped { key });
     }
 
     /// Drops waiting clients when a node becomes a replica.
     pub(super) fn drop_waiting(&mut self, host: usize) {
-        self.data.stores[host].copies_wanted = WaitingForCopies::default();
+        self.data.stores[host].copies_wanted = CopyWaiters::default();
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.clear();
         }
@@ -331,10 +339,10 @@ impl<E: Debug> Stage<E> {
         if healed {
             disk.set_failing(0);
             disk.set_full(false);
-        } else if self.chance.percent(3) {
-            disk.set_failing(self.chance.pick(&[0, 0, 0, 10, 40]));
-            disk.set_full(self.chance.percent(10));
-        } else if self.chance.percent(2) {
+        } else if self.random.percent(3) {
+            disk.set_failing(self.random.pick(&[0, 0, 0, 10, 40]));
+            disk.set_full(self.random.percent(10));
+        } else if self.random.percent(2) {
             file.rewrites.scheduled = true;
         }
         self.tell_file(host, None);

@@ -12,13 +12,13 @@ use replication::{IncomingStream, Position, StreamEpoch, master_driver};
 use resp::{Args, Request};
 use slot_routing::Slot;
 
-use super::held::key_of;
+use super::data_store::slot_of_command;
 use super::link::Item;
-use super::serving::Message;
-use super::store::Store;
-use super::{Event, Key, LOCKED, What};
-use crate::stage::Stage;
-use crate::{Plant, Rule};
+use super::serving::ReplicationMessage;
+use super::store::ReplicaState;
+use super::{DataChange, DataEvent, Key, LOCK_RETRY_INTERVAL};
+use crate::simulation::Simulation;
+use crate::{InjectedBug, InvariantName};
 
 /// The task that follows one master.
 pub(super) struct Follower {
@@ -36,7 +36,7 @@ pub(super) struct Follower {
 }
 
 /// An event of a connection to a master.
-pub(super) enum Came {
+pub(super) enum LinkEvent {
     Connected,
     Refused,
     Bytes(Vec<u8>),
@@ -44,14 +44,14 @@ pub(super) enum Came {
 }
 
 /// A segment of whole stream commands that the applier is executing.
-pub(super) struct Piece {
+pub(super) struct StreamSegment {
     stream: StreamEpoch,
     came: replication::StreamBatch,
-    commands: VecDeque<Command>,
+    commands: VecDeque<StreamCommand>,
     ack_wanted: bool,
 }
 
-enum Command {
+enum StreamCommand {
     /// A command for the engine, with the slot of its keys.
     Run(Vec<u8>, Option<Key>),
     /// A command for the machine of a cluster node.
@@ -61,13 +61,13 @@ enum Command {
 }
 
 /// A snapshot being loaded.
-pub(super) struct Load {
+pub(super) struct SnapshotLoad {
     stream: StreamEpoch,
     pub(super) position: Position,
     snapshot: Vec<u8>,
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Returns whether reading from this connection must wait because the received data is still
     /// being applied.
     pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
@@ -92,7 +92,7 @@ impl<E: Debug> Stage<E> {
         store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming, session });
         let under_way = store.under_way();
         let at = self.process(host);
-        self.data_within(500, Event::Start { at, stream, under_way });
+        self.data_within(500, DataEvent::Start { at, stream, under_way });
     }
 
     pub(super) fn stop_following(&mut self, host: usize) {
@@ -107,10 +107,11 @@ impl<E: Debug> Stage<E> {
         if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
             return;
         }
-        let drained = store.has_drained(&under_way) || self.plan.plant == Some(Plant::UnawaitedWrites);
+        let drained =
+            store.has_drained(&under_way) || self.plan.injected_bug == Some(InjectedBug::SkippedDrain);
         if store.load.is_some() || !drained {
             let at = self.process(host);
-            return self.data_at(self.now + LOCKED, Event::Start { at, stream, under_way });
+            return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Start { at, stream, under_way });
         }
         store.engine().unblock_all();
         self.give_following(host, replica_driver::ReplicaDriverEvent::Drained);
@@ -118,25 +119,27 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Passes a connection event to its machine and carries out the resulting orders.
-    pub(super) fn give_follower(&mut self, host: usize, link: u64, came: Came) {
+    pub(super) fn give_follower(&mut self, host: usize, link: u64, came: LinkEvent) {
         let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
         if !self.processes[host].up {
             return;
         }
         if follower.link == Some(link) {
             let input = match came {
-                Came::Bytes(bytes) if self.goes_on_endlessly(host) => return self.take_piece(host, bytes),
-                Came::Connected => ReplicaEvent::Connected,
-                Came::Bytes(bytes) => ReplicaEvent::Received(bytes),
-                Came::Refused => ReplicaEvent::ConnectFailed { refused: true },
-                Came::Closed => ReplicaEvent::Closed,
+                LinkEvent::Bytes(bytes) if self.ignores_promotion(host) => {
+                    return self.take_piece(host, bytes);
+                }
+                LinkEvent::Connected => ReplicaEvent::Connected,
+                LinkEvent::Bytes(bytes) => ReplicaEvent::Received(bytes),
+                LinkEvent::Refused => ReplicaEvent::ConnectFailed { refused: true },
+                LinkEvent::Closed => ReplicaEvent::Closed,
             };
             self.drive(host, input);
         } else if follower.rdb == Some(link) {
             let input = match came {
-                Came::Connected => RdbChannelEvent::Connected,
-                Came::Bytes(bytes) => RdbChannelEvent::Received(bytes),
-                Came::Refused | Came::Closed => RdbChannelEvent::Closed,
+                LinkEvent::Connected => RdbChannelEvent::Connected,
+                LinkEvent::Bytes(bytes) => RdbChannelEvent::Received(bytes),
+                LinkEvent::Refused | LinkEvent::Closed => RdbChannelEvent::Closed,
             };
             self.drive(host, ReplicaEvent::RdbChannel(input));
         }
@@ -148,8 +151,8 @@ impl<E: Debug> Stage<E> {
     }
 
     /// The injected bug: the stream is still applied after this node was promoted.
-    fn goes_on_endlessly(&self, host: usize) -> bool {
-        self.planted(Plant::EndlessStream) && self.data.stores[host].upstream().is_none()
+    fn ignores_promotion(&self, host: usize) -> bool {
+        self.is_injected(InjectedBug::StreamAfterPromotion) && self.data.stores[host].upstream().is_none()
     }
 
     pub(super) fn drive(&mut self, host: usize, input: ReplicaEvent) {
@@ -166,18 +169,17 @@ impl<E: Debug> Stage<E> {
     fn give_following(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
         let now = self.clock_of(host);
         let synced = self.data.stores[host].on_disk().upto();
-        let Store { following, follower, log, .. } = &mut self.data.stores[host];
+        let ReplicaState { following, follower, log, .. } = &mut self.data.stores[host];
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
         following.note_synced(synced);
         following.handle(now, (follower.stream, input), log, &mut orders);
         for order in orders {
             match order {
-                ReplicaDriverAction::Over if self.goes_on_endlessly(host) => {}
+                ReplicaDriverAction::Over if self.ignores_promotion(host) => {}
                 ReplicaDriverAction::Over => self.stop_following(host),
-                ReplicaDriverAction::HistoryReplaced => {
-                    self.tell(host, Message::Serve(master_driver::MasterDriverEvent::HistoryReplaced))
-                }
+                ReplicaDriverAction::HistoryReplaced => self
+                    .tell(host, ReplicationMessage::Serve(master_driver::MasterDriverEvent::HistoryReplaced)),
                 ReplicaDriverAction::Act(action) => self.act_as_replica(host, action),
             }
         }
@@ -188,7 +190,7 @@ impl<E: Debug> Stage<E> {
         match action {
             ReplicaAction::Connect => {
                 follower.incoming.restart();
-                if self.plan.plant != Some(Plant::KeptTransactions) {
+                if self.plan.injected_bug != Some(InjectedBug::ResumedTransactions) {
                     follower.session = session_of_stream();
                 }
                 let master = follower.master;
@@ -253,13 +255,13 @@ impl<E: Debug> Stage<E> {
             return self.drive(host, ReplicaEvent::LoadRejected);
         }
         let store = &mut self.data.stores[host];
-        store.load = Some(Load { stream, position, snapshot });
+        store.load = Some(SnapshotLoad { stream, position, snapshot });
         store.log.close();
         store.set_node_flag(NodeFlags::LOADING, true);
-        store.held.clear();
-        self.see(host, What::Replaced);
+        store.data_store.clear();
+        self.see(host, DataChange::Replaced);
         let at = self.process(host);
-        self.data_within(20_000, Event::Loaded { at });
+        self.data_within(20_000, DataEvent::Loaded { at });
     }
 
     /// Finishes a load. Occasionally it fails, which leaves no data.
@@ -267,10 +269,10 @@ impl<E: Debug> Stage<E> {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
         let store = &mut self.data.stores[host];
-        let Some(Load { stream, position, snapshot }) = store.load.take() else { return };
+        let Some(SnapshotLoad { stream, position, snapshot }) = store.load.take() else { return };
         if !failed {
-            let loaded = store.held.load(&snapshot);
-            store.imports.end_all(&store.held.engine());
+            let loaded = store.data_store.load(&snapshot);
+            store.imports.end_all(&store.data_store.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.moves.hear(gossip::ClusterInput::MovesLoaded(moves));
             store.log.adopt_loaded(position, own);
@@ -279,8 +281,8 @@ impl<E: Debug> Stage<E> {
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
         let outcome = if failed { "could not load" } else { "has loaded" };
         self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
-        self.see(host, What::Replaced);
-        self.see(host, What::Stands);
+        self.see(host, DataChange::Replaced);
+        self.see(host, DataChange::Stands);
         self.tell_file(host, None);
         if awaited {
             self.drive(host, if failed { ReplicaEvent::LoadFailed } else { ReplicaEvent::Loaded });
@@ -290,7 +292,7 @@ impl<E: Debug> Stage<E> {
     /// Takes the complete commands received so far and the stream's lock, unless the stream has
     /// ended.
     fn take_piece(&mut self, host: usize, bytes: Vec<u8>) {
-        let endless = self.planted(Plant::EndlessStream);
+        let endless = self.is_injected(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];
         let me = store.me();
         let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
@@ -308,26 +310,29 @@ impl<E: Debug> Stage<E> {
             match &args[0] {
                 b"REPLCONF" => ack_wanted = true,
                 b"CLUSTER" if &args[1] == b"SYNCSLOTS" => {
-                    commands.push_back(Command::Import(Request::from(args)));
+                    commands.push_back(StreamCommand::Import(Request::from(args)));
                 }
                 b"CLUSTER" if &args[1] == b"FAILOVER" => {
                     let is_named =
                         me.is_some_and(|me| args.iter().any(|word| word == me.to_string().as_bytes()));
-                    commands.extend(is_named.then_some(Command::Hear(gossip::ClusterInput::MasterShutdown)));
+                    commands.extend(
+                        is_named.then_some(StreamCommand::Hear(gossip::ClusterInput::MasterShutdown)),
+                    );
                 }
                 b"CLUSTER" => {
                     let (slot, change) = slot_change(args).expect("a master's stream makes sense");
-                    commands.push_back(Command::Hear(gossip::ClusterInput::SlotChanged { slot, change }));
+                    commands
+                        .push_back(StreamCommand::Hear(gossip::ClusterInput::SlotChanged { slot, change }));
                 }
                 _ => {
-                    commands.push_back(Command::Run(encoded(args), key_of(args)));
+                    commands.push_back(StreamCommand::Run(encoded(args), slot_of_command(args)));
                 }
             }
         }
         let stream = follower.stream;
-        store.piece = Some(Piece { stream, came, commands, ack_wanted });
+        store.piece = Some(StreamSegment { stream, came, commands, ack_wanted });
         let at = self.process(host);
-        self.data_within(self.data.settings.apply, Event::Apply { at });
+        self.data_within(self.data.settings.apply, DataEvent::Apply { at });
     }
 
     /// Breaks a link within a transaction. That is rare, so it is forced when the bug that it
@@ -335,7 +340,7 @@ impl<E: Debug> Stage<E> {
     pub(super) fn break_within_transaction(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
-        if within && store.piece.is_none() && self.planted(Plant::KeptTransactions) {
+        if within && store.piece.is_none() && self.is_injected(InjectedBug::ResumedTransactions) {
             self.give_up(host);
         }
     }
@@ -351,49 +356,49 @@ impl<E: Debug> Stage<E> {
     /// log.
     pub(super) fn apply_some(&mut self, host: usize) {
         let (at, wall) = (self.process(host), self.wall_of(host));
-        for _ in 0..=self.chance.below(3) {
+        for _ in 0..=self.random.below(3) {
             let store = &mut self.data.stores[host];
             let Some(piece) = &store.piece else { return };
             let Some(command) = piece.commands.front() else { break };
-            if let Command::Run(_, Some(key)) = command
+            if let StreamCommand::Run(_, Some(key)) = command
                 && store.is_locked(*key)
             {
-                return self.data_at(self.now + LOCKED, Event::Apply { at });
+                return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Apply { at });
             }
             let Some(piece) = &mut store.piece else { return };
             match piece.commands.pop_front() {
-                Some(Command::Run(request, _)) => {
+                Some(StreamCommand::Run(request, _)) => {
                     let Some(follower) = &mut store.follower else { return };
-                    if let Err(error) = store.held.apply(&mut follower.session, wall, request) {
-                        self.violate(
-                            Rule::SameData,
+                    if let Err(error) = store.data_store.apply(&mut follower.session, wall, request) {
+                        self.record_violation(
+                            InvariantName::SameData,
                             &format!("host {host} cannot do what its master did: {error}"),
                         );
                     }
                 }
-                Some(Command::Import(command)) => {
-                    store.imports.apply_command(&store.held.engine(), command.args());
+                Some(StreamCommand::Import(command)) => {
+                    store.imports.apply_command(&store.data_store.engine(), command.args());
                 }
-                Some(Command::Hear(input)) => store.moves.hear(input),
+                Some(StreamCommand::Hear(input)) => store.moves.hear(input),
                 None => {}
             }
-            self.see(host, What::Applied);
+            self.see(host, DataChange::Applied);
         }
         let store = &mut self.data.stores[host];
         if store.piece.as_ref().is_some_and(|piece| !piece.commands.is_empty()) {
-            return self.data_within(self.data.settings.apply, Event::Apply { at });
+            return self.data_within(self.data.settings.apply, DataEvent::Apply { at });
         }
         self.log_piece(host);
-        self.see(host, What::Stands);
+        self.see(host, DataChange::Stands);
         self.change_role(host);
     }
 
     /// Appends the segment's bytes to the log and reports them as applied.
     fn log_piece(&mut self, host: usize) {
-        let endless = self.planted(Plant::EndlessStream);
+        let endless = self.is_injected(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];
-        let Some(Piece { stream, came, ack_wanted, .. }) = store.piece.take() else { return };
-        let Store { follower, log, .. } = store;
+        let Some(StreamSegment { stream, came, ack_wanted, .. }) = store.piece.take() else { return };
+        let ReplicaState { follower, log, .. } = store;
         let Some(follower) = follower else { return };
         let append = |bytes: &[u8]| {
             let taken = log.append_stream(stream, bytes);

@@ -1,7 +1,7 @@
 //! The invariants of data, one file each.
 
-use super::{Key, Store};
-use crate::Rule;
+use super::{Key, ReplicaState};
+use crate::InvariantName;
 use crate::invariant::Invariant;
 use replication::wait::{Copies, RequiredCopies};
 use slot_routing::ReplOffset;
@@ -17,7 +17,7 @@ mod waits;
 
 /// An event in the life of a process's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum DataChange {
     /// Data and log are consistent.
     Stands,
     /// A client's write is acknowledged.
@@ -52,23 +52,23 @@ pub(crate) enum What {
 }
 
 /// An event with the data after it.
-pub(super) struct Seen<'a> {
+pub(super) struct DataObservation<'a> {
     pub(super) host: usize,
-    pub(super) store: &'a Store,
-    pub(super) what: What,
+    pub(super) store: &'a ReplicaState,
+    pub(super) what: DataChange,
 }
 
 /// A data invariant with its name.
-pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
+pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<DataObservation<'a>> + Send>);
 
 /// Returns the event invariants of the data; `handover` and `waits` check states.
-pub(super) fn all() -> Vec<Named> {
+pub(super) fn all() -> Vec<NamedInvariant> {
     vec![
-        (Rule::SameData, Box::new(same_data::SameData::default())),
-        (Rule::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
-        (Rule::NoLoss, Box::new(no_loss::NoLoss::default())),
-        (Rule::Copies, Box::new(copies::Copies::default())),
-        (Rule::Durable, Box::new(durable::Durable::default())),
-        (Rule::NoErasure, Box::new(no_erasure::NoErasure::default())),
+        (InvariantName::SameData, Box::new(same_data::SameData::default())),
+        (InvariantName::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
+        (InvariantName::NoLoss, Box::new(no_loss::NoLoss::default())),
+        (InvariantName::Copies, Box::new(copies::Copies::default())),
+        (InvariantName::Durable, Box::new(durable::Durable::default())),
+        (InvariantName::NoErasure, Box::new(no_erasure::NoErasure::default())),
     ]
 }

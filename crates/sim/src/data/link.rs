@@ -3,15 +3,15 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::Event;
-use super::following::Came;
-use super::serving::Peer;
-use crate::lane::{Lane, Next};
-use crate::stage::Stage;
+use super::DataEvent;
+use super::following::LinkEvent;
+use super::serving::ReplicaConnection;
+use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
+use crate::simulation::Simulation;
 use replication::master::PeerId;
 
 /// Retry interval for bytes held back by the network.
-const RETRANSMIT: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A connection. Side 0, a replica, opened it; side 1 accepted it.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub(super) struct Link {
     hosts: [usize; 2],
     /// Whether each side still has it open.
     open: [bool; 2],
-    lanes: [Lane<Item>; 2],
+    delivery_queues: [DeliveryQueue<Item>; 2],
 }
 
 #[derive(Debug, Clone)]
@@ -30,15 +30,15 @@ pub(super) enum Item {
     Closed,
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Connects a replica to a master and returns the connection's id.
     pub(super) fn dial(&mut self, host: usize, master: usize) -> u64 {
         self.data.linked += 1;
         let link = self.data.linked;
-        let lanes = [Lane::default(), Lane::default()];
-        self.data.links.insert(link, Link { hosts: [host, master], open: [true, false], lanes });
+        let delivery_queues = [DeliveryQueue::default(), DeliveryQueue::default()];
+        self.data.links.insert(link, Link { hosts: [host, master], open: [true, false], delivery_queues });
         let at = self.now + self.latency(host, master);
-        self.data_at(at, Event::Dialled { link });
+        self.data_at(at, DataEvent::Dialled { link });
         link
     }
 
@@ -48,14 +48,14 @@ impl<E: Debug> Stage<E> {
             self.data.links.remove(&link);
             return;
         };
-        if self.is_apart(from, to) || !self.processes[to].powered {
+        if self.cannot_communicate(from, to) || !self.processes[to].powered {
             // The waiting side will time out.
         } else if self.processes[to].up {
             self.put(link, 1, Item::Accepted);
             self.put(link, 0, Item::Connected);
         } else {
             self.data.links.remove(&link);
-            self.give_follower(from, link, Came::Refused);
+            self.give_follower(from, link, LinkEvent::Refused);
         }
     }
 
@@ -63,9 +63,10 @@ impl<E: Debug> Stage<E> {
     pub(super) fn put(&mut self, link: u64, side: usize, item: Item) {
         let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
         let at = self.now + self.latency(hosts[1 - side], hosts[side]);
-        let planned = self.data.links.get_mut(&link).and_then(|link| link.lanes[side].push(at, item));
+        let planned =
+            self.data.links.get_mut(&link).and_then(|link| link.delivery_queues[side].push(at, item));
         if let Some(at) = planned {
-            self.data_at(at, Event::Arrives { link, side });
+            self.data_at(at, DataEvent::Arrives { link, side });
         }
     }
 
@@ -95,18 +96,21 @@ impl<E: Debug> Stage<E> {
         loop {
             let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.now);
-            let frozen = self.processes[to].up && !self.runs(to);
-            let held = if self.is_cut(from, to) || frozen {
-                Some(RETRANSMIT)
+            let frozen = self.processes[to].up && !self.is_running(to);
+            let blocked_for = if self.is_cut(from, to) || frozen {
+                Some(RETRY_INTERVAL)
             } else {
                 // A follower reads nothing while it applies or loads.
                 (side == 0 && self.is_follower_busy(to, link)).then_some(Duration::from_millis(1))
             };
-            let Some(lane) = self.data.links.get_mut(&link).map(|link| &mut link.lanes[side]) else { return };
-            match lane.next(now, held) {
-                Next::Nothing => return,
-                Next::At(at) => return self.data_at(at, Event::Arrives { link, side }),
-                Next::Item(item) => self.deliver_item(link, side, item),
+            let Some(lane) = self.data.links.get_mut(&link).map(|link| &mut link.delivery_queues[side])
+            else {
+                return;
+            };
+            match lane.next(now, blocked_for) {
+                DeliveryPoll::Nothing => return,
+                DeliveryPoll::At(at) => return self.data_at(at, DataEvent::Arrives { link, side }),
+                DeliveryPoll::Item(item) => self.deliver_item(link, side, item),
             }
         }
     }
@@ -116,8 +120,10 @@ impl<E: Debug> Stage<E> {
         let (here, there) = (hosts[side], hosts[1 - side]);
         if matches!(item, Item::Accepted) && self.processes[here].up {
             open[1] = true;
-            let life = self.processes[there].life;
-            self.data.stores[here].peers.insert(PeerId(link), Peer::new(link, there, life));
+            let incarnation = self.processes[there].incarnation;
+            self.data.stores[here]
+                .peers
+                .insert(PeerId(link), ReplicaConnection::new(link, there, incarnation));
             return;
         }
         if !open[side] {
@@ -130,13 +136,13 @@ impl<E: Debug> Stage<E> {
             return;
         }
         match (side, item) {
-            (0, Item::Connected) => self.give_follower(here, link, Came::Connected),
-            (0, Item::Bytes(bytes)) => self.give_follower(here, link, Came::Bytes(bytes)),
+            (0, Item::Connected) => self.give_follower(here, link, LinkEvent::Connected),
+            (0, Item::Bytes(bytes)) => self.give_follower(here, link, LinkEvent::Bytes(bytes)),
             (1, Item::Bytes(bytes)) => self.receive(here, PeerId(link), &bytes),
             (_, Item::Closed) => {
                 self.data.links.remove(&link);
                 if side == 0 {
-                    self.give_follower(here, link, Came::Closed);
+                    self.give_follower(here, link, LinkEvent::Closed);
                 } else {
                     self.lose_peer(here, PeerId(link));
                 }

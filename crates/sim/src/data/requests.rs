@@ -6,7 +6,7 @@ use super::Key;
 use crate::clients::Words;
 
 /// The number of redirections and retries after which a client gives up.
-const TRIES: u8 = 8;
+const MAX_ATTEMPTS: u8 = 8;
 
 /// Commands of one slot that a client sends in sequence, each after the previous reply. The final
 /// write of the slot's number is not included.
@@ -28,13 +28,13 @@ impl Request {
     /// Counts an attempt and returns whether the client retries.
     pub(super) fn tries_again(&mut self) -> bool {
         self.tries += 1;
-        self.tries < TRIES
+        self.tries < MAX_ATTEMPTS
     }
 }
 
 /// What a client does after its request was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextAttempt {
     /// Retries at another server, after ASKING if `asking` is set.
     Go { address: String, asking: bool },
     /// Retries at this server.
@@ -45,22 +45,22 @@ pub(super) enum Next {
 
 /// Derives the client's next step from the replies to the `sent` commands; `None` if they were
 /// served. Other errors count as replies.
-pub(super) fn next(replies: &[Value], sent: usize) -> Option<Next> {
+pub(super) fn next(replies: &[Value], sent: usize) -> Option<NextAttempt> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),
         _ => None,
     });
-    errors.filter_map(next_after).next().or((replies.len() < sent).then_some(Next::Stay))
+    errors.filter_map(next_after).next().or((replies.len() < sent).then_some(NextAttempt::Stay))
 }
 
-fn next_after(error: &str) -> Option<Next> {
+fn next_after(error: &str) -> Option<NextAttempt> {
     let mut words = error.split(' ');
     match words.next()? {
         word @ ("MOVED" | "ASK") => {
-            Some(Next::Go { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
+            Some(NextAttempt::Go { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
         }
-        "TRYAGAIN" => Some(Next::Stay),
-        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(Next::Elsewhere),
+        "TRYAGAIN" => Some(NextAttempt::Stay),
+        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::Elsewhere),
         _ => None,
     }
 }
@@ -70,22 +70,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_does_after_its_answers() {
+    fn client_follows_redirections_and_retries() {
         let error = |text: &str| Value::Error(text.to_owned());
         let done = || Value::Simple("OK".to_owned());
-        let go = |asking| Some(Next::Go { address: "10.0.1.2:6379".to_owned(), asking });
+        let go = |asking| Some(NextAttempt::Go { address: "10.0.1.2:6379".to_owned(), asking });
         let table = [
             (vec![done()], 1, None),
             (vec![error("WRONGTYPE Operation against a key holding the wrong kind of value")], 1, None),
-            (vec![done()], 2, Some(Next::Stay)),
+            (vec![done()], 2, Some(NextAttempt::Stay)),
             (vec![error("MOVED 7 10.0.1.2:6379")], 1, go(false)),
             (
                 vec![done(), error("ASK 7 10.0.1.2:6379"), error("EXECABORT Transaction discarded")],
                 3,
                 go(true),
             ),
-            (vec![error("TRYAGAIN Multiple keys request during rehashing of slot")], 1, Some(Next::Stay)),
-            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(Next::Elsewhere)),
+            (
+                vec![error("TRYAGAIN Multiple keys request during rehashing of slot")],
+                1,
+                Some(NextAttempt::Stay),
+            ),
+            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::Elsewhere)),
         ];
         for (replies, sent, wanted) in table {
             assert_eq!(next(&replies, sent), wanted, "{replies:?}");
@@ -93,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gives_up_in_the_end() {
+    fn client_gives_up_after_max_attempts() {
         let mut request = Request::new(7, Vec::new());
-        assert!((1..TRIES).all(|_| request.tries_again()) && !request.tries_again());
+        assert!((1..MAX_ATTEMPTS).all(|_| request.tries_again()) && !request.tries_again());
     }
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 use engine::NodeFlags;
 use replication::{PsyncRequest, replica};
 
-use super::serving::Message;
-use super::store::Store;
-use super::{Event, Settings, What};
-use crate::Plant;
-use crate::stage::Stage;
+use super::serving::ReplicationMessage;
+use super::store::ReplicaState;
+use super::{DataChange, DataEvent, Settings};
+use crate::InjectedBug;
+use crate::simulation::Simulation;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum RoleOrder {
     Lead,
     /// Become a replica.
     Follow {
@@ -34,9 +34,9 @@ pub(crate) enum Order {
     Empty,
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Orders a role change.
-    pub(crate) fn order(&mut self, host: usize, order: Order) {
+    pub(crate) fn order(&mut self, host: usize, order: RoleOrder) {
         self.data.stores[host].orders.push_back(order);
         self.change_role(host);
         self.plan_data_tick(host);
@@ -44,7 +44,8 @@ impl<E: Debug> Stage<E> {
 
     /// Carries out the next order unless another one is in progress or the stream's lock is taken.
     pub(super) fn change_role(&mut self, host: usize) {
-        let mid_piece = self.data.stores[host].piece.is_some() && !self.planted(Plant::EndlessStream);
+        let mid_piece =
+            self.data.stores[host].piece.is_some() && !self.is_injected(InjectedBug::StreamAfterPromotion);
         if self.data.stores[host].changing.is_some() || mid_piece {
             return;
         }
@@ -54,37 +55,39 @@ impl<E: Debug> Stage<E> {
         let config = replica_config(&settings, store);
         let from = store.upstream();
         let message = match order {
-            Order::Follow { master, .. } if master == host => None,
-            Order::Follow { master, foreign } => {
+            RoleOrder::Follow { master, .. } if master == host => None,
+            RoleOrder::Follow { master, foreign } => {
                 let stream = store.following.follow(now, master, config, &mut store.log);
                 if foreign && stream.is_some() {
                     store.following.note_foreign();
                 }
-                stream.map(Message::Follow)
+                stream.map(ReplicationMessage::Follow)
             }
-            Order::HandOver { to } => {
+            RoleOrder::HandOver { to } => {
                 let config = replica::ReplicaConfig { failover: true, ..config };
-                store.following.follow(now, to, config, &mut store.log).map(Message::Follow)
+                store.following.follow(now, to, config, &mut store.log).map(ReplicationMessage::Follow)
             }
-            Order::Empty => {
+            RoleOrder::Empty => {
                 store.engine().forget_everything();
                 store.log.close();
-                self.see(host, What::Restarted { kept: false });
+                self.see(host, DataChange::Restarted { kept: false });
                 self.tell_file(host, None);
                 return self.change_role(host);
             }
-            Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),
+            RoleOrder::Lead => {
+                store.following.lead(own, &mut store.log).then_some(ReplicationMessage::Unfollow)
+            }
         };
         let Some(message) = message else { return self.change_role(host) };
         store.changing = Some(message);
-        if order == Order::Lead {
-            self.see(host, What::Promoted { from });
+        if order == RoleOrder::Lead {
+            self.see(host, DataChange::Promoted { from });
         } else {
-            self.see(host, What::Demoted);
+            self.see(host, DataChange::Demoted);
         }
-        self.see(host, What::Stands);
+        self.see(host, DataChange::Stands);
         let at = self.process(host);
-        self.data_within(800, Event::Published { at });
+        self.data_within(800, DataEvent::Published { at });
     }
 
     /// Handles a master's request to take over.
@@ -101,7 +104,7 @@ impl<E: Debug> Stage<E> {
             return Err("ERR not now");
         }
         store.took_over = true;
-        self.order(host, Order::Lead);
+        self.order(host, RoleOrder::Lead);
         // The role is published before the request is answered.
         self.publish_role(host);
         Ok(())
@@ -132,7 +135,7 @@ impl<E: Debug> Stage<E> {
     }
 }
 
-fn replica_config(settings: &Settings, store: &Store) -> replica::ReplicaConfig {
+fn replica_config(settings: &Settings, store: &ReplicaState) -> replica::ReplicaConfig {
     replica::ReplicaConfig {
         listening_port: 6379,
         announce_ip: None,
@@ -142,6 +145,6 @@ fn replica_config(settings: &Settings, store: &Store) -> replica::ReplicaConfig 
         timeout: Duration::from_secs(4),
         failover: false,
         dual_channel: settings.dual_channel,
-        held_limit: settings.held,
+        held_limit: settings.replica_buffer_limit,
     }
 }

@@ -11,17 +11,17 @@ use replication::{CursorId, PeerProfile, PsyncRequest, ReplconfAction, StreamEpo
 use resp::{Args, Batch, ParseLimits, Parser};
 
 use super::link::Item;
-use super::store::Store;
-use super::{Event, LOCKED, What};
-use crate::Plant;
-use crate::lane::Next;
-use crate::stage::Stage;
+use super::store::ReplicaState;
+use super::{DataChange, DataEvent, LOCK_RETRY_INTERVAL};
+use crate::InjectedBug;
+use crate::delivery_queue::DeliveryPoll;
+use crate::simulation::Simulation;
 
 /// The end marker of every snapshot.
-const MARK: &str = "mark5678901234567890mark5678901234567890";
+const SNAPSHOT_EOF_MARK: &str = "mark5678901234567890mark5678901234567890";
 
 /// Messages to the replication thread.
-pub(super) enum Message {
+pub(super) enum ReplicationMessage {
     Follow(StreamEpoch),
     Unfollow,
     /// An input of the driver.
@@ -29,11 +29,11 @@ pub(super) enum Message {
 }
 
 /// A connection opened by a replica.
-pub(super) struct Peer {
+pub(super) struct ReplicaConnection {
     link: u64,
     pub(super) host: usize,
     /// The replica's incarnation at that time.
-    life: u64,
+    incarnation: u64,
     profile: PeerProfile,
     input: Vec<u8>,
     /// The cursor from which the log is streamed.
@@ -44,20 +44,20 @@ pub(super) struct Peer {
     snapshot: Option<Vec<u8>>,
 }
 
-impl Peer {
-    pub(super) fn new(link: u64, host: usize, life: u64) -> Self {
+impl ReplicaConnection {
+    pub(super) fn new(link: u64, host: usize, incarnation: u64) -> Self {
         let (profile, input) = (PeerProfile::default(), Vec::new());
-        Self { link, host, life, profile, input, streams: None, awaited: false, snapshot: None }
+        Self { link, host, incarnation, profile, input, streams: None, awaited: false, snapshot: None }
     }
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Queues a message for the replication thread.
-    pub(super) fn tell(&mut self, host: usize, message: Message) {
-        let at = self.now + self.chance.millis(0, 1);
+    pub(super) fn tell(&mut self, host: usize, message: ReplicationMessage) {
+        let at = self.now + self.random.millis(0, 1);
         if let Some(due) = self.data.stores[host].inbox.push(at, message) {
             let at = self.process(host);
-            self.data_at(due, Event::Inbox { at });
+            self.data_at(due, DataEvent::Inbox { at });
         }
     }
 
@@ -66,40 +66,40 @@ impl<E: Debug> Stage<E> {
     pub(super) fn take_messages(&mut self, host: usize) {
         loop {
             let store = &mut self.data.stores[host];
-            let held = store.piece.is_some().then_some(LOCKED);
-            match store.inbox.next(self.now, held) {
-                Next::Nothing => return,
-                Next::At(at) => {
+            let blocked_for = store.piece.is_some().then_some(LOCK_RETRY_INTERVAL);
+            match store.inbox.next(self.now, blocked_for) {
+                DeliveryPoll::Nothing => return,
+                DeliveryPoll::At(at) => {
                     let process = self.process(host);
-                    return self.data_at(at, Event::Inbox { at: process });
+                    return self.data_at(at, DataEvent::Inbox { at: process });
                 }
-                Next::Item(message) => self.on_message(host, message),
+                DeliveryPoll::Item(message) => self.on_message(host, message),
             }
         }
     }
 
-    fn on_message(&mut self, host: usize, message: Message) {
+    fn on_message(&mut self, host: usize, message: ReplicationMessage) {
         match message {
-            Message::Follow(stream) => {
+            ReplicationMessage::Follow(stream) => {
                 self.serve(host, MasterDriverEvent::Demoted);
                 self.follow(host, stream);
             }
-            Message::Unfollow => {
-                if !self.planted(Plant::EndlessStream) {
+            ReplicationMessage::Unfollow => {
+                if !self.is_injected(InjectedBug::StreamAfterPromotion) {
                     self.stop_following(host);
                 }
                 self.serve(host, MasterDriverEvent::Promoted);
             }
-            Message::Serve(MasterDriverEvent::Acknowledged { peer, mut offset, synced }) => {
-                if self.planted(Plant::CountedEarly) {
+            ReplicationMessage::Serve(MasterDriverEvent::Acknowledged { peer, mut offset, synced }) => {
+                if self.is_injected(InjectedBug::EarlyAcknowledgement) {
                     offset = self.data.stores[host].offset();
                 }
                 self.serve(host, MasterDriverEvent::Acknowledged { peer, offset, synced });
                 if let Some(replica) = self.living_replica(host, peer) {
-                    self.see(host, What::Confirmed { replica, offset });
+                    self.see(host, DataChange::Confirmed { replica, offset });
                 }
             }
-            Message::Serve(input) => self.serve(host, input),
+            ReplicationMessage::Serve(input) => self.serve(host, input),
         }
         self.release_copies(host);
     }
@@ -107,7 +107,7 @@ impl<E: Debug> Stage<E> {
     /// Returns the process that opened the connection if it still runs in that incarnation.
     fn living_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
         let peer = self.data.stores[host].peers.get(&peer)?;
-        (self.processes[peer.host].life == peer.life).then_some(peer.host)
+        (self.processes[peer.host].incarnation == peer.incarnation).then_some(peer.host)
     }
 
     /// Handles bytes from a replica's connection.
@@ -132,14 +132,14 @@ impl<E: Debug> Stage<E> {
     fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
         let serves = self.can_serve(host, id, &args);
         let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.failover);
-        let Store { serving, peers, .. } = &mut self.data.stores[host];
+        let ReplicaState { serving, peers, .. } = &mut self.data.stores[host];
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
                 Ok(ReplconfAction::Ack(offset)) => {
                     let acknowledged =
                         MasterDriverEvent::Acknowledged { peer: id, offset, synced: peer.profile.synced };
-                    self.tell(host, Message::Serve(acknowledged));
+                    self.tell(host, ReplicationMessage::Serve(acknowledged));
                 }
                 Ok(ReplconfAction::SnapshotOver(rdb)) => {
                     let answer = match serving.link_channels(&mut peer.profile, rdb) {
@@ -161,19 +161,19 @@ impl<E: Debug> Stage<E> {
                 {
                     return self.line(host, id, format!("-{error}\r\n"));
                 }
-                let Store { serving, log, peers, .. } = &mut self.data.stores[host];
+                let ReplicaState { serving, log, peers, .. } = &mut self.data.stores[host];
                 let Some(peer) = peers.get(&id) else { return };
                 if serving.needs_rdb_channel(log, &request, &peer.profile).is_some() {
                     return self.line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
                 }
                 let profile = peer.profile.clone();
                 let asked = MasterDriverEvent::Asked { peer: id, profile, request: Some(request) };
-                self.tell(host, Message::Serve(asked));
+                self.tell(host, ReplicationMessage::Serve(asked));
             }
             b"SYNC" => {
                 let profile = peer.profile.clone();
                 let asked = MasterDriverEvent::Asked { peer: id, profile, request: None };
-                self.tell(host, Message::Serve(asked));
+                self.tell(host, ReplicationMessage::Serve(asked));
             }
             _ => self.line(host, id, "+PONG\r\n".to_owned()),
         }
@@ -205,7 +205,7 @@ impl<E: Debug> Stage<E> {
 
     fn serve(&mut self, host: usize, input: MasterDriverEvent) {
         let now = self.clock_of(host);
-        let Store { serving, log, .. } = &mut self.data.stores[host];
+        let ReplicaState { serving, log, .. } = &mut self.data.stores[host];
         let mut orders = Vec::new();
         serving.handle(now, input, log, &mut orders);
         self.carry_out(host, orders);
@@ -224,7 +224,7 @@ impl<E: Debug> Stage<E> {
             }
             MasterDriverAction::Snapshot { transfer, peers, eof, .. } => {
                 let at = self.process(host);
-                self.data_within(3000, Event::Cut { at, transfer, peers, eof });
+                self.data_within(3000, DataEvent::Cut { at, transfer, peers, eof });
             }
             // The snapshot has no receivers.
             MasterDriverAction::CancelSnapshot(_) => {}
@@ -237,14 +237,14 @@ impl<E: Debug> Stage<E> {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
                     self.send(host, peer, snapshot);
-                    self.tell(host, Message::Serve(MasterDriverEvent::Sent(peer)));
+                    self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
                 }
             }
             MasterDriverAction::SendFile { peers, .. } => {
                 let Some(snapshot) = self.data.stores[host].snapshot_file.take() else { return };
                 for peer in peers {
                     self.send(host, peer, snapshot.clone());
-                    self.tell(host, Message::Serve(MasterDriverEvent::Sent(peer)));
+                    self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
                 }
             }
             MasterDriverAction::Stream(peer, cursor) => {
@@ -277,7 +277,7 @@ impl<E: Debug> Stage<E> {
     pub(super) fn cut(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
         if !self.data.stores[host].is_whole() {
             let at = self.process(host);
-            return self.data_at(self.now + LOCKED, Event::Cut { at, transfer, peers, eof });
+            return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Cut { at, transfer, peers, eof });
         }
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
@@ -285,10 +285,13 @@ impl<E: Debug> Stage<E> {
         // All keys are in one database, which a replica knows from its master.
         let db = store.upstream().map(|_| 0);
         let cut = SnapshotPosition::record(&mut store.log, transfer, &peers, db);
-        let data = store.held.snapshot(store.log.position(), &store.slot_states());
+        let data = store.data_store.snapshot(store.log.position(), &store.slot_states());
         store.imports.repeat_in_log(&mut store.log);
-        let (head, tail) =
-            if eof { (format!("$EOF:{MARK}\r\n"), MARK) } else { (format!("${}\r\n", data.len()), "") };
+        let (head, tail) = if eof {
+            (format!("$EOF:{SNAPSHOT_EOF_MARK}\r\n"), SNAPSHOT_EOF_MARK)
+        } else {
+            (format!("${}\r\n", data.len()), "")
+        };
         let snapshot = [head.as_bytes(), &data, tail.as_bytes()].concat();
         if eof {
             for peer in peers {
@@ -299,21 +302,21 @@ impl<E: Debug> Stage<E> {
         } else {
             store.snapshot_file = Some(snapshot);
             let at = self.process(host);
-            self.data_within(100_000, Event::Written { at, transfer });
+            self.data_within(100_000, DataEvent::Written { at, transfer });
         }
-        self.see(host, What::Stands);
-        self.tell(host, Message::Serve(MasterDriverEvent::SnapshotTaken(cut)));
+        self.see(host, DataChange::Stands);
+        self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::SnapshotTaken(cut)));
     }
 
     /// Handles a completely written snapshot file.
     pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
-        self.tell(host, Message::Serve(MasterDriverEvent::Written(transfer)));
+        self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Written(transfer)));
     }
 
     /// Returns whether a replica still runs in the incarnation that connected last.
     pub(crate) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
         let mut peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
-        peers.next_back().is_some_and(|peer| self.lives(replica, peer.life))
+        peers.next_back().is_some_and(|peer| self.is_incarnation(replica, peer.incarnation))
     }
 
     /// Requests acknowledgements from the replicas (REPLCONF GETACK).
@@ -325,7 +328,7 @@ impl<E: Debug> Stage<E> {
 
     /// Wakes all replica connections that had reached the end of the log.
     pub(super) fn log_grew(&mut self, host: usize) {
-        self.see(host, What::Stands);
+        self.see(host, DataChange::Stands);
         let at = self.process(host);
         let mut woken = Vec::new();
         for (id, peer) in &mut self.data.stores[host].peers {
@@ -334,7 +337,7 @@ impl<E: Debug> Stage<E> {
             }
         }
         for peer in woken {
-            self.data_within(1000, Event::Grown { at, peer });
+            self.data_within(1000, DataEvent::Grown { at, peer });
         }
         self.wake_file(host);
     }
@@ -360,14 +363,14 @@ impl<E: Debug> Stage<E> {
         }
         if more {
             let at = self.process(host);
-            self.data_within(200, Event::Grown { at, peer: id });
+            self.data_within(200, DataEvent::Grown { at, peer: id });
         }
     }
 
     /// Handles the end of a replica's connection.
     pub(super) fn lose_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
-        self.tell(host, Message::Serve(MasterDriverEvent::Closed(id)));
+        self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Closed(id)));
     }
 
     /// Runs the due timers of a process's replication machines unless their thread is busy.
@@ -381,7 +384,7 @@ impl<E: Debug> Stage<E> {
             self.serve(host, MasterDriverEvent::Deadline);
         }
         if self.data.stores[host].next_look().is_some_and(|due| due <= now) {
-            let Store { serving, log, .. } = &mut self.data.stores[host];
+            let ReplicaState { serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
             // Write admission is not simulated further because there are few writers.
             serving.check_pending(now, log, &mut orders);
@@ -402,11 +405,11 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let wanted = [store.serving.next_deadline(), store.next_look(), follower];
         let Some(due) = wanted.into_iter().flatten().min() else { return };
-        let due = if store.piece.is_some() { now + LOCKED } else { (due - skew).max(now) };
+        let due = if store.piece.is_some() { now + LOCK_RETRY_INTERVAL } else { (due - skew).max(now) };
         if store.tick_at.is_none_or(|at| due < at || at < now) {
             store.tick_at = Some(due);
             let at = self.process(host);
-            self.data_at(due, Event::Tick { at });
+            self.data_at(due, DataEvent::Tick { at });
         }
     }
 }

@@ -10,8 +10,8 @@ use std::fmt::Debug;
 use gossip::{ClusterInput, SlotChange};
 use slot_routing::{ReplOffset, Slot, Topology};
 
-use super::Store;
-use crate::stage::Stage;
+use super::ReplicaState;
+use crate::simulation::Simulation;
 
 /// Pending slot state changes.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl SlotMoves {
     }
 }
 
-impl Store {
+impl ReplicaState {
     /// Returns the slot states that accompany a snapshot.
     pub(super) fn slot_states(&self) -> String {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
@@ -55,7 +55,7 @@ impl Store {
     }
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Announces a slot change to the replicas of `host`. Returns the offset to acknowledge and the
     /// number of replicas, or `None` if nothing is announced.
     pub(crate) fn say_slot_change(

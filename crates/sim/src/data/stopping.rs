@@ -11,26 +11,26 @@ use replication::ShutdownSequence;
 use replication::shutdown::{PausedLog, ShutdownAction, ShutdownEvent, ShutdownOptions};
 use slot_routing::{NodeId, ReplOffset, Slot};
 
-use super::store::Store;
-use super::{Event, What};
-use crate::Plant;
-use crate::stage::Stage;
+use super::store::ReplicaState;
+use super::{DataChange, DataEvent};
+use crate::InjectedBug;
+use crate::simulation::Simulation;
 
 /// `shutdown-timeout`
-const LONGEST: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A shutdown in progress.
-pub(super) struct Stopping {
+pub(super) struct Shutdown {
     machine: ShutdownSequence,
-    step: Step,
+    step: ShutdownStep,
     /// The log end when writes were blocked.
     end: ReplOffset,
 }
 
 /// The event that the shutdown waits for.
-enum Step {
+enum ShutdownStep {
     /// The commands running when writes were blocked have ended.
-    Held(BTreeSet<u64>),
+    WritesBlocked(BTreeSet<u64>),
     /// The replicas are in sync.
     InSync,
     /// The chosen replica has taken over. `told`: it was asked to.
@@ -43,7 +43,7 @@ enum Step {
     Over,
 }
 
-impl Store {
+impl ReplicaState {
     /// Returns whether the process is a cluster master that serves slots.
     fn is_voting_master(&self) -> bool {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
@@ -69,20 +69,20 @@ impl Store {
     }
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Sends SHUTDOWN to a process.
     pub(crate) fn order_stop(&mut self, host: usize) {
         let store = &self.data.stores[host];
-        if !self.runs(host) || store.is_loading() || store.is_void() || store.stopping.is_some() {
+        if !self.is_running(host) || store.is_loading() || store.is_void() || store.stopping.is_some() {
             return;
         }
-        let hand_over = self.chance.percent(50) && self.data.stores[host].is_voting_master();
-        let plan = ShutdownOptions { now: self.chance.percent(20), hand_over, ..ShutdownOptions::default() };
+        let hand_over = self.random.percent(50) && self.data.stores[host].is_voting_master();
+        let plan = ShutdownOptions { now: self.random.percent(20), hand_over, ..ShutdownOptions::default() };
         let mut actions = Vec::new();
         let machine = ShutdownSequence::new(plan, &mut actions);
         self.note(|| format!("host {host} is to stop: {plan:?}"));
-        let (step, end) = (Step::Held(BTreeSet::new()), ReplOffset(0));
-        self.data.stores[host].stopping = Some(Stopping { machine, step, end });
+        let (step, end) = (ShutdownStep::WritesBlocked(BTreeSet::new()), ReplOffset(0));
+        self.data.stores[host].stopping = Some(Shutdown { machine, step, end });
         self.act_on_stop(host, actions);
         self.look_again_at_stop(host);
     }
@@ -91,7 +91,8 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn take_stopped(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
             let stopping = self.data.stores[*host].stopping.as_ref();
-            self.runs(*host) && stopping.is_some_and(|stopping| matches!(stopping.step, Step::Over))
+            self.is_running(*host)
+                && stopping.is_some_and(|stopping| matches!(stopping.step, ShutdownStep::Over))
         };
         (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
     }
@@ -100,7 +101,7 @@ impl<E: Debug> Stage<E> {
     pub(super) fn drive_stop(&mut self, host: usize) {
         if self.healed {
             self.data.stores[host].stopping = None;
-            return self.let_write(host, PausePurpose::Shutdown);
+            return self.resume_writes(host, PausePurpose::Shutdown);
         }
         let now = self.clock_of(host);
         let mut actions = Vec::new();
@@ -116,38 +117,41 @@ impl<E: Debug> Stage<E> {
     fn look_again_at_stop(&mut self, host: usize) {
         if self.data.stores[host].stopping.is_some() {
             let at = self.process(host);
-            self.data_within(3000, Event::Stop { at });
+            self.data_within(3000, DataEvent::Stop { at });
         }
     }
 
     fn next_of_stop(&mut self, host: usize) -> Option<ShutdownEvent> {
-        let (now, careless) = (self.clock_of(host), self.planted(Plant::UnawaitedWrites));
+        let (now, careless) = (self.clock_of(host), self.is_injected(InjectedBug::SkippedDrain));
         let store = &mut self.data.stores[host];
-        let Stopping { machine, step, end } = store.stopping.as_ref()?;
+        let Shutdown { machine, step, end } = store.stopping.as_ref()?;
         let is_late = machine.next_deadline().is_some_and(|due| due <= now);
         match step {
-            Step::Held(under_way) if !careless && !store.has_drained(under_way) => None,
-            Step::Held(_) => {
+            ShutdownStep::WritesBlocked(under_way) if !careless && !store.has_drained(under_way) => None,
+            ShutdownStep::WritesBlocked(_) => {
                 let end = store.offset();
                 let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
-                let held = PausedLog { end, replicas, in_sync: store.in_sync(end), longest: LONGEST };
+                let held =
+                    PausedLog { end, replicas, in_sync: store.in_sync(end), longest: SHUTDOWN_TIMEOUT };
                 store.stopping.as_mut()?.end = end;
                 Some(ShutdownEvent::WritesHeld(held))
             }
-            Step::InSync | Step::HandedOver { .. } if is_late => Some(ShutdownEvent::Deadline),
-            Step::InSync => Some(ShutdownEvent::InSync(store.in_sync(*end))),
-            Step::HandedOver { told } => {
+            ShutdownStep::InSync | ShutdownStep::HandedOver { .. } if is_late => {
+                Some(ShutdownEvent::Deadline)
+            }
+            ShutdownStep::InSync => Some(ShutdownEvent::InSync(store.in_sync(*end))),
+            ShutdownStep::HandedOver { told } => {
                 (!told || !store.is_voting_master()).then_some(ShutdownEvent::HandedOver)
             }
-            Step::Save => self.save_at_stop(host),
-            Step::Flushed { failures } => {
+            ShutdownStep::Save => self.save_at_stop(host),
+            ShutdownStep::Flushed { failures } => {
                 let file = store.file.as_ref()?;
                 match file.synced() >= Some(*end) {
                     true => Some(ShutdownEvent::Saved(true)),
                     false => (file.failures() > *failures).then_some(ShutdownEvent::Saved(false)),
                 }
             }
-            Step::Over => None,
+            ShutdownStep::Over => None,
         }
     }
 
@@ -156,23 +160,23 @@ impl<E: Debug> Stage<E> {
             self.note(|| format!("the stop of host {host}: {action:?}"));
             let step = match action {
                 ShutdownAction::HoldWrites => {
-                    self.hold_writes(host, PausePurpose::Shutdown, None);
-                    Step::Held(self.data.stores[host].under_way())
+                    self.pause_writes(host, PausePurpose::Shutdown, None);
+                    ShutdownStep::WritesBlocked(self.data.stores[host].under_way())
                 }
                 ShutdownAction::AwaitReplicas { .. } => {
                     self.ask_for_acknowledgements(host);
-                    Step::InSync
+                    ShutdownStep::InSync
                 }
                 ShutdownAction::NoteInSync { .. } => {
                     self.check_in_sync(host);
                     continue;
                 }
-                ShutdownAction::HandOver => Step::HandedOver { told: self.tell_successor(host) },
-                ShutdownAction::Save => Step::Save,
-                ShutdownAction::Exit => Step::Over,
+                ShutdownAction::HandOver => ShutdownStep::HandedOver { told: self.tell_successor(host) },
+                ShutdownAction::Save => ShutdownStep::Save,
+                ShutdownAction::Exit => ShutdownStep::Over,
                 ShutdownAction::Cancel(_) => {
                     self.data.stores[host].stopping = None;
-                    return self.let_write(host, PausePurpose::Shutdown);
+                    return self.resume_writes(host, PausePurpose::Shutdown);
                 }
             };
             if let Some(stopping) = &mut self.data.stores[host].stopping {
@@ -214,7 +218,7 @@ impl<E: Debug> Stage<E> {
         if let Some(file) = &store.file {
             let failures = file.failures();
             let stopping = store.stopping.as_mut()?;
-            (stopping.step, stopping.end) = (Step::Flushed { failures }, end);
+            (stopping.step, stopping.end) = (ShutdownStep::Flushed { failures }, end);
             self.tell_file(host, Some(AofEvent::SyncRequested));
             return None;
         }
@@ -225,7 +229,7 @@ impl<E: Debug> Stage<E> {
         store.save();
         let saved = store.is_saved_at(end);
         if saved {
-            self.see(host, What::Synced { upto: end });
+            self.see(host, DataChange::Synced { upto: end });
         }
         Some(ShutdownEvent::Saved(saved))
     }

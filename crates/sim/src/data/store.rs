@@ -17,19 +17,19 @@ use resp::Value;
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, SlotsToEmpty};
 
 use super::Settings;
-use super::copies::WaitingForCopies;
+use super::copies::CopyWaiters;
+use super::data_store::DataStore;
 use super::file::DataFile;
-use super::following::{Follower, Load, Piece};
-use super::held::Held;
-use super::requests::{self, Next, Request};
-use super::roles::Order;
-use super::serving::{Message, Peer};
+use super::following::{Follower, SnapshotLoad, StreamSegment};
+use super::requests::{self, NextAttempt, Request};
+use super::roles::RoleOrder;
+use super::serving::{ReplicaConnection, ReplicationMessage};
 use super::slot_moves::SlotMoves;
-use super::stopping::Stopping;
+use super::stopping::Shutdown;
 use super::waits::Waits;
-use crate::Chance;
+use crate::RandomSource;
 use crate::clients::Words;
-use crate::lane::Lane;
+use crate::delivery_queue::DeliveryQueue;
 
 /// The slot that identifies a group of keys.
 pub(crate) type Key = u16;
@@ -43,12 +43,12 @@ pub(super) struct Running {
     /// The number of the finished write.
     pub(super) write: Option<u64>,
     /// The rest of the request and the client's next step.
-    pub(super) rest: Option<(Box<Request>, Next)>,
+    pub(super) rest: Option<(Box<Request>, NextAttempt)>,
 }
 
 /// A process's data and its threads.
-pub(crate) struct Store {
-    pub(super) held: Held,
+pub(crate) struct ReplicaState {
+    pub(super) data_store: DataStore,
     pub(super) log: Log,
     /// Slots that moved away and are being emptied.
     pub(super) leaving: SlotsToEmpty,
@@ -56,21 +56,21 @@ pub(crate) struct Store {
     pub(super) imports: Imports,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) waits: Option<Waits>,
-    pub(super) copies_wanted: WaitingForCopies,
-    pub(super) stopping: Option<Stopping>,
-    pub(super) orders: VecDeque<Order>,
+    pub(super) copies_wanted: CopyWaiters,
+    pub(super) stopping: Option<Shutdown>,
+    pub(super) orders: VecDeque<RoleOrder>,
     /// An order that was carried out in the log but is not published yet.
-    pub(super) changing: Option<Message>,
+    pub(super) changing: Option<ReplicationMessage>,
     pub(super) following: ReplicaDriver<usize>,
     pub(super) follower: Option<Follower>,
     /// The segment being applied, which holds the stream's lock.
-    pub(super) piece: Option<Piece>,
-    pub(super) load: Option<Load>,
+    pub(super) piece: Option<StreamSegment>,
+    pub(super) load: Option<SnapshotLoad>,
     /// A snapshot that is sent to replicas once it is complete.
     pub(super) snapshot_file: Option<Vec<u8>>,
     pub(super) serving: MasterDriver,
-    pub(super) peers: BTreeMap<PeerId, Peer>,
-    pub(super) inbox: Lane<Message>,
+    pub(super) peers: BTreeMap<PeerId, ReplicaConnection>,
+    pub(super) inbox: DeliveryQueue<ReplicationMessage>,
     pub(crate) moves: SlotMoves,
     /// The processes that may be its replicas.
     pub(crate) copies: ReplicaAdmission,
@@ -83,18 +83,18 @@ pub(crate) struct Store {
     pub(super) tick_at: Option<Instant>,
 }
 
-impl Store {
-    pub(super) fn new(chance: &mut Chance, settings: &Settings, slots: &SlotSet, now: Instant) -> Self {
-        let mut log = Log::new(chance.history(), settings.backlog);
+impl ReplicaState {
+    pub(super) fn new(random: &mut RandomSource, settings: &Settings, slots: &SlotSet, now: Instant) -> Self {
+        let mut log = Log::new(random.history(), settings.backlog);
         log.set_cursor_bound(settings.behind);
         Self {
-            held: Held::nothing(slots, settings.clustered),
+            data_store: DataStore::nothing(slots, settings.clustered),
             log,
             leaving: SlotsToEmpty::default(),
             imports: Imports::default(),
             running: BTreeMap::new(),
             waits: None,
-            copies_wanted: WaitingForCopies::default(),
+            copies_wanted: CopyWaiters::default(),
             stopping: None,
             orders: VecDeque::new(),
             changing: None,
@@ -105,7 +105,7 @@ impl Store {
             snapshot_file: None,
             serving: MasterDriver::new(master_config(settings), now),
             peers: BTreeMap::new(),
-            inbox: Lane::default(),
+            inbox: DeliveryQueue::default(),
             moves: SlotMoves::default(),
             copies: ReplicaAdmission::All,
             took_over: false,
@@ -119,7 +119,7 @@ impl Store {
     pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
         fresh.saved = self.saved.clone().filter(|_| kept);
         if let Some((snapshot, position)) = &fresh.saved {
-            fresh.held.load(snapshot);
+            fresh.data_store.load(snapshot);
             fresh.log.adopt(*position);
         }
         fresh
@@ -129,7 +129,7 @@ impl Store {
     pub(super) fn save(&mut self) {
         if self.file.is_none() && self.is_whole() && self.log.is_open() {
             let position = self.log.position();
-            self.saved = Some((self.held.snapshot(position, ""), position));
+            self.saved = Some((self.data_store.snapshot(position, ""), position));
         }
     }
 
@@ -231,7 +231,7 @@ impl Store {
 
     /// Returns the engine, whose gates and slots decide which commands run.
     pub(crate) fn engine(&self) -> Ref<'_, Engine> {
-        self.held.engine()
+        self.data_store.engine()
     }
 
     /// Returns its node id in cluster mode.
@@ -265,16 +265,16 @@ impl Store {
         wall: Millis,
         unit: &[Words],
         asking: bool,
-    ) -> (Option<Next>, Vec<u8>) {
+    ) -> (Option<NextAttempt>, Vec<u8>) {
         let asking = asking.then(|| vec!["ASKING".to_owned()]);
         let sent: Vec<Words> = asking.into_iter().chain(unit.iter().cloned()).collect();
-        let (replies, effects) = self.held.serve(session, wall, &sent);
+        let (replies, effects) = self.data_store.serve(session, wall, &sent);
         (requests::next(&replies, sent.len()), effects)
     }
 
     /// Returns the names of a slot's keys.
     pub(crate) fn names(&self, slot: Slot) -> Vec<Vec<u8>> {
-        self.held.names(slot.number())
+        self.data_store.names(slot.number())
     }
 
     pub(crate) fn keys_in_slot(&self, slot: Slot) -> u64 {
@@ -288,7 +288,7 @@ impl Store {
 
     /// Executes requests that another node sends as a client; returns the replies and the effects.
     pub(crate) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
-        self.held.receive(wall, requests)
+        self.data_store.receive(wall, requests)
     }
 
     /// Deletes a migrated key; returns the outcome and the effects.
@@ -298,7 +298,7 @@ impl Store {
         wall: Millis,
         captured: &CapturedKey,
     ) -> (Result<ReleaseResult, CommandError>, Vec<u8>) {
-        self.held.release(name, wall, captured)
+        self.data_store.release(name, wall, captured)
     }
 
     /// Returns whether a command holds the slot's lock.

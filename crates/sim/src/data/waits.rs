@@ -3,10 +3,10 @@
 use std::fmt::Debug;
 
 use super::Key;
-use super::held::name_of;
-use crate::stage::Stage;
+use super::data_store::marker_key;
+use crate::simulation::Simulation;
 use crate::waiting::WaitingClient;
-use crate::{Plant, clients};
+use crate::{InjectedBug, clients};
 
 /// A server's client, and the slot of its last command's keys.
 pub(super) struct Waits {
@@ -14,32 +14,32 @@ pub(super) struct Waits {
     pub(super) key: Key,
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Lets the client continue or block, then checks that it does not block in vain.
     pub(super) fn let_wait(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let slots: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
-        let wanted = self.chance.percent(20).then(|| self.chance.pick(&slots));
-        let endless = self.planted(Plant::EndlessWaits);
+        let wanted = self.random.percent(20).then(|| self.random.pick(&slots));
+        let endless = self.is_injected(InjectedBug::MissedWakeups);
         let store = &mut self.data.stores[host];
-        let Waits { mut client, key } = store
-            .waits
-            .take()
-            .unwrap_or_else(|| Waits { client: WaitingClient::new(store.held.connect()), key: slots[0] });
+        let Waits { mut client, key } = store.waits.take().unwrap_or_else(|| Waits {
+            client: WaitingClient::new(store.data_store.connect()),
+            key: slots[0],
+        });
         let key = if client.waits() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
         // A replica's local write would remain in its data.
         let begins = !client.waits() && wanted.is_some() && is_free && !store.writes_for_itself();
-        let (told, effects) = store.held.with(|data| match client.waits() {
+        let (told, effects) = store.data_store.with(|data| match client.waits() {
             true if is_free && !endless => client.end(data, wall),
             false if begins => {
-                let wait = clients::wait(name_of(key), &mut self.chance);
+                let wait = clients::blocking_command(marker_key(key), &mut self.random);
                 Some(client.send(data, (0, wall), wait))
             }
             _ => None,
         });
         if client.is_closed() {
-            store.held.disconnect(&client);
+            store.data_store.disconnect(&client);
         } else {
             store.waits = Some(Waits { client, key });
         }

@@ -8,14 +8,14 @@ use engine::RemainingKeys;
 use migration::Establish;
 use replication::{CursorId, IncomingStream};
 
-use super::held::{key_of, slot_of};
-use super::{Event, Key, LOCKED};
-use crate::stage::Stage;
+use super::data_store::{slot_of, slot_of_command};
+use super::{DataEvent, Key, LOCK_RETRY_INTERVAL};
+use crate::simulation::Simulation;
 
 /// A command that recreates or changes a key.
 pub(crate) type Change = Vec<u8>;
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Returns commands that recreate the keys of these slots and a cursor for later changes;
     /// `None` while no consistent cut is possible.
     pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
@@ -24,7 +24,7 @@ impl<E: Debug> Stage<E> {
             return None;
         }
         let end = store.log.position().offset;
-        let copies = keys.iter().flat_map(|key| store.held.copies(*key)).collect();
+        let copies = keys.iter().flat_map(|key| store.data_store.copies(*key)).collect();
         Some((copies, store.log.add_own_cursor(end)))
     }
 
@@ -42,7 +42,7 @@ impl<E: Debug> Stage<E> {
         let mut changes = Vec::new();
         for index in 0..came.batch.len() {
             let args = came.batch.args(index, &came.bytes);
-            if key_of(args).is_some_and(|key| keys.contains(&key)) {
+            if slot_of_command(args).is_some_and(|key| keys.contains(&key)) {
                 let mut change = Vec::new();
                 resp::encode_request(&mut change, args.iter());
                 changes.push(change);
@@ -82,7 +82,7 @@ impl<E: Debug> Stage<E> {
             let mut command = Vec::new();
             import.encode(&mut command);
             let store = &mut self.data.stores[host];
-            store.imports.begin(&store.held.engine(), import.clone());
+            store.imports.begin(&store.data_store.engine(), import.clone());
             store.log.append_control(&command);
             self.log_grew(host);
         }
@@ -98,7 +98,7 @@ impl<E: Debug> Stage<E> {
     /// paused. An error means that a change was not applied.
     pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) -> Result<(), String> {
         let wall = self.wall_of(host);
-        let (taken, effects) = self.data.stores[host].held.import(wall, changes.concat());
+        let (taken, effects) = self.data.stores[host].data_store.import(wall, changes.concat());
         self.log_effects(host, &effects);
         taken
     }
@@ -109,15 +109,15 @@ impl<E: Debug> Stage<E> {
         let at = self.process(host);
         for slot in slots.into_iter().filter(|_| outcome.is_err()) {
             loop {
-                let (left, effects) = self.data.stores[host].held.delete_imported_keys(slot);
+                let (left, effects) = self.data.stores[host].data_store.delete_imported_keys(slot);
                 self.log_effects(host, &effects);
                 match left {
                     RemainingKeys::Some => {}
                     RemainingKeys::None => break,
                     RemainingKeys::Paused => {
                         let import = Box::new(import.clone());
-                        let event = Event::Imported { at, import, outcome };
-                        return self.data_at(self.now + LOCKED * 10, event);
+                        let event = DataEvent::Imported { at, import, outcome };
+                        return self.data_at(self.now + LOCK_RETRY_INTERVAL * 10, event);
                     }
                 }
             }
@@ -125,7 +125,7 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let end = imports::encode_end(&store.engine(), import, &outcome);
         store.log.append_control(&end);
-        store.imports.end(&store.held.engine(), &import.name);
+        store.imports.end(&store.data_store.engine(), &import.name);
         self.log_grew(host);
     }
 
@@ -143,7 +143,7 @@ impl<E: Debug> Stage<E> {
         other: usize,
         keys: &[Key],
     ) -> Option<(Key, [Option<u64>; 2])> {
-        let values = |key: &Key| [one, other].map(|host| self.data.stores[host].held.get(*key));
+        let values = |key: &Key| [one, other].map(|host| self.data.stores[host].data_store.get(*key));
         keys.iter().map(|key| (*key, values(key))).find(|(_, [one, other])| one != other)
     }
 }

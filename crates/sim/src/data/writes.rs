@@ -5,28 +5,28 @@ use std::fmt::Debug;
 use engine::{CommandOrigin, RemainingKeys, Session};
 use slot_routing::{Slot, Topology};
 
-use super::held::{name_of, slot_of};
-use super::requests::{Next, Request};
+use super::data_store::{marker_key, slot_of};
+use super::requests::{NextAttempt, Request};
 use super::store::Running;
-use super::{Event, Key, LOCKED};
-use crate::stage::Stage;
+use super::{DataEvent, Key, LOCK_RETRY_INTERVAL};
+use crate::simulation::Simulation;
 use crate::trace::nanos;
-use crate::{Plant, clients};
+use crate::{InjectedBug, clients};
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Starts client writes to some of these keys within the given microseconds, each at a random
     /// server.
     pub(crate) fn clients_write(&mut self, keys: impl Iterator<Item = Key>, micros: u64) {
         for key in keys {
-            if !self.chance.percent(30) {
+            if !self.random.percent(30) {
                 continue;
             }
-            for _ in 0..=self.chance.below(2) {
-                let batch = clients::batch_of(name_of(key), &mut self.chance, &mut self.data.issued);
-                let request = Box::new(Request::new(key, clients::units(batch)));
+            for _ in 0..=self.random.below(2) {
+                let batch = clients::pipeline_on(marker_key(key), &mut self.random, &mut self.data.issued);
+                let request = Box::new(Request::new(key, clients::split_units(batch)));
                 if let Some(host) = self.any_server() {
                     let at = self.process(host);
-                    self.data_within(micros, Event::Begin { at, request });
+                    self.data_within(micros, DataEvent::Begin { at, request });
                 }
             }
         }
@@ -35,7 +35,7 @@ impl<E: Debug> Stage<E> {
     fn any_server(&mut self) -> Option<usize> {
         let serves = |host: &usize| self.processes[*host].up && !self.data.stores[*host].is_loading();
         let servers: Vec<usize> = (0..self.data.stores.len()).filter(serves).collect();
-        (!servers.is_empty()).then(|| self.chance.pick(&servers))
+        (!servers.is_empty()).then(|| self.random.pick(&servers))
     }
 
     /// Locks the slot and executes the commands if allowed; the lock is held until their effects
@@ -45,15 +45,15 @@ impl<E: Debug> Stage<E> {
         let clock = self.clock_of(host);
         let store = &mut self.data.stores[host];
         if store.is_locked(key) {
-            return self.data_at(self.now + LOCKED, Event::Begin { at, request });
+            return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Begin { at, request });
         }
         // As at the beginning of each event loop iteration.
         store.engine().check_lease(nanos(clock));
         let number = self.data.writes + 1;
-        let mut last = vec![["SET", name_of(key), &number.to_string()].map(str::to_owned).to_vec()];
+        let mut last = vec![["SET", marker_key(key), &number.to_string()].map(str::to_owned).to_vec()];
         if store.writes_for_itself() {
             request.units.clear();
-            last = own_write(name_of(key));
+            last = own_write(marker_key(key));
         }
         let mut session = Session::new(0, CommandOrigin::Client, true);
         let mut effects = [Vec::new(), Vec::new()];
@@ -75,13 +75,15 @@ impl<E: Debug> Stage<E> {
         self.data.begun += 1;
         let command = self.data.begun;
         self.data.stores[host].running.insert(command, Running { key, effects, write, rest });
-        self.data_within(self.data.settings.command, Event::End { at, command });
+        self.data_within(self.data.settings.command, DataEvent::End { at, command });
     }
 
     /// Appends the effects, releases the slot and acknowledges the commands; the client continues.
     pub(super) fn end_write(&mut self, host: usize, command: u64) {
-        let (unlogged, careless) =
-            (self.planted(Plant::UnloggedEffects), self.planted(Plant::LoggedByReplica));
+        let (unlogged, careless) = (
+            self.is_injected(InjectedBug::UnloggedEffects),
+            self.is_injected(InjectedBug::ReplicaLogsClientWrites),
+        );
         let store = &mut self.data.stores[host];
         let Some(Running { key, effects, write, rest }) = store.running.remove(&command) else { return };
         if careless
@@ -89,7 +91,7 @@ impl<E: Debug> Stage<E> {
             && let Some(stream) = store.following.stream()
         {
             let mut effect = Vec::new();
-            resp::encode_request(&mut effect, [&b"DEL"[..], name_of(key).as_bytes()]);
+            resp::encode_request(&mut effect, [&b"DEL"[..], marker_key(key).as_bytes()]);
             store.log.append_stream(stream, &effect);
             self.log_grew(host);
         }
@@ -97,7 +99,7 @@ impl<E: Debug> Stage<E> {
         let logged = if unlogged { last } else { [others, last].concat() };
         self.log_effects(host, &logged);
         if let Some(write) = write {
-            assert!(self.data.stores[host].held.get(key) >= Some(write), "a client's write is done");
+            assert!(self.data.stores[host].data_store.get(key) >= Some(write), "a client's write is done");
             self.answer_client(host, key, write);
         }
         if let Some((request, next)) = rest {
@@ -114,23 +116,23 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Redirects a client that was not served, or lets it retry somewhere.
-    fn go_on(&mut self, host: usize, mut request: Box<Request>, next: Next) {
+    fn go_on(&mut self, host: usize, mut request: Box<Request>, next: NextAttempt) {
         if !request.tries_again() {
             return;
         }
-        request.asking = matches!(next, Next::Go { asking: true, .. });
+        request.asking = matches!(next, NextAttempt::Go { asking: true, .. });
         let to = match next {
-            Next::Go { address, .. } => self.data.addresses.iter().position(|known| *known == address),
-            Next::Stay => Some(host),
-            Next::Elsewhere => None,
+            NextAttempt::Go { address, .. } => self.data.addresses.iter().position(|known| *known == address),
+            NextAttempt::Stay => Some(host),
+            NextAttempt::Elsewhere => None,
         };
         // No process runs there, or no longer.
         let to = to.filter(|to| self.processes[*to].up);
         request.asking &= to.is_some();
         if let Some(to) = to.or_else(|| self.any_server()) {
             let at = self.process(to);
-            let time = self.chance.millis(0, if to == host { 20 } else { 2 });
-            self.data_at(self.now + time, Event::Begin { at, request });
+            let time = self.random.millis(0, if to == host { 20 } else { 2 });
+            self.data_at(self.now + time, DataEvent::Begin { at, request });
         }
     }
 
@@ -146,7 +148,7 @@ impl<E: Debug> Stage<E> {
         let at = self.process(host);
         for slot in self.data.slots.clone().iter() {
             if self.data.stores[host].leaving.contains(slot) {
-                self.data_within(3000, Event::Leave { at, key: slot.number() });
+                self.data_within(3000, DataEvent::Leave { at, key: slot.number() });
             }
         }
     }
@@ -170,7 +172,7 @@ impl<E: Debug> Stage<E> {
             return;
         }
         if self.data.stores[host].is_locked(key) || self.leave_at_once(host, slot) == RemainingKeys::Paused {
-            return self.data_at(now + LOCKED * 10, Event::Leave { at, key });
+            return self.data_at(now + LOCK_RETRY_INTERVAL * 10, DataEvent::Leave { at, key });
         }
         self.data.stores[host].leaving.remove(slot);
     }
@@ -178,7 +180,7 @@ impl<E: Debug> Stage<E> {
     /// Deletes the keys of another node's slot.
     pub(super) fn leave_at_once(&mut self, host: usize, slot: Slot) -> RemainingKeys {
         loop {
-            let (left, effects) = self.data.stores[host].held.leave(slot.number());
+            let (left, effects) = self.data.stores[host].data_store.leave(slot.number());
             self.log_effects(host, &effects);
             if left != RemainingKeys::Some {
                 return left;
@@ -193,7 +195,7 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         // It skips locked slots.
         if store.is_whole() {
-            let effects = store.held.expire(wall);
+            let effects = store.data_store.expire(wall);
             self.log_effects(host, &effects);
         }
     }

@@ -2,10 +2,10 @@
 
 use super::running;
 use super::watching::Executed;
-use crate::Rule;
-use crate::disk::Death;
+use crate::InvariantName;
+use crate::disk::ProcessDeath;
 use crate::invariant::Invariant;
-use crate::waiting::Stuck;
+use crate::waiting::StuckClient;
 
 mod answered;
 mod durable;
@@ -33,7 +33,7 @@ pub(super) type Data = (u64, String);
 
 /// An event that the invariants check.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum NodeObservation {
     /// Writes before this offset were acknowledged under `always`.
     Acknowledged(u64),
     /// The log before this offset is reported as synced.
@@ -42,7 +42,7 @@ pub(super) enum Seen {
     Written(u64),
     /// A restart after `death`, with the loaded data or an error; clients had written `issued`
     /// values.
-    Started { death: Death, loaded: Result<Loaded, String>, issued: u64 },
+    Started { death: ProcessDeath, loaded: Result<Loaded, String>, issued: u64 },
     /// A start found this RDB file or none. `may_be` are the possible saves; with `done` the first
     /// of them had completed.
     SaveFound { found: Option<Result<Data, String>>, may_be: Vec<Data>, done: bool },
@@ -53,23 +53,23 @@ pub(super) enum Seen {
     /// A client that had watched a key called EXEC.
     Executed(Executed),
     /// A client is blocked although it should not be.
-    Waits(Stuck),
+    Waits(StuckClient),
     /// The disk has worked for a while, but this many clients still wait.
     Rested { waiting: usize },
 }
 
-pub(super) type Named = (Rule, Box<dyn Invariant<Seen>>);
+pub(super) type NamedInvariant = (InvariantName, Box<dyn Invariant<NodeObservation>>);
 
 /// Returns all invariants.
-pub(super) fn all() -> Vec<Named> {
+pub(super) fn all() -> Vec<NamedInvariant> {
     vec![
-        (Rule::Durable, Box::new(durable::Durable::default())),
-        (Rule::Prefix, Box::new(prefix::Prefix)),
-        (Rule::NoInvention, Box::new(no_invention::NoInvention)),
-        (Rule::Saved, Box::new(saved::Saved)),
-        (Rule::Served, Box::new(served::Served)),
-        (Rule::Waits, Box::new(waits::Waits)),
-        (Rule::Watches, Box::new(watches::Watches)),
-        (Rule::Answered, Box::new(answered::Answered)),
+        (InvariantName::Durable, Box::new(durable::Durable::default())),
+        (InvariantName::Prefix, Box::new(prefix::Prefix)),
+        (InvariantName::NoInvention, Box::new(no_invention::NoInvention)),
+        (InvariantName::Saved, Box::new(saved::Saved)),
+        (InvariantName::Served, Box::new(served::Served)),
+        (InvariantName::Waits, Box::new(waits::Waits)),
+        (InvariantName::Watches, Box::new(watches::Watches)),
+        (InvariantName::Answered, Box::new(answered::Answered)),
     ]
 }

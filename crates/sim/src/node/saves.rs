@@ -9,9 +9,9 @@ use persistence::{Disk, SnapshotFile};
 use replication::Position;
 use snapshot_io::SnapshotState;
 
-use super::World;
-use super::invariants::Seen;
-use super::life::Life;
+use super::NodeWorld;
+use super::incarnation::RunningNode;
+use super::invariants::NodeObservation;
 use crate::clients;
 use crate::disk::{Opened, SimDisk};
 use crate::executor::Quiet;
@@ -36,16 +36,16 @@ impl Saves {
     }
 }
 
-impl World {
+impl NodeWorld {
     /// Saves all data while other events happen.
-    pub(super) fn save(&mut self, life: &mut Life, serving: bool) {
-        let (state, at) = life.cut();
+    pub(super) fn save(&mut self, incarnation: &mut RunningNode, serving: bool) {
+        let (state, at) = incarnation.cut();
         self.note(&format!("a save is cut at {}", at.offset));
-        let mut history = life.log.lock().history.clone();
+        let mut history = incarnation.log.lock().history.clone();
         history.truncate(at.offset.0 as usize);
         self.saves.may_be.push(history);
         let last = self.saves.may_be.len() - 1;
-        match self.write_save(life, state, at, serving).and_then(|file| self.saves.file.put(file)) {
+        match self.write_save(incarnation, state, at, serving).and_then(|file| self.saves.file.put(file)) {
             Ok(()) => {
                 self.note("it is done");
                 self.saves.may_be.drain(..last);
@@ -57,12 +57,12 @@ impl World {
 
     fn write_save(
         &mut self,
-        life: &mut Life,
+        incarnation: &mut RunningNode,
         state: SnapshotState,
         at: Position,
         serving: bool,
     ) -> io::Result<Opened> {
-        let bytes = self.write_rdb(life, state, at, (false, serving))?;
+        let bytes = self.write_rdb(incarnation, state, at, (false, serving))?;
         let mut file = self.saves.file.begin()?;
         for piece in bytes.chunks(4096) {
             file.write_all(piece)?;
@@ -90,6 +90,6 @@ impl World {
         let digest = |history: &Vec<u8>| (history.len() as u64, self.model.digest(history, wall));
         let may_be = histories.iter().map(digest).collect();
         let done = self.saves.done;
-        self.see(&Seen::SaveFound { found, may_be, done });
+        self.see(&NodeObservation::SaveFound { found, may_be, done });
     }
 }

@@ -3,17 +3,17 @@
 use clock::Millis;
 use engine::{BackgroundMode, CommandOrigin, Session};
 
-use crate::Chance;
-use crate::clients::{self, DATABASES};
+use crate::RandomSource;
+use crate::clients::{self, DATABASE_COUNT};
 use crate::executor::Executor;
 
 /// A client that uses WATCH.
 pub(super) struct Watcher {
     session: Session,
-    watched: Option<Watched>,
+    watched: Option<WatchedKey>,
 }
 
-struct Watched {
+struct WatchedKey {
     key: String,
     value: Vec<u8>,
     /// The log end at that time.
@@ -45,20 +45,20 @@ impl Watcher {
         &mut self,
         data: &mut Executor,
         (wall, end): (Millis, u64),
-        chance: &mut Chance,
+        random: &mut RandomSource,
         forgets: bool,
     ) -> Option<Executed> {
         let Some(watched) = self.watched.take() else {
-            self.session.db = chance.below(DATABASES.into()) as u16;
-            let key = clients::plain_key(chance);
+            self.session.db = random.below(DATABASE_COUNT.into()) as u16;
+            let key = clients::plain_key(random);
             if !forgets {
                 data.call(&mut self.session, wall, &["WATCH", &key]);
             }
             let value = data.call(&mut self.session, wall, &["GET", &key]);
-            self.watched = Some(Watched { key, value, end });
+            self.watched = Some(WatchedKey { key, value, end });
             return None;
         };
-        let Watched { key, value, end: before } = watched;
+        let WatchedKey { key, value, end: before } = watched;
         let changed = data.call(&mut self.session, wall, &["GET", &key]) != value;
         data.call(&mut self.session, wall, &["MULTI"]);
         data.call(&mut self.session, wall, &["GET", &key]);

@@ -8,11 +8,11 @@ use replication::{EmptyMaster, RecordedReplicas};
 use resp::Protocol;
 use slot_routing::{ReplOffset, Slot, SlotSet};
 
-use super::World;
-use super::server::{Effect, PORT, Standing, Upstream};
+use super::SentinelWorld;
+use super::server::{Effect, PORT, ServerReplication, Upstream};
 use super::stream::ToClient;
-use crate::Plant;
-use crate::data::{Key, Order};
+use crate::InjectedBug;
+use crate::data::{Key, RoleOrder};
 
 /// `empty-master-timeout`, longer than any TILT.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ pub(super) fn slots() -> SlotSet {
     (0..KEYS).filter_map(Slot::new).collect()
 }
 
-impl World {
+impl SentinelWorld {
     pub(super) fn serve_server(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) {
         let Some(stream) = self.streams.get_mut(&conn) else { return };
         let exec = request.first().is_some_and(|word| word.eq_ignore_ascii_case(b"EXEC"));
@@ -70,9 +70,10 @@ impl World {
                 }
             }
             // The injected bug: it has accepted the order.
-            Effect::Follow(Some(_)) if self.stage.plan.plant == Some(Plant::IgnoredOrders) => {}
+            Effect::Follow(Some(_))
+                if self.simulation.plan.injected_bug == Some(InjectedBug::IgnoredOrders) => {}
             Effect::Follow(upstream) => {
-                self.stage.note(|| format!("server {host} follows {upstream:?}"));
+                self.simulation.note(|| format!("server {host} follows {upstream:?}"));
                 self.follow(host, upstream);
             }
             Effect::HandOver(word) => {
@@ -92,9 +93,9 @@ impl World {
         match master {
             None => {
                 self.server(host).keeping.on_promoted();
-                self.stage.order(host, Order::Lead);
+                self.simulation.order(host, RoleOrder::Lead);
             }
-            Some(Some(master)) => self.stage.order(host, Order::Follow { master, foreign: false }),
+            Some(Some(master)) => self.simulation.order(host, RoleOrder::Follow { master, foreign: false }),
             // No host has this address.
             Some(None) => {}
         }
@@ -112,11 +113,11 @@ impl World {
         }
     }
 
-    fn standing(&self, host: usize) -> Standing {
-        let now = self.stage.now + self.stage.processes[host].skew;
-        let store = &self.stage.data.stores[host];
+    fn standing(&self, host: usize) -> ServerReplication {
+        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let store = &self.simulation.data.stores[host];
         let replicas = store.replicas().map(|(replica, offset)| (self.ips[replica].clone(), offset.0));
-        Standing {
+        ServerReplication {
             offset: store.reach().0,
             down_secs: store.down_since().map(|since| now.since(since).as_secs()),
             replicas: replicas.collect(),
@@ -125,26 +126,26 @@ impl World {
 
     /// Applies the rule for a master that starts without its data.
     pub(super) fn wait_if_empty(&mut self, host: usize) {
-        let now = self.stage.now;
-        let store = &self.stage.data.stores[host];
+        let now = self.simulation.now;
+        let store = &self.simulation.data.stores[host];
         let has_data = store.offset() > ReplOffset(0);
-        let planted = self.stage.plan.plant == Some(Plant::EmptyMasters);
+        let planted = self.simulation.plan.injected_bug == Some(InjectedBug::EmptyMasterServes);
         let server = self.server(host);
         let Some(followers) = server.followers.clone() else { return };
         if server.upstream.is_some() || has_data || planted {
             return;
         }
         server.empty = Some(EmptyMaster::new(followers, now, TIMEOUT));
-        let store = &mut self.stage.data.stores[host];
+        let store = &mut self.simulation.data.stores[host];
         store.copies = ReplicaAdmission::None;
         store.set_node_flag(NodeFlags::EMPTY_MASTER, true);
-        self.stage.note(|| format!("server {host} has lost its data and waits"));
+        self.simulation.note(|| format!("server {host} has lost its data and waits"));
     }
 
     fn end_wait(&mut self, host: usize) {
         if self.server(host).empty.take().is_some() {
-            self.stage.note(|| format!("server {host} waits no longer"));
-            let store = &mut self.stage.data.stores[host];
+            self.simulation.note(|| format!("server {host} waits no longer"));
+            let store = &mut self.simulation.data.stores[host];
             store.copies = ReplicaAdmission::All;
             store.set_node_flag(NodeFlags::EMPTY_MASTER, false);
         }
@@ -152,17 +153,21 @@ impl World {
 
     /// Records each server's replicas and checks its waiting time.
     fn keep_followers(&mut self) {
-        for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()
+        for host in self
+            .hosts_of(false)
+            .into_iter()
+            .filter(|&host| self.simulation.is_running(host))
+            .collect::<Vec<_>>()
         {
             self.keep_followers_of(host);
         }
     }
 
     pub(super) fn keep_followers_of(&mut self, host: usize) {
-        let now = self.stage.now;
-        let followers = self.stage.data.stores[host].followers();
+        let now = self.simulation.now;
+        let followers = self.simulation.data.stores[host].followers();
         let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
-        let history = self.stage.data.stores[host].history();
+        let history = self.simulation.data.stores[host].history();
         let server = self.server(host);
         match &server.empty {
             Some(empty) if empty.is_over(now) => {
@@ -171,7 +176,7 @@ impl World {
                 let forgiven = empty.is_down_to_sentinels();
                 self.end_wait(host);
                 for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {
-                    self.stage.forget_copy(replica, Some(host));
+                    self.simulation.forget_replica(replica, Some(host));
                 }
             }
             Some(_) => {}
@@ -190,11 +195,11 @@ impl World {
     pub(super) fn replicate(&mut self) {
         self.note_takeovers();
         self.keep_followers();
-        if self.stage.is_written() {
-            self.stage.clients_write(0..KEYS, 50_000);
+        if self.simulation.clients_still_write() {
+            self.simulation.clients_write(0..KEYS, 50_000);
         }
-        self.stage.keep_house();
-        while let Some(host) = self.stage.take_stopped() {
+        self.simulation.run_maintenance();
+        while let Some(host) = self.simulation.take_stopped() {
             self.stop(host);
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use consensus::{GroupChange, GroupRecord, SavedGroup, journal};
 
-use crate::{Chance, Plant};
+use crate::{InjectedBug, RandomSource};
 
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
@@ -23,15 +23,15 @@ impl Disk {
     }
 
     /// Writes a frame, which is durable after [`Disk::sync`].
-    pub(super) fn append(&mut self, mut record: GroupRecord, plant: Option<Plant>) {
-        if plant == Some(Plant::ForgottenVotes) {
+    pub(super) fn append(&mut self, mut record: GroupRecord, injected_bug: Option<InjectedBug>) {
+        if injected_bug == Some(InjectedBug::UnsavedVotes) {
             for change in &mut record.changes {
                 if let GroupChange::Ballot { vote, .. } = change {
                     *vote = 0;
                 }
             }
         }
-        if plant == Some(Plant::ForgottenWrites) {
+        if injected_bug == Some(InjectedBug::LostDiskWrites) {
             return;
         }
         self.journal.extend(journal::frame(&[record]));
@@ -42,9 +42,9 @@ impl Disk {
     }
 
     /// Cuts the power; a part of the unsynced bytes survives.
-    pub(super) fn crash(&mut self, chance: &mut Chance) {
+    pub(super) fn crash(&mut self, random: &mut RandomSource) {
         let unsynced = self.journal.len() - self.synced;
-        self.journal.truncate(self.synced + chance.below(unsynced + 1));
+        self.journal.truncate(self.synced + random.below(unsynced + 1));
     }
 
     /// Reads the journal like a restarted process; a torn end is truncated.

@@ -7,22 +7,22 @@ use replication::handover::{HandoverAction, HandoverCommand, HandoverContext, Ha
 use replication::replica::LinkState;
 
 use super::server::PORT;
-use super::{Event, World};
-use crate::Plant;
-use crate::data::Order;
+use super::{SentinelSimEvent, SentinelWorld};
+use crate::InjectedBug;
+use crate::data::RoleOrder;
 
-impl World {
+impl SentinelWorld {
     /// Starts or aborts a handover for an operator or a sentinel.
     pub(super) fn order_handover(&mut self, host: usize, word: HandoverCommand) -> Result<(), HandoverError> {
-        let store = &self.stage.data.stores[host];
+        let store = &self.simulation.data.stores[host];
         let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
         let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
         let situation = HandoverContext {
             is_replica: store.upstream().is_some(),
             replicas: store.followers().map(named).collect(),
         };
-        self.stage.note(|| format!("server {host} hears: FAILOVER, {word:?}"));
-        let (now, mut actions) = (self.stage.clock_of(host), Vec::new());
+        self.simulation.note(|| format!("server {host} hears: FAILOVER, {word:?}"));
+        let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
         self.server(host).handover.order(now, word, &situation, &mut actions)?;
         self.act_on_handover(host, actions);
         self.look_again_at_handover(host);
@@ -31,15 +31,16 @@ impl World {
 
     /// Passes the current state to the machine and polls again while it waits.
     pub(super) fn drive_handover(&mut self, host: usize) {
-        let store = &self.stage.data.stores[host];
+        let store = &self.simulation.data.stores[host];
         let mut inputs = Vec::new();
-        if let Some(under_way) = &self.servers[host - self.watchers.len()].held
-            && (store.has_drained(under_way) || self.stage.plan.plant == Some(Plant::UnawaitedWrites))
+        if let Some(under_way) = &self.servers[host - self.sentinels.len()].commands_before_hold
+            && (store.has_drained(under_way)
+                || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain))
         {
-            self.server(host).held = None;
+            self.server(host).commands_before_hold = None;
             inputs.push(HandoverEvent::WritesHeld);
         }
-        let store = &self.stage.data.stores[host];
+        let store = &self.simulation.data.stores[host];
         let has_all = store.replicas().filter(|(_, acknowledged)| *acknowledged >= store.offset());
         inputs.push(HandoverEvent::InSync(
             has_all.map(|(replica, _)| (self.ips[replica].clone(), PORT)).collect(),
@@ -49,7 +50,7 @@ impl World {
             Some(machine) if machine.was_turned_away() => inputs.push(HandoverEvent::TurnedAway),
             _ => {}
         }
-        let now = self.stage.clock_of(host);
+        let now = self.simulation.clock_of(host);
         if self.server(host).handover.next_deadline().is_some_and(|due| due <= now) {
             inputs.push(HandoverEvent::Deadline);
         }
@@ -62,8 +63,8 @@ impl World {
                 _ => None,
             });
             // A replica that died after its acknowledgement still counts until the master notices.
-            if let Some(to) = follows.filter(|to| in_sync && self.stage.is_replica_alive(host, *to)) {
-                self.stage.check_handover(host, to);
+            if let Some(to) = follows.filter(|to| in_sync && self.simulation.is_replica_alive(host, *to)) {
+                self.simulation.check_handover(host, to);
             }
             self.act_on_handover(host, actions);
             if over {
@@ -76,36 +77,37 @@ impl World {
 
     fn look_again_at_handover(&mut self, host: usize) {
         if self.server(host).handover.is_under_way() {
-            let (life, soon) = (self.stage.processes[host].life, self.stage.chance.millis(1, 5));
-            self.stage.after(soon, Event::Handover { host, life });
+            let (incarnation, soon) =
+                (self.simulation.processes[host].incarnation, self.simulation.random.millis(1, 5));
+            self.simulation.after(soon, SentinelSimEvent::Handover { host, incarnation });
         }
     }
 
     fn act_on_handover(&mut self, host: usize, actions: Vec<HandoverAction>) {
         for action in actions {
-            self.stage.note(|| format!("server {host}: {action:?}"));
+            self.simulation.note(|| format!("server {host}: {action:?}"));
             match action {
                 HandoverAction::HoldWrites(longest) => {
-                    let until = self.stage.clock_of(host) + longest;
-                    self.stage.hold_writes(host, PausePurpose::Failover, Some(until));
-                    let under_way = self.stage.data.stores[host].under_way();
-                    self.server(host).held = Some(under_way);
+                    let until = self.simulation.clock_of(host) + longest;
+                    self.simulation.pause_writes(host, PausePurpose::Failover, Some(until));
+                    let under_way = self.simulation.data.stores[host].under_way();
+                    self.server(host).commands_before_hold = Some(under_way);
                 }
-                HandoverAction::AskForAcknowledgements => self.stage.ask_for_acknowledgements(host),
+                HandoverAction::AskForAcknowledgements => self.simulation.ask_for_acknowledgements(host),
                 HandoverAction::Follow((ip, port)) => {
                     if let Some(to) = self.find(&ip) {
                         self.server(host).upstream = Some((ip, port));
-                        self.stage.order(host, Order::HandOver { to });
+                        self.simulation.order(host, RoleOrder::HandOver { to });
                     }
                 }
-                HandoverAction::Settle(_) => self.stage.settle(host),
+                HandoverAction::Settle(_) => self.simulation.settle(host),
                 HandoverAction::StayMaster => {
                     self.server(host).upstream = None;
-                    self.stage.order(host, Order::Lead);
+                    self.simulation.order(host, RoleOrder::Lead);
                 }
                 HandoverAction::ResumeWrites { .. } => {
-                    self.server(host).held = None;
-                    self.stage.let_write(host, PausePurpose::Failover);
+                    self.server(host).commands_before_hold = None;
+                    self.simulation.resume_writes(host, PausePurpose::Failover);
                 }
             }
         }
@@ -114,7 +116,7 @@ impl World {
     /// A server that took over from its master is recorded as promoted by an operator.
     pub(super) fn note_takeovers(&mut self) {
         for host in self.hosts_of(false) {
-            if std::mem::take(&mut self.stage.data.stores[host].took_over) {
+            if std::mem::take(&mut self.simulation.data.stores[host].took_over) {
                 self.server(host).upstream = None;
             }
         }

@@ -2,7 +2,7 @@
 
 use sentinel::{MasterStatus, Sentinel};
 
-use crate::Rule;
+use crate::InvariantName;
 use crate::invariant::Invariant;
 
 pub(super) mod agreement;
@@ -14,7 +14,7 @@ mod one_vote;
 
 /// The events that the invariants check.
 #[derive(Debug)]
-pub(super) enum Seen<'a> {
+pub(super) enum SentinelObservation<'a> {
     /// A sentinel's vote for a term is being written to disk.
     Ballot { voter: &'a str, term: u64, vote: u64 },
     /// A vote is on disk and therefore counts. A vote lost in an earlier crash was never sent.
@@ -26,15 +26,15 @@ pub(super) enum Seen<'a> {
 }
 
 /// An event invariant with its name.
-pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
+pub(super) type NamedInvariant = (InvariantName, Box<dyn for<'a> Invariant<SentinelObservation<'a>>>);
 
 /// Returns all event invariants; `quorum` is the number of sentinels that must consider a master
 /// down. `agreement` and `freshness` check states.
-pub(super) fn all(quorum: usize) -> Vec<Named> {
+pub(super) fn all(quorum: usize) -> Vec<NamedInvariant> {
     vec![
-        (Rule::OneVote, Box::new(one_vote::OneVote::default())),
-        (Rule::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
-        (Rule::Authority, Box::new(authority::Authority::new(quorum))),
-        (Rule::Epochs, Box::new(epochs::Epochs::default())),
+        (InvariantName::OneVote, Box::new(one_vote::OneVote::default())),
+        (InvariantName::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
+        (InvariantName::Authority, Box::new(authority::Authority::new(quorum))),
+        (InvariantName::Epochs, Box::new(epochs::Epochs::default())),
     ]
 }

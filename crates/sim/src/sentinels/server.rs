@@ -28,14 +28,14 @@ pub(super) struct Server {
     /// A handover, if one is in progress.
     pub(super) handover: Handover,
     /// The commands that must end before writes are blocked.
-    pub(super) held: Option<BTreeSet<u64>>,
+    pub(super) commands_before_hold: Option<BTreeSet<u64>>,
     /// Set after it returned without its data and waits for another server to be promoted.
     pub(super) empty: Option<EmptyMaster>,
 }
 
 /// The replication state of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ServerReplication {
     pub(super) offset: u64,
     /// The seconds since the link to the master broke; `None` while it is up.
     pub(super) down_secs: Option<u64>,
@@ -63,7 +63,7 @@ pub(super) enum Effect {
 
 /// A replica's state as reported in INFO.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ReplicaInfo {
     pub(super) at: Instant,
     pub(super) master: String,
     /// The seconds since it lost its master.
@@ -71,7 +71,7 @@ pub(super) struct Told {
     pub(super) offset: u64,
 }
 
-impl Told {
+impl ReplicaInfo {
     /// Parses INFO output if it is from a replica.
     pub(super) fn parse(at: Instant, text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
@@ -97,7 +97,7 @@ impl Server {
             followers: None,
             keeping: ReplicaRecorder::default(),
             handover: Handover::default(),
-            held: None,
+            commands_before_hold: None,
             empty: None,
         }
     }
@@ -106,11 +106,11 @@ impl Server {
         self.run_id = run_id;
         self.upstream = self.saved.clone();
         (self.empty, self.keeping) = (None, ReplicaRecorder::default());
-        (self.handover, self.held) = (Handover::default(), None);
+        (self.handover, self.commands_before_hold) = (Handover::default(), None);
     }
 
     /// Executes one request.
-    pub(super) fn answer(&mut self, request: &[Vec<u8>], standing: &Standing) -> (Vec<u8>, Effect) {
+    pub(super) fn answer(&mut self, request: &[Vec<u8>], standing: &ServerReplication) -> (Vec<u8>, Effect) {
         let words: Vec<String> =
             request.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let upper: Vec<String> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
@@ -177,8 +177,8 @@ impl Server {
         (out, effect)
     }
 
-    fn info(&self, standing: &Standing) -> String {
-        let Standing { offset, down_secs, replicas } = standing;
+    fn info(&self, standing: &ServerReplication) -> String {
+        let ServerReplication { offset, down_secs, replicas } = standing;
         let mut text = format!("# Server\r\nrun_id:{}\r\n# Replication\r\n", self.run_id);
         if let Some((host, port)) = &self.upstream {
             let status = if down_secs.is_none() { "up" } else { "down" };

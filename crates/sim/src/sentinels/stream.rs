@@ -5,10 +5,10 @@ use std::time::Duration;
 use resp::Value;
 use sentinel::{LinkId, SentinelInput};
 
-use super::server::Told;
-use super::{ClientId, Event, RETRANSMIT, World, parse_value};
-use crate::Plant;
-use crate::lane::{Lane, Next};
+use super::server::ReplicaInfo;
+use super::{ClientId, RETRANSMIT, SentinelSimEvent, SentinelWorld, parse_value};
+use crate::InjectedBug;
+use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
 
 #[derive(Debug, Clone)]
 pub(super) enum ToClient {
@@ -18,19 +18,19 @@ pub(super) enum ToClient {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct SentinelConnection {
     pub(super) client: usize,
     pub(super) link: LinkId,
     pub(super) server: usize,
     pub(super) subscribed: bool,
     pub(super) multi: Option<Vec<Vec<Vec<u8>>>>,
-    to_server: Lane<Vec<Vec<u8>>>,
-    to_client: Lane<ToClient>,
+    to_server: DeliveryQueue<Vec<Vec<u8>>>,
+    to_client: DeliveryQueue<ToClient>,
 }
 
-impl World {
+impl SentinelWorld {
     /// Returns the connections that satisfy `holds`.
-    pub(super) fn conns(&self, holds: impl Fn(&Stream) -> bool) -> Vec<u64> {
+    pub(super) fn conns(&self, holds: impl Fn(&SentinelConnection) -> bool) -> Vec<u64> {
         self.streams.iter().filter(|(_, stream)| holds(stream)).map(|(&conn, _)| conn).collect()
     }
 
@@ -38,27 +38,28 @@ impl World {
         let Some(server) = self.find(ip) else { return };
         self.opened += 1;
         let conn = self.opened;
-        let (to_server, to_client) = (Lane::default(), Lane::default());
-        let stream = Stream { client, link, server, subscribed: false, multi: None, to_server, to_client };
+        let (to_server, to_client) = (DeliveryQueue::default(), DeliveryQueue::default());
+        let stream =
+            SentinelConnection { client, link, server, subscribed: false, multi: None, to_server, to_client };
         self.streams.insert(conn, stream);
-        self.watcher(client).links.insert(link, conn);
-        let at = self.stage.now + self.stage.latency(client, server);
-        self.stage.at(at, Event::ConnectArrives { conn });
+        self.sentinel(client).links.insert(link, conn);
+        let at = self.simulation.now + self.simulation.latency(client, server);
+        self.simulation.at(at, SentinelSimEvent::ConnectArrives { conn });
     }
 
     /// A connection attempt reaches its host. A frozen process still accepts connections.
     pub(super) fn on_connect(&mut self, conn: u64) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server, link) = (stream.client, stream.server, stream.link);
-        if self.stage.is_apart(client, server) {
+        if self.simulation.cannot_communicate(client, server) {
             // There is no reply; the waiting side will time out.
             return;
         }
-        if self.stage.processes[server].up {
+        if self.simulation.processes[server].up {
             self.push_to_client(conn, ToClient::Connected);
         } else {
             self.forget(conn);
-            if self.stage.runs(client) {
+            if self.simulation.is_running(client) {
                 self.feed(client, SentinelInput::ConnectFailed { link, refused: true });
             }
         }
@@ -66,60 +67,60 @@ impl World {
 
     fn forget(&mut self, conn: u64) {
         let Some(stream) = self.streams.remove(&conn) else { return };
-        let watcher = self.watcher(stream.client);
-        if watcher.links.get(&stream.link) == Some(&conn) {
-            watcher.links.remove(&stream.link);
+        let sentinel = self.sentinel(stream.client);
+        if sentinel.links.get(&stream.link) == Some(&conn) {
+            sentinel.links.remove(&stream.link);
         }
     }
 
     pub(super) fn close_link(&mut self, host: usize, link: LinkId) {
-        if let Some(conn) = self.watcher(host).links.get(&link).copied() {
+        if let Some(conn) = self.sentinel(host).links.get(&link).copied() {
             self.forget(conn);
         }
     }
 
     /// Sends a request of a sentinel. Raft messages also suffer loss, duplication and reordering.
     pub(super) fn send(&mut self, host: usize, link: LinkId, mut request: Vec<Vec<u8>>) {
-        let Some(&conn) = self.watcher(host).links.get(&link) else { return };
+        let Some(&conn) = self.sentinel(host).links.get(&link) else { return };
         let Some(server) = self.streams.get(&conn).map(|stream| stream.server) else { return };
-        if request.len() == 4 && request[1] == b"RAFT" && !self.stage.healed {
-            let fate = self.stage.chance.below(100);
-            if fate < 15 && !self.stage.is_cut(host, server) {
+        if request.len() == 4 && request[1] == b"RAFT" && !self.simulation.healed {
+            let fate = self.simulation.random.below(100);
+            if fate < 15 && !self.simulation.is_cut(host, server) {
                 // The message is duplicated or delayed.
-                let at = self.stage.now + self.stage.latency(host, server) * 3;
-                self.stage.at(at, Event::Stray { host: server, request: request.clone() });
+                let at = self.simulation.now + self.simulation.latency(host, server) * 3;
+                self.simulation.at(at, SentinelSimEvent::Stray { host: server, request: request.clone() });
             }
             if fate < 10 {
                 // The message is lost or overtaken.
                 request.truncate(2);
             }
         }
-        let at = self.stage.now + self.stage.latency(host, server);
+        let at = self.simulation.now + self.simulation.latency(host, server);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_server.push(at, request));
         if let Some(at) = planned {
-            self.stage.at(at, Event::ToServer { conn });
+            self.simulation.at(at, SentinelSimEvent::ToServer { conn });
         }
     }
 
     pub(super) fn push_to_client(&mut self, conn: u64, item: ToClient) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server) = (stream.client, stream.server);
-        let at = self.stage.now + self.stage.latency(server, client);
+        let at = self.simulation.now + self.simulation.latency(server, client);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_client.push(at, item));
         if let Some(at) = planned {
-            self.stage.at(at, Event::ToClient { conn });
+            self.simulation.at(at, SentinelSimEvent::ToClient { conn });
         }
     }
 
     pub(super) fn pump_to_server(&mut self, conn: u64) {
-        while let Some(Stream { client, server, .. }) = self.streams.get(&conn) {
-            let (now, held) = (self.stage.now, self.held(*client, *server));
+        while let Some(SentinelConnection { client, server, .. }) = self.streams.get(&conn) {
+            let (now, blocked_for) = (self.simulation.now, self.retry_time(*client, *server));
             let server = *server;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
-            let request = match stream.to_server.next(now, held) {
-                Next::Nothing => return,
-                Next::At(at) => return self.stage.at(at, Event::ToServer { conn }),
-                Next::Item(request) => request,
+            let request = match stream.to_server.next(now, blocked_for) {
+                DeliveryPoll::Nothing => return,
+                DeliveryPoll::At(at) => return self.simulation.at(at, SentinelSimEvent::ToServer { conn }),
+                DeliveryPoll::Item(request) => request,
             };
             if self.is_watcher(server) {
                 self.serve_watcher(server, ClientId(conn), request);
@@ -130,14 +131,14 @@ impl World {
     }
 
     pub(super) fn pump_to_client(&mut self, conn: u64) {
-        while let Some(Stream { client, server, link, .. }) = self.streams.get(&conn) {
-            let (now, held) = (self.stage.now, self.held(*server, *client));
+        while let Some(SentinelConnection { client, server, link, .. }) = self.streams.get(&conn) {
+            let (now, blocked_for) = (self.simulation.now, self.retry_time(*server, *client));
             let (client, server, link) = (*client, *server, *link);
             let Some(stream) = self.streams.get_mut(&conn) else { return };
-            let item = match stream.to_client.next(now, held) {
-                Next::Nothing => return,
-                Next::At(at) => return self.stage.at(at, Event::ToClient { conn }),
-                Next::Item(item) => item,
+            let item = match stream.to_client.next(now, blocked_for) {
+                DeliveryPoll::Nothing => return,
+                DeliveryPoll::At(at) => return self.simulation.at(at, SentinelSimEvent::ToClient { conn }),
+                DeliveryPoll::Item(item) => item,
             };
             let input = match item {
                 ToClient::Connected => {
@@ -151,13 +152,15 @@ impl World {
                 ToClient::Bytes(bytes) => match parse_value(&bytes) {
                     Ok(Some((value, _))) => SentinelInput::Reply { link, value },
                     other => {
-                        return self.stage.break_off(&format!("a reply that is none, {bytes:?}: {other:?}"));
+                        return self
+                            .simulation
+                            .abort_run(&format!("a reply that is none, {bytes:?}: {other:?}"));
                     }
                 },
             };
             let told = match &input {
                 SentinelInput::Reply { value, .. } => {
-                    value.as_bytes().and_then(|text| Told::parse(now, text))
+                    value.as_bytes().and_then(|text| ReplicaInfo::parse(now, text))
                 }
                 _ => None,
             };
@@ -166,7 +169,7 @@ impl World {
                 continue;
             };
             let offset = told.offset;
-            self.watcher(client).told.insert(server, told);
+            self.sentinel(client).told.insert(server, told);
             self.feed(client, self.distort(input, offset));
         }
     }
@@ -174,7 +177,7 @@ impl World {
     /// The injected bug: server offsets are lost.
     fn distort(&self, input: SentinelInput, offset: u64) -> SentinelInput {
         let SentinelInput::Reply { link, value: Value::Bulk(text) } = input else { return input };
-        if self.stage.plan.plant != Some(Plant::UnheardOffsets) {
+        if self.simulation.plan.injected_bug != Some(InjectedBug::LostOffsets) {
             return SentinelInput::Reply { link, value: Value::Bulk(text) };
         }
         let text = String::from_utf8_lossy(&text);
@@ -183,8 +186,8 @@ impl World {
     }
 
     /// Returns when to retry if a partition holds the data back.
-    fn held(&self, from: usize, to: usize) -> Option<Duration> {
-        (self.stage.is_cut(from, to) || !self.stage.runs(to)).then_some(RETRANSMIT)
+    fn retry_time(&self, from: usize, to: usize) -> Option<Duration> {
+        (self.simulation.is_cut(from, to) || !self.simulation.is_running(to)).then_some(RETRANSMIT)
     }
 
     /// Handles the end of a process. Its peers notice if the network permits.

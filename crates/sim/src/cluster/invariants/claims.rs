@@ -8,34 +8,36 @@ use std::time::Duration;
 
 use slot_routing::Ownership;
 
-use crate::Rule;
-use crate::cluster::{NODE_TIMEOUT, World};
+use crate::InvariantName;
+use crate::cluster::{ClusterWorld, NODE_TIMEOUT};
 
 /// A stale link after a partition is dropped after the node timeout and a new one starts with a
 /// PING; some packets may also be lost.
-const LIMIT: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
+const MAX_CONFLICT_TIME: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
 
-impl World {
+impl ClusterWorld {
     pub(in crate::cluster) fn check_claims(&mut self) {
-        for place in 0..self.samples.len() {
-            let slot = self.samples[place];
+        for place in 0..self.sample_slots.len() {
+            let slot = self.sample_slots[place];
             let serves = |host: &usize| {
                 let topology = self.hosts[*host].topology.as_ref();
                 let ownership = topology.map(|topology| topology.ownership(slot));
-                matches!(ownership, Some(Ownership::Mine | Ownership::Migrating)) && self.stage.runs(*host)
+                matches!(ownership, Some(Ownership::Mine | Ownership::Migrating))
+                    && self.simulation.is_running(*host)
             };
             let owners: Vec<usize> = (0..self.hosts.len()).filter(serves).collect();
             let pairs = owners.iter().flat_map(|one| owners.iter().map(move |other| (*one, *other)));
-            let rivals: Vec<_> =
-                pairs.filter(|&(one, other)| one < other && self.can_know(one, other)).collect();
-            self.rivals
-                .retain(|&(rivalled, one, other), _| rivalled != slot || rivals.contains(&(one, other)));
-            for (one, other) in rivals {
-                let since = *self.rivals.entry((slot, one, other)).or_insert(self.stage.now);
-                if self.stage.now.since(since) > LIMIT {
+            let conflicting_owners: Vec<_> =
+                pairs.filter(|&(one, other)| one < other && self.can_exchange_claims(one, other)).collect();
+            self.conflicting_owners.retain(|&(rivalled, one, other), _| {
+                rivalled != slot || conflicting_owners.contains(&(one, other))
+            });
+            for (one, other) in conflicting_owners {
+                let since = *self.conflicting_owners.entry((slot, one, other)).or_insert(self.simulation.now);
+                if self.simulation.now.since(since) > MAX_CONFLICT_TIME {
                     let epochs = [one, other].map(|host| self.gossip(host).myself().config_epoch);
-                    self.stage.violate(
-                        Rule::Claims,
+                    self.simulation.record_violation(
+                        InvariantName::Claims,
                         &format!(
                             "hosts {one} and {other} can talk and both serve slot {slot}, under {epochs:?}"
                         ),
@@ -46,11 +48,11 @@ impl World {
     }
 
     /// Returns whether two hosts can communicate and would do so.
-    fn can_know(&self, one: usize, other: usize) -> bool {
+    fn can_exchange_claims(&self, one: usize, other: usize) -> bool {
         let knows = |one: usize, other: usize| {
             let node = self.gossip(one).node(self.gossip(other).id());
             node.is_some_and(|node| node.handshake.is_none())
         };
-        !self.stage.in_touch(one, other).is_zero() && knows(one, other) && knows(other, one)
+        !self.simulation.contact_duration(one, other).is_zero() && knows(one, other) && knows(other, one)
     }
 }

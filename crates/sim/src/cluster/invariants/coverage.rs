@@ -3,12 +3,12 @@
 use gossip::Node;
 use slot_routing::{Epoch, NodeId, Role, Slot};
 
-use crate::cluster::{Host, World};
+use crate::cluster::{ClusterHost, ClusterWorld};
 
 /// Returns the first disagreement.
-pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
-    let World { hosts, samples, .. } = world;
-    for &slot in samples {
+pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
+    let ClusterWorld { hosts, sample_slots, .. } = world;
+    for &slot in sample_slots {
         let takers = (0..hosts.len()).filter(|host| world.takes_writes(*host, slot)).count();
         if takers != 1 {
             return Some(format!("{takers} nodes take writes for slot {slot}"));
@@ -17,7 +17,7 @@ pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
     let ids: Vec<NodeId> = hosts.iter().filter_map(|host| Some(host.gossip.as_ref()?.id())).collect();
     let mut first = None;
     for (number, host) in hosts.iter().enumerate() {
-        let view = view(host, samples)?;
+        let view = cluster_view(host, sample_slots)?;
         let mut known: Vec<NodeId> = view.nodes.iter().map(|node| node.0).collect();
         known.retain(|id| ids.contains(id));
         if known.len() != ids.len() || view.nodes.len() != ids.len() {
@@ -33,7 +33,7 @@ pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
         if view.doubts > 0 || view.moving {
             return Some(format!("host {number} has doubts about {} nodes or moves slots", view.doubts));
         }
-        if !host.gossip.as_ref()?.myself().is_master() && !world.stage.data.stores[number].is_in_sync() {
+        if !host.gossip.as_ref()?.myself().is_master() && !world.simulation.data.stores[number].is_in_sync() {
             return Some(format!("host {number} is a replica and not in sync"));
         }
         if first.get_or_insert_with(|| view.clone()) != &view {
@@ -50,7 +50,7 @@ pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
 
 /// The cluster in a node's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct View {
+struct ClusterView {
     /// A master's epoch, or a replica's master.
     nodes: Vec<(NodeId, Result<Epoch, Option<NodeId>>)>,
     owners: Vec<Option<NodeId>>,
@@ -60,15 +60,15 @@ struct View {
     published: bool,
 }
 
-fn view(host: &Host, samples: &[Slot]) -> Option<View> {
+fn cluster_view(host: &ClusterHost, sample_slots: &[Slot]) -> Option<ClusterView> {
     let (gossip, topology) = (host.gossip.as_ref()?, host.topology.as_ref()?);
     let standing = |node: &Node| {
         let claim = if node.is_master() { Ok(node.config_epoch) } else { Err(node.master()) };
         (node.id, claim)
     };
-    Some(View {
+    Some(ClusterView {
         nodes: gossip.nodes().map(standing).collect(),
-        owners: samples.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
+        owners: sample_slots.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
         doubts: gossip.nodes().filter(|node| !node.is_healthy() || node.handshake.is_some()).count(),
         published: topology.me().role == Role::Master || !gossip.myself().is_master(),
         moving: !topology.migrating().is_empty() || !topology.importing().is_empty(),

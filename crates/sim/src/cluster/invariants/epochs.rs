@@ -4,32 +4,32 @@
 
 use slot_routing::{Epoch, NodeId};
 
-use super::Seen;
-use crate::invariant::{Invariant, Rising};
+use super::ClusterObservation;
+use crate::invariant::{Invariant, NonDecreasing};
 
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
-    claimed: Rising<NodeId, Epoch>,
-    current: Rising<NodeId, Epoch>,
+    claimed: NonDecreasing<NodeId, Epoch>,
+    current: NonDecreasing<NodeId, Epoch>,
 }
 
-impl Invariant<Seen<'_>> for Epochs {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<ClusterObservation<'_>> for Epochs {
+    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
         match seen {
-            Seen::Published { topology } => {
+            ClusterObservation::Published { topology } => {
                 self.current.see(&topology.me().id, topology.current_epoch, "current epoch")
             }
-            Seen::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
-            Seen::LostWrites { id } => {
+            ClusterObservation::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
+            ClusterObservation::LostWrites { id } => {
                 self.current.forget(id);
                 Ok(())
             }
             // A node without slots makes no claim.
-            Seen::Reset { id } => {
+            ClusterObservation::Reset { id } => {
                 self.claimed.forget(id);
                 Ok(())
             }
-            Seen::Voted { .. } | Seen::Won { .. } => Ok(()),
+            ClusterObservation::Voted { .. } | ClusterObservation::Won { .. } => Ok(()),
         }
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! A target that has died or become a replica since may have lost it.
 
-use crate::Rule;
-use crate::cluster::World;
+use crate::InvariantName;
+use crate::cluster::ClusterWorld;
 
-impl World {
+impl ClusterWorld {
     /// Checks a key that was released.
     pub(in crate::cluster) fn check_moved_key(&mut self, number: u64, name: &[u8]) {
-        let Some(it) = self.ends_of_key_move(number) else { return };
+        let Some(it) = self.endpoints_of_key_migration(number) else { return };
         let slot = it.slot.number();
-        if !self.stage.data.stores[it.to].names(it.slot).iter().any(|there| there == name) {
+        if !self.simulation.data.stores[it.to].names(it.slot).iter().any(|there| there == name) {
             let name = String::from_utf8_lossy(name);
             let what = format!("host {} has given {name} away, and host {} does not have it", it.from, it.to);
-            self.stage.violate(Rule::KeyMoves, &what);
+            self.simulation.record_violation(InvariantName::KeyMoves, &what);
         }
-        self.stage.drop_key(it.from, slot);
+        self.simulation.drop_key(it.from, slot);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slot_routing::{Epoch, NodeId};
 
-use super::Seen;
+use super::ClusterObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
@@ -14,16 +14,16 @@ pub(super) struct Majority {
     votes: BTreeMap<(NodeId, Epoch), BTreeSet<NodeId>>,
 }
 
-impl Invariant<Seen<'_>> for Majority {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<ClusterObservation<'_>> for Majority {
+    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
         match seen {
-            Seen::Voted { voter, epoch, candidate } => {
+            ClusterObservation::Voted { voter, epoch, candidate } => {
                 self.votes.entry((*candidate, *epoch)).or_default().insert(*voter);
                 Ok(())
             }
-            Seen::Won { winner, epoch, voters, .. } => {
-                let given = self.votes.entry((*winner, *epoch)).or_default();
-                let votes = given.iter().filter(|voter| voters.contains(voter)).count();
+            ClusterObservation::Won { winner, epoch, voters, .. } => {
+                let assigned_slots = self.votes.entry((*winner, *epoch)).or_default();
+                let votes = assigned_slots.iter().filter(|voter| voters.contains(voter)).count();
                 if votes > voters.len() / 2 {
                     return Ok(());
                 }

@@ -6,34 +6,38 @@
 use std::time::Duration;
 
 use super::voters;
-use crate::Rule;
-use crate::cluster::{NODE_TIMEOUT, World};
+use crate::InvariantName;
+use crate::cluster::{ClusterWorld, NODE_TIMEOUT};
 
-const LIMIT: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u64 + 300);
+const MAX_ISOLATED_WRITE_TIME: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u64 + 300);
 
-impl World {
+impl ClusterWorld {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
-        let (now, looked_at) = (self.stage.now, &self.hosts[host]);
+        let (now, looked_at) = (self.simulation.now, &self.hosts[host]);
         // The latest decision is about to be published.
         if looked_at.publishing.is_some() {
             return;
         }
-        if !self.samples.iter().any(|&slot| self.takes_writes(host, slot)) {
+        if !self.sample_slots.iter().any(|&slot| self.takes_writes(host, slot)) {
             return;
         }
         let gossip = self.gossip(host);
         let recent = |id| {
-            id == gossip.id() || looked_at.heard.get(&id).is_some_and(|heard| now.since(heard.at) < LIMIT)
+            id == gossip.id()
+                || looked_at
+                    .received_headers
+                    .get(&id)
+                    .is_some_and(|received_headers| now.since(received_headers.at) < MAX_ISOLATED_WRITE_TIME)
         };
-        let (mut all, mut heard) = (0, 0);
+        let (mut all, mut received_headers) = (0, 0);
         for id in voters(gossip) {
             all += 1;
-            heard += usize::from(recent(id));
+            received_headers += usize::from(recent(id));
         }
-        if heard <= all / 2 {
-            self.stage.violate(
-                Rule::Minority,
-                &format!("host {host} takes writes and has heard {heard} of {all} masters"),
+        if received_headers <= all / 2 {
+            self.simulation.record_violation(
+                InvariantName::Minority,
+                &format!("host {host} takes writes and has heard {received_headers} of {all} masters"),
             );
         }
     }

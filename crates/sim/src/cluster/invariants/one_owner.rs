@@ -8,32 +8,33 @@ use std::collections::BTreeSet;
 
 use slot_routing::{Epoch, NodeId, Ownership, Role, SLOT_COUNT, Slot};
 
-use super::Seen;
-use crate::invariant::{Invariant, Once};
+use super::ClusterObservation;
+use crate::invariant::{Invariant, SetOnce};
 
 /// Checks every so many slots; enough to include slots of every master and migrated slots.
-const STEP: usize = SLOT_COUNT / 60;
+const CHECKED_SLOT_STEP: usize = SLOT_COUNT / 60;
 
 #[derive(Debug, Default)]
 pub(super) struct OneOwner {
     elected: BTreeSet<(NodeId, Epoch)>,
-    owners: Once<(Slot, Epoch), NodeId>,
+    owners: SetOnce<(Slot, Epoch), NodeId>,
 }
 
-impl Invariant<Seen<'_>> for OneOwner {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<ClusterObservation<'_>> for OneOwner {
+    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
         match seen {
-            Seen::Won { winner, epoch, agreed: true, .. } => {
+            ClusterObservation::Won { winner, epoch, agreed: true, .. } => {
                 self.elected.insert((*winner, *epoch));
             }
-            Seen::Published { topology } => {
+            ClusterObservation::Published { topology } => {
                 let me = topology.me();
                 let (id, epoch) = (me.id, me.config_epoch);
                 if me.role != Role::Master || !self.elected.contains(&(id, epoch)) {
                     return Ok(());
                 }
-                for slot in
-                    Slot::all().step_by(STEP).filter(|slot| topology.ownership(*slot) == Ownership::Mine)
+                for slot in Slot::all()
+                    .step_by(CHECKED_SLOT_STEP)
+                    .filter(|slot| topology.ownership(*slot) == Ownership::Mine)
                 {
                     self.owners
                         .record((slot, epoch), &id)

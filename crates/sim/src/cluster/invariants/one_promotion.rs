@@ -3,17 +3,17 @@
 
 use slot_routing::{Epoch, NodeId};
 
-use super::Seen;
-use crate::invariant::{Invariant, Once};
+use super::ClusterObservation;
+use crate::invariant::{Invariant, SetOnce};
 
 #[derive(Debug, Default)]
 pub(super) struct OnePromotion {
-    winners: Once<Epoch, NodeId>,
+    winners: SetOnce<Epoch, NodeId>,
 }
 
-impl Invariant<Seen<'_>> for OnePromotion {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Won { winner, epoch, agreed: true, .. } = seen else { return Ok(()) };
+impl Invariant<ClusterObservation<'_>> for OnePromotion {
+    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
+        let ClusterObservation::Won { winner, epoch, agreed: true, .. } = seen else { return Ok(()) };
         let settled = self.winners.record(*epoch, winner);
         settled.map_err(|first| format!("{first} and {winner} were both elected in epoch {epoch}"))
     }

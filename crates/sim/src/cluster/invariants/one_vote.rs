@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use slot_routing::{Epoch, NodeId};
 
-use super::Seen;
+use super::ClusterObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
@@ -12,9 +12,9 @@ pub(super) struct OneVote {
     votes: BTreeMap<(NodeId, Epoch), NodeId>,
 }
 
-impl Invariant<Seen<'_>> for OneVote {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Voted { voter, epoch, candidate } = seen else { return Ok(()) };
+impl Invariant<ClusterObservation<'_>> for OneVote {
+    fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
+        let ClusterObservation::Voted { voter, epoch, candidate } = seen else { return Ok(()) };
         match self.votes.insert((*voter, *epoch), *candidate) {
             Some(first) if first != *candidate => {
                 Err(format!("{voter} voted for {first} and {candidate} in epoch {epoch}"))

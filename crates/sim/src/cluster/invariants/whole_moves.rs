@@ -3,22 +3,24 @@
 //!
 //! Sources that were replaced or died since are exempt.
 
-use crate::Rule;
-use crate::cluster::World;
+use crate::InvariantName;
+use crate::cluster::ClusterWorld;
 use crate::cluster::whole_moves::SOURCE;
 
-impl World {
+impl ClusterWorld {
     /// Checks a migration whose slots are being claimed.
     pub(in crate::cluster) fn check_moved(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get(&number) else { return };
         let [source, target] = one.hosts;
-        let is_owner = self.stage.lives(source, one.lives[SOURCE]) && {
+        let is_owner = self.simulation.is_incarnation(source, one.incarnations[SOURCE]) && {
             let gossip = self.gossip(source);
-            gossip.myself().is_master() && self.stage.data.stores[source].upstream().is_none()
+            gossip.myself().is_master() && self.simulation.data.stores[source].upstream().is_none()
         };
-        if is_owner && let Some((key, [there, here])) = self.stage.differing_key(source, target, &one.keys) {
-            self.stage.violate(
-                Rule::WholeMoves,
+        if is_owner
+            && let Some((key, [there, here])) = self.simulation.differing_key(source, target, &one.keys)
+        {
+            self.simulation.record_violation(
+                InvariantName::WholeMoves,
                 &format!("host {target} claims slot {key} and holds {here:?}, and host {source} acknowledged {there:?}"),
             );
         }

@@ -9,7 +9,7 @@ use replication::ReplId;
 use replication::wait::RequiredCopies;
 use slot_routing::ReplOffset;
 
-use super::{Seen, What};
+use super::{DataChange, DataObservation};
 use crate::invariant::Invariant;
 
 /// A replica's host, incarnation and history. A cluster master identifies replicas by node id;
@@ -20,29 +20,29 @@ type Copy = (usize, usize, ReplId);
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     /// The highest offset that each copy ever had.
-    held: BTreeMap<Copy, ReplOffset>,
+    highest_offsets: BTreeMap<Copy, ReplOffset>,
     /// The highest offset that each copy ever had on disk.
     synced: BTreeMap<Copy, ReplOffset>,
     /// The number of restarts of each process.
-    lives: BTreeMap<usize, usize>,
+    incarnations: BTreeMap<usize, usize>,
 }
 
-impl Invariant<Seen<'_>> for Copies {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<DataObservation<'_>> for Copies {
+    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let (host, position) = (seen.host, seen.store.position());
-        if matches!(seen.what, What::Restarted { .. }) && seen.store.engine().topology.is_none() {
-            *self.lives.entry(host).or_default() += 1;
+        if matches!(seen.what, DataChange::Restarted { .. }) && seen.store.engine().topology.is_none() {
+            *self.incarnations.entry(host).or_default() += 1;
         }
-        let copy = (host, self.lives.get(&host).copied().unwrap_or_default(), position.id);
+        let copy = (host, self.incarnations.get(&host).copied().unwrap_or_default(), position.id);
         let raise = |upto: &mut ReplOffset, offset: ReplOffset| *upto = offset.max(*upto);
         match seen.what {
-            What::Stands | What::Applied | What::Restarted { .. } => {
-                raise(self.held.entry(copy).or_default(), position.offset);
+            DataChange::Stands | DataChange::Applied | DataChange::Restarted { .. } => {
+                raise(self.highest_offsets.entry(copy).or_default(), position.offset);
             }
-            What::Synced { upto } => raise(self.synced.entry(copy).or_default(), upto),
-            What::Copied { upto, wanted, copies } => {
+            DataChange::Synced { upto } => raise(self.synced.entry(copy).or_default(), upto),
+            DataChange::Copied { upto, wanted, copies } => {
                 let ledger = match wanted {
-                    RequiredCopies::Acknowledged { .. } => &self.held,
+                    RequiredCopies::Acknowledged { .. } => &self.highest_offsets,
                     RequiredCopies::Synced { .. } => &self.synced,
                 };
                 let has_it = |((of, _, history), offset): &(&Copy, &ReplOffset)| {
@@ -55,13 +55,13 @@ impl Invariant<Seen<'_>> for Copies {
                     ));
                 }
             }
-            What::Acknowledged { .. }
-            | What::Replaced
-            | What::Dropped { .. }
-            | What::Confirmed { .. }
-            | What::Promoted { .. }
-            | What::Demoted
-            | What::Forgotten { .. } => {}
+            DataChange::Acknowledged { .. }
+            | DataChange::Replaced
+            | DataChange::Dropped { .. }
+            | DataChange::Confirmed { .. }
+            | DataChange::Promoted { .. }
+            | DataChange::Demoted
+            | DataChange::Forgotten { .. } => {}
         }
         Ok(())
     }

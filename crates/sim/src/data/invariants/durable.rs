@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use slot_routing::ReplOffset;
 
-use super::{Seen, What};
+use super::{DataChange, DataObservation};
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
@@ -14,19 +14,19 @@ pub(super) struct Durable {
     acknowledged: BTreeMap<usize, ReplOffset>,
 }
 
-impl Invariant<Seen<'_>> for Durable {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<DataObservation<'_>> for Durable {
+    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
-            What::Acknowledged { end, durable: true, .. } if seen.store.upstream().is_none() => {
+            DataChange::Acknowledged { end, durable: true, .. } if seen.store.upstream().is_none() => {
                 let acknowledged = self.acknowledged.entry(host).or_default();
                 *acknowledged = end.max(*acknowledged);
             }
-            What::Synced { upto } => {
+            DataChange::Synced { upto } => {
                 let acknowledged = self.acknowledged.entry(host).or_default();
                 *acknowledged = upto.max(*acknowledged);
             }
-            What::Restarted { kept: true } => {
+            DataChange::Restarted { kept: true } => {
                 let reached = seen.store.offset();
                 let acknowledged = self.acknowledged.get(&host).copied().unwrap_or_default();
                 if reached < acknowledged {
@@ -35,16 +35,19 @@ impl Invariant<Seen<'_>> for Durable {
                     ));
                 }
             }
-            What::Promoted { .. } | What::Demoted | What::Replaced | What::Restarted { kept: false } => {
+            DataChange::Promoted { .. }
+            | DataChange::Demoted
+            | DataChange::Replaced
+            | DataChange::Restarted { kept: false } => {
                 self.acknowledged.remove(&host);
             }
-            What::Acknowledged { .. }
-            | What::Copied { .. }
-            | What::Stands
-            | What::Applied
-            | What::Dropped { .. }
-            | What::Confirmed { .. }
-            | What::Forgotten { .. } => {}
+            DataChange::Acknowledged { .. }
+            | DataChange::Copied { .. }
+            | DataChange::Stands
+            | DataChange::Applied
+            | DataChange::Dropped { .. }
+            | DataChange::Confirmed { .. }
+            | DataChange::Forgotten { .. } => {}
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ use std::fmt::Debug;
 
 use engine::NodeFlags;
 
-use crate::Rule;
-use crate::stage::Stage;
+use crate::InvariantName;
+use crate::simulation::Simulation;
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Checks a replica that is considered in sync.
     pub(crate) fn check_handover(&mut self, master: usize, replica: usize) {
         let wall = self.wall_of(master);
@@ -23,13 +23,13 @@ impl<E: Debug> Stage<E> {
             return;
         }
         for key in self.data.slots.iter().map(|slot| slot.number()).collect::<Vec<_>>() {
-            let [there, here] = [master, replica].map(|host| self.data.stores[host].held.get(key));
+            let [there, here] = [master, replica].map(|host| self.data.stores[host].data_store.get(key));
             // A master that lost its data has less.
             if there > here {
                 let what = format!(
                     "host {replica} counts as in sync with {here:?} of slot {key}, and host {master} has {there:?}"
                 );
-                self.violate(Rule::Handover, &what);
+                self.record_violation(InvariantName::Handover, &what);
             }
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use replication::ReplId;
 use slot_routing::ReplOffset;
 
-use super::{Seen, What};
+use super::{DataChange, DataObservation};
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct NoErasure {
     /// Masters that acknowledged writes in their current incarnation.
     written: BTreeSet<usize>,
     /// The number of restarts of each process.
-    lives: BTreeMap<usize, usize>,
+    incarnations: BTreeMap<usize, usize>,
     /// For each replica, the master and incarnation to which it last acknowledged data.
     copies: BTreeMap<usize, (usize, usize)>,
     /// The latest history of each process.
@@ -28,18 +28,20 @@ pub(super) struct NoErasure {
     forgotten: BTreeSet<usize>,
 }
 
-impl Invariant<Seen<'_>> for NoErasure {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<DataObservation<'_>> for NoErasure {
+    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
-            What::Acknowledged { .. } => {
+            DataChange::Acknowledged { .. } => {
                 self.written.insert(host);
             }
-            What::Confirmed { replica, offset } if offset > ReplOffset(0) && self.written.contains(&host) => {
-                self.copies.insert(replica, (host, self.life(host)));
+            DataChange::Confirmed { replica, offset }
+                if offset > ReplOffset(0) && self.written.contains(&host) =>
+            {
+                self.copies.insert(replica, (host, self.incarnation(host)));
             }
-            What::Restarted { .. } => {
-                *self.lives.entry(host).or_default() += 1;
+            DataChange::Restarted { .. } => {
+                *self.incarnations.entry(host).or_default() += 1;
                 self.copies.remove(&host);
                 self.written.remove(&host);
                 let lost = self.histories.remove(&host).unwrap_or(ReplId::NONE);
@@ -50,26 +52,26 @@ impl Invariant<Seen<'_>> for NoErasure {
                 }
                 return Ok(());
             }
-            What::Demoted => {
+            DataChange::Demoted => {
                 self.emptied.remove(&host);
             }
-            What::Forgotten { by: None } => {
+            DataChange::Forgotten { by: None } => {
                 self.forgotten.insert(host);
             }
-            What::Forgotten { by } if self.copies.get(&host).map(|copy| copy.0) == by => {
+            DataChange::Forgotten { by } if self.copies.get(&host).map(|copy| copy.0) == by => {
                 self.copies.remove(&host);
             }
-            What::Promoted { .. } => {
+            DataChange::Promoted { .. } => {
                 self.copies.remove(&host);
             }
-            What::Replaced => self.replaced(seen)?,
-            What::Confirmed { .. }
-            | What::Stands
-            | What::Synced { .. }
-            | What::Copied { .. }
-            | What::Applied
-            | What::Dropped { .. }
-            | What::Forgotten { .. } => {}
+            DataChange::Replaced => self.replaced(seen)?,
+            DataChange::Confirmed { .. }
+            | DataChange::Stands
+            | DataChange::Synced { .. }
+            | DataChange::Copied { .. }
+            | DataChange::Applied
+            | DataChange::Dropped { .. }
+            | DataChange::Forgotten { .. } => {}
         }
         if !seen.store.is_loading() {
             self.histories.insert(host, seen.store.history());
@@ -80,14 +82,16 @@ impl Invariant<Seen<'_>> for NoErasure {
 
 impl NoErasure {
     /// Checks a snapshot that begins to replace data.
-    fn replaced(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+    fn replaced(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         // The log is closed but not restarted, so its offset still shows the extent of the old
         // data.
         let had_data = seen.store.offset() > ReplOffset(0);
         let copied = self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
         // Data from the master's current incarnation is continued history, so nothing is lost.
-        let of_before = |(master, life): (usize, usize)| (life < self.life(master)).then_some(master);
+        let of_before = |(master, incarnation): (usize, usize)| {
+            (incarnation < self.incarnation(master)).then_some(master)
+        };
         let master = seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
         let emptied = |master: &usize| {
             let lost = self.emptied.get(master);
@@ -101,7 +105,7 @@ impl NoErasure {
         }
     }
 
-    fn life(&self, host: usize) -> usize {
-        self.lives.get(&host).copied().unwrap_or_default()
+    fn incarnation(&self, host: usize) -> usize {
+        self.incarnations.get(&host).copied().unwrap_or_default()
     }
 }

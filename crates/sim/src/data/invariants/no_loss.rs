@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use slot_routing::ReplOffset;
 
-use super::{Seen, What};
+use super::{DataChange, DataObservation};
 use crate::data::Key;
 use crate::invariant::Invariant;
 
@@ -52,12 +52,12 @@ impl NoLoss {
     }
 }
 
-impl Invariant<Seen<'_>> for NoLoss {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<DataObservation<'_>> for NoLoss {
+    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
             // A write that began before its master was ordered to follow another may be lost.
-            What::Acknowledged { key, write, end, .. }
+            DataChange::Acknowledged { key, write, end, .. }
                 if seen.store.log.is_open() && seen.store.upstream().is_none() =>
             {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
@@ -67,8 +67,8 @@ impl Invariant<Seen<'_>> for NoLoss {
                     reached.writes.insert(key, write);
                 }
             }
-            What::Confirmed { replica, offset } => self.confirm(host, replica, offset),
-            What::Dropped { key } => {
+            DataChange::Confirmed { replica, offset } => self.confirm(host, replica, offset),
+            DataChange::Dropped { key } => {
                 for reached in self.reached.values_mut().filter(|reached| reached.master == host) {
                     reached.writes.remove(&key);
                 }
@@ -76,9 +76,9 @@ impl Invariant<Seen<'_>> for NoLoss {
                     acknowledged.retain(|_, (of, _)| *of != key);
                 }
             }
-            What::Promoted { from } => {
+            DataChange::Promoted { from } => {
                 let reached = self.reached.remove(&host).filter(|reached| Some(reached.master) == from);
-                let holds = |key: Key| seen.store.held.get(key).unwrap_or(0);
+                let holds = |key: Key| seen.store.data_store.get(key).unwrap_or(0);
                 let lost = reached.iter().flat_map(|reached| &reached.writes);
                 if let Some((key, write)) = lost.clone().find(|(key, write)| holds(**key) < **write) {
                     let holds = holds(*key);
@@ -88,16 +88,16 @@ impl Invariant<Seen<'_>> for NoLoss {
                 }
                 self.forget(host);
             }
-            What::Demoted | What::Restarted { .. } => self.forget(host),
-            What::Replaced => {
+            DataChange::Demoted | DataChange::Restarted { .. } => self.forget(host),
+            DataChange::Replaced => {
                 self.reached.remove(&host);
             }
-            What::Acknowledged { .. }
-            | What::Stands
-            | What::Synced { .. }
-            | What::Copied { .. }
-            | What::Applied
-            | What::Forgotten { .. } => {}
+            DataChange::Acknowledged { .. }
+            | DataChange::Stands
+            | DataChange::Synced { .. }
+            | DataChange::Copied { .. }
+            | DataChange::Applied
+            | DataChange::Forgotten { .. } => {}
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Seen, What};
+use super::{DataChange, DataObservation};
 use crate::data::Key;
 use crate::invariant::Invariant;
 
@@ -14,37 +14,39 @@ pub(super) struct NoOverwrite {
     acknowledged: BTreeMap<usize, BTreeMap<Key, u64>>,
 }
 
-impl Invariant<Seen<'_>> for NoOverwrite {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<DataObservation<'_>> for NoOverwrite {
+    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         let acknowledged = self.acknowledged.entry(host).or_default();
         match seen.what {
             // A write that began before its master was ordered to follow another may be lost.
-            What::Acknowledged { key, write, .. } if seen.store.upstream().is_none() => {
+            DataChange::Acknowledged { key, write, .. } if seen.store.upstream().is_none() => {
                 acknowledged.insert(key, write);
             }
-            What::Dropped { key } => {
+            DataChange::Dropped { key } => {
                 acknowledged.remove(&key);
             }
-            What::Promoted { .. } | What::Demoted | What::Restarted { .. } => acknowledged.clear(),
-            What::Applied | What::Replaced => {
+            DataChange::Promoted { .. } | DataChange::Demoted | DataChange::Restarted { .. } => {
+                acknowledged.clear()
+            }
+            DataChange::Applied | DataChange::Replaced => {
                 let is_lost = |(key, write): &(&Key, &u64)| {
-                    !seen.store.is_locked(**key) && seen.store.held.get(**key) != Some(**write)
+                    !seen.store.is_locked(**key) && seen.store.data_store.get(**key) != Some(**write)
                 };
                 let lost = acknowledged.iter().find(is_lost);
                 if let Some((key, write)) = lost {
-                    let now = seen.store.held.get(*key);
+                    let now = seen.store.data_store.get(*key);
                     return Err(format!(
                         "master {host} has acknowledged {write} for key {key} and holds {now:?}"
                     ));
                 }
             }
-            What::Acknowledged { .. }
-            | What::Stands
-            | What::Synced { .. }
-            | What::Copied { .. }
-            | What::Confirmed { .. }
-            | What::Forgotten { .. } => {}
+            DataChange::Acknowledged { .. }
+            | DataChange::Stands
+            | DataChange::Synced { .. }
+            | DataChange::Copied { .. }
+            | DataChange::Confirmed { .. }
+            | DataChange::Forgotten { .. } => {}
         }
         Ok(())
     }

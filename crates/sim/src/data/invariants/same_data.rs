@@ -6,8 +6,8 @@
 use replication::ReplId;
 use slot_routing::ReplOffset;
 
-use super::{Seen, What};
-use crate::invariant::{Invariant, Once};
+use super::{DataChange, DataObservation};
+use crate::invariant::{Invariant, SetOnce};
 
 /// Only one offset in this many is checked, the same ones for each process; differences persist, so
 /// they are still found.
@@ -16,21 +16,21 @@ const LOOKED_AT: u64 = 128;
 #[derive(Debug, Default)]
 pub(super) struct SameData {
     /// The data digest at each offset of each history.
-    held: Once<(ReplId, ReplOffset), Vec<u8>>,
+    digests: SetOnce<(ReplId, ReplOffset), Vec<u8>>,
 }
 
-impl Invariant<Seen<'_>> for SameData {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<DataObservation<'_>> for SameData {
+    fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let store = seen.store;
         // Data and log differ briefly within a segment or command.
-        if seen.what != What::Stands || !store.log.is_open() || !store.is_whole() {
+        if seen.what != DataChange::Stands || !store.log.is_open() || !store.is_whole() {
             return Ok(());
         }
         let position = store.position();
         if !position.offset.0.is_multiple_of(LOOKED_AT) {
             return Ok(());
         }
-        let settled = self.held.record((position.id, position.offset), &store.held.digest());
+        let settled = self.digests.record((position.id, position.offset), &store.data_store.digest());
         settled.map_err(|_| {
             format!(
                 "host {} holds other data than another did at {} of {}",

@@ -6,11 +6,11 @@ use std::fmt::Debug;
 use engine::NodeFlags;
 use slot_routing::Ownership;
 
-use crate::Rule;
-use crate::data::held::slot_of;
-use crate::stage::Stage;
+use crate::InvariantName;
+use crate::data::data_store::slot_of;
+use crate::simulation::Simulation;
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Checks a server's blocked client right after its wait was polled.
     pub(in crate::data) fn check_waits(&mut self, host: usize) {
         let (wall, takes_writes) = (self.wall_of(host), |key| self.takes_writes(host, key));
@@ -22,16 +22,19 @@ impl<E: Debug> Stage<E> {
             return;
         }
         let is_elsewhere = {
-            let engine = store.held.engine();
+            let engine = store.data_store.engine();
             let ownership = engine.keyspace.lock(slot_of(key)).ownership();
             let serves = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
             !serves || engine.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN)
         };
-        let stuck = store.held.with(|data| waits.client.stuck(data, wall)).0;
+        let stuck = store.data_store.with(|data| waits.client.check_stuck(data, wall)).0;
         let stuck = stuck.filter(|stuck| takes_writes || stuck.is_late);
         let why = stuck.map(|stuck| stuck.why).or(is_elsewhere.then_some("its slot is served elsewhere"));
         if let Some(why) = why {
-            self.violate(Rule::Waits, &format!("a client of host {host} waits for slot {key}, and {why}"));
+            self.record_violation(
+                InvariantName::Waits,
+                &format!("a client of host {host} waits for slot {key}, and {why}"),
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Data acknowledged under `always` or reported as synced survives a power failure; data passed to
 //! the kernel survives a kill.
 
-use super::Seen;
-use crate::disk::Death;
+use super::NodeObservation;
+use crate::disk::ProcessDeath;
 use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
@@ -12,13 +12,13 @@ pub(super) struct Durable {
     written: u64,
 }
 
-impl Invariant<Seen> for Durable {
-    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+impl Invariant<NodeObservation> for Durable {
+    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
         match seen {
-            Seen::Acknowledged(offset) => self.acknowledged = self.acknowledged.max(*offset),
-            Seen::Synced(offset) => self.synced = self.synced.max(*offset),
-            Seen::Written(offset) => self.written = *offset,
-            Seen::Started { death, loaded: Ok(loaded), .. } => {
+            NodeObservation::Acknowledged(offset) => self.acknowledged = self.acknowledged.max(*offset),
+            NodeObservation::Synced(offset) => self.synced = self.synced.max(*offset),
+            NodeObservation::Written(offset) => self.written = *offset,
+            NodeObservation::Started { death, loaded: Ok(loaded), .. } => {
                 let reached = loaded.reached;
                 let (acknowledged, synced, written) = (self.acknowledged, self.synced, self.written);
                 *self = Self { acknowledged: 0, synced: reached, written: reached };
@@ -28,17 +28,17 @@ impl Invariant<Seen> for Durable {
                 if reached < synced {
                     return Err(format!("{synced} was called synced, {reached} is there"));
                 }
-                if *death == Death::Killed && reached < written {
+                if *death == ProcessDeath::Killed && reached < written {
                     return Err(format!("{written} was given to the system, {reached} is there"));
                 }
             }
-            Seen::Started { loaded: Err(_), .. }
-            | Seen::SaveFound { .. }
-            | Seen::Served { .. }
-            | Seen::Answered(_)
-            | Seen::Executed(_)
-            | Seen::Waits(_)
-            | Seen::Rested { .. } => {}
+            NodeObservation::Started { loaded: Err(_), .. }
+            | NodeObservation::SaveFound { .. }
+            | NodeObservation::Served { .. }
+            | NodeObservation::Answered(_)
+            | NodeObservation::Executed(_)
+            | NodeObservation::Waits(_)
+            | NodeObservation::Rested { .. } => {}
         }
         Ok(())
     }

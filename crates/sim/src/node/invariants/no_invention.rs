@@ -1,15 +1,15 @@
 //! Every value was written by a client: a key that is only written by SET holds one of the written
 //! values.
 
-use super::Seen;
+use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
 pub(super) struct NoInvention;
 
-impl Invariant<Seen> for NoInvention {
-    fn check(&mut self, seen: &Seen) -> Result<(), String> {
-        let Seen::Started { loaded: Ok(loaded), issued, .. } = seen else { return Ok(()) };
+impl Invariant<NodeObservation> for NoInvention {
+    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::Started { loaded: Ok(loaded), issued, .. } = seen else { return Ok(()) };
         let is_written = |value: &&String| {
             let number = value.strip_prefix('v').and_then(|number| number.parse::<u64>().ok());
             number.is_some_and(|number| number <= *issued)

@@ -1,14 +1,14 @@
 //! The RDB file is the last completed save, or a later one whose result is unknown.
 
-use super::Seen;
+use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
 pub(super) struct Saved;
 
-impl Invariant<Seen> for Saved {
-    fn check(&mut self, seen: &Seen) -> Result<(), String> {
-        let Seen::SaveFound { found, may_be, done } = seen else { return Ok(()) };
+impl Invariant<NodeObservation> for Saved {
+    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::SaveFound { found, may_be, done } = seen else { return Ok(()) };
         match found {
             None if *done => Err("a save was done, and no file is there".to_owned()),
             Some(Err(error)) => Err(format!("the file of a save does not load: {error}")),

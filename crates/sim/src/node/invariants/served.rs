@@ -1,16 +1,16 @@
 //! Clients read what was written: replies equal those of a reference node that replays the log and
 //! has neither files nor snapshots.
 
-use super::Seen;
+use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
 pub(super) struct Served;
 
-impl Invariant<Seen> for Served {
-    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+impl Invariant<NodeObservation> for Served {
+    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
         match seen {
-            Seen::Served { asked, got, expected } if got != expected => {
+            NodeObservation::Served { asked, got, expected } if got != expected => {
                 let (got, expected) = (got.escape_debug(), expected.escape_debug());
                 Err(format!("{asked} is answered {got}, and should be {expected}"))
             }

@@ -1,14 +1,14 @@
 //! A transaction executes if and only if the watched key is unchanged.
 
-use super::Seen;
+use super::NodeObservation;
 use crate::invariant::Invariant;
 
 #[derive(Debug)]
 pub(super) struct Watches;
 
-impl Invariant<Seen> for Watches {
-    fn check(&mut self, seen: &Seen) -> Result<(), String> {
-        let Seen::Executed(executed) = seen else { return Ok(()) };
+impl Invariant<NodeObservation> for Watches {
+    fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
+        let NodeObservation::Executed(executed) = seen else { return Ok(()) };
         let key = &executed.key;
         match (executed.changed, executed.aborted) {
             (true, false) => Err(format!("{key} was watched and has changed, and the transaction ran")),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sentinel::{Addr, MasterStatus, RunId};
 
-use super::Seen;
+use super::SentinelObservation;
 use crate::invariant::Invariant;
 use crate::sentinels::MASTER;
 
@@ -58,16 +58,16 @@ impl Authority {
     }
 }
 
-impl Invariant<Seen<'_>> for Authority {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+impl Invariant<SentinelObservation<'_>> for Authority {
+    fn check(&mut self, seen: &SentinelObservation<'_>) -> Result<(), String> {
         match seen {
-            Seen::Ballot { voter, term, vote } => {
+            SentinelObservation::Ballot { voter, term, vote } => {
                 self.votes.entry((*term, *vote)).or_default().insert((*voter).to_owned());
                 Ok(())
             }
-            Seen::Step { sentinel, status } => self.on_step(sentinel.my_id(), status),
-            Seen::Given { .. } => Ok(()),
-            Seen::Promotion { leader, .. } => {
+            SentinelObservation::Step { sentinel, status } => self.on_step(sentinel.my_id(), status),
+            SentinelObservation::Given { .. } => Ok(()),
+            SentinelObservation::Promotion { leader, .. } => {
                 let status = leader.status(MASTER).ok_or("a promotion without a master")?;
                 let epoch = status.failover_epoch.ok_or("a promotion without a failover")?;
                 let id = leader.my_id();

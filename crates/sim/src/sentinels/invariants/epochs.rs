@@ -3,18 +3,18 @@
 
 use sentinel::Addr;
 
-use super::Seen;
-use crate::invariant::{Invariant, Once, Rising};
+use super::SentinelObservation;
+use crate::invariant::{Invariant, NonDecreasing, SetOnce};
 
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
-    newest: Rising<String, u64>,
-    addresses: Once<u64, Addr>,
+    newest: NonDecreasing<String, u64>,
+    addresses: SetOnce<u64, Addr>,
 }
 
-impl Invariant<Seen<'_>> for Epochs {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Step { sentinel, status } = seen else { return Ok(()) };
+impl Invariant<SentinelObservation<'_>> for Epochs {
+    fn check(&mut self, seen: &SentinelObservation<'_>) -> Result<(), String> {
+        let SentinelObservation::Step { sentinel, status } = seen else { return Ok(()) };
         let id = sentinel.my_id().to_string();
         self.newest.see(&id, status.config_epoch, "configuration epoch")?;
         let epoch = status.config_epoch;

@@ -9,37 +9,37 @@ use std::time::Duration;
 
 use sentinel::Addr;
 
-use crate::Rule;
-use crate::sentinels::World;
-use crate::sentinels::server::Told;
+use crate::InvariantName;
+use crate::sentinels::SentinelWorld;
+use crate::sentinels::server::ReplicaInfo;
 
 /// A replica without contact for this long may be considered down, now or still.
-const CONTACT: Duration = Duration::from_secs(3);
+const MIN_CONTACT: Duration = Duration::from_secs(3);
 /// Replicas send INFO every second while their master is down.
-const FRESH: Duration = Duration::from_millis(1500);
+const MAX_INFO_AGE: Duration = Duration::from_millis(1500);
 const ORPHANED_SECS: u64 = 5;
 
-impl World {
+impl SentinelWorld {
     /// `text` is the selection event; it contains the address of the selected replica in place of
     /// `replaced`.
     pub(in crate::sentinels) fn check_choice(&mut self, leader: usize, replaced: Option<&Addr>, text: &str) {
-        let Some(watcher) = self.watchers.get(leader) else { return };
+        let Some(sentinel) = self.sentinels.get(leader) else { return };
         let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
         let Some(chosen) = (0..self.ips.len()).find(named) else { return };
         // It may have last reported as a master and have become a replica since.
-        let Some(best) = watcher.told.get(&chosen) else { return };
-        let fit = |host: usize, told: &Told| {
-            self.stage.in_touch(leader, host) > CONTACT
-                && self.stage.now.since(told.at) < FRESH
+        let Some(best) = sentinel.told.get(&chosen) else { return };
+        let fit = |host: usize, told: &ReplicaInfo| {
+            self.simulation.contact_duration(leader, host) > MIN_CONTACT
+                && self.simulation.now.since(told.at) < MAX_INFO_AGE
                 && told.orphaned_secs < ORPHANED_SECS
                 && told.master == best.master
                 && replaced.is_some_and(|replaced| self.ips[host] != replaced.host)
         };
-        let better = watcher.told.iter().find(|&(&host, told)| fit(host, told) && told.offset > best.offset);
+        let better = sentinel.told.iter().find(|&(&host, told)| fit(host, told) && told.offset > best.offset);
         if let Some((other, told)) = better {
             let (theirs, its) = (told.offset, best.offset);
-            self.stage.violate(
-                Rule::Freshness,
+            self.simulation.record_violation(
+                InvariantName::Freshness,
                 &format!("{leader} selects {chosen} at {its}, and {other} is at {theirs}"),
             );
         }

@@ -1,16 +1,16 @@
 //! A sentinel votes once per term, also across restarts.
 
-use super::Seen;
-use crate::invariant::{Invariant, Once};
+use super::SentinelObservation;
+use crate::invariant::{Invariant, SetOnce};
 
 #[derive(Debug, Default)]
 pub(super) struct OneVote {
-    votes: Once<(String, u64), u64>,
+    votes: SetOnce<(String, u64), u64>,
 }
 
-impl Invariant<Seen<'_>> for OneVote {
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Given { voter, term, vote } = seen else { return Ok(()) };
+impl Invariant<SentinelObservation<'_>> for OneVote {
+    fn check(&mut self, seen: &SentinelObservation<'_>) -> Result<(), String> {
+        let SentinelObservation::Given { voter, term, vote } = seen else { return Ok(()) };
         if *vote == 0 {
             return Ok(());
         }

@@ -26,7 +26,7 @@ use crate::executor::{self, Executor, Quiet, Stop};
 use crate::waiting::WaitingClient;
 
 /// Client writes are rejected or blocked while one of these holds.
-const CLOSED: NodeFlags = NodeFlags::PAUSED
+const WRITE_BLOCKING_GATES: NodeFlags = NodeFlags::PAUSED
     .union(NodeFlags::LOADING)
     .union(NodeFlags::REPLICA)
     .union(NodeFlags::CLUSTER_DOWN)
@@ -35,7 +35,7 @@ const CLOSED: NodeFlags = NodeFlags::PAUSED
 const NO_TIME: Millis = Millis(0);
 
 /// Returns a key name for each slot, which is also the hash tag of the slot's other keys.
-pub(super) fn name_of(key: Key) -> &'static str {
+pub(super) fn marker_key(key: Key) -> &'static str {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
         let mut names = vec![String::new(); SLOT_COUNT];
@@ -55,7 +55,7 @@ pub(super) fn name_of(key: Key) -> &'static str {
 }
 
 /// Returns the slot of a command's keys, if it has any.
-pub(super) fn key_of(args: Args<'_>) -> Option<Key> {
+pub(super) fn slot_of_command(args: Args<'_>) -> Option<Key> {
     let tagged = args.iter().skip(1).find(|arg| arg.starts_with(b"{"))?;
     Some(Slot::of_key(tagged).number())
 }
@@ -83,13 +83,13 @@ impl EffectLog for Effects {
 }
 
 /// The data of one process.
-pub(super) struct Held {
+pub(super) struct DataStore {
     /// Reading data executes commands too, hence the `RefCell`.
     executor: RefCell<Executor>,
     effects: Effects,
 }
 
-impl Held {
+impl DataStore {
     /// Creates an empty keyspace for keys of these slots.
     pub(super) fn nothing(slots: &SlotSet, clustered: bool) -> Self {
         let effects = Effects::default();
@@ -110,12 +110,12 @@ impl Held {
         engine.pauses.end_overdue(&engine.settings, wall);
         let slot = engine.keyspace.lock(slot_of(key));
         let is_ours = matches!(slot.ownership(), Ownership::Mine | Ownership::Migrating);
-        is_ours && !slot.is_held() && !engine.settings.node_flags().intersects(CLOSED)
+        is_ours && !slot.is_held() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_GATES)
     }
 
     /// Returns the number of the last write to this slot.
     pub(super) fn get(&self, key: Key) -> Option<u64> {
-        let reply = self.ask(&["GET", name_of(key)]);
+        let reply = self.ask(&["GET", marker_key(key)]);
         match resp::parse_value(&reply) {
             Ok(Some((Value::Bulk(text), _))) => resp::parse_i64(&text).map(|number| number as u64),
             _ => None,
@@ -195,7 +195,7 @@ impl Held {
 
     /// Returns the names of a slot's keys.
     pub(super) fn names(&self, key: Key) -> Vec<Vec<u8>> {
-        match resp::parse_value(&self.ask(&["KEYS", &format!("{}*", name_of(key))])) {
+        match resp::parse_value(&self.ask(&["KEYS", &format!("{}*", marker_key(key))])) {
             Ok(Some((Value::Array(names), _))) => {
                 let name = |name: Value| if let Value::Bulk(name) = name { Some(name) } else { None };
                 names.into_iter().filter_map(name).collect()
@@ -368,13 +368,13 @@ mod tests {
     /// target claimed the slot without them.
     #[test]
     #[should_panic(expected = "wait for the end of a pause")]
-    fn commands_of_a_source_are_not_dropped_during_a_pause() {
-        let mut held = Held::nothing(&SlotSet::from_iter([slot_of(1)]), true);
+    fn import_commands_are_not_dropped_during_pause() {
+        let mut data_store = DataStore::nothing(&SlotSet::from_iter([slot_of(1)]), true);
         let mut request = Vec::new();
-        resp::encode_request(&mut request, ["SET", name_of(1), "7"].map(str::as_bytes));
-        assert_eq!(held.import(Millis(1), request.clone()).0, Ok(()));
-        assert_eq!(held.get(1), Some(7));
-        let engine = held.engine();
+        resp::encode_request(&mut request, ["SET", marker_key(1), "7"].map(str::as_bytes));
+        assert_eq!(data_store.import(Millis(1), request.clone()).0, Ok(()));
+        assert_eq!(data_store.get(1), Some(7));
+        let engine = data_store.engine();
         engine.pauses.pause(
             &engine.settings,
             PausePurpose::ProcessSuspended,
@@ -382,6 +382,6 @@ mod tests {
             Millis(i64::MAX),
         );
         drop(engine);
-        drop(held.import(Millis(1), request));
+        drop(data_store.import(Millis(1), request));
     }
 }

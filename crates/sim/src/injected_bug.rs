@@ -7,70 +7,93 @@ use clap::ValueEnum;
 
 /// A bug to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Plant {
+pub enum InjectedBug {
     /// Votes are not written to disk.
-    ForgottenVotes,
+    #[value(alias = "forgotten-votes")]
+    UnsavedVotes,
     /// Nothing reaches the disk except the node id and, on a sentinel, the known sentinels.
-    ForgottenWrites,
+    #[value(alias = "forgotten-writes")]
+    LostDiskWrites,
     /// A candidate, or a node that suspects the master, needs no majority.
     IgnoredQuorum,
     /// A master ignores claims on its slots.
-    UnheardClaims,
+    #[value(alias = "unheard-claims")]
+    IgnoredClaims,
     /// Offsets of other nodes are lost.
-    UnheardOffsets,
+    #[value(alias = "unheard-offsets")]
+    LostOffsets,
     /// Gossip omits nodes without an address.
-    UnnamedSuspects,
+    #[value(alias = "unnamed-suspects")]
+    OmittedSuspects,
     /// A replica that dropped its data for a snapshot that failed to load still reports its old
     /// offset.
-    UnheardLosses,
+    #[value(alias = "unheard-losses")]
+    UnreportedDataLoss,
     /// A node keeps serving when its machine reports the cluster as down.
     ServingWhenDown,
     /// A server accepts an order to follow another but does nothing.
     IgnoredOrders,
     /// A node becomes a replica, or reports its offset, before running writes have ended.
-    UnawaitedWrites,
+    #[value(alias = "unawaited-writes")]
+    SkippedDrain,
     /// A master's stream is applied to its end even after a promotion.
-    EndlessStream,
+    #[value(alias = "endless-stream")]
+    StreamAfterPromotion,
     /// A client's write on a replica enters the replica's log.
-    LoggedByReplica,
+    #[value(alias = "logged-by-replica")]
+    ReplicaLogsClientWrites,
     /// Only the last command of a pipeline enters the log.
     UnloggedEffects,
     /// A transaction interrupted by a broken link continues with the next link's data.
-    KeptTransactions,
+    #[value(alias = "kept-transactions")]
+    ResumedTransactions,
     /// A replica that sends a keepalive counts as having received everything sent.
-    CountedEarly,
+    #[value(alias = "counted-early")]
+    EarlyAcknowledgement,
     /// A master that returns without its data serves and is replicated at once.
-    EmptyMasters,
+    #[value(alias = "empty-masters")]
+    EmptyMasterServes,
     /// Atomically migrated slots are handed over before the last writes are sent.
-    EarlyHandover,
+    #[value(alias = "early-handover")]
+    EarlySlotHandover,
     /// A migrated key is deleted before the target confirms it.
-    EarlyRelease,
+    #[value(alias = "early-release")]
+    EarlyKeyDeletion,
     /// A node claims granted slots no matter how long ago they were granted.
     LateClaims,
     /// A sync of the append-only file is reported but not performed.
     EarlySync,
     /// Clients get replies before their writes are in the file.
-    AnsweredEarly,
+    #[value(alias = "answered-early")]
+    EarlyReply,
     /// The next increment begins at the log position of the base's writing instead of its snapshot.
-    LateCut,
+    #[value(alias = "late-cut")]
+    LateIncrementStart,
     /// An increment in use is created again.
-    TwiceBegun,
+    #[value(alias = "twice-begun")]
+    RecreatedIncrement,
     /// A base file is renamed into place before it is synced.
     UnsyncedBase,
     /// An RDB file is renamed into place before it is synced.
     UnsyncedSave,
     /// The torn end of a file is not truncated.
-    KeptTail,
+    #[value(alias = "kept-tail")]
+    UntruncatedTail,
     /// The disk returns corrupted bytes.
-    FlippedBits,
+    #[value(alias = "flipped-bits")]
+    CorruptedReads,
     /// Progress reports of the file are lost.
-    UnheardCommits,
+    #[value(alias = "unheard-commits")]
+    LostFileProgress,
     /// A client's connection never checks whether its wait is over.
-    EndlessWaits,
+    #[value(alias = "endless-waits")]
+    MissedWakeups,
     /// WATCH does not watch the key.
-    ForgottenWatches,
+    #[value(alias = "forgotten-watches")]
+    IgnoredWatch,
     /// A request sent to the background does not run.
-    LostHandovers,
+    #[value(alias = "lost-handovers")]
+    LostBackgroundRequests,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

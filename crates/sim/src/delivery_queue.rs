@@ -6,7 +6,7 @@ use std::time::Duration;
 use clock::Instant;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Lane<T> {
+pub(crate) struct DeliveryQueue<T> {
     items: VecDeque<(Instant, T)>,
     /// Whether a delivery event for the first item is scheduled.
     planned: bool,
@@ -14,20 +14,20 @@ pub(crate) struct Lane<T> {
 
 /// The result of polling a lane.
 #[derive(Debug, Clone)]
-pub(crate) enum Next<T> {
+pub(crate) enum DeliveryPoll<T> {
     Item(T),
     /// Poll again at this time.
     At(Instant),
     Nothing,
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for DeliveryQueue<T> {
     fn default() -> Self {
         Self { items: VecDeque::new(), planned: false }
     }
 }
 
-impl<T> Lane<T> {
+impl<T> DeliveryQueue<T> {
     /// Queues an item; returns when to poll if no poll is scheduled.
     pub(crate) fn push(&mut self, at: Instant, item: T) -> Option<Instant> {
         let at = self.items.back().map_or(at, |(last, _)| at.max(*last));
@@ -40,16 +40,18 @@ impl<T> Lane<T> {
         self.items.is_empty()
     }
 
-    /// Takes the next arrived item. If the receiver is blocked, returns a poll time after `held`.
+    /// Takes the next arrived item. If the receiver is blocked, returns a poll time after `blocked_for`.
     /// An empty lane needs no poll until the next push.
-    pub(crate) fn next(&mut self, now: Instant, held: Option<Duration>) -> Next<T> {
+    pub(crate) fn next(&mut self, now: Instant, blocked_for: Option<Duration>) -> DeliveryPoll<T> {
         let first = self.items.front().map(|(at, _)| *at);
         self.planned = first.is_some();
-        match (first, held) {
-            (None, _) => Next::Nothing,
-            (Some(at), Some(pause)) => Next::At(at.max(now + pause)),
-            (Some(at), None) if at > now => Next::At(at),
-            (Some(_), None) => self.items.pop_front().map_or(Next::Nothing, |(_, item)| Next::Item(item)),
+        match (first, blocked_for) {
+            (None, _) => DeliveryPoll::Nothing,
+            (Some(at), Some(pause)) => DeliveryPoll::At(at.max(now + pause)),
+            (Some(at), None) if at > now => DeliveryPoll::At(at),
+            (Some(_), None) => {
+                self.items.pop_front().map_or(DeliveryPoll::Nothing, |(_, item)| DeliveryPoll::Item(item))
+            }
         }
     }
 }

@@ -10,9 +10,9 @@ use slot_routing::NodeId;
 
 /// A seeded source of random decisions.
 #[derive(Debug, Clone)]
-pub(crate) struct Chance(ChaCha8Rng);
+pub(crate) struct RandomSource(ChaCha8Rng);
 
-impl Chance {
+impl RandomSource {
     #[must_use]
     pub(crate) fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// An invariant, named like its file in `invariants/`. Cluster and sentinel invariants that check
 /// the same property share a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Rule {
+pub enum InvariantName {
     /// All nodes agree in the end.
     Agreement,
     /// Every request has one reply.
@@ -62,7 +62,7 @@ pub enum Rule {
     Watches,
 }
 
-impl Rule {
+impl InvariantName {
     /// Returns the name as in the file name.
     #[must_use]
     pub fn name(self) -> String {

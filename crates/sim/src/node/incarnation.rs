@@ -11,11 +11,11 @@ use snapshot_io::SnapshotState;
 
 use super::running::RunningClient;
 use super::watching::Watcher;
-use crate::append_file::{AppendFile, NAME, folder};
+use crate::append_file::{AOF_NAME, AppendFile, folder};
 use crate::disk::SimDisk;
 use crate::executor::{Executor, Quiet, nanos};
 use crate::waiting::WaitingClient;
-use crate::{Chance, clients};
+use crate::{RandomSource, clients};
 
 /// Log bytes kept beyond those that are needed.
 const BACKLOG: u64 = 1 << 14;
@@ -62,7 +62,7 @@ impl EffectLog for SharedLog {
 }
 
 /// A running node.
-pub(super) struct Life {
+pub(super) struct RunningNode {
     pub(super) data: Executor,
     pub(super) log: SharedLog,
     pub(super) clients: Vec<RunningClient>,
@@ -83,7 +83,7 @@ pub(super) enum Found {
     Data(Option<Position>),
 }
 
-impl Life {
+impl RunningNode {
     /// Starts a node and loads its files. `history` is the log before the start. An error means
     /// that the node does not start.
     pub(super) fn start(
@@ -91,21 +91,21 @@ impl Life {
         history: &[u8],
         policy: FsyncPolicy,
         (now, wall): (Instant, Millis),
-        chance: &mut Chance,
+        random: &mut RandomSource,
     ) -> Result<(Self, Found), String> {
-        let log = SharedLog::new(Log::new(chance.history(), BACKLOG), Vec::new());
+        let log = SharedLog::new(Log::new(random.history(), BACKLOG), Vec::new());
         let data = clients::executor(Box::new(log.clone()));
-        let background = chance.pick(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
+        let background = random.pick(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
         let folder = folder(disk);
         let settings = AofSettings {
             policy,
-            timestamps: chance.percent(50),
-            name: NAME.to_owned(),
+            timestamps: random.percent(50),
+            name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
         let manifest = folder.find().map_err(|error| error.to_string())?;
         let Some(manifest) = manifest else {
-            log.lock().log.open(chance.history());
+            log.lock().log.open(random.history());
             let machine = AppendOnly::without_base(settings, append_only_manifest(), now);
             let file = AppendFile::new(machine, folder, None);
             return Ok((Self::with(data, log, file, wall, background), Found::Nothing));
@@ -128,12 +128,12 @@ impl Life {
             None => (AppendOnly::after_base(settings, manifest, end, loaded.db, now), None),
         };
         let file = AppendFile::new(machine, folder, file);
-        let life = Self::with(data, log, file, wall, background);
+        let incarnation = Self::with(data, log, file, wall, background);
         // Writes after the end of the file may be lost, so the history continues under a new
         // replication id.
-        life.log.lock().log.rename(chance.history());
-        life.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
-        Ok((life, Found::Data(loaded.position)))
+        incarnation.log.lock().log.rename(random.history());
+        incarnation.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
+        Ok((incarnation, Found::Data(loaded.position)))
     }
 
     fn with(
@@ -150,7 +150,7 @@ impl Life {
         }
         let mut effects = Vec::new();
         file.tell(&mut log.lock().log, wall, None, &mut effects);
-        let mut life = Self {
+        let mut incarnation = Self {
             data,
             log,
             clients: (1..3).map(|id| RunningClient::new(id, background)).collect(),
@@ -162,9 +162,9 @@ impl Life {
             waiting: Vec::new(),
         };
         for effect in effects {
-            life.take(&effect);
+            incarnation.take(&effect);
         }
-        life
+        incarnation
     }
 
     /// Applies an effect that needs nothing but the node.

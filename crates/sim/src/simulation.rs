@@ -1,7 +1,7 @@
 //! Drives a simulation: simulated time and the event queue, processes and their network, the phases
 //! of a run, and the result.
 //!
-//! Each simulated part implements [`Play`], which defines its processes, their communication and
+//! Each simulated part implements [`SimulatedSystem`], which defines its processes, their communication and
 //! its faults. A run injects faults, then heals everything, and then requires agreement in several
 //! consecutive checks.
 //!
@@ -16,16 +16,16 @@ use clock::Instant;
 
 use crate::data::{self, Data};
 use crate::trace::{START, Trace, micros};
-use crate::{Chance, Outcome, Plan, Rule, caught};
+use crate::{InvariantName, Plan, RandomSource, RunResult, catch_panic};
 
 /// Interval between client writes.
-const BEAT: Duration = Duration::from_millis(50);
+const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval between agreement checks.
-const CHECK: Duration = Duration::from_millis(500);
+const AGREEMENT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Clients keep writing for this long after healing.
-const WRITTEN: Duration = Duration::from_secs(1);
+const WRITE_TIME_AFTER_HEALING: Duration = Duration::from_secs(1);
 /// More events than this at one moment indicate an endless loop.
-const MOST_AT_ONCE: usize = 10_000;
+const MAX_SIMULTANEOUS_EVENTS: usize = 10_000;
 
 /// The durations of a run's phases.
 #[derive(Debug, Clone, Copy)]
@@ -42,20 +42,20 @@ pub(crate) struct Phases {
 }
 
 /// A simulated part of the system.
-pub(crate) trait Play {
+pub(crate) trait SimulatedSystem {
     const PHASES: Phases;
     /// The invariant that requires agreement after healing.
-    const LIVENESS: Rule;
+    const LIVENESS: InvariantName;
     /// The events specific to this part.
     type Event: Debug;
 
-    fn stage(&mut self) -> &mut Stage<Self::Event>;
+    fn simulation(&mut self) -> &mut Simulation<Self::Event>;
     fn begin(&mut self);
-    fn happen(&mut self, event: Self::Event);
+    fn handle_event(&mut self, event: Self::Event);
     /// Issues client writes.
-    fn beat(&mut self);
+    fn write_data(&mut self);
     /// Injects a fault or an operator action.
-    fn fault(&mut self);
+    fn inject_fault(&mut self);
     /// Returns when the machine of a process wants to be called, by its own clock.
     fn deadline(&mut self, host: usize) -> Option<Instant>;
     /// Calls the machine at its deadline.
@@ -63,25 +63,25 @@ pub(crate) trait Play {
     /// Starts a dead process.
     fn restart(&mut self, host: usize);
     /// Continues a process that was running when everything healed.
-    fn go_on(&mut self, host: usize);
+    fn continue_process(&mut self, host: usize);
     /// Returns the first disagreement after healing.
     fn disagreement(&mut self) -> Option<String>;
     /// Repairs what only an operator can, after each check.
     fn repair(&mut self) {}
     /// Adds each node's view of the others to the trace, because they did not reach agreement.
-    fn note_views(&mut self) {}
+    fn trace_views(&mut self) {}
 }
 
 #[derive(Debug)]
-enum Event<E> {
+enum SimulationEvent<E> {
     Begin,
-    Tick { host: usize, life: u64 },
+    Tick { host: usize, incarnation: u64 },
     Beat,
     Fault,
     Heal,
     Check,
-    Restart { host: usize, life: u64 },
-    Data(data::Event),
+    Restart { host: usize, incarnation: u64 },
+    Data(data::DataEvent),
     Own(E),
 }
 
@@ -95,20 +95,20 @@ pub(crate) struct Process {
     frozen: Option<Instant>,
     pub(crate) slow: Duration,
     /// The incarnation number, incremented by restarts.
-    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
     /// The offset of its clock.
     pub(crate) skew: Duration,
     tick_at: Option<Instant>,
 }
 
-pub(crate) struct Stage<E> {
+pub(crate) struct Simulation<E> {
     pub(crate) now: Instant,
     pub(crate) plan: Plan,
-    pub(crate) chance: Chance,
-    queue: BTreeMap<(Instant, u64), Event<E>>,
+    pub(crate) random: RandomSource,
+    queue: BTreeMap<(Instant, u64), SimulationEvent<E>>,
     planned: u64,
     /// The number of events at the current time.
-    at_once: (Instant, usize),
+    simultaneous_events: (Instant, usize),
     pub(crate) processes: Vec<Process>,
     /// Partitioned pairs (sender, receiver).
     pub(crate) cuts: BTreeSet<(usize, usize)>,
@@ -119,7 +119,7 @@ pub(crate) struct Stage<E> {
     pub(crate) healed: bool,
     healed_at: Option<Instant>,
     agreed: usize,
-    disagreement: Option<(Rule, String)>,
+    disagreement: Option<(InvariantName, String)>,
     pub(crate) data: Data,
     violation: Option<String>,
     /// The run has ended.
@@ -129,157 +129,164 @@ pub(crate) struct Stage<E> {
 }
 
 /// Executes a whole run.
-pub(crate) fn play<P: Play>(mut play: P) -> Outcome {
+pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
     let phases = P::PHASES;
     let faults = START + phases.settle;
     let heal = faults + phases.faults;
-    let stage = play.stage();
-    stage.plan(START, Event::Begin);
-    stage.plan(faults, Event::Fault);
-    stage.plan(heal, Event::Heal);
-    while let Some(((at, _), event)) = play.stage().queue.pop_first() {
-        play.stage().now = at;
-        play.stage().check_progress(&event);
-        if let Err(panic) = caught(|| happen(&mut play, event)) {
-            play.stage().break_off(&panic);
+    let simulation = system.simulation();
+    simulation.plan(START, SimulationEvent::Begin);
+    simulation.plan(faults, SimulationEvent::Fault);
+    simulation.plan(heal, SimulationEvent::Heal);
+    while let Some(((at, _), event)) = system.simulation().queue.pop_first() {
+        system.simulation().now = at;
+        system.simulation().check_progress(&event);
+        if let Err(panic) = catch_panic(|| handle_event(&mut system, event)) {
+            system.simulation().abort_run(&panic);
         }
         if at > heal + phases.converge {
-            play.note_views();
-            let stage = play.stage();
-            let (rule, why) = stage.disagreement.clone().unwrap_or((P::LIVENESS, String::new()));
+            system.trace_views();
+            let simulation = system.simulation();
+            let (rule, why) = simulation.disagreement.clone().unwrap_or((P::LIVENESS, String::new()));
             let what = format!("no agreement {:?} after healing: {why}", phases.converge);
-            stage.violate(rule, &what);
-            stage.over = true;
+            simulation.record_violation(rule, &what);
+            simulation.over = true;
         }
-        let stage = play.stage();
-        if stage.violation.is_some() || stage.over || stage.agreed >= phases.stable {
+        let simulation = system.simulation();
+        if simulation.violation.is_some() || simulation.over || simulation.agreed >= phases.stable {
             break;
         }
     }
-    let stage = play.stage();
-    Outcome {
-        violation: stage.violation.take(),
-        digest: stage.trace.digest,
-        trace: stage.trace.take_lines(),
-        promotions: stage.promotions,
+    let simulation = system.simulation();
+    RunResult {
+        violation: simulation.violation.take(),
+        digest: simulation.trace.digest,
+        trace: simulation.trace.take_lines(),
+        promotions: simulation.promotions,
     }
 }
 
-fn happen<P: Play>(play: &mut P, event: Event<P::Event>) {
+fn handle_event<P: SimulatedSystem>(system: &mut P, event: SimulationEvent<P::Event>) {
     match event {
-        Event::Begin => {
-            play.begin();
-            beat(play);
+        SimulationEvent::Begin => {
+            system.begin();
+            write_data(system);
         }
-        Event::Tick { host, life } => on_tick(play, host, life),
-        Event::Beat => beat(play),
-        Event::Fault => fault(play),
-        Event::Heal => heal(play),
-        Event::Check => check(play),
-        Event::Restart { host, life } => {
-            let process = &play.stage().processes[host];
-            if process.life == life && !process.up {
-                play.restart(host);
+        SimulationEvent::Tick { host, incarnation } => on_tick(system, host, incarnation),
+        SimulationEvent::Beat => write_data(system),
+        SimulationEvent::Fault => inject_fault(system),
+        SimulationEvent::Heal => heal(system),
+        SimulationEvent::Check => check(system),
+        SimulationEvent::Restart { host, incarnation } => {
+            let process = &system.simulation().processes[host];
+            if process.incarnation == incarnation && !process.up {
+                system.restart(host);
             }
         }
-        Event::Data(event) => play.stage().happen_to_data(event),
-        Event::Own(event) => play.happen(event),
+        SimulationEvent::Data(event) => system.simulation().handle_data_event(event),
+        SimulationEvent::Own(event) => system.handle_event(event),
     }
 }
 
-fn beat<P: Play>(play: &mut P) {
-    play.stage().note_contacts();
-    play.beat();
-    let stage = play.stage();
-    stage.plan(stage.now + BEAT, Event::Beat);
+fn write_data<P: SimulatedSystem>(system: &mut P) {
+    system.simulation().record_contacts();
+    system.write_data();
+    let simulation = system.simulation();
+    simulation.plan(simulation.now + WRITE_INTERVAL, SimulationEvent::Beat);
 }
 
 /// Injects one fault and schedules the next.
-fn fault<P: Play>(play: &mut P) {
-    if play.stage().healed {
+fn inject_fault<P: SimulatedSystem>(system: &mut P) {
+    if system.simulation().healed {
         return;
     }
-    play.fault();
-    let stage = play.stage();
+    system.inject_fault();
+    let simulation = system.simulation();
     let (shortest, longest) = P::PHASES.fault_gap;
-    let next = stage.now + stage.chance.millis(shortest, longest);
-    stage.plan(next, Event::Fault);
+    let next = simulation.now + simulation.random.millis(shortest, longest);
+    simulation.plan(next, SimulationEvent::Fault);
 }
 
 /// Ends all faults; from now on everything must reach agreement.
-fn heal<P: Play>(play: &mut P) {
-    let stage = play.stage();
-    stage.note(|| "everything heals".into());
-    stage.healed = true;
-    stage.healed_at = Some(stage.now);
-    stage.cuts.clear();
-    for host in 0..play.stage().processes.len() {
-        let stage = play.stage();
-        stage.thaw(host);
-        let process = &mut stage.processes[host];
+fn heal<P: SimulatedSystem>(system: &mut P) {
+    let simulation = system.simulation();
+    simulation.note(|| "everything heals".into());
+    simulation.healed = true;
+    simulation.healed_at = Some(simulation.now);
+    simulation.cuts.clear();
+    for host in 0..system.simulation().processes.len() {
+        let simulation = system.simulation();
+        simulation.resume(host);
+        let process = &mut simulation.processes[host];
         process.slow = Duration::ZERO;
-        if process.up { play.go_on(host) } else { play.restart(host) }
+        if process.up { system.continue_process(host) } else { system.restart(host) }
     }
-    let stage = play.stage();
-    stage.plan(stage.now + CHECK, Event::Check);
+    let simulation = system.simulation();
+    simulation.plan(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
 
-fn check<P: Play>(play: &mut P) {
-    let disagreement = play.disagreement().map(|why| (P::LIVENESS, why));
-    let stage = play.stage();
-    let disagreement = disagreement.or_else(|| Some((Rule::SameData, stage.data.disagreement()?)));
-    stage.agreed = if disagreement.is_none() { stage.agreed + 1 } else { 0 };
-    stage.disagreement = disagreement;
-    play.repair();
-    let stage = play.stage();
-    stage.plan(stage.now + CHECK, Event::Check);
+fn check<P: SimulatedSystem>(system: &mut P) {
+    let disagreement = system.disagreement().map(|why| (P::LIVENESS, why));
+    let simulation = system.simulation();
+    let disagreement =
+        disagreement.or_else(|| Some((InvariantName::SameData, simulation.data.disagreement()?)));
+    simulation.agreed = if disagreement.is_none() { simulation.agreed + 1 } else { 0 };
+    simulation.disagreement = disagreement;
+    system.repair();
+    let simulation = system.simulation();
+    simulation.plan(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
 
 /// Schedules the next call of a host's machine unless an earlier one is scheduled.
-pub(crate) fn plan_tick<P: Play>(play: &mut P, host: usize) {
-    let Some(due) = play.deadline(host) else { return };
-    let stage = play.stage();
-    let (now, process) = (stage.now, &mut stage.processes[host]);
+pub(crate) fn plan_tick<P: SimulatedSystem>(system: &mut P, host: usize) {
+    let Some(due) = system.deadline(host) else { return };
+    let simulation = system.simulation();
+    let (now, process) = (simulation.now, &mut simulation.processes[host]);
     let due = (due - process.skew).max(now);
     if process.tick_at.is_none_or(|at| due < at || at < now) {
         process.tick_at = Some(due);
-        let life = process.life;
-        stage.plan(due, Event::Tick { host, life });
+        let incarnation = process.incarnation;
+        simulation.plan(due, SimulationEvent::Tick { host, incarnation });
     }
 }
 
-fn on_tick<P: Play>(play: &mut P, host: usize, life: u64) {
-    let stage = play.stage();
-    if !stage.lives(host, life) {
+fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
+    let simulation = system.simulation();
+    if !simulation.is_incarnation(host, incarnation) {
         return;
     }
-    let (now, process) = (stage.now, &mut stage.processes[host]);
+    let (now, process) = (simulation.now, &mut simulation.processes[host]);
     if let Some(until) = process.frozen.filter(|&until| until > now) {
-        return stage.plan(until, Event::Tick { host, life });
+        return simulation.plan(until, SimulationEvent::Tick { host, incarnation });
     }
     if process.tick_at.is_some_and(|at| at > now) {
         return;
     }
     process.tick_at = None;
     let skew = process.skew;
-    if play.deadline(host).is_some_and(|due| due - skew <= now) {
-        play.on_deadline(host);
+    if system.deadline(host).is_some_and(|due| due - skew <= now) {
+        system.on_deadline(host);
     } else {
-        plan_tick(play, host);
+        plan_tick(system, host);
     }
 }
 
-impl<E: Debug> Stage<E> {
+impl<E: Debug> Simulation<E> {
     /// Creates a simulation of this data without processes; `longest_latency` is in milliseconds.
-    pub(crate) fn new(plan: Plan, chance: Chance, data: Data, longest_latency: u64, traced: bool) -> Self {
+    pub(crate) fn new(
+        plan: Plan,
+        random: RandomSource,
+        data: Data,
+        longest_latency: u64,
+        traced: bool,
+    ) -> Self {
         Self {
             now: START,
             plan,
-            chance,
+            random,
             data,
             queue: BTreeMap::new(),
             planned: 0,
-            at_once: (START, 0),
+            simultaneous_events: (START, 0),
             processes: Vec::new(),
             cuts: BTreeSet::new(),
             contacts: BTreeMap::new(),
@@ -303,34 +310,34 @@ impl<E: Debug> Stage<E> {
             powered: true,
             frozen: None,
             slow: Duration::ZERO,
-            life: 0,
+            incarnation: 0,
             skew: Duration::ZERO,
             tick_at: None,
         });
-        self.data.add(&mut self.chance, self.now, address);
+        self.data.add(&mut self.random, self.now, address);
         self.choose_file(self.processes.len() - 1);
     }
 
-    fn plan(&mut self, at: Instant, event: Event<E>) {
+    fn plan(&mut self, at: Instant, event: SimulationEvent<E>) {
         self.planned += 1;
         self.queue.insert((at, self.planned), event);
     }
 
     pub(crate) fn at(&mut self, at: Instant, event: E) {
-        self.plan(at, Event::Own(event));
+        self.plan(at, SimulationEvent::Own(event));
     }
 
     pub(crate) fn after(&mut self, delay: Duration, event: E) {
         self.at(self.now + delay, event);
     }
 
-    pub(crate) fn data_at(&mut self, at: Instant, event: data::Event) {
-        self.plan(at, Event::Data(event));
+    pub(crate) fn data_at(&mut self, at: Instant, event: data::DataEvent) {
+        self.plan(at, SimulationEvent::Data(event));
     }
 
     /// Returns whether clients still write; writes stop before replicas are compared.
-    pub(crate) fn is_written(&self) -> bool {
-        self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITTEN)
+    pub(crate) fn clients_still_write(&self) -> bool {
+        self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITE_TIME_AFTER_HEALING)
     }
 
     pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
@@ -338,7 +345,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Records a violation; only the first one counts.
-    pub(crate) fn violate(&mut self, rule: Rule, what: &str) {
+    pub(crate) fn record_violation(&mut self, rule: InvariantName, what: &str) {
         if self.plan.only.is_none_or(|only| only == rule) {
             let at = micros(self.now);
             self.violation.get_or_insert_with(|| format!("at {at} us: {}: {what}", rule.name()));
@@ -346,7 +353,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Ends the run with a violation, unless only one invariant is checked.
-    pub(crate) fn break_off(&mut self, what: &str) {
+    pub(crate) fn abort_run(&mut self, what: &str) {
         self.over = true;
         if self.plan.only.is_none() {
             let at = micros(self.now);
@@ -355,23 +362,23 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Detects a machine whose deadline stays due after its call, which would stop time.
-    fn check_progress(&mut self, event: &Event<E>) {
-        if self.now > self.at_once.0 {
-            self.at_once = (self.now, 0);
+    fn check_progress(&mut self, event: &SimulationEvent<E>) {
+        if self.now > self.simultaneous_events.0 {
+            self.simultaneous_events = (self.now, 0);
         }
-        self.at_once.1 += 1;
-        if self.at_once.1 > MOST_AT_ONCE {
-            self.break_off(&format!("time stands still, with {event:?}"));
+        self.simultaneous_events.1 += 1;
+        if self.simultaneous_events.1 > MAX_SIMULTANEOUS_EVENTS {
+            self.abort_run(&format!("time stands still, with {event:?}"));
         }
     }
 
     /// Returns whether a process is still in this incarnation.
-    pub(crate) fn lives(&self, host: usize, life: u64) -> bool {
-        self.processes[host].life == life && self.processes[host].up
+    pub(crate) fn is_incarnation(&self, host: usize, incarnation: u64) -> bool {
+        self.processes[host].incarnation == incarnation && self.processes[host].up
     }
 
     /// Returns whether a process can receive anything now.
-    pub(crate) fn runs(&self, host: usize) -> bool {
+    pub(crate) fn is_running(&self, host: usize) -> bool {
         let process = &self.processes[host];
         process.up && process.frozen.is_none_or(|until| until <= self.now)
     }
@@ -383,7 +390,7 @@ impl<E: Debug> Stage<E> {
 
     pub(crate) fn latency(&mut self, from: usize, to: usize) -> Duration {
         let slow = self.processes[from].slow + self.processes[to].slow;
-        self.chance.millis(0, self.longest_latency) + slow
+        self.random.millis(0, self.longest_latency) + slow
     }
 
     /// Returns whether nothing gets from one host to the other.
@@ -392,18 +399,18 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Returns whether two hosts cannot communicate; a stream needs both directions.
-    pub(crate) fn is_apart(&self, one: usize, other: usize) -> bool {
+    pub(crate) fn cannot_communicate(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
 
-    fn can_talk(&self, one: usize, other: usize) -> bool {
-        self.runs(one) && self.runs(other) && !self.is_apart(one, other)
+    fn can_communicate(&self, one: usize, other: usize) -> bool {
+        self.is_running(one) && self.is_running(other) && !self.cannot_communicate(one, other)
     }
 
-    fn note_contacts(&mut self) {
+    fn record_contacts(&mut self) {
         let hosts = 0..self.processes.len();
         for (one, other) in hosts.flat_map(|one| (0..one).map(move |other| (other, one))) {
-            if self.can_talk(one, other) {
+            if self.can_communicate(one, other) {
                 self.contacts.entry((one, other)).or_insert(self.now);
             } else {
                 self.contacts.remove(&(one, other));
@@ -413,35 +420,35 @@ impl<E: Debug> Stage<E> {
 
     /// Returns how long two hosts have been able to communicate, sampled at every beat. Slow hosts
     /// count as able.
-    pub(crate) fn in_touch(&self, one: usize, other: usize) -> Duration {
+    pub(crate) fn contact_duration(&self, one: usize, other: usize) -> Duration {
         let since =
-            self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_talk(one, other));
+            self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_communicate(one, other));
         since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 
     /// Partitions the network.
     pub(crate) fn partition(&mut self) {
-        let cut = self.chance.partition(self.processes.len());
+        let cut = self.random.partition(self.processes.len());
         self.note(|| format!("cut {cut:?}"));
         self.cuts.extend(cut);
     }
 
-    pub(crate) fn mend(&mut self) {
+    pub(crate) fn end_partition(&mut self) {
         self.note(|| "the network heals".into());
         self.cuts.clear();
     }
 
     /// Freezes a process for a random time in this range of milliseconds.
     pub(crate) fn freeze(&mut self, host: usize, shortest: u64, longest: u64) {
-        if self.runs(host) {
-            let until = self.now + self.chance.millis(shortest, longest);
+        if self.is_running(host) {
+            let until = self.now + self.random.millis(shortest, longest);
             self.note(|| format!("host {host} stops until {}", micros(until)));
             self.processes[host].frozen = Some(until);
         }
     }
 
     /// Resumes a frozen process, with everything that arrived meanwhile.
-    fn thaw(&mut self, host: usize) {
+    fn resume(&mut self, host: usize) {
         let Some(until) = self.processes[host].frozen.take().filter(|until| *until > self.now) else {
             return;
         };
@@ -456,18 +463,18 @@ impl<E: Debug> Stage<E> {
         let process = &mut self.processes[host];
         (process.up, process.powered) = (false, powered);
         (process.frozen, process.tick_at) = (None, None);
-        process.life += 1;
+        process.incarnation += 1;
     }
 
     /// Schedules the restart of a dead process within this range of milliseconds.
-    pub(crate) fn restart_within(&mut self, host: usize, shortest: u64, longest: u64) {
-        let at = self.now + self.chance.millis(shortest, longest);
-        let life = self.processes[host].life;
-        self.plan(at, Event::Restart { host, life });
+    pub(crate) fn schedule_restart(&mut self, host: usize, shortest: u64, longest: u64) {
+        let at = self.now + self.random.millis(shortest, longest);
+        let incarnation = self.processes[host].incarnation;
+        self.plan(at, SimulationEvent::Restart { host, incarnation });
     }
 
     /// Marks a dead process as running on a machine with power.
-    pub(crate) fn revive(&mut self, host: usize) {
+    pub(crate) fn mark_running(&mut self, host: usize) {
         let process = &mut self.processes[host];
         (process.up, process.powered) = (true, true);
     }
