@@ -1,22 +1,22 @@
-//! A file of commands and a manifest: what is whole ends within the file and is whole by itself, where reads end makes no
-//! difference, and a manifest that is read is written as the same.
+//! Fuzzes the AOF check and manifests: a truncated file must pass the check, read boundaries must not matter, and a
+//! parsed manifest must survive a round trip.
 
 use persistence::aof::{AofCheck, Manifest, ReplAnnotation, check};
 
-use crate::Pieces;
+use crate::ChunkedReader;
 
-/// The bytes as a file of commands, and as a manifest.
+/// Checks `bytes` as an AOF and parses them as a manifest and as an offset record.
 pub fn run(bytes: &[u8]) {
-    let whole = found(bytes, usize::MAX);
-    for len in crate::PIECES {
-        assert_eq!(found(bytes, len), whole);
+    let whole = check_in_reads_of(bytes, usize::MAX);
+    for len in crate::READ_SIZES {
+        assert_eq!(check_in_reads_of(bytes, len), whole);
     }
     assert!(whole.whole <= whole.len && whole.len == bytes.len() as u64);
     if let Some(past) = whole.past {
         assert!(past <= whole.len);
     }
-    let rest = found(&bytes[..whole.whole as usize], usize::MAX);
-    assert!(rest.is_whole() && rest.error.is_none(), "what is cut back needs no second cut");
+    let rest = check_in_reads_of(&bytes[..whole.whole as usize], usize::MAX);
+    assert!(rest.is_whole() && rest.error.is_none(), "a truncated file must pass the check");
     assert_eq!(rest.commands, whole.commands);
     if let Ok(text) = std::str::from_utf8(bytes) {
         if let Ok(manifest) = Manifest::parse(text) {
@@ -28,6 +28,6 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-fn found(bytes: &[u8], len: usize) -> AofCheck {
-    check(Pieces { left: bytes, len }, Some(1_700_000_000)).expect("memory can be read")
+fn check_in_reads_of(bytes: &[u8], len: usize) -> AofCheck {
+    check(ChunkedReader { left: bytes, len }, Some(1_700_000_000)).expect("memory can be read")
 }

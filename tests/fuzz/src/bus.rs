@@ -1,8 +1,8 @@
-//! A packet of the cluster bus: what can be read is written and read as the same again.
+//! Fuzzes the cluster bus codec: a decoded packet must survive an encode and decode round trip.
 
 use gossip::wire;
 
-/// Bytes of a packet, to the machine of a node that stands in a cluster.
+/// Decodes `bytes` as a bus packet.
 pub fn run(bytes: &[u8]) {
     if let Ok(packet) = wire::decode(bytes) {
         assert_eq!(wire::decode(&packet.encode()), Ok(packet));

@@ -1,5 +1,5 @@
-//! Requests whose keys depend on other words, one a line, its words between blanks: no handler works on a key that its
-//! command has not declared. Each request also runs in a transaction.
+//! Fuzzes commands whose keys depend on other arguments: no handler may access a key that its command has not declared.
+//! Each input line is a request with arguments separated by blanks, and runs alone and in a transaction.
 
 use std::cell::RefCell;
 
@@ -12,26 +12,26 @@ use engine::{
 use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser};
 
-/// Commands that make what those are about.
-const MAKERS: &[&[u8]] = &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
-/// More words, and longer ones, show nothing new.
-const MOST_WORDS: usize = 64;
+/// Commands that create values for the other commands.
+const VALUE_COMMANDS: &[&[u8]] = &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
+/// More arguments would not reach new code.
+const MAX_WORDS: usize = 64;
 
 thread_local! {
-    /// Made once: a keyspace is large.
+    /// Created once per thread, because creating a keyspace is slow.
     static CLIENT: RefCell<Client> = RefCell::new(Client::new());
 }
 
-/// Runs the lines on an empty server.
+/// Runs each line of `bytes` as a request on an empty server.
 ///
 /// # Panics
-/// A handler asked for a key that its command had not declared.
+/// Panics if a handler accesses a key that its command has not declared.
 pub fn run(bytes: &[u8]) {
     CLIENT.with_borrow_mut(|client| {
         client.call(&[b"flushall"]);
         for line in bytes.split(|byte| *byte == b'\n') {
-            let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(MOST_WORDS).collect();
-            if is_meant(words[0]) {
+            let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(MAX_WORDS).collect();
+            if is_fuzzed_command(words[0]) {
                 client.call(&words);
                 client.call(&[b"multi"]);
                 client.call(&words);
@@ -42,8 +42,9 @@ pub fn run(bytes: &[u8]) {
     });
 }
 
-/// Whether a command is among those that are looked at. Scripts might never end.
-fn is_meant(name: &[u8]) -> bool {
+/// Whether the command has keys at variable positions, or creates values for such commands. Scripts are excluded
+/// because they may never end.
+fn is_fuzzed_command(name: &[u8]) -> bool {
     let moves =
         |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
     let found = for_server().find(name).map(|entry| entry.command);
@@ -51,10 +52,10 @@ fn is_meant(name: &[u8]) -> bool {
         !matches!(command.run, CommandRunner::Script(_))
             && (command.has_key_parser() || command.keys.iter().any(moves))
     });
-    has_moving_keys || MAKERS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
+    has_moving_keys || VALUE_COMMANDS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
 }
 
-/// A client of a server in this process.
+/// A client of an in-process engine.
 struct Client {
     engine: Engine,
     commands: Commands,

@@ -1,8 +1,7 @@
-//! The fuzz targets of `make fuzz`: a module each, with a function that is given bytes and panics if they show a fault.
+//! The fuzz targets of `make fuzz`. Each module has a function that takes the fuzzer's bytes and panics on a bug.
 //!
-//! libFuzzer chooses the bytes by the code that they reach (`cargo fuzz`, which builds with `--cfg fuzzing`). Built
-//! without that, a target's program runs the files that it is given: what was found is looked at with
-//! `cargo run -p fuzz --bin TARGET -- FILE`, without libFuzzer.
+//! With `--cfg fuzzing` (set by `cargo fuzz`), libFuzzer runs the targets. Without it, a target's program runs the
+//! files named on its command line, so that `cargo run -p fuzz --bin TARGET -- FILE` reproduces a finding.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read};
@@ -17,15 +16,15 @@ pub mod scripts;
 #[path = "../../../crates/keyspace/tests/twin/main.rs"]
 mod twin_driver;
 
-/// The keyspace and its naive twin, driven by what the bytes say.
+/// Compares the keyspace with its naive twin on operations derived from the bytes.
 pub mod twin {
-    /// The twin, its decisions made out of these bytes.
+    /// Derives all decisions of the test from `bytes`.
     pub fn run(bytes: &[u8]) {
         super::twin_driver::run_given(bytes);
     }
 }
 
-/// Makes the program of a target out of its function.
+/// Defines the `main` function of a fuzz target.
 #[macro_export]
 macro_rules! target {
     ($run:path) => {
@@ -39,10 +38,10 @@ macro_rules! target {
     };
 }
 
-/// Runs a target with each of the files that the program was given.
+/// Runs the target on each file named on the command line.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if a file cannot be read.
 pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
     for file in std::env::args_os().skip(1) {
         target(&std::fs::read(file)?);
@@ -50,16 +49,16 @@ pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The pieces in which an input is read a second time, which must not matter.
-const PIECES: [usize; 3] = [1, 3, 64];
+/// The read sizes used to repeat a run; the result must not depend on them.
+const READ_SIZES: [usize; 3] = [1, 3, 64];
 
-/// Gives no more than so many bytes a read.
-struct Pieces<'a> {
+/// A reader that returns at most `len` bytes per read.
+struct ChunkedReader<'a> {
     left: &'a [u8],
     len: usize,
 }
 
-impl Read for Pieces<'_> {
+impl Read for ChunkedReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = self.len.min(into.len());
         self.left.read(&mut into[..len])

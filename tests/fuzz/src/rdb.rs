@@ -1,24 +1,24 @@
-//! A file: whatever its bytes are it is read or refused, and where reads end makes no difference.
+//! Fuzzes the RDB reader: it accepts or refuses any file without a panic, and read boundaries do not matter.
 
 use std::io::Read;
 
 use persistence::{RdbError, RdbLoader, ReadLimits};
 
-use crate::Pieces;
+use crate::ChunkedReader;
 
-/// A file, loaded.
+/// Loads `file` with several read sizes.
 pub fn run(file: &[u8]) {
-    let whole = read(file);
-    for len in crate::PIECES {
-        assert_eq!(read(Pieces { left: file, len }), whole);
+    let whole = read_items(file);
+    for len in crate::READ_SIZES {
+        assert_eq!(read_items(ChunkedReader { left: file, len }), whole);
     }
     if let Err(error) = whole.1 {
-        assert!(error.offset <= file.len() as u64, "an error is at a place of the file");
+        assert!(error.offset <= file.len() as u64, "the offset of an error is within the file");
     }
 }
 
-/// All items as text, and how it ended.
-fn read(input: impl Read) -> (Vec<String>, Result<(), RdbError>) {
+/// The items as text, and the final result.
+fn read_items(input: impl Read) -> (Vec<String>, Result<(), RdbError>) {
     let mut items = Vec::new();
     let outcome = read_into(input, &mut items);
     (items, outcome)

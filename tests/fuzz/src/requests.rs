@@ -1,15 +1,15 @@
-//! The requests of a client: where reads end makes no difference. The same bytes are also read as a reply, which is not
-//! whole before its last byte.
+//! Fuzzes the request parser: read boundaries must not matter. The bytes are also parsed as a reply, which must be
+//! incomplete without its last byte.
 
 use resp::{Batch, ParseLimits, Parser, ProtocolError, parse_value};
 
-type Requests = Vec<Vec<Vec<u8>>>;
+type ParsedRequests = Vec<Vec<Vec<u8>>>;
 
-/// Parses a client's bytes whole and in pieces.
+/// Parses `bytes` as a whole and in pieces.
 pub fn run(bytes: &[u8]) {
-    let whole = read(std::iter::once(bytes));
-    for len in crate::PIECES {
-        assert_eq!(read(bytes.chunks(len)), whole);
+    let whole = parse_pieces(std::iter::once(bytes));
+    for len in crate::READ_SIZES {
+        assert_eq!(parse_pieces(bytes.chunks(len)), whole);
     }
     if let Ok(Some((value, length))) = parse_value(bytes) {
         assert_eq!(parse_value(&bytes[..length]), Ok(Some((value, length))));
@@ -17,8 +17,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Reads as a connection does: what is consumed leaves the buffer, the next piece is appended.
-fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Requests, Option<ProtocolError>) {
+/// Parses like a connection does: consumed bytes are removed from the buffer, and the next piece is appended.
+fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, Option<ProtocolError>) {
     let (mut parser, mut buffer, mut requests) = (Parser::new(), Vec::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);

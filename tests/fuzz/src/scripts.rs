@@ -1,5 +1,5 @@
-//! The script of a client: whatever it is, it ends, its reply can be read, and it leaves nothing behind for the next
-//! one; under a debugger too.
+//! Fuzzes scripts, with and without the debugger: every script must end, return a well-formed reply, and leave no state
+//! behind for the next script.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -10,42 +10,44 @@ use scripting::{
     ScriptFailure, ScriptValue, Scripts, StopReason,
 };
 
-/// A script that lists the content of every library, by name and type.
-const WORLD: &str = "local names = {}\nfor _, at in ipairs({'_G', 'string', 'table', 'math', 'redis', 'cjson', 'bit', \
+/// A script that lists the members of every library by name and type.
+const LIST_LIBRARIES_SCRIPT: &str = "local names = {}\nfor _, at in ipairs({'_G', 'string', 'table', 'math', 'redis', 'cjson', 'bit', \
                      'struct', 'cmsgpack'}) do\n  local library = at == '_G' and _G or _G[at]\n  for name, value in \
                      pairs(library) do names[#names + 1] = at .. '.' .. name .. ':' .. type(value) end\nend\n\
                      table.sort(names)\nreturn table.concat(names, ' ')";
 
-/// Replies that commands get, one after another.
+/// Replies to the commands that a script calls, in rotation.
 const REPLIES: [&[u8]; 6] =
     [b"+OK\r\n", b":7\r\n", b"$3\r\na\0b\r\n", b"*2\r\n$-1\r\n*1\r\n:1\r\n", b"-ERR no\r\n", b"*0\r\n"];
 
-/// A debugger's user.
-const COMMANDS: [&str; 8] = ["step", "print", "trace", "step", "print a", "break 2", "eval 1", "step"];
+/// The commands of the debugger's user, in rotation.
+const DEBUGGER_COMMANDS: [&str; 8] =
+    ["step", "print", "trace", "step", "print a", "break 2", "eval 1", "step"];
 
 thread_local! {
-    /// Goes on whenever it is read, so that what runs on and on is stopped after some instructions.
+    /// A clock that advances with every read, so that endless scripts exceed their time limit after a fixed number of
+    /// instructions.
     static CLOCK: Cell<u64> = const { Cell::new(0) };
     static RUNNING: RefCell<Option<Arc<InterpreterState>>> = const { RefCell::new(None) };
     static STATE: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
 }
 
-fn nanos() -> u64 {
+fn fake_nanos() -> u64 {
     CLOCK.set(CLOCK.get() + 1_000_000);
     CLOCK.get()
 }
 
-fn stop() {
+fn stop_script() {
     RUNNING.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
 }
 
-/// A server that answers anything.
+/// A host that returns fixed replies to every command.
 #[derive(Default)]
-struct Server {
+struct FakeServer {
     calls: usize,
 }
 
-impl LuaHost for Server {
+impl LuaHost for FakeServer {
     fn call(&mut self, _request: &Request, _protocol: Protocol) -> Result<&[u8], StopReason> {
         self.calls += 1;
         Ok(REPLIES[self.calls % REPLIES.len()])
@@ -58,35 +60,35 @@ impl LuaHost for Server {
     }
 }
 
-/// A user who says the same things to every debugger and leaves in the end.
+/// A debugger user who sends fixed commands and leaves after a while.
 #[derive(Debug, Default)]
-struct User {
+struct DebuggerUser {
     said: usize,
 }
 
-impl DebugConsole for User {
+impl DebugConsole for DebuggerUser {
     fn send(&mut self, bytes: Vec<u8>) {
         assert!(matches!(parse_value(&bytes), Ok(Some((_, len))) if len == bytes.len()), "an array of lines");
     }
 
     fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
         self.said += 1;
-        let line = COMMANDS.get(self.said % (COMMANDS.len() + 1))?;
+        let line = DEBUGGER_COMMANDS.get(self.said % (DEBUGGER_COMMANDS.len() + 1))?;
         (self.said < 100).then(|| line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
     }
 }
 
-/// A script's text.
+/// Runs `bytes` as a script.
 pub fn run(bytes: &[u8]) {
     STATE.with_borrow_mut(|state| {
         let (interpreter, world) = state.get_or_insert_with(|| {
             let mut interpreter = interpreter();
-            let world = run_text(&mut interpreter, WORLD.as_bytes(), false).expect("it runs");
+            let world = run_text(&mut interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false).expect("it runs");
             (interpreter, world)
         });
-        // The outcome does not matter. A debugged script has a state of its own, which ends with it.
+        // The result does not matter. A debugged script runs in its own interpreter.
         let _ = (run_text(interpreter, bytes, false), run_text(&mut self::interpreter(), bytes, true));
-        let after = run_text(interpreter, WORLD.as_bytes(), false);
+        let after = run_text(interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false);
         assert!(after.as_ref() == Ok(&*world), "{} left behind {after:?}", bytes.escape_ascii());
     });
 }
@@ -97,14 +99,14 @@ fn interpreter() -> Interpreter {
         version_number: 0x0007_0204,
         server_name: "redis",
         deprecated_api: false,
-        nanos,
+        nanos: fake_nanos,
         log: |_, _| {},
-        busy: stop,
+        busy: stop_script,
     };
     Interpreter::new(&Scripts::default(), &options)
 }
 
-/// The reply, or the error.
+/// Runs a script; returns its reply or the text of its error.
 fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Result<Vec<u8>, String> {
     RUNNING.set(Some(interpreter.running().clone()));
     let script = Arc::new(Script::new(text).map_err(|error| error.to_string())?);
@@ -113,9 +115,9 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     for word in [&b"EVAL"[..], text, b"1", b"key", b"argument"] {
         request.push(word);
     }
-    let (call, mut server) = (Invocation { command: request.args(), keys: 1, timeout: 5 }, Server::default());
+    let (call, mut server) = (Invocation { command: request.args(), keys: 1, timeout: 5 }, FakeServer::default());
     let outcome = if debugged {
-        interpreter.debug(&script, &call, &mut server, Box::new(User::default()))
+        interpreter.debug(&script, &call, &mut server, Box::new(DebuggerUser::default()))
     } else {
         interpreter.run(&script, &call, &mut server)
     };
@@ -130,7 +132,8 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     }
 }
 
-/// The reply, which must be whole: in one of the versions, since a script has ended when it is written.
+/// Encodes the reply and checks that it is well formed. The length of the script selects the protocol version, because
+/// the result can be encoded only once.
 fn reply(
     interpreter: &mut Interpreter,
     outcome: &ScriptValue,

@@ -1,4 +1,4 @@
-//! Packets of the bus.
+//! Fuzz target for packets of the cluster bus.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::bus::run);

@@ -1,4 +1,4 @@
-//! RDB files.
+//! Fuzz target for RDB files.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::rdb::run);

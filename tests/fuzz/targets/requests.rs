@@ -1,4 +1,4 @@
-//! The requests of clients.
+//! Fuzz target for the request parser.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::requests::run);

@@ -1,4 +1,4 @@
-//! Payloads of RESTORE.
+//! Fuzz target for payloads of RESTORE.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::restore::run);

@@ -1,4 +1,4 @@
-//! Scripts.
+//! Fuzz target for scripts.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::scripts::run);

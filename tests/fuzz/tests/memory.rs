@@ -1,5 +1,5 @@
-//! A length claimed by a file is no reason to take memory for it: a reader takes a small multiple of the bytes that it
-//! is given.
+//! Checks that readers of RDB files and AOFs use memory in proportion to the bytes that they read, whatever lengths a
+//! file claims.
 
 use std::path::Path;
 
@@ -11,13 +11,14 @@ use rand_chacha::ChaCha8Rng;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// The bytes that a reader has beside its input: its windows, and one part of a large value.
-const BESIDE: usize = 1 << 20;
-/// A compressed string expands to 88 times its length at most, and is held once as it comes and once as a value.
-const MULTIPLE: usize = 200;
+/// The memory that a reader uses for any input, in bytes: its buffers, and one part of a large value.
+const BASE_MEMORY: usize = 1 << 20;
+/// The maximum ratio of memory to file length: compressed strings expand to at most 88 times their length and are held
+/// twice.
+const MAX_EXPANSION: usize = 200;
 const ROUNDS: usize = 3000;
 
-fn most_bytes(run: impl FnOnce()) -> usize {
+fn peak_heap_bytes(run: impl FnOnce()) -> usize {
     let profiler = dhat::Profiler::builder().testing().build();
     run();
     let most = dhat::HeapStats::get().max_bytes;
@@ -25,20 +26,20 @@ fn most_bytes(run: impl FnOnce()) -> usize {
     most
 }
 
-fn load(file: &[u8]) {
+fn load_rdb(file: &[u8]) {
     let limits = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
     let Ok(mut loader) = RdbLoader::new(file, limits) else { return };
     while let Ok(Some(_)) = loader.next_item() {}
 }
 
-fn assert_bounded(file: &[u8], run: impl FnOnce(&[u8])) {
-    let (most, len) = (most_bytes(|| run(file)), file.len());
-    assert!(most <= BESIDE + MULTIPLE * len, "{most} bytes for {len}: {}", file.escape_ascii());
+fn assert_memory_is_bounded(file: &[u8], run: impl FnOnce(&[u8])) {
+    let (most, len) = (peak_heap_bytes(|| run(file)), file.len());
+    assert!(most <= BASE_MEMORY + MAX_EXPANSION * len, "{most} bytes for {len}: {}", file.escape_ascii());
 }
 
-/// Every length that a file may claim, where any other stood.
+/// Overwrites random positions of valid files with huge lengths.
 #[test]
-fn a_reader_takes_memory_for_what_it_reads_alone() {
+fn claimed_lengths_allocate_no_memory() {
     let claims: [&[u8]; 6] = [
         b"\x80\x7f\xff\xff\xff",
         b"\x80\x1f\xff\xff\xff",
@@ -56,9 +57,9 @@ fn a_reader_takes_memory_for_what_it_reads_alone() {
         let claim = claims[random.random_range(0..claims.len())];
         let at = random.random_range(9..file.len());
         file.splice(at..(at + random.random_range(0..3)).min(file.len()), claim.iter().copied());
-        assert_bounded(&file, load);
+        assert_memory_is_bounded(&file, load_rdb);
     }
     for claim in ["*1000000000\r\n", "*2\r\n$4294967295\r\nabc", "*3\r\n$3\r\nSET\r\n$-1\r\n", "#TS:1"] {
-        assert_bounded(claim.as_bytes(), |file| drop(check(file, None)));
+        assert_memory_is_bounded(claim.as_bytes(), |file| drop(check(file, None)));
     }
 }

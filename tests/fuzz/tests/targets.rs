@@ -1,65 +1,65 @@
-//! The targets on the stable toolchain: their seeds, whole, cut and changed anywhere, and then with bytes changed,
-//! dropped, doubled and spliced by chance; the keyspace and its twin get any bytes. `FUZZ_SECONDS` says for how
-//! long, `FUZZ_SEED` from where.
+//! Runs the fuzz targets on the stable toolchain: first the seeds, truncated and modified at every position, then
+//! random mutations of them. The keyspace and its twin get random bytes. `FUZZ_SECONDS` sets the duration, `FUZZ_SEED`
+//! the first random seed.
 
 mod mutation;
 
 use std::time::{Duration, Instant};
 
-use mutation::{mutated, seeds};
+use mutation::{mutate_seeds, read_seeds};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 #[test]
-fn aof() {
-    check(fuzz::aof::run, "seeds/aof");
+fn aof_target_accepts_any_bytes() {
+    run_target(fuzz::aof::run, "seeds/aof");
 }
 
 #[test]
-fn bus() {
-    check(fuzz::bus::run, "seeds/bus");
+fn bus_target_accepts_any_bytes() {
+    run_target(fuzz::bus::run, "seeds/bus");
 }
 
 #[test]
-fn keys() {
-    check(fuzz::keys::run, "seeds/keys");
+fn keys_target_accepts_any_bytes() {
+    run_target(fuzz::keys::run, "seeds/keys");
 }
 
 #[test]
-fn rdb() {
-    check(fuzz::rdb::run, "../../crates/persistence/testdata");
+fn rdb_target_accepts_any_bytes() {
+    run_target(fuzz::rdb::run, "../../crates/persistence/testdata");
 }
 
 #[test]
-fn requests() {
-    check(fuzz::requests::run, "seeds/requests");
+fn requests_target_accepts_any_bytes() {
+    run_target(fuzz::requests::run, "seeds/requests");
 }
 
 #[test]
-fn restore() {
-    check(fuzz::restore::run, "seeds/restore");
+fn restore_target_accepts_any_bytes() {
+    run_target(fuzz::restore::run, "seeds/restore");
 }
 
 #[test]
-fn scripts() {
-    check(fuzz::scripts::run, "seeds/scripts");
+fn scripts_target_accepts_any_bytes() {
+    run_target(fuzz::scripts::run, "seeds/scripts");
 }
 
 #[test]
-fn twin() {
-    for_a_while(|random| {
+fn twin_target_accepts_any_bytes() {
+    repeat_with_seeds(|random| {
         let bytes: Vec<u8> = (0..random.random_range(0..40_000)).map(|_| random.random()).collect();
         fuzz::twin::run(&bytes);
     });
 }
 
-fn check(target: fn(&[u8]), folder: &str) {
-    let seeds = seeds(folder);
-    seeds.iter().for_each(|seed| near(target, seed));
-    for_a_while(|random| (0..1000).for_each(|_| target(&mutated(random, &seeds))));
+fn run_target(target: fn(&[u8]), folder: &str) {
+    let seeds = read_seeds(folder);
+    seeds.iter().for_each(|seed| run_near_variants(target, seed));
+    repeat_with_seeds(|random| (0..1000).for_each(|_| target(&mutate_seeds(random, &seeds))));
 }
 
-fn for_a_while(mut round: impl FnMut(&mut ChaCha8Rng)) {
+fn repeat_with_seeds(mut round: impl FnMut(&mut ChaCha8Rng)) {
     let setting = |name: &str, default: u64| {
         std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
     };
@@ -72,8 +72,8 @@ fn for_a_while(mut round: impl FnMut(&mut ChaCha8Rng)) {
     }
 }
 
-/// The input, cut at every place and with every byte changed.
-fn near(target: fn(&[u8]), input: &[u8]) {
+/// Runs the target on the input, on each of its prefixes, and with each byte changed.
+fn run_near_variants(target: fn(&[u8]), input: &[u8]) {
     target(input);
     for at in 0..input.len() {
         target(&input[..at]);

@@ -1,4 +1,4 @@
-//! Shared by the lock tests: a counter in a file that only the lock protects, and fencing tokens that reveal two
+//! Helpers of the lock tests: a counter in a file that only the lock protects, and fencing tokens that reveal two
 //! concurrent holders.
 #![forbid(unsafe_code)]
 

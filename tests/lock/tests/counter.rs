@@ -31,13 +31,14 @@ impl CountingProcesses {
     fn start(address: String, replicas: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let lines = Lines::default();
-        let mut crowd = Self { address, replicas, folder, members: Vec::new(), lines, readers: Vec::new() };
+        let mut counters =
+            Self { address, replicas, folder, members: Vec::new(), lines, readers: Vec::new() };
         for _ in 0..PROCESSES {
-            let member = crowd.spawn();
-            crowd.members.push(member);
+            let member = counters.spawn();
+            counters.members.push(member);
         }
-        crowd.wait_for_more("the crowd counts");
-        crowd
+        counters.wait_for_more("the processes count");
+        counters
     }
 
     fn file(&self) -> PathBuf {
@@ -62,14 +63,14 @@ impl CountingProcesses {
         child
     }
 
-    fn count(&self) -> usize {
+    fn reported_count(&self) -> usize {
         self.lines.lock().unwrap().len()
     }
 
     /// Checks for deadlocks: waits for twenty more increments.
-    fn wait_for_more(&self, what: &str) {
-        let before = self.count();
-        eventually(what, || (self.count() >= before + 20).then_some(()));
+    fn wait_for_more(&self, description: &str) {
+        let before = self.reported_count();
+        eventually(description, || (self.reported_count() >= before + 20).then_some(()));
     }
 
     /// Kills one process at a random point, and starts another in its place.
@@ -97,17 +98,17 @@ impl CountingProcesses {
             reader.join().unwrap();
         }
         let lines = self.lines.lock().unwrap();
-        let complaints: Vec<_> = lines.iter().filter(|line| !line.starts_with('+')).collect();
-        assert!(complaints.is_empty(), "two held at once: {complaints:?}");
+        let violations: Vec<_> = lines.iter().filter(|line| !line.starts_with('+')).collect();
+        assert!(violations.is_empty(), "two clients held the lock at once: {violations:?}");
         let mut values: Vec<u64> = lines.iter().map(|line| line[1..].parse().unwrap()).collect();
         values.sort_unstable();
-        let said = values.len();
+        let reported = values.len();
         values.dedup();
-        assert_eq!(values.len(), said, "an increment was lost");
-        let total = read(&self.file());
+        assert_eq!(values.len(), reported, "an increment was lost");
+        let total = read_counter(&self.file());
         // A killed process may have written without reporting it.
         assert!(values.last().is_some_and(|last| *last <= total), "{total}");
-        assert!(total as usize >= said, "{said} increments, {total} in the file");
+        assert!(total as usize >= reported, "{reported} increments, {total} in the file");
     }
 }
 
@@ -121,29 +122,29 @@ impl Drop for CountingProcesses {
     }
 }
 
-fn read(file: &Path) -> u64 {
+fn read_counter(file: &Path) -> u64 {
     Resource::open(file).unwrap().read(u64::MAX).unwrap().unwrap()
 }
 
-fn kill_and_pause_holders(crowd: &mut CountingProcesses) {
+fn kill_and_pause_holders(counters: &mut CountingProcesses) {
     for index in 0..2 {
-        crowd.kill_one(index);
-        crowd.wait_for_more("a holder was killed");
+        counters.kill_one(index);
+        counters.wait_for_more("a holder was killed");
     }
     // Paused beyond its lease: the others continue, and its writes after waking are rejected.
-    crowd.signal(3, Signal::STOP);
-    crowd.wait_for_more("a holder is paused");
+    counters.signal(3, Signal::STOP);
+    counters.wait_for_more("a holder is paused");
     std::thread::sleep(Duration::from_millis(4100));
-    crowd.signal(3, Signal::CONT);
-    crowd.wait_for_more("it runs again");
+    counters.signal(3, Signal::CONT);
+    counters.wait_for_more("the holder runs again");
 }
 
 #[test]
 fn no_increment_is_lost_while_cluster_masters_die() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let hosts: Vec<String> = cluster.nodes.iter().map(Node::address).collect();
-    let mut crowd = CountingProcesses::start(format!("redis+cluster://{}", hosts.join(",")), 1);
-    kill_and_pause_holders(&mut crowd);
+    let mut counters = CountingProcesses::start(format!("redis+cluster://{}", hosts.join(",")), 1);
+    kill_and_pause_holders(&mut counters);
     // A promoted master has no replica to confirm writes until the dead node is back, so each failover waits for that.
     let slot = cluster.nodes[0].run("CLUSTER KEYSLOT counter").int() as u16;
     for _ in 0..2 {
@@ -152,9 +153,9 @@ fn no_increment_is_lost_while_cluster_masters_die() {
         cluster.nodes[index].kill();
         cluster.wait_for_owner(slot, |port| port != owner);
         cluster.nodes[index].launch();
-        crowd.wait_for_more("a master died");
+        counters.wait_for_more("a master died");
     }
-    crowd.end();
+    counters.end();
 }
 
 #[test]
@@ -163,14 +164,14 @@ fn no_increment_is_lost_while_masters_under_sentinel_die() {
         Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
     group.shorten_timeouts();
     let sentinels: Vec<String> = group.sentinels.iter().map(Node::address).collect();
-    let crowd = CountingProcesses::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
+    let counters = CountingProcesses::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
     for _ in 0..2 {
         let master = group.master();
         group.servers[master].kill();
         group.wait_for_successor(master);
         group.servers[master].launch();
-        crowd.wait_for_more("a master died");
+        counters.wait_for_more("a master died");
         group.wait_until_whole();
     }
-    crowd.end();
+    counters.end();
 }

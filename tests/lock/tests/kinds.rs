@@ -7,38 +7,38 @@ use std::time::{Duration, Instant};
 use harness::{Connection, Node, Program};
 use redoubt_lock::{Error, Guard, Locks, LossReason, MultiLock, Options};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG_WAIT: Duration = Duration::from_secs(20);
 
-async fn locks_on(node: &Node) -> Locks {
+async fn connect_locks(node: &Node) -> Locks {
     Locks::connect(&format!("redis://{}", node.address())).await.unwrap()
 }
 
-async fn start() -> (Node, Locks) {
+async fn start_with_locks() -> (Node, Locks) {
     let node = Node::start(&Program::redoubt(), "");
-    let locks = locks_on(&node).await.with(Options::default().wait(LONG));
+    let locks = connect_locks(&node).await.with(Options::default().wait(LONG_WAIT));
     (node, locks)
 }
 
 /// Waits for a condition without blocking the runtime.
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+async fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < LONG, "waited in vain: {what}");
+        assert!(began.elapsed() < LONG_WAIT, "timed out: {description}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-fn exists(connection: &mut Connection, key: &str) -> bool {
+fn key_exists(connection: &mut Connection, key: &str) -> bool {
     connection.call(&["EXISTS", key]).int() == 1
 }
 
-fn waiters(node: &Node) -> i64 {
+fn subscribed_waiters(node: &Node) -> i64 {
     node.run("PUBSUB NUMSUB redisson_lock__channel:{l}").items()[1].int()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_holder_at_a_time_with_increasing_tokens() {
-    let (_node, locks) = start().await;
+    let (_node, locks) = start_with_locks().await;
     let lock = locks.lock("l");
     let inside = Arc::new(AtomicUsize::new(0));
     let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -47,7 +47,7 @@ async fn one_holder_at_a_time_with_increasing_tokens() {
             let (lock, inside, tokens) = (lock.clone(), inside.clone(), tokens.clone());
             tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two clients hold the lock");
                 tokens.lock().unwrap().push(guard.token());
                 tokio::task::yield_now().await;
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -64,7 +64,7 @@ async fn one_holder_at_a_time_with_increasing_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn held_lock_is_not_granted_and_waiting_times_out() {
-    let (_node, locks) = start().await;
+    let (_node, locks) = start_with_locks().await;
     let lock = locks.lock("l");
     let guard = lock.acquire().await.unwrap();
     assert!(lock.try_acquire().await.unwrap().is_none());
@@ -72,7 +72,7 @@ async fn held_lock_is_not_granted_and_waiting_times_out() {
     let began = Instant::now();
     let refused = lock.with(Options::default().wait(wait)).acquire().await;
     assert_eq!(refused.unwrap_err(), Error::TimedOut(wait));
-    assert!(began.elapsed() >= wait && began.elapsed() < LONG);
+    assert!(began.elapsed() >= wait && began.elapsed() < LONG_WAIT);
     guard.release().await.unwrap();
     assert!(lock.try_acquire().await.unwrap().is_some());
 }
@@ -81,7 +81,7 @@ async fn held_lock_is_not_granted_and_waiting_times_out() {
 /// retry after two seconds, and it is woken ten times within that time.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_wakes_waiters() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let lock = locks.lock("l");
     let mut held = lock.acquire().await.unwrap();
     let mut waited = Duration::ZERO;
@@ -90,7 +90,7 @@ async fn release_wakes_waiters() {
             let lock = lock.clone();
             async move { lock.acquire().await.unwrap() }
         });
-        until("it waits", || waiters(&node) > 0).await;
+        wait_until("a client waits", || subscribed_waiters(&node) > 0).await;
         let began = Instant::now();
         held.release().await.unwrap();
         held = waiting.await.unwrap();
@@ -102,7 +102,7 @@ async fn release_wakes_waiters() {
 /// No message is published when a key is deleted or its holder dies.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_survive_lost_messages() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     node.run("HSET l somebody:1 1");
     node.run("PEXPIRE l 400");
     let guard = locks.lock("l").acquire().await.unwrap();
@@ -110,7 +110,7 @@ async fn waiters_survive_lost_messages() {
         let lock = locks.lock("l");
         async move { lock.acquire().await.unwrap() }
     });
-    until("it waits", || waiters(&node) > 0).await;
+    wait_until("a client waits", || subscribed_waiters(&node) > 0).await;
     node.run("CLIENT KILL TYPE pubsub");
     node.run("DEL l");
     waiting.await.unwrap().release().await.unwrap();
@@ -119,24 +119,24 @@ async fn waiters_survive_lost_messages() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_is_renewed_only_with_a_watchdog() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let short = Options::default().lease(Duration::from_millis(600));
     let kept = locks.lock("kept").with(short.clone()).acquire().await.unwrap();
     let left = locks.lock("left").with(short.watchdog(false)).acquire().await.unwrap();
     assert_eq!(left.lost().await, LossReason::Expired);
     assert!(!left.is_held());
-    until("it is renewed", || kept.renewals() > 4).await;
+    wait_until("the lease is renewed", || kept.renewals() > 4).await;
     assert!(kept.is_held());
     let mut connection = node.connect();
-    assert!(exists(&mut connection, "kept") && !exists(&mut connection, "left"));
+    assert!(key_exists(&mut connection, "kept") && !key_exists(&mut connection, "left"));
     assert_eq!(left.release().await, Err(Error::Lost(LossReason::Expired)));
     kept.release().await.unwrap();
-    assert!(!exists(&mut connection, "kept"));
+    assert!(!key_exists(&mut connection, "kept"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_deleted_on_the_server_is_lost() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let guard =
         locks.lock("l").with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
     node.run("DEL l");
@@ -149,11 +149,11 @@ async fn lock_deleted_on_the_server_is_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_guard_releases_even_during_a_panic() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let mut connection = node.connect();
     drop(locks.lock("l").acquire().await.unwrap());
     locks.wait_for_releases().await;
-    assert!(!exists(&mut connection, "l"));
+    assert!(!key_exists(&mut connection, "l"));
     let lock = locks.lock("l");
     let panicked = tokio::spawn(async move {
         let _guard = lock.acquire().await.unwrap();
@@ -161,26 +161,26 @@ async fn dropped_guard_releases_even_during_a_panic() {
     });
     assert!(panicked.await.unwrap_err().is_panic());
     locks.wait_for_releases().await;
-    assert!(!exists(&mut connection, "l"));
+    assert!(!key_exists(&mut connection, "l"));
 }
 
 /// A cancelled acquisition leaves no state on the server, at whatever point it is cancelled.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_acquisition_leaves_no_state() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let mut connection = node.connect();
     for microseconds in (0..2000).step_by(50) {
         let acquired =
             tokio::time::timeout(Duration::from_micros(microseconds), locks.lock("l").acquire()).await;
         drop(acquired);
         locks.wait_for_releases().await;
-        assert!(!exists(&mut connection, "l"), "after {microseconds} us");
+        assert!(!key_exists(&mut connection, "l"), "after {microseconds} us");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reentered_lock_is_released_by_the_last_guard() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let outer = locks.lock("l").acquire().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     assert_eq!(inner.token(), outer.token());
@@ -190,13 +190,13 @@ async fn reentered_lock_is_released_by_the_last_guard() {
     assert_eq!(connection.call(&["HGET", "l", inner.owner()]).text(), "1");
     assert!(locks.lock("l").try_acquire().await.unwrap().is_none());
     inner.release().await.unwrap();
-    assert!(!exists(&mut connection, "l"));
+    assert!(!key_exists(&mut connection, "l"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
-    let (node, locks) = start().await;
-    let locks = locks.with(Options::default().wait(LONG).queue_timeout(Duration::from_millis(900)));
+    let (node, locks) = start_with_locks().await;
+    let locks = locks.with(Options::default().wait(LONG_WAIT).queue_timeout(Duration::from_millis(900)));
     let lock = locks.fair_lock("l");
     let first = lock.acquire().await.unwrap();
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -209,7 +209,7 @@ async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
             guard.release().await.unwrap();
         }));
         let queued = || node.run("ZCARD redoubt_lock__queue:{l}").int();
-        until("it stands in the queue", || queued() == number + 1).await;
+        wait_until("the client is queued", || queued() == number + 1).await;
     }
     // A dead waiter leaves its queue entry behind; one that gives up removes it. The third waiter does neither.
     node.run("ZADD redoubt_lock__queue:{l} 0 dead:1");
@@ -223,7 +223,7 @@ async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_share_and_a_waiting_writer_blocks_new_readers() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let lock = locks.read_write("l");
     let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
     assert!(lock.try_write().await.unwrap().is_none());
@@ -231,7 +231,7 @@ async fn readers_share_and_a_waiting_writer_blocks_new_readers() {
         let lock = lock.clone();
         async move { lock.write().await.unwrap() }
     });
-    until("the writer waits", || node.run("ZCARD redoubt_lock__writers:{l}").int() == 1).await;
+    wait_until("the writer waits", || node.run("ZCARD redoubt_lock__writers:{l}").int() == 1).await;
     assert!(lock.try_read().await.unwrap().is_none());
     for reader in readers {
         reader.release().await.unwrap();
@@ -240,12 +240,12 @@ async fn readers_share_and_a_waiting_writer_blocks_new_readers() {
     assert!(lock.try_read().await.unwrap().is_none());
     writer.release().await.unwrap();
     lock.try_read().await.unwrap().expect("free").release().await.unwrap();
-    assert_eq!(node.run("KEYS *").items().len(), 1, "the token alone stays");
+    assert_eq!(node.run("KEYS *").items().len(), 1, "only the token remains");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_reader_blocks_a_writer_only_for_its_lease() {
-    let (_node, locks) = start().await;
+    let (_node, locks) = start_with_locks().await;
     let lock = locks.read_write("l");
     let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
     let dead = lock.with(short).read().await.unwrap();
@@ -258,7 +258,7 @@ async fn dead_reader_blocks_a_writer_only_for_its_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn semaphore_limits_permits_and_recovers_those_of_dead_holders() {
-    let (_node, locks) = start().await;
+    let (_node, locks) = start_with_locks().await;
     let semaphore = locks.semaphore("l", 2);
     let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
     let dead = semaphore.with(short).acquire().await.unwrap();
@@ -268,13 +268,13 @@ async fn semaphore_limits_permits_and_recovers_those_of_dead_holders() {
     let third = semaphore.acquire().await.unwrap();
     assert!(alive.is_held() && semaphore.try_acquire().await.unwrap().is_none());
     alive.release().await.unwrap();
-    semaphore.try_acquire().await.unwrap().expect("a permit came back");
+    semaphore.try_acquire().await.unwrap().expect("the permit is free again");
     third.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn latch_opens_at_zero() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let latch = locks.latch("l");
     latch.wait(Duration::ZERO).await.unwrap();
     assert!(latch.set(3).await.unwrap());
@@ -283,7 +283,7 @@ async fn latch_opens_at_zero() {
     assert_eq!(latch.wait(wait).await, Err(Error::TimedOut(wait)));
     let waiting = tokio::spawn({
         let latch = latch.clone();
-        async move { latch.wait(LONG).await }
+        async move { latch.wait(LONG_WAIT).await }
     });
     for left in [2, 1, 0] {
         assert_eq!(latch.count_down().await.unwrap(), left);
@@ -295,7 +295,7 @@ async fn latch_opens_at_zero() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn multi_locks_are_acquired_regardless_of_order() {
-    let (_node, locks) = start().await;
+    let (_node, locks) = start_with_locks().await;
     let pair = |one: &str, other: &str| MultiLock::new([locks.lock(one), locks.lock(other)]);
     let tasks: Vec<_> = [pair("a", "b"), pair("b", "a")]
         .into_iter()
@@ -303,7 +303,7 @@ async fn multi_locks_are_acquired_regardless_of_order() {
         .take(20)
         .map(|pair| {
             tokio::spawn(async move {
-                let guard = pair.acquire(LONG).await.unwrap();
+                let guard = pair.acquire(LONG_WAIT).await.unwrap();
                 assert!(guard.is_held() && guard.guards().len() == 2);
                 guard.release().await.unwrap();
             })
@@ -315,24 +315,24 @@ async fn multi_locks_are_acquired_regardless_of_order() {
     let held = locks.lock("b").acquire().await.unwrap();
     let wait = Duration::from_millis(100);
     assert_eq!(pair("a", "b").acquire(wait).await.unwrap_err(), Error::TimedOut(wait));
-    locks.lock("a").try_acquire().await.unwrap().expect("given back");
+    locks.lock("a").try_acquire().await.unwrap().expect("the lock is released");
     held.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acquisition_waits_for_replicas() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     let careful = locks.lock("l").with(Options::default().replicas(1));
     assert_eq!(careful.try_acquire().await.unwrap_err(), Error::NotEnoughNodes { had: 0, wanted: 1 });
-    assert_eq!(node.run("EXISTS l").int(), 0, "it was given up");
+    assert_eq!(node.run("EXISTS l").int(), 0, "the acquisition must be undone");
     let replica = Node::start(
         &Program::redoubt(),
         &format!("--replicaof 127.0.0.1 {} --repl-diskless-sync-delay 0", node.port),
     );
-    let lease = Options::default().replicas(1).lease(Duration::from_millis(900)).wait(LONG);
+    let lease = Options::default().replicas(1).lease(Duration::from_millis(900)).wait(LONG_WAIT);
     let guard: Guard = locks.lock("l").with(lease).acquire().await.unwrap();
     assert_eq!(replica.run("EXISTS l").int(), 1);
-    until("it is renewed", || guard.renewals() > 1).await;
+    wait_until("the lease is renewed", || guard.renewals() > 1).await;
     replica.freeze();
     assert_eq!(guard.lost().await, LossReason::Expired);
     replica.thaw();
@@ -340,7 +340,7 @@ async fn acquisition_waits_for_replicas() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watchdog_survives_a_temporary_server_outage() {
-    let (mut node, locks) = start().await;
+    let (mut node, locks) = start_with_locks().await;
     node.add_options("--appendonly yes --appendfsync always");
     node.kill();
     node.launch();
@@ -349,13 +349,13 @@ async fn watchdog_survives_a_temporary_server_outage() {
     node.kill();
     node.launch();
     let before = guard.renewals();
-    until("it is renewed", || guard.renewals() > before).await;
+    wait_until("the lease is renewed", || guard.renewals() > before).await;
     guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn key_of_another_type_is_an_error() {
-    let (node, locks) = start().await;
+    let (node, locks) = start_with_locks().await;
     node.run("SET l text").expect_ok();
     assert!(matches!(locks.lock("l").acquire().await, Err(Error::Connection(_))));
     assert!(matches!(locks.lock("a{b").acquire().await, Err(Error::Name(_))));

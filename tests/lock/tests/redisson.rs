@@ -37,79 +37,79 @@ fn redisson_unlock(connection: &mut Connection) -> Value {
     connection.call(&["EVAL", REDISSON_UNLOCK_SCRIPT, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER])
 }
 
-async fn exclude_each_other(program: Program) {
+async fn check_mutual_exclusion_with_redisson(program: Program) {
     let node = Node::start(&program, "");
     let locks = Locks::connect(&format!("redis://{}", node.address())).await.unwrap();
     let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
-    let mut they = node.connect();
+    let mut redisson = node.connect();
 
-    // Redisson holds the lock twice; our waiter is woken by its last release.
-    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
-    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
+    // Redisson holds the lock twice; its last release wakes our waiter.
+    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
     assert!(lock.try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
-    assert_eq!(redisson_unlock(&mut they), Value::Int(0));
+    assert_eq!(redisson_unlock(&mut redisson), Value::Int(0));
     assert!(lock.try_acquire().await.unwrap().is_none());
-    assert_eq!(redisson_unlock(&mut they), Value::Int(1));
+    assert_eq!(redisson_unlock(&mut redisson), Value::Int(1));
     let guard = waiting.await.unwrap();
 
-    // We hold it; Redisson gets the remaining time, and the message of our release.
+    // We hold the lock; Redisson gets the remaining lease time, and the message of our release.
     let mut listener = node.connect();
     listener.call(&["SUBSCRIBE", CHANNEL]);
-    assert_eq!(they.call(&["TYPE", "orders"]), Value::Simple("hash".into()));
-    assert_eq!(they.call(&["HGET", "orders", guard.owner()]).text(), "1");
-    let told = redisson_lock(&mut they).int();
-    assert!((1..=30_000).contains(&told), "{told}");
-    assert_eq!(redisson_unlock(&mut they), Value::NullBulk);
+    assert_eq!(redisson.call(&["TYPE", "orders"]), Value::Simple("hash".into()));
+    assert_eq!(redisson.call(&["HGET", "orders", guard.owner()]).text(), "1");
+    let remaining = redisson_lock(&mut redisson).int();
+    assert!((1..=30_000).contains(&remaining), "{remaining}");
+    assert_eq!(redisson_unlock(&mut redisson), Value::NullBulk);
     guard.release().await.unwrap();
     let message = listener.read().unwrap();
     assert_eq!(message.items()[2].text(), "0");
-    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
 
-    // A lock deleted by force is noticed.
-    they.run("DEL orders");
+    // The holder detects that its lock was deleted.
+    redisson.run("DEL orders");
     let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
-    they.run("DEL orders");
-    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
+    redisson.run("DEL orders");
+    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
     assert_eq!(guard.lost().await, LossReason::Gone);
     drop(guard);
     locks.wait_for_releases().await;
-    assert_eq!(they.call(&["HGET", "orders", REDISSON_OWNER]).text(), "1");
+    assert_eq!(redisson.call(&["HGET", "orders", REDISSON_OWNER]).text(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_clients_and_this_crate_exclude_each_other() {
-    exclude_each_other(Program::redoubt()).await;
+    check_mutual_exclusion_with_redisson(Program::redoubt()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_compatibility_on_redis() {
-    exclude_each_other(Program::redis()).await;
+    check_mutual_exclusion_with_redisson(Program::redis()).await;
 }
 
 /// In a cluster with Redis 7, Redisson uses the sharded channel.
-async fn wake_each_other_in_a_cluster(program: Program) {
+async fn check_wakeups_in_a_cluster(program: Program) {
     let cluster = Cluster::start(&program, 1, 0);
     let node = &cluster.nodes[0];
     let locks = Locks::connect(&format!("redis+cluster://{}", node.address())).await.unwrap();
     let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
-    let mut they = node.connect();
-    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
+    let mut redisson = node.connect();
+    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
-    // Release once we are subscribed; the lease of half a minute is longer than our wait.
-    harness::eventually("we listen", || {
-        let listeners = they.run(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
+    // Redisson releases once we are subscribed; the lease of 30 seconds is longer than our wait.
+    harness::eventually("our client is subscribed", || {
+        let listeners = redisson.run(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
         (listeners.items()[1] == Value::Int(1)).then_some(())
     });
     let unlock = REDISSON_UNLOCK_SCRIPT.replace("'publish'", "'spublish'");
     assert_eq!(
-        they.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER]),
+        redisson.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER]),
         Value::Int(1)
     );
     let guard = waiting.await.unwrap();
@@ -122,10 +122,10 @@ async fn wake_each_other_in_a_cluster(program: Program) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_clients_and_this_crate_wake_each_other_in_a_cluster() {
-    wake_each_other_in_a_cluster(Program::redoubt()).await;
+    check_wakeups_in_a_cluster(Program::redoubt()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_compatibility_on_a_redis_cluster() {
-    wake_each_other_in_a_cluster(Program::redis()).await;
+    check_wakeups_in_a_cluster(Program::redis()).await;
 }

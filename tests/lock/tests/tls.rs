@@ -1,4 +1,4 @@
-//! `redoubt lock` over TLS.
+//! Tests of `redoubt lock` over TLS.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -57,12 +57,12 @@ fn server_and_client_certificates_are_verified() {
     let url = format!("rediss://127.0.0.1:{}", port.port);
     let all = ["ca.crt", "client.crt", "client.key"];
     assert_eq!(authority.lock(&url, &all), Some(0));
-    assert_eq!(authority.lock(&url, &all[..1]), Some(69), "the server wants to know who asks");
-    assert_eq!(authority.lock(&url, &[]), Some(69), "nobody whom the system trusts signed it");
+    assert_eq!(authority.lock(&url, &all[..1]), Some(69), "the server requires a client certificate");
+    assert_eq!(authority.lock(&url, &[]), Some(69), "the system does not trust the test CA");
 }
 
 #[test]
-fn works_with_a_cluster() {
+fn redoubt_lock_works_with_a_tls_cluster() {
     let authority = TestCa::new();
     let (node, port) = authority.start("--cluster-enabled yes --tls-auth-clients no");
     let cluster = Cluster::join(vec![node], 1);

@@ -1,4 +1,4 @@
-//! Seeds, and what chance makes of them.
+//! Random mutations of seed files.
 
 use std::path::Path;
 
@@ -6,18 +6,18 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
-/// The files of a folder.
-pub(crate) fn seeds(folder: &str) -> Vec<Vec<u8>> {
+/// Reads all files of a directory.
+pub(crate) fn read_seeds(folder: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = folder.read_dir().expect("the target has seeds");
     files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
-/// One or two of the seeds, with up to ten changes.
-pub(crate) fn mutated(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = pick(random, seeds).to_vec();
+/// One or two concatenated seeds with up to ten random changes.
+pub(crate) fn mutate_seeds(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = pick_seed(random, seeds).to_vec();
     if random.random_ratio(1, 3) {
-        bytes.extend_from_slice(pick(random, seeds));
+        bytes.extend_from_slice(pick_seed(random, seeds));
     }
     for _ in 0..random.random_range(0..10) {
         if bytes.is_empty() {
@@ -33,7 +33,7 @@ pub(crate) fn mutated(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
             3 => bytes.insert(at, bytes[at]),
             4 => bytes.truncate(at),
             _ => {
-                let other = pick(random, seeds);
+                let other = pick_seed(random, seeds);
                 let from = random.random_range(0..other.len());
                 bytes.splice(at..at, other[from..].iter().copied());
             }
@@ -42,6 +42,6 @@ pub(crate) fn mutated(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-fn pick<'a>(random: &mut ChaCha8Rng, seeds: &'a [Vec<u8>]) -> &'a [u8] {
+fn pick_seed<'a>(random: &mut ChaCha8Rng, seeds: &'a [Vec<u8>]) -> &'a [u8] {
     seeds.choose(random).expect("there are seeds")
 }

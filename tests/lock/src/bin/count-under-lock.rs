@@ -1,8 +1,8 @@
 //! One process of the counting tests: `count-under-lock ADDRESS FILE TASKS REPLICAS`.
 //!
-//! Its tasks increment the number in the file under a lock until standard input ends. Prints `+` and the new value for
-//! each successful increment, and `!` with a reason if two owners held the lock at once: the file rejected a token while
-//! the lease was valid according to this process.
+//! Its tasks increment the number in the file under a lock until standard input ends. It prints `+` and the new value
+//! for each successful increment, and `!` with a reason if two owners held the lock at once: the file rejected a token
+//! although this process held a valid lease.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};

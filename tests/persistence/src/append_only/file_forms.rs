@@ -35,7 +35,7 @@ fn rewrite_aof(node: &Node) {
     assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("ok"));
 }
 
-fn copy_files(from: &Node, to: &Node) {
+fn copy_aof_files(from: &Node, to: &Node) {
     let _ = fs::remove_dir_all(aof_dir(to));
     fs::create_dir_all(aof_dir(to)).expect("a folder");
     for file in fs::read_dir(aof_dir(from)).expect("the folder").filter_map(Result::ok) {
@@ -105,7 +105,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     let pending = |reply: &Value| format!("{reply:?}").matches("worker").count();
     assert_eq!(pending(&ours.run("XINFO STREAM stream FULL")), pending(&groups));
     let mut theirs = Node::prepare(&Program::redis(), &format!("{OPTIONS} {RESP_BASE}"));
-    copy_files(&ours, &theirs);
+    copy_aof_files(&ours, &theirs);
     theirs.launch();
     wait_until_loaded(&theirs);
     assert_eq!(theirs.run("DEBUG DIGEST"), digest);
@@ -122,9 +122,9 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     });
     let digest = theirs.run("DEBUG DIGEST");
     assert!(theirs.terminate().success());
-    copy_files(&theirs, &ours);
+    copy_aof_files(&theirs, &ours);
     ours.kill();
-    copy_files(&theirs, &ours);
+    copy_aof_files(&theirs, &ours);
     ours.launch();
     wait_until_loaded(&ours);
     assert_eq!(ours.run("DEBUG DIGEST"), digest);
@@ -197,7 +197,7 @@ fn check_aof_truncates_to_a_timestamp() {
     let (status, output) = run_to_end(&mut command);
     assert!(status.success() && output.contains("Successfully truncated"), "{output}");
     let mut theirs = Node::prepare(&Program::redis(), OPTIONS);
-    copy_files(&node, &theirs);
+    copy_aof_files(&node, &theirs);
     node.launch();
     theirs.launch();
     for node in [&node, &theirs] {

@@ -8,15 +8,15 @@ fn start_with_operator() -> (Node, Connection) {
     (node, operator)
 }
 
-fn clients_info(operator: &mut Connection, field: &str) -> String {
+fn clients_info_field(operator: &mut Connection, field: &str) -> String {
     harness::info_field(operator, "clients", field).expect("INFO has it")
 }
 
 fn wait_until_only_operator_is_connected(operator: &mut Connection) {
     eventually("disconnected clients are removed", || {
-        (clients_info(operator, "connected_clients") == "1").then_some(())
+        (clients_info_field(operator, "connected_clients") == "1").then_some(())
     });
-    assert_eq!(clients_info(operator, "blocked_clients"), "0");
+    assert_eq!(clients_info_field(operator, "blocked_clients"), "0");
 }
 
 /// When a client held by CLIENT PAUSE disconnects, it is removed at once and its request is never executed.
@@ -32,7 +32,7 @@ fn disconnected_clients_lose_their_paused_commands() {
         waiting.push(client);
     }
     eventually("all clients are blocked", || {
-        (clients_info(&mut operator, "blocked_clients") == "20").then_some(())
+        (clients_info_field(&mut operator, "blocked_clients") == "20").then_some(())
     });
     let list = operator.run("CLIENT LIST").text();
     assert_eq!(list.matches(" flags=b ").count(), 20, "{list}");
@@ -58,7 +58,7 @@ fn client_that_disconnects_in_wait_loses_its_pending_commands() {
         client.send(&["WAIT", "1", timeout]).expect("sent");
         client.send(&["SET", "behind", "v"]).expect("sent");
         eventually("the client is blocked", || {
-            (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+            (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
         });
         drop(client);
         wait_until_only_operator_is_connected(&mut operator);
@@ -73,7 +73,7 @@ fn client_unblock_ends_a_wait() {
     let id = client.run("CLIENT ID").int().to_string();
     let mut end = |how: &[&str]| {
         eventually("the client is blocked", || {
-            (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+            (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
         });
         let list = operator.call(&["CLIENT", "LIST", "ID", &id]).text();
         assert!(list.contains(" flags=b ") && list.contains(" cmd=wait "), "{list}");
@@ -101,7 +101,7 @@ fn wait_does_not_delay_earlier_replies() {
     client.send(&["GET", "large"]).expect("sent");
     client.send(&["WAIT", "1", "0"]).expect("sent");
     eventually("the client is blocked", || {
-        (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+        (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
     });
     assert_eq!(client.read().expect("the value").text().len(), 32 << 20);
 
@@ -118,7 +118,7 @@ fn wait_ends_when_the_node_becomes_a_replica() {
     let mut client = node.connect();
     client.send(&["WAIT", "1", "0"]).expect("sent");
     eventually("the client is blocked", || {
-        (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+        (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
     });
     operator.run("REPLICAOF 127.0.0.1 1").expect_ok();
     let text = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
@@ -138,7 +138,7 @@ fn client_reply_skip_before_wait_keeps_earlier_replies() {
     client.send(&["WAIT", "1", "0"]).expect("sent");
     client.send(&["PING"]).expect("sent");
     eventually("the client is blocked", || {
-        (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+        (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
     });
     assert_eq!(client.read().expect("the value").text().len(), 16 << 20);
     assert_eq!(operator.call(&["CLIENT", "UNBLOCK", &id]), Value::Int(1));
