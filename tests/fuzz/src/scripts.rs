@@ -17,7 +17,7 @@ const LIST_LIBRARIES_SCRIPT: &str = "local names = {}\nfor _, at in ipairs({'_G'
                      table.sort(names)\nreturn table.concat(names, ' ')";
 
 /// Replies to the commands that a script calls, in rotation.
-const REPLIES: [&[u8]; 6] =
+const FAKE_REPLIES: [&[u8]; 6] =
     [b"+OK\r\n", b":7\r\n", b"$3\r\na\0b\r\n", b"*2\r\n$-1\r\n*1\r\n:1\r\n", b"-ERR no\r\n", b"*0\r\n"];
 
 /// The commands of the debugger's user, in rotation.
@@ -50,7 +50,7 @@ struct FakeServer {
 impl LuaHost for FakeServer {
     fn call(&mut self, _request: &Request, _protocol: Protocol) -> Result<&[u8], StopReason> {
         self.calls += 1;
-        Ok(REPLIES[self.calls % REPLIES.len()])
+        Ok(FAKE_REPLIES[self.calls % FAKE_REPLIES.len()])
     }
 
     fn set_replicated(&mut self, _replicated: bool) {}
@@ -82,18 +82,18 @@ impl DebugConsole for DebuggerUser {
 pub fn run(bytes: &[u8]) {
     STATE.with_borrow_mut(|state| {
         let (interpreter, world) = state.get_or_insert_with(|| {
-            let mut interpreter = interpreter();
+            let mut interpreter = new_interpreter();
             let world = run_text(&mut interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false).expect("it runs");
             (interpreter, world)
         });
         // The result does not matter. A debugged script runs in its own interpreter.
-        let _ = (run_text(interpreter, bytes, false), run_text(&mut self::interpreter(), bytes, true));
+        let _ = (run_text(interpreter, bytes, false), run_text(&mut new_interpreter(), bytes, true));
         let after = run_text(interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false);
         assert!(after.as_ref() == Ok(&*world), "{} left behind {after:?}", bytes.escape_ascii());
     });
 }
 
-fn interpreter() -> Interpreter {
+fn new_interpreter() -> Interpreter {
     let options = InterpreterOptions {
         version: "7.2.4",
         version_number: 0x0007_0204,
@@ -121,7 +121,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     } else {
         interpreter.run(&script, &call, &mut server)
     };
-    match outcome.and_then(|outcome| reply(interpreter, &outcome, text)) {
+    match outcome.and_then(|outcome| encode_reply(interpreter, &outcome, text)) {
         Ok(reply) => Ok(reply),
         Err(ScriptFailure::Error { text, .. }) => {
             let text = String::from_utf8_lossy(&text).into_owned();
@@ -134,7 +134,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
 
 /// Encodes the reply and checks that it is well formed. The length of the script selects the protocol version, because
 /// the result can be encoded only once.
-fn reply(
+fn encode_reply(
     interpreter: &mut Interpreter,
     outcome: &ScriptValue,
     text: &[u8],

@@ -17,13 +17,13 @@ static COUNTING: dhat::Alloc = dhat::Alloc;
 const MAX_EXPANSION: usize = 300;
 /// The memory used for any payload, in bytes.
 const BASE_MEMORY: usize = 256 << 10;
-const ROUNDS: usize = 4000;
+const ROUND_COUNT: usize = 4000;
 
 #[test]
 fn memory_use_of_restore_is_limited_by_the_payload_length() {
     let (seeds, mut random) = (read_seeds("seeds/restore"), ChaCha8Rng::seed_from_u64(1));
     let (mut read, mut refused) = (0, 0);
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUND_COUNT {
         let payload = fuzz::restore::payload_with_trailer(&mutate_seeds(&mut random, &seeds));
         let counting = dhat::Profiler::builder().testing().build();
         match fuzz::restore::is_restorable(&payload) {
@@ -39,5 +39,5 @@ fn memory_use_of_restore_is_limited_by_the_payload_length() {
         );
     }
     println!("{read} read, {refused} refused");
-    assert!(read > ROUNDS / 50 && refused > ROUNDS / 5, "{read} read, {refused} refused");
+    assert!(read > ROUND_COUNT / 50 && refused > ROUND_COUNT / 5, "{read} read, {refused} refused");
 }

@@ -16,7 +16,7 @@ const BASE_MEMORY: usize = 1 << 20;
 /// The maximum ratio of memory to file length: compressed strings expand to at most 88 times their length and are held
 /// twice.
 const MAX_EXPANSION: usize = 200;
-const ROUNDS: usize = 3000;
+const ROUND_COUNT: usize = 3000;
 
 fn peak_heap_bytes(run: impl FnOnce()) -> usize {
     let profiler = dhat::Profiler::builder().testing().build();
@@ -52,7 +52,7 @@ fn claimed_lengths_allocate_no_memory() {
     let files = folder.read_dir().expect("there are files");
     let files: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
     let mut random = ChaCha8Rng::seed_from_u64(20);
-    for round in 0..ROUNDS {
+    for round in 0..ROUND_COUNT {
         let mut file = files[round % files.len()].clone();
         let claim = claims[random.random_range(0..claims.len())];
         let at = random.random_range(9..file.len());

@@ -12,8 +12,8 @@ use harness::{Cluster, Group, MASTER, Node, Program, eventually};
 use lock_tests::Resource;
 use rustix::process::{Pid, Signal, kill_process};
 
-const PROCESSES: usize = 5;
-const TASKS: usize = 10;
+const PROCESS_COUNT: usize = 5;
+const TASKS_PER_PROCESS: usize = 10;
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -33,7 +33,7 @@ impl CountingProcesses {
         let lines = Lines::default();
         let mut counters =
             Self { address, replicas, folder, members: Vec::new(), lines, readers: Vec::new() };
-        for _ in 0..PROCESSES {
+        for _ in 0..PROCESS_COUNT {
             let member = counters.spawn();
             counters.members.push(member);
         }
@@ -41,15 +41,15 @@ impl CountingProcesses {
         counters
     }
 
-    fn file(&self) -> PathBuf {
+    fn counter_file(&self) -> PathBuf {
         self.folder.path().join("counter")
     }
 
     fn spawn(&mut self) -> Child {
         let mut child = Command::new(env!("CARGO_BIN_EXE_count-under-lock"))
             .arg(&self.address)
-            .arg(self.file())
-            .args([TASKS.to_string(), self.replicas.to_string()])
+            .arg(self.counter_file())
+            .args([TASKS_PER_PROCESS.to_string(), self.replicas.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -86,7 +86,7 @@ impl CountingProcesses {
     }
 
     /// Ends all processes, and checks that every reported increment is in the file and no client saw two holders.
-    fn end(mut self) {
+    fn stop_and_check(mut self) {
         for member in &mut self.members {
             drop(member.stdin.take());
         }
@@ -105,7 +105,7 @@ impl CountingProcesses {
         let reported = values.len();
         values.dedup();
         assert_eq!(values.len(), reported, "an increment was lost");
-        let total = read_counter(&self.file());
+        let total = read_counter(&self.counter_file());
         // A killed process may have written without reporting it.
         assert!(values.last().is_some_and(|last| *last <= total), "{total}");
         assert!(total as usize >= reported, "{reported} increments, {total} in the file");
@@ -155,7 +155,7 @@ fn no_increment_is_lost_while_cluster_masters_die() {
         cluster.nodes[index].launch();
         counters.wait_for_more("a master died");
     }
-    counters.end();
+    counters.stop_and_check();
 }
 
 #[test]
@@ -173,5 +173,5 @@ fn no_increment_is_lost_while_masters_under_sentinel_die() {
         counters.wait_for_more("a master died");
         group.wait_until_whole();
     }
-    counters.end();
+    counters.stop_and_check();
 }

@@ -35,7 +35,7 @@ impl TestCa {
         (Node::start(&Program::redoubt(), &options), claim)
     }
 
-    fn lock(&self, url: &str, certificates: &[&str]) -> Option<i32> {
+    fn run_lock_command(&self, url: &str, certificates: &[&str]) -> Option<i32> {
         let mut line = Command::new(Program::redoubt().binary());
         line.args(["lock", "l", "--wait", "5s", "--url", url]);
         for name in certificates {
@@ -56,9 +56,13 @@ fn server_and_client_certificates_are_verified() {
     let (_node, port) = authority.start("");
     let url = format!("rediss://127.0.0.1:{}", port.port);
     let all = ["ca.crt", "client.crt", "client.key"];
-    assert_eq!(authority.lock(&url, &all), Some(0));
-    assert_eq!(authority.lock(&url, &all[..1]), Some(69), "the server requires a client certificate");
-    assert_eq!(authority.lock(&url, &[]), Some(69), "the system does not trust the test CA");
+    assert_eq!(authority.run_lock_command(&url, &all), Some(0));
+    assert_eq!(
+        authority.run_lock_command(&url, &all[..1]),
+        Some(69),
+        "the server requires a client certificate"
+    );
+    assert_eq!(authority.run_lock_command(&url, &[]), Some(69), "the system does not trust the test CA");
 }
 
 #[test]
@@ -67,6 +71,6 @@ fn redoubt_lock_works_with_a_tls_cluster() {
     let (node, port) = authority.start("--cluster-enabled yes --tls-auth-clients no");
     let cluster = Cluster::join(vec![node], 1);
     let url = format!("rediss+cluster://127.0.0.1:{}", port.port);
-    assert_eq!(authority.lock(&url, &["ca.crt"]), Some(0));
+    assert_eq!(authority.run_lock_command(&url, &["ca.crt"]), Some(0));
     assert_eq!(cluster.nodes[0].run("EXISTS l").int(), 0);
 }

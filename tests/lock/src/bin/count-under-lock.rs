@@ -36,8 +36,9 @@ fn main() -> Result<()> {
     runtime.block_on(async {
         let options = Options::default().lease(LEASE).wait(Duration::from_secs(60)).replicas(replicas);
         let locks = Locks::connect(address).await?.with(options);
-        let tasks: Vec<_> =
-            (0..tasks).map(|_| tokio::spawn(count(locks.clone(), file.clone(), over.clone()))).collect();
+        let tasks: Vec<_> = (0..tasks)
+            .map(|_| tokio::spawn(increment_until_over(locks.clone(), file.clone(), over.clone())))
+            .collect();
         for task in tasks {
             task.await??;
         }
@@ -46,7 +47,7 @@ fn main() -> Result<()> {
     })
 }
 
-async fn count(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> {
+async fn increment_until_over(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> {
     let mut resource = Resource::open(Path::new(&file))?;
     while !over.load(Ordering::Relaxed) {
         let guard = locks.lock("counter").acquire().await.context("acquiring")?;
@@ -60,8 +61,10 @@ async fn count(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> 
             Err(refused) => Err(refused),
         };
         match written {
-            Ok(value) => say(&format!("+{value}"))?,
-            Err(refused) if guard.is_held() => say(&format!("!{token} was refused for {}", refused.seen))?,
+            Ok(value) => print_line(&format!("+{value}"))?,
+            Err(refused) if guard.is_held() => {
+                print_line(&format!("!{token} was refused for {}", refused.seen))?
+            }
             Err(_) => {}
         }
         // The lock may be lost by now; the tokens protect the file.
@@ -71,7 +74,7 @@ async fn count(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> 
 }
 
 /// Prints a line in a single write, as this process may be killed.
-fn say(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())?;
     Ok(out.flush()?)

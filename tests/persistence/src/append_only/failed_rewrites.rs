@@ -14,7 +14,7 @@ const FSYNC_ALWAYS: &str =
     "--save  --appendonly yes --appendfsync always --rdbcompression no --enable-debug-command yes";
 /// A file size limit in bytes: a new base file exceeds it, an increment does not.
 const FILE_SIZE_LIMIT: &str = "4000000";
-const ROUNDS: usize = 3;
+const ROUND_COUNT: usize = 3;
 
 /// Limits the size of files that the server can write, to simulate a full disk.
 fn limit_file_size(node: &Node, bytes: &str) {
@@ -33,7 +33,7 @@ fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
     // `DEBUG POPULATE` writes nothing to the AOF, so its keys need a base.
     node.run("BGREWRITEAOF");
     eventually("the base is there", || (node.info("persistence", "aof_rewrites")? != "1").then_some(()));
-    for round in 0..ROUNDS {
+    for round in 0..ROUND_COUNT {
         limit_file_size(&node, FILE_SIZE_LIMIT);
         let counters = Counters::start(&node, 4);
         let mut connection = node.connect();

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use harness::{Node, Program, Value, eventually, run_to_end};
 
-const OPTIONS: &str = "--save  --appendonly yes --enable-debug-command yes";
+const SERVER_OPTIONS: &str = "--save  --appendonly yes --enable-debug-command yes";
 const RESP_BASE: &str = "--aof-use-rdb-preamble no";
 
 fn wait_until_loaded(node: &Node) {
@@ -89,7 +89,7 @@ fn fill_with_all_types(node: &Node) {
 
 #[test]
 fn resp_base_has_all_data_and_redis_loads_it() {
-    let mut ours = Node::start(&Program::redoubt(), &format!("{OPTIONS} {RESP_BASE}"));
+    let mut ours = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {RESP_BASE}"));
     fill_with_all_types(&ours);
     rewrite_aof(&ours);
     ours.run("SET after rewrite").expect_ok();
@@ -104,7 +104,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     assert_eq!(ours.run("DEBUG DIGEST"), digest);
     let pending = |reply: &Value| format!("{reply:?}").matches("worker").count();
     assert_eq!(pending(&ours.run("XINFO STREAM stream FULL")), pending(&groups));
-    let mut theirs = Node::prepare(&Program::redis(), &format!("{OPTIONS} {RESP_BASE}"));
+    let mut theirs = Node::prepare(&Program::redis(), &format!("{SERVER_OPTIONS} {RESP_BASE}"));
     copy_aof_files(&ours, &theirs);
     theirs.launch();
     wait_until_loaded(&theirs);
@@ -132,7 +132,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
 
 #[test]
 fn each_rewrite_uses_the_configured_base_format() {
-    let node = Node::start(&Program::redoubt(), OPTIONS);
+    let node = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     for (value, end) in [("no", ".base.aof"), ("yes", ".base.rdb"), ("no", ".base.aof")] {
         node.run(&format!("CONFIG SET aof-use-rdb-preamble {value}")).expect_ok();
         rewrite_aof(&node);
@@ -144,7 +144,7 @@ fn each_rewrite_uses_the_configured_base_format() {
 fn aof_is_rewritten_automatically_after_growth() {
     let node = Node::start(
         &Program::redoubt(),
-        &format!("{OPTIONS} --auto-aof-rewrite-min-size 50kb --auto-aof-rewrite-percentage 100"),
+        &format!("{SERVER_OPTIONS} --auto-aof-rewrite-min-size 50kb --auto-aof-rewrite-percentage 100"),
     );
     let before = rewrite_count(&node);
     let mut connection = node.connect();
@@ -166,7 +166,7 @@ fn aof_is_rewritten_automatically_after_growth() {
 fn check_aof_truncates_to_a_timestamp() {
     let mut node = Node::start(
         &Program::redoubt(),
-        &format!("{OPTIONS} --aof-timestamp-enabled yes --appendfsync always"),
+        &format!("{SERVER_OPTIONS} --aof-timestamp-enabled yes --appendfsync always"),
     );
     node.run("SET key early").expect_ok();
     let text = || {
@@ -196,7 +196,7 @@ fn check_aof_truncates_to_a_timestamp() {
     command.args(["-c", script]).arg(Program::redoubt().binary()).arg(first.to_string()).arg(&manifest);
     let (status, output) = run_to_end(&mut command);
     assert!(status.success() && output.contains("Successfully truncated"), "{output}");
-    let mut theirs = Node::prepare(&Program::redis(), OPTIONS);
+    let mut theirs = Node::prepare(&Program::redis(), SERVER_OPTIONS);
     copy_aof_files(&node, &theirs);
     node.launch();
     theirs.launch();
@@ -248,7 +248,7 @@ fn rewrite_crash_points<'a>(names: &[String], old: &str, base: &'a [u8]) -> [Cra
 /// Recreates the directory as a crash at each step of a rewrite leaves it.
 #[test]
 fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --appendfsync always"));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --appendfsync always"));
     node.run("SET first 1").expect_ok();
     rewrite_aof(&node);
     node.run("SET second 2").expect_ok();
@@ -303,7 +303,7 @@ fn single_file_of_an_old_version_becomes_the_base() {
     source.run("SAVE").expect_ok();
     let preamble = fs::read(source.folder().join("dump.rdb")).expect("it was saved");
     for (begin, keys) in [(&b""[..], 1), (&preamble, 2)] {
-        let mut node = Node::prepare(&Program::redoubt(), OPTIONS);
+        let mut node = Node::prepare(&Program::redoubt(), SERVER_OPTIONS);
         let file = node.folder().join("appendonly.aof");
         fs::write(&file, [begin, commands.as_bytes(), b"*1\r\n"].concat()).expect("a file");
         let path = file.to_str().expect("a plain path");
@@ -334,7 +334,7 @@ fn run_under_name(name: &str, folder: &Path, arguments: &[&str]) -> (bool, Strin
 
 #[test]
 fn check_tools_run_under_redis_and_valkey_names() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --appendfsync always"));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --appendfsync always"));
     node.run("SET a 1").expect_ok();
     node.run("SAVE").expect_ok();
     node.kill();
@@ -362,7 +362,7 @@ fn limit_file_size(node: &Node, bytes: &str) {
 /// files must still hold the data, both after a kill and after space is freed.
 #[test]
 fn no_data_is_lost_when_the_disk_fills_at_any_point_of_a_rewrite() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --appendfsync always"));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --appendfsync always"));
     for number in 0..20 {
         node.run(&format!("SET key:{number} {number}")).expect_ok();
     }

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use harness::{Node, Program, Value, eventually};
 
-const OPTIONS: &str = "--enable-debug-command yes --appendonly no --save ";
+const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no --save ";
 
 /// The server reads the file from a pipe, so the test controls the speed of the load.
 #[test]
 fn loading_reports_progress() {
-    let first = Node::start(&Program::redoubt(), OPTIONS);
+    let first = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     assert_eq!(first.run("DEBUG POPULATE 40000 key 10"), Value::Simple("OK".into()));
     first.run("SAVE").expect_ok();
     let bytes = fs::read(first.folder().join("dump.rdb")).expect("the file was saved");
-    let mut second = Node::prepare(&Program::redoubt(), OPTIONS);
+    let mut second = Node::prepare(&Program::redoubt(), SERVER_OPTIONS);
     let pipe = second.folder().join("dump.rdb");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there").success());
     second.spawn();
@@ -64,11 +64,11 @@ fn peak_resident_bytes(node: &Node) -> u64 {
 
 #[test]
 fn loading_a_huge_hash_does_not_hold_it_twice() {
-    const FIELDS: usize = 400_000;
-    let mut node = Node::start(&Program::redoubt(), OPTIONS);
+    const FIELD_COUNT: usize = 400_000;
+    let mut node = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     let empty = node.resident_bytes();
     let mut connection = node.connect();
-    for start in (0..FIELDS).step_by(2000) {
+    for start in (0..FIELD_COUNT).step_by(2000) {
         let mut words = vec!["HSET".to_owned(), "hash".to_owned()];
         for field in start..start + 2000 {
             words.extend([format!("field:{field:010}"), format!("{:>60}", field * 7919)]);
@@ -79,14 +79,16 @@ fn loading_a_huge_hash_does_not_hold_it_twice() {
     let digest = node.run("DEBUG DIGEST");
     node.run("SAVE").expect_ok();
     // Loads the hash at start, and in a replica during synchronisation.
-    let replica = Node::start(&Program::redoubt(), OPTIONS);
+    let replica = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
     eventually("the replica has it", || {
-        (replica.run("HLEN hash") == Value::Int(FIELDS as i64)).then_some(())
+        (replica.run("HLEN hash") == Value::Int(FIELD_COUNT as i64)).then_some(())
     });
     node.kill();
     node.launch();
-    eventually("the data is loaded", || (node.run("HLEN hash") == Value::Int(FIELDS as i64)).then_some(()));
+    eventually("the data is loaded", || {
+        (node.run("HLEN hash") == Value::Int(FIELD_COUNT as i64)).then_some(())
+    });
     for node in [&node, &replica] {
         let (peak, has) = (peak_resident_bytes(node), node.resident_bytes());
         let (grown, held) = (peak.saturating_sub(empty), has.saturating_sub(empty));
@@ -101,7 +103,7 @@ fn loading_a_huge_hash_does_not_hold_it_twice() {
     };
     let restore = [&b"RESTORE"[..], b"copy", b"0", &payload];
     assert_eq!(connect_with_long_timeout(&node).try_call(&restore).ok(), Some(Value::Simple("OK".into())));
-    assert_eq!(node.run("HLEN copy"), Value::Int(FIELDS as i64));
+    assert_eq!(node.run("HLEN copy"), Value::Int(FIELD_COUNT as i64));
     assert_eq!(node.run("HGET copy field:0000399999"), node.run("HGET hash field:0000399999"));
 }
 

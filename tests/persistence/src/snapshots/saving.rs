@@ -20,11 +20,11 @@ fn dataset_digest(node: &Node) -> Value {
     node.run("DEBUG DIGEST")
 }
 
-const OPTIONS: &str = "--enable-debug-command yes --appendonly no";
+const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no";
 
 #[test]
 fn saved_data_survives_a_kill() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     fill_with_strings(&node);
     node.run("SAVE").expect_ok();
     let before = dataset_digest(&node);
@@ -40,8 +40,8 @@ fn saved_data_survives_a_kill() {
 
 #[test]
 fn terminated_server_saves_if_it_has_save_points() {
-    let mut saving = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
-    let mut forgetting = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let mut saving = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save 3600 1000000"));
+    let mut forgetting = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     for (node, keys) in [(&mut saving, 1), (&mut forgetting, 0)] {
         node.run("SET a 1").expect_ok();
         assert!(node.terminate().success());
@@ -52,7 +52,7 @@ fn terminated_server_saves_if_it_has_save_points() {
 
 #[test]
 fn save_point_starts_a_background_save() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 1 10"));
+    let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save 1 10"));
     let saves = || node.info("persistence", "rdb_saves");
     fill_with_strings(&node);
     eventually("a save point is reached", || (saves()? != "0").then_some(()));
@@ -68,7 +68,7 @@ fn save_point_starts_a_background_save() {
 
 #[test]
 fn failed_save_stops_writes_and_keeps_the_old_file() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
+    let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save 3600 1000000"));
     node.run("SET a 1").expect_ok();
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
@@ -96,7 +96,7 @@ fn failed_save_stops_writes_and_keeps_the_old_file() {
 
 #[test]
 fn corrupt_file_prevents_startup_and_logs_the_offset() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     fill_with_strings(&node);
     node.run("SAVE").expect_ok();
     node.kill();
@@ -115,7 +115,7 @@ fn corrupt_file_prevents_startup_and_logs_the_offset() {
 /// exits.
 #[test]
 fn server_that_fails_to_load_serves_no_clients() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     fill_with_strings(&node);
     node.run("SAVE").expect_ok();
     node.kill();

@@ -4,7 +4,7 @@ use std::fs;
 
 use harness::{Node, Program, Value, eventually};
 
-const OPTIONS: &str = "--appendonly no --enable-debug-command yes";
+const SERVER_OPTIONS: &str = "--appendonly no --enable-debug-command yes";
 
 fn save_and_read_file(node: &Node) -> Vec<u8> {
     node.run("SAVE").expect_ok();
@@ -13,12 +13,12 @@ fn save_and_read_file(node: &Node) -> Vec<u8> {
 
 #[test]
 fn compression_and_checksums_can_be_disabled() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     node.connect().call(&["SET", "key", &"v".repeat(10_000)]).expect_ok();
     assert!(save_and_read_file(&node).len() < 1000);
     node.run("CONFIG SET rdbcompression no").expect_ok();
     assert!(save_and_read_file(&node).len() > 10_000);
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbchecksum no"));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbchecksum no"));
     node.run("SET key value").expect_ok();
     let mut file = save_and_read_file(&node);
     assert!(file.ends_with(&[0; 8]), "the checksum must be zero");
@@ -40,7 +40,8 @@ fn compression_and_checksums_can_be_disabled() {
 
 #[test]
 fn rdb_key_save_delay_slows_down_a_save() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdb-key-save-delay 20000"));
+    let node =
+        Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdb-key-save-delay 20000"));
     node.run("DEBUG POPULATE 1000").expect_ok();
     node.run("BGSAVE");
     let field = |name| node.info("persistence", name);
@@ -59,7 +60,7 @@ fn rdb_key_save_delay_slows_down_a_save() {
 fn writes_continue_after_a_failed_save_if_configured() {
     let node = Node::start(
         &Program::redoubt(),
-        &format!("{OPTIONS} --save 3600 1000000 --stop-writes-on-bgsave-error no"),
+        &format!("{SERVER_OPTIONS} --save 3600 1000000 --stop-writes-on-bgsave-error no"),
     );
     fs::create_dir_all(node.folder().join("dump.rdb/in-the-way")).expect("a folder");
     node.run("SET a 1").expect_ok();
@@ -77,7 +78,8 @@ fn writes_continue_after_a_failed_save_if_configured() {
 /// A replica without persistence must not keep the RDB file of a full resync either.
 #[test]
 fn sync_files_are_deleted_without_persistence() {
-    let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --repl-diskless-sync-delay 0"));
+    let master =
+        Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --repl-diskless-sync-delay 0"));
     master.run("SET a 1").expect_ok();
     for (options, is_there) in [
         ("--save  --rdb-del-sync-files yes", false),
@@ -86,7 +88,7 @@ fn sync_files_are_deleted_without_persistence() {
     ] {
         let replica = Node::start(
             &Program::redoubt(),
-            &format!("{OPTIONS} {options} --replicaof 127.0.0.1 {}", master.port),
+            &format!("{SERVER_OPTIONS} {options} --replicaof 127.0.0.1 {}", master.port),
         );
         eventually("the replica is synchronised", || {
             (replica.run("EXISTS a") == Value::Int(1)).then_some(())
@@ -104,7 +106,7 @@ fn sync_files_are_deleted_without_persistence() {
 /// headers contradict their content, which Redoubt itself could read.
 #[test]
 fn broken_payloads_are_refused_whatever_the_sanitize_option() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     // A listpack whose header claims more bytes than it has.
     let body = b"\x10\x0b\xff\x00\x00\x00\x02\x00\x81a\x02\x01\x01\xff";
     let mut payload = [&body[..], &10u16.to_le_bytes()].concat();

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use harness::{Connection, Node, Program, Value, eventually};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-const OPTIONS: &str = "--enable-debug-command yes --appendonly no --repl-diskless-sync-delay 0";
+const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no --repl-diskless-sync-delay 0";
 
 fn populate(node: &Node, keys: usize) {
     assert_eq!(node.run(&format!("DEBUG POPULATE {keys} key 100")), Value::Simple("OK".into()));
@@ -62,7 +62,7 @@ impl BackgroundLoad {
         Self { stop, thread }
     }
 
-    fn end(self) {
+    fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         assert!(self.thread.join().expect("the load does not fail") > 0);
     }
@@ -89,10 +89,11 @@ fn send_random_write(connection: &mut Connection, number: usize, keys: usize) {
 /// The RDB file of a save under load plus the replication log from the file's offset must equal the live dataset.
 #[test]
 fn snapshot_under_load_plus_replication_log_equals_the_live_dataset() {
-    let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --repl-backlog-size 256mb"));
+    let master =
+        Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --repl-backlog-size 256mb"));
     populate(&master, 20_000);
     let load = BackgroundLoad::start(&master, 20_000);
-    let synchronised = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let synchronised = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     synchronised.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica is linked", || {
         (info_field(&synchronised, "replication", "master_link_status") == "up").then_some(())
@@ -101,14 +102,14 @@ fn snapshot_under_load_plus_replication_log_equals_the_live_dataset() {
     wait_for_save(&master);
     assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
     assert_eq!(info_field(&master, "stats", "total_forks"), "2");
-    let mut restarted = Node::prepare(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let mut restarted = Node::prepare(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     fs::copy(master.folder().join("dump.rdb"), restarted.folder().join("dump.rdb")).expect("a copy");
     restarted.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
     restarted.launch();
     eventually("the restarted server is linked", || {
         (info_field(&restarted, "replication", "master_link_status") == "up").then_some(())
     });
-    load.end();
+    load.stop();
     wait_until_equal(&synchronised, &master);
     wait_until_equal(&restarted, &master);
     assert_eq!(info_field(&master, "stats", "sync_full"), "1", "the restarted server needed only the log");
@@ -121,7 +122,7 @@ fn concurrent_full_resyncs_share_a_snapshot() {
         Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 2 --enable-debug-command yes");
     populate(&master, 5000);
     let replicas: Vec<Node> =
-        (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "))).collect();
+        (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "))).collect();
     for replica in &replicas {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     }
@@ -137,7 +138,7 @@ fn concurrent_full_resyncs_share_a_snapshot() {
         });
     }
     wait_for_save(&master);
-    load.end();
+    load.stop();
     for replica in &replicas {
         wait_until_equal(replica, &master);
     }
@@ -150,10 +151,10 @@ fn concurrent_full_resyncs_share_a_snapshot() {
 /// Each replica connects after the previous one's snapshot has started, during a BGSAVE, so no snapshot can be shared.
 #[test]
 fn successive_full_resyncs_during_a_save_all_succeed() {
-    let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));
+    let master = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbcompression no"));
     populate(&master, 150_000);
     let replicas: Vec<Node> =
-        (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "))).collect();
+        (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "))).collect();
     let load = BackgroundLoad::start(&master, 5000);
     assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
     for (count, replica) in replicas.iter().enumerate() {
@@ -169,7 +170,7 @@ fn successive_full_resyncs_during_a_save_all_succeed() {
             (info_field(replica, "replication", "master_link_status") == "up").then_some(())
         });
     }
-    load.end();
+    load.stop();
     for replica in &replicas {
         wait_until_equal(replica, &master);
     }
@@ -190,7 +191,7 @@ fn unfinished_file_count(node: &Node) -> usize {
 /// With a full disk, the write fails in the middle of the file.
 #[test]
 fn full_disk_keeps_the_old_file_and_stops_writes() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
+    let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save 3600 1000000"));
     node.run("SET a 1").expect_ok();
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
@@ -223,7 +224,7 @@ fn full_disk_keeps_the_old_file_and_stops_writes() {
 
 #[test]
 fn kill_during_a_save_keeps_the_old_file() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbcompression no"));
     populate(&node, 1000);
     node.run("SAVE").expect_ok();
     let (file, digest) = (node.folder().join("dump.rdb"), node.run("DEBUG DIGEST"));
@@ -242,7 +243,7 @@ fn kill_during_a_save_keeps_the_old_file() {
 
 #[test]
 fn save_reports_progress_and_can_be_cancelled() {
-    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     assert_eq!(node.run("BGSAVE CANCEL").error_text(), NOT_RUNNING);
     populate(&node, 300_000);
     node.run("CONFIG SET rdb-key-save-delay 20").expect_ok();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use harness::{Node, Program, Value, eventually};
 
-fn start(options: &str) -> Node {
+fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), options)
 }
 
@@ -84,7 +84,7 @@ fn acl_file_is_loaded_and_saved_as_a_whole() {
 
 #[test]
 fn deleting_a_user_or_revoking_a_channel_closes_its_connections() {
-    let node = start("--save ");
+    let node = start_server("--save ");
     let (mut admin, mut first, mut second) = (node.connect(), node.connect(), node.connect());
     admin.run("ACL SETUSER u on nopass +@all ~* &a &b").expect_ok();
     for client in [&mut first, &mut second] {
@@ -114,7 +114,7 @@ fn deleting_a_user_or_revoking_a_channel_closes_its_connections() {
 /// The replica authenticates as a user created for replication.
 #[test]
 fn replica_authenticates_as_masteruser() {
-    let (master, replica) = (start("--save "), start("--save "));
+    let (master, replica) = (start_server("--save "), start_server("--save "));
     let mut admin = master.connect();
     admin.run("ACL SETUSER follower on >p +psync +replconf +ping").expect_ok();
     admin.run("ACL SETUSER default >secret").expect_ok();
@@ -138,7 +138,7 @@ fn replica_authenticates_as_masteruser() {
 /// A change of a user's permissions applies at once to the connections of all I/O threads.
 #[test]
 fn permission_changes_apply_to_all_io_threads() {
-    let node = start("--save --io-threads 4");
+    let node = start_server("--save --io-threads 4");
     let mut admin = node.connect();
     admin.run("ACL SETUSER u on nopass +@all ~* &*").expect_ok();
     let mut clients: Vec<_> = (0..8).map(|_| node.connect()).collect();
@@ -179,7 +179,7 @@ fn invalid_or_duplicate_user_definitions_prevent_startup() {
 /// Generated passwords must be random.
 #[test]
 fn acl_genpass_generates_random_passwords() {
-    let node = start("--save ");
+    let node = start_server("--save ");
     let (one, other) = (node.run("ACL GENPASS").text(), node.run("ACL GENPASS").text());
     assert!(one.len() == 64 && one != other);
     assert_eq!(node.run("ACL GENPASS 5").text().len(), 2);

@@ -200,7 +200,7 @@ fn raise_file_limit(wanted: u64) -> u64 {
 #[test]
 fn clients_beyond_maxclients_get_an_error() {
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 20");
-    let clients: Vec<Connection> = (0..20).map(|_| node.connect()).map(ping).collect();
+    let clients: Vec<Connection> = (0..20).map(|_| node.connect()).map(check_ping).collect();
     let mut late = node.connect();
     assert_eq!(late.read().expect("an answer"), Value::Error("ERR max number of clients reached".into()));
     drop(clients);
@@ -209,7 +209,7 @@ fn clients_beyond_maxclients_get_an_error() {
     });
 }
 
-fn ping(mut connection: Connection) -> Connection {
+fn check_ping(mut connection: Connection) -> Connection {
     assert_eq!(connection.run("PING"), Value::Simple("PONG".into()));
     connection
 }

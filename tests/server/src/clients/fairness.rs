@@ -16,7 +16,7 @@ struct Flood {
     request: &'static [u8],
 }
 
-const FLOODS: &[Flood] = &[
+const FLOOD_KINDS: &[Flood] = &[
     Flood { name: "lines", first_command: "PING", request: b"INCR k\r\n" },
     Flood { name: "requests", first_command: "PING", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
     Flood { name: "refused", first_command: "AUTH nobody x", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
@@ -76,7 +76,7 @@ fn longest_wait_during(node: &Node, flood: &Flood) -> Duration {
 fn flooding_client_does_not_delay_others() {
     let node = start_with_one_worker(&Program::redoubt());
     let peer = Program::valkey().map(|program| start_with_one_worker(&program));
-    for flood in FLOODS {
+    for flood in FLOOD_KINDS {
         // Repeats the measurement only if it fails, because other load on the machine disturbs it. The same applies to
         // Valkey's measurement.
         let waits = |node: &Node| (0..3).map(|_| longest_wait_during(node, flood)).collect::<Vec<_>>();
@@ -94,7 +94,7 @@ fn flooding_client_does_not_delay_others() {
 /// quarter of its fair share.
 #[test]
 fn clients_of_one_key_are_served_fairly() {
-    const CLIENTS: usize = 8;
+    const CLIENT_COUNT: usize = 8;
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
     node.run("SET k 0").expect_ok();
     let batch: Vec<&[&str]> = vec![&["INCR", "k"][..]; 100];
@@ -112,7 +112,7 @@ fn clients_of_one_key_are_served_fairly() {
         };
         let served = thread::scope(|scope| {
             let (ask, batch, reads) = (&ask, &batch, &reads);
-            let clients: Vec<_> = (0..CLIENTS)
+            let clients: Vec<_> = (0..CLIENT_COUNT)
                 .map(|number| scope.spawn(move || ask(if number % 2 == 0 { batch } else { reads })))
                 .collect();
             thread::sleep(Duration::from_millis(700));
@@ -120,7 +120,7 @@ fn clients_of_one_key_are_served_fairly() {
             clients.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
         });
         let (least, all) = (served.iter().min().copied().unwrap_or(0), served.iter().sum::<usize>());
-        least * CLIENTS * 4 >= all
+        least * CLIENT_COUNT * 4 >= all
     };
     assert!((0..5).any(|_| round()), "one has less than a quarter of its share");
 }
@@ -131,7 +131,7 @@ fn busiest_client_of_a_worker_is_reported() {
     let over = AtomicBool::new(false);
     let mut operator = node.connect();
     thread::scope(|scope| {
-        scope.spawn(|| send_flood(&node, &FLOODS[0], &over));
+        scope.spawn(|| send_flood(&node, &FLOOD_KINDS[0], &over));
         let found = harness::eventually("the busiest client is named", || {
             let id = node.info("clients", "busiest_client_id")?;
             let share: f64 = node.info("clients", "busiest_client_worker_percent")?.parse().ok()?;

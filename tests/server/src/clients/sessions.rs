@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use harness::{Cluster, Connection, Node, Program, Value, eventually, redis_cli};
 
-const LIBRARY: &str = "#!lua name=own\nredis.register_function{function_name='twice', flags={'no-writes'}, \
+const FUNCTION_LIBRARY: &str = "#!lua name=own\nredis.register_function{function_name='twice', flags={'no-writes'}, \
                        callback=function(keys, args) return tonumber(args[1]) * 2 end}";
 
 fn load_library(node: &Node) {
-    assert_eq!(node.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "own");
+    assert_eq!(node.connect().call(&["FUNCTION", "LOAD", FUNCTION_LIBRARY]).text(), "own");
 }
 
 fn call_function(node: &Node) -> Option<i64> {
@@ -95,14 +95,15 @@ fn unauthenticated_requests_are_limited() {
 /// While thousands of clients connect, existing clients are served without delay, and all new clients are accepted.
 #[test]
 fn connection_storm_does_not_delay_existing_clients() {
-    const NEW: usize = 3000;
+    const NEW_CLIENTS: usize = 3000;
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 10000 --io-threads 1");
     let mut there = node.connect();
     there.run("SET k v").expect_ok();
     let over = AtomicBool::new(false);
     let (slowest, connections) = std::thread::scope(|scope| {
         let storm = scope.spawn(|| {
-            let connections: Vec<Connection> = (0..NEW).filter_map(|_| node.try_connect().ok()).collect();
+            let connections: Vec<Connection> =
+                (0..NEW_CLIENTS).filter_map(|_| node.try_connect().ok()).collect();
             over.store(true, Ordering::Release);
             connections
         });
@@ -114,9 +115,9 @@ fn connection_storm_does_not_delay_existing_clients() {
         }
         (slowest, storm.join().expect("it connects"))
     });
-    assert_eq!(connections.len(), NEW);
+    assert_eq!(connections.len(), NEW_CLIENTS);
     eventually("all clients are accepted", || {
-        (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW).then_some(())
+        (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW_CLIENTS).then_some(())
     });
     // On an idle machine it takes less than a millisecond.
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");

@@ -142,8 +142,8 @@ fn clients_need_a_valid_certificate() {
 /// The client sends a pipeline whose replies fill every buffer before it starts to read.
 #[test]
 fn no_reply_is_lost_when_tls_buffers_are_full() {
-    const LEN: usize = 300_000;
-    const READS: usize = 200;
+    const VALUE_LEN: usize = 300_000;
+    const READ_COUNT: usize = 200;
     let authority = CertificateAuthority::new("client");
     let (_node, port) = authority.start("--tls-auth-clients no");
     let address = format!("127.0.0.1:{port}");
@@ -152,7 +152,8 @@ fn no_reply_is_lost_when_tls_buffers_are_full() {
     let mut client =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl is installed");
     let mut input = client.stdin.take().expect("it is piped");
-    write!(input, "SETRANGE k {} y\r\n{}QUIT\r\n", LEN - 1, "GET k\r\n".repeat(READS)).expect("it reads");
+    write!(input, "SETRANGE k {} y\r\n{}QUIT\r\n", VALUE_LEN - 1, "GET k\r\n".repeat(READ_COUNT))
+        .expect("it reads");
     eventually("the server has replies that do not fit the socket buffer", || {
         let clients = authority.run_line(port, "CLIENT LIST");
         clients.lines().any(|line| !line.contains(" omem=0 ")).then_some(())
@@ -160,9 +161,9 @@ fn no_reply_is_lost_when_tls_buffers_are_full() {
     let mut answer = Vec::new();
     client.stdout.take().expect("it is piped").read_to_end(&mut answer).expect("it answers");
     client.wait().expect("it ends");
-    let value = [&vec![0; LEN - 1][..], b"y"].concat();
-    let read = [format!("${LEN}\r\n").as_bytes(), &value, b"\r\n"].concat();
-    let expected = [format!(":{LEN}\r\n").as_bytes(), &read.repeat(READS), b"+OK\r\n"].concat();
+    let value = [&vec![0; VALUE_LEN - 1][..], b"y"].concat();
+    let read = [format!("${VALUE_LEN}\r\n").as_bytes(), &value, b"\r\n"].concat();
+    let expected = [format!(":{VALUE_LEN}\r\n").as_bytes(), &read.repeat(READ_COUNT), b"+OK\r\n"].concat();
     assert!(answer == expected, "{} bytes of {}", answer.len(), expected.len());
 }
 

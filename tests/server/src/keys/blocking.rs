@@ -426,7 +426,7 @@ fn role_change_unblocks_clients_and_replicas_serve_blocked_readers() {
 /// The CPU time of SET on other keys must not depend on thousands of clients blocked on one key.
 #[test]
 fn thousands_of_blocked_clients_do_not_slow_down_others() {
-    const WAITERS: usize = 3000;
+    const BLOCKED_CLIENTS: usize = 3000;
     let node = start_server("--maxclients 10000 --io-threads 1");
     let mut connection = node.connect();
     let mut cost = || {
@@ -442,13 +442,13 @@ fn thousands_of_blocked_clients_do_not_slow_down_others() {
     };
     let warm = cost();
     let alone = cost().min(warm);
-    let mut clients: Vec<Connection> = (0..WAITERS).map(|_| node.connect()).collect();
+    let mut clients: Vec<Connection> = (0..BLOCKED_CLIENTS).map(|_| node.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]).expect("the node takes commands"));
-    wait_for_blocked(&node, WAITERS);
+    wait_for_blocked(&node, BLOCKED_CLIENTS);
     let watched = cost().min(cost());
-    println!("200,000 SETs: {alone} ticks alone, {watched} with {WAITERS} blocked clients");
+    println!("200,000 SETs: {alone} ticks alone, {watched} with {BLOCKED_CLIENTS} blocked clients");
     assert!(watched <= alone * 3 + 20, "{alone} ticks alone, {watched} with blocked clients");
-    let numbers: Vec<String> = (0..WAITERS).map(|number| number.to_string()).collect();
+    let numbers: Vec<String> = (0..BLOCKED_CLIENTS).map(|number| number.to_string()).collect();
     let mut push = vec!["RPUSH", "k"];
     push.extend(numbers.iter().map(String::as_str));
     connection.call(&push);

@@ -11,11 +11,11 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[test]
 fn mass_expiry_does_not_delay_clients() {
-    const KEYS: usize = 200_000;
+    const KEY_COUNT: usize = 200_000;
     let node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
     node.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     let mut connection = node.connect();
-    for start in (0..KEYS).step_by(1000) {
+    for start in (0..KEY_COUNT).step_by(1000) {
         for key in start..start + 1000 {
             connection
                 .send(&["SET", &format!("key:{key}"), "value", "PX", "1"])
@@ -24,7 +24,7 @@ fn mass_expiry_does_not_delay_clients() {
         (0..1000).for_each(|_| connection.read().expect("the server answers").expect_ok());
     }
     node.run("SET stays value").expect_ok();
-    assert_eq!(node.run("DBSIZE"), Value::Int(KEYS as i64 + 1));
+    assert_eq!(node.run("DBSIZE"), Value::Int(KEY_COUNT as i64 + 1));
     let (stop, mut prober) = (Arc::new(AtomicBool::new(false)), node.connect());
     let should_stop = stop.clone();
     let probing = std::thread::spawn(move || {
@@ -41,7 +41,7 @@ fn mass_expiry_does_not_delay_clients() {
     stop.store(true, Ordering::Relaxed);
     let longest = probing.join().expect("the server answers");
     assert!(longest < MAX_WAIT, "a client waited {longest:?}");
-    assert_eq!(node.info("stats", "expired_keys"), Some(KEYS.to_string()));
+    assert_eq!(node.info("stats", "expired_keys"), Some(KEY_COUNT.to_string()));
 }
 
 fn redoubt_and_valkey() -> impl Iterator<Item = Program> {

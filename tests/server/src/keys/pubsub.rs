@@ -8,17 +8,20 @@ fn bulk_string(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
-fn message(words: &[&str]) -> Value {
+fn message_reply(words: &[&str]) -> Value {
     Value::Array(words.iter().map(|word| bulk_string(word)).collect())
 }
 
-fn confirmation(word: &str, channel: &str, count: i64) -> Value {
+fn subscription_confirmation(word: &str, channel: &str, count: i64) -> Value {
     Value::Array(vec![bulk_string(word), bulk_string(channel), Value::Int(count)])
 }
 
 fn subscribe(node: &Node, word: &str, channel: &str) -> Connection {
     let mut connection = node.connect();
-    assert_eq!(connection.call(&[word, channel]), confirmation(&word.to_lowercase(), channel, 1));
+    assert_eq!(
+        connection.call(&[word, channel]),
+        subscription_confirmation(&word.to_lowercase(), channel, 1)
+    );
     connection
 }
 
@@ -42,9 +45,9 @@ fn messages_reach_subscribers_of_the_master_and_its_replicas() {
     for number in 0..100 {
         let text = number.to_string();
         for connection in here.iter_mut().chain(&mut far) {
-            assert_eq!(connection.read().expect("a message"), message(&["message", "news", &text]));
+            assert_eq!(connection.read().expect("a message"), message_reply(&["message", "news", &text]));
         }
-        assert_eq!(fan.read().expect("a message"), message(&["pmessage", "n*", "news", &text]));
+        assert_eq!(fan.read().expect("a message"), message_reply(&["pmessage", "n*", "news", &text]));
     }
     assert_eq!(master.info("stats", "pubsub_channels").as_deref(), Some("1"));
     assert_eq!(master.info("clients", "pubsub_clients").as_deref(), Some("9"));
@@ -70,7 +73,7 @@ fn slow_subscriber_is_disconnected() {
     eventually("the slow subscriber is disconnected", || {
         published += 1;
         let receivers = publisher.call(&["PUBLISH", "news", &text]).int();
-        assert_eq!(quick.read().expect("a message"), message(&["message", "news", &text]));
+        assert_eq!(quick.read().expect("a message"), message_reply(&["message", "news", &text]));
         (receivers == 1).then_some(())
     });
     assert!(published > 8, "not before its limit: {published}");
@@ -88,7 +91,7 @@ fn messages_reach_all_cluster_nodes() {
         cluster.nodes.iter().map(|node| subscribe(node, "SUBSCRIBE", "news")).collect();
     assert_eq!(cluster.nodes[4].run("PUBLISH news hi").int(), 1, "only the node's own subscriber is counted");
     for listener in &mut listeners {
-        assert_eq!(listener.read().expect("a message"), message(&["message", "news", "hi"]));
+        assert_eq!(listener.read().expect("a message"), message_reply(&["message", "news", "hi"]));
     }
 
     let slot = slot_of("bar");
@@ -104,7 +107,7 @@ fn messages_reach_all_cluster_nodes() {
     assert_eq!(elsewhere.run("SPUBLISH bar x"), Value::Error(moved));
     assert_eq!(cluster.nodes[owner].run("SPUBLISH bar hi").int(), 1);
     for listener in &mut shard {
-        assert_eq!(listener.read().expect("a message"), message(&["smessage", "bar", "hi"]));
+        assert_eq!(listener.read().expect("a message"), message_reply(&["smessage", "bar", "hi"]));
     }
     let target = (owner + 1) % 3;
     for node in [target, owner] {
@@ -113,7 +116,10 @@ fn messages_reach_all_cluster_nodes() {
     }
     for listener in &mut shard {
         listener.set_timeout(Duration::from_secs(30));
-        assert_eq!(listener.read().expect("an unsubscribe message"), confirmation("sunsubscribe", "bar", 0));
+        assert_eq!(
+            listener.read().expect("an unsubscribe message"),
+            subscription_confirmation("sunsubscribe", "bar", 0)
+        );
     }
 }
 
@@ -131,7 +137,7 @@ fn messages_too_long_for_the_bus_are_refused() {
         assert_eq!(reply, Value::Error("ERR message is too long for the cluster bus".into()), "{word}");
     }
     publisher.call(&["PUBLISH", "news", "short"]);
-    assert_eq!(listener.read().expect("a message"), message(&["message", "news", "short"]));
+    assert_eq!(listener.read().expect("a message"), message_reply(&["message", "news", "short"]));
     for node in &cluster.nodes {
         assert!(!node.log().contains("the link is closed"), "{}", node.log());
     }
@@ -155,7 +161,7 @@ fn message_for_many_slow_subscribers_is_stored_once() {
         (list.matches(" omem=6").count() + list.matches(" omem=7").count() == 40).then_some(())
     });
     for subscriber in &mut slow {
-        assert_eq!(subscriber.read().expect("a message"), message(&["message", "news", &text]));
+        assert_eq!(subscriber.read().expect("a message"), message_reply(&["message", "news", &text]));
     }
     eventually("the memory is released", || (grown() < 2_000_000).then_some(()));
 }

@@ -13,7 +13,7 @@ fn connect_with_resp3(node: &Node) -> Connection {
     connection
 }
 
-fn invalidation(keys: &[&str]) -> Value {
+fn invalidation_push(keys: &[&str]) -> Value {
     let keys = keys.iter().map(|key| Value::Bulk(key.as_bytes().to_vec())).collect();
     Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Array(keys)])
 }
@@ -35,12 +35,12 @@ fn reader_gets_one_invalidation_per_changed_key() {
     writer.run("MSET c 2 a 2").expect_ok();
     writer.run("SET a 3").expect_ok();
     writer.run("DEL b");
-    assert_eq!(next_message(&mut reader), invalidation(&["a"]));
-    assert_eq!(next_message(&mut reader), invalidation(&["b"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["b"]));
     // The client's own change is reported after its reply, unless NOLOOP is set.
     reader.run("GET a");
     reader.run("SET a 4").expect_ok();
-    assert_eq!(next_message(&mut reader), invalidation(&["a"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));
     reader.run("CLIENT TRACKING ON NOLOOP").expect_ok();
     reader.run("GET a");
     reader.run("SET a 5").expect_ok();
@@ -48,14 +48,14 @@ fn reader_gets_one_invalidation_per_changed_key() {
     // Invalidation by expiry, by a transaction and by FLUSHALL.
     writer.run("SET short 1 PX 60").expect_ok();
     reader.run("GET short");
-    assert_eq!(next_message(&mut reader), invalidation(&["short"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["short"]));
     reader.run("MULTI").expect_ok();
     reader.run("GET c");
     reader.run("EXEC");
     writer.run("MULTI").expect_ok();
     writer.run("INCR c");
     writer.run("EXEC");
-    assert_eq!(next_message(&mut reader), invalidation(&["c"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["c"]));
     writer.run("FLUSHALL").expect_ok();
     assert_eq!(
         next_message(&mut reader),
@@ -75,14 +75,14 @@ fn client_caching_applies_to_the_next_command_only() {
     reader.run("GET b");
     reader.run("GET c");
     writer.run("MSET a 1 c 1 b 1").expect_ok();
-    assert_eq!(next_message(&mut reader), invalidation(&["b"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["b"]));
     reader.run("CLIENT TRACKING OFF").expect_ok();
     reader.run("CLIENT TRACKING ON OPTOUT").expect_ok();
     reader.run("GET a");
     reader.run("CLIENT CACHING NO").expect_ok();
     reader.run("GET b");
     writer.run("MSET b 2 a 2").expect_ok();
-    assert_eq!(next_message(&mut reader), invalidation(&["a"]));
+    assert_eq!(next_message(&mut reader), invalidation_push(&["a"]));
     assert_eq!(reader.run("PING"), Value::Simple("PONG".into()));
 }
 
@@ -96,7 +96,7 @@ fn broadcast_mode_invalidates_prefixes_without_reads() {
         writer.run(&format!("SET {key} x")).expect_ok();
     }
     for key in ["user:1", "item:7", "user:1"] {
-        assert_eq!(next_message(&mut listener), invalidation(&[key]));
+        assert_eq!(next_message(&mut listener), invalidation_push(&[key]));
     }
     drop(listener);
     harness::eventually("no client tracks keys", || {
@@ -113,18 +113,18 @@ fn pipelined_changes_are_reported_in_one_message() {
         let (mut listener, mut writer) = (connect_with_resp3(&node), node.connect());
         listener.run("CLIENT TRACKING ON BCAST PREFIX a PREFIX b NOLOOP").expect_ok();
         writer.run("MSET a2 1 b1 1 c 1 a1 1").expect_ok();
-        assert_eq!(next_message(&mut listener), invalidation(&["a1", "a2"]));
-        assert_eq!(next_message(&mut listener), invalidation(&["b1"]));
+        assert_eq!(next_message(&mut listener), invalidation_push(&["a1", "a2"]));
+        assert_eq!(next_message(&mut listener), invalidation_push(&["b1"]));
         writer.send_raw(b"SET a3 1\r\nDEL a1\r\nMULTI\r\nSET a2 1\r\nINCR a3\r\nEXEC\r\n").expect("sent");
-        assert_eq!(next_message(&mut listener), invalidation(&["a1", "a2", "a3"]), "{}", program.name());
+        assert_eq!(next_message(&mut listener), invalidation_push(&["a1", "a2", "a3"]), "{}", program.name());
         (0..6).for_each(|_| drop(writer.read().expect("a reply")));
         // NOLOOP suppresses the client's own changes.
         listener.send_raw(b"SET a1 1\r\nPING\r\n").expect("sent");
         listener.read().expect("a reply").expect_ok();
         assert_eq!(listener.read().expect("a reply"), Value::Simple("PONG".into()));
         writer.run("SET a9 x PX 30").expect_ok();
-        assert_eq!(next_message(&mut listener), invalidation(&["a9"]));
-        assert_eq!(next_message(&mut listener), invalidation(&["a9"]), "the key has expired");
+        assert_eq!(next_message(&mut listener), invalidation_push(&["a9"]));
+        assert_eq!(next_message(&mut listener), invalidation_push(&["a9"]), "the key has expired");
         writer.run("FLUSHALL").expect_ok();
         assert_eq!(
             next_message(&mut listener),

@@ -48,10 +48,10 @@ fn reply_size_is_limited_while_the_command_runs() {
 /// Incomplete requests that arrive slowly must use little more memory than the bytes received.
 #[test]
 fn slow_senders_use_little_memory() {
-    const CLIENTS: usize = 400;
+    const CLIENT_COUNT: usize = 400;
     let (node, mut operator) = start_with_operator("");
     let before = info_number(&mut operator, "memory", "used_memory");
-    let mut clients: Vec<Connection> = (0..CLIENTS).map(|_| node.connect()).collect();
+    let mut clients: Vec<Connection> = (0..CLIENT_COUNT).map(|_| node.connect()).collect();
     for drop in ["*1\r\n$4\r\nPING\r\n*3\r\n$3\r\nSET\r\n$", "1", "0", "\r\n1234"] {
         for client in &mut clients {
             client.send_raw(drop.as_bytes()).expect("sent");
@@ -59,10 +59,10 @@ fn slow_senders_use_little_memory() {
         let sent = drop.len();
         eventually("all bytes have arrived", || {
             let list = operator.run("CLIENT LIST").text();
-            (list.lines().filter(|line| !line.contains(" qbuf=0 ")).count() >= CLIENTS).then_some(sent)
+            (list.lines().filter(|line| !line.contains(" qbuf=0 ")).count() >= CLIENT_COUNT).then_some(sent)
         });
     }
-    let each = (info_number(&mut operator, "memory", "used_memory") - before) / CLIENTS as u64;
+    let each = (info_number(&mut operator, "memory", "used_memory") - before) / CLIENT_COUNT as u64;
     assert!(each < 7000, "{each} bytes a client");
     drop(clients);
     eventually("all memory of the clients is released", || {

@@ -24,7 +24,7 @@ fn measured_seconds() -> u32 {
 }
 
 /// Sends all commands in one write and reads their replies.
-fn pipeline(connection: &mut Connection, commands: impl Iterator<Item = Vec<String>>) -> Vec<Value> {
+fn run_pipeline(connection: &mut Connection, commands: impl Iterator<Item = Vec<String>>) -> Vec<Value> {
     let (mut wire, mut count) = (String::new(), 0);
     for command in commands {
         wire += &format!("*{}\r\n", command.len());
@@ -49,7 +49,7 @@ fn start_cache(program: &Program, policy: &str) -> Node {
     let mut connection = node.connect();
     let empty = used_memory(&node);
     for chunk in (0..RESIDENT_KEYS).collect::<Vec<_>>().chunks(BATCH_SIZE) {
-        pipeline(&mut connection, chunk.iter().map(|n| set_command(&format!("z{n:06}"))));
+        run_pipeline(&mut connection, chunk.iter().map(|n| set_command(&format!("z{n:06}"))));
     }
     let each = (used_memory(&node) - empty) / RESIDENT_KEYS;
     let mut limit = used_memory(&node);
@@ -57,7 +57,7 @@ fn start_cache(program: &Program, policy: &str) -> Node {
     for round in 0..6 {
         connection.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
         for chunk in (0..RESIDENT_KEYS * 2).collect::<Vec<_>>().chunks(BATCH_SIZE) {
-            pipeline(&mut connection, chunk.iter().map(|n| set_command(&format!("w{round}{n:06}"))));
+            run_pipeline(&mut connection, chunk.iter().map(|n| set_command(&format!("w{round}{n:06}"))));
         }
         limit += (RESIDENT_KEYS - connection.run("DBSIZE").int()) * each;
     }
@@ -89,7 +89,7 @@ fn measure_hit_ratio(node: &Node) -> (f64, i64) {
                 format!("z{:06}", sums.partition_point(|sum| *sum < at))
             })
             .collect();
-        let got = pipeline(&mut connection, keys.iter().map(|key| vec!["GET".to_owned(), key.clone()]));
+        let got = run_pipeline(&mut connection, keys.iter().map(|key| vec!["GET".to_owned(), key.clone()]));
         let missed: Vec<&String> = keys
             .iter()
             .zip(&got)
@@ -100,7 +100,7 @@ fn measure_hit_ratio(node: &Node) -> (f64, i64) {
             hits += BATCH_SIZE - missed.len();
             asked += BATCH_SIZE;
         }
-        pipeline(&mut connection, missed.iter().map(|key| set_command(key)));
+        run_pipeline(&mut connection, missed.iter().map(|key| set_command(key)));
         std::thread::sleep(
             (begin + (batch + 1) * Duration::from_secs(1) / BATCHES_PER_SECOND)
                 .saturating_duration_since(Instant::now()),

@@ -159,12 +159,13 @@ const BECOME_MASTER: &[&str] = &["REPLICAOF", "NO", "ONE"];
 const EXHAUST_MEMORY: &[&str] = &["CONFIG", "SET", "maxmemory", "1"];
 const LIFT_MEMORY_LIMIT: &[&str] = &["CONFIG", "SET", "maxmemory", "0"];
 
-const LIBRARY: &str = "#!lua name=lib\nredis.register_function('fail', function() return {err='MINE f'} end)";
+const FUNCTION_LIBRARY: &str =
+    "#!lua name=lib\nredis.register_function('fail', function() return {err='MINE f'} end)";
 
 fn start_with_library(program: &Program) -> Node {
     let node = Node::start(program, "--save  --io-threads 1 --enable-debug-command yes");
     node.run("LPUSH l a");
-    assert_eq!(node.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "lib");
+    assert_eq!(node.connect().call(&["FUNCTION", "LOAD", FUNCTION_LIBRARY]).text(), "lib");
     node
 }
 

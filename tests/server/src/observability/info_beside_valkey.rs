@@ -229,7 +229,7 @@ fn is_command_statistic(name: &str) -> bool {
     name.starts_with("cmdstat_") || name.starts_with("latency_percentiles_usec_")
 }
 
-fn differences(ours: &InfoFields, theirs: &InfoFields) -> Vec<String> {
+fn find_differences(ours: &InfoFields, theirs: &InfoFields) -> Vec<String> {
     let mut wrong = Vec::new();
     let listed = |list: &[(&str, &str)], name: &str| list.iter().any(|(known, _)| *known == name);
     for (name, value) in theirs.iter().filter(|(name, _)| !is_command_statistic(name)) {
@@ -268,7 +268,7 @@ fn master_info_matches_valkey() {
     let (ours, theirs) = (start_master_and_replica(&Program::redoubt()), start_master_and_replica(&valkey));
     let _clients = (run_scenario(&ours.0, &ours.1), run_scenario(&theirs.0, &theirs.1));
     let (own, other) = (info_fields(&ours.0), info_fields(&theirs.0));
-    let mut wrong = differences(&own, &other);
+    let mut wrong = find_differences(&own, &other);
     let of_keys = |fields: &InfoFields| {
         let line = fields["db0"].clone();
         line.split(',').filter(|pair| !pair.starts_with("avg_ttl")).map(str::to_owned).collect::<Vec<_>>()

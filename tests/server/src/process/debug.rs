@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use harness::{Cluster, Connection, Node, Program, Value, cluster_field, eventually};
 
-const OPTIONS: &str = "--save  --enable-debug-command yes";
+const SERVER_OPTIONS: &str = "--save  --enable-debug-command yes";
 
 fn start_server(more: &str) -> Node {
-    Node::start(&Program::redoubt(), &format!("{OPTIONS} {more}"))
+    Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} {more}"))
 }
 
 fn run_all(node: &Node, lines: &[&str]) {

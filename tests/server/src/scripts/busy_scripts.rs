@@ -86,10 +86,10 @@ fn every_other_client_gets_busy_and_can_kill_the_script() {
 /// Pipelined requests are answered in order, even if their connection moves to another worker.
 #[test]
 fn no_reply_is_lost_or_reordered_by_busy_scripts() {
-    const CLIENTS: usize = 4;
+    const CLIENT_COUNT: usize = 4;
     let node = start_server(1);
     let (mut caller, mut watcher) = (node.connect(), node.connect());
-    let (over, refused) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; CLIENTS]);
+    let (over, refused) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; CLIENT_COUNT]);
     thread::scope(|scope| {
         let stop = StopOnDrop(&over);
         let counts: Vec<_> = refused

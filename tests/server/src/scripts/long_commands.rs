@@ -687,30 +687,41 @@ fn check_reads_are_atomic(reads: &mut Connection, len: usize) {
 /// Background reads are atomic whatever other clients write.
 #[test]
 fn background_reads_of_large_values_are_atomic() {
-    const LEN: usize = 20_000;
+    const VALUE_LEN: usize = 20_000;
     let node = start_server("--long-command-threshold 0 --io-threads 2");
     let (mut reads, mut writes) = (node.connect(), node.connect());
     let fill = "for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i) redis.call('SADD', KEYS[2], i) \
                 redis.call('HSET', KEYS[3], i, 1) redis.call('ZADD', KEYS[4], i, i) \
                 redis.call('XADD', KEYS[5], i .. '-1', 'n', i) end \
                 redis.call('SADD', KEYS[6], 0)";
-    reads.call(&["EVAL", fill, "6", "list", "set", "hash", "scored", "stream", "small", &LEN.to_string()]);
+    reads.call(&[
+        "EVAL",
+        fill,
+        "6",
+        "list",
+        "set",
+        "hash",
+        "scored",
+        "stream",
+        "small",
+        &VALUE_LEN.to_string(),
+    ]);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            for next in LEN + 1.. {
-                let first = next - LEN;
+            for next in VALUE_LEN + 1.. {
+                let first = next - VALUE_LEN;
                 writes.run("MULTI").expect_ok();
                 for line in [
                     format!("RPUSH list {next}"),
                     "LPOP list".to_owned(),
                     format!("SADD set {next}"),
                     format!("SREM set {first}"),
-                    format!("HINCRBY hash {} 1", next % LEN + 1),
-                    format!("HINCRBY hash {} -1", first * 7 % LEN + 1),
+                    format!("HINCRBY hash {} 1", next % VALUE_LEN + 1),
+                    format!("HINCRBY hash {} -1", first * 7 % VALUE_LEN + 1),
                     format!("ZADD scored {next} {next}"),
                     format!("ZREM scored {first}"),
-                    format!("XADD stream MAXLEN = {LEN} {next}-1 n {next}"),
+                    format!("XADD stream MAXLEN = {VALUE_LEN} {next}-1 n {next}"),
                 ] {
                     writes.run(&line);
                 }
@@ -721,7 +732,7 @@ fn background_reads_of_large_values_are_atomic() {
             }
         });
         for _ in 0..20 {
-            check_reads_are_atomic(&mut reads, LEN);
+            check_reads_are_atomic(&mut reads, VALUE_LEN);
         }
         is_over.store(true, Ordering::Release);
     });

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use harness::{Node, Program, Value, eventually};
 
-const SCRIPT: &str = "-- a script
+const DEBUGGED_SCRIPT: &str = "-- a script
 local src = KEYS[1]
 local n = tonumber(ARGV[1])
 local function add(x, y)
@@ -53,10 +53,10 @@ fn debug_sessions() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let loops = "local n = 0\nwhile n < 2 do\n  n = n + 1\nend\nlocal function f(a)\n  if a then\n    a = 1\n  end\nend\n\
                  f(1)\nreturn 1";
     vec![
-        ("--ldb", SCRIPT, shown.split('/').collect()),
-        ("--ldb-sync-mode", SCRIPT, vec!["c", "c"]),
-        ("--ldb", SCRIPT, vec!["s", "a"]),
-        ("--ldb", SCRIPT, vec!["s", "quit"]),
+        ("--ldb", DEBUGGED_SCRIPT, shown.split('/').collect()),
+        ("--ldb-sync-mode", DEBUGGED_SCRIPT, vec!["c", "c"]),
+        ("--ldb", DEBUGGED_SCRIPT, vec!["s", "a"]),
+        ("--ldb", DEBUGGED_SCRIPT, vec!["s", "quit"]),
         (
             "--ldb",
             types,
