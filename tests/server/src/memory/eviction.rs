@@ -26,7 +26,7 @@ fn writes_beyond_maxmemory_are_refused_immediately() {
     let stored = replies.iter().filter(|reply| !is_oom_error(reply)).count();
     // The query buffer that holds a value counts while the write is decided, and an earlier buffer may not be freed
     // yet. So the timing decides which values are refused.
-    assert!((2..=4).contains(&stored), "{stored} values of 20 MIB under a limit of 100: {replies:?}");
+    assert!((2..=4).contains(&stored), "{stored} values of 20 MB under a limit of 100: {replies:?}");
     // The query buffer of a refused value is freed when its connection is served again.
     eventually("memory use is below the limit", || {
         (info_number(&node, "memory", "used_memory") <= 100 * MIB).then_some(())
@@ -78,14 +78,14 @@ fn cache_stays_below_maxmemory_and_its_replica_follows() {
                 for round in 0..6 {
                     assert_eq!(write_keys(&mut connection, &format!("{prefix}{round}:"), 50_000, value), 0);
                     let used = info_number(master, "memory", "used_memory");
-                    assert!(used < 42 * MIB, "{used} bytes under a limit of 40 MIB");
+                    assert!(used < 42 * MIB, "{used} bytes under a limit of 40 MB");
                 }
             });
         }
     });
     let (keys, evicted) = (master.run("DBSIZE").int(), info_number(&master, "stats", "evicted_keys") as i64);
     assert_eq!(keys + evicted, 600_000);
-    assert!(keys > 100_000, "{keys} keys of 112 bytes under a limit of 40 MIB");
+    assert!(keys > 100_000, "{keys} keys of 112 bytes under a limit of 40 MB");
     // The master may still be evicting.
     eventually("the replica has the same keys", || {
         (replica.run("DBSIZE") == master.run("DBSIZE")).then_some(())

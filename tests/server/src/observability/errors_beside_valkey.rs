@@ -225,7 +225,7 @@ fn number_of_error_codes_is_limited_as_in_valkey() {
         let full = error_counters(&node);
         // CONFIG RESETSTAT makes room for new codes.
         node.run("CONFIG RESETSTAT").expect_ok();
-        client.call(&["EVAL", "return {err='ALLOW_STALE_READS a'}", "0"]);
+        client.call(&["EVAL", "return {err='NEW a'}", "0"]);
         (steps, full, error_counters(&node))
     });
     assert_eq!(results[0].0, results[1].0);
