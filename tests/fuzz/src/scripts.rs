@@ -115,7 +115,8 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     for word in [&b"EVAL"[..], text, b"1", b"key", b"argument"] {
         request.push(word);
     }
-    let (call, mut server) = (Invocation { command: request.args(), keys: 1, timeout: 5 }, FakeServer::default());
+    let (call, mut server) =
+        (Invocation { command: request.args(), keys: 1, timeout: 5 }, FakeServer::default());
     let outcome = if debugged {
         interpreter.debug(&script, &call, &mut server, Box::new(DebuggerUser::default()))
     } else {
