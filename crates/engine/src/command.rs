@@ -559,10 +559,11 @@ impl Command {
         selected.then(|| self.databases_named(args, databases).first().copied()).flatten()
     }
 
-    /// Returns whether a request moves or copies a key to another database.
-    pub(crate) fn crosses_databases(&self, args: Args<'_>) -> bool {
-        let names = |parse: ParseKeys| !parse(args).named_databases().is_empty();
-        matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(names)
+    /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE counts always.
+    pub(crate) fn crosses_databases(&self, args: Args<'_>, db: u16) -> bool {
+        let crosses =
+            |parse: ParseKeys| parse(args).named_databases().iter().any(|named| *named != i64::from(db));
+        matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(crosses)
     }
 
     /// Returns whether a request of this many words fits the arity.

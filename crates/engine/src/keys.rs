@@ -172,6 +172,14 @@ impl KeySpec {
         }
     }
 
+    /// Whether there are keys in `args`.
+    #[must_use]
+    pub fn finds_keys(&self, args: Args<'_>) -> bool {
+        let mut any = false;
+        self.visit(args, &mut |_| any = true);
+        any
+    }
+
     fn begin(&self, args: Args<'_>) -> Option<usize> {
         match self.begin {
             BeginSearch::Unknown => None,

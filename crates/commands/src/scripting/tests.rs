@@ -282,6 +282,29 @@ fn flagged_script_stays_in_one_slot_in_cluster_mode() {
     assert_eq!(run(&["fcall", "any", "1", "a"]), "2");
 }
 
+#[test]
+fn script_without_keys_stays_in_the_slot_of_its_transaction() {
+    let mut client = Client::clustered();
+    let mut run = |words: &[&str]| shown(&client.call(words));
+    let other_slot = "-ERR Script attempted to access keys that do not hash to the same slot";
+    let reads = "return redis.pcall('get','b')";
+    let (pinned, free) = (format!("#!lua\n{reads}"), format!("#!lua flags=allow-cross-slot-keys\n{reads}"));
+    assert_eq!(run(&["set", "b", "2"]), "+OK");
+    for (text, expected) in [(pinned.as_str(), other_slot), (&free, "2"), (reads, "2")] {
+        for (script, set) in [(0, 1), (1, 0)] {
+            run(&["multi"]);
+            for place in 0..2 {
+                let words: &[&str] = if place == script { &["eval", text, "0"] } else { &["set", "a", "1"] };
+                assert_eq!(run(words), "+QUEUED");
+            }
+            let mut replies = ["+OK"; 2];
+            replies[script] = expected;
+            assert_eq!(run(&["exec"]), format!("[{}]", replies.join(" ")), "{text} {set}");
+        }
+    }
+    assert_eq!(run(&["eval", &pinned, "0"]), "2");
+}
+
 /// A reentrant lock as implemented in client libraries.
 #[test]
 fn reentrant_lock_script_runs() {

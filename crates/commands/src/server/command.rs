@@ -257,10 +257,16 @@ fn keys_of<'a>(
 ) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
     let request = args.from(2);
     let entry = registry.resolve(request);
+    // To COMMAND, DEBUG is one command without keys.
+    let is_shown = |entry: &Registered| {
+        let known = registry.find_full(entry.full_name.as_bytes());
+        known.is_some_and(|known| std::ptr::eq(known.command, entry.command))
+    };
+    let has_keys = |entry: &Registered| {
+        is_shown(entry) && entry.command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY))
+    };
     let command = match &entry {
-        Ok(entry) if entry.command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY)) => {
-            entry.command
-        }
+        Ok(entry) if has_keys(entry) => entry.command,
         Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
         Err(_) => return Err(CommandError::text("ERR Invalid command specified")),
     };
@@ -269,7 +275,11 @@ fn keys_of<'a>(
     }
     let mut found = Vec::new();
     command.visit_keys(request, &mut |index, flags| found.push((index, flags)));
-    if found.is_empty() && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
+    // A wrong count is an error even where another key has a fixed place (ZUNIONSTORE).
+    let mut specs = command.keys.iter();
+    let counts_wrong =
+        specs.any(|spec| matches!(spec.find, FindKeys::KeyNum { .. }) && !spec.finds_keys(request));
+    if (found.is_empty() || counts_wrong) && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
         return Err(CommandError::text("ERR Invalid arguments specified for command"));
     }
     Ok((request, found))
@@ -386,6 +396,12 @@ mod tests {
             ("command getkeys sort k store", "*1|$1|k"),
             ("command getkeys copy db x db 2", "*2|$2|db|$1|x"),
             ("command getkeys msetex 9 a b", "-ERR Invalid arguments specified for command"),
+            ("command getkeys zunionstore d 2 a b", "*3|$1|d|$1|a|$1|b"),
+            ("command getkeys zunionstore d 5 a", "-ERR Invalid arguments specified for command"),
+            ("command getkeys zunionstore d 99999999999 a", "-ERR Invalid arguments specified for command"),
+            ("command getkeysandflags zdiffstore d 0 a", "-ERR Invalid arguments specified for command"),
+            ("command getkeys debug object k", "-ERR The command has no key arguments"),
+            ("command getkeysandflags debug digest-value k", "-ERR The command has no key arguments"),
         ]);
     }
 

@@ -117,6 +117,8 @@ fn migrating_slot_refuses_moves_between_databases() {
         ("copy {t}1 {t}3 db 1", TRY_AGAIN),
         ("copy {t}8 {t}9 db 1", TRY_AGAIN),
         ("copy {t}8 {t}9", ASK),
+        ("copy {t}8 {t}9 db 0", ASK),
+        ("copy {t}1 {t}1 db 0", "-ERR source and destination objects are the same"),
         (
             "multi\nmove {t}1 1\nexec",
             &format!("+OK|{TRY_AGAIN}|-EXECABORT Transaction discarded because of previous errors."),

@@ -62,6 +62,8 @@ pub struct Context<'a> {
     pub(crate) long: Option<LongSlots<'a>>,
     /// Who the command runs for.
     pub(crate) caller: Caller,
+    /// The slot of the running transaction's keys, in cluster mode.
+    pub(crate) transaction_slot: Option<Slot>,
     /// The usage stamp of a key accessed now, except for LFU, where the old counter matters.
     used_now: Usage,
 }
@@ -100,6 +102,7 @@ impl<'a> Context<'a> {
             turn: None,
             long: None,
             caller,
+            transaction_slot: None,
             used_now: Usage::lru(now),
         }
     }

@@ -74,7 +74,7 @@ struct ScriptHost<'c, 'a> {
     named: Option<Key<'a>>,
     /// Whether writes are refused.
     read_only: bool,
-    /// Whether the script can release everything and restart.
+    /// Whether the script can release everything and restart. Not under a debugger, whose user has seen the run.
     can_restart: bool,
     flags: ScriptFlags,
     /// The reply of the last call.
@@ -98,17 +98,17 @@ enum AllowedSlots {
     /// All slots served here: without cluster mode, with `allow-cross-slot-keys`, and for scripts without a shebang
     /// line, which predate flags.
     Any,
-    /// The slot of the first key used, since no keys are declared.
+    /// The slot of the first key used, since neither the script nor its transaction declares keys.
     OfFirstKey,
     /// This slot only.
     One(Slot),
 }
 
 impl AllowedSlots {
-    fn new(engine: &Engine, flags: ScriptFlags, declared: Option<Key<'_>>) -> Self {
-        match declared {
-            _ if engine.topology.is_none() || !flags.declared || flags.allow_cross_slot => Self::Any,
-            Some(key) => Self::One(key.slot()),
+    fn new(context: &Context<'_>, flags: ScriptFlags, declared: Option<Key<'_>>) -> Self {
+        match declared.map(|key| key.slot()).or(context.transaction_slot) {
+            _ if context.engine.topology.is_none() || !flags.declared || flags.allow_cross_slot => Self::Any,
+            Some(slot) => Self::One(slot),
             None => Self::OfFirstKey,
         }
     }
@@ -286,14 +286,14 @@ impl<'a> Context<'a> {
             what,
             named,
             read_only: read_only || flags.no_writes,
-            can_restart: R::RETRY.is_some(),
+            can_restart: R::RETRY.is_some() && console.is_none(),
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
             dirty: false,
             has_acted: false,
             logged: self.worker.effects.wanted,
             logged_db: db,
-            reach: AllowedSlots::new(engine, flags, named),
+            reach: AllowedSlots::new(self, flags, named),
             running: interpreter.running().clone(),
             context: self,
         };
@@ -385,7 +385,7 @@ fn run_with_gc_retry(
     match run(interpreter, reached) {
         Err(ScriptFailure::Memory) if !reached.has_acted => {
             reached.context.session.db = db;
-            reached.reach = AllowedSlots::new(reached.context.engine, reached.flags, reached.named);
+            reached.reach = AllowedSlots::new(reached.context, reached.flags, reached.named);
             reached.context.worker.effects.wanted = reached.logged;
             interpreter.collecting_all(|interpreter| run(interpreter, reached))
         }

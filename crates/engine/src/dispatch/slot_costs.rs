@@ -5,7 +5,6 @@ use resp::{Args, Protocol, Writer};
 use slot_routing::Slot;
 
 use super::ExecutedCommand;
-use super::transaction::queued;
 use crate::command::{Caller, CommandRunner, Context, Registered};
 use crate::engine::Engine;
 use crate::hot_keys::KeyCost;
@@ -61,12 +60,10 @@ impl Engine {
 
     /// Returns the slot to which the client's EXEC is charged, if slot statistics are on.
     pub(super) fn slot_of_queue(&self, context: &Context<'_>) -> Option<Slot> {
-        if !self.settings.measures().contains(Measures::SLOTS) || self.topology.is_none() {
+        if !self.settings.measures().contains(Measures::SLOTS) {
             return None;
         }
-        let transaction = context.session.transaction.as_ref()?;
-        let mut commands = queued(context.commands, transaction);
-        commands.find_map(|(entry, request)| self.slots_of(entry, request.args()).first().copied())
+        self.transaction_slot(context.commands, context.session.transaction.as_ref()?)
     }
 
     /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already.

@@ -303,7 +303,7 @@ impl Engine {
         let mut access = RouteRequest {
             asking: asked || flags.contains(Flags::ASKING),
             replica_read: channels || (session.readonly && flags.contains(Flags::READONLY)),
-            crosses_databases: entry.command.crosses_databases(args),
+            crosses_databases: entry.command.crosses_databases(args, db),
             ..RouteRequest::default()
         };
         if channels {

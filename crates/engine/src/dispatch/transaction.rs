@@ -192,6 +192,7 @@ impl Engine {
         let mut context = Context::new(self, outer.commands, outer.worker, outer.session, outer.now, reply);
         let (holds_all, in_order) = (held.is_all, held.is_nothing());
         (context.slots, context.turn, context.caller) = (held.slots, held.turn, Caller::Exec);
+        context.transaction_slot = self.transaction_slot(outer.commands, transaction);
         let first_db = context.session.db;
         context.worker.effects.start(logged);
         context.worker.time_of_several = None;
@@ -233,6 +234,13 @@ impl Engine {
             self.serve_waiters(&mut context);
         }
         ran
+    }
+
+    /// Returns the slot of the queued keys, if there are any. In cluster mode all of them have the same slot.
+    pub(super) fn transaction_slot(&self, commands: &Commands, transaction: &Transaction) -> Option<Slot> {
+        self.topology.as_ref()?;
+        queued(commands, transaction)
+            .find_map(|(entry, request)| self.slots_of(entry, request.args()).first().copied())
     }
 
     /// Runs one command of a queue; returns it if the connection must run it later.
