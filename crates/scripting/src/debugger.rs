@@ -57,7 +57,7 @@ pub(crate) struct Debugger {
     /// Functions that return the variables in scope, by the stack depth of their function.
     scopes: RefCell<HashMap<usize, Function>>,
     breakpoints: RefCell<Vec<usize>>,
-    lines: RefCell<Vec<String>>,
+    lines: RefCell<Vec<Vec<u8>>>,
     line: Cell<usize>,
     step: Cell<bool>,
     /// Whether the script requested a stop (`redis.breakpoint()`).
@@ -119,7 +119,7 @@ impl Debugger {
         // A loop that returns to its first line does not report its scope there; stop at the next line instead.
         let missed = self.pending.take();
         let reason = if self.asked.take() {
-            "redis.breakpoint() called"
+            "server.breakpoint() called"
         } else if self.breakpoints.borrow().contains(&line) {
             "break point"
         } else if let Some(reason) = missed {
@@ -158,8 +158,9 @@ impl Debugger {
 
     /// `redis.debug(...)`: prints values.
     pub(crate) fn write(&self, values: &MultiValue) {
-        let values: Vec<String> = values.iter().map(show::value).collect();
-        self.print_line(format!("<debug> line {}: {}", self.line.get(), values.join(", ")));
+        let values: Vec<Vec<u8>> = values.iter().map(show::value).collect();
+        let begin = format!("<debug> line {}: ", self.line.get());
+        self.print_line([begin.into_bytes(), values.join(&b", "[..])].concat());
     }
 
     /// Prints a command that the script executed, with its reply.
@@ -167,22 +168,20 @@ impl Debugger {
         if !self.step.get() {
             return;
         }
-        let words: Vec<_> = request.iter().map(String::from_utf8_lossy).collect();
-        self.print_line(format!("<redis> {}", words.join(" ")));
-        if let Some(error) = reply.strip_prefix(b"-") {
-            let error = String::from_utf8_lossy(error);
-            let error = error.trim_end();
-            let refused = [
-                "ERR Unknown command called",
-                "ERR Wrong number of args",
-                "ERR This Valkey command is not allowed",
-            ];
-            match error.strip_prefix("ERR ").filter(|_| refused.iter().any(|text| error.starts_with(text))) {
-                Some(text) => return self.print_line(format!("<error> {text}")),
-                None => self.print_line(format!("<error> -{error}")),
+        let words: Vec<&[u8]> = request.iter().collect();
+        self.print_line([b"<command> ", words.join(&b' ').as_slice()].concat());
+        match show::refusal(request, reply) {
+            Some((refusal, error)) => {
+                self.print_shortened("<reply> ", &show::reply(refusal.as_bytes()));
+                self.print_line(format!("<error> {error}"));
+            }
+            None => {
+                self.print_shortened("<reply> ", &show::reply(reply));
+                if reply.starts_with(b"-") {
+                    self.print_line([b"<error> ", reply].concat());
+                }
             }
         }
-        self.print_shortened("<reply> ", &show::reply(reply));
     }
 
     /// Sends the remaining output and the end of the session.
@@ -191,17 +190,19 @@ impl Debugger {
         self.send();
     }
 
-    fn print_line(&self, line: impl AsRef<str>) {
-        self.lines.borrow_mut().push(line.as_ref().replace(['\r', '\n'], " "));
+    fn print_line(&self, line: impl AsRef<[u8]>) {
+        let shown = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+        self.lines.borrow_mut().push(line.as_ref().iter().map(shown).collect());
     }
 
-    fn print_shortened(&self, begin: &str, text: &str) {
-        let (line, most) = (format!("{begin}{text}"), self.max_shown.get());
+    fn print_shortened(&self, begin: &str, text: &[u8]) {
+        let (mut line, most) = ([begin.as_bytes(), text].concat(), self.max_shown.get());
         if most == 0 || line.len() <= most {
             return self.print_line(line);
         }
-        let end = (0..=most).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
-        self.print_line(format!("{} ...", &line[..end]));
+        line.truncate(most);
+        line.extend_from_slice(b" ...");
+        self.print_line(line);
         if !self.hinted.replace(true) {
             self.print_line("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
         }
@@ -211,7 +212,7 @@ impl Debugger {
         let lines = std::mem::take(&mut *self.lines.borrow_mut());
         let mut bytes = format!("*{}\r\n", lines.len()).into_bytes();
         for line in lines {
-            bytes.extend_from_slice(format!("+{line}\r\n").as_bytes());
+            bytes.extend([b"+", line.as_slice(), b"\r\n"].concat());
         }
         self.console.borrow_mut().send(bytes);
     }
@@ -250,26 +251,27 @@ impl Debugger {
         let Some((command, rest)) = words.split_first() else { return NextStep::Stay };
         let command = command.to_ascii_lowercase();
         match (command.as_str(), rest) {
-            ("h" | "help", _) => HELP.lines().for_each(|line| self.print_line(line)),
-            ("s" | "step" | "n" | "next", _) => {
+            ("h" | "help", []) => HELP.lines().for_each(|line| self.print_line(line)),
+            ("s" | "step" | "n" | "next", []) => {
                 self.step.set(true);
                 return NextStep::GoOn;
             }
-            ("c" | "continue", _) => return NextStep::GoOn,
-            ("a" | "abort", _) => return NextStep::Abort,
-            ("t" | "trace", _) => self.trace(lua),
-            ("m" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
-            ("b" | "break", _) => self.set_breakpoints(rest),
+            ("c" | "continue", []) => return NextStep::GoOn,
+            ("a" | "abort", []) => return NextStep::Abort,
+            ("t" | "trace", []) => self.trace(lua),
+            ("m" | "max" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
+            ("b" | "break", []) => self.list_breakpoints(),
+            ("b" | "break", [word]) => self.set_breakpoint(word),
             ("e" | "eval", [_, ..]) => self.eval(lua, &rest.join(" ")),
-            ("r" | "redis", [_, ..]) => self.call(lua, rest),
+            ("r" | "redis" | "v" | "valkey" | "server", [_, ..]) => self.call(lua, rest),
 
             ("p" | "print", [name]) => self.print(lua, name),
-            ("p" | "print", _) => self.print_all(lua),
+            ("p" | "print", []) => self.print_all(lua),
             ("l" | "list", [] | [_] | [_, _]) => {
-                let number = |place: usize| rest.get(place).map(|word| word.parse().unwrap_or(0));
+                let number = |place: usize| rest.get(place).map(|word| leading_number(word));
                 self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT));
             }
-            ("w" | "whole", _) => self.list(1, 1_000_000),
+            ("w" | "whole", []) => self.list(1, 1_000_000),
             _ => self.print_line("<error> Unknown debugger command or wrong number of arguments."),
         }
         NextStep::Stay
@@ -288,7 +290,7 @@ impl Debugger {
     }
 
     fn list(&self, around: i64, context: i64) {
-        let around = if around == 0 { self.line.get() as i64 } else { around };
+        let around = if around <= 0 { self.line.get() as i64 } else { around };
         for number in 1..=self.source.len() {
             let away = number as i64 - around;
             if away.saturating_abs() <= context {
@@ -298,42 +300,42 @@ impl Debugger {
     }
 
     fn set_max_shown(&self, word: Option<&str>) {
-        if let Some(word) = word {
-            let most: usize = word.parse().unwrap_or(0);
-            self.max_shown.set(if most == 0 { 0 } else { most.max(LEAST_SHOWN) });
-            self.hinted.set(true);
-        }
+        let Some(word) = word else {
+            return self.print_line(format!("Current maxlen is {}", self.max_shown.get()));
+        };
+        let Ok(most) = word.parse::<usize>() else { return self.print_line("<error> Invalid maxlen value.") };
+        self.hinted.set(true);
+        self.max_shown.set(if most == 0 { 0 } else { most.max(LEAST_SHOWN) });
         self.print_line(match self.max_shown.get() {
-            0 => "<value> replies are unlimited.".to_owned(),
+            0 => "<value> replies are not truncated.".to_owned(),
             most => format!("<value> replies are truncated at {most} bytes."),
         });
     }
 
-    fn set_breakpoints(&self, words: &[&str]) {
-        if words.is_empty() {
-            let lines = self.breakpoints.borrow().clone();
-            match lines.len() {
-                0 => self.print_line("No breakpoints set. Use 'b <line>' to add one."),
-                count => self.print_line(format!("{count} breakpoints set:")),
-            }
-            lines.iter().for_each(|line| self.print_source(*line));
+    fn list_breakpoints(&self) {
+        let lines = self.breakpoints.borrow().clone();
+        match lines.len() {
+            0 => self.print_line("No breakpoints set. Use 'b <line>' to add one."),
+            count => self.print_line(format!("{count} breakpoints set:")),
         }
-        for word in words {
-            match word.parse::<i64>() {
-                Err(_) => self.print_line(format!("Invalid argument:'{word}'")),
-                Ok(0) => {
-                    self.breakpoints.borrow_mut().clear();
-                    self.print_line("All breakpoints removed.");
-                }
-                Ok(line) if line > 0 => self.add_breakpoint(line as usize),
-                Ok(line) => {
-                    let mut lines = self.breakpoints.borrow_mut();
-                    let place = lines.iter().position(|known| *known as u64 == line.unsigned_abs());
-                    self.print_line(match place.map(|place| lines.remove(place)) {
-                        Some(_) => "Breakpoint removed.".to_owned(),
-                        None => "No breakpoint in the specified line.".to_owned(),
-                    });
-                }
+        lines.iter().for_each(|line| self.print_source(*line));
+    }
+
+    fn set_breakpoint(&self, word: &str) {
+        match word.parse::<i64>() {
+            Err(_) => self.print_line(format!("Invalid argument:'{word}'")),
+            Ok(0) => {
+                self.breakpoints.borrow_mut().clear();
+                self.print_line("All breakpoints removed.");
+            }
+            Ok(line) if line > 0 => self.add_breakpoint(line as usize),
+            Ok(line) => {
+                let mut lines = self.breakpoints.borrow_mut();
+                let place = lines.iter().position(|known| *known as u64 == line.unsigned_abs());
+                self.print_line(match place.map(|place| lines.remove(place)) {
+                    Some(_) => "Breakpoint removed.",
+                    None => "No breakpoint in the specified line.",
+                });
             }
         }
     }
@@ -342,7 +344,7 @@ impl Debugger {
         if self.breakpoints.borrow().len() >= MOST_BREAKPOINTS {
             return self.print_line("Too many breakpoints set.");
         }
-        if line > self.source.len() {
+        if line > self.source.len() || self.breakpoints.borrow().contains(&line) {
             return self.print_line("Wrong line number.");
         }
         self.breakpoints.borrow_mut().push(line);
@@ -373,7 +375,13 @@ impl Debugger {
             chunk.set_environment(self.environment.clone()).into_function()
         };
         let compiled = compile(format!("return {code}")).or_else(|_| compile(code.to_owned()));
-        match compiled.and_then(|function| function.call::<Value>(())) {
+        let function = match compiled {
+            Ok(function) => function,
+            Err(error) => {
+                return self.print_line(format!("Error compiling code: {}", complaint_text(&error)));
+            }
+        };
+        match function.call::<Value>(()) {
             Ok(value) => self.print_shortened("<retval> ", &show::value(&value)),
             Err(error) => self.print_line(format!("<error> {}", complaint_text(&error))),
         }
@@ -437,6 +445,13 @@ impl Debugger {
             _ => self.print_line("No such variable."),
         }
     }
+}
+
+/// The number that `word` begins with, else 0.
+fn leading_number(word: &str) -> i64 {
+    let digits = word.strip_prefix('-').unwrap_or(word).bytes().take_while(u8::is_ascii_digit).count();
+    let end = digits + usize::from(word.starts_with('-'));
+    word.get(..end).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// The current depth of the Lua stack in functions.

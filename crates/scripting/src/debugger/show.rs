@@ -1,13 +1,18 @@
 //! Formats Lua values and replies for the debugger.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use mlua::{Table, Value};
+use resp::Args;
 
 use crate::number::format_g;
 
 /// Maximum nesting of printed tables.
 const MAX_DEPTH: usize = 10;
+
+/// The significant digits of a number.
+const NUMBER_DIGITS: usize = 6;
 
 fn quoted(bytes: &[u8]) -> String {
     let mut text = "\"".to_owned();
@@ -30,61 +35,75 @@ fn quoted(bytes: &[u8]) -> String {
     text
 }
 
-/// Formats a Lua value.
-pub(super) fn value(value: &Value) -> String {
-    let mut text = String::new();
+/// Formats a Lua value; strings stand without quotes.
+pub(super) fn value(value: &Value) -> Vec<u8> {
+    let mut text = Vec::new();
     append(&mut text, value, 0);
     text
 }
 
-fn append(text: &mut String, value: &Value, depth: usize) {
+fn append(text: &mut Vec<u8>, value: &Value, depth: usize) {
     if depth >= MAX_DEPTH {
-        return text.push_str("<max recursion level reached! Nested table?>");
+        return text.extend_from_slice(b"<max recursion level reached! Nested table?>");
     }
     match value {
-        Value::Nil => text.push_str("nil"),
-        Value::Boolean(value) => text.push_str(if *value { "true" } else { "false" }),
-        Value::Integer(number) => text.push_str(&number.to_string()),
-        // The shortest notation that reads back as the same number.
-        Value::Number(number) => match number.fract() == 0.0 || !number.is_finite() {
-            true => text.push_str(&format_g(*number, 17)),
-            false => text.push_str(&number.to_string()),
-        },
-        Value::String(bytes) => text.push_str(&quoted(&bytes.as_bytes())),
+        Value::Nil => text.extend_from_slice(b"nil"),
+        Value::Boolean(value) => text.extend_from_slice(if *value { b"true" } else { b"false" }),
+        Value::Integer(number) => text.extend(format_g(*number as f64, NUMBER_DIGITS).bytes()),
+        Value::Number(number) => text.extend(format_g(*number, NUMBER_DIGITS).bytes()),
+        Value::String(bytes) => text.extend_from_slice(&bytes.as_bytes()),
         Value::Table(table) => append_table(text, table, depth),
-        other => {
-            let _ = write!(text, "\"{}@{:p}\"", other.type_name(), other.to_pointer());
-        }
+        other => text.extend(format!(" \"{}@{:p}\"", other.type_name(), other.to_pointer()).bytes()),
     }
 }
 
-fn append_table(text: &mut String, table: &Table, depth: usize) {
-    text.push('{');
-    let (mut expected, mut any) = (1, false);
-    for pair in table.pairs::<Value, Value>().map_while(Result::ok) {
-        let (key, value) = pair;
-        if std::mem::replace(&mut any, true) {
-            text.push_str("; ");
-        }
-        if key.as_i64() == Some(expected) || key.as_f64() == Some(expected as f64) {
-            expected += 1;
-        } else {
-            text.push('[');
+fn append_table(text: &mut Vec<u8>, table: &Table, depth: usize) {
+    let is_list = is_list(table);
+    text.push(b'{');
+    for (key, value) in table.pairs::<Value, Value>().map_while(Result::ok) {
+        if !is_list {
+            text.push(b'[');
             append(text, &key, depth + 1);
-            text.push_str("]=");
+            text.extend_from_slice(b"]=");
         }
         append(text, &value, depth + 1);
+        text.extend_from_slice(b"; ");
     }
-    text.push('}');
+    text.push(b'}');
 }
 
-/// Formats a reply in wire format.
-pub(super) fn reply(wire: &[u8]) -> String {
+/// Whether the keys are 1, 2, 3 and so on, without a gap.
+fn is_list(table: &Table) -> bool {
+    let keys = table.pairs::<Value, Value>().map_while(Result::ok).map(|(key, _)| key);
+    (1..).zip(keys).all(|(number, key)| key.as_i64() == Some(number) || key.as_f64() == Some(number as f64))
+}
+
+/// The reply of Valkey to a request that no command ran for, and its word for the script: the script gets only the
+/// word.
+pub(super) fn refusal<'r>(request: Args<'_>, reply: &'r [u8]) -> Option<(String, Cow<'r, str>)> {
+    let error = String::from_utf8_lossy(reply.strip_prefix(b"-ERR ")?.trim_ascii_end());
+    let name = String::from_utf8_lossy(request.get(0)?).into_owned();
+    let refused = |word: &str| error.starts_with(word);
+    let reply = if refused("Unknown command called") {
+        let args = request.iter().skip(1).map(|arg| format!("'{}' ", String::from_utf8_lossy(arg)));
+        format!("unknown command '{name}', with args beginning with: {}", args.collect::<String>())
+    } else if refused("Wrong number of args") {
+        format!("wrong number of arguments for '{}' command", name.to_ascii_lowercase())
+    } else if refused("This Valkey command is not allowed") {
+        format!("command '{}' is not allowed on script mode", name.to_ascii_lowercase())
+    } else {
+        return None;
+    };
+    Some((format!("-ERR {reply}\r\n"), error))
+}
+
+/// A reply on the wire.
+pub(super) fn reply(wire: &[u8]) -> Vec<u8> {
     let mut text = String::new();
     if append_reply(&mut text, wire, 0).is_none() {
         text.push_str("<unreadable reply>");
     }
-    text
+    text.into_bytes()
 }
 
 /// Appends a reply and returns its length in the input, or `None` if it is incomplete.
@@ -162,7 +181,7 @@ mod tests {
             ("~1\r\n_\r\n", "~((null))"),
             ("*3\r\n:1\r\n", "[1,<unreadable reply>"),
         ] {
-            assert_eq!(reply(wire.as_bytes()), shown);
+            assert_eq!(reply(wire.as_bytes()), shown.as_bytes());
         }
     }
 }
