@@ -46,10 +46,6 @@ impl<'a> AddArguments<'a> {
             }
         };
         let (trimming, fields) = (words.finish(context)?, index + 1);
-        let count = context.args.len() - fields;
-        if count < 2 || !count.is_multiple_of(2) {
-            return Err(CommandError::WrongArity("xadd".to_owned()));
-        }
         if idempotence.is_some()
             && wanted != RequestedId::Next
             && context.session.origin == CommandOrigin::Client
@@ -57,6 +53,10 @@ impl<'a> AddArguments<'a> {
             return Err(CommandError::text(
                 "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
             ));
+        }
+        let count = context.args.len() - fields;
+        if count < 2 || !count.is_multiple_of(2) {
+            return Err(CommandError::WrongArity("xadd".to_owned()));
         }
         if wanted == RequestedId::Exactly(StreamId::MIN) {
             return Err(CommandError::text("ERR The ID specified in XADD must be greater than 0-0"));

@@ -42,7 +42,8 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_number(reply, "entries-added", head.added);
     reply.bulk(b"recorded-first-entry-id");
     reply_id(reply, stream.first_id());
-    // Redis 8.6 always shows these fields. A stream without idempotent producers is shown in Valkey's form instead.
+    // Redis 8.6 shows these fields of every stream. Older releases of go-redis 9 refuse a reply with a field that they
+    // do not know, so a stream that idempotent producers never used is shown as by Valkey.
     if let Some(producers) = stream.producers() {
         reply_producers(reply, producers);
     }
