@@ -5,14 +5,15 @@
 //! it, and reports the result ([`AppendOnly::done`]), so file operations never overlap. [`AofEffect`]s touch no file and
 //! are carried out at once, in order.
 //!
-//! [`FileExecutor`] performs the operations in a [`AofDirectory`], on any [`AofStorage`]: a real directory or a simulated one.
+//! [`FileExecutor`] performs the operations in a [`AofDirectory`], on any [`AofStorage`]: a real directory or a
+//! simulated one.
 //!
 //! Invariants, whichever operations fail, completed or not, and whenever power is lost:
 //! - The files named by the manifest on disk contain a prefix of one history, with no part twice.
 //! - Once the state is [`AofState::Complete`], the files contain everything up to the commit point, and it is synced under
-//! `always`.
+//!   `always`.
 //! - An increment begins where the previous one ends, and the previous one is synced by then. A started attempt to
-//! begin an increment is never abandoned, because the manifest on disk may name it already.
+//!   begin an increment is never abandoned, because the manifest on disk may name it already.
 //! - A base is only installed together with the increment that starts at its snapshot.
 //! - File names are never reused, because a failed attempt may have left its manifest on disk.
 #![forbid(unsafe_code)]

@@ -339,7 +339,7 @@ impl AppendOnly {
             InFlight::Truncate => self.on_truncated(now, outcome, out),
             InFlight::Begin(manifest) => self.on_begun(now, manifest, outcome, out),
             InFlight::InstallBase(rewrite, manifest) => {
-                self.on_base_installed(rewrite, manifest, outcome, out)
+                self.on_base_installed(rewrite, manifest, outcome, out);
             }
             InFlight::WriteManifest(manifest) => {
                 if outcome.is_ok() {

@@ -30,5 +30,5 @@ pub(crate) trait Nodes {
     /// Publishes a Pub/Sub message.
     fn publish(&self, channel: &str, data: &str, sharded: bool);
     /// Returns the recorded events once the scenario is over.
-    fn into_record(&self) -> NodesRecord;
+    fn take_record(&self) -> NodesRecord;
 }

@@ -479,7 +479,7 @@ impl Nodes for RealNodes {
         }
     }
 
-    fn into_record(&self) -> NodesRecord {
+    fn take_record(&self) -> NodesRecord {
         for event in lock(&self.delayed_events).drain(..) {
             if let Err(panic) = event.join() {
                 std::panic::resume_unwind(panic);

@@ -147,7 +147,7 @@ pub fn run_scenario(
     run.stderr_tail = adapter.stderr_tail();
     drop(adapter);
     run.ms = nodes.now();
-    NodesRecord { log: run.log, executed: run.executed, refused: run.refused } = nodes.into_record();
+    NodesRecord { log: run.log, executed: run.executed, refused: run.refused } = nodes.take_record();
     run.records_pops_on_effect = servers.is_none();
     Ok(run)
 }

@@ -133,7 +133,7 @@ impl Nodes for ScriptedNodes {
         }
     }
 
-    fn into_record(&self) -> NodesRecord {
+    fn take_record(&self) -> NodesRecord {
         let mut simulation = lock(&self.shared.simulation);
         NodesRecord {
             log: std::mem::take(&mut simulation.log),

@@ -191,7 +191,7 @@ impl AppendOnly {
                 AofEffect::HoldReplies(holds) => self.commit_point.set_required(holds),
                 AofEffect::WriteErrorChanged(error) => self.update_write_error(error),
                 AofEffect::RewriteEnded { rewrite, outcome } => {
-                    state.rewrite_result = Some((rewrite, outcome))
+                    state.rewrite_result = Some((rewrite, outcome));
                 }
                 AofEffect::BaseNeeded => state.rewrites.scheduled = true,
             }

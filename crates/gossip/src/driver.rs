@@ -165,7 +165,7 @@ impl ClusterDriver {
                     empties = false;
                 }
                 ClusterAction::Reply { token, result } => {
-                    out.extend(self.held.admit_reply((token, result)).map(reply))
+                    out.extend(self.held.admit_reply((token, result)).map(reply));
                 }
                 other => out.push(other),
             }

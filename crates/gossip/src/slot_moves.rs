@@ -158,7 +158,7 @@ impl Gossip {
             match step {
                 SetSlotProgress::New { .. } => {}
                 SetSlotProgress::Announcements { resent } | SetSlotProgress::Confirmed { resent, .. } => {
-                    *resent = true
+                    *resent = true;
                 }
             }
         }

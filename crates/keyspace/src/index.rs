@@ -234,7 +234,7 @@ impl Index {
         loop {
             match self {
                 Self::Inline(few) if few.is_full() => {
-                    *self = Self::SingleSegment(segment_from_inline(few, of))
+                    *self = Self::SingleSegment(segment_from_inline(few, of));
                 }
                 Self::Inline(few) => return few.add(hash, reference),
                 Self::SingleSegment(segment) => match segment.growth_step() {

@@ -1,14 +1,14 @@
 //! The life cycle of a held lock (held, lost, releasing, released) as a state machine without I/O.
 //!
-//! [`HeldLease::handle`] processes an event and appends actions; [`HeldLease::next_deadline`] says when to send [`LeaseEvent::Deadline`].
-//! The driver in `guard.rs` sends the requests and reports their outcomes.
+//! [`HeldLease::handle`] processes an event and appends actions; [`HeldLease::next_deadline`] says when to
+//! send [`LeaseEvent::Deadline`]. The driver in `guard.rs` sends the requests and reports their outcomes.
 //!
 //! Invariants:
 //! - A holder relies on its lease for a shorter time than the server: the lease counts from before the request was
-//! sent, minus an allowance for different clock speeds ([`clock_drift_allowance`]).
+//!   sent, minus an allowance for different clock speeds ([`clock_drift_allowance`]).
 //! - A lost lock stays lost. A late success does not restore it, because another owner may have held it in between.
 //! - At most one extension is pending. A release does not wait for it: both check the owner, so an extension that
-//! arrives after the release does nothing.
+//!   arrives after the release does nothing.
 //!
 //! The allowance is that of the Redlock specification (one percent and two milliseconds).
 

@@ -201,6 +201,12 @@ impl Export {
         [own, silence, link].into_iter().flatten().min()
     }
 
+    fn retry_reconnect_at(&mut self, at: Instant) {
+        if let Some(disconnected) = &mut self.disconnected {
+            disconnected.retry_at = Some(at);
+        }
+    }
+
     /// Processes an event and appends the resulting actions.
     pub fn handle(&mut self, now: Instant, input: ExportEvent, out: &mut Vec<ExportAction>) {
         if self.state == ExportState::Over {
@@ -208,11 +214,11 @@ impl Export {
         }
         match input {
             ExportEvent::Connected if self.config.authenticate => {
-                self.transition(ExportState::LoggingIn, ExportAction::LogIn, out)
+                self.transition(ExportState::LoggingIn, ExportAction::LogIn, out);
             }
             ExportEvent::Connected => self.transition(ExportState::Asking, ExportAction::AskResumable, out),
             ExportEvent::NotConnected(why) => {
-                self.fail(format!("Unable to connect to target node: {why}"), out)
+                self.fail(format!("Unable to connect to target node: {why}"), out);
             }
             ExportEvent::Accepted => self.on_accepted(now, out),
             // Valkey replies with an error, as it does not know RESUMABLE.
@@ -227,11 +233,7 @@ impl Export {
             ExportEvent::Closed if matches!(self.state, ExportState::Granted { .. }) => self.next_ack = None,
             ExportEvent::Closed => self.fail_disconnected(out),
             ExportEvent::Resumed => self.on_resumed(now, out),
-            ExportEvent::NotResumed => {
-                if let Some(disconnected) = &mut self.disconnected {
-                    disconnected.retry_at = Some(now + RECONNECT_DELAY);
-                }
-            }
+            ExportEvent::NotResumed => self.retry_reconnect_at(now + RECONNECT_DELAY),
             // The cluster bus will show whether the target has claimed the slots.
             ExportEvent::EndedByPeer if matches!(self.state, ExportState::Granted { .. }) => {
                 (self.next_ack, self.disconnected, self.resumable) = (None, None, false);
@@ -246,11 +248,8 @@ impl Export {
             }
             ExportEvent::Behind(bytes) => {
                 if self.state == ExportState::AwaitingPause && bytes <= self.config.max_remaining {
-                    self.transition(
-                        ExportState::Holding { until: now + MAX_HOLD_TIME },
-                        ExportAction::HoldWrites,
-                        out,
-                    );
+                    let until = now + MAX_HOLD_TIME;
+                    self.transition(ExportState::Holding { until }, ExportAction::HoldWrites, out);
                 }
             }
             ExportEvent::Drained => {
@@ -375,7 +374,7 @@ impl Export {
             Some(disconnected)
                 if now >= disconnected.until && !matches!(self.state, ExportState::Granted { .. }) =>
             {
-                self.fail_disconnected(out)
+                self.fail_disconnected(out);
             }
             Some(disconnected) if now >= disconnected.until => {
                 (self.disconnected, self.next_ack, self.resumable) = (None, None, false);

@@ -187,7 +187,7 @@ impl Import {
                 }
             }
             ImportEvent::Closed if self.resumable => {
-                self.disconnected = Some(self.disconnected.unwrap_or(now + RESUME_TIMEOUT))
+                self.disconnected = Some(self.disconnected.unwrap_or(now + RESUME_TIMEOUT));
             }
             ImportEvent::Closed | ImportEvent::EndedByPeer => self.fail_disconnected(out),
             ImportEvent::Resumed => self.on_resumed(now, out),

@@ -130,7 +130,7 @@ impl Pull {
             }
             (PullEvent::Named, _) => self.state = PullState::Importing,
             (PullEvent::Asked(Err(why)), PullState::Asking) | (PullEvent::Ended(Err(why)), _) => {
-                self.schedule_retry(now, why)
+                self.schedule_retry(now, why);
             }
             (PullEvent::Asked(_), _) => {}
             (PullEvent::Hopeless(why), _) => self.end(PullOutcome::Failed(why), out),

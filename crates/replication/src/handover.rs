@@ -240,7 +240,7 @@ impl Handover {
             }
             (State::HandingOver { .. }, HandoverEvent::TurnedAway) => self.end(false, out),
             (State::HandingOver { until, .. }, HandoverEvent::Deadline) if now >= *until => {
-                self.end(false, out)
+                self.end(false, out);
             }
             (
                 _,

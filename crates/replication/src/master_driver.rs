@@ -288,7 +288,7 @@ impl MasterDriver {
             }
             MasterDriverEvent::SnapshotTaken(cut) => self.on_cut(now, cut, log, out),
             MasterDriverEvent::Written(transfer) => {
-                self.give(now, master::MasterEvent::Written { transfer }, log, out)
+                self.give(now, master::MasterEvent::Written { transfer }, log, out);
             }
             MasterDriverEvent::Sent(peer) => self.give(now, master::MasterEvent::Sent { peer }, log, out),
             MasterDriverEvent::TransferFailed(transfer) => {
@@ -311,10 +311,10 @@ impl MasterDriver {
                 self.give(now, master::MasterEvent::HistoryReplaced, log, out);
             }
             MasterDriverEvent::Demoted => {
-                self.give(now, master::MasterEvent::Role { master: false }, log, out)
+                self.give(now, master::MasterEvent::Role { master: false }, log, out);
             }
             MasterDriverEvent::HistoryReplaced => {
-                self.give(now, master::MasterEvent::HistoryReplaced, log, out)
+                self.give(now, master::MasterEvent::HistoryReplaced, log, out);
             }
         }
     }

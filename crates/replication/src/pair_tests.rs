@@ -185,7 +185,7 @@ impl MasterSide {
                 self.give(now, MasterDriverEvent::SnapshotTaken(cut));
             }
             MasterDriverAction::Send(peer, bytes) => {
-                self.served_replica(peer).output.extend_from_slice(&bytes)
+                self.served_replica(peer).output.extend_from_slice(&bytes);
             }
             MasterDriverAction::Continue { peer, id } => {
                 self.served_replica(peer).output.extend(master_driver::continue_with(id, ""));
@@ -284,7 +284,7 @@ impl ReplicaSide {
                 ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.connected[RDB] = false,
                 ReplicaAction::Send(bytes) => self.output[MAIN].extend_from_slice(&bytes),
                 ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
-                    self.output[RDB].extend_from_slice(&bytes)
+                    self.output[RDB].extend_from_slice(&bytes);
                 }
                 ReplicaAction::BeginTransfer { .. } => self.snapshot.clear(),
                 ReplicaAction::Snapshot(bytes) => self.snapshot.extend_from_slice(&bytes),

@@ -147,7 +147,7 @@ impl ShutdownSequence {
             (State::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
             (State::HandingOver { until }, ShutdownEvent::Deadline) if now >= until => self.save(out),
             (State::Waiting { .. }, ShutdownEvent::Aborted) => {
-                self.end(ShutdownAction::Cancel(CancelReason::Aborted), out)
+                self.end(ShutdownAction::Cancel(CancelReason::Aborted), out);
             }
             (State::Saving, ShutdownEvent::Saved(saved)) => {
                 let stops = saved || self.plan.force;

@@ -440,7 +440,7 @@ impl Debugger {
         }
         match self.environment.get::<Value>(name) {
             Ok(value) if matches!(name, "KEYS" | "ARGV") => {
-                self.print_shortened("<value> ", &show::value(&value))
+                self.print_shortened("<value> ", &show::value(&value));
             }
             _ => self.print_line("No such variable."),
         }

@@ -205,6 +205,20 @@ pub fn memory_bound(limit: Option<usize>) -> usize {
     limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(MIN_MEMORY, MAX_MEMORY))
 }
 
+/// Sets the version and name of the server, and whether a script is being stopped.
+fn set_server_identity(
+    native: &Table,
+    lua: &Lua,
+    state: &Rc<HookState>,
+    options: &InterpreterOptions,
+) -> mlua::Result<()> {
+    let state = state.clone();
+    native.set("ending", lua.create_function(move |_, ()| Ok(state.ending.get().is_some()))?)?;
+    native.set("version", options.version)?;
+    native.set("version_number", options.version_number)?;
+    native.set("server_name", options.server_name)
+}
+
 fn internal(error: &mlua::Error) -> String {
     // Keep only the first line; the others are Lua's stack trace.
     let text = error.to_string();
@@ -251,11 +265,7 @@ impl Interpreter {
         let random = Rc::new(Random::new((options.nanos)()));
         let limits = FunctionLimits { look, memory: memory.clone(), collector };
         let native = libraries::natives(&lua, &random, &json, &limits, options.log)?;
-        let watched = watch.clone();
-        native.set("ending", lua.create_function(move |_, ()| Ok(watched.ending.get().is_some()))?)?;
-        native.set("version", options.version)?;
-        native.set("version_number", options.version_number)?;
-        native.set("server_name", options.server_name)?;
+        set_server_identity(&native, &lua, &watch, options)?;
         let mark = lua.create_table()?;
         native.set("mark", &mark)?;
         let bridge = Bridge::new(watch.clone());

@@ -319,7 +319,7 @@ impl Center {
         for action in &mut out.actions[begin..] {
             match action {
                 SentinelAction::Reply { reply, .. } if reply.starts_with(b"+OK") => {
-                    reply.clone_from(&refusal)
+                    reply.clone_from(&refusal);
                 }
                 _ => {}
             }

@@ -319,7 +319,7 @@ impl Sentinel {
             SentinelInput::Disconnected { link } => self.on_disconnected(now, link, out),
             SentinelInput::Reply { link, value } => self.on_reply(now, link, &value, out),
             SentinelInput::Command { client, protocol, args } => {
-                self.on_command(now, client, protocol, &args, out)
+                self.on_command(now, client, protocol, &args, out);
             }
             SentinelInput::Resolved { host, ip } => {
                 if host != ip {

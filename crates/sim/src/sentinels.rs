@@ -150,13 +150,13 @@ impl SimulatedSystem for SentinelWorld {
         match event {
             SentinelSimEvent::Start { host } => self.start(host),
             SentinelSimEvent::Forget => {
-                self.hosts_of(true).into_iter().for_each(|host| self.crash(host, 1, 40))
+                self.hosts_of(true).into_iter().for_each(|host| self.crash(host, 1, 40));
             }
             SentinelSimEvent::ConnectArrives { conn } => self.on_connect(conn),
             SentinelSimEvent::ToServer { conn } => self.pump_to_server(conn),
             SentinelSimEvent::ToClient { conn } => self.pump_to_client(conn),
             SentinelSimEvent::Synced { host, incarnation, number, voted } => {
-                self.on_synced(host, incarnation, number, voted)
+                self.on_synced(host, incarnation, number, voted);
             }
             SentinelSimEvent::Handover { host, incarnation }
                 if self.simulation.is_incarnation(host, incarnation) =>

@@ -290,14 +290,9 @@ impl Loader<'_> {
                     return Err(LoadError::Database(entry.db, databases));
                 }
                 RdbItem::Entry(entry) => {
-                    let slot = Slot::of_key(entry.key);
+                    let (slot, usage) = (Slot::of_key(entry.key), usage_from_file(&entry, now, by_frequency));
                     let number = slot.index() % store_queues.len();
-                    store_queues[number].add(
-                        slot,
-                        &entry,
-                        usage_from_file(&entry, now, by_frequency),
-                        offset,
-                    );
+                    store_queues[number].add(slot, &entry, usage, offset);
                     store_queue = Some(number);
                     loaded.keys += 1;
                     self.host.key_read();
@@ -317,9 +312,7 @@ impl Loader<'_> {
                 }
                 RdbItem::Sizes { keys, .. } => {
                     let keys = keys.min(len / MIN_BYTES_PER_KEY);
-                    store_queues
-                        .iter_mut()
-                        .for_each(|store_queue| store_queue.expect(expected_keys_per_slot(keys)));
+                    store_queues.iter_mut().for_each(|queue| queue.expect(expected_keys_per_slot(keys)));
                 }
                 RdbItem::Aux { name, value } => loaded.note(name, value),
                 RdbItem::Function(code) => loaded.libraries.push(code.to_vec()),

@@ -147,7 +147,7 @@ impl Grammar {
                 }
                 FormPart::Optional(inner) | FormPart::Repeated(inner) => self.gather_words(inner, found),
                 FormPart::Choice(choices) => {
-                    choices.iter().for_each(|choice| self.gather_words(choice, found))
+                    choices.iter().for_each(|choice| self.gather_words(choice, found));
                 }
             }
         }

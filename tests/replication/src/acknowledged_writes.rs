@@ -119,7 +119,9 @@ fn writes_resume_after_aborted_or_failed_shutdown() {
     assert!(node.run("SHUTDOWN SAVE").is_error("ERR Errors trying to SHUTDOWN"));
     node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
     node.run("SET a 3").expect_ok();
-    eventually("the replica continues too", || (replica.run("GET a") == Value::Bulk("3".into())).then_some(()));
+    eventually("the replica continues too", || {
+        (replica.run("GET a") == Value::Bulk("3".into())).then_some(())
+    });
 }
 
 /// Writes that the new master acknowledged are not overwritten by writes of the old master still in the stream, and

@@ -123,7 +123,11 @@ fn testkit_partitions_network_without_privileges() {
     assert_eq!(roles(&deployment), ["master", "replica", "replica", "sentinel", "sentinel", "sentinel"]);
     kit.expect_ok(&json!({"id": "cut", "do": "partition", "groups": [[0]]}));
     kit.expect_ok(&json!({"id": "away", "do": "wait", "until": "replaced", "node": 0, "seconds": 60}));
-    assert_eq!(run(&deployment, 0, "ROLE").items()[0].text(), "master", "it does not know of its replacement");
+    assert_eq!(
+        run(&deployment, 0, "ROLE").items()[0].text(),
+        "master",
+        "it does not know of its replacement"
+    );
     kit.expect_ok(&json!({"id": "whole", "do": "heal"}));
     kit.expect_ok(&json!({"id": "back", "do": "wait", "until": "whole", "seconds": 60}));
     assert_eq!(run(&deployment, 0, "ROLE").items()[0].text(), "slave");

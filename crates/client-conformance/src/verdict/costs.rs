@@ -63,11 +63,11 @@ impl MeasuredCosts {
         for entry in &run.log {
             match &entry.event {
                 LogEvent::CommandReceived(text) if entry.ms > run.connected && is_refresh(text) => {
-                    refreshes += 1
+                    refreshes += 1;
                 }
                 LogEvent::ConnectionOpened => connections += 1,
                 LogEvent::ConnectionRejected => {
-                    rejected_connections.entry(&entry.node).or_default().push(entry.ms)
+                    rejected_connections.entry(&entry.node).or_default().push(entry.ms);
                 }
                 _ => {}
             }

@@ -465,13 +465,7 @@ impl Net {
             ClusterAction::TellReplicas { slot, change, confirm } => {
                 self.tell_replicas(index, slot, &change, confirm);
             }
-            ClusterAction::ResumeWrites => {
-                let host = &mut self.hosts[index];
-                let published = host.topology.as_ref().map(|topology| topology.me().role);
-                let role = host.gossip.topology().me().role;
-                assert_eq!(published, Some(role), "writes resume before the new owners are published");
-                host.paused = false;
-            }
+            ClusterAction::ResumeWrites => self.resume_writes(index),
             ClusterAction::DropSlots(slots) => self.hosts[index].dropped += slots.len(),
             ClusterAction::Reply { token, result } => {
                 self.hosts[index].replies.insert(token, result);
@@ -482,6 +476,14 @@ impl Net {
             | ClusterAction::DropEverything
             | ClusterAction::Deliver(_) => {}
         }
+    }
+
+    fn resume_writes(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        let published = host.topology.as_ref().map(|topology| topology.me().role);
+        let role = host.gossip.topology().me().role;
+        assert_eq!(published, Some(role), "writes resume before the new owners are published");
+        host.paused = false;
     }
 
     fn connect(&mut self, index: usize, link: LinkId, bus_port: u16) {

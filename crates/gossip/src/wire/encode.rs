@@ -18,7 +18,7 @@ impl Packet {
         self.header.write(&mut out);
         match &self.body {
             MessageBody::Ping(gossip) | MessageBody::Pong(gossip) | MessageBody::Meet(gossip) => {
-                gossip.append(&mut out)
+                gossip.append(&mut out);
             }
             MessageBody::Fail(id) => put_id(&mut out, *id),
             MessageBody::Publish(publication) => publication.append(&mut out),

@@ -207,7 +207,7 @@ impl<'a> PackedMembers<'a> {
                 integers.iter().for_each(|value| visit(SetMember::Integer(value.into())));
             }
             Self::Strings(packed) => {
-                string_members(packed).for_each(|(_, member)| visit(SetMember::Bytes(member)))
+                string_members(packed).for_each(|(_, member)| visit(SetMember::Bytes(member)));
             }
         }
     }

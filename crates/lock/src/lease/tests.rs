@@ -339,7 +339,7 @@ impl Model {
             }
             (OwnerState::Holding(_), RequestKind::Extend) => self.handle(from, LeaseEvent::Extended(outcome)),
             (OwnerState::Holding(_), RequestKind::Release) => {
-                self.handle(from, LeaseEvent::Released(outcome))
+                self.handle(from, LeaseEvent::Released(outcome));
             }
             (OwnerState::Idle | OwnerState::Asking { .. } | OwnerState::Holding(_), _) => {}
         }

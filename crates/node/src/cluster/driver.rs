@@ -429,7 +429,7 @@ impl Driver {
             ClusterAction::BecomeReplica { ip, port, foreign, .. } => self.follow(ip, port, foreign),
             ClusterAction::PauseWrites { until } => self.pause_writes(until),
             ClusterAction::TellReplicas { slot, change, confirm } => {
-                self.tell_replicas(slot, &change, confirm)
+                self.tell_replicas(slot, &change, confirm);
             }
             ClusterAction::ResumeWrites => self.resume_writes(),
             ClusterAction::WatchOffset(offset) => self.watched = offset,

@@ -426,7 +426,7 @@ impl<'a> Source<'a> {
         match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walk_on) {
             Ok(_) => self.walk = Some(walk),
             Err(error) => {
-                self.inputs.push_back(ExportEvent::Failed(format!("No thread for a snapshot: {error}")))
+                self.inputs.push_back(ExportEvent::Failed(format!("No thread for a snapshot: {error}")));
             }
         }
     }

@@ -272,7 +272,7 @@ impl Thread {
                 match refusal {
                     None => {}
                     Some(FullSyncReason::NothingAsked) => {
-                        tracing::info!("Full resync requested by replica {name}")
+                        tracing::info!("Full resync requested by replica {name}");
                     }
                     Some(refusal) => {
                         stats.partial_refused.fetch_add(1, Ordering::Relaxed);

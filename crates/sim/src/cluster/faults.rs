@@ -32,9 +32,9 @@ impl ClusterWorld {
             0..24 => {
                 let master = self.random_master().unwrap_or(host);
                 if self.simulation.random.percent(60) {
-                    self.crash(master, 4000)
+                    self.crash(master, 4000);
                 } else {
-                    self.freeze(master)
+                    self.freeze(master);
                 }
             }
             24..32 => self.crash(host, 4000),

@@ -243,23 +243,15 @@ impl ClusterWorld {
                 (to, change.map(|change| set_slot(to, slot, change)), next)
             }
             OperatorStep::Export(it) => {
-                let change = id(it.to).map(|to| SlotChange::Migrating { to });
-                (
-                    it.from,
-                    change.map(|change| set_slot(it.from, it.slot, change)),
-                    Some(OperatorStep::MoveKeys(it)),
-                )
+                let change = id(it.to).map(|to| set_slot(it.from, it.slot, SlotChange::Migrating { to }));
+                (it.from, change, Some(OperatorStep::MoveKeys(it)))
             }
             OperatorStep::MoveKeys(it) => return self.move_keys(it),
             OperatorStep::TakeAtTarget(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
                 self.assigned_slots.extend(target.map(|target| (target, it.slot)));
-                let change = id(it.to).map(SlotChange::Node);
-                (
-                    it.to,
-                    change.map(|change| set_slot(it.to, it.slot, change)),
-                    Some(OperatorStep::GiveAtSource(it)),
-                )
+                let change = id(it.to).map(|to| set_slot(it.to, it.slot, SlotChange::Node(to)));
+                (it.to, change, Some(OperatorStep::GiveAtSource(it)))
             }
             OperatorStep::GiveAtSource(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());

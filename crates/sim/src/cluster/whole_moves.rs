@@ -233,7 +233,7 @@ impl ClusterWorld {
         match one.delivery_queues[side].next(now, blocked_for.or(apart).or(paused)) {
             DeliveryPoll::Nothing => {}
             DeliveryPoll::At(at) => {
-                self.simulation.at(at, ClusterEvent::Move { number, step: MigrationStep::Arrives(side) })
+                self.simulation.at(at, ClusterEvent::Move { number, step: MigrationStep::Arrives(side) });
             }
             DeliveryPoll::Item(word) => {
                 self.simulation.at(now, ClusterEvent::Move { number, step: MigrationStep::Arrives(side) });
@@ -273,7 +273,7 @@ impl ClusterWorld {
                 self.post_move(number, SOURCE, MigrationMessage::Accepted);
             }
             MigrationMessage::Said(message) => {
-                self.tell_import(number, import::ImportEvent::Received(message))
+                self.tell_import(number, import::ImportEvent::Received(message));
             }
             MigrationMessage::Data(changes) => {
                 let Some(one) = self.whole_moves.get(&number).filter(|one| one.import.is_some()) else {
@@ -320,7 +320,7 @@ impl ClusterWorld {
                 self.tell_export(number, export::ExportEvent::Refused("ERR".to_owned()));
             }
             export::ExportAction::Establish { .. } => {
-                self.post_move(number, TARGET, MigrationMessage::Establish)
+                self.post_move(number, TARGET, MigrationMessage::Establish);
             }
             export::ExportAction::Send(message) => {
                 self.post_move(number, TARGET, MigrationMessage::Said(message));
@@ -372,7 +372,7 @@ impl ClusterWorld {
         for action in out {
             match action {
                 import::ImportAction::Send(message) => {
-                    self.post_move(number, SOURCE, MigrationMessage::Said(message))
+                    self.post_move(number, SOURCE, MigrationMessage::Said(message));
                 }
                 import::ImportAction::AwaitReplicas => {
                     let wait = self.simulation.random.millis(0, MAX_REPLICA_WAIT_MS);

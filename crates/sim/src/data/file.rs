@@ -273,7 +273,7 @@ impl<E: Debug> Simulation<E> {
                 AofEffect::PublishCommitPoint(offset) => data_file.committed = offset,
                 AofEffect::HoldReplies(holds) => data_file.holds = holds,
                 AofEffect::WriteErrorChanged(error) => {
-                    store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some())
+                    store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
                 }
                 AofEffect::BaseNeeded => data_file.file.rewrites.scheduled = true,
                 AofEffect::RewriteEnded { rewrite, outcome } => {

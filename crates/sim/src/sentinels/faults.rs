@@ -23,9 +23,9 @@ impl SentinelWorld {
             0..25 => {
                 let master = self.current_master();
                 if self.simulation.random.percent(60) {
-                    self.crash(master, 50, 6000)
+                    self.crash(master, 50, 6000);
                 } else {
-                    self.freeze(master)
+                    self.freeze(master);
                 }
             }
             25..35 => {

@@ -63,7 +63,7 @@ async fn increment_until_over(locks: Locks, file: String, over: Arc<AtomicBool>)
         match written {
             Ok(value) => print_line(&format!("+{value}"))?,
             Err(refused) if guard.is_held() => {
-                print_line(&format!("!{token} was refused for {}", refused.seen))?
+                print_line(&format!("!{token} was refused for {}", refused.seen))?;
             }
             Err(_) => {}
         }

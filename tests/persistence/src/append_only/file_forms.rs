@@ -267,7 +267,7 @@ fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
         fs::remove_dir_all(aof_dir(&node)).and_then(|()| fs::create_dir(aof_dir(&node))).expect("a folder");
         before.iter().for_each(|(path, bytes)| fs::write(path, bytes).expect("it can be written"));
         files.iter().for_each(|(name, bytes)| {
-            fs::write(aof_dir(&node).join(name), bytes).expect("it can be written")
+            fs::write(aof_dir(&node).join(name), bytes).expect("it can be written");
         });
         fs::write(&manifest, text).expect("it can be written");
         node.launch();

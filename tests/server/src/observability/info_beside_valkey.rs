@@ -237,7 +237,7 @@ fn find_differences(ours: &InfoFields, theirs: &InfoFields) -> Vec<String> {
             None if listed(OMITTED_FIELDS, name) => {}
             None => wrong.push(format!("{name} is missing, {value} in Valkey")),
             Some(own) if listed(OMITTED_FIELDS, name) => {
-                wrong.push(format!("{name} is listed as omitted but present: {own}"))
+                wrong.push(format!("{name} is listed as omitted but present: {own}"));
             }
             Some(own) if value_format(own) != value_format(value) && !listed(DIFFERENT_FORMATS, name) => {
                 wrong.push(format!("{name} has another format: {own} in Redoubt, {value} in Valkey"));
@@ -303,7 +303,7 @@ fn replica_info_matches_valkey() {
         match own.get(name) {
             None => wrong.push(format!("{name} is missing, {value} in Valkey")),
             Some(own) if value_format(own) != value_format(value) => {
-                wrong.push(format!("{name}: {own} in Redoubt, {value} in Valkey"))
+                wrong.push(format!("{name}: {own} in Redoubt, {value} in Valkey"));
             }
             Some(_) => {}
         }

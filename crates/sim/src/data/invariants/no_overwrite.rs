@@ -27,7 +27,7 @@ impl Invariant<DataObservation<'_>> for NoOverwrite {
                 acknowledged.remove(&key);
             }
             DataChange::Promoted { .. } | DataChange::Demoted | DataChange::Restarted { .. } => {
-                acknowledged.clear()
+                acknowledged.clear();
             }
             DataChange::Applied | DataChange::Replaced => {
                 let is_lost = |(key, write): &(&Key, &u64)| {

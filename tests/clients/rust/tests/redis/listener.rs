@@ -63,7 +63,7 @@ impl Listener {
                     (Link::Standalone(connection), Channels::Common) => connection.subscribe(channel).await?,
                     (Link::Cluster(connection), Channels::Common) => connection.subscribe(channel).await?,
                     (Link::Sentinel(..), Channels::Common) => {
-                        link.current_master().await?.subscribe(channel).await?
+                        link.current_master().await?.subscribe(channel).await?;
                     }
                     (Link::Cluster(connection), Channels::OfAShard) => connection.ssubscribe(channel).await?,
                     (_, Channels::OfAShard) => link.run(cmd("SSUBSCRIBE").arg(channel)).await?,
