@@ -74,7 +74,7 @@ fn a_client_that_drops_subscriptions() {
 
 #[test]
 fn a_client_that_takes_a_late_reply_for_the_answer_to_the_next_question() {
-    is_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the answer to GET");
+    is_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_program_that_ends_hangs_or_says_nonsense_is_told_apart() {
     let scenarios: Vec<_> =
         built_in_scenarios().unwrap().into_iter().filter(|known| known.name == "moved-once").collect();
     for (script, words) in
-        [("exit 1", "the program ends"), ("read line; echo nonsense", "does not keep to the protocol")]
+        [("exit 1", "the program exits"), ("read line; echo nonsense", "violates the protocol")]
     {
         let command = ["sh", "-c", script].map(str::to_owned);
         let card = judge(&scenarios, &command, 1).unwrap();

@@ -36,9 +36,8 @@ pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String>
             break;
         }
         let (ip, port) = (target.ip().to_string(), target.port.to_string());
-        let mut words = ["MIGRATE", &ip, &port, "", "0", "5000", "KEYS_PER_MIGRATE"]
-            .map(|word| word.as_bytes().to_vec())
-            .to_vec();
+        let mut words =
+            ["MIGRATE", &ip, &port, "", "0", "5000", "KEYS"].map(|word| word.as_bytes().to_vec()).to_vec();
         words.extend(keys.items().iter().map(bytes_of));
         tell(source, &words)?;
     }

@@ -138,7 +138,7 @@ async fn serve_connection(
 async fn answer(web: &Arc<Web>, peer: Option<IpAddr>, request: &Request<Incoming>) -> Answer {
     let server = &*web.server;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and MAX_HEAD_SIZE.\n");
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
         refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, MAX_HEAD_SIZE"));
         return refusal;
     }

@@ -51,7 +51,7 @@ const CLUSTER_OPTIONS: &str = "--cluster-enabled yes --cluster-node-timeout 1500
     --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes";
 /// Options of a sentinel-monitored server, which rejects writes after losing its replicas.
 const MONITORED_OPTIONS: &str = "--appendonly yes --save --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes \
-    --min-replicas-to-write 1 --min-replicas-max-max_lag 2 --repl-ping-replica-period 1";
+    --min-replicas-to-write 1 --min-replicas-max-lag 2 --repl-ping-replica-period 1";
 
 /// Disk size of each node for full-disk faults: room for a few AOF rewrites, little of the
 /// machine's memory.

@@ -305,7 +305,8 @@ fn client_pause_on_replica_holds_replication_stream() {
         follow(&replica, &master);
         for value in ["first", "second"] {
             master.run("SET k before").expect_ok();
-            eventually("it has that", || (replica.run("GET k").text() == "before").then_some(()));
+            let before = Value::Bulk(b"before".to_vec());
+            eventually("it has that", || (replica.run("GET k") == before).then_some(()));
             let mut client = replica.connect();
             client.run("CLIENT PAUSE 100000 WRITE").expect_ok();
             master.run(&format!("SET k {value}")).expect_ok();

@@ -258,10 +258,8 @@ fn keys_of<'a>(
     let request = args.from(2);
     let entry = registry.resolve(request);
     // To COMMAND, DEBUG is one command without keys.
-    let is_shown = |entry: &Registered| {
-        let known = registry.find_full(entry.full_name.as_bytes());
-        known.is_some_and(|known| std::ptr::eq(known.command, entry.command))
-    };
+    let is_shown =
+        |entry: &Registered| registry.shown().any(|known| std::ptr::eq(known.command, entry.command));
     let has_keys = |entry: &Registered| {
         is_shown(entry) && entry.command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY))
     };

@@ -96,17 +96,17 @@ fn debugger_stops_prints_and_continues() {
         "*3\r\n+   3     local z = x + y\r\n+  #4     return z\r\n+   5   end\r\n",
         "*2\r\n+* Stopped at 5, stop reason = step over\r\n+-> 5   end\r\n",
         "*2\r\n+* Stopped at 4, stop reason = break point\r\n+->#4     return z\r\n",
-        "*3\r\n+<value> x = 1\r\n+<value> y = \"5\"\r\n+<value> z = 6\r\n",
-        "*1\r\n+<value> \"k\"\r\n",
+        "*3\r\n+<value> x = 1\r\n+<value> y = 5\r\n+<value> z = 6\r\n",
+        "*1\r\n+<value> k\r\n",
         "*1\r\n+<value> 1\r\n",
         "*1\r\n+No such variable.\r\n",
         "*4\r\n+In add:\r\n+->#4     return z\r\n+From top level:\r\n+   6   redis.call('incrby', key, add(1, ARGV[1]))\r\n",
         "*1\r\n+All breakpoints removed.\r\n",
         "*1\r\n+<value> replies are truncated at 60 bytes.\r\n",
         "*1\r\n+<retval> 2\r\n",
-        "*2\r\n+<redis> get k\r\n+<reply> NULL\r\n",
-        "*4\r\n+<debug> line 8: \"i\", 1\r\n+<debug> line 8: \"i\", 2\r\n+* Stopped at 11, stop reason = redis.breakpoint() called\r\n",
-        "+<redis> get k\r\n+<reply> \"6\"\r\n+<endsession>\r\n",
+        "*2\r\n+<command> get k\r\n+<reply> NULL\r\n",
+        "*4\r\n+<debug> line 8: i, 1\r\n+<debug> line 8: i, 2\r\n+* Stopped at 11, stop reason = server.breakpoint() called\r\n",
+        "+<command> get k\r\n+<reply> \"6\"\r\n+<endsession>\r\n",
     ] {
         assert!(said.contains(expected), "{expected}\nin\n{said}");
     }
