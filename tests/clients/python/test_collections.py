@@ -7,7 +7,7 @@ import time
 import pytest
 import redis
 
-from test_cluster import connect, key_for_every_slot, patiently
+from test_cluster import connect, key_for_every_slot, retry
 from waiting import wait_until_replicated
 
 
@@ -36,7 +36,7 @@ def fill(client, key):
 def check(client, key):
     """Checks that the collections of `fill` are complete, with the commands of each type."""
     name = "{{{}}}{}".format
-    assert patiently(client.lrange, name(key, "list"), 0, -1) == [str(n) for n in range(200)]
+    assert retry(client.lrange, name(key, "list"), 0, -1) == [str(n) for n in range(200)]
     assert client.lpos(name(key, "list"), "150") == 150
     assert client.hgetall(name(key, "hash")) == {f"f{n}": str(n) for n in range(200)}
     assert dict(client.hscan_iter(name(key, "hash"), count=50)) == {f"f{n}": str(n) for n in range(200)}
@@ -86,17 +86,17 @@ def test_consumers_continue_on_new_master(cluster):
 
     def pop(other):
         while not over.is_set():
-            item = patiently(other.blpop, [jobs], 1)
+            item = retry(other.blpop, [jobs], 1)
             popped.extend([item[1]] if item else [])
 
     def read_group(other):
         while not over.is_set():
-            reply = patiently(other.xreadgroup, "group", "me", {events: ">"}, None, 1000)
+            reply = retry(other.xreadgroup, "group", "me", {events: ">"}, None, 1000)
             streams = reply.values() if isinstance(reply, dict) else [entries for _, entries in reply or []]
             for entries in streams:
                 for entry in entries[0] if entries and isinstance(entries[0], list) else entries:
                     read.append(entry[1]["event"])
-                    patiently(other.xack, events, "group", entry[0])
+                    retry(other.xack, events, "group", entry[0])
 
     consumers = [threading.Thread(target=consume, args=(connect(cluster),)) for consume in (pop, read_group)]
     for consumer in consumers:
@@ -105,8 +105,8 @@ def test_consumers_continue_on_new_master(cluster):
         eventually("both consume", lambda: "before" in popped and "before" in read)
         wait_until_replicated(port)
         cluster.kill(2)
-        patiently(client.rpush, jobs, "after")
-        patiently(client.xadd, events, {"event": "after"})
+        retry(client.rpush, jobs, "after")
+        retry(client.xadd, events, {"event": "after"})
         eventually("both go on", lambda: "after" in popped and "after" in read)
         check(client, key)
     finally:
