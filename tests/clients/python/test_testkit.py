@@ -33,7 +33,7 @@ def test_marker_configures_fixture(redoubt_sentinel):
 
 
 def test_invalid_request_raises_exception(redoubt_server):
-    with pytest.raises(redoubt_testkit.TestkitError, match="nobody to replace it"):
+    with pytest.raises(redoubt_testkit.TestkitError, match="a single server has no replica"):
         redoubt_server.failover()
 
 
