@@ -37,13 +37,13 @@ fn is_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
 }
 
 #[test]
-fn a_client_that_runs_a_command_once_more_after_a_timeout() {
+fn detects_command_repeated_after_timeout() {
     is_caught("executes-twice", "reply-never-comes", Grade::Harmful, "executes twice: INCR");
     is_caught("executes-twice", "reply-cut", Grade::Harmful, "executes twice: INCR");
 }
 
 #[test]
-fn a_client_that_never_asks_for_the_map_again() {
+fn detects_missing_slot_map_refresh() {
     is_caught(
         "never-refreshes",
         "moved-once",
@@ -53,17 +53,17 @@ fn a_client_that_never_asks_for_the_map_again() {
 }
 
 #[test]
-fn a_client_that_never_asks_sentinels_again() {
+fn detects_missing_sentinel_query() {
     is_caught("never-asks-again", "sentinel-master-is-demoted", Grade::Fails, "READONLY");
 }
 
 #[test]
-fn a_client_that_follows_a_circle_for_ever() {
+fn detects_endless_redirect_loop() {
     is_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects endlessly");
 }
 
 #[test]
-fn a_client_that_drops_subscriptions() {
+fn detects_lost_subscriptions() {
     is_caught(
         "drops-subscriptions",
         "subscribers-connection-ends",
@@ -73,12 +73,12 @@ fn a_client_that_drops_subscriptions() {
 }
 
 #[test]
-fn a_client_that_takes_a_late_reply_for_the_answer_to_the_next_question() {
+fn detects_late_reply_taken_for_the_next_one() {
     is_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
 }
 
 #[test]
-fn a_client_that_says_it_was_refused_where_it_was_done() {
+fn detects_executed_command_reported_as_refused() {
     is_caught(
         "denies-what-was-done",
         "reply-lost",
@@ -94,17 +94,17 @@ fn a_client_that_says_it_was_refused_where_it_was_done() {
 }
 
 #[test]
-fn a_client_that_takes_a_second_item_where_it_may_have_lost_one() {
+fn detects_repeated_pop_after_lost_reply() {
     is_caught("executes-twice", "blocking-reply-lost", Grade::Harmful, "executes twice: BLPOP");
 }
 
 #[test]
-fn a_client_that_says_done_where_nothing_ran() {
+fn detects_success_reported_without_execution() {
     is_caught("invents-replies", "master-dies", Grade::Harmful, "reports success without effect: RPUSH");
 }
 
 #[test]
-fn a_program_that_ends_hangs_or_says_nonsense_is_told_apart() {
+fn adapter_exit_hang_and_protocol_violation_are_distinguished() {
     let scenarios: Vec<_> =
         built_in_scenarios().unwrap().into_iter().filter(|known| known.name == "moved-once").collect();
     for (script, words) in
@@ -120,7 +120,7 @@ fn a_program_that_ends_hangs_or_says_nonsense_is_told_apart() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_grades() {
+fn equal_seeds_give_equal_grades() {
     let scenarios: Vec<_> = built_in_scenarios()
         .unwrap()
         .into_iter()

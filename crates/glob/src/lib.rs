@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_pattern_takes_no_long_time() {
+    fn hostile_pattern_matches_in_bounded_time() {
         let pattern = "a*".repeat(1000) + "b";
         assert!(!matches(pattern.as_bytes(), "a".repeat(10_000).as_bytes()));
     }

@@ -36,14 +36,14 @@ use store::Store;
 type Answer = Result<OperatorReply, OperatorError>;
 
 /// A request of another thread to the driver.
-enum Ask {
+enum DriverRequest {
     Command {
         command: OperatorCommand,
         answer: oneshot::Sender<Answer>,
     },
     Look(Box<dyn FnOnce(&mut Driver) + Send>),
     /// The replicas have acknowledged a replicated change of a slot, or timed out.
-    ReplicasTold {
+    ReplicasConfirmed {
         token: u64,
         slot: Slot,
         held: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Machine {
 /// The interface to the driver, for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
-    asks: mpsc::UnboundedSender<Ask>,
+    requests: mpsc::UnboundedSender<DriverRequest>,
     pub(crate) machine: Arc<Machine>,
 }
 
@@ -79,15 +79,15 @@ pub(crate) struct Cluster {
 pub(crate) struct Prepared {
     machine: Arc<Machine>,
     store: Store,
-    asks: mpsc::UnboundedReceiver<Ask>,
+    requests: mpsc::UnboundedReceiver<DriverRequest>,
 }
 
-impl std::fmt::Debug for Ask {
+impl std::fmt::Debug for DriverRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Command { .. } => "Command",
             Self::Look(_) => "Look",
-            Self::ReplicasTold { .. } => "ReplicasTold",
+            Self::ReplicasConfirmed { .. } => "ReplicasConfirmed",
             Self::Configure => "Configure",
             Self::Publish { .. } => "Publish",
         })
@@ -111,10 +111,10 @@ pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)>
         tracing::info!("Node configuration loaded, I'm {}", gossip.id());
         gossip
     };
-    let (sender, asks) = mpsc::unbounded_channel();
+    let (sender, requests) = mpsc::unbounded_channel();
     let machine = Machine { gossip: Mutex::new(gossip), traffic: Arc::default() };
     let machine = Arc::new(machine);
-    Ok((Cluster { asks: sender, machine: machine.clone() }, Prepared { machine, store, asks }))
+    Ok((Cluster { requests: sender, machine: machine.clone() }, Prepared { machine, store, requests }))
 }
 
 /// Warns about an unprotected bus: without TLS, anyone who reaches the bus port can act as a node.
@@ -150,7 +150,7 @@ impl Cluster {
     /// Executes an operator's command. `None` while the server stops.
     pub(crate) async fn command(&self, command: OperatorCommand) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
-        self.asks.send(Ask::Command { command, answer }).ok()?;
+        self.requests.send(DriverRequest::Command { command, answer }).ok()?;
         answered.await.ok()
     }
 
@@ -165,27 +165,27 @@ impl Cluster {
         look: impl FnOnce(&mut Driver) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        let ask = Ask::Look(Box::new(move |driver| {
+        let ask = DriverRequest::Look(Box::new(move |driver| {
             // The requesting task may have ended.
             let _ = answer.send(look(driver));
         }));
-        self.asks.send(ask).ok()?;
+        self.requests.send(ask).ok()?;
         answered.await.ok()
     }
 
     /// Returns the queue for published messages.
     pub(crate) fn outbox(&self) -> bus::Outbox {
-        bus::Outbox::new(self.asks.clone())
+        bus::Outbox::new(self.requests.clone())
     }
 
     fn replicas_told(&self, token: u64, slot: Slot, held: bool) {
         // While the server stops, no thread waits for this.
-        let _ = self.asks.send(Ask::ReplicasTold { token, slot, held });
+        let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, held });
     }
 
     /// Tells the driver that the configuration has changed.
     pub(crate) fn configure(&self) {
         // While the server stops, the driver need not know.
-        let _ = self.asks.send(Ask::Configure);
+        let _ = self.requests.send(DriverRequest::Configure);
     }
 }

@@ -30,8 +30,8 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cluster::{Cluster, Watcher};
 use crate::replication::Replication;
-pub(crate) use pulling::Pulled;
-use pulling::Pulls;
+use pulling::PullRequests;
+pub(crate) use pulling::PullTask;
 
 /// A job for the migration thread.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub(crate) struct Migrations {
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
     /// Channels to the running jobs.
     ways: Mutex<BTreeMap<JobName, Way>>,
-    pulls: Mutex<Pulls>,
+    pulls: Mutex<PullRequests>,
     /// Signalled when a job was added or has ended.
     changed: Notify,
     /// Signalled when a new topology was published.

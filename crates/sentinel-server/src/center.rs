@@ -13,9 +13,9 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::Event;
+use super::ServerEvent;
 use super::client::Client;
-use super::figures::{Pace, Traffic};
+use super::figures::{RecentRates, Traffic};
 use super::files::Files;
 use super::links::LinkHandle;
 
@@ -30,7 +30,7 @@ pub(super) struct Center {
     /// Whether the last write of the configuration file succeeded.
     pub(super) config_is_written: bool,
     /// Whether the thread was blocked by a disk write since the last round.
-    pub(super) stood_still: bool,
+    pub(super) was_blocked_by_disk: bool,
     pub(super) links: BTreeMap<LinkId, LinkHandle>,
     pub(super) lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
@@ -45,11 +45,11 @@ pub(super) struct Center {
     pub(super) names_default: bool,
     pub(super) scripts: BTreeMap<JobId, JoinHandle<()>>,
     /// Notified when all events before them have been processed.
-    pub(super) heard: Vec<oneshot::Sender<()>>,
-    pub(super) events: Sender<Event>,
+    pub(super) flush_waiters: Vec<oneshot::Sender<()>>,
+    pub(super) events: Sender<ServerEvent>,
     pub(super) began: std::time::Instant,
     pub(super) traffic: Arc<Traffic>,
-    pub(super) pace: Pace,
+    pub(super) pace: RecentRates,
     pub(super) commands: u64,
     pub(super) connections: u64,
     pub(super) ends: bool,
@@ -67,7 +67,7 @@ impl Center {
         sentinel: Sentinel,
         (config, tls, files): (Config, Arc<Tls>, Files),
         (engine, names_default): (Arc<Engine>, bool),
-        events: Sender<Event>,
+        events: Sender<ServerEvent>,
         traffic: Arc<Traffic>,
         began: std::time::Instant,
     ) -> Self {
@@ -78,7 +78,7 @@ impl Center {
             files,
             synced: 0,
             config_is_written: true,
-            stood_still: false,
+            was_blocked_by_disk: false,
             links: BTreeMap::new(),
             lives: 0,
             clients: BTreeMap::new(),
@@ -88,11 +88,11 @@ impl Center {
             users_changed: false,
             names_default,
             scripts: BTreeMap::new(),
-            heard: Vec::new(),
+            flush_waiters: Vec::new(),
             events,
             began,
             traffic,
-            pace: Pace::new(began),
+            pace: RecentRates::new(began),
             commands: 0,
             connections: 0,
             ends: false,

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use engine::{ReplySuppression, Session};
 use resp::Writer;
 
-use super::connection::{Opened, Output};
+use super::connection::{AcceptedClient, ClientOutput};
 
 /// Maximum number of bytes deferred during a pause; a client that sends more is disconnected.
 const MAX_DEFERRED: usize = 32 * 1024 * 1024;
 
 pub(super) struct Client {
-    pub(super) output: Output,
+    pub(super) output: ClientOutput,
     /// The client's session, which CLIENT shows and changes.
     pub(super) session: Session,
     known: Arc<AtomicBool>,
@@ -25,11 +25,11 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(opened: Opened, session: Session) -> Self {
+    pub(super) fn new(accepted: AcceptedClient, session: Session) -> Self {
         Self {
-            output: opened.output,
+            output: accepted.output,
             session,
-            known: opened.known,
+            known: accepted.known,
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
             deferred: VecDeque::new(),
@@ -48,7 +48,7 @@ impl Client {
         self.channels.len() + self.patterns.len()
     }
 
-    /// Delivers a published message once per matching subscription. Returns false like [`Output::push`].
+    /// Delivers a published message once per matching subscription. Returns false like [`ClientOutput::push`].
     pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes, self.session.protocol);

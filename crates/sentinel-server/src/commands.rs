@@ -9,15 +9,15 @@ use super::center::Center;
 use super::client::Client;
 
 /// How a request is answered.
-pub(super) enum Answer {
+pub(super) enum CommandReply {
     /// Send this reply unless the client suppresses replies.
     Reply(Vec<u8>),
     /// Send this reply as it is; the engine has already handled suppression.
     Engine(Vec<u8>),
     /// The state machine replies.
-    Machine,
+    FromMachine,
     /// Retry after the pause.
-    Wait,
+    RetryAfterPause,
     /// Shut down the process.
     Shutdown,
 }
@@ -41,10 +41,10 @@ impl Call<'_> {
 
 /// Executes a request or decides which part does. If [`engine::Session::closing`] is set afterwards, the connection is
 /// closed after the reply.
-pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
+pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     if args[0].eq_ignore_ascii_case(b"quit") {
         client.session.closing = true;
-        return Answer::Reply(b"+OK\r\n".to_vec());
+        return CommandReply::Reply(b"+OK\r\n".to_vec());
     }
     let entry = match admit(center, client, args) {
         Ok(entry) => entry,
@@ -62,7 +62,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         ));
     }
     if is_paused(call.center, entry) {
-        return Answer::Wait;
+        return CommandReply::RetryAfterPause;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
         "acl" if matches!(entry.command.run, CommandRunner::Shell(_)) => acl(&mut call),
@@ -73,15 +73,15 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         "psubscribe" | "subscribe" => subscribe(&mut call),
         "punsubscribe" | "unsubscribe" => unsubscribe(&mut call),
         "shutdown" => return shutdown(args),
-        _ => return Answer::Machine,
+        _ => return CommandReply::FromMachine,
     }
-    Answer::Reply(out)
+    CommandReply::Reply(out)
 }
 
-fn refusal(text: &str) -> Answer {
+fn refusal(text: &str) -> CommandReply {
     let mut out = Vec::new();
     Writer::new(&mut out, Protocol::Resp2).error(text);
-    Answer::Reply(out)
+    CommandReply::Reply(out)
 }
 
 /// Looks up the command of a request and checks the client's rights.
@@ -116,7 +116,7 @@ fn is_paused(center: &Center, entry: &Registered) -> bool {
 }
 
 /// Runs CLIENT, AUTH, HELLO and ACL in the engine, which manages connections and users.
-fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
+fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     let mut buffer = Vec::new();
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));
     let mut batch = Batch::default();
@@ -137,12 +137,12 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     if center.engine.users_version() != users {
         access::on_changed_users(center, client);
     }
-    Answer::Engine(out)
+    CommandReply::Engine(out)
 }
 
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE], or SHUTDOWN ABORT. A sentinel has nothing to save and shuts down at once, so
 /// there is nothing to abort.
-fn shutdown(args: &[Vec<u8>]) -> Answer {
+fn shutdown(args: &[Vec<u8>]) -> CommandReply {
     let words: Vec<Vec<u8>> = args[1..].iter().map(|word| word.to_ascii_lowercase()).collect();
     let has = |word: &[u8]| words.iter().any(|said| said == word);
     let known =
@@ -153,7 +153,7 @@ fn shutdown(args: &[Vec<u8>]) -> Answer {
             refusal("ERR syntax error")
         }
         () if has(b"abort") => refusal("ERR No shutdown in progress."),
-        () => Answer::Shutdown,
+        () => CommandReply::Shutdown,
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use super::Event;
+use super::ServerEvent;
 use super::figures::Traffic;
 
 /// Maximum request size; sentinel commands contain only names and addresses.
@@ -21,23 +21,23 @@ const MAX_REQUEST: usize = 1024 * 1024;
 const MAX_OUTPUT: usize = 32 * 1024 * 1024;
 
 /// An accepted connection.
-pub(super) struct Opened {
+pub(super) struct AcceptedClient {
     pub(super) client: u64,
     pub(super) link: ConnectionInfo,
-    pub(super) output: Output,
+    pub(super) output: ClientOutput,
     /// Whether the client has authenticated; shared with the task that reads its requests.
     pub(super) known: Arc<AtomicBool>,
 }
 
 /// The sending side of a client's output queue.
 #[derive(Clone)]
-pub(super) struct Output {
+pub(super) struct ClientOutput {
     queue: UnboundedSender<Vec<u8>>,
     waiting: Arc<AtomicUsize>,
     traffic: Arc<Traffic>,
 }
 
-impl Output {
+impl ClientOutput {
     /// Creates an output queue and returns both sides.
     pub(super) fn channel(traffic: Arc<Traffic>) -> (Self, UnboundedReceiver<Vec<u8>>) {
         let (queue, replies) = unbounded_channel();
@@ -58,7 +58,7 @@ impl Output {
 
 /// Settings for accepting connections.
 #[derive(Debug, Clone)]
-pub(super) struct Door {
+pub(super) struct AcceptConfig {
     /// Protected mode: accept only local clients while the user `default` has no password.
     pub(super) protected: bool,
     pub(super) max_clients: usize,
@@ -68,8 +68,8 @@ pub(super) struct Door {
     pub(super) traffic: Arc<Traffic>,
 }
 
-impl Door {
-    fn is_closed_to(&self, ip: IpAddr) -> bool {
+impl AcceptConfig {
+    fn rejects(&self, ip: IpAddr) -> bool {
         self.protected && !ip.is_loopback() && self.engine.users.read().default_user().has_no_password()
     }
 
@@ -82,19 +82,24 @@ impl Door {
 }
 
 /// Accepts clients until the process ends.
-pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>, events: Sender<Event>) {
+pub(super) async fn accept(
+    listener: Listener,
+    accept_config: AcceptConfig,
+    ids: Arc<AtomicUsize>,
+    events: Sender<ServerEvent>,
+) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
         let (mut stream, peer) = listener.accept("client connection").await;
-        let refusal = if peer.is_some_and(|peer| door.is_closed_to(peer)) {
+        let refusal = if peer.is_some_and(|peer| accept_config.rejects(peer)) {
             Some(net::admission::PROTECTED_MODE_REPLY)
-        } else if open.load(Ordering::Relaxed) >= door.max_clients {
+        } else if open.load(Ordering::Relaxed) >= accept_config.max_clients {
             Some("-ERR max number of clients reached\r\n")
         } else {
             None
         };
         if let Some(text) = refusal {
-            door.traffic.rejected.fetch_add(1, Ordering::Relaxed);
+            accept_config.traffic.rejected.fetch_add(1, Ordering::Relaxed);
             // The connection is closed in any case, without waiting for a TLS handshake.
             if !matches!(stream, Stream::Tls(_)) {
                 stream.write_now(text.as_bytes());
@@ -102,36 +107,42 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
             }
             continue;
         }
-        let link = stream.set_options(door.options).and_then(|()| stream.link());
+        let link = stream.set_options(accept_config.options).and_then(|()| stream.link());
         let Ok(link) = link else { continue };
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
-        let (output, replies) = Output::channel(door.traffic.clone());
+        let (output, replies) = ClientOutput::channel(accept_config.traffic.clone());
         let waiting = output.waiting.clone();
-        let known = Arc::new(AtomicBool::new(door.engine.users.read().default_user().is_open()));
-        let opened = Opened { client, link, output, known: known.clone() };
-        let (events, open, door) = (events.clone(), open.clone(), door.clone());
+        let known = Arc::new(AtomicBool::new(accept_config.engine.users.read().default_user().is_open()));
+        let accepted = AcceptedClient { client, link, output, known: known.clone() };
+        let (events, open, accept_config) = (events.clone(), open.clone(), accept_config.clone());
         open.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
-            if matches!(agreed, Ok(Ok(()))) && events.send(Event::ClientOpened(opened)).await.is_ok() {
-                let talk = Talk { client, events: &events, waiting: &waiting, traffic: &door.traffic };
-                talk.converse(stream, || door.limits(&known), replies).await;
+            if matches!(agreed, Ok(Ok(()))) && events.send(ServerEvent::ClientOpened(accepted)).await.is_ok()
+            {
+                let talk = ConnectionTask {
+                    client,
+                    events: &events,
+                    waiting: &waiting,
+                    traffic: &accept_config.traffic,
+                };
+                talk.converse(stream, || accept_config.limits(&known), replies).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);
-            let _ = events.send(Event::ClientClosed { client }).await;
+            let _ = events.send(ServerEvent::ClientClosed { client }).await;
         });
     }
 }
 
 /// A client connection in progress.
-struct Talk<'a> {
+struct ConnectionTask<'a> {
     client: u64,
-    events: &'a Sender<Event>,
+    events: &'a Sender<ServerEvent>,
     waiting: &'a AtomicUsize,
     traffic: &'a Traffic,
 }
 
-impl Talk<'_> {
+impl ConnectionTask<'_> {
     /// Reads requests and writes replies until either side closes the connection.
     async fn converse(
         self,
@@ -140,7 +151,7 @@ impl Talk<'_> {
         mut replies: UnboundedReceiver<Vec<u8>>,
     ) {
         let Self { client, events, waiting, traffic } = self;
-        let mut input = Input { client, ..Input::default() };
+        let mut input = RequestReader { client, ..RequestReader::default() };
         loop {
             tokio::select! {
                 read = stream.read_buf(&mut input.bytes) => {
@@ -153,8 +164,8 @@ impl Talk<'_> {
                             traffic.query_limit.fetch_add(1, Ordering::Relaxed);
                             return;
                         }
-                        Err(Fault::Gone) => return,
-                        Err(Fault::Protocol(error)) => {
+                        Err(ReadError::ShuttingDown) => return,
+                        Err(ReadError::Protocol(error)) => {
                             // Queued after the replies to all previous requests.
                             let mut bytes = Vec::new();
                             while let Ok(more) = replies.try_recv() {
@@ -187,7 +198,7 @@ impl Talk<'_> {
 
 /// Received bytes that do not form a complete request yet.
 #[derive(Default)]
-struct Input {
+struct RequestReader {
     client: u64,
     bytes: Vec<u8>,
     parser: Parser,
@@ -195,37 +206,37 @@ struct Input {
 }
 
 /// Why reading from a connection ends.
-enum Fault {
+enum ReadError {
     Protocol(ProtocolError),
     /// The sentinel is shutting down.
-    Gone,
+    ShuttingDown,
 }
 
-impl Input {
+impl RequestReader {
     /// Passes on all complete requests. The size limit depends on whether the client has authenticated, so a request is
     /// checked only after all previous ones are answered.
     async fn hand_over(
         &mut self,
         limits: &impl Fn() -> ParseLimits,
-        events: &Sender<Event>,
-    ) -> Result<(), Fault> {
+        events: &Sender<ServerEvent>,
+    ) -> Result<(), ReadError> {
         loop {
             self.batch.clear();
             let limits_then = limits();
             let parsed = self.parser.parse(&mut self.bytes, &mut self.batch, &limits_then);
             for index in 0..self.batch.len() {
                 let args = self.batch.args(index, &self.bytes).iter().map(<[u8]>::to_vec).collect();
-                let request = Event::ClientRequest { client: self.client, args };
-                events.send(request).await.map_err(|_| Fault::Gone)?;
+                let request = ServerEvent::ClientRequest { client: self.client, args };
+                events.send(request).await.map_err(|_| ReadError::ShuttingDown)?;
             }
             self.bytes.drain(..parsed.consumed);
             let Some(error) = parsed.error else { return Ok(()) };
             let (done, heard) = oneshot::channel();
-            events.send(Event::Heard(done)).await.map_err(|_| Fault::Gone)?;
-            heard.await.map_err(|_| Fault::Gone)?;
+            events.send(ServerEvent::Flush(done)).await.map_err(|_| ReadError::ShuttingDown)?;
+            heard.await.map_err(|_| ReadError::ShuttingDown)?;
             let known_now = !limits_then.authenticated && limits().authenticated;
             if !(error.is_unauthenticated() && known_now) {
-                return Err(Fault::Protocol(error));
+                return Err(ReadError::Protocol(error));
             }
             self.parser = Parser::new();
         }
@@ -242,7 +253,7 @@ mod tests {
     fn protected_mode_follows_the_current_default_user() {
         let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));
         let options = SocketOptions { nodelay: true, keepalive: None };
-        let door = Door {
+        let accept_config = AcceptConfig {
             protected: true,
             max_clients: 1,
             options,
@@ -252,8 +263,8 @@ mod tests {
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
         let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
         let look = || {
-            let limits = [&stranger, &known].map(|known| door.limits(known).authenticated);
-            (door.is_closed_to(near), door.is_closed_to(far), limits)
+            let limits = [&stranger, &known].map(|known| accept_config.limits(known).authenticated);
+            (accept_config.rejects(near), accept_config.rejects(far), limits)
         };
         assert_eq!(look(), (false, true, [true, true]));
         engine.users.write().set_default_password(b"secret");

@@ -19,13 +19,13 @@ pub(super) struct Traffic {
 
 /// Recent rates of commands, received bytes and sent bytes.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RecentRates {
     since: Instant,
     counts: [u64; 3],
     pub(super) per_second: [f64; 3],
 }
 
-impl Pace {
+impl RecentRates {
     /// The interval over which a rate is measured.
     const PERIOD: Duration = Duration::from_secs(1);
 
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn rate_covers_the_last_complete_period() {
         let began = Instant::now();
-        let mut pace = Pace::new(began);
+        let mut pace = RecentRates::new(began);
         pace.take(began + Duration::from_millis(500), [50, 0, 0]);
         assert_eq!(pace.per_second, [0.0; 3], "not long enough");
         pace.take(began + Duration::from_secs(2), [100, 2048, 10]);

@@ -1,7 +1,7 @@
 //! The sentinel process: sockets, files and scripts around the state machine of the `sentinel` crate.
 //!
 //! One thread runs the state machine, because the load is small and order matters. Tasks read from sockets and send
-//! what they receive as [`Event`]s; [`running`] passes the events to the machine and executes its actions. Votes are
+//! what they receive as [`ServerEvent`]s; [`running`] passes the events to the machine and executes its actions. Votes are
 //! written and synced before anything that depends on them is sent.
 //!
 //! | module | purpose |
@@ -40,12 +40,12 @@ use resp::Value;
 use sentinel::{JobId, LinkId, ScriptOutcome};
 use tokio::sync::oneshot;
 
-use self::connection::Opened;
+use self::connection::AcceptedClient;
 use self::files::Files;
 use config::{Config, ConfigError, ConfigSource, SetError, keys, lines_of_arguments};
 
 /// A message to the event loop.
-enum Event {
+enum ServerEvent {
     LinkUp {
         link: LinkId,
         life: u64,
@@ -65,7 +65,7 @@ enum Event {
         life: u64,
         value: Value,
     },
-    ClientOpened(Opened),
+    ClientOpened(AcceptedClient),
     ClientRequest {
         client: u64,
         args: Vec<Vec<u8>>,
@@ -74,7 +74,7 @@ enum Event {
         client: u64,
     },
     /// The sender waits until all previous events have been processed.
-    Heard(oneshot::Sender<()>),
+    Flush(oneshot::Sender<()>),
     Resolved {
         host: String,
         ip: String,

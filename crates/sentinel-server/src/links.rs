@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use super::Event;
+use super::ServerEvent;
 
 /// Maximum reply size: INFO of a large server, with a margin.
 const MAX_REPLY: usize = 4 * 1024 * 1024;
@@ -32,7 +32,13 @@ impl Drop for LinkHandle {
 }
 
 impl LinkHandle {
-    pub(super) fn open(link: LinkId, life: u64, addr: Addr, dialer: Dialer, events: Sender<Event>) -> Self {
+    pub(super) fn open(
+        link: LinkId,
+        life: u64,
+        addr: Addr,
+        dialer: Dialer,
+        events: Sender<ServerEvent>,
+    ) -> Self {
         let (requests, queue) = unbounded_channel();
         let task = tokio::spawn(async move {
             match dialer.dial((addr.host.as_str(), addr.port), CONNECT_TIMEOUT).await {
@@ -40,7 +46,7 @@ impl LinkHandle {
                 // The event loop outlives its links.
                 Err(error) => {
                     let refused = error.is_refused();
-                    let _ = events.send(Event::LinkFailed { link, life, refused }).await;
+                    let _ = events.send(ServerEvent::LinkFailed { link, life, refused }).await;
                 }
             }
         });
@@ -60,20 +66,20 @@ async fn run(
     link: LinkId,
     life: u64,
     stream: Stream,
-    events: Sender<Event>,
+    events: Sender<ServerEvent>,
     queue: UnboundedReceiver<Vec<u8>>,
 ) {
     let addresses = stream.addresses().ok().flatten();
     let local_ip = addresses.map(|(_, local)| local.ip().to_string()).unwrap_or_default();
-    let _ = events.send(Event::LinkUp { link, life, local_ip }).await;
+    let _ = events.send(ServerEvent::LinkUp { link, life, local_ip }).await;
     converse(stream, queue, |value| {
         let events = events.clone();
         async move {
-            let _ = events.send(Event::LinkReply { link, life, value }).await;
+            let _ = events.send(ServerEvent::LinkReply { link, life, value }).await;
         }
     })
     .await;
-    let _ = events.send(Event::LinkDown { link, life }).await;
+    let _ = events.send(ServerEvent::LinkDown { link, life }).await;
 }
 
 /// Sends queued requests and passes on replies until the connection ends.

@@ -21,12 +21,12 @@ use sentinel::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::Event;
+use super::ServerEvent;
 use super::access;
 use super::center::{Center, time_since};
 use super::client::Client;
-use super::commands::{self, Answer};
-use super::connection::{self, Door};
+use super::commands::{self, CommandReply};
+use super::connection::{self, AcceptConfig};
 use super::figures::Traffic;
 use super::files::Files;
 use super::links::LinkHandle;
@@ -86,9 +86,9 @@ async fn listen(
     tls: &Arc<Tls>,
     port: u16,
     (engine, traffic): (&Arc<Engine>, &Arc<Traffic>),
-    events: &Sender<Event>,
+    events: &Sender<ServerEvent>,
 ) -> Result<()> {
-    let door = Door {
+    let accept_config = AcceptConfig {
         protected: config.get(keys::PROTECTED_MODE),
         max_clients: config.get(keys::MAXCLIENTS),
         options: SocketOptions::new(config),
@@ -105,7 +105,7 @@ async fn listen(
         listeners.extend(bound.into_iter().map(|listener| listener.with_tls(tls, TlsPeers::Clients)));
     }
     for listener in listeners {
-        tokio::spawn(connection::accept(listener, door.clone(), ids.clone(), events.clone()));
+        tokio::spawn(connection::accept(listener, accept_config.clone(), ids.clone(), events.clone()));
     }
     Ok(())
 }
@@ -135,12 +135,12 @@ impl Center {
     /// Processes events and executes actions until the process ends.
     async fn work(
         &mut self,
-        mut queue: Receiver<Event>,
+        mut queue: Receiver<ServerEvent>,
         (mut term, mut int): (Signal, Signal),
     ) -> Result<()> {
         let mut batch = Vec::new();
         while !self.ends {
-            if std::mem::take(&mut self.stood_still) {
+            if std::mem::take(&mut self.was_blocked_by_disk) {
                 // Events that arrived while the thread was blocked are processed before any peer counts as silent.
                 tokio::task::yield_now().await;
             }
@@ -173,7 +173,7 @@ impl Center {
                 self.sentinel.handle(now, SentinelInput::Deadline, &mut out);
             }
             self.carry_out(out);
-            for done in self.heard.drain(..) {
+            for done in self.flush_waiters.drain(..) {
                 // The requesting task may have ended.
                 let _ = done.send(());
             }
@@ -185,48 +185,48 @@ impl Center {
         self.links.get(&link).is_some_and(|handle| handle.life == life)
     }
 
-    fn take(&mut self, event: Event, out: &mut SentinelOutput) {
+    fn take(&mut self, event: ServerEvent, out: &mut SentinelOutput) {
         let input = match event {
-            Event::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
+            ServerEvent::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
                 SentinelInput::Connected { link, local_ip }
             }
-            Event::LinkReply { link, life, value } if self.is_current(link, life) => {
+            ServerEvent::LinkReply { link, life, value } if self.is_current(link, life) => {
                 SentinelInput::Reply { link, value }
             }
-            Event::LinkFailed { link, life, refused } if self.is_current(link, life) => {
+            ServerEvent::LinkFailed { link, life, refused } if self.is_current(link, life) => {
                 self.links.remove(&link);
                 SentinelInput::ConnectFailed { link, refused }
             }
-            Event::LinkDown { link, life } if self.is_current(link, life) => {
+            ServerEvent::LinkDown { link, life } if self.is_current(link, life) => {
                 self.links.remove(&link);
                 SentinelInput::Disconnected { link }
             }
-            Event::LinkUp { .. }
-            | Event::LinkReply { .. }
-            | Event::LinkFailed { .. }
-            | Event::LinkDown { .. } => {
+            ServerEvent::LinkUp { .. }
+            | ServerEvent::LinkReply { .. }
+            | ServerEvent::LinkFailed { .. }
+            | ServerEvent::LinkDown { .. } => {
                 return;
             }
-            Event::ClientOpened(opened) => {
+            ServerEvent::ClientOpened(accepted) => {
                 self.connections += 1;
-                let open = opened.known.load(Ordering::Relaxed);
+                let open = accepted.known.load(Ordering::Relaxed);
                 let client =
-                    self.engine.clients.connect(opened.link.clone(), process::time::now(), Box::new(|| {}));
+                    self.engine.clients.connect(accepted.link.clone(), process::time::now(), Box::new(|| {}));
                 let session = Session::of(client, CommandOrigin::Client, open);
-                self.clients.insert(opened.client, Client::new(opened, session));
+                self.clients.insert(accepted.client, Client::new(accepted, session));
                 return;
             }
-            Event::ClientClosed { client } => {
+            ServerEvent::ClientClosed { client } => {
                 self.forget(client);
                 return;
             }
-            Event::Heard(done) => {
-                self.heard.push(done);
+            ServerEvent::Flush(done) => {
+                self.flush_waiters.push(done);
                 return;
             }
-            Event::ClientRequest { client, args } => return self.on_request(client, args, out),
-            Event::Resolved { host, ip } => SentinelInput::Resolved { host, ip },
-            Event::ScriptDone { job, outcome } => {
+            ServerEvent::ClientRequest { client, args } => return self.on_request(client, args, out),
+            ServerEvent::Resolved { host, ip } => SentinelInput::Resolved { host, ip },
+            ServerEvent::ScriptDone { job, outcome } => {
                 self.scripts.remove(&job);
                 SentinelInput::ScriptDone { job, outcome }
             }
@@ -266,11 +266,11 @@ impl Center {
         let answered = out.actions.len();
         match commands::answer(self, client, &args) {
             // Goes through the same queue as replies of the state machine, so that replies keep their order.
-            Answer::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
-            Answer::Reply(_) => {}
-            Answer::Engine(bytes) if bytes.is_empty() => {}
-            Answer::Engine(bytes) => out.actions.push(reply(bytes)),
-            Answer::Machine => {
+            CommandReply::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
+            CommandReply::Reply(_) => {}
+            CommandReply::Engine(bytes) if bytes.is_empty() => {}
+            CommandReply::Engine(bytes) => out.actions.push(reply(bytes)),
+            CommandReply::FromMachine => {
                 self.ask_machine(id, client, args, out);
                 if muted {
                     let unwanted = |action: &SentinelAction| matches!(action, SentinelAction::Reply { .. });
@@ -278,11 +278,11 @@ impl Center {
                     out.actions.extend(actions.into_iter().filter(|action| !unwanted(action)));
                 }
             }
-            Answer::Wait => {
+            CommandReply::RetryAfterPause => {
                 client.unmute();
                 return client.defer(args);
             }
-            Answer::Shutdown => self.ends = true,
+            CommandReply::Shutdown => self.ends = true,
         }
         client.end_muted();
         self.commands += 1;
@@ -362,7 +362,7 @@ impl Center {
     /// sentinels this one appears unresponsive.
     fn persist(&mut self, records: Vec<JournalRecord>) {
         let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };
-        self.stood_still = true;
+        self.was_blocked_by_disk = true;
         let records: Vec<GroupRecord> =
             records.into_iter().map(|JournalRecord { record, .. }| record).collect();
         // After a failed append the end of the file is unknown and records may be missing, so the journal is rewritten
@@ -429,7 +429,7 @@ impl Center {
     }
 
     fn write_config(&mut self, text: &[u8]) {
-        self.stood_still = true;
+        self.was_blocked_by_disk = true;
         let written = self.files.write_config(text);
         self.config_is_written = written.is_ok();
         match written {
@@ -445,7 +445,7 @@ impl Center {
         task.abort();
         let events = self.events.clone();
         tokio::spawn(async move {
-            let _ = events.send(Event::ScriptDone { job, outcome: ScriptOutcome::Died }).await;
+            let _ = events.send(ServerEvent::ScriptDone { job, outcome: ScriptOutcome::Died }).await;
         });
     }
 
@@ -456,7 +456,7 @@ impl Center {
             match found.map(|mut found| found.next()) {
                 Ok(Some(addr)) => {
                     let ip = addr.ip().to_string();
-                    let _ = events.send(Event::Resolved { host, ip }).await;
+                    let _ = events.send(ServerEvent::Resolved { host, ip }).await;
                 }
                 _ => tracing::warn!("Failed to resolve hostname '{host}'"),
             }

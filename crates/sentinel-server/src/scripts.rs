@@ -8,7 +8,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
 
-use super::Event;
+use super::ServerEvent;
 
 /// Why a script cannot be configured, if there is a reason.
 pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
@@ -22,7 +22,7 @@ pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
 }
 
 /// Starts a script; an event reports its end. Aborting the task kills the process.
-pub(super) fn run(job: JobId, argv: &[String], events: Sender<Event>) -> JoinHandle<()> {
+pub(super) fn run(job: JobId, argv: &[String], events: Sender<ServerEvent>) -> JoinHandle<()> {
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).stdin(Stdio::null()).kill_on_drop(true);
     tokio::spawn(async move {
@@ -33,6 +33,6 @@ pub(super) fn run(job: JobId, argv: &[String], events: Sender<Event>) -> JoinHan
                 ScriptOutcome::Died
             }
         };
-        let _ = events.send(Event::ScriptDone { job, outcome }).await;
+        let _ = events.send(ServerEvent::ScriptDone { job, outcome }).await;
     })
 }

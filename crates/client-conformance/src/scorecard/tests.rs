@@ -34,7 +34,7 @@ fn card() -> Scorecard {
 }
 
 #[test]
-fn the_text_has_a_line_for_each_scenario_and_reason() {
+fn text_lists_each_scenario_with_its_reason() {
     let text = text(&card());
     for line in [
         "lib 1.0, seed 5",
@@ -57,7 +57,7 @@ fn junit_has_failures_and_skips_and_its_text_is_escaped() {
 }
 
 #[test]
-fn the_page_has_every_scenario_and_no_markup_of_the_wire() {
+fn page_lists_every_scenario_and_escapes_received_bytes() {
     let page = html(&card()).unwrap();
     for part in ["<h2 id=\"bad\">", "executes twice: &lt;INCR&gt;", "GET &lt;k&gt;", "A story."] {
         assert!(page.contains(part), "{part}\n{page}");
@@ -65,7 +65,7 @@ fn the_page_has_every_scenario_and_no_markup_of_the_wire() {
 }
 
 #[test]
-fn what_is_worse_than_in_an_older_card_is_named() {
+fn regressions_from_an_older_card_are_listed() {
     let older = serde_json::to_string(&card()).unwrap();
     let baseline: Baseline = serde_json::from_str(&older).unwrap();
     assert_eq!(worse_results(&card(), &baseline), Vec::<String>::new());

@@ -100,7 +100,7 @@ mod tests {
     use crate::simulation::script_calling;
 
     #[test]
-    fn a_script_calls_the_command_that_it_was_made_for() {
+    fn script_calls_the_command_in_its_text() {
         for line in ["INCR n", "SET k v", "RPUSH l a b", "GET k"] {
             let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let (text, keys, others) = script_calling(&args);

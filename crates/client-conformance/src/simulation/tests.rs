@@ -46,7 +46,7 @@ impl Client {
 }
 
 #[test]
-fn a_key_is_served_where_its_slot_is_and_nowhere_else() {
+fn key_is_served_only_by_the_owner_of_its_slot() {
     let mut client = Client::new();
     let (a, b, r) = (client.open("a"), client.open("b"), client.open("r"));
     // foo is in slot 12182, bar in 5061.
@@ -68,7 +68,7 @@ fn a_key_is_served_where_its_slot_is_and_nowhere_else() {
 }
 
 #[test]
-fn a_reply_that_is_cut_belongs_to_a_command_that_was_run() {
+fn truncated_reply_belongs_to_an_executed_command() {
     let mut client = Client::new();
     let a = client.open("a");
     let b = client.open("b");
@@ -81,7 +81,7 @@ fn a_reply_that_is_cut_belongs_to_a_command_that_was_run() {
 }
 
 #[test]
-fn a_rule_begins_late_and_ends_after_its_time() {
+fn fault_rule_starts_and_ends_at_its_times() {
     let mut client = Client::new();
     let node = if slot_of("busy") < 8192 { "a" } else { "b" };
     let id = client.open(node);
@@ -94,7 +94,7 @@ fn a_rule_begins_late_and_ends_after_its_time() {
 }
 
 #[test]
-fn a_promoted_replica_has_its_masters_slots_but_for_those_who_know_no_better() {
+fn promoted_replica_owns_the_slots_except_in_stale_views() {
     let mut client = Client::new();
     let (b, r) = (client.open("b"), client.open("r"));
     let event =
@@ -108,7 +108,7 @@ fn a_promoted_replica_has_its_masters_slots_but_for_those_who_know_no_better() {
 }
 
 #[test]
-fn a_transaction_runs_whole_or_not_at_all() {
+fn transaction_is_atomic() {
     let mut client = Client::new();
     let a = client.open("a");
     client.ask(a, "MULTI");
@@ -124,7 +124,7 @@ fn a_transaction_runs_whole_or_not_at_all() {
 }
 
 #[test]
-fn who_hears_a_channel_of_a_slot_that_moves_is_told() {
+fn subscribers_of_a_migrated_slot_get_sunsubscribe() {
     let mut client = Client::new();
     let (a, b) = (client.open("a"), client.open("b"));
     assert!(client.ask(a, "SSUBSCRIBE foo").starts_with("-MOVED 12182"));
@@ -141,7 +141,7 @@ fn who_hears_a_channel_of_a_slot_that_moves_is_told() {
 }
 
 #[test]
-fn a_silent_node_hears_and_says_nothing_and_a_slamming_one_counts() {
+fn silent_node_does_not_reply_and_rejecting_node_counts_connections() {
     let mut client = Client::new();
     let a = client.open("a");
     let net = |state| NodeEvent::SetConnectionHandling { node: "a".to_owned(), state, after_ms: 0 };
@@ -156,7 +156,7 @@ fn a_silent_node_hears_and_says_nothing_and_a_slamming_one_counts() {
 }
 
 #[test]
-fn a_client_that_waits_is_served_by_another_and_those_behind_it_after_it() {
+fn blocked_clients_are_served_in_order() {
     let mut client = Client::new();
     let (first, second, other) = (client.open("a"), client.open("a"), client.open("a"));
     assert_eq!(client.actions(first, "BLPOP bar 0"), [ConnectionAction::Send(first, vec![])]);
@@ -185,7 +185,7 @@ fn a_client_that_waits_is_served_by_another_and_those_behind_it_after_it() {
 }
 
 #[test]
-fn a_client_that_waits_for_a_slot_that_moves_is_sent_after_it() {
+fn blocked_client_is_redirected_when_its_slot_moves() {
     let mut client = Client::new();
     let a = client.open("a");
     client.actions(a, "BRPOP bar 0");
@@ -198,7 +198,7 @@ fn a_client_that_waits_for_a_slot_that_moves_is_sent_after_it() {
 }
 
 #[test]
-fn a_script_is_known_where_it_was_told() {
+fn script_is_cached_only_on_the_node_that_loaded_it() {
     let mut client = Client::new();
     let (a, b) = (client.open("a"), client.open("b"));
     let eval = |name: &str, script: &str, key: &str| [name, script, "1", key].map(str::to_owned).to_vec();
@@ -217,7 +217,7 @@ fn a_script_is_known_where_it_was_told() {
 }
 
 #[test]
-fn a_client_that_keeps_keys_is_told_once_of_each_change() {
+fn tracking_client_gets_one_invalidation_per_change() {
     let mut client = Client::new();
     let (a, other) = (client.open("a"), client.open("a"));
     client.ask(a, "HELLO 3");
@@ -232,7 +232,7 @@ fn a_client_that_keeps_keys_is_told_once_of_each_change() {
 }
 
 #[test]
-fn a_node_at_another_address_has_its_name_and_its_slots() {
+fn node_keeps_its_id_and_slots_at_a_new_address() {
     let mut client = Client::new();
     let r = client.open("b");
     let before = client.ask(r, "CLUSTER NODES");
@@ -277,7 +277,7 @@ fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
 }
 
 #[test]
-fn a_sentinel_is_stale_for_so_many_questions() {
+fn sentinel_is_stale_for_a_number_of_queries() {
     let mut client = group();
     let sentinel = client.open("s");
     let view =

@@ -56,7 +56,7 @@ fn error(text: &str) -> Result<AdapterOutcome, AdapterFailure> {
 }
 
 #[test]
-fn what_ran_as_often_as_it_was_asked_for_and_said_is_good() {
+fn commands_executed_once_and_reported_pass() {
     let one = command("INCR n", ErrorPolicy::Forbidden, Some(json!(1)), &[ok(json!(1))]);
     assert_eq!(verdict(vec![one], ran(&["incr n"])), (Grade::Good, vec![]));
     // The command ran, and the error correctly says that the outcome is unknown.
@@ -69,7 +69,7 @@ fn what_ran_as_often_as_it_was_asked_for_and_said_is_good() {
 }
 
 #[test]
-fn what_ran_more_or_less_often_does_harm() {
+fn lost_or_repeated_commands_are_harmful() {
     let lost = || command("INCR n", ErrorPolicy::Allowed, None, &[error("connection lost")]);
     let (grade, texts) = verdict(vec![lost()], ran(&["INCR n", "INCR n"]));
     assert_eq!(
@@ -101,7 +101,7 @@ fn half_a_transaction_does_harm_and_a_whole_one_does_none() {
 }
 
 #[test]
-fn the_answer_to_another_question_is_told_from_one_that_is_only_wrong() {
+fn reply_to_another_request_is_distinguished_from_a_wrong_reply() {
     let first = || command("GET a", ErrorPolicy::Allowed, Some(json!("one")), &[error("timeout")]);
     let second = |reply| command("GET b", ErrorPolicy::Forbidden, Some(json!("two")), &[ok(reply)]);
     let (grade, texts) = verdict(vec![first(), second(json!("one"))], Vec::new());
@@ -160,7 +160,7 @@ fn storms_and_blindness_cost() {
 }
 
 #[test]
-fn a_connection_that_the_client_closes_itself_explains_no_error() {
+fn connection_closed_by_the_client_excuses_no_error() {
     let judged = |event: LogEvent| {
         let step = command("INCR n", ErrorPolicy::Allowed, None, &[error("connection lost")]);
         let (code, args) = ("CLUSTERDOWN".to_owned(), words("INCR n"));
@@ -179,7 +179,7 @@ fn a_connection_that_the_client_closes_itself_explains_no_error() {
 }
 
 #[test]
-fn an_error_says_what_is_known() {
+fn error_must_report_the_known_cause() {
     let judged = |error_text: &str, ran_it: bool, refused: Option<&str>| {
         let step = command("INCR n", ErrorPolicy::Allowed, None, &[error(error_text)]);
         let refused = refused.map(|code| RefusedCommand {

@@ -10,14 +10,14 @@ use engine::Bus;
 use gossip::wire::Publication;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Ask;
+use super::DriverRequest;
 
 /// The maximum number of queued bytes; a single message may be larger.
 const MOST_WAITING: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    asks: UnboundedSender<Ask>,
+    requests: UnboundedSender<DriverRequest>,
     waiting: Arc<AtomicUsize>,
     /// Whether messages are being lost and this was logged.
     losing: AtomicBool,
@@ -37,8 +37,8 @@ impl Drop for Ticket {
 }
 
 impl Outbox {
-    pub(super) fn new(asks: UnboundedSender<Ask>) -> Self {
-        Self { asks, waiting: Arc::default(), losing: AtomicBool::new(false) }
+    pub(super) fn new(requests: UnboundedSender<DriverRequest>) -> Self {
+        Self { requests, waiting: Arc::default(), losing: AtomicBool::new(false) }
     }
 }
 
@@ -64,6 +64,6 @@ impl Bus for Outbox {
         }
         let publication = Publication { sharded, channel: channel.to_vec(), message: message.to_vec() };
         // While the server stops, there is no receiver.
-        let _ = self.asks.send(Ask::Publish { publication, ticket });
+        let _ = self.requests.send(DriverRequest::Publish { publication, ticket });
     }
 }

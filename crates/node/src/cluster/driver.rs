@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::background::{BackgroundWorkers, Done};
 use super::links::{self, LinkEvent, Links};
-use super::{Answer, Ask, Cluster, Machine, Prepared, options};
+use super::{Answer, Cluster, DriverRequest, Machine, Prepared, options};
 use crate::replication::Replication;
 
 /// How often to search for keys in slots of other nodes. One pass takes about a millisecond.
@@ -62,7 +62,7 @@ pub(crate) struct Driver {
     done: mpsc::UnboundedReceiver<Done>,
     links: Links,
     events: mpsc::Receiver<LinkEvent>,
-    asks: mpsc::UnboundedReceiver<Ask>,
+    requests: mpsc::UnboundedReceiver<DriverRequest>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     driving: ClusterDriver,
     /// The number of requested writes of `nodes.conf`.
@@ -113,7 +113,7 @@ impl Driver {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
-        let Prepared { machine, store, asks } = prepared;
+        let Prepared { machine, store, requests } = prepared;
         // A vanished peer is detected soon (Redis: after twice the node timeout). The kernel counts in whole seconds
         // and rejects zero.
         let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
@@ -136,7 +136,7 @@ impl Driver {
             done,
             links,
             events,
-            asks,
+            requests,
             waiting: BTreeMap::new(),
             driving: ClusterDriver::default(),
             saves: 0,
@@ -180,7 +180,7 @@ impl Driver {
                     let event = event.expect("the driver holds a sender itself");
                     self.on_event(event)?;
                 }
-                ask = self.asks.recv() => {
+                ask = self.requests.recv() => {
                     let ask = ask.expect("the server, which is ours too, holds a sender");
                     self.on_ask(ask)?;
                 }
@@ -301,30 +301,30 @@ impl Driver {
         }
     }
 
-    fn on_ask(&mut self, ask: Ask) -> Result<()> {
+    fn on_ask(&mut self, ask: DriverRequest) -> Result<()> {
         match ask {
-            Ask::Command { command, answer } => {
+            DriverRequest::Command { command, answer } => {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.waiting.insert(token, answer);
                 self.feed(ClusterInput::Command { token, command })
             }
-            Ask::Publish { publication, ticket } => {
+            DriverRequest::Publish { publication, ticket } => {
                 drop(ticket);
                 self.feed(ClusterInput::Publish(publication))
             }
-            Ask::ReplicasTold { token, slot, held } => {
+            DriverRequest::ReplicasConfirmed { token, slot, held } => {
                 let keys = self.node.engine.keyspace.keys_in_slot(slot);
                 let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
                 self.feed(ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot })?;
                 self.node.replication.cluster_stream.on_carried_out(token);
                 Ok(())
             }
-            Ask::Look(look) => {
+            DriverRequest::Look(look) => {
                 look(self);
                 Ok(())
             }
-            Ask::Configure => match self.options() {
+            DriverRequest::Configure => match self.options() {
                 Ok(config) => self.feed(ClusterInput::Configure(Box::new(config))),
                 Err(error) => {
                     tracing::warn!("{error:#}");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_is_turned_away_also_after_a_write() {
+    fn second_process_cannot_lock_the_file_after_a_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.conf");
         let (mut store, text) = Store::open(&path).unwrap();

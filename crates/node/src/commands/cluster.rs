@@ -25,14 +25,17 @@ pub(super) fn at_once(
     context: &mut Context<'_>,
 ) -> Result<HandlerOutcome, CommandError> {
     let Some(cluster) = &server.cluster else { return Err(CommandError::text(DISABLED)) };
-    let question = match Wish::of(command) {
-        Wish::Look(question) if !context.may_wait() => question,
-        Wish::Look(_) | Wish::Links | Wish::Change(_) | Wish::Move(_) => {
+    let query = match ParsedCommand::of(command) {
+        ParsedCommand::Query(query) if !context.may_wait() => query,
+        ParsedCommand::Query(_)
+        | ParsedCommand::Links
+        | ParsedCommand::Change(_)
+        | ParsedCommand::Move(_) => {
             return Ok(HandlerOutcome::Defer(NodeCommand::Cluster(command)));
         }
     };
     let via = context.session.client.link.via;
-    read(server, &cluster.machine, question, context.args, via, &mut context.reply)
+    read(server, &cluster.machine, query, context.args, via, &mut context.reply)
         .map(|()| HandlerOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
@@ -41,7 +44,7 @@ const DISABLED: &str = "ERR This instance has cluster support disabled";
 
 /// Commands that are answered from the state.
 #[derive(Debug, Clone, Copy)]
-enum Question {
+enum StateQuery {
     CountFailureReports,
     Failovers,
     Info,
@@ -55,8 +58,8 @@ enum Question {
 
 /// A command by the component that executes it.
 #[derive(Debug, Clone, Copy)]
-enum Wish {
-    Look(Question),
+enum ParsedCommand {
+    Query(StateQuery),
     /// Answered by the driver.
     Links,
     Change(Change),
@@ -64,18 +67,18 @@ enum Wish {
     Move(Move),
 }
 
-impl Wish {
+impl ParsedCommand {
     fn of(command: ClusterCommand) -> Self {
         match command {
-            ClusterCommand::CountFailureReports => Self::Look(Question::CountFailureReports),
-            ClusterCommand::Failovers => Self::Look(Question::Failovers),
-            ClusterCommand::Info => Self::Look(Question::Info),
-            ClusterCommand::MyId => Self::Look(Question::MyId),
-            ClusterCommand::MyShardId => Self::Look(Question::MyShardId),
-            ClusterCommand::Nodes => Self::Look(Question::Nodes),
-            ClusterCommand::Replicas => Self::Look(Question::Replicas),
-            ClusterCommand::Shards => Self::Look(Question::Shards),
-            ClusterCommand::Slots => Self::Look(Question::Slots),
+            ClusterCommand::CountFailureReports => Self::Query(StateQuery::CountFailureReports),
+            ClusterCommand::Failovers => Self::Query(StateQuery::Failovers),
+            ClusterCommand::Info => Self::Query(StateQuery::Info),
+            ClusterCommand::MyId => Self::Query(StateQuery::MyId),
+            ClusterCommand::MyShardId => Self::Query(StateQuery::MyShardId),
+            ClusterCommand::Nodes => Self::Query(StateQuery::Nodes),
+            ClusterCommand::Replicas => Self::Query(StateQuery::Replicas),
+            ClusterCommand::Shards => Self::Query(StateQuery::Shards),
+            ClusterCommand::Slots => Self::Query(StateQuery::Slots),
             ClusterCommand::Links => Self::Links,
             ClusterCommand::AddSlots => Self::Change(Change::AddSlots),
             ClusterCommand::AddSlotsRange => Self::Change(Change::AddSlotsRange),
@@ -107,7 +110,7 @@ pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, ar
     let Some(cluster) = server.cluster.clone() else {
         return Writer::new(connection.output(), protocol).error(DISABLED);
     };
-    if let Wish::Move(Move::Sync) = Wish::of(command) {
+    if let ParsedCommand::Move(Move::Sync) = ParsedCommand::of(command) {
         return moves::sync(connection, args);
     }
     let mut out = Vec::new();
@@ -125,22 +128,22 @@ async fn answer(
     via: ClientTransport,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
-    match Wish::of(command) {
-        Wish::Look(question) => {
+    match ParsedCommand::of(command) {
+        ParsedCommand::Query(query) => {
             cluster.orders_carried_out().await?;
-            if let Err(text) = read(server, &cluster.machine, question, args, via, reply) {
+            if let Err(text) = read(server, &cluster.machine, query, args, via, reply) {
                 reply.error(&text);
             }
         }
-        Wish::Links => links(cluster, reply).await?,
-        Wish::Move(step) => {
+        ParsedCommand::Links => links(cluster, reply).await?,
+        ParsedCommand::Move(step) => {
             cluster.orders_carried_out().await?;
             moves::answer(server, step, args, reply);
         }
-        Wish::Change(Change::SetSlot) if let Some(text) = moves::keeps_from_setslot(server) => {
+        ParsedCommand::Change(Change::SetSlot) if let Some(text) = moves::keeps_from_setslot(server) => {
             reply.error(text);
         }
-        Wish::Change(change) => {
+        ParsedCommand::Change(change) => {
             let words: Vec<String> =
                 args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             match parse::change(change, &words, &server.engine.keyspace) {
@@ -156,7 +159,7 @@ async fn answer(
 fn read(
     server: &Server,
     machine: &Machine,
-    question: Question,
+    query: StateQuery,
     args: Args<'_>,
     via: ClientTransport,
     reply: &mut Writer<'_>,
@@ -165,19 +168,19 @@ fn read(
     let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
     let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
     let failed = |error: gossip::OperatorError| format!("ERR {error}");
-    match question {
-        Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text(via).as_bytes()),
-        Question::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
-        Question::MyId => reply.bulk(gossip.id().as_bytes()),
-        Question::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        Question::Slots => topology::slots(preferred, via, &gossip.topology(), reply),
-        Question::Shards => topology::shards(preferred, via, &gossip.topology(), reply),
-        Question::Replicas => {
+    match query {
+        StateQuery::Nodes => reply.verbatim(b"txt", gossip.nodes_text(via).as_bytes()),
+        StateQuery::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
+        StateQuery::MyId => reply.bulk(gossip.id().as_bytes()),
+        StateQuery::MyShardId => reply.bulk(gossip.shard().as_bytes()),
+        StateQuery::Slots => topology::slots(preferred, via, &gossip.topology(), reply),
+        StateQuery::Shards => topology::shards(preferred, via, &gossip.topology(), reply),
+        StateQuery::Replicas => {
             let lines = gossip.replicas_text(&node, via).map_err(failed)?;
             reply.array(lines.len());
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
         }
-        Question::Failovers => {
+        StateQuery::Failovers => {
             let told = crate::cluster::failovers::told(&gossip, process::time::now());
             match args.get(2) {
                 None => failover_history::write_reply(&told, reply),
@@ -187,7 +190,7 @@ fn read(
                 Some(_) => return Err("ERR syntax error".to_owned()),
             }
         }
-        Question::CountFailureReports => {
+        StateQuery::CountFailureReports => {
             let count = gossip.failure_reports(&node).map_err(failed)?;
             reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
         }

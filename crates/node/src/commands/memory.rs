@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_doctor_names_what_is_wrong() {
+    fn memory_doctor_reports_problems() {
         let used = 100 << 20;
         let well = MemoryUsage { used, allocated: used, active: used, resident: used, rss: used };
         assert!(report(&well, used).starts_with("Hi Sam, I can't find any memory issue"));

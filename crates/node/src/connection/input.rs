@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_what_is_not_done_with_however_it_is_cut() {
+    fn remaining_input_is_independent_of_how_it_was_consumed() {
         let all: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         let (mut input, mut read, mut done) = (Input::default(), 0, 0);
         for step in [1, 7, 300, 2000, 13, 900].into_iter().cycle() {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_before_comes_first() {
+    fn prepended_bytes_come_first() {
         let mut input = Input::default();
         input.extend(b"abcdef");
         input.consume(2);

@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_high_hz_looks_for_due_keys_more_often_and_a_low_one_not_less() {
+    fn expiry_runs_more_often_with_high_hz_and_has_a_minimum_rate() {
         for (hz, millis) in [(1, 50), (10, 50), (100, 5), (500, 1)] {
             assert_eq!(expire_period(hz), Duration::from_millis(millis), "hz {hz}");
         }

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_starts_counting_anew() {
+    fn reset_restarts_the_counters() {
         let with = |hits, calls| {
             let mut totals = Totals::default();
             totals.counts[Count::KeyspaceHits as usize] = hits;

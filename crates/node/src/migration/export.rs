@@ -37,18 +37,18 @@ const PIECES_AHEAD: usize = 8;
 
 /// Shared with the thread that writes the snapshot.
 #[derive(Debug, Default)]
-struct Walker {
+struct SnapshotProgress {
     /// Set to cancel the thread.
-    called_off: AtomicBool,
+    cancelled_flag: AtomicBool,
     /// The number of keys written.
     keys: AtomicU64,
 }
 
 /// Progress of writing the snapshot.
 #[derive(Debug)]
-enum Walked {
-    NotCut,
-    Cut(CursorId),
+enum SnapshotChunk {
+    Failed,
+    Started(CursorId),
     Bytes(Vec<u8>),
     End,
 }
@@ -77,8 +77,8 @@ struct Source<'a> {
     from_target: TargetReplies,
     /// Sent bytes that a new connection would repeat, if the job can resume.
     window: Option<ResendWindow>,
-    walk: Option<mpsc::Receiver<Walked>>,
-    walker: Arc<Walker>,
+    chunks: Option<mpsc::Receiver<SnapshotChunk>>,
+    progress: Arc<SnapshotProgress>,
     cursor: Option<CursorId>,
     /// Whether the snapshot was sent and the log follows.
     streams: bool,
@@ -87,9 +87,9 @@ struct Source<'a> {
 }
 
 /// An event for the job.
-enum Came {
+enum ExportWakeup {
     Link(io::Result<usize>),
-    Walked(Option<Walked>),
+    Snapshot(Option<SnapshotChunk>),
     Log,
     Deadline,
     Cancel,
@@ -117,8 +117,8 @@ impl<'a> Source<'a> {
             link: None,
             from_target: TargetReplies::default(),
             window: None,
-            walk: None,
-            walker: Arc::default(),
+            chunks: None,
+            progress: Arc::default(),
             cursor: None,
             streams: false,
         }
@@ -141,53 +141,53 @@ impl<'a> Source<'a> {
                 return outcome;
             }
             let (deadline, may_send) = (self.machine.next_deadline(), self.may_send());
-            let came = tokio::select! {
+            let wakeup = tokio::select! {
                 biased;
-                () = cancelled.notified() => Came::Cancel,
-                () = rerouted => Came::Rerouted,
-                read = read(&mut self.link, self.from_target.buffer()) => Came::Link(read),
-                walked = walked(&mut self.walk), if may_send => Came::Walked(walked),
+                () = cancelled.notified() => ExportWakeup::Cancel,
+                () = rerouted => ExportWakeup::Rerouted,
+                read = read(&mut self.link, self.from_target.buffer()) => ExportWakeup::Link(read),
+                chunk = next_chunk(&mut self.chunks), if may_send => ExportWakeup::Snapshot(chunk),
                 () = log_grown(self.migrations, self.cursor.filter(|_| self.streams)), if may_send => {
-                    Came::Log
+                    ExportWakeup::Log
                 }
-                () = until(deadline) => Came::Deadline,
+                () = until(deadline) => ExportWakeup::Deadline,
             };
-            self.on_came(came).await;
+            self.on_wakeup(wakeup).await;
         }
     }
 
-    async fn on_came(&mut self, came: Came) {
-        let input = match came {
-            Came::Cancel => ExportEvent::Cancel,
-            Came::Deadline => ExportEvent::Deadline,
-            Came::Rerouted => return,
-            Came::Link(Ok(read)) if read > 0 => return self.on_received(),
-            Came::Link(_) => {
+    async fn on_wakeup(&mut self, wakeup: ExportWakeup) {
+        let input = match wakeup {
+            ExportWakeup::Cancel => ExportEvent::Cancel,
+            ExportWakeup::Deadline => ExportEvent::Deadline,
+            ExportWakeup::Rerouted => return,
+            ExportWakeup::Link(Ok(read)) if read > 0 => return self.on_received(),
+            ExportWakeup::Link(_) => {
                 self.link = None;
                 ExportEvent::Closed
             }
-            Came::Walked(Some(walked)) => match walked {
-                Walked::NotCut => ExportEvent::SnapshotFailed,
-                Walked::Cut(cursor) => {
+            ExportWakeup::Snapshot(Some(chunk)) => match chunk {
+                SnapshotChunk::Failed => ExportEvent::SnapshotFailed,
+                SnapshotChunk::Started(cursor) => {
                     self.cursor = Some(cursor);
                     let keys = self.migrations.keys_in(&self.slots);
                     self.migrations.note(&self.name, |job| job.progress.all_keys = Some(keys));
                     ExportEvent::SnapshotTaken
                 }
-                Walked::Bytes(bytes) => return self.write(&bytes).await,
-                Walked::End => {
-                    self.walk = None;
+                SnapshotChunk::Bytes(bytes) => return self.write(&bytes).await,
+                SnapshotChunk::End => {
+                    self.chunks = None;
                     self.streams = true;
                     // Keys may have been added or removed between the snapshot and the count.
                     self.migrations.note(&self.name, |job| job.progress.all_keys = job.progress.keys);
                     ExportEvent::SnapshotSent
                 }
             },
-            Came::Walked(None) => {
-                self.walk = None;
+            ExportWakeup::Snapshot(None) => {
+                self.chunks = None;
                 ExportEvent::Failed("The snapshot failed".to_owned())
             }
-            Came::Log => return self.send_log().await,
+            ExportWakeup::Log => return self.send_log().await,
         };
         self.inputs.push_back(input);
     }
@@ -232,9 +232,9 @@ impl<'a> Source<'a> {
     /// ended.
     async fn handle_all(&mut self) -> Option<ExportOutcome> {
         loop {
-            let came = self.inputs.pop_front();
-            let is_idle = came.is_none();
-            let input = match came {
+            let pending = self.inputs.pop_front();
+            let is_idle = pending.is_none();
+            let input = match pending {
                 Some(input) => input,
                 None => {
                     let behind = self.behind()?;
@@ -384,7 +384,7 @@ impl<'a> Source<'a> {
 
     /// Sends bytes, and keeps them for a reconnect if the job can resume.
     async fn write(&mut self, bytes: &[u8]) {
-        let keys = self.walker.keys.load(Ordering::Relaxed);
+        let keys = self.progress.keys.load(Ordering::Relaxed);
         self.migrations.note(&self.name, |job| {
             job.progress.bytes += bytes.len() as u64;
             job.progress.keys = Some(keys);
@@ -420,11 +420,12 @@ impl<'a> Source<'a> {
 
     /// Starts the thread that writes the snapshot, which is never blocked by a disk or a socket.
     fn cut(&mut self) {
-        let (pieces, walk) = mpsc::channel(PIECES_AHEAD);
-        let (migrations, slots, walker) = (self.migrations.clone(), self.slots.clone(), self.walker.clone());
-        let walk_on = move || walk_slots(&migrations, &slots, &walker, &pieces);
+        let (pieces, chunks) = mpsc::channel(PIECES_AHEAD);
+        let (migrations, slots, progress) =
+            (self.migrations.clone(), self.slots.clone(), self.progress.clone());
+        let walk_on = move || walk_slots(&migrations, &slots, &progress, &pieces);
         match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walk_on) {
-            Ok(_) => self.walk = Some(walk),
+            Ok(_) => self.chunks = Some(chunks),
             Err(error) => {
                 self.inputs.push_back(ExportEvent::Failed(format!("No thread for a snapshot: {error}")));
             }
@@ -475,7 +476,7 @@ impl<'a> Source<'a> {
     }
 
     fn finish(&mut self) {
-        self.walker.called_off.store(true, Ordering::Relaxed);
+        self.progress.cancelled_flag.store(true, Ordering::Relaxed);
         if let Some(cursor) = self.cursor.take() {
             self.migrations.replication.log.lock().remove_cursor(cursor);
         }
@@ -538,9 +539,9 @@ async fn read(
     }
 }
 
-async fn walked(walk: &mut Option<mpsc::Receiver<Walked>>) -> Option<Walked> {
-    match walk {
-        Some(walk) => walk.recv().await,
+async fn next_chunk(chunks: &mut Option<mpsc::Receiver<SnapshotChunk>>) -> Option<SnapshotChunk> {
+    match chunks {
+        Some(chunks) => chunks.recv().await,
         None => pending().await,
     }
 }
@@ -559,7 +560,12 @@ async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     log.wait_for_growth(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
 }
 
-fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces: &mpsc::Sender<Walked>) {
+fn walk_slots(
+    migrations: &Migrations,
+    slots: &SlotSet,
+    progress: &SnapshotProgress,
+    pieces: &mpsc::Sender<SnapshotChunk>,
+) {
     let durability = &migrations.durability;
     let cut = snapshot::take_snapshot(durability, |log| {
         migrations.replication.log.open(log);
@@ -572,28 +578,28 @@ fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces:
         Ok(cut) => cut,
         Err(error) => {
             tracing::debug!("A snapshot of slots waits: {error:#}");
-            let _ = pieces.blocking_send(Walked::NotCut);
+            let _ = pieces.blocking_send(SnapshotChunk::Failed);
             return;
         }
     };
-    if pieces.blocking_send(Walked::Cut(cursor)).is_err() {
+    if pieces.blocking_send(SnapshotChunk::Started(cursor)).is_err() {
         return migrations.replication.log.lock().remove_cursor(cursor);
     }
-    let is_cancelled = || walker.called_off.load(Ordering::Relaxed);
-    let progress = WriteProgress { written: Some(&walker.keys), is_cancelled: &is_cancelled };
+    let is_cancelled = || progress.cancelled_flag.load(Ordering::Relaxed);
+    let progress = WriteProgress { written: Some(&progress.keys), is_cancelled: &is_cancelled };
     let mut out = Pieces(pieces);
     match snapshot::write_slots(durability, state, slots, progress, &mut out) {
-        Ok(()) => drop(pieces.blocking_send(Walked::End)),
+        Ok(()) => drop(pieces.blocking_send(SnapshotChunk::End)),
         Err(error) => tracing::debug!("A snapshot of slots ended early: {error}"),
     }
 }
 
 /// Queues the written parts.
-struct Pieces<'a>(&'a mpsc::Sender<Walked>);
+struct Pieces<'a>(&'a mpsc::Sender<SnapshotChunk>);
 
 impl Write for Pieces<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.0.blocking_send(Walked::Bytes(bytes.to_vec()));
+        let sent = self.0.blocking_send(SnapshotChunk::Bytes(bytes.to_vec()));
         sent.map(|()| bytes.len()).map_err(|_| io::Error::other("the job has ended"))
     }
 

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_slots_goes_along_wherever_the_log_is_cut() {
+    fn commands_of_the_slots_pass_however_the_log_is_split() {
         let wire = log(&[
             "SELECT 2",
             "SET {b}1 x",
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_all_keys_is_told() {
+    fn flushing_all_keys_is_reported() {
         for line in ["FLUSHALL", "flushdb ASYNC"] {
             let (mut filter, mut out) = (filter(), Vec::new());
             assert_eq!(filter.feed(&log(&[line, "SET {a}1 x"]), &mut out).unwrap(), Seen::Flush);

@@ -98,7 +98,7 @@ struct Target<'a> {
     clears: u64,
 }
 
-enum Came {
+enum ImportWakeup {
     Link(io::Result<usize>),
     Resumed(Option<DetachedConnection>),
     Cancel,
@@ -172,23 +172,23 @@ impl<'a> Target<'a> {
                     None => pending().await,
                 }
             };
-            let came = tokio::select! {
-                () = rerouted => Came::Rerouted,
-                () = self.cancelled.notified() => Came::Cancel,
-                resumed = self.resumes.recv(), if self.import.resumable => Came::Resumed(resumed),
-                read = read(&mut self.link, &mut self.received) => Came::Link(read),
-                () = timer => Came::Deadline,
+            let wakeup = tokio::select! {
+                () = rerouted => ImportWakeup::Rerouted,
+                () = self.cancelled.notified() => ImportWakeup::Cancel,
+                resumed = self.resumes.recv(), if self.import.resumable => ImportWakeup::Resumed(resumed),
+                read = read(&mut self.link, &mut self.received) => ImportWakeup::Link(read),
+                () = timer => ImportWakeup::Deadline,
             };
-            match came {
-                Came::Rerouted => {}
-                Came::Cancel => self.inputs.push_back(ImportEvent::Cancel),
-                Came::Resumed(connection) => {
+            match wakeup {
+                ImportWakeup::Rerouted => {}
+                ImportWakeup::Cancel => self.inputs.push_back(ImportEvent::Cancel),
+                ImportWakeup::Resumed(connection) => {
                     if let Some(connection) = connection {
                         self.resume(connection).await;
                     }
                 }
-                Came::Deadline => self.inputs.push_back(ImportEvent::Deadline),
-                Came::Link(Ok(read)) if read > 0 => {
+                ImportWakeup::Deadline => self.inputs.push_back(ImportEvent::Deadline),
+                ImportWakeup::Link(Ok(read)) if read > 0 => {
                     self.migrations.note(&self.import.name, |job| {
                         job.heard = time::now();
                         job.progress.bytes += read as u64;
@@ -201,7 +201,7 @@ impl<'a> Target<'a> {
                         self.inputs.push_back(ImportEvent::CaughtUp);
                     }
                 }
-                Came::Link(_) => {
+                ImportWakeup::Link(_) => {
                     self.link = None;
                     self.inputs.push_back(ImportEvent::Closed);
                 }

@@ -27,7 +27,7 @@ const MOST_ANSWERED: usize = 64 * 1024;
 
 /// A task of CLUSTER MIGRATION as STATUS shows it. Times are 0 if not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pulled {
+pub(crate) struct PullTask {
     pub(crate) id: JobName,
     /// For example `0-10 20-22`.
     pub(crate) slots: String,
@@ -45,7 +45,7 @@ pub(crate) struct Pulled {
     pub(crate) progress: Progress,
 }
 
-impl Pulled {
+impl PullTask {
     fn of_job(job: &Job) -> Self {
         let ended = if job.is_active { Millis(0) } else { job.updated };
         let is_import = job.direction == JobDirection::Import;
@@ -74,8 +74,8 @@ impl Pulled {
 
 /// A request for slots.
 #[derive(Debug)]
-struct Demand {
-    shown: Pulled,
+struct SlotRequest {
+    shown: PullTask,
     order: SlotMove,
     source: NodeId,
     /// The last job that the source has started for it.
@@ -86,32 +86,34 @@ struct Demand {
 
 /// All requests by name.
 #[derive(Debug, Default)]
-pub(super) struct Pulls(BTreeMap<JobName, Demand>);
+pub(super) struct PullRequests(BTreeMap<JobName, SlotRequest>);
 
-impl Pulls {
+impl PullRequests {
     /// Handles a job announced by a source, which may belong to a request.
     pub(super) fn on_named(&mut self, import: &Establish) {
         let slots = import.slots();
-        let is_for = |demand: &&mut Demand| {
-            !demand.is_over && demand.source == import.source && demand.order.slots() == slots
+        let is_for = |slot_request: &&mut SlotRequest| {
+            !slot_request.is_over
+                && slot_request.source == import.source
+                && slot_request.order.slots() == slots
         };
-        if let Some(demand) = self.0.values_mut().find(is_for) {
-            demand.job = Some(import.name);
+        if let Some(slot_request) = self.0.values_mut().find(is_for) {
+            slot_request.job = Some(import.name);
         }
     }
 
     /// Returns the running requests.
-    fn active(&self) -> impl Iterator<Item = &Demand> {
-        self.0.values().filter(|demand| !demand.is_over)
+    fn active(&self) -> impl Iterator<Item = &SlotRequest> {
+        self.0.values().filter(|slot_request| !slot_request.is_over)
     }
 
     /// Adds a request, and removes the oldest finished ones.
-    fn add(&mut self, demand: Demand) {
-        self.0.insert(demand.shown.id, demand);
+    fn add(&mut self, slot_request: SlotRequest) {
+        self.0.insert(slot_request.shown.id, slot_request);
         let mut ended: Vec<(Millis, JobName)> = self
             .0
             .values()
-            .filter(|demand| demand.is_over)
+            .filter(|slot_request| slot_request.is_over)
             .map(|one| (one.shown.created, one.shown.id))
             .collect();
         ended.sort_unstable_by_key(|(created, _)| std::cmp::Reverse(*created));
@@ -136,16 +138,18 @@ impl Migrations {
         }
         let mut pulls = self.pulls.lock();
         // A request that waits for a retry does not block a new one.
-        let waits = |demand: &Demand| demand.job.is_none() && !demand.shown.last_error.is_empty();
+        let waits = |slot_request: &SlotRequest| {
+            slot_request.job.is_none() && !slot_request.shown.last_error.is_empty()
+        };
         if !pulls.active().all(waits) || self.jobs.lock().active().next().is_some() {
             return Err("ERR another ASM task is already in progress".to_owned());
         }
-        pulls.active().for_each(|demand| demand.cancelled.notify_one());
+        pulls.active().for_each(|slot_request| slot_request.cancelled.notify_one());
         let (id, now) = (new_name(), time::now());
         let ends = Some((source, order.target));
         let job = Job::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
-        let (shown, cancelled) = (Pulled::of_job(&job), Arc::default());
-        pulls.add(Demand { shown, order, source, job: None, cancelled, is_over: false });
+        let (shown, cancelled) = (PullTask::of_job(&job), Arc::default());
+        pulls.add(SlotRequest { shown, order, source, job: None, cancelled, is_over: false });
         // While the server stops, no migration starts.
         let _ = self.tasks.send(Task::Pull(id));
         Ok(id)
@@ -155,30 +159,34 @@ impl Migrations {
     pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
         let pulls = self.pulls.lock();
         let is_meant = |id: JobName| name.is_none_or(|name| name == id);
-        let demands: Vec<&Demand> = pulls.active().filter(|demand| is_meant(demand.shown.id)).collect();
-        demands.iter().for_each(|demand| demand.cancelled.notify_one());
-        let of_demands: Vec<JobName> = demands.iter().filter_map(|demand| demand.job).collect();
-        demands.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
+        let slot_requests: Vec<&SlotRequest> =
+            pulls.active().filter(|slot_request| is_meant(slot_request.shown.id)).collect();
+        slot_requests.iter().for_each(|slot_request| slot_request.cancelled.notify_one());
+        let of_demands: Vec<JobName> =
+            slot_requests.iter().filter_map(|slot_request| slot_request.job).collect();
+        slot_requests.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
     }
 
     /// Returns all known tasks, newest first, or the named one.
-    pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<Pulled> {
+    pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<PullTask> {
         let (pulls, jobs) = (self.pulls.lock(), self.jobs.lock());
-        let of_demand = |demand: &Demand| {
-            let mut shown = demand.shown.clone();
-            let job =
-                demand.job.and_then(|job| jobs.get(&job)).filter(|job| job.is_active && !demand.is_over);
+        let task_of = |slot_request: &SlotRequest| {
+            let mut shown = slot_request.shown.clone();
+            let job = slot_request
+                .job
+                .and_then(|job| jobs.get(&job))
+                .filter(|job| job.is_active && !slot_request.is_over);
             if let Some(job) = job {
-                (shown.state, shown.progress) = (Pulled::of_job(job).state, job.progress);
-            } else if !demand.is_over && !shown.last_error.is_empty() {
+                (shown.state, shown.progress) = (PullTask::of_job(job).state, job.progress);
+            } else if !slot_request.is_over && !shown.last_error.is_empty() {
                 shown.state = "failed";
             }
             shown
         };
-        let mut all: Vec<Pulled> = pulls.0.values().map(of_demand).collect();
+        let mut all: Vec<PullTask> = pulls.0.values().map(task_of).collect();
         let known: Vec<JobName> =
             pulls.0.values().flat_map(|one| [Some(one.shown.id), one.job]).flatten().collect();
-        all.extend(jobs.iter().filter(|job| !known.contains(&job.name)).map(Pulled::of_job));
+        all.extend(jobs.iter().filter(|job| !known.contains(&job.name)).map(PullTask::of_job));
         all.retain(|shown| name.is_none_or(|name| name == shown.id));
         all.sort_by_key(|shown| std::cmp::Reverse(shown.created));
         all
@@ -199,7 +207,9 @@ fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
 
 /// Runs a request to its end.
 pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
-    let found = |demand: &Demand| (demand.order.clone(), demand.source, demand.cancelled.clone());
+    let found = |slot_request: &SlotRequest| {
+        (slot_request.order.clone(), slot_request.source, slot_request.cancelled.clone())
+    };
     let Some((order, source, cancelled)) = migrations.pulls.lock().0.get(&id).map(found) else { return };
     let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![PullAction::Ask]);
     let mut watched = None;
@@ -238,8 +248,9 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
         for input in std::mem::take(&mut inputs) {
             pull.handle(time::instant(), input, &mut actions);
         }
-        if let Some(demand) = migrations.pulls.lock().0.get_mut(&id) {
-            (demand.shown.retries, demand.shown.last_error) = (pull.retries(), pull.last_error().to_owned());
+        if let Some(slot_request) = migrations.pulls.lock().0.get_mut(&id) {
+            (slot_request.shown.retries, slot_request.shown.last_error) =
+                (pull.retries(), pull.last_error().to_owned());
         }
     }
 }
@@ -251,7 +262,7 @@ fn look(
     watched: &mut Option<JobName>,
     (order, source): (&SlotMove, NodeId),
 ) -> Option<PullEvent> {
-    let named = migrations.pulls.lock().0.get(id).and_then(|demand| demand.job);
+    let named = migrations.pulls.lock().0.get(id).and_then(|slot_request| slot_request.job);
     if named.is_some() && *watched != named {
         *watched = named;
         return Some(PullEvent::Named);
@@ -261,8 +272,8 @@ fn look(
         let ended = |job: &Job| (!job.is_active).then(|| (outcome(job), job.progress));
         let (ended, progress) = migrations.jobs.lock().get(&job).and_then(ended)?;
         *watched = None;
-        if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
-            (demand.job, demand.shown.progress) = (None, progress);
+        if let Some(slot_request) = migrations.pulls.lock().0.get_mut(id) {
+            (slot_request.job, slot_request.shown.progress) = (None, progress);
         }
         return Some(PullEvent::Ended(ended));
     }
@@ -281,9 +292,10 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome)
         PullOutcome::Cancelled => ("canceled", pull.last_error().to_owned()),
         PullOutcome::Failed(why) => ("failed", why),
     };
-    if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
-        (demand.is_over, demand.shown.state, demand.shown.ended) = (true, state, time::now());
-        demand.shown.last_error.clone_from(&why);
+    if let Some(slot_request) = migrations.pulls.lock().0.get_mut(id) {
+        (slot_request.is_over, slot_request.shown.state, slot_request.shown.ended) =
+            (true, state, time::now());
+        slot_request.shown.last_error.clone_from(&why);
     }
     tracing::info!("Import task {id} {state} {why}");
 }

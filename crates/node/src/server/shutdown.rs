@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_named_by_its_whole_path_whatever_it_was_called() {
+    fn configuration_file_argument_becomes_an_absolute_path() {
         for argument in ["a.conf", "./a.conf", "../x/a.conf", "link.conf"] {
             let mut words: Vec<OsString> = ["server", argument, "--port", "1"].map(Into::into).to_vec();
             name_file(&mut words, argument, "/etc/a.conf");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_shutdown() {
+    fn shutdown_arguments_are_parsed() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
         let stop = |at_end, steps| Some(Order::Stop(Plan { at_end, safe: false, steps }));
         let plan = |at_end, now, force| stop(at_end, ShutdownOptions { now, force, hand_over: false });

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_asked_for_from_everywhere_and_taken_by_either_scheme() {
+    fn password_is_required_from_every_host_and_accepted_in_both_schemes() {
         let settings = "metrics-password secret\nprotected-mode no";
         // "any:secret" and "any:secret2"
         let table = [

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_asks_nobody_else_for_anything() {
+    fn page_uses_no_external_resources() {
         for (path, _, text) in FILES {
             for outside in ["http://", "https://", "url(", "//cdn", "eval(", "innerHTML"] {
                 assert!(!text.contains(outside), "{path} has {outside}");
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_that_one_names_is_there() {
+    fn all_referenced_files_exist() {
         for (path, _, text) in FILES {
             let quoted = text.split('"').skip(1).step_by(2).chain(text.split('\'').skip(1).step_by(2));
             let named = quoted.filter(|word| word.ends_with(".js") || word.ends_with(".css"));

@@ -6,7 +6,7 @@ use std::fs;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
-use crate::connection::{Opened, Output};
+use crate::connection::{AcceptedClient, ClientOutput};
 
 const CONFIG: &str = "sentinel deny-scripts-reconfig no
 sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
@@ -23,17 +23,21 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));
     let parts = (Config::default(), Arc::default(), files);
     let mut center = Center::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
-    let (output, replies) = Output::channel(Arc::default());
-    let opened =
-        Opened { client: 1, link: engine::ConnectionInfo::default(), output, known: Arc::new(true.into()) };
-    center.take(Event::ClientOpened(opened), &mut sentinel::SentinelOutput::default());
+    let (output, replies) = ClientOutput::channel(Arc::default());
+    let opened = AcceptedClient {
+        client: 1,
+        link: engine::ConnectionInfo::default(),
+        output,
+        known: Arc::new(true.into()),
+    };
+    center.take(ServerEvent::ClientOpened(opened), &mut sentinel::SentinelOutput::default());
     (center, replies)
 }
 
 fn ask(center: &mut Center, line: &str) {
     let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
     let mut out = sentinel::SentinelOutput::default();
-    center.take(Event::ClientRequest { client: 1, args }, &mut out);
+    center.take(ServerEvent::ClientRequest { client: 1, args }, &mut out);
     center.carry_out(out);
 }
 
@@ -114,7 +118,7 @@ fn users_with_non_utf8_names_survive_a_restart() {
     for name in [&b"\xff\xfe"[..], b"\xff"] {
         let args = [b"ACL", &b"SETUSER"[..], name, b"on", b">p", b"&\xfd*", b"+@all"].map(<[u8]>::to_vec);
         let mut out = sentinel::SentinelOutput::default();
-        center.take(Event::ClientRequest { client: 1, args: args.into() }, &mut out);
+        center.take(ServerEvent::ClientRequest { client: 1, args: args.into() }, &mut out);
         center.carry_out(out);
         assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
     }

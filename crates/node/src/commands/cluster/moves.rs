@@ -10,7 +10,7 @@ use resp::{Args, Writer};
 use slot_routing::NodeId;
 
 use crate::connection::Connection;
-use crate::migration::Pulled;
+use crate::migration::PullTask;
 use crate::server::Server;
 
 /// The commands of atomic slot migration.
@@ -101,12 +101,12 @@ fn pull(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
         Some(name) => {
             let tasks = server.migrations.pulled(name);
             reply.array(tasks.len());
-            tasks.iter().for_each(|task| show_pulled(task, reply));
+            tasks.iter().for_each(|task| write_pull_task(task, reply));
         }
     }
 }
 
-fn show_pulled(task: &Pulled, reply: &mut Writer<'_>) {
+fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
     let id = |end: Option<NodeId>| end.map(|id| id.to_string()).unwrap_or_default();
     let (source, dest) = (id(task.ends.map(|ends| ends.0)), id(task.ends.map(|ends| ends.1)));
     let operation = if task.is_import { "import" } else { "migrate" };
