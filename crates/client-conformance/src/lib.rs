@@ -3,11 +3,11 @@
 //! A [`Scenario`] is a small file that lists nodes, their faults and the client's requests.
 //! [`simulation`] simulates the nodes without sockets; [`run_scenario()`] opens ports for them (or uses real
 //! servers), starts the library's adapter (a program that follows requests in JSON lines, see
-//! [`protocol`]) and records all events. [`verdict`] grades the result, and [`card`] renders the
-//! grades.
+//! [`protocol`]) and records all events. [`verdict`] grades the result, and [`scorecard`] renders
+//! the grades.
 //!
-//! Invariant: a verdict depends only on recorded events, so equal seeds give equal keys, equal
-//! faults and, for a deterministic library, equal grades.
+//! Invariant: a verdict depends only on recorded events, so equal seeds give equal keys and
+//! faults, and a deterministic library always gets the same grades.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -346,7 +346,7 @@ impl Group {
         }
     }
 
-    /// Whether a leader other than this candidate was elected, or about to be elected, very recently.
+    /// Returns whether another leader was elected recently, or an election for one is almost decided.
     fn has_recently_chosen_another(&self, now: Instant, candidate: u64) -> bool {
         let raft = &self.raw.raft;
         let theirs = raft.vote == candidate || raft.leader_id == candidate;

@@ -46,7 +46,7 @@ pub struct RdbOptions {
     pub slot_states: String,
 }
 
-/// WriteProgress and cancellation of writing a snapshot.
+/// Progress and cancellation of writing a snapshot.
 #[derive(Clone, Copy)]
 pub struct WriteProgress<'a> {
     /// Counter of the keys written.

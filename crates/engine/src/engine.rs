@@ -138,7 +138,7 @@ pub struct Worker {
     pub(crate) name: Vec<u8>,
     /// Changed keys that clients wait for, until those clients are served.
     pub(crate) ready: Vec<ReadyKey>,
-    /// Keys that did not exist before the running command, recorded only if `new` events may have subscribers.
+    /// Keys that the running command created. Recorded only if `new` keyspace events are enabled.
     pub(crate) absent: Absent,
     pub(crate) told: ReportedAllocations,
     pub(crate) evictor: Evictor,

@@ -1,5 +1,5 @@
-//! Pulls slots from another node (CLUSTER MIGRATION IMPORT, as in Redis 8.4). The source runs the migration; after a
-//! failure it is asked again, until an operator cancels.
+//! Pulls slots from another node (CLUSTER MIGRATION IMPORT, as in Redis 8.4). The source runs the migration. After
+//! a failure the request is retried until an operator cancels it.
 
 use std::time::Duration;
 

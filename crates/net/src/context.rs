@@ -22,7 +22,7 @@ pub struct NetworkContext {
     pub(super) engine: Arc<Engine>,
     /// TLS settings for both incoming and outgoing connections.
     pub tls: Arc<Tls>,
-    /// ClientLimits from the configuration.
+    /// Client limits from the configuration.
     pub limits: ClientLimits,
     /// Counters for INFO.
     pub stats: NetworkStats,
@@ -105,7 +105,7 @@ impl NetworkStats {
     }
 }
 
-/// ClientLimits on the number of clients and on the memory of each.
+/// Limits on the number of clients and on the memory of each.
 #[derive(Debug, Default)]
 pub struct ClientLimits {
     /// Maximum size of an incomplete request, in bytes.

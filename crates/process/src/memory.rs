@@ -110,7 +110,7 @@ impl MemoryTracker {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// MemoryUsage of the empty server in bytes.
+    /// Memory usage of the empty server in bytes.
     pub fn startup(&self) -> usize {
         self.startup.load(Ordering::Relaxed)
     }

@@ -25,7 +25,7 @@ pub(crate) struct SharedState {
     pub(crate) links_changed: bool,
     pub(crate) scheduler: Scheduler,
     pub(crate) timing: Timing,
-    /// Since when the sentinel has been in TILT mode.
+    /// When the sentinel entered TILT mode.
     pub(crate) tilt: Option<Instant>,
     /// Number of times that TILT mode was entered.
     pub(crate) tilts: u64,

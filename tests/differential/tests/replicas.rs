@@ -1,5 +1,5 @@
-//! Random writes on a master of one kind must leave its replica of the other kind with equal data: Valkey and Redis
-//! apply the stream of Redoubt, and the other way round. Also checks that the master, after reloading its own files,
+//! Random writes on a master must leave its replica with equal data. Redoubt replicates from Valkey and Redis, and they
+//! replicate from Redoubt. Also checks that the master, after reloading its own files,
 //! has the data of its replica.
 //!
 //! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` select more or other seeds.

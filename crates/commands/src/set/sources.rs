@@ -13,7 +13,10 @@ pub(super) struct SourceSets<'a> {
 pub(super) type Sets<'s> = SmallVec<[Option<SetRef<'s>>; 4]>;
 
 impl<'a> SourceSets<'a> {
-    /// Finds the sets under the given arguments.
+    /// Looks up the sets named by the arguments at these indexes.
+    ///
+    /// # Errors
+    /// If a key holds another type.
     pub(super) fn read(
         context: &mut Context<'a>,
         arguments: impl Iterator<Item = usize>,

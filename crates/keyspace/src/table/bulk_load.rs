@@ -27,7 +27,7 @@ pub struct NewEntry<'a> {
 }
 
 impl NewEntry<'_> {
-    /// Bytes in a page, or 0 if the entry may go to overflow.
+    /// Returns how many bytes the entry takes in a page; 0 if it may be stored outside of the page.
     fn inline_bytes(&self) -> usize {
         let (key, value, form) = (self.key.bytes.len(), self.value.bytes().len(), self.value.form());
         let most = if form.is_collection() { MAX_ALWAYS_INLINE } else { usize::MAX };

@@ -175,7 +175,7 @@ impl ReplicaState {
         self.upstream().is_some() && !self.log.is_open()
     }
 
-    /// Returns whether an ordered role change is pending.
+    /// Returns whether a requested role change has not happened yet.
     pub(crate) fn is_changing_role(&self) -> bool {
         !self.orders.is_empty() || self.changing.is_some()
     }

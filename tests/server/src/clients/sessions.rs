@@ -71,7 +71,7 @@ fn added_cluster_node_gets_the_functions() {
     assert!(format!("{list:?}").contains("own"), "{list:?}");
 }
 
-/// Requests of a client that is not authenticated are limited in size.
+/// Unauthenticated clients may only send short requests.
 #[test]
 fn unauthenticated_requests_are_limited() {
     for program in [Program::redoubt(), Program::redis()] {

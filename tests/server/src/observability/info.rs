@@ -60,8 +60,8 @@ const VALKEY_FIELDS: &str = "redis_version server_name valkey_version valkey_rel
      used_active_time_main_thread module cmdstat_config|get latency_percentiles_usec_config|get \
      cluster_enabled engines_count engines_total_used_memory engines_total_memory_overhead engine_0";
 
-/// The fields that Redoubt omits, each with the reason.
-const OMITTED_FIELDS: &[(&str, &str)] = &[
+/// Valkey's fields that Redoubt omits, each with the reason.
+pub(super) const OMITTED_FIELDS: &[(&str, &str)] = &[
     (
         "io_threaded_accept_processed",
         "the control thread accepts all connections and assigns them to workers",
@@ -76,9 +76,12 @@ const OMITTED_FIELDS: &[(&str, &str)] = &[
         "every batch is prefetched: total_reads_processed counts the batches",
     ),
     ("io_threaded_total_prefetch_entries", "as above"),
-    ("mem_cluster_slot_export", "slots move by MIGRATE, key by key"),
+    (
+        "mem_cluster_slot_export",
+        "a slot migration sends from the replication log and has no buffer of its own",
+    ),
     ("mem_cluster_slot_import", "as above"),
-    ("total_net_cluster_slot_export_bytes", "as above"),
+    ("total_net_cluster_slot_export_bytes", "CLUSTER GETSLOTMIGRATIONS shows the bytes of each migration"),
     ("total_net_cluster_slot_import_bytes", "as above"),
     ("module", "there are no modules"),
     ("valkey_release_stage", "clients would take this server for Valkey"),

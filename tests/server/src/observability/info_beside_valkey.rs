@@ -5,41 +5,18 @@ use std::collections::BTreeMap;
 
 use harness::{Connection, Node, Program, Value, eventually};
 
+use super::info::OMITTED_FIELDS;
+
 type InfoFields = BTreeMap<String, String>;
 
-/// Valkey's fields that Redoubt omits, each with the reason.
-const OMITTED_FIELDS: &[(&str, &str)] = &[
-    ("valkey_version", "clients would take this server for Valkey"),
-    ("valkey_release_stage", "clients would take this server for Valkey"),
-    (
-        "io_threaded_accept_processed",
-        "the control thread accepts all connections and assigns them to workers",
-    ),
-    (
-        "io_threaded_freed_objects",
-        "no thread frees memory for another thread; lazyfreed_objects counts background frees",
-    ),
-    ("io_threaded_poll_processed", "every worker polls for its own clients"),
-    (
-        "io_threaded_total_prefetch_batches",
-        "every batch is prefetched: total_reads_processed counts the batches",
-    ),
-    ("io_threaded_total_prefetch_entries", "as above"),
-    ("mem_cluster_slot_export", "slots move by MIGRATE, key by key"),
-    ("mem_cluster_slot_import", "as above"),
-    ("total_net_cluster_slot_export_bytes", "as above"),
-    ("total_net_cluster_slot_import_bytes", "as above"),
-    ("module", "there are no modules"),
-];
-
-/// InfoFields whose format differs from Valkey's, each with the reason.
+/// Fields whose format differs from Valkey's, each with the reason.
 const DIFFERENT_FORMATS: &[(&str, &str)] = &[
     ("monotonic_clock", "the name of the clock source"),
     ("redis_build_id", "builds have no numeric id"),
     ("engine_0", "the Lua engine is built in, not a module"),
 ];
 
-/// InfoFields that must have equal values on both servers after the scenario.
+/// Fields that must have equal values on both servers after the scenario.
 const EQUAL_FIELDS: &str = "redis_git_sha1 server_mode os arch_bits multiplexing_api process_supervised uptime_in_days hz \
     configured_hz config_file io_threads_active availability_zone tls_server_cert_serial \
     tls_server_cert_expires_in_seconds tls_client_cert_serial tls_client_cert_expires_in_seconds \
