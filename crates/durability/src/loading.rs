@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use config::keys;
+use migration::ControlCommand;
 use process::time;
 use resp::Args;
 use snapshot_io::{LoadError, LoadEvent, LoadHost, LoadResult, Loader};
@@ -110,7 +111,11 @@ impl LoadHost for ServerLoadHost<'_> {
 
     fn on_command(&self, args: Args<'_>) {
         let Durability { applied, engine, .. } = self.durability;
-        applied.imports.apply_command(engine, args);
+        match ControlCommand::decode(args) {
+            Ok(Some(ControlCommand::SyncSlots(command))) => applied.imports.apply_command(engine, &command),
+            Ok(_) => {}
+            Err(error) => tracing::warn!("Ignored a command of the append-only file: {error}"),
+        }
     }
 
     fn tell(&self, told: LoadEvent<'_>) {

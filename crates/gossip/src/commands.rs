@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+pub use slot_routing::SlotChange;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 use thiserror::Error;
 
@@ -76,54 +77,8 @@ pub enum OperatorCommand {
     SaveConfig,
 }
 
-/// The subcommand of CLUSTER SETSLOT. Node ids are as typed by the operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SlotChange {
-    /// Marks the slot as migrating to another node.
-    Migrating {
-        /// The id of the target node.
-        to: String,
-    },
-    /// Marks the slot as imported from another node.
-    Importing {
-        /// The id of the source node.
-        from: String,
-    },
-    /// Clears the migrating and importing marks.
-    Stable,
-    /// Assigns the slot to the node with this id.
-    Node(String),
-}
-
 /// Default time that SETSLOT waits for the replicas; the same as in Valkey.
 pub const SET_SLOT_TIMEOUT: Duration = Duration::from_secs(2);
-
-impl SlotChange {
-    /// Parses the arguments of SETSLOT that follow the slot number.
-    #[must_use]
-    pub fn parse(words: &[&str]) -> Option<Self> {
-        let (action, node) =
-            (words.first()?.to_ascii_lowercase(), words.get(1).map(|node| (*node).to_owned()));
-        match (action.as_str(), node) {
-            ("migrating", Some(to)) => Some(Self::Migrating { to }),
-            ("importing", Some(from)) => Some(Self::Importing { from }),
-            ("node", Some(node)) => Some(Self::Node(node)),
-            ("stable", _) => Some(Self::Stable),
-            _ => None,
-        }
-    }
-
-    /// The arguments from which [`SlotChange::parse`] produces this value.
-    #[must_use]
-    pub fn words(&self) -> Vec<&str> {
-        match self {
-            Self::Migrating { to } => vec!["MIGRATING", to],
-            Self::Importing { from } => vec!["IMPORTING", from],
-            Self::Node(node) => vec!["NODE", node],
-            Self::Stable => vec!["STABLE"],
-        }
-    }
-}
 
 /// The option of CLUSTER FAILOVER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,6 +30,7 @@
 //! ([`export::MAX_HOLD_TIME`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 
+mod control;
 pub mod export;
 pub mod import;
 mod job;
@@ -40,13 +41,11 @@ mod slot_move;
 mod target_replies;
 mod window;
 
+pub use control::{ControlCommand, MalformedControlCommand};
 pub use export::Export;
 pub use import::Import;
 pub use job::{Job, JobDirection, JobName, Jobs};
-pub use message::{
-    Establish, Finish, Message, RESUMABLE, encode_ack, encode_finish, encode_pull_request,
-    encode_resumable_query, encode_resume, parse_establish, parse_finish, parse_request, parse_resume,
-};
+pub use message::{Establish, Finish, MalformedSyncSlots, Message, SyncSlots};
 pub use progress::Progress;
 pub use pull::Pull;
 pub use slot_move::{SlotMove, SlotMoveError, SlotMovePart, parse_slot_moves, parse_slots};

@@ -1,9 +1,101 @@
-//! Messages between source and target, and from the target to its replicas (CLUSTER SYNCSLOTS).
+//! CLUSTER SYNCSLOTS: messages between source and target, and from the target to its replicas.
 
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use crate::job::JobName;
 use crate::slot_move::{SlotMove, parse_ranges, parse_slot_moves, slots_of};
+
+/// A CLUSTER SYNCSLOTS command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SyncSlots {
+    /// Asks whether the target supports resumable migrations.
+    AskResumable,
+    /// Announces a migration.
+    Establish(Establish),
+    /// The first command on a new link. The reply is the number of applied bytes.
+    Resume(JobName),
+    /// A target requests slots under a migration name of its own. The reply is `+OK`.
+    Request(JobName, SlotMove),
+    /// A message of a running migration.
+    Message(Message),
+    /// The ACK of a target that supports resuming: the number of bytes applied since the start of the migration.
+    Applied(u64),
+    /// A migration has ended.
+    Finish(Finish),
+}
+
+/// Why the words are no CLUSTER SYNCSLOTS command. The texts are those of Redis; the caller prepends `ERR `.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MalformedSyncSlots {
+    /// The word after SYNCSLOTS is unknown, or its arguments are invalid.
+    #[error("syntax error")]
+    Syntax,
+    /// The arguments of REQUEST are invalid.
+    #[error("Invalid request")]
+    Request,
+    /// The arguments of RESUME are invalid.
+    #[error("No such slot migration")]
+    Resume,
+}
+
+impl SyncSlots {
+    /// Parses the words after `CLUSTER SYNCSLOTS`.
+    ///
+    /// # Errors
+    /// The words are no such command.
+    pub fn parse(words: &[String]) -> Result<Self, MalformedSyncSlots> {
+        let [word, rest @ ..] = words else { return Err(MalformedSyncSlots::Syntax) };
+        let parsed = match word.to_ascii_uppercase().as_str() {
+            RESUMABLE => Some(Self::AskResumable),
+            "ESTABLISH" => parse_establish(rest).map(Self::Establish),
+            "FINISH" => parse_finish(rest).map(Self::Finish),
+            "RESUME" => return parse_resume(rest).map(Self::Resume).ok_or(MalformedSyncSlots::Resume),
+            "REQUEST" => {
+                let request = parse_request(rest).ok_or(MalformedSyncSlots::Request)?;
+                return Ok(Self::Request(request.0, request.1));
+            }
+            word => {
+                Message::parse(word).map(|message| match rest.first().and_then(|count| count.parse().ok()) {
+                    Some(count) if message == Message::Ack => Self::Applied(count),
+                    _ => Self::Message(message),
+                })
+            }
+        };
+        parsed.ok_or(MalformedSyncSlots::Syntax)
+    }
+
+    /// Appends the command in RESP.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let words = match self {
+            Self::AskResumable => owned(&[RESUMABLE]),
+            Self::Establish(begin) => begin.words(),
+            Self::Resume(name) => owned(&["RESUME", "NAME", name.as_str()]),
+            Self::Request(name, order) => request_words(name, order),
+            Self::Message(message) => owned(&[message.word()]),
+            Self::Applied(count) => owned(&["ACK", &count.to_string()]),
+            Self::Finish(end) => end.words(),
+        };
+        let head = ["CLUSTER", "SYNCSLOTS"].into_iter().chain(words.iter().map(String::as_str));
+        resp::encode_request(out, head.map(str::as_bytes).collect::<Vec<_>>());
+    }
+
+    /// Returns the command in RESP.
+    #[must_use]
+    pub fn encoded(&self) -> Vec<u8> {
+        let mut wire = Vec::new();
+        self.encode(&mut wire);
+        wire
+    }
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// The bounds of the ranges as arguments.
+fn range_words(ranges: &[(Slot, Slot)]) -> impl Iterator<Item = String> {
+    ranges.iter().flat_map(|(first, last)| [first.number().to_string(), last.number().to_string()])
+}
 
 /// A message of a running migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,22 +124,15 @@ const MESSAGE_WORDS: [(Message, &str); 6] = [
 ];
 
 impl Message {
-    /// Parses the word after `CLUSTER SYNCSLOTS`.
-    #[must_use]
-    pub fn parse(word: &[u8]) -> Option<Self> {
-        let known = |(_, name): &&(Self, &str)| word.eq_ignore_ascii_case(name.as_bytes());
-        MESSAGE_WORDS.iter().find(known).map(|(message, _)| *message)
+    /// Finds the message of this word, in upper case.
+    fn parse(word: &str) -> Option<Self> {
+        MESSAGE_WORDS.iter().find(|(_, name)| *name == word).map(|(message, _)| *message)
     }
 
     /// The word after `CLUSTER SYNCSLOTS`.
     #[must_use]
     pub fn word(self) -> &'static str {
         MESSAGE_WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
-    }
-
-    /// Appends the message as a RESP command.
-    pub fn encode(self, out: &mut Vec<u8>) {
-        resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", self.word()].map(str::as_bytes));
     }
 }
 
@@ -71,19 +156,12 @@ impl Establish {
         slots_of(&self.ranges)
     }
 
-    /// Appends the message as a RESP command.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let head = ["CLUSTER", "SYNCSLOTS", "ESTABLISH", "SOURCE", &self.source.to_string(), "NAME"];
-        let mut words: Vec<String> = head.iter().map(|word| (*word).to_owned()).collect();
-        words.push(self.name.to_string());
-        words.push("SLOTSRANGE".to_owned());
-        words.extend(
-            self.ranges
-                .iter()
-                .flat_map(|(first, last)| [first.number().to_string(), last.number().to_string()]),
-        );
-        words.extend(self.resumable.then(|| RESUMABLE.to_owned()));
-        resp::encode_request(out, words.iter().map(String::as_bytes));
+    /// The words after `CLUSTER SYNCSLOTS`.
+    fn words(&self) -> Vec<String> {
+        let head =
+            ["ESTABLISH", "SOURCE", &self.source.to_string(), "NAME", self.name.as_str(), "SLOTSRANGE"];
+        let resumable = self.resumable.then(|| RESUMABLE.to_owned());
+        owned(&head).into_iter().chain(range_words(&self.ranges)).chain(resumable).collect()
     }
 
     /// The form sent to replicas, which are not concerned with links.
@@ -94,53 +172,30 @@ impl Establish {
 }
 
 /// Marks a migration that can be resumed on another link.
-pub const RESUMABLE: &str = "RESUMABLE";
-
-/// Appends the command that asks whether the target supports resumable migrations.
-pub fn encode_resumable_query(out: &mut Vec<u8>) {
-    resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", RESUMABLE].map(str::as_bytes));
-}
-
-/// Appends the first command on a new link. The reply is the number of applied bytes.
-pub fn encode_resume(name: &JobName, out: &mut Vec<u8>) {
-    resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "RESUME", "NAME", name.as_str()].map(str::as_bytes));
-}
+const RESUMABLE: &str = "RESUMABLE";
 
 /// Parses the words after `CLUSTER SYNCSLOTS RESUME`.
-#[must_use]
-pub fn parse_resume(words: &[String]) -> Option<JobName> {
+fn parse_resume(words: &[String]) -> Option<JobName> {
     let [name, job] = words else { return None };
     name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()
 }
 
-/// Appends the command of a target that requests slots under a migration name of its own. The reply is +OK.
-pub fn encode_pull_request(name: &JobName, order: &SlotMove, out: &mut Vec<u8>) {
-    let target = order.target.to_string();
-    let head = ["CLUSTER", "SYNCSLOTS", "REQUEST", "NAME", name.as_str()].map(str::to_owned);
-    let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
-    let words =
-        head.into_iter().chain(["SLOTSRANGE".to_owned()]).chain(slots).chain(["NODE".to_owned(), target]);
-    let words: Vec<String> = words.collect();
-    resp::encode_request(out, words.iter().map(String::as_bytes));
+fn request_words(name: &JobName, order: &SlotMove) -> Vec<String> {
+    let head = owned(&["REQUEST", "NAME", name.as_str(), "SLOTSRANGE"]);
+    let target = ["NODE".to_owned(), order.target.to_string()];
+    head.into_iter().chain(range_words(&order.ranges)).chain(target).collect()
 }
 
 /// Parses the words after `CLUSTER SYNCSLOTS REQUEST`.
-#[must_use]
-pub fn parse_request(words: &[String]) -> Option<(JobName, SlotMove)> {
+fn parse_request(words: &[String]) -> Option<(JobName, SlotMove)> {
     let [name, job, order @ ..] = words else { return None };
     let job = name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()?;
     let mut orders = parse_slot_moves(order, &|_| Ok(())).ok()?;
     (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
 }
 
-/// Appends the target's ACK with the number of applied bytes.
-pub fn encode_ack(count: u64, out: &mut Vec<u8>) {
-    resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "ACK", &count.to_string()].map(str::as_bytes));
-}
-
 /// Parses the words after `CLUSTER SYNCSLOTS ESTABLISH`.
-#[must_use]
-pub fn parse_establish(words: &[String]) -> Option<Establish> {
+fn parse_establish(words: &[String]) -> Option<Establish> {
     let [source, id, name, job, ranges @ ..] = words else { return None };
     if !source.eq_ignore_ascii_case("source") || !name.eq_ignore_ascii_case("name") {
         return None;
@@ -155,7 +210,7 @@ pub fn parse_establish(words: &[String]) -> Option<Establish> {
     Some(Establish { source, name, ranges, resumable })
 }
 
-/// The end of an import, as sent to the target's replicas.
+/// The end of a migration: sent by a side that gives up to the other one, and by the target to its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
     /// The migration's name.
@@ -166,18 +221,22 @@ pub struct Finish {
     pub message: String,
 }
 
-/// Appends the message as a RESP command.
-pub fn encode_finish(end: &Finish, out: &mut Vec<u8>) {
-    let state = if end.is_success { "SUCCESS" } else { "FAILED" };
-    let name = end.name.to_string();
-    let words =
-        ["CLUSTER", "SYNCSLOTS", "FINISH", "STATE", state, "NAME", name.as_str(), "MESSAGE", &end.message];
-    resp::encode_request(out, words.map(str::as_bytes));
+impl Finish {
+    /// A migration that failed for a reason that the receiver need not know.
+    #[must_use]
+    pub fn failed(name: JobName) -> Self {
+        Self { name, is_success: false, message: String::new() }
+    }
+
+    /// The words after `CLUSTER SYNCSLOTS`.
+    fn words(&self) -> Vec<String> {
+        let state = if self.is_success { "SUCCESS" } else { "FAILED" };
+        owned(&["FINISH", "STATE", state, "NAME", self.name.as_str(), "MESSAGE", &self.message])
+    }
 }
 
 /// Parses the words after `CLUSTER SYNCSLOTS FINISH`.
-#[must_use]
-pub fn parse_finish(words: &[String]) -> Option<Finish> {
+fn parse_finish(words: &[String]) -> Option<Finish> {
     let value = |name: &str| {
         words.chunks(2).find(|pair| pair[0].eq_ignore_ascii_case(name)).and_then(|pair| pair.get(1))
     };
@@ -192,51 +251,75 @@ pub fn parse_finish(words: &[String]) -> Option<Finish> {
 mod tests {
     use super::*;
 
+    fn slot(number: u16) -> Slot {
+        Slot::new(number).unwrap()
+    }
+
+    fn name(byte: u8) -> JobName {
+        JobName::from_bytes(&[byte; 40]).unwrap()
+    }
+
+    fn establish(resumable: bool) -> Establish {
+        let ranges = vec![(slot(0), slot(10)), (slot(20), slot(22))];
+        Establish { source: "a".repeat(40).parse().unwrap(), name: name(b'b'), ranges, resumable }
+    }
+
     fn words(wire: &[u8]) -> Vec<String> {
-        let text = String::from_utf8(wire.to_vec()).unwrap();
-        text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn messages_round_trip() {
-        for (message, _) in MESSAGE_WORDS {
-            let mut wire = Vec::new();
-            message.encode(&mut wire);
-            assert_eq!(Message::parse(words(&wire)[2].as_bytes()), Some(message));
+        match resp::parse_value(wire).unwrap().unwrap().0 {
+            resp::Value::Array(words) => words
+                .iter()
+                .map(|word| String::from_utf8(word.as_bytes().unwrap().to_vec()).unwrap())
+                .collect(),
+            other => panic!("{other:?}"),
         }
-        assert_eq!(Message::parse(b"nosuch"), None);
+    }
+
+    fn parsed(line: &str) -> Result<SyncSlots, MalformedSyncSlots> {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        SyncSlots::parse(&words)
     }
 
     #[test]
-    fn establish_finish_and_resume_round_trip() {
-        let slot = |number| Slot::new(number).unwrap();
-        let begin = Establish {
-            source: "a".repeat(40).parse().unwrap(),
-            name: JobName::from_bytes(&[b'b'; 40]).unwrap(),
-            ranges: vec![(slot(0), slot(10)), (slot(20), slot(22))],
-            resumable: false,
-        };
-        let mut wire = Vec::new();
-        begin.encode(&mut wire);
+    fn commands_round_trip() {
+        let order = SlotMove { ranges: vec![(slot(3), slot(4))], target: "c".repeat(40).parse().unwrap() };
+        let end = Finish { name: name(b'b'), is_success: false, message: "lost its way".to_owned() };
+        let mut all: Vec<SyncSlots> =
+            MESSAGE_WORDS.iter().map(|(message, _)| SyncSlots::Message(*message)).collect();
+        all.extend([
+            SyncSlots::AskResumable,
+            SyncSlots::Establish(establish(false)),
+            SyncSlots::Establish(establish(true)),
+            SyncSlots::Resume(name(b'b')),
+            SyncSlots::Request(name(b'd'), order),
+            SyncSlots::Applied(u64::MAX),
+            SyncSlots::Finish(Finish { is_success: true, message: String::new(), ..end.clone() }),
+            SyncSlots::Finish(end),
+        ]);
+        for command in all {
+            let words = words(&command.encoded());
+            assert_eq!(words[..2], ["CLUSTER", "SYNCSLOTS"]);
+            assert_eq!(SyncSlots::parse(&words[2..]).as_ref(), Ok(&command));
+            let lower: Vec<String> = words[2..].iter().map(|word| word.to_ascii_lowercase()).collect();
+            assert_eq!(SyncSlots::parse(&lower), Ok(command));
+        }
+        let wire = SyncSlots::Establish(establish(false)).encoded();
         assert!(wire.starts_with(b"*12\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$9\r\nESTABLISH\r\n"));
-        let mut words = words(&wire);
-        words.pop();
-        assert_eq!(parse_establish(&words[3..]), Some(begin.clone()));
-        assert_eq!(parse_establish(&words[3..words.len() - 1]), None, "half a range");
-        let with_another_link = Establish { resumable: true, ..begin.clone() };
-        words.push("resumable".to_owned());
-        assert_eq!(parse_establish(&words[3..]), Some(with_another_link.clone()));
-        assert_eq!(with_another_link.without_link(), begin);
-        let end = Finish { name: begin.name, is_success: false, message: "lost".to_owned() };
-        let mut wire = Vec::new();
-        encode_finish(&end, &mut wire);
-        let words = self::words(&wire);
-        assert_eq!(parse_finish(&words[3..]), Some(end));
-        let mut wire = Vec::new();
-        encode_resume(&begin.name, &mut wire);
-        let mut words = self::words(&wire);
-        words.pop();
-        assert_eq!(parse_resume(&words[3..]), Some(begin.name));
-        assert_eq!(parse_resume(&words[3..4]), None);
+        assert_eq!(establish(true).without_link(), establish(false));
+    }
+
+    #[test]
+    fn malformed_commands_are_refused() {
+        let (id, name) = ("a".repeat(40), name(b'b'));
+        for (line, error) in [
+            (String::new(), MalformedSyncSlots::Syntax),
+            ("NOSUCH".to_owned(), MalformedSyncSlots::Syntax),
+            (format!("ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE 0"), MalformedSyncSlots::Syntax),
+            (format!("ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE 0 1 NEW"), MalformedSyncSlots::Syntax),
+            ("FINISH STATE FAILED".to_owned(), MalformedSyncSlots::Syntax),
+            ("RESUME NAME".to_owned(), MalformedSyncSlots::Resume),
+            (format!("REQUEST NAME {name}"), MalformedSyncSlots::Request),
+        ] {
+            assert_eq!(parsed(&line), Err(error), "{line}");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Parses the replies and messages that the target sends, from a stream that arrives in pieces.
 
-use resp::{Value, parse_value};
+use resp::{Request, Value, parse_value};
 
-use crate::message::Message;
+use crate::control::ControlCommand;
+use crate::message::SyncSlots;
 
 /// Upper bound for unparsed input. Messages of a target are small.
 const MAX_UNPARSED_BYTES: usize = 64 * 1024;
@@ -22,10 +23,8 @@ pub enum TargetReply {
     Refused(String),
     /// The reply to RESUME: number of bytes applied since the start of the migration.
     Applied(u64),
-    /// A message, with the number of applied bytes if the target reports it.
-    Message(Message, Option<u64>),
-    /// The migration has ended on the target.
-    Finished,
+    /// A message or the end of the migration.
+    Command(SyncSlots),
 }
 
 /// The received bytes are no valid reply or message.
@@ -72,20 +71,18 @@ impl TargetReplies {
 
 /// Parses a `CLUSTER SYNCSLOTS` command sent by the target.
 fn parse_command(words: &[Value]) -> Option<TargetReply> {
-    let words: Vec<&[u8]> = words.iter().map_while(Value::as_bytes).collect();
-    let [cluster, syncslots, word, more @ ..] = &words[..] else { return None };
-    if !cluster.eq_ignore_ascii_case(b"cluster") || !syncslots.eq_ignore_ascii_case(b"syncslots") {
-        return None;
+    let request: Request = words.iter().map_while(Value::as_bytes).collect();
+    match ControlCommand::decode(request.args()) {
+        Ok(Some(ControlCommand::SyncSlots(command))) => Some(TargetReply::Command(command)),
+        _ => None,
     }
-    if word.eq_ignore_ascii_case(b"finish") {
-        return Some(TargetReply::Finished);
-    }
-    let count = more.first().and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
-    Some(TargetReply::Message(Message::parse(word)?, count))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::JobName;
+    use crate::message::{Finish, Message};
+
     use super::*;
 
     /// Parses `bytes`, which arrive in pieces of the given size.
@@ -102,23 +99,20 @@ mod tests {
 
     #[test]
     fn replies_are_parsed_from_arbitrary_pieces() {
-        let mut ack = Vec::new();
-        crate::message::encode_ack(500, &mut ack);
-        let mut asks = Vec::new();
-        Message::RequestFailover.encode(&mut asks);
-        let finish =
-            b"*5\r\n$7\r\ncluster\r\n$9\r\nsyncslots\r\n$6\r\nFinish\r\n$5\r\nSTATE\r\n$6\r\nFAILED\r\n";
+        let ack = SyncSlots::Applied(500).encoded();
+        let asks = SyncSlots::Message(Message::RequestFailover).encoded();
+        let end = SyncSlots::Finish(Finish::failed(JobName::from_random([1; 20])));
         let other = b"*1\r\n$4\r\nPING\r\n*3\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$3\r\nNEW\r\n$1\r\nx\r\n";
         // A target replies to RESUME and immediately repeats its request.
         let resumed = [b":1234\r\n", &asks[..]].concat();
-        let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, finish].concat();
+        let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, &end.encoded()].concat();
         let expected = [
             TargetReply::Accepted,
             TargetReply::Refused("ERR no".to_owned()),
             TargetReply::Applied(1234),
-            TargetReply::Message(Message::RequestFailover, None),
-            TargetReply::Message(Message::Ack, Some(500)),
-            TargetReply::Finished,
+            TargetReply::Command(SyncSlots::Message(Message::RequestFailover)),
+            TargetReply::Command(SyncSlots::Applied(500)),
+            TargetReply::Command(end),
         ];
         for piece in [1, 2, 7, 30, all.len()] {
             assert_eq!(read(&all, piece).unwrap(), expected, "pieces of {piece}");

@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 
 use engine::Engine;
-use migration::{Establish, Finish, JobName, encode_finish, parse_establish, parse_finish};
+use migration::{Establish, Finish, JobName, SyncSlots};
 use parking_lot::Mutex;
 use replication::Log;
-use resp::Args;
 use slot_routing::{Slot, SlotSet, is_owned_elsewhere};
 
 /// The running imports.
@@ -62,47 +61,37 @@ impl Imports {
     /// Repeats the running imports in the log. Called when a snapshot is taken.
     pub fn repeat_in_log(&self, log: &mut Log) {
         for import in self.0.lock().values() {
-            let mut command = Vec::new();
-            import.encode(&mut command);
-            log.append_control(&command);
+            log.append_control(&encode_begin(import));
         }
     }
 
-    /// Processes a command from a master's stream or a file that may be CLUSTER SYNCSLOTS. Returns the import it
-    /// reports, if any. The keys of a failed import are deleted by the master's own commands.
-    pub fn apply_command(&self, engine: &Engine, args: Args<'_>) -> Option<ImportChange> {
-        let is = |index: usize, word: &str| {
-            args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
-        };
-        if !is(0, "cluster") || !is(1, "syncslots") {
-            return None;
+    /// Processes a command from a master's stream or a file. The keys of a failed import are deleted by the master's own
+    /// commands.
+    pub fn apply_command(&self, engine: &Engine, command: &SyncSlots) {
+        match command {
+            SyncSlots::Establish(import) => self.begin(engine, import.clone()),
+            SyncSlots::Finish(end) => {
+                // This lock must not be held while waiting for slots: a snapshot takes it while it holds them.
+                let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
+                if let Some(import) = failed {
+                    // Valkey masters do not send deletions, so delete the keys here.
+                    import.slots().iter().for_each(|slot| engine.forget_slot(slot));
+                }
+                self.end(engine, &end.name);
+            }
+            SyncSlots::AskResumable
+            | SyncSlots::Resume(_)
+            | SyncSlots::Request(..)
+            | SyncSlots::Message(_)
+            | SyncSlots::Applied(_) => {}
         }
-        let words: Vec<String> =
-            args.iter().skip(3).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        if is(2, "establish") {
-            let import = parse_establish(&words)?;
-            self.begin(engine, import.clone());
-            return Some(ImportChange::Began(import));
-        }
-        let end = parse_finish(&words).filter(|_| is(2, "finish"))?;
-        // This lock must not be held while waiting for slots: a snapshot takes it while it holds them.
-        let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
-        if let Some(import) = failed {
-            // Valkey masters do not send deletions, so delete the keys here.
-            import.slots().iter().for_each(|slot| engine.forget_slot(slot));
-        }
-        self.end(engine, &end.name);
-        Some(ImportChange::Ended(end))
     }
 }
 
-/// An import event in a master's stream or a file.
-#[derive(Debug)]
-pub enum ImportChange {
-    /// An import started, and its keys are hidden.
-    Began(Establish),
-    /// An import ended, with success or without.
-    Ended(Finish),
+/// Encodes the start of an import for the log.
+#[must_use]
+pub fn encode_begin(import: &Establish) -> Vec<u8> {
+    SyncSlots::Establish(import.without_link()).encoded()
 }
 
 /// Encodes the end of an import for the log. A failed import's keys are deleted by then, and replicas drop its slots.
@@ -112,13 +101,12 @@ pub fn encode_end(engine: &Engine, import: &Establish, outcome: &Result<(), Stri
     let is_served = |slot| !is_owned_elsewhere(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
     let (is_success, message) = (failure.is_none(), failure.cloned().unwrap_or_default());
-    let mut command = Vec::new();
-    encode_finish(&Finish { name: import.name, is_success, message }, &mut command);
-    command
+    SyncSlots::Finish(Finish { name: import.name, is_success, message }).encoded()
 }
 
 #[cfg(test)]
 mod tests {
+    use migration::ControlCommand;
     use resp::Request;
     use slot_routing::{NodeId, Ownership};
 
@@ -141,11 +129,8 @@ mod tests {
             let text = String::from_utf8_lossy(&command).into_owned();
             let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
             let request: Request = words.iter().map(|word| word.as_bytes()).collect();
-            let (imports, replica) =
-                (Imports::default(), Engine::for_sentinel(acl::CommandCatalogue::default(), 1));
-            imports.begin(&replica, import.clone());
-            match imports.apply_command(&replica, request.args()) {
-                Some(ImportChange::Ended(end)) => end.is_success,
+            match ControlCommand::decode(request.args()) {
+                Ok(Some(ControlCommand::SyncSlots(SyncSlots::Finish(end)))) => end.is_success,
                 other => unreachable!("{other:?}"),
             }
         };

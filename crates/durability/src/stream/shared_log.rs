@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use clock::Millis;
 use engine::{Client, EffectLog};
+use migration::ControlCommand;
 use parking_lot::{Mutex, MutexGuard};
 use replication::master_driver::LogLock;
 use replication::{CursorId, Log, Position, StreamEpoch};
@@ -190,7 +191,7 @@ impl SharedLog {
 
     /// Asks all replicas to acknowledge their offsets.
     pub fn request_acknowledgements(&self) {
-        self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
+        self.append_control(&ControlCommand::AckRequested.encoded());
     }
 
     /// Wakes all waiting readers after a change other than growth.

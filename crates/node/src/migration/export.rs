@@ -12,8 +12,8 @@ use config::keys;
 use durability::snapshot::{self, WriteProgress};
 use migration::export::{ExportAction, ExportConfig, ExportEvent, ExportOutcome};
 use migration::{
-    Establish, Export, Finish, JobName, ResendWindow, SlotMove, TargetReplies, TargetReply, encode_finish,
-    encode_resumable_query, encode_resume,
+    Establish, Export, Finish, JobName, Message, ResendWindow, SlotMove, SyncSlots, TargetReplies,
+    TargetReply,
 };
 use net::dialer::Dialer;
 use net::transport::Stream;
@@ -209,16 +209,16 @@ impl<'a> Source<'a> {
         match said {
             TargetReply::Accepted => Some(ExportEvent::Accepted),
             TargetReply::Refused(text) => Some(ExportEvent::Refused(text)),
-            TargetReply::Finished => Some(ExportEvent::EndedByPeer),
             // A reply to RESUME, which only starts a new connection.
             TargetReply::Applied(_) => None,
-            TargetReply::Message(message, count) => {
-                let is_possible = match (&mut self.window, count) {
-                    (Some(window), Some(count)) => window.acknowledge(count),
-                    _ => true,
-                };
-                Some(if is_possible { ExportEvent::Received(message) } else { applied_too_much() })
+            TargetReply::Command(SyncSlots::Finish(_)) => Some(ExportEvent::EndedByPeer),
+            TargetReply::Command(SyncSlots::Message(message)) => Some(ExportEvent::Received(message)),
+            TargetReply::Command(SyncSlots::Applied(count)) => {
+                let is_possible = self.window.as_mut().is_none_or(|window| window.acknowledge(count));
+                Some(if is_possible { ExportEvent::Received(Message::Ack) } else { applied_too_much() })
             }
+            // Commands of a source.
+            TargetReply::Command(_) => None,
         }
     }
 
@@ -266,9 +266,7 @@ impl<'a> Source<'a> {
                 ExportAction::End(outcome) => return Some(outcome),
                 ExportAction::LogIn => self.log_in().await,
                 ExportAction::AskResumable => {
-                    let mut wire = Vec::new();
-                    encode_resumable_query(&mut wire);
-                    self.write(&wire).await;
+                    self.write(&SyncSlots::AskResumable.encoded()).await;
                 }
                 ExportAction::Establish { resumable } => {
                     self.establish(resumable).await;
@@ -285,9 +283,7 @@ impl<'a> Source<'a> {
                     }
                 }
                 ExportAction::Send(message) => {
-                    let mut wire = Vec::new();
-                    message.encode(&mut wire);
-                    self.write(&wire).await;
+                    self.write(&SyncSlots::Message(message).encoded()).await;
                 }
                 ExportAction::TakeSnapshot => self.cut(),
                 ExportAction::HoldWrites => self.hold().await,
@@ -344,7 +340,7 @@ impl<'a> Source<'a> {
     async fn reconnect(&mut self) -> ExportEvent {
         let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return ExportEvent::NotResumed };
         let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
-        encode_resume(&self.name, &mut wire);
+        SyncSlots::Resume(self.name).encode(&mut wire);
         self.from_target.begin_link();
         let from_target = &mut self.from_target;
         let answered = tokio::time::timeout(RECONNECT_WITHIN, async {
@@ -377,9 +373,8 @@ impl<'a> Source<'a> {
     async fn establish(&mut self, resumable: bool) {
         let Ok(topology) = topology(self.migrations) else { return };
         let ranges = self.order.ranges.clone();
-        let mut wire = Vec::new();
-        Establish { source: topology.myself, name: self.name, ranges, resumable }.encode(&mut wire);
-        self.write(&wire).await;
+        let establish = Establish { source: topology.myself, name: self.name, ranges, resumable };
+        self.write(&SyncSlots::Establish(establish).encoded()).await;
     }
 
     /// Sends bytes, and keeps them for a reconnect if the job can resume.
@@ -413,9 +408,7 @@ impl<'a> Source<'a> {
         if *outcome == ExportOutcome::Success || self.window.is_none() {
             return;
         }
-        let (name, mut wire) = (self.name, Vec::new());
-        encode_finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
-        self.transmit(&wire).await;
+        self.transmit(&SyncSlots::Finish(Finish::failed(self.name)).encoded()).await;
     }
 
     /// Starts the thread that writes the snapshot, which is never blocked by a disk or a socket.
@@ -520,7 +513,7 @@ async fn answer_of_resume(stream: &mut Stream, from_target: &mut TargetReplies) 
         match from_target.next_reply().map_err(io::Error::other)? {
             Some(TargetReply::Applied(count)) => return Ok(Some(count)),
             Some(TargetReply::Refused(_)) => return Ok(None),
-            Some(TargetReply::Accepted | TargetReply::Message(..) | TargetReply::Finished) => {}
+            Some(TargetReply::Accepted | TargetReply::Command(_)) => {}
             None if stream.read_buf(from_target.buffer()).await? == 0 => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

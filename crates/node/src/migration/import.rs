@@ -12,7 +12,7 @@ use durability::stream::imports;
 use engine::{CommandOrigin, DispatchStatus, PipelinedRequests, RemainingKeys, Session, Worker};
 use gossip::OperatorCommand;
 use migration::import::{CLAIM_TIMEOUT, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
-use migration::{Establish, Finish, Import, Message, encode_ack, encode_finish};
+use migration::{ControlCommand, Establish, Finish, Import, Message, SyncSlots};
 use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
 use net::transport::Stream;
@@ -124,11 +124,9 @@ impl<'a> Target<'a> {
                 }
             }
         }
-        let mut command = Vec::new();
-        import.without_link().encode(&mut command);
         let cancelled = migrations.ways.lock().get(&import.name).map(|way| way.cancelled.clone());
         migrations.replication.applied.imports.begin(&migrations.engine, import.clone());
-        migrations.replication.say_import(&command);
+        migrations.replication.say_import(&imports::encode_begin(&import));
         let mut link = tokio::io::split(Stream::open(connection.socket)?);
         link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
         Ok(Self {
@@ -277,20 +275,17 @@ impl<'a> Target<'a> {
         if outcome.is_ok() || !self.import.resumable {
             return;
         }
-        let (name, mut wire) = (self.import.name, Vec::new());
-        encode_finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
-        self.write(&wire).await;
+        self.write(&SyncSlots::Finish(Finish::failed(self.import.name)).encoded()).await;
     }
 
     async fn send(&mut self, message: Message) {
-        let mut wire = Vec::new();
-        if message == Message::Ack && self.import.resumable {
+        let command = if message == Message::Ack && self.import.resumable {
             self.told = self.applied;
-            encode_ack(self.applied, &mut wire);
+            SyncSlots::Applied(self.applied)
         } else {
-            message.encode(&mut wire);
-        }
-        self.write(&wire).await;
+            SyncSlots::Message(message)
+        };
+        self.write(&command.encoded()).await;
     }
 
     async fn write(&mut self, wire: &[u8]) {
@@ -373,10 +368,16 @@ impl<'a> Target<'a> {
             next = after;
             match flow {
                 DispatchStatus::Node(_) => {
-                    let word = batch.args(after, input).get(2).unwrap_or_default();
-                    let is_end = word.eq_ignore_ascii_case(b"finish");
-                    self.inputs.extend(is_end.then_some(ImportEvent::EndedByPeer));
-                    self.inputs.extend(Message::parse(word).map(ImportEvent::Received));
+                    match ControlCommand::decode(batch.args(after, input)) {
+                        Ok(Some(ControlCommand::SyncSlots(SyncSlots::Finish(_)))) => {
+                            self.inputs.push_back(ImportEvent::EndedByPeer);
+                        }
+                        Ok(Some(ControlCommand::SyncSlots(SyncSlots::Message(message)))) => {
+                            self.inputs.push_back(ImportEvent::Received(message));
+                        }
+                        // Of no concern to an import.
+                        Ok(_) | Err(_) => {}
+                    }
                     next += 1;
                 }
                 DispatchStatus::Paused => self.migrations.pauses.wait_for_end_after(ends).await,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::Millis;
 use config::keys;
 use migration::pull::{PullAction, PullEvent, PullOutcome};
-use migration::{Establish, Job, JobDirection, JobName, Progress, Pull, SlotMove, encode_pull_request};
+use migration::{Establish, Job, JobDirection, JobName, Progress, Pull, SlotMove, SyncSlots};
 use net::dialer::Dialer;
 use process::time;
 use resp::{Value, encode_request, parse_value};
@@ -330,9 +330,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
     {
         return Err(text);
     }
-    let mut wire = Vec::new();
-    encode_pull_request(id, order, &mut wire);
-    let answer = match call(wire).await? {
+    let answer = match call(SyncSlots::Request(*id, order.clone()).encoded()).await? {
         Value::Error(text) if text == "ERR syntax error" => call(order_of_operator(order)).await?,
         answer => answer,
     };

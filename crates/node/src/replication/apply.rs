@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use config::keys;
 use engine::{CommandOrigin, ConnectionInfo, DispatchStatus, NO_EFFECT, PipelinedRequests, Session, Worker};
+use migration::ControlCommand;
 use net::scratch::with_scratch;
 use replication::{IncomingStream, StreamBatch, StreamEpoch, StreamSuperseded};
-use resp::{Batch, ProtocolError, Value};
+use resp::{Args, Batch, ProtocolError, Value};
 
 use super::Replication;
 
@@ -119,28 +120,27 @@ impl Applier {
                 self.replication.count_unapplied(failed - passed_over.min(failed));
             }
             if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
-                let args = batch.args(next, input);
-                let is = |index: usize, word: &[u8]| {
-                    args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word))
-                };
-                applied.ack_wanted |= is(0, b"replconf") && is(1, b"getack");
-                let imports = &self.replication.applied.imports;
-                if is(0, b"cluster")
-                    && is(1, b"syncslots")
-                    && let Some(told) = imports.apply_command(&self.replication.engine, args)
-                {
-                    let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
-                    self.replication.master_imports.note(told, process::time::now(), most);
-                }
-                if is(0, b"cluster") && is(1, b"setslot") {
-                    self.replication.cluster_stream.on_set_slot(args);
-                }
-                if is(0, b"cluster") && is(1, b"failover") {
-                    self.replication.cluster_stream.on_failover(&self.replication.engine, args);
-                }
+                self.run_control(batch.args(next, input), applied);
                 next += 1;
             }
             replies.clear();
+        }
+    }
+
+    /// Carries out a command that is not for the engine.
+    fn run_control(&self, args: Args<'_>, applied: &mut Applied) {
+        let Replication { engine, cluster_stream, .. } = &*self.replication;
+        match ControlCommand::decode(args) {
+            Ok(Some(ControlCommand::AckRequested)) => applied.ack_wanted = true,
+            Ok(Some(ControlCommand::SetSlot(slot, change))) => cluster_stream.on_set_slot(slot, change),
+            Ok(Some(ControlCommand::TakeOver(replica))) => cluster_stream.on_take_over(engine, replica),
+            Ok(Some(ControlCommand::SyncSlots(command))) => {
+                self.replication.applied.imports.apply_command(engine, &command);
+                let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
+                self.replication.master_imports.note(command, process::time::now(), most);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!("Ignored a command of the master: {error}"),
         }
     }
 }

@@ -13,8 +13,8 @@
 
 use engine::Engine;
 use gossip::{ClusterInput, SlotChange};
+use migration::ControlCommand;
 use parking_lot::Mutex;
-use resp::Args;
 use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 
@@ -42,27 +42,16 @@ impl ClusterStream {
         self.arrived.notify_one();
     }
 
-    /// Handles CLUSTER FAILOVER in the master's stream: the named replica takes over.
-    pub(super) fn on_failover(&self, engine: &Engine, args: Args<'_>) {
-        let Some(topology) = &engine.topology else { return };
-        let words: Vec<&[u8]> = args.iter().skip(2).collect();
-        let named = words.windows(2).find(|pair| pair[0].eq_ignore_ascii_case(b"replicaid"));
-        let named = named.and_then(|pair| NodeId::from_bytes(pair[1]).ok());
-        if named == Some(topology.load().myself) {
+    /// Handles the naming of the replica that takes over from a master that shuts down.
+    pub(super) fn on_take_over(&self, engine: &Engine, replica: NodeId) {
+        if engine.topology.as_ref().is_some_and(|topology| topology.load().myself == replica) {
             self.put_down(ClusterInput::MasterShutdown);
         }
     }
 
-    /// Handles CLUSTER SETSLOT in the master's stream.
-    pub(super) fn on_set_slot(&self, args: Args<'_>) {
-        let words: Vec<String> =
-            args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let slot = words.first().and_then(|word| word.parse().ok()).and_then(Slot::new);
-        match slot.zip(SlotChange::parse(words.get(1..).unwrap_or_default())) {
-            Some((slot, change)) => self.put_down(ClusterInput::SlotChanged { slot, change }),
-            None => tracing::warn!("The master says of a slot what makes no sense: {words:?}"),
-        }
+    /// Handles a slot change in the master's stream.
+    pub(super) fn on_set_slot(&self, slot: Slot, change: SlotChange) {
+        self.put_down(ClusterInput::SlotChanged { slot, change });
     }
 
     /// Replaces the known migrating slots by those of a snapshot or of `+CONTINUE`.
@@ -87,13 +76,7 @@ impl ClusterStream {
 impl Replication {
     /// Replicates which replica is to take over.
     pub(crate) fn say_failover(&self, to: NodeId) {
-        let to = to.to_string();
-        let mut command = Vec::new();
-        resp::encode_request(
-            &mut command,
-            ["CLUSTER", "FAILOVER", "FORCE", "REPLICAID", &to].map(str::as_bytes),
-        );
-        self.log.append_control(&command);
+        self.log.append_control(&ControlCommand::TakeOver(to).encoded());
     }
 
     /// Returns the replicas that can be named: those that have everything before `offset`. `None` if a connected
@@ -111,10 +94,7 @@ impl Replication {
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
         let readers = self.serving.lock().master().readers_of_slot_moves()?;
-        let number = slot.number().to_string();
-        let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
-        let mut command = Vec::new();
-        resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
+        let command = ControlCommand::SetSlot(slot, change.clone()).encoded();
         // Recorded before it is logged, so that a later snapshot includes it.
         self.cluster_stream.said.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))

@@ -1,8 +1,7 @@
 //! The imports of a master as its replica lists them in CLUSTER GETSLOTMIGRATIONS.
 
 use clock::Millis;
-use durability::stream::imports::ImportChange;
-use migration::{Establish, Finish, Job, JobDirection, JobName, Jobs};
+use migration::{Establish, Finish, Job, JobDirection, JobName, Jobs, SyncSlots};
 use parking_lot::Mutex;
 
 /// The imports of this replica's master.
@@ -10,18 +9,23 @@ use parking_lot::Mutex;
 pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
-    /// Records a change of an import from the stream; at most `most` finished imports are kept.
-    pub(super) fn note(&self, told: ImportChange, now: Millis, most: usize) {
-        match told {
+    /// Records a command of the stream that starts or ends an import; at most `most` finished imports are kept.
+    pub(super) fn note(&self, command: SyncSlots, now: Millis, most: usize) {
+        match command {
             // Every snapshot repeats the running imports.
-            ImportChange::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
-            ImportChange::Began(Establish { name, ranges, .. }) => self
+            SyncSlots::Establish(import) if self.0.lock().active_mut(&import.name).is_some() => {}
+            SyncSlots::Establish(Establish { name, ranges, .. }) => self
                 .0
                 .lock()
                 .add(Job::new((name, JobDirection::Import), ranges, None, "occurring-on-primary", now), most),
-            ImportChange::Ended(Finish { name, is_success, message }) => {
+            SyncSlots::Finish(Finish { name, is_success, message }) => {
                 self.end(&name, if is_success { Ok(()) } else { Err(message) }, now);
             }
+            SyncSlots::AskResumable
+            | SyncSlots::Resume(_)
+            | SyncSlots::Request(..)
+            | SyncSlots::Message(_)
+            | SyncSlots::Applied(_) => {}
         }
     }
 
@@ -52,26 +56,29 @@ impl MasterImports {
 
 #[cfg(test)]
 mod tests {
+    use slot_routing::{NodeId, Slot};
+
     use super::*;
-    use migration::parse_establish;
 
     #[test]
     fn replica_lists_the_imports_of_its_master() {
-        let words = |name: &str| {
-            let (id, name) = ("a".repeat(40), name.repeat(40));
-            ["SOURCE", &id, "NAME", &name, "SLOTSRANGE", "0", "9"].map(str::to_owned).to_vec()
+        let slot = |number| Slot::new(number).unwrap();
+        let import = |byte| Establish {
+            source: NodeId::from_random([7; 20]),
+            name: JobName::from_random([byte; 20]),
+            ranges: vec![(slot(0), slot(9))],
+            resumable: false,
         };
-        let import = |name| parse_establish(&words(name)).expect("an import");
         let list = MasterImports::default();
         let shown = || -> Vec<(&str, String)> {
             list.list().into_iter().map(|job| (job.state, job.message)).collect()
         };
-        list.note(ImportChange::Began(import("1")), Millis(1), 9);
-        list.note(ImportChange::Began(import("1")), Millis(2), 9);
+        list.note(SyncSlots::Establish(import(1)), Millis(1), 9);
+        list.note(SyncSlots::Establish(import(1)), Millis(2), 9);
         assert_eq!(shown(), [("occurring-on-primary", String::new())], "told again at a cut");
-        let end = Finish { name: import("1").name, is_success: false, message: "why".to_owned() };
-        list.note(ImportChange::Ended(end), Millis(3), 9);
-        list.note(ImportChange::Began(import("2")), Millis(4), 9);
+        let end = Finish { name: import(1).name, is_success: false, message: "why".to_owned() };
+        list.note(SyncSlots::Finish(end), Millis(3), 9);
+        list.note(SyncSlots::Establish(import(2)), Millis(4), 9);
         let failed = ("failed", "why".to_owned());
         assert_eq!(shown(), [("occurring-on-primary", String::new()), failed.clone()]);
         list.forget();

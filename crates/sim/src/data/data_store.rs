@@ -11,6 +11,7 @@ use engine::{
     CapturedKey, CommandError, CommandOrigin, ConnectionInfo, EffectLog, Engine, NodeFlags, ReleaseResult,
     RemainingKeys, Session,
 };
+use migration::ControlCommand;
 use persistence::aof::Manifest;
 use replication::Position;
 use resp::{Args, Value};
@@ -287,7 +288,11 @@ impl DataStore {
         imports: &Imports,
     ) -> Result<AofLoadResult, String> {
         let executor = self.executor.get_mut();
-        let on_command = |args: Args<'_>| drop(imports.apply_command(&executor.engine, args));
+        let on_command = |args: Args<'_>| {
+            if let Ok(Some(ControlCommand::SyncSlots(command))) = ControlCommand::decode(args) {
+                imports.apply_command(&executor.engine, &command);
+            }
+        };
         let host = Quiet { now: NO_TIME, on_command: &on_command };
         let loaded = executor.loader(&host).run_files(folder, manifest, true);
         self.effects.take();

@@ -5,12 +5,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use engine::{CommandOrigin, NodeFlags, Session};
-use gossip::SlotChange;
+use migration::{ControlCommand, SyncSlots};
 use replication::replica::{RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
 use replication::replica_driver::{self, ReplicaDriverAction};
 use replication::{IncomingStream, Position, StreamEpoch, master_driver};
-use resp::{Args, Request};
-use slot_routing::Slot;
+use resp::Args;
 
 use super::data_store::slot_of_command;
 use super::link::Item;
@@ -57,7 +56,7 @@ enum StreamCommand {
     /// A command for the machine of a cluster node.
     Hear(gossip::ClusterInput),
     /// A change of an import's state.
-    Import(Request),
+    Import(Box<SyncSlots>),
 }
 
 /// A snapshot being loaded.
@@ -307,26 +306,21 @@ impl<E: Debug> Simulation<E> {
         let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
         for index in 0..came.batch.len() {
             let args = came.batch.args(index, &came.bytes);
-            match &args[0] {
-                b"REPLCONF" => ack_wanted = true,
-                b"CLUSTER" if &args[1] == b"SYNCSLOTS" => {
-                    commands.push_back(StreamCommand::Import(Request::from(args)));
+            let command = ControlCommand::decode(args).expect("a master's stream makes sense");
+            match command {
+                Some(ControlCommand::AckRequested) => ack_wanted = true,
+                Some(ControlCommand::SyncSlots(command)) => {
+                    commands.push_back(StreamCommand::Import(Box::new(command)));
                 }
-                b"CLUSTER" if &args[1] == b"FAILOVER" => {
-                    let is_named =
-                        me.is_some_and(|me| args.iter().any(|word| word == me.to_string().as_bytes()));
-                    commands.extend(
-                        is_named.then_some(StreamCommand::Hear(gossip::ClusterInput::MasterShutdown)),
-                    );
-                }
-                b"CLUSTER" => {
-                    let (slot, change) = slot_change(args).expect("a master's stream makes sense");
+                Some(ControlCommand::TakeOver(replica)) => commands.extend(
+                    (me == Some(replica))
+                        .then_some(StreamCommand::Hear(gossip::ClusterInput::MasterShutdown)),
+                ),
+                Some(ControlCommand::SetSlot(slot, change)) => {
                     commands
                         .push_back(StreamCommand::Hear(gossip::ClusterInput::SlotChanged { slot, change }));
                 }
-                _ => {
-                    commands.push_back(StreamCommand::Run(encoded(args), slot_of_command(args)));
-                }
+                None => commands.push_back(StreamCommand::Run(encoded(args), slot_of_command(args))),
             }
         }
         let stream = follower.stream;
@@ -377,7 +371,7 @@ impl<E: Debug> Simulation<E> {
                     }
                 }
                 Some(StreamCommand::Import(command)) => {
-                    store.imports.apply_command(&store.data_store.engine(), command.args());
+                    store.imports.apply_command(&store.data_store.engine(), &command);
                 }
                 Some(StreamCommand::Hear(input)) => store.moves.hear(input),
                 None => {}
@@ -423,11 +417,4 @@ fn encoded(args: Args<'_>) -> Vec<u8> {
     let mut request = Vec::new();
     resp::encode_request(&mut request, args.iter());
     request
-}
-
-/// Parses `CLUSTER SETSLOT` as sent by a master.
-fn slot_change(args: Args<'_>) -> Option<(Slot, SlotChange)> {
-    let words: Vec<&str> = args.iter().filter_map(|word| std::str::from_utf8(word).ok()).collect();
-    let slot = Slot::new(words.get(2)?.parse().ok()?)?;
-    Some((slot, SlotChange::parse(words.get(3..)?)?))
 }

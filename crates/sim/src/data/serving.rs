@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 
 use gossip::ReplicaAdmission;
+use migration::ControlCommand;
 use replication::master::{PeerId, TransferId};
 use replication::master_driver::{self, MasterDriverAction, MasterDriverEvent, SnapshotPosition};
 use replication::replica;
@@ -321,8 +322,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Requests acknowledgements from the replicas (REPLCONF GETACK).
     pub(crate) fn ask_for_acknowledgements(&mut self, host: usize) {
-        let getack = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
-        self.data.stores[host].log.append_control(getack);
+        self.data.stores[host].log.append_control(&ControlCommand::AckRequested.encoded());
         self.log_grew(host);
     }
 

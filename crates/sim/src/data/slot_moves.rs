@@ -8,6 +8,7 @@
 use std::fmt::Debug;
 
 use gossip::{ClusterInput, SlotChange};
+use migration::ControlCommand;
 use slot_routing::{ReplOffset, Slot, Topology};
 
 use super::ReplicaState;
@@ -67,11 +68,7 @@ impl<E: Debug> Simulation<E> {
     ) -> Option<(ReplOffset, usize)> {
         let store = &mut self.data.stores[host];
         let readers = store.serving.master().readers_of_slot_moves()?;
-        let number = slot.number().to_string();
-        let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
-        let mut command = Vec::new();
-        resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
-        let offset = store.log.append_control(&command);
+        let offset = store.log.append_control(&ControlCommand::SetSlot(slot, change.clone()).encoded());
         store.moves.said.extend(token.map(|token| (token, slot, change.clone())));
         self.ask_for_acknowledgements(host);
         Some((offset, readers))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use append_only::AofEvent;
 use engine::PausePurpose;
+use migration::ControlCommand;
 use replication::ShutdownSequence;
 use replication::shutdown::{PausedLog, ShutdownAction, ShutdownEvent, ShutdownOptions};
 use slot_routing::{NodeId, ReplOffset, Slot};
@@ -203,10 +204,7 @@ impl<E: Debug> Simulation<E> {
         let store = &mut self.data.stores[host];
         let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
         let Some(successor) = store.successor(end) else { return false };
-        let words = ["CLUSTER", "FAILOVER", "FORCE", "REPLICAID", &successor.to_string()];
-        let mut command = Vec::new();
-        resp::encode_request(&mut command, words.map(str::as_bytes));
-        store.log.append_control(&command);
+        store.log.append_control(&ControlCommand::TakeOver(successor).encoded());
         self.log_grew(host);
         true
     }

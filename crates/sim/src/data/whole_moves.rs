@@ -79,11 +79,9 @@ impl<E: Debug> Simulation<E> {
                 && self.leave_at_once(host, slot) == RemainingKeys::None
         });
         if are_free {
-            let mut command = Vec::new();
-            import.encode(&mut command);
             let store = &mut self.data.stores[host];
             store.imports.begin(&store.data_store.engine(), import.clone());
-            store.log.append_control(&command);
+            store.log.append_control(&imports::encode_begin(import));
             self.log_grew(host);
         }
         are_free

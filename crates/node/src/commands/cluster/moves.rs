@@ -2,8 +2,8 @@
 
 use clock::Millis;
 use migration::{
-    Job, JobDirection, JobName, Progress, RESUMABLE, parse_establish, parse_request, parse_resume,
-    parse_slot_moves, parse_slots,
+    Job, JobDirection, JobName, MalformedSyncSlots, Message, Progress, SyncSlots, parse_slot_moves,
+    parse_slots,
 };
 use process::time;
 use resp::{Args, Writer};
@@ -194,45 +194,38 @@ fn show(job: &Job, reply: &mut Writer<'_>) {
     }
 }
 
-/// CLUSTER SYNCSLOTS ESTABLISH and RESUME: the connection moves to the migration thread.
+/// CLUSTER SYNCSLOTS from another node. After ESTABLISH and RESUME the connection moves to the migration thread.
 pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
+    if let Err(text) = run_sync_slots(connection, args) {
+        connection.reply().error(&text);
+    }
+}
+
+fn run_sync_slots(connection: &mut Connection, args: Args<'_>) -> Result<(), String> {
     let server = connection.server.clone();
-    let is = |word: &str| args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()));
-    if is(RESUMABLE) {
-        return connection.reply().ok();
+    match SyncSlots::parse(&words(args, 2)).map_err(|error| format!("ERR {error}"))? {
+        SyncSlots::AskResumable => connection.reply().ok(),
+        SyncSlots::Request(name, order) => {
+            server.migrations.begin_requested(name, order)?;
+            connection.reply().ok();
+        }
+        SyncSlots::Resume(name) if server.migrations.is_resumable(&name) => resume(connection, &name),
+        SyncSlots::Resume(_) => return Err(format!("ERR {}", MalformedSyncSlots::Resume)),
+        SyncSlots::Establish(import) => {
+            server.migrations.accept_import(&import)?;
+            let given = connection.hand_over();
+            connection.session.closing = true;
+            server.migrations.begin_import(import, given);
+        }
+        SyncSlots::Message(message) => return Err(only_for_migrations(message)),
+        SyncSlots::Applied(_) => return Err(only_for_migrations(Message::Ack)),
+        SyncSlots::Finish(_) => return Err("ERR syntax error".to_owned()),
     }
-    if is("request") {
-        let asked = parse_request(&words(args, 3)).ok_or_else(|| "ERR Invalid request".to_owned());
-        return match asked.and_then(|(name, order)| server.migrations.begin_requested(name, order)) {
-            Ok(()) => connection.reply().ok(),
-            Err(text) => connection.reply().error(&text),
-        };
-    }
-    if is("resume") {
-        return match parse_resume(&words(args, 3)).filter(|name| server.migrations.is_resumable(name)) {
-            Some(name) => resume(connection, &name),
-            None => connection.reply().error("ERR No such slot migration"),
-        };
-    }
-    if !args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"establish")) {
-        let word = args.get(2).map(String::from_utf8_lossy).unwrap_or_default().to_uppercase();
-        let text = match migration::Message::parse(word.as_bytes()) {
-            Some(_) => {
-                format!("ERR CLUSTER SYNCSLOTS {word} should only be used by slot migration clients")
-            }
-            None => "ERR syntax error".to_owned(),
-        };
-        return connection.reply().error(&text);
-    }
-    let Some(import) = parse_establish(&words(args, 3)) else {
-        return connection.reply().error("ERR syntax error");
-    };
-    if let Err(text) = server.migrations.accept_import(&import) {
-        return connection.reply().error(&text);
-    }
-    let given = connection.hand_over();
-    connection.session.closing = true;
-    server.migrations.begin_import(import, given);
+    Ok(())
+}
+
+fn only_for_migrations(message: Message) -> String {
+    format!("ERR CLUSTER SYNCSLOTS {} should only be used by slot migration clients", message.word())
 }
 
 fn resume(connection: &mut Connection, name: &JobName) {
