@@ -19,9 +19,9 @@ impl RetainedCursor {
         out: &mut Vec<AofEffect>,
     ) {
         if let Some(cursor) = self.0 {
-            let lost = match log.position_of(cursor) {
+            let lost = match log.cursor_offset(cursor) {
                 None => Some(LogLoss::Replaced),
-                Some(at) if !log.keeps(at) => Some(LogLoss::Trimmed),
+                Some(at) if !log.retains(at) => Some(LogLoss::Trimmed),
                 Some(_) => None,
             };
             if let Some(lost) = lost {
@@ -35,7 +35,7 @@ impl RetainedCursor {
     /// Moves the cursor to the offset the machine needs. Call after each event and each operation.
     pub fn retain(&mut self, machine: &AppendOnly, log: &mut Log) {
         match (machine.retained_from(), self.0) {
-            (Some(at), Some(cursor)) if log.position_of(cursor) == Some(at) => {}
+            (Some(at), Some(cursor)) if log.cursor_offset(cursor) == Some(at) => {}
             (Some(at), Some(cursor)) => log.move_cursor(cursor, at),
             (Some(at), None) => self.0 = Some(log.add_own_cursor(at)),
             (None, _) => self.release(log),
@@ -54,6 +54,6 @@ impl LogEnd {
     /// The end of `log`, with the current wall clock time.
     #[must_use]
     pub fn of(log: &Log, wall: Millis) -> Self {
-        Self { end: log.position(), previous: log.second(), wall }
+        Self { end: log.position(), previous: log.second_history(), wall }
     }
 }

@@ -38,7 +38,7 @@ struct Shared {
 struct Handle(Arc<Shared>);
 
 impl EffectLog for Handle {
-    fn wanted(&self) -> bool {
+    fn has_readers(&self) -> bool {
         self.0.open.load(Ordering::Acquire)
     }
 
@@ -60,7 +60,7 @@ struct Client<'e> {
 impl<'e> Client<'e> {
     fn new(engine: &'e Engine, commands: &'e Commands, id: u64) -> Self {
         Self {
-            dispatcher: commands.on(engine),
+            dispatcher: commands.dispatcher(engine),
             worker: engine.worker(|| 0),
             session: Session::new(id, CommandOrigin::Client, true),
             batch: Batch::default(),
@@ -79,7 +79,7 @@ impl<'e> Client<'e> {
             worker,
             session,
             NOW,
-            PipelinedRequests { buffer, batch: &self.batch, from: 0 },
+            PipelinedRequests { buffer, batch: &self.batch, first_pending: 0 },
             &mut self.out,
         );
         assert_ne!(self.out.first(), Some(&b'-'));

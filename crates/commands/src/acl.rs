@@ -48,7 +48,7 @@ const ACL: &[Command] = &[
 
 fn answer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let others = context.answer_acl()?;
-    context.revoke(others);
+    context.register_revoked(others);
     Ok(())
 }
 

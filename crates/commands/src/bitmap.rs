@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "3.2.0",
         -2,
         GROW,
-        &[KeySpec::one(1, variable(key::CHANGE))],
+        &[KeySpec::single_key(1, variable(key::CHANGE))],
         "Reads, sets and counts integers of any width within a string.",
     )
     .key_use(field::key_use)
@@ -35,7 +35,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.6.0",
         -4,
         GROW,
-        &[KeySpec::one(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
+        &[KeySpec::single_key(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
         "Computes a bitwise operation over strings and stores the result.",
     )
     .run(combine::bitop)

@@ -33,7 +33,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .flags(Flags::READONLY.union(Flags::TOUCHES_ARBITRARY_KEYS))
     .category(Categories::KEYSPACE)
-    .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
+    .keys(&[KeySpec::single_key(1, KeyFlags::NOT_KEY)])
     .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
     .run(scan::cluster_scan)
     .each_slot(),

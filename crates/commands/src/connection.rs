@@ -151,7 +151,7 @@ const PING_WITHOUT_DATASET: &str =
     "EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
 
 fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.engine.settings.watched.hides_from(&context.session.client) {
+    if context.engine.settings.sentinel.rejects_ping_of(&context.session.client) {
         return Err(CommandError::text(PING_WITHOUT_DATASET));
     }
     match context.args.len() {

@@ -5,42 +5,42 @@
 //! searches have their own estimate, since most of them find few places and offloading a short request costs more than
 //! running it.
 
-use engine::{Estimated, FEW_KEYS};
+use engine::{EstimateInput, MAX_KEYS_LOCKED_TOGETHER};
 use keyspace::Value;
 
 /// Cost of reading all elements of all keys.
-pub(super) fn elements_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn elements_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let mut sum = 0;
-    request.each_extent(|extent| sum += extent as u64);
+    request.visit_value_sizes(|extent| sum += extent as u64);
     sum * NANOS
 }
 
 /// Cost of reading all bytes of all strings.
-pub(super) fn bytes_cost<const PICOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn bytes_cost<const PICOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let mut sum = 0;
-    request.each_extent(|extent| sum += extent as u64);
+    request.visit_value_sizes(|extent| sum += extent as u64);
     sum * PICOS / 1000
 }
 
 /// Cost of looking up each element of the smallest value in all others.
-pub(super) fn smallest_set_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn smallest_set_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let (mut least, mut values) = (usize::MAX, 0);
-    request.each_extent(|extent| (least, values) = (least.min(extent), values + 1));
+    request.visit_value_sizes(|extent| (least, values) = (least.min(extent), values + 1));
     if values == 0 { 0 } else { least as u64 * values * NANOS }
 }
 
 /// Cost of the elements between the two indexes after the key; negative indexes count from the end.
-pub(super) fn range_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn range_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     range_len(request).unwrap_or(0) * NANOS
 }
 
 /// Cost of removing the elements outside of the range.
-pub(super) fn outside_range_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
-    (request.extent(1) as u64).saturating_sub(range_len(request).unwrap_or(u64::MAX)) * NANOS
+pub(super) fn outside_range_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
+    (request.value_size(1) as u64).saturating_sub(range_len(request).unwrap_or(u64::MAX)) * NANOS
 }
 
-fn range_len(request: &Estimated<'_>) -> Option<u64> {
-    let len = i64::try_from(request.extent(1)).unwrap_or(i64::MAX);
+fn range_len(request: &EstimateInput<'_>) -> Option<u64> {
+    let len = i64::try_from(request.value_size(1)).unwrap_or(i64::MAX);
     let index = |at| {
         let index = resp::parse_i64(request.args.get(at).unwrap_or_default())?;
         Some(if index < 0 { (index + len).max(0) } else { index.min(len) })
@@ -50,46 +50,46 @@ fn range_len(request: &Estimated<'_>) -> Option<u64> {
 
 /// Cost of the number of elements given after the key: at most the cardinality, or more if the count is negative and
 /// elements may repeat.
-pub(super) fn count_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn count_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let count = request.args.get(2).and_then(resp::parse_i64).unwrap_or(0);
-    let most = if count < 0 { u64::MAX } else { request.extent(1) as u64 };
+    let most = if count < 0 { u64::MAX } else { request.value_size(1) as u64 };
     count.unsigned_abs().min(most).saturating_mul(NANOS)
 }
 
 /// Cost of the entries of a stream, or of the requested COUNT.
-pub(super) fn entries_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn entries_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let whole = |at: usize, sign: &[u8]| request.args.get(at).is_some_and(|id| id == sign);
     let all = whole(2, b"-") && whole(3, b"+") || whole(2, b"+") && whole(3, b"-");
     if !all {
         return 0;
     }
     let count = request.args.get(5).and_then(resp::parse_i64).and_then(|count| u64::try_from(count).ok());
-    (request.extent(1) as u64).min(count.unwrap_or(u64::MAX)) * NANOS
+    (request.value_size(1) as u64).min(count.unwrap_or(u64::MAX)) * NANOS
 }
 
 /// Cost of saving or copying one value. A byte of a string is much cheaper than an element of another type.
-pub(super) fn copy_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn copy_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let of_value = |value: Value<'_>| match value {
         Value::String(string) => string.bytes.len() as u64 / 2,
         _ => value.extent() as u64 * NANOS,
     };
-    request.value(1, of_value).unwrap_or(0)
+    request.with_value(1, of_value).unwrap_or(0)
 }
 
 /// Cost proportional to the size of the request in bytes.
-pub(super) fn request_cost<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+pub(super) fn request_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     request.args.span_len() as u64 * NANOS
 }
 
 /// Cost of listing all keys. A large keyspace also pays for locking every slot briefly.
-pub(super) fn key_listing_cost(request: &Estimated<'_>) -> u64 {
-    let keys = request.keys();
-    let cut = if keys > FEW_KEYS { 1_000_000 } else { 0 };
+pub(super) fn key_listing_cost(request: &EstimateInput<'_>) -> u64 {
+    let keys = request.key_count();
+    let cut = if keys > MAX_KEYS_LOCKED_TOGETHER { 1_000_000 } else { 0 };
     keys as u64 * 70 + cut
 }
 
 /// Cost of deleting all keys, if the request waits until their memory is freed.
-pub(super) fn flush_cost(request: &Estimated<'_>) -> u64 {
+pub(super) fn flush_cost(request: &EstimateInput<'_>) -> u64 {
     let waits = request.args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"sync"));
-    if waits { request.keys() as u64 * 50 } else { 0 }
+    if waits { request.key_count() as u64 * 50 } else { 0 }
 }

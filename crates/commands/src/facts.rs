@@ -138,7 +138,7 @@ fn read_argument(line: &'static str) -> ArgumentDocs {
 
 #[cfg(test)]
 mod tests {
-    use engine::Registered;
+    use engine::RegisteredCommand;
 
     use super::*;
 
@@ -149,8 +149,8 @@ mod tests {
         }
     }
 
-    fn shown() -> impl Iterator<Item = &'static Registered> {
-        crate::for_server().shown().chain(crate::for_sentinel().shown())
+    fn shown() -> impl Iterator<Item = &'static RegisteredCommand> {
+        crate::for_server().listed_commands().chain(crate::for_sentinel().listed_commands())
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "6.2.0",
         -3,
         GROW,
-        &[KeySpec::one(1, key::READ), KeySpec::one(2, key::STORE)],
+        &[KeySpec::single_key(1, key::READ), KeySpec::single_key(2, key::STORE)],
         "Copies a key's value to another key.",
     )
     .parse_keys(rename::keys_of_copy)
@@ -127,7 +127,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.0",
         3,
         WRITE,
-        &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::STORE)],
+        &[KeySpec::single_key(1, key::TAKE), KeySpec::single_key(2, key::STORE)],
         "Renames a key and overwrites the new name.",
     )
     .run(rename::rename),
@@ -136,7 +136,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.0",
         3,
         WRITE_FAST,
-        &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::CREATE)],
+        &[KeySpec::single_key(1, key::TAKE), KeySpec::single_key(2, key::CREATE)],
         "Renames a key unless the new name exists.",
     )
     .run(rename::renamenx),

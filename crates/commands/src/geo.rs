@@ -15,14 +15,14 @@ use super::rows::*;
 family!(geo, Geo, GEO);
 
 const MAY_STORE: &[KeySpec] = &[
-    KeySpec::one(1, key::READ),
-    KeySpec::behind("STORE", 6, variable(key::STORE)),
-    KeySpec::behind("STOREDIST", 6, variable(key::STORE)),
+    KeySpec::single_key(1, key::READ),
+    KeySpec::key_after("STORE", 6, variable(key::STORE)),
+    KeySpec::key_after("STOREDIST", 6, variable(key::STORE)),
 ];
 const MAY_STORE_BY_MEMBER: &[KeySpec] = &[
-    KeySpec::one(1, key::READ),
-    KeySpec::behind("STORE", 5, variable(key::STORE)),
-    KeySpec::behind("STOREDIST", 5, variable(key::STORE)),
+    KeySpec::single_key(1, key::READ),
+    KeySpec::key_after("STORE", 5, variable(key::STORE)),
+    KeySpec::key_after("STOREDIST", 5, variable(key::STORE)),
 ];
 
 pub(super) const COMMANDS: &[Command] = &[

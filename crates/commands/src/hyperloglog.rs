@@ -4,7 +4,9 @@ mod debug;
 
 use std::sync::atomic::Ordering;
 
-use engine::{Class, Command, CommandError, CommandOrigin, Context, Flags, KeyFlags, KeySpec, NodeFlags};
+use engine::{
+    Command, CommandError, CommandOrigin, Context, EventClass, Flags, KeyFlags, KeySpec, NodeFlags,
+};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use smallvec::SmallVec;
 
@@ -16,7 +18,7 @@ family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
 /// The key is read, but PFCOUNT may also write its cached estimate.
 const COUNTS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
 const MERGES: &[KeySpec] =
-    &[KeySpec::one(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
+    &[KeySpec::single_key(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
     hyperloglog("pfadd", "2.8.9", -2, GROW_FAST, INSERTS, "Adds elements to a HyperLogLog.").run(pfadd),
@@ -34,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.9",
         3,
         GROW.union(Flags::ADMIN),
-        &[KeySpec::one(2, COUNTS)],
+        &[KeySpec::single_key(2, COUNTS)],
         "Shows the internals of a HyperLogLog.",
     )
     .run(debug::pfdebug),
@@ -55,7 +57,7 @@ impl From<SketchError> for CommandError {
 
 /// The sketch in the entry at `place`.
 fn sketch<'c>(context: &'c Context<'_>, key: &Key<'_>, place: EntryRef) -> Result<Sketch<'c>, CommandError> {
-    Ok(Sketch::of(context.string(key, place)?.bytes)?)
+    Ok(Sketch::of(context.string_value(key, place)?.bytes)?)
 }
 
 /// Stores a sketch under `key`. An existing key keeps its expiry.
@@ -65,7 +67,7 @@ fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, byte
         Some(place) => {
             let (_, into) = context.table(key).edit_string(place, key, bytes.len(), EncodingHint::Raw);
             into.copy_from_slice(bytes);
-            context.modified(key);
+            context.report_modified(key);
         }
     }
 }
@@ -86,19 +88,19 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
             let changes = seen.iter().any(|seen| dense.is_dense_and_lacks(*seen));
             if changes {
                 let mut raised = 0;
-                let len = context.string(&key, place)?.bytes.len();
+                let len = context.string_value(&key, place)?.bytes.len();
                 let (_, bytes) = context.table(&key).edit_string(place, &key, len, EncodingHint::Raw);
                 for seen in &seen {
                     raised += usize::from(sketch::observe_dense(bytes, *seen));
                 }
-                context.modified_times(&key, raised);
+                context.report_changes(&key, raised);
             }
             changes
         }
         found => observe_sparse(context, &key, found, &seen)?,
     };
     if changed {
-        context.notify(Class::STRING, "pfadd", &key);
+        context.notify(EventClass::STRING, "pfadd", &key);
     }
     context.reply.integer(i64::from(changed));
     Ok(())
@@ -112,7 +114,7 @@ fn observe_sparse(
     seen: &[Observation],
 ) -> Result<bool, CommandError> {
     let mut bytes = match found {
-        Some(place) => context.string(key, place)?.bytes.to_vec(),
+        Some(place) => context.string_value(key, place)?.bytes.to_vec(),
         None => sketch::empty(),
     };
     let most = max_sparse_bytes(context);
@@ -124,7 +126,7 @@ fn observe_sparse(
         _ if changes > 0 => {
             sketch::set_stale(&mut bytes);
             store(context, key, found, &bytes);
-            context.changed(changes - 1);
+            context.count_changes(changes - 1);
         }
         // OBJECT ENCODING reports it like a string edited in place.
         Some(place) => {
@@ -169,10 +171,10 @@ fn keep(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) 
     {
         return;
     }
-    let len = context.view(key).typed::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());
+    let len = context.table_ref(key).typed::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());
     let (_, bytes) = context.table(key).edit_string(place, key, len, EncodingHint::Raw);
     sketch::set_cached(bytes, number);
-    context.modified(key);
+    context.report_modified(key);
 }
 
 /// Merges the sketches from argument 1 on. Returns the union and whether one of them is dense.
@@ -194,7 +196,7 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find(&key);
     let mut bytes = match found {
-        Some(place) => context.string(&key, place)?.bytes.to_vec(),
+        Some(place) => context.string_value(&key, place)?.bytes.to_vec(),
         None => sketch::empty(),
     };
     if dense {
@@ -208,7 +210,7 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     sketch::set_stale(&mut bytes);
     store(context, &key, found, &bytes);
-    context.notify(Class::STRING, "pfadd", &key);
+    context.notify(EventClass::STRING, "pfadd", &key);
     context.reply.ok();
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(|context| unsubscribe(context, ChannelKind::Pattern)),
     row("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
         .flags(SPEAK)
-        .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
+        .keys(&[KeySpec::single_key(1, KeyFlags::NOT_KEY)])
         .channels(Channels::First)
         .run(|context| publish(context, true)),
     row("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
@@ -79,7 +79,7 @@ const PUBSUB: &[Command] = &[
 ];
 
 fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
-    context.announce(|reply| {
+    context.write_push(|reply| {
         reply.push(3);
         reply.bulk(word);
         match name {
@@ -92,7 +92,7 @@ fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: u
 
 fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     if context.is_called_by_script() {
-        let name = String::from_utf8_lossy(kind.subscribed()).to_uppercase();
+        let name = String::from_utf8_lossy(kind.subscribe_message_kind()).to_uppercase();
         return Err(CommandError::Text(
             format!("ERR {name} isn't allowed for a DENY BLOCKING client").into(),
         ));
@@ -100,7 +100,7 @@ fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Command
     for index in 1..context.args.len() {
         let name = context.arg(index);
         let count = context.engine.subscribe(context.session, kind, name);
-        confirm(context, kind.subscribed(), Some(name), count);
+        confirm(context, kind.subscribe_message_kind(), Some(name), count);
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Command
 fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     let client = context.session.client.clone();
     let names = match context.args.len() {
-        1 => client.names_of(kind),
+        1 => client.subscriptions(kind),
         _ => context.args.iter().skip(1).map(<[u8]>::to_vec).collect(),
     };
     for name in &names {
@@ -116,24 +116,24 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
         // Deliver messages published before the unsubscription ahead of its confirmation; none may follow it.
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
-        context.announce(|reply| reply.raw(&waiting));
-        confirm(context, kind.unsubscribed(), Some(name), count);
+        context.write_push(|reply| reply.raw(&waiting));
+        confirm(context, kind.unsubscribe_message_kind(), Some(name), count);
     }
     if names.is_empty() {
-        confirm(context, kind.unsubscribed(), None, client.subscriptions_beside(kind));
+        confirm(context, kind.unsubscribe_message_kind(), None, client.subscription_count(kind));
     }
     Ok(())
 }
 
 fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError> {
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
-    if context.session.origin == CommandOrigin::Client && !engine.pubsub.can_forward(channel, message) {
+    if context.session.origin == CommandOrigin::Client && !engine.pubsub.fits_bus(channel, message) {
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
     }
-    engine.settings.watched.on_published(channel, message);
+    engine.settings.sentinel.store_hello(channel, message);
     let receivers = engine.pubsub.deliver(sharded, channel, message);
     if sharded {
-        context.count_shard_message(channel, message, receivers);
+        context.charge_shard_message(channel, message, receivers);
     }
     if engine.topology.is_none() {
         context.replicate();
@@ -146,9 +146,9 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
 
 fn channels(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     if context.args.len() > 3 {
-        return Err(engine::misused("PUBSUB", context.arg(1)));
+        return Err(engine::wrong_subcommand_arguments("PUBSUB", context.arg(1)));
     }
-    let names = context.engine.pubsub.names(kind, context.args.get(2));
+    let names = context.engine.pubsub.matching_names(kind, context.args.get(2));
     context.reply.array(names.len());
     names.iter().for_each(|name| context.reply.bulk(name));
     Ok(())

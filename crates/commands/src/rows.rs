@@ -62,21 +62,21 @@ pub(super) mod key {
 }
 
 // One key, argument 1.
-pub(super) const LOOKS: &[KeySpec] = &[KeySpec::one(1, key::LOOK)];
-pub(super) const READS: &[KeySpec] = &[KeySpec::one(1, key::READ)];
-pub(super) const UPDATES: &[KeySpec] = &[KeySpec::one(1, key::UPDATE)];
-pub(super) const CHANGES: &[KeySpec] = &[KeySpec::one(1, key::CHANGE)];
-pub(super) const INSERTS: &[KeySpec] = &[KeySpec::one(1, key::INSERT)];
-pub(super) const DELETES: &[KeySpec] = &[KeySpec::one(1, key::DELETE)];
-pub(super) const TAKES: &[KeySpec] = &[KeySpec::one(1, key::TAKE)];
-pub(super) const STORES: &[KeySpec] = &[KeySpec::one(1, key::STORE)];
+pub(super) const LOOKS: &[KeySpec] = &[KeySpec::single_key(1, key::LOOK)];
+pub(super) const READS: &[KeySpec] = &[KeySpec::single_key(1, key::READ)];
+pub(super) const UPDATES: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE)];
+pub(super) const CHANGES: &[KeySpec] = &[KeySpec::single_key(1, key::CHANGE)];
+pub(super) const INSERTS: &[KeySpec] = &[KeySpec::single_key(1, key::INSERT)];
+pub(super) const DELETES: &[KeySpec] = &[KeySpec::single_key(1, key::DELETE)];
+pub(super) const TAKES: &[KeySpec] = &[KeySpec::single_key(1, key::TAKE)];
+pub(super) const STORES: &[KeySpec] = &[KeySpec::single_key(1, key::STORE)];
 
 // One key after the subcommand's name.
-pub(super) const LOOKS_SECOND: &[KeySpec] = &[KeySpec::one(2, key::LOOK)];
-pub(super) const READS_SECOND: &[KeySpec] = &[KeySpec::one(2, key::READ)];
-pub(super) const UPDATES_SECOND: &[KeySpec] = &[KeySpec::one(2, key::UPDATE)];
-pub(super) const INSERTS_SECOND: &[KeySpec] = &[KeySpec::one(2, key::INSERT)];
-pub(super) const DELETES_SECOND: &[KeySpec] = &[KeySpec::one(2, key::DELETE)];
+pub(super) const LOOKS_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::LOOK)];
+pub(super) const READS_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::READ)];
+pub(super) const UPDATES_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::UPDATE)];
+pub(super) const INSERTS_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::INSERT)];
+pub(super) const DELETES_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::DELETE)];
 
 // All remaining arguments are keys.
 pub(super) const LOOKS_AT_ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::LOOK)];
@@ -85,22 +85,24 @@ pub(super) const REMOVES_ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::REMOV
 
 // Two keys or more: sources and destinations.
 /// An element moves from the first key to the second.
-pub(super) const MOVES: &[KeySpec] = &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::INSERT)];
+pub(super) const MOVES: &[KeySpec] =
+    &[KeySpec::single_key(1, key::TAKE), KeySpec::single_key(2, key::INSERT)];
 /// Reads the second key and stores the result under the first.
-pub(super) const STORES_ONE: &[KeySpec] = &[KeySpec::one(1, key::STORE), KeySpec::one(2, key::READ)];
+pub(super) const STORES_ONE: &[KeySpec] =
+    &[KeySpec::single_key(1, key::STORE), KeySpec::single_key(2, key::READ)];
 /// Reads all keys but the first and stores the result there.
 pub(super) const STORES_OF_ALL: &[KeySpec] =
-    &[KeySpec::one(1, key::STORE), KeySpec::range(2, -1, 1, key::READ)];
+    &[KeySpec::single_key(1, key::STORE), KeySpec::range(2, -1, 1, key::READ)];
 
 // Elements are popped from the first non-empty key.
 /// The keys come before a timeout.
 pub(super) const TAKES_FROM_ANY: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::TAKE)];
 /// The keys come after their number.
-pub(super) const TAKES_FROM_COUNTED: &[KeySpec] = &[KeySpec::counted(1, key::TAKE)];
+pub(super) const TAKES_FROM_COUNTED: &[KeySpec] = &[KeySpec::counted_keys(1, key::TAKE)];
 /// The keys come after a timeout and their number.
-pub(super) const TAKES_FROM_COUNTED_SECOND: &[KeySpec] = &[KeySpec::counted(2, key::TAKE)];
+pub(super) const TAKES_FROM_COUNTED_SECOND: &[KeySpec] = &[KeySpec::counted_keys(2, key::TAKE)];
 /// The keys come after their number.
-pub(super) const READS_COUNTED: &[KeySpec] = &[KeySpec::counted(1, key::READ)];
+pub(super) const READS_COUNTED: &[KeySpec] = &[KeySpec::counted_keys(1, key::READ)];
 
 /// Adds the flag for key specs whose access depends on other arguments.
 pub(super) const fn variable(flags: KeyFlags) -> KeyFlags {

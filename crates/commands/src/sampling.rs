@@ -88,7 +88,7 @@ impl<'r, 'w, E> SampleReply<'r, 'w, E> {
 
 /// Selects a random element by probing. `None` if nearly all elements have expired.
 pub(super) fn random_element<P: SamplePool>(pool: &P, random: &mut Random) -> Option<P::Element> {
-    (0..TRIES_PER_ELEMENT).find_map(|_| pool.random(random.number()))
+    (0..TRIES_PER_ELEMENT).find_map(|_| pool.random(random.next_u64()))
 }
 
 /// Replies with `count` elements, or with all distinct elements if there are fewer.
@@ -153,7 +153,7 @@ fn reply_distinct<P: SamplePool>(
     }
     let mut chosen = BTreeSet::new();
     for _ in 0..wanted.saturating_mul(TRIES_PER_ELEMENT) {
-        let Some(element) = pool.random(random.number()) else { break };
+        let Some(element) = pool.random(random.next_u64()) else { break };
         if chosen.len() < wanted && chosen.insert(P::name(&element)) {
             out.push(element);
         }
@@ -180,7 +180,7 @@ fn sample<P: SamplePool>(
     let (mut left, mut missing) = (pool.live_len() as u64, wanted as u64);
     pool.for_each(&mut |element| {
         if missing > 0 {
-            if random.number() % left < missing {
+            if random.next_u64() % left < missing {
                 out.push(element);
                 missing -= 1;
             }

@@ -1,7 +1,7 @@
 //! Shared parts of SCAN, HSCAN, SSCAN and ZSCAN: cursors, options and reply pages.
 
 use bitflags::bitflags;
-use engine::{CommandError, Context, quoted};
+use engine::{CommandError, Context, quote};
 use keyspace::{Kind, ScanItem, TypedView};
 use resp::{Protocol, Writer};
 use slot_routing::{Slot, hash_tag};
@@ -101,7 +101,7 @@ pub(super) fn named_slot(number: &[u8]) -> Result<Slot, CommandError> {
 /// The type with this name.
 fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
     let known = Kind::ALL.iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()));
-    let unknown = || format!("ERR unknown type name '{}'", quoted(name, name.len()));
+    let unknown = || format!("ERR unknown type name '{}'", quote(name, name.len()));
     known.copied().ok_or_else(|| CommandError::Text(unknown().into()))
 }
 
@@ -172,7 +172,7 @@ pub(super) fn scan_elements<T: TypedView>(
     let (mut next, mut page) = (None, BulkCollector::default());
     if let Some(place) = context.read_typed::<T>(&key)? {
         let options = ScanOptions::parse(context, 3, allowed)?;
-        next = scan(context.typed::<T>(&key, place)?, cursor, &options, &mut page);
+        next = scan(context.typed_value::<T>(&key, place)?, cursor, &options, &mut page);
     }
     reply_page(&mut context.reply, next.unwrap_or(0), &page);
     Ok(())

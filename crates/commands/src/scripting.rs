@@ -8,8 +8,8 @@ use engine::{Categories, Command, Flags, Group, KeySpec};
 
 use super::rows::{ANY_ORDER, HELP, key};
 
-const CHANGES: &[KeySpec] = &[KeySpec::counted(2, key::CHANGE)];
-const READS: &[KeySpec] = &[KeySpec::counted(2, key::READ)];
+const CHANGES: &[KeySpec] = &[KeySpec::counted_keys(2, key::CHANGE)];
+const READS: &[KeySpec] = &[KeySpec::counted_keys(2, key::READ)];
 
 const RUNS: Flags =
     Flags::NOSCRIPT.union(Flags::SKIP_MONITOR).union(Flags::NO_MANDATORY_KEYS).union(Flags::STALE);

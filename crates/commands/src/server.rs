@@ -81,7 +81,7 @@ const COMMAND: &[Command] = &[
 
 /// Starts streaming all commands to this client.
 fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !context.may_wait() {
+    if !context.can_block() {
         return Err(CommandError::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
     }
     context.engine.start_monitor(context.session);

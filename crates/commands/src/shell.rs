@@ -1,6 +1,6 @@
 //! Command table rows of commands that the shell executes, such as CONFIG, SAVE and SHUTDOWN.
 
-use engine::migration::keys_of_migrate;
+use engine::migration::migrate_key_positions;
 use engine::{
     Categories, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, NodeCommand, RequestKeys,
     ShellCommand,
@@ -41,10 +41,10 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::WRITE)
         .category(Categories::KEYSPACE.union(Categories::DANGEROUS))
         .keys(&[
-            KeySpec::one(3, key::TAKE),
-            KeySpec::all_behind("KEYS", -2, 0, key::TAKE.union(KeyFlags::INCOMPLETE)),
+            KeySpec::single_key(3, key::TAKE),
+            KeySpec::keys_after("KEYS", -2, 0, key::TAKE.union(KeyFlags::INCOMPLETE)),
         ])
-        .parse_keys(|args| RequestKeys::default().keys(keys_of_migrate(args), key::TAKE))
+        .parse_keys(|args| RequestKeys::default().keys(migrate_key_positions(args), key::TAKE))
         .tips(VARIES)
         .node(NodeCommand::Migrate),
     Command::new(

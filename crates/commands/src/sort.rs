@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 
 use elements::StoredList;
 use engine::{
-    BeginSearch, Categories, Class, Command, CommandError, CommandOrigin, Context, FindKeys, Group, KeySpec,
-    PinnedValues, until_nul,
+    BeginSearch, Categories, Command, CommandError, CommandOrigin, Context, EventClass, FindKeys, Group,
+    KeySpec, PinnedValues, truncate_at_nul,
 };
 use options::{SortBy, SortOptions, StoreOption, keys_of_sort};
 use resp::Args;
@@ -25,7 +25,7 @@ const NOT_A_NUMBER: CommandError =
 
 /// Key spec for keys that BY and GET name, which are unknown before execution.
 const PATTERN_KEYS: KeySpec = KeySpec {
-    begin: BeginSearch::Unknown,
+    search_start: BeginSearch::Unknown,
     find: FindKeys::Range { last: 0, step: 1, limit: 0 },
     flags: key::READ,
 };
@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("sort", Group::Generic, "1.0.0", -2, "Sorts the elements of a list, a set or a sorted set.")
         .flags(GROW)
         .category(CATEGORIES)
-        .keys(&[KeySpec::one(1, key::READ), PATTERN_KEYS, STORED])
+        .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS, STORED])
         .parse_keys(keys_of_sort)
         .run(sort)
         .long(estimates::elements_cost::<80>)
@@ -53,7 +53,7 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .flags(READ)
     .category(CATEGORIES)
-    .keys(&[KeySpec::one(1, key::READ), PATTERN_KEYS])
+    .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS])
     .run(sort_ro)
     .long(estimates::elements_cost::<80>)
     .releases_locks(reads_one_value)
@@ -125,14 +125,14 @@ fn store(
     let (key, len) = (context.key(index)?, sorted.len() * width);
     let found = context.find(&key);
     if len > 0 {
-        let list = made.named_by(&context.engine.settings.limits());
+        let list = made.named_by(&context.engine.settings.encoding_limits());
         context.put(&key, found, list.packed(), None);
-        context.notify(Class::LIST, "sortstore", &key);
+        context.notify(EventClass::LIST, "sortstore", &key);
         // Each element counts as a change, as in Redis.
-        context.changed(len as u64 - 1);
+        context.count_changes(len as u64 - 1);
     } else if let Some(place) = found {
         context.delete(&key, place);
-        context.notify(Class::GENERIC, "del", &key);
+        context.notify(EventClass::GENERIC, "del", &key);
     }
     context.reply.integer(len as i64);
     Ok(())
@@ -141,8 +141,8 @@ fn store(
 /// Loads the elements; without sorting, only those within LIMIT.
 fn load(context: &mut Context<'_>, options: &mut SortOptions<'_>) -> Result<Vec<Bytes>, CommandError> {
     let key = context.key(1)?;
-    let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
-    let value = context.view(&key).value(place);
+    let Some(place) = context.find_for_read(&key) else { return Ok(Vec::new()) };
+    let value = context.table_ref(&key).value(place);
     let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
     let (len, is_ordered) = (elements.len(), elements.is_ordered());
     let must_be_same = options.store.is_some() || context.is_called_by_script();
@@ -159,7 +159,7 @@ fn load(context: &mut Context<'_>, options: &mut SortOptions<'_>) -> Result<Vec<
     if reads_itself && let Some(pinned) = context.pin(&[(key, place)]) {
         return Ok(load_pinned(pinned, len));
     }
-    let value = context.view(&key).value(place);
+    let value = context.table_ref(&key).value(place);
     let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
     let mut all = elements.load(0..len, false);
     if !is_ordered && options.keeps_ties() {
@@ -254,7 +254,7 @@ fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
     if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
         return Some(whole as f64);
     }
-    match (until_nul(text), context.session.origin) {
+    match (truncate_at_nul(text), context.session.origin) {
         (b"", CommandOrigin::Master | CommandOrigin::Source) => Some(0.0),
         (text, _) => context.parse_double(text),
     }

@@ -19,7 +19,7 @@ use super::rows::*;
 
 family!(sorted_set, SortedSet, SORTEDSET);
 
-const STORES_COUNTED: &[KeySpec] = &[KeySpec::one(1, key::STORE), KeySpec::counted(2, key::READ)];
+const STORES_COUNTED: &[KeySpec] = &[KeySpec::single_key(1, key::STORE), KeySpec::counted_keys(2, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
     sorted_set(

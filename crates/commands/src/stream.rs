@@ -29,10 +29,10 @@ use super::rows::*;
 family!(stream, Stream, STREAM);
 
 /// Key specs: the first half of the arguments after STREAMS.
-const READS_STREAMS: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 1, 2, key::READ)];
-const READS_STREAMS_OF_GROUP: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 4, 2, key::READ)];
+const READS_STREAMS: &[KeySpec] = &[KeySpec::keys_after("STREAMS", 1, 2, key::READ)];
+const READS_STREAMS_OF_GROUP: &[KeySpec] = &[KeySpec::keys_after("STREAMS", 4, 2, key::READ)];
 
-const UPDATES_AND_DELETES: &[KeySpec] = &[KeySpec::one(1, key::UPDATE.union(key::DELETE))];
+const UPDATES_AND_DELETES: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE.union(key::DELETE))];
 
 /// A container command with subcommands only.
 const fn container(name: &'static str, summary: &'static str, subcommands: &'static [Command]) -> Command {

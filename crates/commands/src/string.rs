@@ -51,7 +51,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "8.4.0",
         -2,
         WRITE_FAST,
-        &[KeySpec::one(1, variable(key::DELETE))],
+        &[KeySpec::single_key(1, variable(key::DELETE))],
         "Deletes a key if its value meets a condition.",
     )
     .run(get::delex),
@@ -60,7 +60,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "9.0.0",
         3,
         WRITE_FAST,
-        &[KeySpec::one(1, key::REMOVE)],
+        &[KeySpec::single_key(1, key::REMOVE)],
         "Deletes a key if its value equals the given string.",
     )
     .run(get::delifeq),
@@ -144,7 +144,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -4,
         GROW,
         &[KeySpec {
-            begin: BeginSearch::Index(1),
+            search_start: BeginSearch::Index(1),
             find: FindKeys::KeyNum { count_at: 0, first: 1, step: 2 },
             flags: key::STORE,
         }],
@@ -175,7 +175,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.0",
         -3,
         GROW.union(Flags::LINEAR_IN_ARGS),
-        &[KeySpec::one(1, variable(key::CHANGE))],
+        &[KeySpec::single_key(1, variable(key::CHANGE))],
         "Sets a key to a string and overwrites any value.",
     )
     .key_use(set::key_use)
@@ -194,7 +194,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.0",
         3,
         GROW_FAST,
-        &[KeySpec::one(1, key::CREATE)],
+        &[KeySpec::single_key(1, key::CREATE)],
         "Sets a key to a string unless it exists.",
     )
     .run(set::setnx),

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clock::Millis;
 use engine::{
-    Class, CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Dispatcher, EffectLog, Engine, NoLog,
-    PipelinedRequests, Session, Waiter, Worker,
+    CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Dispatcher, EffectLog, Engine, EventClass,
+    NoLog, PipelinedRequests, Session, Waiter, Worker,
 };
 use keyspace::Keyspace;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ type RecordedEffects = Vec<(u16, Vec<u8>)>;
 pub(crate) struct RecordingLog(Arc<Mutex<RecordedEffects>>, Arc<AtomicUsize>);
 
 impl EffectLog for RecordingLog {
-    fn wanted(&self) -> bool {
+    fn has_readers(&self) -> bool {
         true
     }
 
@@ -70,7 +70,7 @@ pub(crate) fn run_read(
     let (mut batch, mut out) = (Batch::default(), Vec::new());
     let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
     assert_eq!(parsed.error, None, "{}", buffer.escape_ascii());
-    let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
+    let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 };
     let (stopped, flow) = dispatcher.run(worker, session, now, requests, &mut out);
     (stopped, flow, out)
 }
@@ -86,7 +86,7 @@ pub(crate) struct Connection<'e> {
 impl<'e> Connection<'e> {
     /// Each connection has a thread context of its own.
     pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
-        Self { session, dispatcher: commands.on(engine), worker: engine.worker(|| 0), now }
+        Self { session, dispatcher: commands.dispatcher(engine), worker: engine.worker(|| 0), now }
     }
 
     /// Executes lines as one batch. Returns the number of executed lines, the reason for the stop, and the output.
@@ -200,7 +200,7 @@ impl Client {
     /// Executes the bytes of one read.
     fn run(&mut self, buffer: Vec<u8>) -> (DispatchStatus, Vec<u8>) {
         let Self { engine, commands, worker, session, now, .. } = self;
-        let (_, flow, out) = run_read(commands.on(engine), worker, session, *now, buffer);
+        let (_, flow, out) = run_read(commands.dispatcher(engine), worker, session, *now, buffer);
         (flow, out)
     }
 
@@ -263,8 +263,8 @@ impl Client {
     /// The keyspace events sent while `act` runs.
     pub(crate) fn events_during(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
-        let before = settings.notified();
-        settings.set_notified(before | Class::KEYEVENT | Class::ALL);
+        let before = settings.notified_classes();
+        settings.set_notified(before | EventClass::KEYEVENT | EventClass::ALL);
         let seen = self.engine.clients.connect(ConnectionInfo::default(), self.now, Box::new(|| ()));
         let listener = Session::of(seen, CommandOrigin::Client, true);
         let client = std::mem::replace(&mut self.session, listener);

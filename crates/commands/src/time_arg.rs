@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bitflags::bitflags;
 use clock::Millis;
-use engine::{CommandError, Context, quoted};
+use engine::{CommandError, Context, quote};
 
 use crate::long_double::LongDouble;
 
@@ -105,7 +105,7 @@ impl ExpireCondition {
                 () if word.eq_ignore_ascii_case(b"gt") => Self::GT,
                 () if word.eq_ignore_ascii_case(b"lt") => Self::LT,
                 () => {
-                    let text = format!("ERR Unsupported option {}", quoted(word, word.len()));
+                    let text = format!("ERR Unsupported option {}", quote(word, word.len()));
                     return Err(CommandError::Text(text.into()));
                 }
             };

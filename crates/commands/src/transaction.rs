@@ -40,7 +40,7 @@ fn discard(context: &mut Context<'_>) -> Result<(), CommandError> {
     if !context.session.in_transaction() {
         return Err(CommandError::text("ERR DISCARD without MULTI"));
     }
-    context.engine.discard(context.session);
+    context.engine.discard_transaction(context.session);
     context.reply.ok();
     Ok(())
 }
@@ -49,7 +49,7 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (engine, now) = (context.engine, context.now);
     for index in 1..context.args.len() {
         let key = context.key(index)?;
-        let was_expired = matches!(context.view(&key).find(&key, now), KeyLookup::Expired(_));
+        let was_expired = matches!(context.table_ref(&key).find(&key, now), KeyLookup::Expired(_));
         engine.watch(context.session, &key, was_expired);
     }
     context.reply.ok();

@@ -202,8 +202,8 @@ impl AppendOnly {
     /// Publishes how far the log is synced.
     fn publish_synced(&self, state: &SharedState) {
         let on_disk = match &state.machine {
-            Some(machine) => machine.synced().map_or(OnDisk::Nothing, OnDisk::Upto),
-            None => OnDisk::NoFile,
+            Some(machine) => machine.synced().map_or(OnDisk::NotYet, OnDisk::UpTo),
+            None => OnDisk::AppendOnlyOff,
         };
         self.on_disk.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
     }

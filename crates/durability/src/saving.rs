@@ -52,7 +52,7 @@ struct Cancellation {
 
 impl Cancellation {
     fn is_cancelled(&self, durability: &Durability) -> bool {
-        let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
+        let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
         self.cancelled.load(Ordering::Relaxed) || self.flushes.is_some_and(|began| began != flushes)
     }
 }
@@ -256,7 +256,7 @@ fn begin(durability: &Durability, kind: SaveKind) -> Result<Cancellation, SaveEr
     if !state.saves.begin(process::time::instant(), background) {
         return Err(SaveError::Running);
     }
-    let flushes = background.then(|| durability.engine.settings.flushes.load(Ordering::Relaxed));
+    let flushes = background.then(|| durability.engine.settings.flushall_count.load(Ordering::Relaxed));
     let cancellation = Cancellation { cancelled: Arc::default(), flushes };
     state.cancellation = Some(cancellation.clone());
     Ok(cancellation)
@@ -405,7 +405,7 @@ pub fn update_gate(durability: &Durability) {
 /// Starts background saves at save points. Never returns.
 pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
-    let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
+    let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
     durability.saving.state.lock().saves.ignore_flushes(flushes);
     loop {
         tick.wait_for_tick().await;
@@ -438,7 +438,7 @@ fn check_due(durability: &Durability) -> Option<SaveReason> {
         points: &durability.config.get(keys::SAVE),
         is_loading: settings.node_flags().intersects(NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING)),
         changes: count_changes(durability),
-        flushes: settings.flushes.load(Ordering::Relaxed),
+        flushes: settings.flushall_count.load(Ordering::Relaxed),
     };
     let (now, secs) = (process::time::instant(), process::time::now().secs());
     durability.saving.state.lock().saves.check_due(now, secs, conditions)

@@ -4,7 +4,7 @@
 //! Authentication, and the effects of changed users on sessions, are in `engine/users.rs`.
 //!
 //! Each caller that runs commands for a client calls [`Engine::permits`]: the dispatcher for each request and again for
-//! each command of EXEC, a script for each call. Denials are logged ([`Engine::note_denial`]) where Redis logs them,
+//! each command of EXEC, a script for each call. Denials are logged ([`Engine::record_denial`]) where Redis logs them,
 //! but not for mere queries (ACL DRYRUN, `redis.acl_check_cmd`).
 
 use std::borrow::Cow;
@@ -19,9 +19,9 @@ use clock::Millis;
 use resp::Args;
 
 use crate::clients::Client;
-use crate::command::{Categories, Channels, Context, Databases, Flags, Registered, Registry};
+use crate::command::{Categories, Channels, Context, Databases, Flags, RegisteredCommand, Registry};
 use crate::engine::Engine;
-use crate::error::{CommandError, quoted};
+use crate::error::{CommandError, quote};
 use crate::keys::KeyFlags;
 use crate::session::Session;
 
@@ -38,10 +38,10 @@ pub struct AccessDenied {
 
 impl AccessDenied {
     /// Describes the missing permission.
-    fn told(&self) -> Cow<'static, str> {
+    fn describe(&self) -> Cow<'static, str> {
         match self.denial {
             Denial::Command => {
-                let (user, name) = (quoted(&self.user, usize::MAX), String::from_utf8_lossy(&self.object));
+                let (user, name) = (quote(&self.user, usize::MAX), String::from_utf8_lossy(&self.object));
                 format!("User {user} has no permissions to run the '{name}' command").into()
             }
             Denial::Key(_) => "No permissions to access a key".into(),
@@ -53,12 +53,12 @@ impl AccessDenied {
     /// Returns the error for the client.
     #[must_use]
     pub fn error(&self) -> CommandError {
-        CommandError::Text(format!("NOPERM {}", self.told()).into())
+        CommandError::Text(format!("NOPERM {}", self.describe()).into())
     }
 
     /// Returns the error for a call of a script.
     pub(crate) fn error_in_script(&self) -> CommandError {
-        CommandError::Text(format!("ERR ACL failure in script: {}", self.told()).into())
+        CommandError::Text(format!("ERR ACL failure in script: {}", self.describe()).into())
     }
 
     /// Returns the error for a queued command whose permission was revoked before EXEC.
@@ -94,7 +94,7 @@ struct InDatabase {
 }
 
 /// Collects the command, keys, channels and databases of a request.
-fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclRequest<'a> {
+fn acl_request<'a>(entry: &RegisteredCommand, args: Args<'a>, within: InDatabase) -> AclRequest<'a> {
     let command = entry.command;
     let (range, is_pattern) = match command.channels {
         Channels::None => (0..0, false),
@@ -111,7 +111,7 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclReq
             .filter_map(|index| args.get(index))
             .map(|name| ChannelUse { name, is_pattern })
             .collect(),
-        databases: databases(entry, args, within),
+        databases: accessed_databases(entry, args, within),
         ..AclRequest::default()
     };
     command.visit_keys(args, &mut |index, flags| {
@@ -125,7 +125,7 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclReq
 }
 
 /// Returns the databases that a request accesses.
-fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> AccessedDatabases {
+fn accessed_databases(entry: &RegisteredCommand, args: Args<'_>, within: InDatabase) -> AccessedDatabases {
     let command = entry.command;
     if command.flags.contains(Flags::ALL_DBS) {
         return AccessedDatabases::All;
@@ -138,7 +138,7 @@ fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Accessed
         Databases::OfSession | Databases::Also(_) => in_session,
         Databases::Only(_) | Databases::Selected => false,
     };
-    let named = command.databases_named(args, within.databases);
+    let named = command.named_databases(args, within.databases);
     if command.databases == Databases::OfSession && !in_session && named.is_empty() {
         return AccessedDatabases::Nothing;
     }
@@ -149,7 +149,7 @@ fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Accessed
 /// Resolves requests for the ACL commands, by a server's or sentinel's command set.
 struct CommandSetResolver<'a> {
     registry: &'a Registry,
-    within: InDatabase,
+    database: InDatabase,
 }
 
 impl CommandResolver for CommandSetResolver<'_> {
@@ -158,7 +158,7 @@ impl CommandResolver for CommandSetResolver<'_> {
         if !entry.command.accepts(request.len()) {
             return Err(ResolveError::Arity(entry.full_name.clone()));
         }
-        Ok(subject(entry, request, self.within))
+        Ok(acl_request(entry, request, self.database))
     }
 }
 
@@ -168,22 +168,32 @@ impl Engine {
     /// # Errors
     /// The first missing permission with its object.
     #[inline]
-    pub fn permits(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), AccessDenied> {
+    pub fn permits(
+        &self,
+        session: &Session,
+        entry: &RegisteredCommand,
+        args: Args<'_>,
+    ) -> Result<(), AccessDenied> {
         if session.unrestricted { Ok(()) } else { self.look_up(session, entry, args) }
     }
 
     /// Returns the database in which a request of this session runs.
-    fn within(&self, session: &Session) -> InDatabase {
+    fn database_of_next_request(&self, session: &Session) -> InDatabase {
         InDatabase { db: session.db_of_next(), databases: self.keyspace.databases() }
     }
 
     #[cold]
-    fn look_up(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), AccessDenied> {
+    fn look_up(
+        &self,
+        session: &Session,
+        entry: &RegisteredCommand,
+        args: Args<'_>,
+    ) -> Result<(), AccessDenied> {
         if session.origin.is_stream() {
             return Ok(());
         }
         let found = || self.users.read().find(&session.client.user.lock()).cloned();
-        let request = subject(entry, args, self.within(session));
+        let request = acl_request(entry, args, self.database_of_next_request(session));
         let checked = match session.user.clone().or_else(found) {
             Some(user) => user.check(&request),
             None => Err(Denial::Command),
@@ -201,9 +211,15 @@ impl Engine {
     }
 
     /// Records a denial in ACL LOG; `context` is `toplevel`, `multi` or `lua`.
-    pub fn note_denial(&self, session: &Session, now: Millis, context: &'static str, denied: &AccessDenied) {
+    pub fn record_denial(
+        &self,
+        session: &Session,
+        now: Millis,
+        context: &'static str,
+        denied: &AccessDenied,
+    ) {
         let username = session.client.user.lock().clone();
-        self.note(session, now, context, (denied.reason(), denied.object.clone(), username));
+        self.record_denied_access(session, now, context, (denied.reason(), denied.object.clone(), username));
     }
 
     /// Checks a client's own request like [`Engine::permits`], and logs a denial.
@@ -213,14 +229,14 @@ impl Engine {
     pub fn check_access(
         &self,
         session: &Session,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'_>,
         now: Millis,
     ) -> Result<(), CommandError> {
         self.permits(session, entry, args).map_err(|denied| {
             let context = if session.in_transaction() { "multi" } else { "toplevel" };
             session.publish(now, entry.index);
-            self.note_denial(session, now, context, &denied);
+            self.record_denial(session, now, context, &denied);
             denied.error()
         })
     }
@@ -231,8 +247,8 @@ impl Context<'_> {
     #[must_use]
     pub fn may_read_all_keys(&self) -> bool {
         let session = &*self.session;
-        let within = self.engine.within(session);
-        let request = || subject(self.commands.entry(self.index), self.args, within);
+        let within = self.engine.database_of_next_request(session);
+        let request = || acl_request(self.commands.by_number(self.command_index), self.args, within);
         let may = |user: &Arc<User>| user.may_read_all(&request());
         session.unrestricted || session.user.as_ref().is_none_or(may)
     }
@@ -246,8 +262,10 @@ impl Context<'_> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();
         let asker = AclClient { user: &user, now: *now };
-        let requests =
-            CommandSetResolver { registry: self.commands.registry(), within: engine.within(session) };
+        let requests = CommandSetResolver {
+            registry: self.commands.registry(),
+            database: engine.database_of_next_request(session),
+        };
         let effect = {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
             let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply)

@@ -24,11 +24,11 @@ use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
 use slot_routing::ClientTransport;
 
-use crate::error::until_nul;
+use crate::error::truncate_at_nul;
 use crate::stats::add;
 pub use inbox::ChannelKind;
 use inbox::Inbox;
-use memory::{Footprint, MemoryOfAll};
+use memory::{ClientsMemory, MemoryShare};
 use running::RunningRequests;
 pub use tracking::{Tracking, TrackingMode};
 
@@ -73,12 +73,12 @@ bitflags! {
 
 impl ClientFlags {
     /// Finds the flag that CLIENT LIST shows as this letter.
-    pub fn of_letter(letter: u8) -> Option<Self> {
-        LETTERS.iter().find(|(_, known)| *known == char::from(letter)).map(|(flag, _)| *flag)
+    pub fn from_letter(letter: u8) -> Option<Self> {
+        FLAG_LETTERS.iter().find(|(_, known)| *known == char::from(letter)).map(|(flag, _)| *flag)
     }
 }
 
-const LETTERS: &[(ClientFlags, char)] = &[
+const FLAG_LETTERS: &[(ClientFlags, char)] = &[
     (ClientFlags::MONITOR, 'O'),
     (ClientFlags::REPLICA, 'S'),
     (ClientFlags::MASTER, 'M'),
@@ -149,13 +149,13 @@ pub struct ConnectionInfo {
     /// Whether this is a unix socket.
     pub unix_socket: bool,
     /// The transport between client and node, such as TCP or TLS.
-    pub via: ClientTransport,
+    pub transport: ClientTransport,
     /// Whether the client runs on this host.
-    pub local: bool,
+    pub is_local: bool,
 }
 
 /// Wakes a connection's task so that it checks its [`Client`].
-pub type Wake = Box<dyn Fn() + Send + Sync>;
+pub type WakeCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Size of a client's reply buffer in Redis, in bytes.
 const REPLY_BUFFER: usize = 16 << 10;
@@ -208,7 +208,7 @@ pub struct Client {
     /// Unique for the lifetime of the server.
     pub id: u64,
     /// The connection's endpoints.
-    pub link: ConnectionInfo,
+    pub connection: ConnectionInfo,
     /// Time of the connection.
     pub connected_at: Millis,
     /// The names set by CLIENT SETNAME and CLIENT SETINFO.
@@ -219,16 +219,16 @@ pub struct Client {
     pub(crate) db: AtomicU16,
     pub(crate) resp3: AtomicBool,
     /// Number of commands queued by MULTI, or -1 outside of a transaction.
-    pub(crate) queued: AtomicI32,
+    pub(crate) queued_commands: AtomicI32,
     pub(crate) channels: AtomicU32,
     pub(crate) patterns: AtomicU32,
     pub(crate) shard_channels: AtomicU32,
     /// Number of watched keys.
-    pub(crate) watched: AtomicU32,
+    pub(crate) watched_keys: AtomicU32,
     /// Subscriptions and queued messages; `None` if the client never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
     /// The [`ForcedClose`] reason as a number, or 0.
-    cut_off: AtomicU8,
+    forced_close: AtomicU8,
     /// The tracking mode, if CLIENT TRACKING is on.
     pub tracking: Mutex<Option<Tracking>>,
     /// Number of the last command, or `usize::MAX` before the first.
@@ -239,9 +239,9 @@ pub struct Client {
     /// Unused input buffer space plus the parser state of an incomplete request, in bytes; maintained by the shell.
     pub spare_input_bytes: AtomicUsize,
     /// Worker time spent on this client in nanoseconds; written by the shell on one thread.
-    work: AtomicU64,
-    /// The value of `work` at the last [`Client::take_work`].
-    reported_work: AtomicU64,
+    worker_nanos: AtomicU64,
+    /// The value of `work` at the last [`Client::take_worker_nanos`].
+    reported_worker_nanos: AtomicU64,
     /// Memory used by watched keys and subscriptions, in bytes.
     pub(crate) watched_bytes: AtomicUsize,
     pub(crate) subscription_bytes: AtomicUsize,
@@ -249,7 +249,7 @@ pub struct Client {
     pub output_bytes: AtomicUsize,
     /// Bytes of pending output; maintained by the shell.
     pub unsent_bytes: AtomicUsize,
-    pub(crate) footprint: Footprint,
+    pub(crate) memory_share: MemoryShare,
     /// Since when pending output exceeds the soft limit, in milliseconds of the wall clock, or 0; maintained by the
     /// shell.
     pub over_soft_limit: AtomicI64,
@@ -258,50 +258,50 @@ pub struct Client {
     /// Bytes received, bytes sent and commands run; written on one thread at a time.
     net_input: AtomicU64,
     net_output: AtomicU64,
-    commands: AtomicU64,
+    commands_processed: AtomicU64,
     /// Whether the client announced CLIENT CAPA REDIRECT.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
     in_background: AtomicBool,
     /// Whether requests of this client are running, for threads that revoke permissions or close the connection.
-    pub(crate) running: RunningRequests,
+    pub(crate) running_requests: RunningRequests,
     blocked: AtomicU8,
-    wake: Wake,
+    wake: WakeCallback,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("id", &self.id).field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("Client").field("id", &self.id).field("link", &self.connection).finish_non_exhaustive()
     }
 }
 
 impl Client {
-    pub(crate) fn new(id: u64, link: ConnectionInfo, now: Millis, wake: Wake) -> Self {
+    pub(crate) fn new(id: u64, link: ConnectionInfo, now: Millis, wake: WakeCallback) -> Self {
         Self {
             id,
-            link,
+            connection: link,
             connected_at: now,
             names: Mutex::default(),
             user: Mutex::new(acl::DEFAULT.to_vec()),
             flags: AtomicU32::new(0),
             db: AtomicU16::new(0),
             resp3: AtomicBool::new(false),
-            queued: AtomicI32::new(-1),
+            queued_commands: AtomicI32::new(-1),
             channels: AtomicU32::new(0),
             patterns: AtomicU32::new(0),
             shard_channels: AtomicU32::new(0),
-            watched: AtomicU32::new(0),
+            watched_keys: AtomicU32::new(0),
             inbox: Mutex::default(),
-            cut_off: AtomicU8::new(0),
-            footprint: Footprint::default(),
+            forced_close: AtomicU8::new(0),
+            memory_share: MemoryShare::default(),
             unsent_bytes: AtomicUsize::new(0),
             tracking: Mutex::default(),
             last_command: AtomicUsize::new(usize::MAX),
             last_active: AtomicI64::new(now.0),
             input_bytes: AtomicUsize::new(0),
             spare_input_bytes: AtomicUsize::new(0),
-            work: AtomicU64::new(0),
-            reported_work: AtomicU64::new(0),
+            worker_nanos: AtomicU64::new(0),
+            reported_worker_nanos: AtomicU64::new(0),
             watched_bytes: AtomicUsize::new(0),
             subscription_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
@@ -309,10 +309,10 @@ impl Client {
             queued_bytes: AtomicUsize::new(0),
             net_input: AtomicU64::new(0),
             net_output: AtomicU64::new(0),
-            commands: AtomicU64::new(0),
+            commands_processed: AtomicU64::new(0),
             knows_redirect: AtomicBool::new(false),
             killed: AtomicBool::new(false),
-            running: RunningRequests::default(),
+            running_requests: RunningRequests::default(),
             blocked: AtomicU8::new(NOT_BLOCKED),
             in_background: AtomicBool::new(false),
             wake,
@@ -351,7 +351,7 @@ impl Client {
 
     /// Returns whether CLIENT LIST shows any letter for this client.
     pub fn has_letter(&self) -> bool {
-        LETTERS.iter().any(|(flag, _)| self.flags().contains(*flag))
+        FLAG_LETTERS.iter().any(|(flag, _)| self.flags().contains(*flag))
     }
 
     /// Returns whether the client announced CLIENT CAPA REDIRECT.
@@ -377,12 +377,12 @@ impl Client {
     /// Counts an executed command, including those in transactions and scripts, but not refused ones.
     #[inline(always)]
     pub(crate) fn count_command(&self) {
-        add(&self.commands, 1);
+        add(&self.commands_processed, 1);
     }
 
     /// Counts commands that ran on behalf of this client outside of the dispatcher.
     pub fn count_commands(&self, more: usize) {
-        add(&self.commands, more as u64);
+        add(&self.commands_processed, more as u64);
     }
 
     /// Returns the memory used by queued commands (MULTI), in bytes.
@@ -393,14 +393,14 @@ impl Client {
 
     /// Adds worker time spent on this client.
     #[inline]
-    pub fn count_work(&self, nanos: u64) {
-        add(&self.work, nanos);
+    pub fn count_worker_nanos(&self, nanos: u64) {
+        add(&self.worker_nanos, nanos);
     }
 
     /// Returns the worker time in nanoseconds since the last call; only one thread may call it.
-    pub fn take_work(&self) -> u64 {
-        let all = self.work.load(Ordering::Relaxed);
-        all.saturating_sub(self.reported_work.swap(all, Ordering::Relaxed))
+    pub fn take_worker_nanos(&self) -> u64 {
+        let all = self.worker_nanos.load(Ordering::Relaxed);
+        all.saturating_sub(self.reported_worker_nanos.swap(all, Ordering::Relaxed))
     }
 
     /// Records that the connection moves to or from a background worker at `now`, which resets its idle time.
@@ -417,12 +417,12 @@ impl Client {
 
     /// Returns the milliseconds since the client last sent a request.
     #[must_use]
-    pub fn idle(&self, now: Millis) -> i64 {
+    pub fn idle_millis(&self, now: Millis) -> i64 {
         now.0.saturating_sub(self.last_active.load(Ordering::Relaxed)).max(0)
     }
 
     /// Returns the id of the client that receives the invalidations: -1 without tracking, 0 without redirection.
-    pub fn redirect(&self) -> i64 {
+    pub fn redirect_target(&self) -> i64 {
         match &*self.tracking.lock() {
             None => -1,
             Some(tracking) => tracking.redirect.map_or(0, |id| id as i64),
@@ -448,33 +448,33 @@ impl Client {
     }
 
     /// Closes the connection because its pending output exceeds the limit.
-    pub fn overflow(&self) {
-        self.cut_off(ForcedClose::OutputLimit);
+    pub fn close_for_output_limit(&self) {
+        self.force_close(ForcedClose::OutputLimit);
     }
 
     /// Closes the connection without sending its pending output.
-    pub(crate) fn cut_off(&self, why: ForcedClose) {
+    pub(crate) fn force_close(&self, why: ForcedClose) {
         // The first reason wins.
-        let _ = self.cut_off.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.forced_close.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
     }
 
     /// Returns whether the client was closed for exceeding its output limit.
     #[must_use]
     pub fn exceeded_output_limit(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire) == ForcedClose::OutputLimit as u8
+        self.forced_close.load(Ordering::Acquire) == ForcedClose::OutputLimit as u8
     }
 
     /// Returns whether the client was evicted (`maxmemory-clients`).
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire) == ForcedClose::Evicted as u8
+        self.forced_close.load(Ordering::Acquire) == ForcedClose::Evicted as u8
     }
 
     /// Returns whether pending output is discarded.
     #[must_use]
     pub fn discards_output(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire) != 0
+        self.forced_close.load(Ordering::Acquire) != 0
     }
 
     /// Returns the bytes that count against the output limit: pending output plus its buffers' overhead.
@@ -525,7 +525,7 @@ impl Client {
     /// Returns the client's memory in bytes: its state, unprocessed input, queued commands, watched keys, subscriptions
     /// and pending output.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let parts = [
             &self.input_bytes,
             &self.spare_input_bytes,
@@ -533,8 +533,8 @@ impl Client {
             &self.watched_bytes,
             &self.subscription_bytes,
             &self.output_bytes,
-            &self.footprint.replies,
-            &self.footprint.inbox,
+            &self.memory_share.replies,
+            &self.memory_share.inbox,
         ];
         size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
@@ -551,7 +551,7 @@ impl Client {
     pub fn describe(&self, now: Millis, commands: &CommandCatalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
-        let letters = self.letters();
+        let letters = self.format_flags();
         let capa = if self.knows_redirect() { "r" } else { "" };
         let command = commands.name_of(self.last_command.load(Ordering::Relaxed));
         let input = self.input_bytes.load(Ordering::Relaxed);
@@ -564,10 +564,10 @@ impl Client {
         let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if unsent > 0 { "rw" } else { "r" });
         let mut line = format!(
             "id={} addr={} laddr={} fd={} name=",
-            self.id, self.link.address, self.link.local_address, self.link.descriptor
+            self.id, self.connection.address, self.connection.local_address, self.connection.descriptor
         )
         .into_bytes();
-        line.extend_from_slice(until_nul(&names.name));
+        line.extend_from_slice(truncate_at_nul(&names.name));
         let middle = format!(
             " age={} idle={} flags={letters} capa={capa} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free={} \
              argv-mem=0 multi-mem={} rbs={buffered} rbp={buffered} obl={buffered} oll={nodes} omem={listed} tot-mem={} events={events} \
@@ -578,41 +578,44 @@ impl Client {
             self.channels.load(Ordering::Relaxed),
             self.patterns.load(Ordering::Relaxed),
             self.shard_channels.load(Ordering::Relaxed),
-            self.queued.load(Ordering::Relaxed),
-            self.watched.load(Ordering::Relaxed),
+            self.queued_commands.load(Ordering::Relaxed),
+            self.watched_keys.load(Ordering::Relaxed),
             self.spare_input_bytes.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
-            self.bytes(),
+            self.memory_bytes(),
             command.unwrap_or("NULL"),
         );
         line.extend_from_slice(middle.as_bytes());
         line.extend_from_slice(&self.user.lock());
         let resp = if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 };
-        line.extend_from_slice(format!(" redir={} resp={resp} lib-name=", self.redirect()).as_bytes());
-        line.extend_from_slice(until_nul(&names.library));
+        line.extend_from_slice(format!(" redir={} resp={resp} lib-name=", self.redirect_target()).as_bytes());
+        line.extend_from_slice(truncate_at_nul(&names.library));
         line.extend_from_slice(b" lib-ver=");
-        line.extend_from_slice(until_nul(&names.version));
-        line.extend_from_slice(self.totals().as_bytes());
+        line.extend_from_slice(truncate_at_nul(&names.version));
+        line.extend_from_slice(self.format_totals().as_bytes());
         line
     }
 
     /// Formats the flags as letters; `N` if there are none.
-    fn letters(&self) -> String {
+    fn format_flags(&self) -> String {
         let flags = self.flags();
-        let letters: String =
-            LETTERS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, letter)| *letter).collect();
+        let letters: String = FLAG_LETTERS
+            .iter()
+            .filter(|(flag, _)| flags.contains(*flag))
+            .map(|(_, letter)| *letter)
+            .collect();
         if letters.is_empty() { "N".to_owned() } else { letters }
     }
 
     /// Formats the fields at the end of the line: byte and command totals, and the worker.
-    fn totals(&self) -> String {
+    fn format_totals(&self) -> String {
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
             " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={} background={}",
             total(&self.net_input),
             total(&self.net_output),
-            total(&self.commands),
-            total(&self.work) / 1000,
+            total(&self.commands_processed),
+            total(&self.worker_nanos) / 1000,
             u8::from(self.is_in_background())
         )
     }
@@ -627,19 +630,19 @@ impl Client {
 pub struct Clients {
     by_id: RwLock<BTreeMap<u64, Arc<Client>>>,
     next_id: AtomicU64,
-    memory: MemoryOfAll,
+    memory: ClientsMemory,
 }
 
 impl Default for Clients {
     fn default() -> Self {
-        Self { by_id: RwLock::default(), next_id: AtomicU64::new(1), memory: MemoryOfAll::default() }
+        Self { by_id: RwLock::default(), next_id: AtomicU64::new(1), memory: ClientsMemory::default() }
     }
 }
 
 impl Clients {
     /// Registers a connection until [`Clients::disconnect`].
     #[must_use]
-    pub fn connect(&self, link: ConnectionInfo, now: Millis, wake: Wake) -> Arc<Client> {
+    pub fn connect(&self, link: ConnectionInfo, now: Millis, wake: WakeCallback) -> Arc<Client> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let unix_socket = link.unix_socket;
         let client = Arc::new(Client::new(id, link, now, wake));
@@ -652,7 +655,7 @@ impl Clients {
     pub fn disconnect(&self, id: u64) {
         let gone = self.by_id.write().remove(&id);
         if let Some(client) = gone {
-            self.forget_memory(&client);
+            self.remove_memory(&client);
         }
     }
 
@@ -664,7 +667,7 @@ impl Clients {
 
     /// Returns all connections, oldest first. Killed clients are excluded even if their threads have not noticed yet.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Client>> {
+    pub fn list(&self) -> Vec<Arc<Client>> {
         self.by_id.read().values().filter(|client| !client.is_killed()).cloned().collect()
     }
 

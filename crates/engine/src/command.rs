@@ -29,11 +29,11 @@ use crate::waiting::HandlerOutcome;
 pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
-pub use context::names::FEW_KEYS;
+pub use context::names::MAX_KEYS_LOCKED_TOGETHER;
 pub use context::pinned::PinnedValues;
-pub(crate) use estimate::Estimate;
-pub use estimate::Estimated;
-pub use registry::{Registered, Registry, RenameError};
+pub(crate) use estimate::EstimateFn;
+pub use estimate::EstimateInput;
+pub use registry::{RegisteredCommand, Registry, RenameError};
 pub use shell::Shell;
 
 bitflags! {
@@ -260,7 +260,7 @@ pub struct Command {
     parse_keys: Option<ParseKeys>,
     /// Offset from the only key to the word that usually names an element of its value (such as a field): a hint for
     /// prefetching.
-    pub part: Option<u8>,
+    pub element_offset: Option<u8>,
     /// Channels that the user needs permission for.
     pub channels: Channels,
     /// Databases that the user needs permission for.
@@ -270,13 +270,13 @@ pub struct Command {
     /// The component that runs it.
     pub run: CommandRunner,
     /// The slots that it locks.
-    pub reach: LockScope,
+    pub lock_scope: LockScope,
     /// The subcommands of a container.
     pub subcommands: &'static [Command],
     /// Returns the use of a key with [`KeyFlags::VARIABLE_FLAGS`].
     key_use: Option<KeyUse>,
     /// Estimates the duration of a request, for commands that may be slow.
-    pub(crate) estimate: Option<Estimate>,
+    pub(crate) estimate: Option<EstimateFn>,
     /// Whether a long request releases its slot locks early.
     pub(crate) releases_locks: Option<fn(Args<'_>) -> bool>,
 }
@@ -304,12 +304,12 @@ impl Command {
             own_categories: Categories::empty(),
             keys: &[],
             parse_keys: None,
-            part: None,
+            element_offset: None,
             channels: Channels::None,
             databases: Databases::OfSession,
             tips: &[],
             run: CommandRunner::Container,
-            reach: LockScope::Keys,
+            lock_scope: LockScope::Keys,
             subcommands: &[],
             key_use: None,
             estimate: None,
@@ -354,7 +354,7 @@ impl Command {
     /// Declares that the word at this offset from the key names an element of its value.
     #[must_use]
     pub const fn names_element_at(mut self, behind: u8) -> Self {
-        self.part = Some(behind);
+        self.element_offset = Some(behind);
         self
     }
 
@@ -396,41 +396,41 @@ impl Command {
     /// Visits any slots, one at a time.
     #[must_use]
     pub const fn each_slot(mut self) -> Self {
-        self.reach = LockScope::EachSlot;
+        self.lock_scope = LockScope::EachSlot;
         self
     }
 
     /// Orders the log entry by the slot of the first argument.
     #[must_use]
     pub const fn first_argument(mut self) -> Self {
-        self.reach = LockScope::FirstArgument;
+        self.lock_scope = LockScope::FirstArgument;
         self
     }
 
     /// Locks the slot whose number is the second argument.
     #[must_use]
     pub const fn named_slot(mut self) -> Self {
-        self.reach = LockScope::NamedSlot;
+        self.lock_scope = LockScope::NamedSlot;
         self
     }
 
     /// Locks all slots.
     #[must_use]
     pub const fn all_slots(mut self) -> Self {
-        self.reach = LockScope::AllSlots;
+        self.lock_scope = LockScope::AllSlots;
         self
     }
 
     /// Accesses keys that match patterns in its arguments.
     #[must_use]
     pub const fn patterns(mut self) -> Self {
-        self.reach = LockScope::Patterns;
+        self.lock_scope = LockScope::Patterns;
         self
     }
 
     /// Returns whether the request has patterns that select keys only during execution.
     pub(crate) fn has_key_patterns(&self, args: Args<'_>) -> bool {
-        self.reach == LockScope::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
+        self.lock_scope == LockScope::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
     }
 
     /// Runs the client's queued commands.
@@ -485,7 +485,7 @@ impl Command {
 
     /// Sets the estimate; requests estimated as long run on a background worker.
     #[must_use]
-    pub const fn long(mut self, estimate: Estimate) -> Self {
+    pub const fn long(mut self, estimate: EstimateFn) -> Self {
         self.estimate = Some(estimate);
         self
     }
@@ -493,7 +493,7 @@ impl Command {
     /// Like [`Command::long`], for commands that then read [pinned](Context::pin) values: other commands need not queue
     /// behind it for its slots.
     #[must_use]
-    pub const fn long_with_pinned_reads(self, estimate: Estimate) -> Self {
+    pub const fn long_with_pinned_reads(self, estimate: EstimateFn) -> Self {
         self.long(estimate).releases_locks(|_| true)
     }
 
@@ -519,12 +519,12 @@ impl Command {
         }
         for spec in self.keys {
             let flags = self.key_flags(spec, args);
-            spec.visit(args, &mut |index| visit(index, flags));
+            spec.visit_keys(args, &mut |index| visit(index, flags));
         }
     }
 
     /// Returns whether argument `index` is a declared key ([`Command::visit_keys`]).
-    pub(crate) fn declares(&self, args: Args<'_>, index: usize) -> bool {
+    pub(crate) fn declares_key(&self, args: Args<'_>, index: usize) -> bool {
         let mut found = false;
         self.visit_keys(args, &mut |place, _| found |= place == index);
         found
@@ -537,7 +537,7 @@ impl Command {
     }
 
     /// Returns the databases that a request names. Invalid ones are skipped, since the command will refuse them.
-    pub(crate) fn databases_named(&self, args: Args<'_>, databases: u16) -> SmallVec<[u16; 2]> {
+    pub(crate) fn named_databases(&self, args: Args<'_>, databases: u16) -> SmallVec<[u16; 2]> {
         let number = |place: &usize| args.get(*place).and_then(resp::parse_i64);
         let named: SmallVec<[Option<i64>; 2]> = match self.databases {
             Databases::OfSession => {
@@ -554,9 +554,9 @@ impl Command {
     }
 
     /// Returns the database that a request selects for the commands after it.
-    pub(crate) fn selects(&self, args: Args<'_>, databases: u16) -> Option<u16> {
+    pub(crate) fn selected_database(&self, args: Args<'_>, databases: u16) -> Option<u16> {
         let selected = self.databases == Databases::Selected;
-        selected.then(|| self.databases_named(args, databases).first().copied()).flatten()
+        selected.then(|| self.named_databases(args, databases).first().copied()).flatten()
     }
 
     /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE counts always.
@@ -569,11 +569,11 @@ impl Command {
     /// Returns whether a request of this many words fits the arity.
     #[must_use]
     pub fn accepts(&self, words: usize) -> bool {
-        self.words().contains(&words)
+        self.allowed_word_counts().contains(&words)
     }
 
     /// Returns the allowed number of words, including the name.
-    pub(crate) fn words(&self) -> RangeInclusive<usize> {
+    pub(crate) fn allowed_word_counts(&self) -> RangeInclusive<usize> {
         let arity = usize::from(self.arity.unsigned_abs());
         arity..=if self.arity < 0 { usize::MAX } else { arity }
     }

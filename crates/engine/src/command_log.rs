@@ -18,9 +18,9 @@ const MAX_ARGS: usize = 32;
 const MAX_ARG_LEN: usize = 128;
 /// Replaces secret arguments.
 const REDACTED: &[u8] = b"(redacted)";
-const NEVER: u64 = u64::MAX;
+const DISABLED: u64 = u64::MAX;
 /// Configuration parameters with secret values.
-const SECRETS: &[&str] = &[
+const SECRET_PARAMETERS: &[&str] = &[
     "requirepass",
     "masteruser",
     "primaryuser",
@@ -44,7 +44,7 @@ pub struct CommandLogs {
 
 impl CommandLogs {
     /// Finds a log by its name in COMMANDLOG: `slow`, `large-request` or `large-reply`.
-    pub fn named(&self, name: &[u8]) -> Option<&CommandLog> {
+    pub fn log_by_name(&self, name: &[u8]) -> Option<&CommandLog> {
         let logs = [
             ("slow", &self.slow),
             ("large-request", &self.large_request),
@@ -59,7 +59,7 @@ impl CommandLogs {
 pub struct CommandLog {
     threshold: AtomicU64,
     max_len: AtomicUsize,
-    kept: Mutex<CommandLogState>,
+    state: Mutex<CommandLogState>,
 }
 
 #[derive(Debug, Default)]
@@ -75,9 +75,9 @@ pub struct CommandLogEntry {
     /// Increases by one with each entry of the log.
     pub id: u64,
     /// When the command ran.
-    pub at: Millis,
+    pub time: Millis,
     /// The measured value: microseconds or bytes, depending on the log.
-    pub measure: u64,
+    pub value: u64,
     /// The arguments with the command's name first, shortened and with secrets redacted.
     pub args: Vec<Vec<u8>>,
     /// The client's address.
@@ -90,7 +90,7 @@ pub struct CommandLogEntry {
 
 impl Default for CommandLog {
     fn default() -> Self {
-        Self { threshold: AtomicU64::new(NEVER), max_len: AtomicUsize::new(128), kept: Mutex::default() }
+        Self { threshold: AtomicU64::new(DISABLED), max_len: AtomicUsize::new(128), state: Mutex::default() }
     }
 }
 
@@ -98,7 +98,7 @@ impl CommandLog {
     /// Sets the threshold (entries are at least this large; negative disables the log) and the maximum number of
     /// entries.
     pub fn configure(&self, threshold: i64, max_len: usize) {
-        self.threshold.store(u64::try_from(threshold).unwrap_or(NEVER), Ordering::Relaxed);
+        self.threshold.store(u64::try_from(threshold).unwrap_or(DISABLED), Ordering::Relaxed);
         self.max_len.store(max_len, Ordering::Relaxed);
     }
 
@@ -110,15 +110,15 @@ impl CommandLog {
 
     #[cold]
     pub(crate) fn add(&self, client: &Client, now: Millis, measure: u64, args: Args<'_>) {
-        let mut kept = self.kept.lock();
+        let mut kept = self.state.lock();
         let id = kept.next_id;
         kept.next_id += 1;
         kept.entries.push_front(CommandLogEntry {
             id,
-            at: now,
-            measure,
+            time: now,
+            value: measure,
             args: shorten_args(args),
-            address: client.link.address.clone(),
+            address: client.connection.address.clone(),
             name: client.names.lock().name.clone(),
             in_background: client.is_in_background(),
         });
@@ -127,17 +127,17 @@ impl CommandLog {
 
     /// Returns up to `count` entries, newest first.
     pub fn newest(&self, count: usize) -> Vec<CommandLogEntry> {
-        self.kept.lock().entries.iter().take(count).cloned().collect()
+        self.state.lock().entries.iter().take(count).cloned().collect()
     }
 
     /// Returns the number of entries.
     pub fn count(&self) -> usize {
-        self.kept.lock().entries.len()
+        self.state.lock().entries.len()
     }
 
     /// Removes all entries.
     pub fn reset(&self) {
-        self.kept.lock().entries.clear();
+        self.state.lock().entries.clear();
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn is_secret(args: Args<'_>, index: usize) -> bool {
         () if is(0, "migrate") => after("auth", 1) || after("auth2", 2),
         () if is(0, "acl") => index > 1 && is(1, "setuser"),
         () if is(0, "config") && index > 2 && is(1, "set") => {
-            index % 2 == 1 && SECRETS.iter().any(|name| is(index - 1, name))
+            index % 2 == 1 && SECRET_PARAMETERS.iter().any(|name| is(index - 1, name))
         }
         () => false,
     }

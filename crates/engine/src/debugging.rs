@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::session::{CommandOrigin, DebugMode, Session};
 
 /// The debugger's last message if the script did not run.
-const END: &[u8] = b"*1\r\n+<endsession>\r\n";
+const END_OF_SESSION: &[u8] = b"*1\r\n+<endsession>\r\n";
 
 /// A script to debug, with the state that its thread needs.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl DebuggedScript {
         match self.mode {
             DebugMode::Kept => self.run_on(engine, commands, now, nanos),
             DebugMode::Discarded => {
-                let staged = engine.staged(self.session.users_version);
+                let staged = engine.copy_on_access_view(self.session.users_version);
                 self.run_on(&staged, commands, now, nanos)
             }
         }
@@ -61,17 +61,17 @@ impl DebuggedScript {
 
     fn run_on(&mut self, engine: &Engine, commands: &Commands, now: Millis, nanos: fn() -> u64) -> Vec<u8> {
         let (said, console) =
-            RecordingConsole::around(std::mem::replace(&mut self.console, Box::new(NullConsole)));
+            RecordingConsole::wrap(std::mem::replace(&mut self.console, Box::new(NullConsole)));
         let mut worker = engine.worker(nanos);
         worker.scripting.console = Some(console);
         let (mut wire, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
         resp::encode_request(&mut wire, self.request.args().iter());
         let limits = ParseLimits { max_bulk_len: i64::MAX, ..ParseLimits::default() };
         Parser::new().parse(&mut wire, &mut batch, &limits);
-        let requests = PipelinedRequests { buffer: &wire, batch: &batch, from: 0 };
-        commands.on(engine).run(&mut worker, &mut self.session, now, requests, &mut out);
+        let requests = PipelinedRequests { buffer: &wire, batch: &batch, first_pending: 0 };
+        commands.dispatcher(engine).run(&mut worker, &mut self.session, now, requests, &mut out);
         if !said.load(Ordering::Relaxed) {
-            out.splice(0..0, END.iter().copied());
+            out.splice(0..0, END_OF_SESSION.iter().copied());
         }
         engine.forget_worker(&worker);
         out
@@ -81,20 +81,20 @@ impl DebuggedScript {
 /// A console that records whether the debugger has sent anything.
 #[derive(Debug)]
 struct RecordingConsole {
-    said: Arc<AtomicBool>,
+    has_sent: Arc<AtomicBool>,
     console: Box<dyn DebugConsole + Send>,
 }
 
 impl RecordingConsole {
-    fn around(console: Box<dyn DebugConsole + Send>) -> (Arc<AtomicBool>, Box<dyn DebugConsole + Send>) {
+    fn wrap(console: Box<dyn DebugConsole + Send>) -> (Arc<AtomicBool>, Box<dyn DebugConsole + Send>) {
         let said = Arc::<AtomicBool>::default();
-        (said.clone(), Box::new(Self { said, console }))
+        (said.clone(), Box::new(Self { has_sent: said, console }))
     }
 }
 
 impl DebugConsole for RecordingConsole {
     fn send(&mut self, bytes: Vec<u8>) {
-        self.said.store(true, Ordering::Relaxed);
+        self.has_sent.store(true, Ordering::Relaxed);
         self.console.send(bytes);
     }
 

@@ -1,6 +1,6 @@
 //! Command dispatch: lookup, prefetching, admission, execution, logging and accounting.
 //!
-//! One read may contain many requests. They are prefetched together, [`AHEAD`] at a time: successive passes prefetch
+//! One read may contain many requests. They are prefetched together, [`PREFETCH_BATCH`] at a time: successive passes prefetch
 //! each key's slot, its index bucket, its entry, and for large collections the element, so that the cache misses of a
 //! batch overlap. Then each request runs to completion under the locks of its slots.
 //!
@@ -28,25 +28,25 @@ use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::command::{CommandRunner, Commands, Context, Flags, LockScope, Registered};
+use crate::command::{CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{BackgroundMode, CommandOrigin, ReplySuppression, Session};
-use crate::settings::{Measures, NodeFlags};
+use crate::settings::{Measurements, NodeFlags};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::HandlerOutcome;
 use admission::is_cross_protocol;
-use background::NOTED_NANOS;
+use background::MIN_RECORDED_NANOS;
 pub(crate) use execution::Retry;
-use execution::{Call, HandlerResult, Restartable, execute};
+use execution::{HandlerResult, LockedCommand, Restartable, execute};
 use pipeline::Pipeline;
 pub use waiting::WaitEnd;
 
 /// Number of requests prefetched together: enough to hide memory latency, few enough for the first-level cache.
-const AHEAD: usize = 32;
+const PREFETCH_BATCH: usize = 32;
 /// Above this many bytes of requests no slot stays locked ahead, since the requests before it take too long.
-const LONG: usize = 64 << 10;
+const MAX_BYTES_LOCKED_AHEAD: usize = 64 << 10;
 
 /// Why [`Dispatcher::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum DispatchStatus {
     /// ([`crate::Waiter::is_served`]) or its wait ends otherwise.
     Blocked,
     /// This request has not run and is slow: the connection moves to a background worker with it.
-    Long,
+    SlowCommand,
     /// This request has not run and waits for a slot that another thread has locked for some time. The connection moves
     /// to a background worker reserved for such waits, so that it does not queue behind unrelated slow commands.
     SlotsLocked,
@@ -79,16 +79,16 @@ pub struct PipelinedRequests<'a> {
     /// The positions of the parsed requests in the buffer.
     pub batch: &'a Batch,
     /// Index of the first request that has not run.
-    pub from: usize,
+    pub first_pending: usize,
 }
 
 /// A command with its arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Invocation<'a> {
-    pub(crate) entry: &'static Registered,
+    pub(crate) entry: &'static RegisteredCommand,
     pub(crate) args: Args<'a>,
     /// Whether ASKING preceded the command.
-    pub(crate) asked: bool,
+    pub(crate) asking: bool,
     /// The database in which the command runs.
     pub(crate) db: u16,
 }
@@ -97,7 +97,7 @@ pub(crate) struct Invocation<'a> {
 #[derive(Debug)]
 pub struct ExecutedCommand<'a> {
     /// The command.
-    pub entry: &'static Registered,
+    pub entry: &'static RegisteredCommand,
     /// The arguments, with the command's name first.
     pub args: Args<'a>,
     /// Execution time in nanoseconds.
@@ -109,9 +109,9 @@ pub struct ExecutedCommand<'a> {
 #[derive(Clone, Copy)]
 struct PrefetchedRequest<'a> {
     /// Index among the requests prefetched together.
-    number: usize,
+    index: usize,
     args: Args<'a>,
-    found: Option<&'static Registered>,
+    command: Option<&'static RegisteredCommand>,
     key: Option<(usize, Key<'a>)>,
 }
 
@@ -123,12 +123,12 @@ impl PrefetchedRequest<'_> {
 }
 
 /// Slots locked ahead, by index of the prefetched request.
-type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; AHEAD]>;
+type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
 
 /// Result of running a request under its slot locks.
 enum PerformResult<A> {
     /// It completed, blocked, or must run elsewhere.
-    Flow(DispatchStatus),
+    Status(DispatchStatus),
     /// It must restart.
     Retry(A),
 }
@@ -138,7 +138,7 @@ struct ElementHint<'a> {
     key: Key<'a>,
     hash: u64,
     /// Index of the request that holds the slot lock.
-    holder: usize,
+    holder_index: usize,
 }
 
 /// Runs a server's commands on an engine.
@@ -151,7 +151,7 @@ pub struct Dispatcher<'a> {
 impl Commands {
     /// Creates a dispatcher for an engine's state.
     #[must_use]
-    pub fn on<'a>(&'a self, engine: &'a Engine) -> Dispatcher<'a> {
+    pub fn dispatcher<'a>(&'a self, engine: &'a Engine) -> Dispatcher<'a> {
         Dispatcher { engine, commands: self }
     }
 }
@@ -172,12 +172,12 @@ impl Dispatcher<'_> {
         let ran = if self.engine.check_session(session) {
             self.run_batch(worker, session, now, requests, out)
         } else {
-            (requests.from, DispatchStatus::Close)
+            (requests.first_pending, DispatchStatus::Close)
         };
         session.end_turn();
-        if self.engine.budget.is_watched() {
+        if self.engine.budget.is_checked_per_command() {
             // Before the reply is sent: this client may have freed memory for which others would be evicted.
-            self.engine.clients.recount(&session.client);
+            self.engine.clients.update_memory(&session.client);
         }
         self.engine.send_invalidations();
         ran
@@ -192,12 +192,12 @@ impl Dispatcher<'_> {
         out: &mut Vec<u8>,
     ) -> (usize, DispatchStatus) {
         let Self { engine, commands } = self;
-        let PipelinedRequests { buffer, batch, from } = requests;
+        let PipelinedRequests { buffer, batch, first_pending: from } = requests;
         let mut next = from;
         let mut last = None;
         while next < batch.len() {
-            let end = batch.len().min(next + AHEAD);
-            let mut prepared: SmallVec<[PrefetchedRequest<'_>; AHEAD]> = SmallVec::new();
+            let end = batch.len().min(next + PREFETCH_BATCH);
+            let mut prepared: SmallVec<[PrefetchedRequest<'_>; PREFETCH_BATCH]> = SmallVec::new();
             let reply = Writer::new(out, session.protocol).with_limit(session.reply_limit);
             let context = Context::new(engine, commands, worker, session, now, reply);
             let mut pipeline = Pipeline::new(context);
@@ -207,19 +207,19 @@ impl Dispatcher<'_> {
                 return (next, DispatchStatus::TimeSliceOver);
             }
             engine.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
-            if buffer.len() > LONG {
-                pipeline.ahead.clear();
+            if buffer.len() > MAX_BYTES_LOCKED_AHEAD {
+                pipeline.locked_ahead.clear();
             }
             match engine.run_prepared(&mut pipeline, &prepared, next) {
                 None => {}
                 Some((stopped, DispatchStatus::Close)) => return (stopped, DispatchStatus::Close),
                 Some((stopped, flow)) => {
                     let session = &*pipeline.context.session;
-                    publish(session, now, last_found(&prepared[..=stopped - next]).or(last));
+                    publish(session, now, last_command(&prepared[..=stopped - next]).or(last));
                     return (stopped, flow);
                 }
             }
-            last = last_found(&prepared).or(last);
+            last = last_command(&prepared).or(last);
             next = end;
         }
         publish(session, now, last);
@@ -240,7 +240,7 @@ impl Engine {
         let mut plain = pipeline.context.session.is_plain();
         for (index, request) in prepared.iter().enumerate() {
             let number = first + index;
-            pipeline.context.worker.running = number;
+            pipeline.context.worker.request_index = number;
             if self.settings.node_flags().contains(NodeFlags::REVOKING) {
                 pipeline.release_all();
                 if !self.check_revocation(pipeline.context.session) {
@@ -252,17 +252,17 @@ impl Engine {
             // Keep the slot locked if the next command uses it, too.
             let same = |next: &PrefetchedRequest<'_>| next.slot().is_some() && next.slot() == request.slot();
             if !prepared.get(index + 1).is_some_and(same) {
-                pipeline.leave_slots();
+                pipeline.release_or_keep_slots();
             }
             if !plain || request.key.is_none() {
-                pipeline.context.drop_garbage();
-                if !pipeline.context.worker.revoked.is_empty() && !pipeline.await_revoked() {
+                pipeline.context.free_garbage();
+                if !pipeline.context.worker.revoked_clients.is_empty() && !pipeline.await_revoked() {
                     return Some((number + 1, DispatchStatus::Close));
                 }
                 plain = pipeline.context.session.is_plain();
                 if !plain {
                     let Context { session, reply, .. } = &mut pipeline.context;
-                    flow = session.after(request.found, flow, reply.buffer());
+                    flow = session.finish_request(request.command, flow, reply.buffer());
                 }
             }
             match flow {
@@ -273,13 +273,13 @@ impl Engine {
                     }
                 }
                 DispatchStatus::Done => {
-                    pipeline.context.session.client.overflow();
+                    pipeline.context.session.client.close_for_output_limit();
                     return Some((number + 1, DispatchStatus::Close));
                 }
                 DispatchStatus::Node(_)
                 | DispatchStatus::Paused
                 | DispatchStatus::Blocked
-                | DispatchStatus::Long
+                | DispatchStatus::SlowCommand
                 | DispatchStatus::SlotsLocked
                 | DispatchStatus::TimeSliceOver => {
                     return Some((number, flow));
@@ -296,14 +296,14 @@ impl Engine {
         &'a self,
         pipeline: &mut Pipeline<'a>,
         requests: impl Iterator<Item = Args<'p>>,
-        prepared: &mut SmallVec<[PrefetchedRequest<'p>; AHEAD]>,
+        prepared: &mut SmallVec<[PrefetchedRequest<'p>; PREFETCH_BATCH]>,
     ) {
         let (mut keys, mut parts) = (0, false);
-        let mut of_scripts: SmallVec<[Key<'p>; AHEAD]> = SmallVec::new();
+        let mut of_scripts: SmallVec<[Key<'p>; PREFETCH_BATCH]> = SmallVec::new();
         let registry = pipeline.context.commands.registry();
         prepared.extend(requests.enumerate().map(|(number, args)| {
             let found = registry.lookup(args).or_else(|| find_by_original_name(&pipeline.context, args));
-            parts |= found.is_some_and(|entry| entry.part.is_some());
+            parts |= found.is_some_and(|entry| entry.element_position.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
@@ -313,7 +313,7 @@ impl Engine {
                 self.keyspace.prefetch_slot(&key);
                 of_scripts.push(key);
             }
-            PrefetchedRequest { number, args, found, key }
+            PrefetchedRequest { index: number, args, command: found, key }
         }));
         if of_scripts.len() > 1 {
             self.keyspace.prefetch_entries(pipeline.context.session.db, of_scripts.iter());
@@ -322,21 +322,21 @@ impl Engine {
             let db = pipeline.context.session.db;
             let prefetch_index =
                 |request: &PrefetchedRequest<'_>| self.keyspace.prefetch_index(db, &request.key?.1);
-            pipeline.ahead.extend(prepared.iter().map(prefetch_index));
-            for (touched, request) in pipeline.ahead.iter_mut().zip(prepared.iter()) {
+            pipeline.locked_ahead.extend(prepared.iter().map(prefetch_index));
+            for (touched, request) in pipeline.locked_ahead.iter_mut().zip(prepared.iter()) {
                 if let (Some(touched), Some((_, key))) = (touched, &request.key) {
                     touched.prefetch_entry(db, key);
                 }
             }
             if parts {
-                self.prefetch_elements(db, prepared, &pipeline.ahead);
+                self.prefetch_elements(db, prepared, &pipeline.locked_ahead);
             }
         }
     }
 
     /// Returns the only declared key of a script, if the command is one.
     #[inline]
-    fn single_script_key<'p>(&self, entry: &Registered, args: Args<'p>) -> Option<Key<'p>> {
+    fn single_script_key<'p>(&self, entry: &RegisteredCommand, args: Args<'p>) -> Option<Key<'p>> {
         if !matches!(entry.command.run, CommandRunner::Script(_)) || args.get(2) != Some(b"1") {
             return None;
         }
@@ -345,17 +345,22 @@ impl Engine {
 
     /// Prefetches the elements of large values that requests will access.
     fn prefetch_elements(&self, db: u16, prepared: &[PrefetchedRequest<'_>], ahead: &LockedAhead<'_>) {
-        let mut parts: SmallVec<[ElementHint<'_>; AHEAD]> = SmallVec::new();
+        let mut parts: SmallVec<[ElementHint<'_>; PREFETCH_BATCH]> = SmallVec::new();
         for request in prepared {
-            let (Some(entry), Some((_, key))) = (request.found, request.key) else { continue };
-            let Some(part) = entry.part.and_then(|part| request.args.get(part)) else { continue };
+            let (Some(entry), Some((_, key))) = (request.command, request.key) else { continue };
+            let Some(part) = entry.element_position.and_then(|part| request.args.get(part)) else { continue };
             // Consecutive requests often access the same value.
-            let same = parts.last().filter(|last| last.key.slot() == key.slot()).map(|last| last.holder);
+            let same =
+                parts.last().filter(|last| last.key.slot() == key.slot()).map(|last| last.holder_index);
             let holds = |other: &PrefetchedRequest<'_>| {
-                other.slot() == Some(key.slot()) && ahead[other.number].is_some()
+                other.slot() == Some(key.slot()) && ahead[other.index].is_some()
             };
             if let Some(holder) = same.or_else(|| prepared.iter().position(holds)) {
-                parts.push(ElementHint { key, hash: self.keyspace.hash_element_name(part), holder });
+                parts.push(ElementHint {
+                    key,
+                    hash: self.keyspace.hash_element_name(part),
+                    holder_index: holder,
+                });
             }
         }
         let of_one = |one: &ElementHint<'_>, other: &ElementHint<'_>| {
@@ -363,13 +368,13 @@ impl Engine {
         };
         let mut large = false;
         for some in parts.chunk_by(of_one) {
-            if let Some(touched) = &ahead[some[0].holder] {
+            if let Some(touched) = &ahead[some[0].holder_index] {
                 large |=
                     touched.prefetch_element_indexes(db, &some[0].key, some.iter().map(|part| part.hash));
             }
         }
         for some in parts.chunk_by(of_one).filter(|_| large) {
-            if let Some(touched) = &ahead[some[0].holder] {
+            if let Some(touched) = &ahead[some[0].holder_index] {
                 touched.prefetch_elements(db, &some[0].key, some.iter().map(|part| part.hash));
             }
         }
@@ -384,15 +389,15 @@ impl Engine {
         request: &'r PrefetchedRequest<'r>,
         plain: bool,
     ) -> DispatchStatus {
-        if self.budget.is_watched() && !self.evict_keys_if_needed(pipeline) {
+        if self.budget.is_checked_per_command() && !self.evict_keys_if_needed(pipeline) {
             return DispatchStatus::Close;
         }
         if plain
-            && let Some(entry) = request.found
-            && let Some(handler) = entry.plain(request.args)
+            && let Some(entry) = request.command
+            && let Some(handler) = entry.unrestricted_handler(request.args)
             && self.settings.node_flags().is_empty()
         {
-            let PerformResult::Flow(flow) = self.perform(pipeline, request, entry, handler, false);
+            let PerformResult::Status(flow) = self.perform(pipeline, request, entry, handler, false);
             return flow;
         }
         pipeline.release_all();
@@ -404,7 +409,7 @@ impl Engine {
         let start = pipeline.context.reply.len();
         let flow = self.run_on_slow_path(pipeline, request);
         if muted && matches!(flow, DispatchStatus::Done | DispatchStatus::Close) {
-            pipeline.keep_reply_from(start);
+            pipeline.apply_reply_suppression(start);
         }
         flow
     }
@@ -422,12 +427,12 @@ impl Engine {
         if !self.budget.is_limited() {
             return true;
         }
-        self.budget.tell(&mut pipeline.context.worker.told);
-        let over = self.excess() > 0;
+        self.budget.report_allocations(&mut pipeline.context.worker.reported_allocations);
+        let over = self.excess_bytes() > 0;
         let was_over = self.settings.node_flags().contains(NodeFlags::OUT_OF_MEMORY);
         if (over || was_over) && pipeline.context.session.origin == CommandOrigin::Client {
             pipeline.release_all();
-            self.make_room(pipeline.context.worker, pipeline.context.now);
+            self.evict_if_over_limit(pipeline.context.worker, pipeline.context.now);
         }
         !pipeline.context.session.client.is_evicted()
     }
@@ -437,9 +442,9 @@ impl Engine {
     fn evict_clients_if_needed(&self, pipeline: &mut Pipeline<'_>) -> bool {
         let Context { session, reply, .. } = &pipeline.context;
         let replies = reply.len().saturating_sub(session.replied_from);
-        session.client.footprint.replies.store(replies, Ordering::Relaxed);
-        self.clients.recount(&session.client);
-        if self.clients.are_over_limit() {
+        session.client.memory_share.replies.store(replies, Ordering::Relaxed);
+        self.clients.update_memory(&session.client);
+        if self.clients.is_over_limit() {
             pipeline.release_all();
             self.clients.evict();
         }
@@ -452,16 +457,16 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
     ) -> DispatchStatus {
-        pipeline.shown = false;
+        pipeline.is_shown = false;
         // ASKING applies to one command, or to the transaction that starts with it.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let here = pipeline.context.session.background == BackgroundMode::OnBackgroundWorker;
-        pipeline.context.long = here.then(|| self.begin_in_background(&pipeline.context, request));
+        pipeline.context.long_slots = here.then(|| self.begin_in_background(&pipeline.context, request));
         let flow = match self.check_or_queue(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
             Err(flow) => flow,
         };
-        pipeline.context.long = None;
+        pipeline.context.long_slots = None;
         let session = &mut *pipeline.context.session;
         session.asking |= asked && (flow.is_deferred() || session.in_transaction());
         pipeline.context.session.clear_resumed_deadline(flow);
@@ -473,7 +478,7 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         asked: bool,
     ) -> DispatchStatus {
         match entry.command.run {
@@ -483,24 +488,24 @@ impl Engine {
                 DispatchStatus::Node(NodeCommand::DebugScript)
             }
             CommandRunner::Exec => {
-                let (start, begun) = (pipeline.context.reply.len(), pipeline.clock);
-                let counted = self.slot_of_queue(&pipeline.context);
+                let (start, begun) = (pipeline.context.reply.len(), pipeline.last_finish);
+                let counted = self.charged_slot_of_exec(&pipeline.context);
                 let done = self.exec(&mut pipeline.context, asked);
                 // As in Redis, transactions appear in the command logs after their commands.
                 if !done.as_ref().is_ok_and(|flow| flow.is_deferred()) {
-                    pipeline.context.show(entry, request.args, false);
+                    pipeline.context.show_to_monitors(entry, request.args, false);
                 }
                 match done {
                     Ok(DispatchStatus::Done) => {
-                        let flow = self.end(pipeline, entry, request.args, start);
+                        let flow = self.complete(pipeline, entry, request.args, start);
                         if let Some(slot) = counted {
-                            let nanos = pipeline.clock.saturating_sub(begun);
-                            self.count_exec(&mut pipeline.context, (slot, request.args), start, nanos);
+                            let nanos = pipeline.last_finish.saturating_sub(begun);
+                            self.charge_exec(&mut pipeline.context, (slot, request.args), start, nanos);
                         }
                         flow
                     }
                     Ok(flow) => flow,
-                    Err(error) => self.fail(pipeline, entry, request.args, start, &error),
+                    Err(error) => self.complete_failed(pipeline, entry, request.args, start, &error),
                 }
             }
             CommandRunner::Engine(_)
@@ -511,7 +516,7 @@ impl Engine {
             | CommandRunner::Container => loop {
                 let run = |context: &mut Context<'r>| context.invoke::<Restartable>(entry);
                 match self.perform(pipeline, request, entry, run, asked) {
-                    PerformResult::Flow(flow) => return flow,
+                    PerformResult::Status(flow) => return flow,
                     PerformResult::Retry(Retry) => pipeline.context.slots.release(),
                 }
             },
@@ -526,56 +531,67 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         handler: impl FnOnce(&mut Context<'r>) -> Result<E, CommandError>,
         asked: bool,
     ) -> PerformResult<E::Retry> {
         let start = pipeline.context.reply.len();
         let brief = entry.command.flags.intersects(Flags::LINEAR_IN_ARGS.union(Flags::FAST));
         if !brief {
-            pipeline.ahead.clear();
-            pipeline.release_ended();
+            pipeline.locked_ahead.clear();
+            pipeline.release_completed();
         }
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
-            return PerformResult::Flow(self.fail(pipeline, entry, request.args, start, &error));
+            return PerformResult::Status(self.complete_failed(pipeline, entry, request.args, start, &error));
         }
         let gate = self.settings.node_flags();
-        if !brief && self.goes_to_background(&pipeline.context, entry, request.args, gate) {
-            return PerformResult::Flow(DispatchStatus::Long);
+        if !brief && self.must_move_to_background(&pipeline.context, entry, request.args, gate) {
+            return PerformResult::Status(DispatchStatus::SlowCommand);
         }
         let is_logged = pipeline.context.session.origin.is_logged();
         if gate.contains(NodeFlags::MONITORED) && !is_logged {
-            pipeline.context.show(entry, request.args, false);
+            pipeline.context.show_to_monitors(entry, request.args, false);
         }
         if !gate.is_empty() && is_logged {
             match self.check_admission_again(pipeline, request, entry, gate) {
                 Ok(DispatchStatus::Done) => {}
-                Ok(flow) => return PerformResult::Flow(flow),
+                Ok(flow) => return PerformResult::Status(flow),
                 Err(error) => {
-                    return PerformResult::Flow(self.fail(pipeline, entry, request.args, start, &error));
+                    return PerformResult::Status(self.complete_failed(
+                        pipeline,
+                        entry,
+                        request.args,
+                        start,
+                        &error,
+                    ));
                 }
             }
         }
         let context = &mut pipeline.context;
         // Checked under the locks: the log is opened at a point in time at which all slots are locked.
-        context.worker.effects.start(is_logged && self.logs_under(gate));
-        let holds_all = entry.command.reach == LockScope::AllSlots;
-        let call = Call { entry, args: request.args, key: request.key.as_ref(), holds_all };
+        context.worker.effects.begin(is_logged && self.is_logged_under(gate));
+        let holds_all = entry.command.lock_scope == LockScope::AllSlots;
+        let call = LockedCommand {
+            entry,
+            args: request.args,
+            key: request.key.as_ref(),
+            holds_all_slots: holds_all,
+        };
         let outcome = execute(context, call, handler);
-        context.turn = None;
+        context.global_lock = None;
         if context.worker.effects.has_begun() {
-            context.seal_effects();
-            pipeline.changed |= context.worker.effects.pending() > 0;
-            if !context.worker.ready.is_empty() {
-                pipeline.release_ended();
-                pipeline.ahead.clear();
+            context.finish_effects();
+            pipeline.holds_changed_slots |= context.worker.effects.completed_len() > 0;
+            if !context.worker.ready_keys.is_empty() {
+                pipeline.release_completed();
+                pipeline.locked_ahead.clear();
                 self.serve_waiters(&mut pipeline.context);
             }
         }
         if outcome.as_ref().is_ok_and(E::is_done) {
-            return PerformResult::Flow(self.end(pipeline, entry, request.args, start));
+            return PerformResult::Status(self.complete(pipeline, entry, request.args, start));
         }
-        let call = Invocation { entry, args: request.args, asked, db: pipeline.context.session.db };
+        let call = Invocation { entry, args: request.args, asking: asked, db: pipeline.context.session.db };
         self.finish_without_reply(pipeline, call, start, outcome.map(E::into_outcome))
     }
 
@@ -590,17 +606,21 @@ impl Engine {
     ) -> PerformResult<A> {
         match outcome {
             Ok(HandlerOutcome::Retry(again)) => return PerformResult::Retry(again),
-            Ok(HandlerOutcome::Defer(command)) => return PerformResult::Flow(DispatchStatus::Node(command)),
-            Ok(HandlerOutcome::Block(wait)) if pipeline.context.may_wait() => {
-                return PerformResult::Flow(self.block(&mut pipeline.context, call, wait));
+            Ok(HandlerOutcome::Defer(command)) => {
+                return PerformResult::Status(DispatchStatus::Node(command));
             }
-            Ok(HandlerOutcome::Block(wait)) => (wait.nothing)(&mut pipeline.context.reply),
+            Ok(HandlerOutcome::Block(wait)) if pipeline.context.can_block() => {
+                return PerformResult::Status(self.block_client(&mut pipeline.context, call, wait));
+            }
+            Ok(HandlerOutcome::Block(wait)) => (wait.timeout_reply)(&mut pipeline.context.reply),
             Ok(HandlerOutcome::Done) => {}
             Err(error) => {
-                return PerformResult::Flow(self.fail(pipeline, call.entry, call.args, start, &error));
+                return PerformResult::Status(
+                    self.complete_failed(pipeline, call.entry, call.args, start, &error),
+                );
             }
         }
-        PerformResult::Flow(self.end(pipeline, call.entry, call.args, start))
+        PerformResult::Status(self.complete(pipeline, call.entry, call.args, start))
     }
 
     /// Checks the admission of a client's command under its slot locks, and shows the command to monitors.
@@ -609,66 +629,67 @@ impl Engine {
         &self,
         pipeline: &mut Pipeline<'_>,
         request: &PrefetchedRequest<'_>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         gate: NodeFlags,
     ) -> Result<DispatchStatus, CommandError> {
         let context = &mut pipeline.context;
-        if gate.contains(NodeFlags::BACKGROUND) && self.goes_to_background(context, entry, request.args, gate)
+        if gate.contains(NodeFlags::BACKGROUND)
+            && self.must_move_to_background(context, entry, request.args, gate)
         {
-            return Ok(DispatchStatus::Long);
+            return Ok(DispatchStatus::SlowCommand);
         }
-        let nature = self.nature(context.worker, entry, request.args);
-        let flow = self.pass_locked(context.session, gate, nature, &mut context.slots)?;
-        if flow == DispatchStatus::Done && !std::mem::replace(&mut pipeline.shown, true) {
-            context.show(entry, request.args, false);
+        let nature = self.effective_flags(context.worker, entry, request.args);
+        let flow = self.check_under_locks(context.session, gate, nature, &mut context.slots)?;
+        if flow == DispatchStatus::Done && !std::mem::replace(&mut pipeline.is_shown, true) {
+            context.show_to_monitors(entry, request.args, false);
         }
         Ok(flow)
     }
 
     /// Completes a command whose reply begins at `start`.
     #[inline(always)]
-    fn end(
+    fn complete(
         &self,
         pipeline: &mut Pipeline<'_>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         args: Args<'_>,
         start: usize,
     ) -> DispatchStatus {
-        let nanos = pipeline.lap();
-        let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
-        if measures.contains(Measures::SLOTS) {
-            self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
+        let nanos = pipeline.lap_nanos();
+        let measures = self.record_call(&mut pipeline.context, (entry, args), start, nanos);
+        if measures.contains(Measurements::SLOTS) {
+            self.charge_command(&mut pipeline.context, (entry, args), start, nanos);
         }
-        if nanos >= NOTED_NANOS {
-            self.note_time(pipeline.context.worker, (entry, args), pipeline.clock, nanos);
+        if nanos >= MIN_RECORDED_NANOS {
+            self.record_script_time(pipeline.context.worker, (entry, args), pipeline.last_finish, nanos);
         }
         DispatchStatus::Done
     }
 
     /// Completes a failed command, unless it must run elsewhere.
     #[cold]
-    fn fail(
+    fn complete_failed(
         &self,
         pipeline: &mut Pipeline<'_>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         args: Args<'_>,
         start: usize,
         error: &CommandError,
     ) -> DispatchStatus {
-        if let Some(flow) = error.deferral() {
+        if let Some(flow) = error.deferred_status() {
             pipeline.context.reply.truncate(start);
             return flow;
         }
-        let nanos = pipeline.lap();
+        let nanos = pipeline.lap_nanos();
         if error.is_refusal() {
             // It was not executed: count neither a call nor its time.
-            pipeline.context.fail(entry, start, error);
+            pipeline.context.reply_failure(entry, start, error);
             return DispatchStatus::Done;
         }
-        let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
-        pipeline.context.fail(entry, start, error);
-        if measures.contains(Measures::SLOTS) {
-            self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
+        let measures = self.record_call(&mut pipeline.context, (entry, args), start, nanos);
+        pipeline.context.reply_failure(entry, start, error);
+        if measures.contains(Measurements::SLOTS) {
+            self.charge_command(&mut pipeline.context, (entry, args), start, nanos);
         }
         DispatchStatus::Done
     }
@@ -680,28 +701,28 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
         asked: bool,
-    ) -> Result<&'static Registered, DispatchStatus> {
+    ) -> Result<&'static RegisteredCommand, DispatchStatus> {
         if is_cross_protocol(request) {
             pipeline.context.session.closing = true;
             return Err(DispatchStatus::Close);
         }
         if pipeline.context.session.transaction.is_some()
-            && let Some(queued) = self.queue(pipeline, request, asked)
+            && let Some(queued) = self.queue_command(pipeline, request, asked)
         {
             match queued {
-                Err(error) if error.deferral().is_some() => {
-                    return Err(error.deferral().unwrap_or(DispatchStatus::Long));
+                Err(error) if error.deferred_status().is_some() => {
+                    return Err(error.deferred_status().unwrap_or(DispatchStatus::SlowCommand));
                 }
                 Ok(()) => {
                     pipeline.context.reply.simple("QUEUED");
                     let start = pipeline.context.reply.len();
-                    if self.settings.measures().contains(Measures::SLOTS)
-                        && let Some(entry) = request.found
+                    if self.settings.measurements().contains(Measurements::SLOTS)
+                        && let Some(entry) = request.command
                     {
-                        self.count_slot(&mut pipeline.context, (entry, request.args), start, 0);
+                        self.charge_command(&mut pipeline.context, (entry, request.args), start, 0);
                     }
                 }
-                Err(error) => pipeline.context.reject(request.found, &error),
+                Err(error) => pipeline.context.reject(request.command, &error),
             }
             return Err(DispatchStatus::Done);
         }
@@ -709,8 +730,8 @@ impl Engine {
             Ok((entry, DispatchStatus::Done)) => Ok(entry),
             Ok((_, flow)) => Err(flow),
             Err(error) => {
-                let error = self.refused_exec(pipeline.context.session, request, error);
-                pipeline.context.reject(request.found, &error);
+                let error = self.refuse_exec(pipeline.context.session, request, error);
+                pipeline.context.reject(request.command, &error);
                 Err(DispatchStatus::Done)
             }
         }
@@ -719,20 +740,20 @@ impl Engine {
     /// Records an executed command in the statistics, and in the command logs if it was slow or large. Returns the
     /// enabled optional measurements.
     #[inline(always)]
-    pub fn account(
+    pub fn record_execution(
         &self,
         stats: &WorkerStats,
         session: &Session,
         now: Millis,
         ran: &ExecutedCommand<'_>,
-    ) -> Measures {
+    ) -> Measurements {
         let command = &stats.commands[ran.entry.index];
         add(&command.calls, 1);
         add(&command.nanos, ran.nanos);
         session.client.count_command();
-        let measured = self.settings.measures();
-        if measured.contains(Measures::TIMES) {
-            command.times.count(ran.nanos);
+        let measured = self.settings.measurements();
+        if measured.contains(Measurements::LATENCY) {
+            command.latency.count(ran.nanos);
         }
         let flags = ran.entry.command.flags;
         if self.latency.reaches_threshold(ran.nanos) {
@@ -744,17 +765,17 @@ impl Engine {
             }
         }
         let measures = [
-            (&self.logs.slow, ran.nanos / 1000),
-            (&self.logs.large_request, ran.args.span_len() as u64),
-            (&self.logs.large_reply, ran.reply_len as u64),
+            (&self.command_logs.slow, ran.nanos / 1000),
+            (&self.command_logs.large_request, ran.args.span_len() as u64),
+            (&self.command_logs.large_reply, ran.reply_len as u64),
         ];
         for (log, measure) in measures {
             if log.reaches_threshold(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
                 log.add(&session.client, now, measure, ran.args);
             }
         }
-        if measured.contains(Measures::KEYS) && session.origin == CommandOrigin::Client {
-            self.count_keys(session.db, now, ran);
+        if measured.contains(Measurements::KEYS) && session.origin == CommandOrigin::Client {
+            self.charge_keys(session.db, now, ran);
         }
         measured
     }
@@ -771,14 +792,14 @@ impl Session {
 
     /// Completes a command of a session that is not plain: appends queued messages, and closes the session if
     /// requested.
-    fn after(
+    fn finish_request(
         &mut self,
-        command: Option<&'static Registered>,
+        command: Option<&'static RegisteredCommand>,
         flow: DispatchStatus,
         out: &mut Vec<u8>,
     ) -> DispatchStatus {
         if self.tracks && flow == DispatchStatus::Done {
-            self.end_exception(command);
+            self.end_caching_exception(command);
         }
         self.take_short_messages(out);
         if self.closing && flow == DispatchStatus::Done { DispatchStatus::Close } else { flow }
@@ -786,7 +807,7 @@ impl Session {
 
     /// Ends the effect of CLIENT CACHING, which applies to the next command or to the transaction that starts with it.
     #[cold]
-    fn end_exception(&self, ran: Option<&'static Registered>) {
+    fn end_caching_exception(&self, ran: Option<&'static RegisteredCommand>) {
         let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
         if !self.in_transaction()
             && !is_client
@@ -799,8 +820,8 @@ impl Session {
 
 /// Looks up a command by its original name, which masters use for their own commands regardless of renaming here.
 #[cold]
-fn find_by_original_name(context: &Context<'_>, args: Args<'_>) -> Option<&'static Registered> {
-    context.commands.own_names().lookup(args).filter(|_| context.session.origin.is_stream())
+fn find_by_original_name(context: &Context<'_>, args: Args<'_>) -> Option<&'static RegisteredCommand> {
+    context.commands.by_original_name().lookup(args).filter(|_| context.session.origin.is_stream())
 }
 
 /// Detects HTTP requests by the same words as Redis.
@@ -808,11 +829,11 @@ fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-fn last_found(prepared: &[PrefetchedRequest<'_>]) -> Option<&'static Registered> {
-    prepared.iter().rev().find_map(|request| request.found)
+fn last_command(prepared: &[PrefetchedRequest<'_>]) -> Option<&'static RegisteredCommand> {
+    prepared.iter().rev().find_map(|request| request.command)
 }
 
-fn publish(session: &Session, now: Millis, last: Option<&'static Registered>) {
+fn publish(session: &Session, now: Millis, last: Option<&'static RegisteredCommand>) {
     if let Some(entry) = last {
         session.publish(now, entry.index);
     }

@@ -40,13 +40,13 @@ use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
 use crate::long_commands::LongCommands;
 use crate::monitors::Monitors;
-use crate::notifications::Absent;
+use crate::notifications::AbsentKeys;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
 use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::Settings;
-use crate::slot_costs::{SlotCost, TakenOff};
+use crate::slot_costs::{SlotCost, SlotCostBaseline};
 use crate::slot_waits::SlotWaits;
 use crate::stats::{ErrorCodes, WorkerStats};
 use crate::tracking::TrackingTable;
@@ -86,7 +86,7 @@ pub struct Engine {
     /// Memory limit and memory use.
     pub budget: Budget,
     /// Logs of slow commands and large requests and replies.
-    pub logs: CommandLogs,
+    pub command_logs: CommandLogs,
     /// The latency monitor (LATENCY).
     pub latency: LatencyMonitor,
     /// The most expensive keys.
@@ -113,17 +113,17 @@ pub struct Engine {
     usage_kind: UsageKind,
     /// Clients that run MONITOR.
     pub monitors: Monitors,
-    pub(crate) watches: WatchTable,
-    pub(crate) waits: WaitQueues,
+    pub(crate) watch_table: WatchTable,
+    pub(crate) wait_queues: WaitQueues,
     /// Wall clock minus the workers' monotonic clock, in microseconds; 0 while unknown.
     pub(crate) wall_base: AtomicI64,
     /// The source of the keys if this engine belongs to a script debugging session.
-    pub(crate) staged: Option<CopyOnAccess>,
+    pub(crate) copy_on_access: Option<CopyOnAccess>,
     /// Numbers and names of the commands, for access control and statistics.
     pub catalogue: Arc<CommandCatalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
     error_codes: Arc<ErrorCodes>,
-    costs_taken_off: TakenOff,
+    slot_cost_baseline: SlotCostBaseline,
 }
 
 /// The state that one thread needs to run commands.
@@ -134,28 +134,28 @@ pub struct Worker {
     pub(crate) effects: Effects,
     pub(crate) random: Random,
     /// Reused buffer for one key, and for the name of an element of its value.
-    pub(crate) key: Vec<u8>,
-    pub(crate) name: Vec<u8>,
+    pub(crate) key_buffer: Vec<u8>,
+    pub(crate) name_buffer: Vec<u8>,
     /// Changed keys that clients wait for, until those clients are served.
-    pub(crate) ready: Vec<ReadyKey>,
+    pub(crate) ready_keys: Vec<ReadyKey>,
     /// Keys that the running command created. Recorded only if `new` keyspace events are enabled.
-    pub(crate) absent: Absent,
-    pub(crate) told: ReportedAllocations,
+    pub(crate) absent_keys: AbsentKeys,
+    pub(crate) reported_allocations: ReportedAllocations,
     pub(crate) evictor: Evictor,
     /// Tables emptied by a command, dropped after the slot locks are released.
     pub(crate) garbage: Vec<Table>,
     /// Push messages of a command whose reply is suppressed (CLIENT REPLY).
-    pub(crate) pushes: Vec<u8>,
+    pub(crate) push_messages: Vec<u8>,
     /// Clients that a command closed or whose permissions it changed, handled after the slot locks are released.
-    pub(crate) revoked: Vec<Arc<Client>>,
+    pub(crate) revoked_clients: Vec<Arc<Client>>,
     /// The scripts and the interpreter of this thread.
     pub(crate) scripting: Scripting,
     /// Wall clock in microseconds, frozen for the running transaction or script when first read.
-    pub(crate) time_of_several: Option<i64>,
+    pub(crate) frozen_wall_micros: Option<i64>,
     /// Index of the current request in its batch, or of the last one.
-    pub running: usize,
+    pub request_index: usize,
     /// A monotonic clock in nanoseconds, read once per command for statistics.
-    pub(crate) nanos: fn() -> u64,
+    pub(crate) clock_nanos: fn() -> u64,
 }
 
 impl Engine {
@@ -180,7 +180,7 @@ impl Engine {
             long_commands: LongCommands::default(),
             slot_waits: SlotWaits::default(),
             budget: Budget::default(),
-            logs: CommandLogs::default(),
+            command_logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
             hot_keys: HotKeys::default(),
             pubsub: PubSub::default(),
@@ -192,19 +192,19 @@ impl Engine {
             local_expiry: LocalExpiry::default(),
             usage_kind: UsageKind::default(),
             monitors: Monitors::default(),
-            watches: WatchTable::default(),
-            waits: WaitQueues::default(),
+            watch_table: WatchTable::default(),
+            wait_queues: WaitQueues::default(),
             wall_base: AtomicI64::new(0),
             users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
             // Sessions start with version 0, so a new session loads its user's rules first.
             users_version: AtomicU64::new(1),
             revocations: Revocations::default(),
-            staged: None,
+            copy_on_access: None,
             catalogue,
             workers: Mutex::new(Vec::new()),
             error_codes: Arc::default(),
-            costs_taken_off: TakenOff::default(),
+            slot_cost_baseline: SlotCostBaseline::default(),
         }
     }
 
@@ -234,19 +234,19 @@ impl Engine {
             stats,
             effects,
             random,
-            key: Vec::new(),
-            name: Vec::new(),
-            ready: Vec::new(),
-            absent: Absent::default(),
-            told: ReportedAllocations::nothing(),
+            key_buffer: Vec::new(),
+            name_buffer: Vec::new(),
+            ready_keys: Vec::new(),
+            absent_keys: AbsentKeys::default(),
+            reported_allocations: ReportedAllocations::without_allocator(),
             evictor: Evictor::default(),
             garbage: Vec::new(),
-            pushes: Vec::new(),
-            revoked: Vec::new(),
+            push_messages: Vec::new(),
+            revoked_clients: Vec::new(),
             scripting: Scripting::default(),
-            time_of_several: None,
-            running: 0,
-            nanos,
+            frozen_wall_micros: None,
+            request_index: 0,
+            clock_nanos: nanos,
         }
     }
 
@@ -254,7 +254,7 @@ impl Engine {
     pub(crate) fn forget_worker(&self, worker: &Worker) {
         let mut workers = self.workers.lock();
         workers.retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
-        self.costs_taken_off.keep(&worker.stats.slots);
+        self.slot_cost_baseline.keep_ended_worker(&worker.stats.slots);
     }
 
     /// Sets the offset of the wall clock: a worker's monotonic clock showed `nanos` at `micros` since the epoch. Called
@@ -276,10 +276,10 @@ impl Engine {
 
     /// Returns the execution times of a command, summed over all threads.
     #[must_use]
-    pub fn latency_of(&self, index: usize) -> Distribution {
+    pub fn command_latency(&self, index: usize) -> Distribution {
         let mut all = Distribution::default();
         for worker in self.workers.lock().iter() {
-            all.add(&worker.commands[index].times);
+            all.add(&worker.commands[index].latency);
         }
         all
     }
@@ -287,18 +287,18 @@ impl Engine {
     /// Returns the costs of the given slots, summed over all threads.
     pub fn slot_costs(&self, slots: &[Slot]) -> Vec<SlotCost> {
         let workers = self.workers.lock();
-        self.costs_taken_off.costs(&workers.iter().map(|worker| &worker.slots), slots)
+        self.slot_cost_baseline.costs(&workers.iter().map(|worker| &worker.slots), slots)
     }
 
     /// Resets the cost counters of the given slots.
     pub fn reset_slot_costs(&self, slots: impl Iterator<Item = Slot>) {
         let workers = self.workers.lock();
-        self.costs_taken_off.reset(&workers.iter().map(|worker| &worker.slots), slots);
+        self.slot_cost_baseline.reset(&workers.iter().map(|worker| &worker.slots), slots);
     }
 
     /// Locks and releases each slot once. After it returns, all commands admitted under earlier flags have finished and
     /// are in the log, and any thread that locks a slot sees the current flags. The caller must not hold a slot lock.
-    pub fn drain(&self) {
+    pub fn wait_for_admitted_commands(&self) {
         for slot in Slot::all() {
             drop(self.keyspace.lock(slot));
         }
@@ -309,7 +309,7 @@ impl Worker {
     /// Lets the worker report the general allocator's memory that its thread allocates and frees.
     #[must_use]
     pub fn with_allocator_stats(mut self, heap: AllocatorStats) -> Self {
-        self.told.heap = heap;
+        self.reported_allocations.allocator = heap;
         self
     }
 }

@@ -80,7 +80,7 @@ pub enum CommandError {
         port: u16,
     },
     /// Redirection to this replica's master at `host:port`.
-    ToMaster(String),
+    RedirectToMaster(String),
     /// Some of the keys have been migrated and others have not.
     TryAgain,
     // Errors caused by the state of the node or the cluster.
@@ -132,7 +132,7 @@ impl CommandError {
         matches!(
             self,
             Self::Redirect { .. }
-                | Self::ToMaster(_)
+                | Self::RedirectToMaster(_)
                 | Self::TryAgain
                 | Self::SlotNotServed
                 | Self::CrossSlot
@@ -147,7 +147,7 @@ impl CommandError {
 }
 
 /// Maximum number of quoted bytes of client input, as in Redis.
-const QUOTED: usize = 128;
+const MAX_QUOTED_BYTES: usize = 128;
 
 const MISCONF: &str = "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to \
      disk. Commands that may modify the data set are disabled, because this instance is configured to report errors \
@@ -166,7 +166,7 @@ impl fmt::Display for CommandError {
         let text = match self {
             Self::UnknownCommand { name, args } => return unknown_command(f, name, args),
             Self::UnknownSubcommand { container, name } => {
-                let name = quoted(name, QUOTED);
+                let name = quote(name, MAX_QUOTED_BYTES);
                 return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());
             }
             Self::WrongArity(name) => {
@@ -187,7 +187,7 @@ impl fmt::Display for CommandError {
                 return write!(f, "ERR internal error: '{name}' asked for a key that it did not declare");
             }
             Self::AofFailed(why) => return write!(f, "MISCONF Errors writing to the AOF file: {why}"),
-            Self::ToMaster(address) => return write!(f, "REDIRECT {address}"),
+            Self::RedirectToMaster(address) => return write!(f, "REDIRECT {address}"),
             Self::Text(text) => text,
             Self::Syntax => "ERR syntax error",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -223,19 +223,19 @@ impl fmt::Display for CommandError {
 impl std::error::Error for CommandError {}
 
 /// Formats client input for an error: at most `most` bytes, and only up to a NUL.
-pub fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
-    String::from_utf8_lossy(until_nul(&bytes[..bytes.len().min(most)]))
+pub fn quote(bytes: &[u8], most: usize) -> Cow<'_, str> {
+    String::from_utf8_lossy(truncate_at_nul(&bytes[..bytes.len().min(most)]))
 }
 
 /// Truncates at the first NUL, as Redis does where it uses C strings.
-pub fn until_nul(bytes: &[u8]) -> &[u8] {
+pub fn truncate_at_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 /// Returns the error for wrong arguments of a subcommand, which quotes the name as sent.
 #[must_use]
-pub fn misused(container: &str, subcommand: &[u8]) -> CommandError {
-    let name = quoted(subcommand, 128);
+pub fn wrong_subcommand_arguments(container: &str, subcommand: &[u8]) -> CommandError {
+    let name = quote(subcommand, 128);
     let text =
         format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP.");
     CommandError::Text(text.into())
@@ -251,14 +251,14 @@ fn not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::
 }
 
 fn unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {
-    let name = quoted(name, QUOTED);
+    let name = quote(name, MAX_QUOTED_BYTES);
     write!(f, "ERR unknown command '{name}', with args beginning with: ")?;
-    let mut room = QUOTED;
+    let mut room = MAX_QUOTED_BYTES;
     for arg in args {
         if room == 0 {
             break;
         }
-        let shown = until_nul(&arg[..arg.len().min(room)]);
+        let shown = truncate_at_nul(&arg[..arg.len().min(room)]);
         write!(f, "'{}' ", String::from_utf8_lossy(shown))?;
         room = room.saturating_sub(shown.len() + 3);
     }

@@ -1,5 +1,5 @@
 //! Eviction policies (`maxmemory-policy`): ranks keys and keeps each thread's list of candidates. The engine removes
-//! the keys ([`crate::Engine::make_room`]).
+//! the keys ([`crate::Engine::evict_if_over_limit`]).
 //!
 //! As in Redis ("Using Redis as an LRU cache"), a few random keys are sampled, and the best candidate of the samples
 //! and a pool of sixteen earlier ones is evicted: the least recently used, the least frequently used, or the first to
@@ -13,14 +13,14 @@ use keyspace::{Keyspace, LfuSettings, Usage};
 use slot_routing::Slot;
 
 /// Size of the candidate pool.
-const REMEMBERED: usize = 16;
-const SLOTS: usize = 16384;
+const POOL_SIZE: usize = 16;
+const SLOT_COUNT: usize = 16384;
 /// Slots whose key counts are summed in one block.
-const BLOCK: usize = 128;
+const SLOTS_PER_BLOCK: usize = 128;
 /// Number of slot choices before the key counts are refreshed.
-const CHOICES: usize = 2048;
+const CHOICES_PER_COUNT: usize = 2048;
 /// Maximum eviction time per command at the default tenacity, in microseconds.
-const USUAL_MICROS: f64 = 500.0;
+const DEFAULT_MICROS: f64 = 500.0;
 
 /// The order in which keys are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct EvictionRule {
 
 impl EvictionRule {
     /// Returns the eviction rank of a key; the highest is evicted first.
-    pub(crate) fn merit(
+    pub(crate) fn rank(
         self,
         usage: Usage,
         expiry: Option<Millis>,
@@ -96,7 +96,7 @@ pub enum MemoryState {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     /// The highest rank is evicted first.
-    pub(crate) merit: u64,
+    pub(crate) rank: u64,
     pub(crate) slot: Slot,
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
@@ -116,35 +116,35 @@ pub(crate) struct Evictor {
 #[derive(Debug)]
 struct SlotSampler {
     /// Cumulative key counts by block of slots.
-    sums: [u64; SLOTS / BLOCK],
-    chosen: usize,
+    block_sums: [u64; SLOT_COUNT / SLOTS_PER_BLOCK],
+    choices_made: usize,
 }
 
 impl Default for SlotSampler {
     fn default() -> Self {
-        Self { sums: [0; SLOTS / BLOCK], chosen: 0 }
+        Self { block_sums: [0; SLOT_COUNT / SLOTS_PER_BLOCK], choices_made: 0 }
     }
 }
 
 impl SlotSampler {
     /// Chooses a slot at random, weighted by its keys; `None` if all slots are empty.
-    fn choose(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
+    fn choose_slot(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
         let keys_in = |number: usize| {
-            Slot::new(number as u16).map_or(0, |slot| keys_of(keyspace, slot, volatile) as u64)
+            Slot::new(number as u16).map_or(0, |slot| key_count(keyspace, slot, volatile) as u64)
         };
-        if self.chosen == 0 {
+        if self.choices_made == 0 {
             let mut sum = 0;
-            for (block, sums) in self.sums.iter_mut().enumerate() {
-                sum += (block * BLOCK..(block + 1) * BLOCK).map(keys_in).sum::<u64>();
+            for (block, sums) in self.block_sums.iter_mut().enumerate() {
+                sum += (block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK).map(keys_in).sum::<u64>();
                 *sums = sum;
             }
         }
         // With no keys, refresh the counts next time: keys may appear at any moment.
-        let at = random.checked_rem(*self.sums.last()?)?;
-        self.chosen = (self.chosen + 1) % CHOICES;
-        let block = self.sums.partition_point(|sum| *sum <= at);
-        let mut left = at - block.checked_sub(1).map_or(0, |before| self.sums[before]);
-        let slots = block * BLOCK..(block + 1) * BLOCK;
+        let at = random.checked_rem(*self.block_sums.last()?)?;
+        self.choices_made = (self.choices_made + 1) % CHOICES_PER_COUNT;
+        let block = self.block_sums.partition_point(|sum| *sum <= at);
+        let mut left = at - block.checked_sub(1).map_or(0, |before| self.block_sums[before]);
+        let slots = block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK;
         // Keys may have been removed since they were counted; fall back to the block's last slot.
         let last = slots.end - 1;
         let found = slots.into_iter().find(|&number| {
@@ -157,13 +157,13 @@ impl SlotSampler {
     }
 }
 
-fn keys_of(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
+fn key_count(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
     if volatile { keyspace.volatile_in_slot(slot) } else { keyspace.keys_in_slot(slot) }
 }
 
 impl Evictor {
     /// Switches to a policy; candidates of another policy are dropped.
-    pub(crate) fn follow(&mut self, policy: EvictionRule) {
+    pub(crate) fn set_policy(&mut self, policy: EvictionRule) {
         if self.policy.replace(policy) != Some(policy) {
             self.candidates.clear();
             self.slots = SlotSampler::default();
@@ -176,7 +176,7 @@ impl Evictor {
     }
 
     /// Returns the best candidate so far.
-    pub(crate) fn best(&self) -> Option<&Candidate> {
+    pub(crate) fn best_candidate(&self) -> Option<&Candidate> {
         self.candidates.last()
     }
 
@@ -187,36 +187,36 @@ impl Evictor {
 
     /// Chooses a slot at random, weighted by its evictable keys; `None` if there are none.
     pub(crate) fn choose_slot(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
-        self.slots.choose(keyspace, volatile, random)
+        self.slots.choose_slot(keyspace, volatile, random)
     }
 
     /// Discards the cached key counts.
-    pub(crate) fn count_again(&mut self) {
-        self.slots.chosen = 0;
+    pub(crate) fn invalidate_counts(&mut self) {
+        self.slots.choices_made = 0;
     }
 
     /// Adds a key to the candidate pool if it ranks high enough.
-    pub(crate) fn remember(&mut self, merit: u64, slot: Slot, db: u16, key: &[u8]) {
+    pub(crate) fn add_candidate(&mut self, merit: u64, slot: Slot, db: u16, key: &[u8]) {
         let candidates = &mut self.candidates;
         let is_same = |known: &Candidate| (known.slot, known.db) == (slot, db) && known.key == key;
         if let Some(known) = candidates.iter().position(is_same) {
             candidates.remove(known);
-        } else if candidates.len() == REMEMBERED {
-            if candidates[0].merit >= merit {
+        } else if candidates.len() == POOL_SIZE {
+            if candidates[0].rank >= merit {
                 return;
             }
             candidates.remove(0);
         }
-        let place = candidates.partition_point(|known| known.merit < merit);
-        candidates.insert(place, Candidate { merit, slot, db, key: key.to_vec() });
+        let place = candidates.partition_point(|known| known.rank < merit);
+        candidates.insert(place, Candidate { rank: merit, slot, db, key: key.to_vec() });
     }
 }
 
 /// Returns the maximum eviction time per command at this tenacity (0 to 100), in nanoseconds.
 pub(crate) fn time_limit(tenacity: u32) -> u64 {
     let micros = match tenacity {
-        0..=10 => USUAL_MICROS / 10.0 * f64::from(tenacity),
-        11..100 => USUAL_MICROS * 1.15f64.powi(tenacity as i32 - 10),
+        0..=10 => DEFAULT_MICROS / 10.0 * f64::from(tenacity),
+        11..100 => DEFAULT_MICROS * 1.15f64.powi(tenacity as i32 - 10),
         _ => return u64::MAX,
     };
     (micros * 1000.0) as u64

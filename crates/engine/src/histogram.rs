@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::counter::add;
 
 /// Buckets per power of two, as a base-2 logarithm.
-const FINE: u32 = 4;
+const SUB_BUCKET_BITS: u32 = 4;
 /// Number of powers of two: enough to distinguish times up to about a minute.
-const POWERS: usize = 36;
-const BUCKETS: usize = (POWERS - FINE as usize + 1) << FINE;
+const POWERS_OF_TWO: usize = 36;
+const BUCKETS: usize = (POWERS_OF_TWO - SUB_BUCKET_BITS as usize + 1) << SUB_BUCKET_BITS;
 
 /// Execution times of one command on one thread; only that thread writes.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Histogram {
     #[inline]
     pub(crate) fn count(&self, nanos: u64) {
         let buckets = self.0.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
-        add(&buckets[bucket(nanos)], 1);
+        add(&buckets[bucket_index(nanos)], 1);
     }
 
     pub(crate) fn reset(&self) {
@@ -60,7 +60,7 @@ impl Distribution {
         for (index, count) in self.0.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return last_of(index);
+                return bucket_upper_bound(index);
             }
         }
         0
@@ -74,7 +74,7 @@ impl Distribution {
         let mut seen = 0;
         for (index, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
             seen += count;
-            let micros = last_of(index).div_ceil(1000).next_power_of_two();
+            let micros = bucket_upper_bound(index).div_ceil(1000).next_power_of_two();
             match points.last_mut() {
                 Some((last, calls)) if *last == micros => *calls = seen,
                 _ => points.push((micros, seen)),
@@ -85,24 +85,24 @@ impl Distribution {
 }
 
 #[inline]
-fn bucket(nanos: u64) -> usize {
-    if nanos < 1 << FINE {
+fn bucket_index(nanos: u64) -> usize {
+    if nanos < 1 << SUB_BUCKET_BITS {
         return nanos as usize;
     }
     let power = nanos.ilog2();
-    let index =
-        ((power - FINE + 1) as usize) << FINE | (nanos >> (power - FINE)) as usize & ((1 << FINE) - 1);
+    let index = ((power - SUB_BUCKET_BITS + 1) as usize) << SUB_BUCKET_BITS
+        | (nanos >> (power - SUB_BUCKET_BITS)) as usize & ((1 << SUB_BUCKET_BITS) - 1);
     index.min(BUCKETS - 1)
 }
 
 /// Returns the largest time in nanoseconds of a bucket.
-fn last_of(index: usize) -> u64 {
-    let (power, fine) = (index >> FINE, (index & ((1 << FINE) - 1)) as u64);
+fn bucket_upper_bound(index: usize) -> u64 {
+    let (power, fine) = (index >> SUB_BUCKET_BITS, (index & ((1 << SUB_BUCKET_BITS) - 1)) as u64);
     if power == 0 {
         return fine;
     }
     let step = 1 << (power - 1);
-    ((1 << FINE) + fine + 1) * step - 1
+    ((1 << SUB_BUCKET_BITS) + fine + 1) * step - 1
 }
 
 #[cfg(test)]
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn buckets_have_relative_error_of_one_sixteenth() {
         for nanos in (0..5000).chain([1 << 20, (1 << 30) + 12345, (1 << 35) + 7]) {
-            let last = last_of(bucket(nanos));
+            let last = bucket_upper_bound(bucket_index(nanos));
             assert!(last >= nanos && last - nanos <= nanos / 16, "{nanos}: {last}");
-            assert!(nanos == 0 || last_of(bucket(nanos - 1)) <= last);
+            assert!(nanos == 0 || bucket_upper_bound(bucket_index(nanos - 1)) <= last);
         }
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_index(u64::MAX), BUCKETS - 1);
     }
 
     #[test]

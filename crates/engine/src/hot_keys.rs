@@ -1,7 +1,7 @@
 //! HOTKEYS: the most expensive keys in Redis 8.6's form and the most frequently used keys in Valkey 9.2's form.
 //!
 //! In Redis's form a client starts and stops a session; Valkey's counts in time windows while `hotkeys-top-k` is not 0.
-//! Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measures::KEYS`] is a bit in
+//! Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`] is a bit in
 //! a word that each command reads anyway.
 //!
 //! The commands of transactions and scripts are counted one by one, and the enclosing EXEC or script is not. A command
@@ -14,25 +14,25 @@ use clock::Millis;
 use parking_lot::Mutex;
 use slot_routing::Slot;
 
-use crate::settings::{Measures, Settings};
+use crate::settings::{Measurements, Settings};
 
 /// The summary's capacity as a multiple of the requested top-k, and its minimum.
-const ROOM: usize = 8;
-const LEAST_ROOM: usize = 256;
+const CAPACITY_FACTOR: usize = 8;
+const MIN_CAPACITY: usize = 256;
 
 /// A heavy-hitters summary in bounded memory (the Space-Saving algorithm): a new key that does not fit replaces the key
 /// with the smallest count and inherits that count.
 #[derive(Debug, Default)]
 struct SpaceSaving<K> {
-    room: usize,
+    capacity: usize,
     by_key: HashMap<K, u64>,
     by_count: BTreeSet<(u64, K)>,
 }
 
 impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
     fn new(top: usize) -> Self {
-        let room = top.saturating_mul(ROOM).max(LEAST_ROOM);
-        Self { room, by_key: HashMap::new(), by_count: BTreeSet::new() }
+        let room = top.saturating_mul(CAPACITY_FACTOR).max(MIN_CAPACITY);
+        Self { capacity: room, by_key: HashMap::new(), by_count: BTreeSet::new() }
     }
 
     fn add(&mut self, key: K, amount: u64) {
@@ -41,7 +41,7 @@ impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
                 self.by_count.remove(&(*before, key.clone()));
                 *before
             }
-            None if self.by_key.len() < self.room => 0,
+            None if self.by_key.len() < self.capacity => 0,
             None => match self.by_count.pop_first() {
                 Some((least, other)) => {
                     self.by_key.remove(&other);
@@ -56,7 +56,7 @@ impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
     }
 
     /// Returns the keys with the largest counts in descending order.
-    fn top(&self, count: usize) -> Vec<(K, u64)> {
+    fn largest(&self, count: usize) -> Vec<(K, u64)> {
         self.by_count.iter().rev().take(count).map(|(count, key)| (key.clone(), *count)).collect()
     }
 }
@@ -69,11 +69,11 @@ pub struct HotKeysRequest {
     /// Whether network bytes are measured.
     pub net: bool,
     /// Number of keys to report.
-    pub top: usize,
+    pub top_k: usize,
     /// Duration in seconds; 0 means unlimited.
     pub seconds: u64,
     /// One in this many commands is sampled.
-    pub sample: u64,
+    pub sample_ratio: u64,
     /// Restricts the session to these slots; empty means all.
     pub slots: Vec<Slot>,
 }
@@ -101,12 +101,12 @@ type KeyName = Arc<[u8]>;
 #[derive(Debug)]
 struct HotKeysSession {
     request: HotKeysRequest,
-    begun: Millis,
-    ended: Option<Millis>,
+    started_at: Millis,
+    ended_at: Option<Millis>,
     by_nanos: SpaceSaving<KeyName>,
     by_bytes: SpaceSaving<KeyName>,
-    seen: u64,
-    all: KeyCost,
+    commands_seen: u64,
+    total: KeyCost,
     selected: KeyCost,
     sampled: KeyCost,
 }
@@ -119,11 +119,11 @@ pub struct HotKeysReport {
     /// Whether the session is running.
     pub is_active: bool,
     /// Start time of the session.
-    pub begun: Millis,
+    pub started_at: Millis,
     /// Duration in milliseconds.
-    pub lasted: u64,
+    pub duration_millis: u64,
     /// Cost of all commands.
-    pub all: KeyCost,
+    pub total: KeyCost,
     /// Cost of commands with keys in the selected slots.
     pub selected: KeyCost,
     /// Cost of the sampled commands.
@@ -137,14 +137,14 @@ pub struct HotKeysReport {
 impl HotKeysSession {
     /// Ends the session if its duration is over.
     fn expire(&mut self, now: Millis) {
-        let until = self.begun.0.saturating_add_unsigned(self.request.seconds.saturating_mul(1000));
-        if self.ended.is_none() && self.request.seconds > 0 && until <= now.0 {
-            self.ended = Some(Millis(until));
+        let until = self.started_at.0.saturating_add_unsigned(self.request.seconds.saturating_mul(1000));
+        if self.ended_at.is_none() && self.request.seconds > 0 && until <= now.0 {
+            self.ended_at = Some(Millis(until));
         }
     }
 
     fn count(&mut self, keys: &[&[u8]], cost: KeyCost) {
-        self.all.add(cost);
+        self.total.add(cost);
         let slots = &self.request.slots;
         let is_selected = |key: &&&[u8]| slots.is_empty() || slots.contains(&Slot::of_key(key));
         let selected: Vec<_> = keys.iter().filter(is_selected).collect();
@@ -152,8 +152,8 @@ impl HotKeysSession {
             return;
         }
         self.selected.add(cost);
-        self.seen = self.seen.wrapping_add(1);
-        if !self.seen.is_multiple_of(self.request.sample) {
+        self.commands_seen = self.commands_seen.wrapping_add(1);
+        if !self.commands_seen.is_multiple_of(self.request.sample_ratio) {
             return;
         }
         self.sampled.add(cost);
@@ -170,17 +170,17 @@ impl HotKeysSession {
     }
 
     fn report(&self, now: Millis) -> HotKeysReport {
-        let end = self.ended.unwrap_or(now);
+        let end = self.ended_at.unwrap_or(now);
         HotKeysReport {
             request: self.request.clone(),
-            is_active: self.ended.is_none(),
-            begun: self.begun,
-            lasted: end.0.saturating_sub(self.begun.0).max(0).unsigned_abs(),
-            all: self.all,
+            is_active: self.ended_at.is_none(),
+            started_at: self.started_at,
+            duration_millis: end.0.saturating_sub(self.started_at.0).max(0).unsigned_abs(),
+            total: self.total,
             selected: self.selected,
             sampled: self.sampled,
-            by_nanos: self.by_nanos.top(self.request.top),
-            by_bytes: self.by_bytes.top(self.request.top),
+            by_nanos: self.by_nanos.largest(self.request.top_k),
+            by_bytes: self.by_bytes.largest(self.request.top_k),
         }
     }
 }
@@ -189,7 +189,7 @@ impl HotKeysSession {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotKeyWindows {
     /// Number of keys to report (`hotkeys-top-k`); 0 disables counting.
-    pub top: usize,
+    pub top_k: usize,
     /// Percentage of accesses that are sampled (`hotkeys-sampling-percentage`).
     pub percent: u64,
     /// Length of a window in seconds (`hotkeys-window-seconds`).
@@ -200,11 +200,11 @@ pub struct HotKeyWindows {
 #[derive(Debug, Default)]
 struct HotKeyWindowState {
     settings: HotKeyWindows,
-    begun: Millis,
-    seen: u64,
-    live: SpaceSaving<(u16, KeyName)>,
+    started_at: Millis,
+    commands_seen: u64,
+    current: SpaceSaving<(u16, KeyName)>,
     samples: u64,
-    last: Option<HotKeyWindow>,
+    last_complete: Option<HotKeyWindow>,
 }
 
 /// A complete window.
@@ -220,43 +220,44 @@ pub struct HotKeyWindow {
 
 impl HotKeyWindowState {
     fn new(settings: HotKeyWindows) -> Self {
-        Self { settings, live: SpaceSaving::new(settings.top), ..Self::default() }
+        Self { settings, current: SpaceSaving::new(settings.top_k), ..Self::default() }
     }
 
     /// Completes the current window if it is over. A window older than one window length is discarded.
-    fn turn(&mut self, now: Millis) {
+    fn rotate(&mut self, now: Millis) {
         let length = self.settings.seconds.saturating_mul(1000).max(1);
-        if self.begun == Millis::default() {
-            self.begun = now;
+        if self.started_at == Millis::default() {
+            self.started_at = now;
         }
-        let passed = now.0.saturating_sub(self.begun.0).max(0).unsigned_abs();
+        let passed = now.0.saturating_sub(self.started_at.0).max(0).unsigned_abs();
         if passed < length {
             return;
         }
-        self.last = Some(if passed < 2 * length { self.complete(length) } else { HotKeyWindow::default() });
-        self.live = SpaceSaving::new(self.settings.top);
+        self.last_complete =
+            Some(if passed < 2 * length { self.completed_window(length) } else { HotKeyWindow::default() });
+        self.current = SpaceSaving::new(self.settings.top_k);
         self.samples = 0;
-        self.begun = Millis(self.begun.0.saturating_add_unsigned(passed / length * length));
+        self.started_at = Millis(self.started_at.0.saturating_add_unsigned(passed / length * length));
     }
 
-    fn complete(&self, millis: u64) -> HotKeyWindow {
+    fn completed_window(&self, millis: u64) -> HotKeyWindow {
         let a_second = |count: u64| {
             let scaled = u128::from(count) * 100 * 1000;
             (scaled / u128::from((self.settings.percent * millis).max(1))) as u64
         };
-        let top = self.live.top(self.settings.top).into_iter();
+        let top = self.current.largest(self.settings.top_k).into_iter();
         let keys = top.map(|((db, key), count)| (db, key, a_second(count))).collect();
         HotKeyWindow { samples: self.samples, millis, keys }
     }
 
     fn count(&mut self, db: u16, keys: &[&[u8]], now: Millis) {
-        self.turn(now);
+        self.rotate(now);
         for key in keys {
-            self.seen = self.seen.wrapping_add(1);
+            self.commands_seen = self.commands_seen.wrapping_add(1);
             // Deterministic sampling, evenly spread: no randomness needed.
-            if (self.seen % 100) * self.settings.percent % 100 < self.settings.percent {
+            if (self.commands_seen % 100) * self.settings.percent % 100 < self.settings.percent {
                 self.samples += 1;
-                self.live.add((db, KeyName::from(*key)), 1);
+                self.current.add((db, KeyName::from(*key)), 1);
             }
         }
     }
@@ -291,19 +292,19 @@ impl HotKeys {
         if is_active(&mut session, now) {
             return Err(HotKeysError::Active);
         }
-        let top = request.top;
+        let top = request.top_k;
         *session = Some(HotKeysSession {
             request,
-            begun: now,
-            ended: None,
+            started_at: now,
+            ended_at: None,
             by_nanos: SpaceSaving::new(top),
             by_bytes: SpaceSaving::new(top),
-            seen: 0,
-            all: KeyCost::default(),
+            commands_seen: 0,
+            total: KeyCost::default(),
             selected: KeyCost::default(),
             sampled: KeyCost::default(),
         });
-        settings.set_measures(Measures::KEYS, true);
+        settings.set_measurements(Measurements::KEYS, true);
         Ok(())
     }
 
@@ -317,9 +318,9 @@ impl HotKeys {
         let mut session = self.session.lock();
         let was_active = is_active(&mut session, now);
         if let Some(session) = session.as_mut().filter(|_| was_active) {
-            session.ended = Some(now);
+            session.ended_at = Some(now);
         }
-        settings.set_measures(Measures::KEYS, self.windows.lock().settings.top > 0);
+        settings.set_measurements(Measurements::KEYS, self.windows.lock().settings.top_k > 0);
         was_active
     }
 
@@ -333,12 +334,12 @@ impl HotKeys {
             return Err(HotKeysError::Active);
         }
         *session = None;
-        self.forget_windows();
+        self.discard_windows();
         Ok(())
     }
 
     /// Discards the windows' counts after the data set was emptied.
-    pub fn forget_windows(&self) {
+    pub fn discard_windows(&self) {
         let mut windows = self.windows.lock();
         *windows = HotKeyWindowState::new(windows.settings);
     }
@@ -353,11 +354,11 @@ impl HotKeys {
     /// Returns the last complete window, if windows are enabled.
     pub fn window(&self, now: Millis) -> Option<HotKeyWindow> {
         let mut windows = self.windows.lock();
-        if windows.settings.top == 0 {
+        if windows.settings.top_k == 0 {
             return None;
         }
-        windows.turn(now);
-        Some(windows.last.clone().unwrap_or_default())
+        windows.rotate(now);
+        Some(windows.last_complete.clone().unwrap_or_default())
     }
 
     /// Applies the windows' parameters; a change restarts the current window.
@@ -365,11 +366,11 @@ impl HotKeys {
         let session = self.session.lock();
         let mut windows = self.windows.lock();
         if windows.settings != wanted {
-            let last = windows.last.take().filter(|_| wanted.top > 0);
-            *windows = HotKeyWindowState { last, ..HotKeyWindowState::new(wanted) };
+            let last = windows.last_complete.take().filter(|_| wanted.top_k > 0);
+            *windows = HotKeyWindowState { last_complete: last, ..HotKeyWindowState::new(wanted) };
         }
-        let is_active = session.as_ref().is_some_and(|session| session.ended.is_none());
-        settings.set_measures(Measures::KEYS, is_active || wanted.top > 0);
+        let is_active = session.as_ref().is_some_and(|session| session.ended_at.is_none());
+        settings.set_measurements(Measurements::KEYS, is_active || wanted.top_k > 0);
     }
 
     /// Counts a client's command with these keys. Commands that only inspect a key's encoding are no access.
@@ -382,7 +383,7 @@ impl HotKeys {
         }
         drop(session);
         let mut windows = self.windows.lock();
-        if windows.settings.top > 0 && is_access {
+        if windows.settings.top_k > 0 && is_access {
             windows.count(db, keys, now);
         }
     }
@@ -392,7 +393,7 @@ impl HotKeys {
 fn is_active(session: &mut Option<HotKeysSession>, now: Millis) -> bool {
     session.as_mut().is_some_and(|session| {
         session.expire(now);
-        session.ended.is_none()
+        session.ended_at.is_none()
     })
 }
 
@@ -407,34 +408,34 @@ mod tests {
             summary.add(number % 2000 + 10, 1);
             summary.add(number % 2, 2);
         }
-        assert_eq!(summary.by_key.len(), LEAST_ROOM);
-        let top = summary.top(2);
+        assert_eq!(summary.by_key.len(), MIN_CAPACITY);
+        let top = summary.largest(2);
         assert_eq!(top, [(1, 10_000), (0, 10_000)]);
     }
 
     #[test]
     fn last_complete_window_is_reported() {
-        let mut windows = HotKeyWindowState::new(HotKeyWindows { top: 2, percent: 100, seconds: 2 });
+        let mut windows = HotKeyWindowState::new(HotKeyWindows { top_k: 2, percent: 100, seconds: 2 });
         for _ in 0..10 {
             windows.count(3, &[b"a", b"b", b"a"], Millis(1000));
         }
-        windows.turn(Millis(2999));
-        assert_eq!(windows.last, None);
-        windows.turn(Millis(3000));
+        windows.rotate(Millis(2999));
+        assert_eq!(windows.last_complete, None);
+        windows.rotate(Millis(3000));
         let keys = vec![(3, Arc::from(&b"a"[..]), 10), (3, Arc::from(&b"b"[..]), 5)];
-        assert_eq!(windows.last, Some(HotKeyWindow { samples: 30, millis: 2000, keys }));
-        windows.turn(Millis(5000));
-        assert_eq!(windows.last, Some(HotKeyWindow { samples: 0, millis: 2000, keys: Vec::new() }));
+        assert_eq!(windows.last_complete, Some(HotKeyWindow { samples: 30, millis: 2000, keys }));
+        windows.rotate(Millis(5000));
+        assert_eq!(windows.last_complete, Some(HotKeyWindow { samples: 0, millis: 2000, keys: Vec::new() }));
         windows.count(0, &[b"a"], Millis(5001));
         // The complete window was not read in time and has been superseded.
-        windows.turn(Millis(9000));
-        assert_eq!(windows.last, Some(HotKeyWindow::default()));
+        windows.rotate(Millis(9000));
+        assert_eq!(windows.last_complete, Some(HotKeyWindow::default()));
     }
 
     #[test]
     fn sampling_percentage_is_applied() {
         for percent in [1, 7, 50, 99, 100] {
-            let mut windows = HotKeyWindowState::new(HotKeyWindows { top: 2, percent, seconds: 1 });
+            let mut windows = HotKeyWindowState::new(HotKeyWindows { top_k: 2, percent, seconds: 1 });
             for _ in 0..1000 {
                 windows.count(0, &[b"a"], Millis(1));
             }

@@ -80,7 +80,7 @@ pub enum FindKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySpec {
     /// Where the search starts.
-    pub begin: BeginSearch,
+    pub search_start: BeginSearch,
     /// Which arguments are keys from there.
     pub find: FindKeys,
     /// How the command uses these keys.
@@ -90,21 +90,25 @@ pub struct KeySpec {
 impl KeySpec {
     /// Specifies a single key at argument `index`.
     #[must_use]
-    pub const fn one(index: u8, flags: KeyFlags) -> Self {
+    pub const fn single_key(index: u8, flags: KeyFlags) -> Self {
         Self::range(index, 0, 1, flags)
     }
 
     /// Specifies every `step`-th argument from `index` to `last` after it.
     #[must_use]
     pub const fn range(index: u8, last: i8, step: u8, flags: KeyFlags) -> Self {
-        Self { begin: BeginSearch::Index(index), find: FindKeys::Range { last, step, limit: 0 }, flags }
+        Self {
+            search_start: BeginSearch::Index(index),
+            find: FindKeys::Range { last, step, limit: 0 },
+            flags,
+        }
     }
 
     /// Specifies keys that follow their count at argument `index`.
     #[must_use]
-    pub const fn counted(index: u8, flags: KeyFlags) -> Self {
+    pub const fn counted_keys(index: u8, flags: KeyFlags) -> Self {
         Self {
-            begin: BeginSearch::Index(index),
+            search_start: BeginSearch::Index(index),
             find: FindKeys::KeyNum { count_at: 0, first: 1, step: 1 },
             flags,
         }
@@ -112,9 +116,9 @@ impl KeySpec {
 
     /// Specifies one key after a keyword, searched from argument `from`.
     #[must_use]
-    pub const fn behind(word: &'static str, from: i8, flags: KeyFlags) -> Self {
+    pub const fn key_after(word: &'static str, from: i8, flags: KeyFlags) -> Self {
         Self {
-            begin: BeginSearch::Keyword { word, from },
+            search_start: BeginSearch::Keyword { word, from },
             find: FindKeys::Range { last: 0, step: 1, limit: 0 },
             flags,
         }
@@ -122,9 +126,9 @@ impl KeySpec {
 
     /// Specifies all arguments after a keyword, or the first half of them if `limit` is 2.
     #[must_use]
-    pub const fn all_behind(word: &'static str, from: i8, limit: u8, flags: KeyFlags) -> Self {
+    pub const fn keys_after(word: &'static str, from: i8, limit: u8, flags: KeyFlags) -> Self {
         Self {
-            begin: BeginSearch::Keyword { word, from },
+            search_start: BeginSearch::Keyword { word, from },
             find: FindKeys::Range { last: -1, step: 1, limit },
             flags,
         }
@@ -132,8 +136,8 @@ impl KeySpec {
 
     /// Returns the argument index if this is a single key at a fixed position.
     #[must_use]
-    pub const fn single(&self) -> Option<usize> {
-        match (self.begin, self.find) {
+    pub const fn fixed_position(&self) -> Option<usize> {
+        match (self.search_start, self.find) {
             (BeginSearch::Index(index), FindKeys::Range { last: 0, .. }) => Some(index as usize),
             _ => None,
         }
@@ -141,8 +145,8 @@ impl KeySpec {
 
     /// Visits the index of each key in `args`. Invalid arguments, such as a bad count, yield no keys: the handler will
     /// refuse them.
-    pub fn visit(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
-        let Some(begin) = self.begin(args) else { return };
+    pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
+        let Some(begin) = self.first_index(args) else { return };
         let (first, count, step) = match self.find {
             FindKeys::Range { last, step, limit } => {
                 let left = args.len().saturating_sub(begin);
@@ -176,12 +180,12 @@ impl KeySpec {
     #[must_use]
     pub fn finds_keys(&self, args: Args<'_>) -> bool {
         let mut any = false;
-        self.visit(args, &mut |_| any = true);
+        self.visit_keys(args, &mut |_| any = true);
         any
     }
 
-    fn begin(&self, args: Args<'_>) -> Option<usize> {
-        match self.begin {
+    fn first_index(&self, args: Args<'_>) -> Option<usize> {
+        match self.search_start {
             BeginSearch::Unknown => None,
             BeginSearch::Index(index) => Some(usize::from(index)),
             BeginSearch::Keyword { word, from } => {
@@ -251,9 +255,9 @@ mod tests {
     #[test]
     fn every_kind_of_key_spec_finds_keys() {
         let range = |last, step| KeySpec::range(1, last, step, KeyFlags::RO);
-        let streams = |limit| KeySpec::all_behind("STREAMS", 1, limit, KeyFlags::RO);
-        let numkeys = KeySpec::counted(1, KeyFlags::RO);
-        let migrate = KeySpec::all_behind("KEYS", -2, 0, KeyFlags::RW);
+        let streams = |limit| KeySpec::keys_after("STREAMS", 1, limit, KeyFlags::RO);
+        let numkeys = KeySpec::counted_keys(1, KeyFlags::RO);
+        let migrate = KeySpec::keys_after("KEYS", -2, 0, KeyFlags::RW);
         let table: &[(KeySpec, &str, &[usize])] = &[
             (range(0, 1), "get a", &[1]),
             (range(-1, 1), "del a b c", &[1, 2, 3]),
@@ -273,7 +277,7 @@ mod tests {
         for (spec, line, expected) in table {
             let request: Request = line.split(' ').collect();
             let mut found = Vec::new();
-            spec.visit(request.args(), &mut |index| found.push(index));
+            spec.visit_keys(request.args(), &mut |index| found.push(index));
             assert_eq!(&found, expected, "{line}");
         }
     }

@@ -9,8 +9,8 @@ use clock::Millis;
 use parking_lot::Mutex;
 
 /// Samples kept per event.
-const SAMPLES: usize = 160;
-const NANOS_A_MILLISECOND: u64 = 1_000_000;
+const MAX_SAMPLES: usize = 160;
+const NANOS_PER_MILLISECOND: u64 = 1_000_000;
 
 /// Samples of slow events, by event name.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Default for LatencyMonitor {
 impl LatencyMonitor {
     /// Sets the threshold in milliseconds; 0 disables the monitor.
     pub fn configure(&self, threshold: u64) {
-        let nanos = if threshold == 0 { u64::MAX } else { threshold.saturating_mul(NANOS_A_MILLISECOND) };
+        let nanos = if threshold == 0 { u64::MAX } else { threshold.saturating_mul(NANOS_PER_MILLISECOND) };
         self.threshold.store(nanos, Ordering::Relaxed);
     }
 
@@ -61,12 +61,12 @@ impl LatencyMonitor {
     #[inline]
     pub fn sample(&self, event: &'static str, now: Millis, nanos: u64) {
         if self.reaches_threshold(nanos) {
-            self.note(event, now, nanos / NANOS_A_MILLISECOND);
+            self.record(event, now, nanos / NANOS_PER_MILLISECOND);
         }
     }
 
     #[cold]
-    fn note(&self, event: &'static str, now: Millis, millis: u64) {
+    fn record(&self, event: &'static str, now: Millis, millis: u64) {
         let mut events = self.events.lock();
         let event = events.entry(event).or_default();
         event.max = event.max.max(millis);
@@ -76,7 +76,7 @@ impl LatencyMonitor {
             Some((second, worst)) if *second == now.secs() => *worst = (*worst).max(millis),
             _ => event.samples.push_back((now.secs(), millis)),
         }
-        if event.samples.len() > SAMPLES {
+        if event.samples.len() > MAX_SAMPLES {
             event.samples.pop_front();
         }
     }
@@ -117,15 +117,15 @@ mod tests {
         assert!(!monitor.is_on() && monitor.events().is_empty());
         monitor.configure(10);
         for (at, millis) in [(1000, 9), (1500, 10), (1900, 30), (1950, 20), (3000, 12)] {
-            monitor.sample("command", Millis(at), millis * NANOS_A_MILLISECOND);
+            monitor.sample("command", Millis(at), millis * NANOS_PER_MILLISECOND);
         }
         let event = monitor.event(b"COMMAND").unwrap();
         assert_eq!((Vec::from(event.samples), event.max), (vec![(1, 30), (3, 12)], 30));
         assert_eq!((event.sum, event.count), (72, 4));
         for second in 0..200 {
-            monitor.sample("fork", Millis(second * 1000), 10 * NANOS_A_MILLISECOND);
+            monitor.sample("fork", Millis(second * 1000), 10 * NANOS_PER_MILLISECOND);
         }
-        assert_eq!(monitor.event(b"fork").unwrap().samples.len(), SAMPLES);
+        assert_eq!(monitor.event(b"fork").unwrap().samples.len(), MAX_SAMPLES);
         assert_eq!(monitor.reset(&[b"fork", b"nosuch"]), 1);
         assert_eq!(monitor.reset(&[]), 1);
     }

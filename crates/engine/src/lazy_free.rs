@@ -8,10 +8,10 @@ use keyspace::{RemovedValue, Table};
 use parking_lot::Mutex;
 
 /// Smaller values are freed immediately, which costs about as much as queueing them.
-const LARGE: usize = 64 << 10;
+const LARGE_VALUE: usize = 64 << 10;
 
 /// Tables below this total size are freed immediately.
-const LARGE_TABLES: usize = 16 * LARGE;
+const LARGE_TABLES: usize = 16 * LARGE_VALUE;
 
 #[derive(Debug)]
 enum Garbage {
@@ -37,17 +37,17 @@ impl Garbage {
     }
 }
 
-/// The callback that schedules [`LazyFreeQueue::empty`].
+/// The callback that schedules [`LazyFreeQueue::free_all`].
 type FilledCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Values and tables waiting to be freed in the background.
 #[derive(Default)]
 pub struct LazyFreeQueue {
-    waiting: Mutex<Vec<Garbage>>,
+    queue: Mutex<Vec<Garbage>>,
     pending: AtomicUsize,
     pending_bytes: AtomicUsize,
     freed: AtomicU64,
-    ring: OnceLock<FilledCallback>,
+    filled_callback: OnceLock<FilledCallback>,
 }
 
 impl fmt::Debug for LazyFreeQueue {
@@ -60,14 +60,14 @@ impl LazyFreeQueue {
     /// Frees a removed value, in the background if it is large and `lazy` is set.
     pub(crate) fn discard(&self, dropped: RemovedValue, lazy: bool) {
         if lazy && Self::is_large(&dropped) {
-            self.throw(Garbage::Value(dropped));
+            self.enqueue(Garbage::Value(dropped));
         }
     }
 
     /// Returns whether the value is large enough for background freeing.
     #[inline]
     pub(crate) fn is_large(dropped: &RemovedValue) -> bool {
-        dropped.bytes() >= LARGE
+        dropped.bytes() >= LARGE_VALUE
     }
 
     /// Queues the tables removed by a flush; returns them if they are small enough for the caller to free.
@@ -75,18 +75,18 @@ impl LazyFreeQueue {
         if tables.iter().map(Table::estimated_bytes).sum::<usize>() < LARGE_TABLES {
             return tables;
         }
-        self.throw(Garbage::Tables(tables));
+        self.enqueue(Garbage::Tables(tables));
         Vec::new()
     }
 
-    fn throw(&self, waste: Garbage) {
+    fn enqueue(&self, waste: Garbage) {
         self.pending.fetch_add(waste.values(), Ordering::Relaxed);
         self.pending_bytes.fetch_add(waste.bytes(), Ordering::Relaxed);
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.queue.lock();
         waiting.push(waste);
         let first = waiting.len() == 1;
         drop(waiting);
-        if first && let Some(ring) = self.ring.get() {
+        if first && let Some(ring) = self.filled_callback.get() {
             ring();
         }
     }
@@ -97,7 +97,7 @@ impl LazyFreeQueue {
     /// # Panics
     /// If called twice.
     pub fn call_when_filled(&self, ring: impl Fn() + Send + Sync + 'static) {
-        assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell empties the queue");
+        assert!(self.filled_callback.set(Box::new(ring)).is_ok(), "one shell empties the queue");
     }
 
     /// Returns the number of values waiting or being freed.
@@ -119,8 +119,8 @@ impl LazyFreeQueue {
     }
 
     /// Frees everything in the queue; may take long.
-    pub fn empty(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock());
+    pub fn free_all(&self) {
+        let waiting = std::mem::take(&mut *self.queue.lock());
         for waste in waiting {
             let (values, bytes) = (waste.values(), waste.bytes());
             drop(waste);

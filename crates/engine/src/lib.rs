@@ -51,18 +51,18 @@ pub use access::AccessDenied;
 pub use budget::{AllocatorStats, Budget, ThreadAllocations};
 pub use clients::{
     ChannelKind, Client, ClientFlags, ClientKind, ClientNames, Clients, ConnectionInfo, Tracking,
-    TrackingMode, UnblockReason, Wake,
+    TrackingMode, UnblockReason, WakeCallback,
 };
 pub use command::{
-    Categories, Channels, Command, CommandRunner, Commands, Context, Databases, Estimated, FEW_KEYS, Flags,
-    Group, LockScope, PinnedValues, Registered, Registry, RenameError, Shell,
+    Categories, Channels, Command, CommandRunner, Commands, Context, Databases, EstimateInput, Flags, Group,
+    LockScope, MAX_KEYS_LOCKED_TOGETHER, PinnedValues, RegisteredCommand, Registry, RenameError, Shell,
 };
 pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};
 pub use debugging::DebuggedScript;
 pub use dispatch::{DispatchStatus, Dispatcher, ExecutedCommand, PipelinedRequests, WaitEnd};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, TopologyChange, Worker};
-pub use error::{CommandError, NO_EFFECT, misused, quoted, until_nul};
+pub use error::{CommandError, NO_EFFECT, quote, truncate_at_nul, wrong_subcommand_arguments};
 pub use eviction::{EvictionOrder, EvictionRule, MemoryState};
 pub use histogram::Distribution;
 pub use hot_keys::{
@@ -73,7 +73,7 @@ pub use latency::{LatencyEvent, LatencyMonitor};
 pub use lazy_free::LazyFreeQueue;
 pub use migration::{CapturedKey, ReleaseResult, RemainingKeys};
 pub use monitors::Monitors;
-pub use notifications::Class;
+pub use notifications::EventClass;
 pub use pause::{PauseMode, PausePurpose, Pauses};
 pub use pubsub::{Bus, PubSub};
 pub use random::Random;
@@ -81,7 +81,7 @@ pub use sampling::KeySample;
 pub use scripting::{Runnable, ScriptCall, ScriptHooks, sha_of};
 pub use session::{BackgroundMode, CommandOrigin, DebugMode, ReplySuppression, Session};
 pub use settings::{
-    EvictionSettings, LazyFreeReason, Measures, NodeFlags, Permission, SentinelState, Settings,
+    ClientPermission, EvictionSettings, LazyFreeReason, Measurements, NodeFlags, SentinelState, Settings,
 };
 pub use shell_commands::{AclCommand, ClusterCommand, DebugCommand, NodeCommand, ShellCommand};
 pub use slot_costs::SlotCost;

@@ -16,21 +16,25 @@ pub struct LongCommands {
     /// Threshold in nanoseconds.
     threshold: AtomicU64,
     /// Number of slow commands in the background that use slots.
-    running: AtomicUsize,
+    running_count: AtomicUsize,
     /// Number of slow commands per slot. Only read when a slot is locked by another thread.
-    slots: Mutex<BTreeMap<Slot, usize>>,
+    commands_by_slot: Mutex<BTreeMap<Slot, usize>>,
 }
 
 /// The slots of a running slow command, registered until dropped.
 #[derive(Debug)]
 pub(crate) struct LongSlots<'a> {
-    all: &'a LongCommands,
+    registry: &'a LongCommands,
     slots: Vec<Slot>,
 }
 
 impl Default for LongCommands {
     fn default() -> Self {
-        Self { threshold: AtomicU64::new(u64::MAX), running: AtomicUsize::new(0), slots: Mutex::default() }
+        Self {
+            threshold: AtomicU64::new(u64::MAX),
+            running_count: AtomicUsize::new(0),
+            commands_by_slot: Mutex::default(),
+        }
     }
 }
 
@@ -49,19 +53,19 @@ impl LongCommands {
     /// Registers a slow command with its slots.
     pub(crate) fn begin(&self, slots: Vec<Slot>) -> LongSlots<'_> {
         if !slots.is_empty() {
-            self.running.fetch_add(1, Ordering::Relaxed);
-            let mut all = self.slots.lock();
+            self.running_count.fetch_add(1, Ordering::Relaxed);
+            let mut all = self.commands_by_slot.lock();
             slots.iter().for_each(|slot| *all.entry(*slot).or_default() += 1);
         }
-        LongSlots { all: self, slots }
+        LongSlots { registry: self, slots }
     }
 
     /// Returns whether a slow command uses one of these slots, or any slot if the list is empty.
-    pub(crate) fn hold_any(&self, slots: &[Slot]) -> bool {
-        if self.running.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn uses_any_slot(&self, slots: &[Slot]) -> bool {
+        if self.running_count.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let all = self.slots.lock();
+        let all = self.commands_by_slot.lock();
         slots.is_empty() || slots.iter().any(|slot| all.contains_key(slot))
     }
 }
@@ -71,8 +75,8 @@ impl Drop for LongSlots<'_> {
         if self.slots.is_empty() {
             return;
         }
-        self.all.running.fetch_sub(1, Ordering::Relaxed);
-        let mut all = self.all.slots.lock();
+        self.registry.running_count.fetch_sub(1, Ordering::Relaxed);
+        let mut all = self.registry.commands_by_slot.lock();
         for slot in &self.slots {
             match all.get_mut(slot) {
                 Some(count) if *count > 1 => *count -= 1,
@@ -89,14 +93,18 @@ mod tests {
     #[test]
     fn slot_is_registered_while_slow_command_runs() {
         let (all, slot) = (LongCommands::default(), |number| Slot::new(number).unwrap());
-        assert!(!all.hold_any(&[slot(1)]) && !all.hold_any(&[]));
+        assert!(!all.uses_any_slot(&[slot(1)]) && !all.uses_any_slot(&[]));
         let first = all.begin(vec![slot(1), slot(1), slot(2)]);
         let second = all.begin(vec![slot(1)]);
-        assert!(all.hold_any(&[slot(3), slot(1)]) && !all.hold_any(&[slot(3)]) && all.hold_any(&[]));
+        assert!(
+            all.uses_any_slot(&[slot(3), slot(1)])
+                && !all.uses_any_slot(&[slot(3)])
+                && all.uses_any_slot(&[])
+        );
         drop(first);
-        assert!(all.hold_any(&[slot(1)]) && !all.hold_any(&[slot(2)]));
+        assert!(all.uses_any_slot(&[slot(1)]) && !all.uses_any_slot(&[slot(2)]));
         drop(second);
-        assert!(!all.hold_any(&[slot(1)]) && !all.hold_any(&[]));
+        assert!(!all.uses_any_slot(&[slot(1)]) && !all.uses_any_slot(&[]));
         drop(all.begin(Vec::new()));
     }
 }

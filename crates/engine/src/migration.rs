@@ -23,7 +23,7 @@ use crate::settings::NodeFlags;
 use crate::stats::add;
 
 pub use machine::{MigrateError, MigrateStep, MigrateStepResult, Migration};
-pub use order::{Destination, MigrateArgs, keys_of_migrate};
+pub use order::{Destination, MigrateArgs, migrate_key_positions};
 
 /// Number of keys deleted per lock of a slot: some tens of microseconds of work.
 const KEYS_PER_LOCK: usize = 64;
@@ -43,7 +43,7 @@ pub struct CapturedKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseResult {
     /// Deleted; the log offset after the deletion if the log has a reader.
-    Gone(Option<ReplOffset>),
+    Deleted(Option<ReplOffset>),
     /// The key differs from the captured value.
     Changed,
     /// Writes are paused, so the release must wait.
@@ -56,7 +56,7 @@ pub enum RemainingKeys {
     /// Nothing that this node may delete.
     None,
     /// Possibly more keys.
-    Some,
+    MaybeMore,
     /// Keys that cannot be deleted before a pause ends.
     Paused,
 }
@@ -67,18 +67,18 @@ impl Engine {
     ///
     /// # Errors
     /// The keys are in different slots, or another node serves them.
-    pub fn may_migrate(&self, keys: &[Vec<u8>]) -> Result<(), CommandError> {
+    pub fn check_migratable(&self, keys: &[Vec<u8>]) -> Result<(), CommandError> {
         let mut slots = keys.iter().map(|key| Slot::of_key(key));
         let Some(slot) = slots.next().filter(|_| self.topology.is_some()) else {
-            return self.may_release(&mut self.keyspace.lock_many(&[]), None);
+            return self.check_releasable(&mut self.keyspace.lock_many(&[]), None);
         };
         if slots.any(|other| other != slot) {
             return Err(CommandError::CrossSlot);
         }
-        self.may_release(&mut self.keyspace.lock_many(&[slot]), Some(slot))
+        self.check_releasable(&mut self.keyspace.lock_many(&[slot]), Some(slot))
     }
 
-    fn may_release(&self, locked: &mut LockedSlots<'_>, slot: Option<Slot>) -> Result<(), CommandError> {
+    fn check_releasable(&self, locked: &mut LockedSlots<'_>, slot: Option<Slot>) -> Result<(), CommandError> {
         let (Some(topology), Some(slot)) = (&self.topology, slot) else {
             let replica = self.settings.node_flags().contains(NodeFlags::READ_ONLY_REPLICA);
             return if replica { Err(CommandError::ReadOnlyReplica) } else { Ok(()) };
@@ -100,7 +100,7 @@ impl Engine {
     #[must_use]
     pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<CapturedKey> {
         let slot = self.keyspace.key(key).slot();
-        self.captured(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
+        self.capture_locked(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
     }
 
     /// Deletes and logs the key if it is unchanged since its capture and this node may delete it.
@@ -124,8 +124,8 @@ impl Engine {
         if gate.contains(NodeFlags::LOADING) {
             return Err(CommandError::Loading);
         }
-        self.may_release(&mut locked, self.topology.as_ref().map(|_| handle.slot()))?;
-        if self.captured(&mut locked, db, key, now, captured.dialect).as_ref() != Some(captured) {
+        self.check_releasable(&mut locked, self.topology.as_ref().map(|_| handle.slot()))?;
+        if self.capture_locked(&mut locked, db, key, now, captured.dialect).as_ref() != Some(captured) {
             return Ok(ReleaseResult::Changed);
         }
         let table = locked.slot_mut(handle.slot()).table(db);
@@ -135,43 +135,43 @@ impl Engine {
         let end = self.log_removed_key(db, handle.slot(), key, b"DEL");
         drop(locked);
         self.lazy_free.discard(dropped, true);
-        Ok(ReleaseResult::Gone(end))
+        Ok(ReleaseResult::Deleted(end))
     }
 
-    /// Pauses clients' writes to `slot` until [`Engine::free_slot`]; returns `false` if that is impossible.
-    pub fn hold_slot(&self, slot: Slot) -> bool {
+    /// Pauses clients' writes to `slot` until [`Engine::resume_slot_writes`]; returns `false` if that is impossible.
+    pub fn pause_slot_writes(&self, slot: Slot) -> bool {
         // Set the flag first, so that each thread that locks the slot afterwards checks for the pause.
-        self.pauses.hold_slot(&self.settings);
+        self.pauses.count_paused_slot(&self.settings);
         let held = self.keyspace.lock(slot).hold();
         if !held {
-            self.pauses.free_slot(&self.settings);
+            self.pauses.uncount_paused_slot(&self.settings);
         }
         held
     }
 
-    /// Ends the pause of [`Engine::hold_slot`].
-    pub fn free_slot(&self, slot: Slot) {
+    /// Ends the pause of [`Engine::pause_slot_writes`].
+    pub fn resume_slot_writes(&self, slot: Slot) {
         self.keyspace.lock(slot).free();
-        self.pauses.free_slot(&self.settings);
+        self.pauses.uncount_paused_slot(&self.settings);
     }
 
     /// Hides or shows the keys of `slot` ([`keyspace::SlotData::set_hidden`]).
-    pub fn hide_slot(&self, slot: Slot, is_hidden: bool) {
+    pub fn set_slot_hidden(&self, slot: Slot, is_hidden: bool) {
         self.keyspace.lock(slot).set_hidden(is_hidden);
     }
 
     /// Deletes and logs some keys of a slot that another node serves now. Slots that this node serves, imports or
     /// replicates keep their keys, and so do hidden slots, which are being imported.
-    pub fn leave_slot(&self, slot: Slot) -> RemainingKeys {
-        self.delete_some(slot, false)
+    pub fn delete_unowned_keys(&self, slot: Slot) -> RemainingKeys {
+        self.delete_key_batch(slot, false)
     }
 
     /// Deletes some keys of a hidden slot whose import has failed.
     pub fn delete_imported_keys(&self, slot: Slot) -> RemainingKeys {
-        self.delete_some(slot, true)
+        self.delete_key_batch(slot, true)
     }
 
-    fn delete_some(&self, slot: Slot, is_hidden: bool) -> RemainingKeys {
+    fn delete_key_batch(&self, slot: Slot, is_hidden: bool) -> RemainingKeys {
         let mut dropped = Vec::new();
         let mut guard = self.keyspace.lock(slot);
         let gate = self.settings.node_flags();
@@ -199,11 +199,11 @@ impl Engine {
         }
         drop(guard);
         dropped.into_iter().for_each(|value| self.lazy_free.discard(value, true));
-        if keys.is_empty() { RemainingKeys::None } else { RemainingKeys::Some }
+        if keys.is_empty() { RemainingKeys::None } else { RemainingKeys::MaybeMore }
     }
 
     /// Deletes all keys of a slot without logging, because the master already did.
-    pub fn forget_slot(&self, slot: Slot) {
+    pub fn clear_slot_unlogged(&self, slot: Slot) {
         let mut guard = self.keyspace.lock(slot);
         let tables: Vec<_> = guard.databases().into_iter().filter_map(|db| guard.take(db).table).collect();
         drop(guard);
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     /// Deletes all data without logging, for a node that leaves its cluster.
-    pub fn forget_everything(&self) {
+    pub fn clear_all_unlogged(&self) {
         let mut tables = Vec::new();
         for slot in Slot::all() {
             let mut guard = self.keyspace.lock(slot);
@@ -223,7 +223,7 @@ impl Engine {
         self.invalidate_all_watches();
     }
 
-    fn captured(
+    fn capture_locked(
         &self,
         locked: &mut LockedSlots<'_>,
         db: u16,

@@ -21,7 +21,7 @@ pub struct Monitors {
     clients: RwLock<BTreeMap<u64, Arc<Client>>>,
     /// Maximum number of bytes queued for one monitor; 0 means unlimited (`client-output-buffer-limit normal`).
     pub output_limit: AtomicUsize,
-    pub(crate) sampler: KeySampler,
+    pub(crate) key_sampler: KeySampler,
 }
 
 impl Monitors {
@@ -43,14 +43,14 @@ impl Monitors {
         client.set_monitoring(false);
         let mut clients = self.clients.write();
         clients.remove(&client.id);
-        settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty() || self.sampler.is_on());
+        settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty() || self.key_sampler.is_sampling());
     }
 
     /// Starts to count how often clients and scripts name each key, until [`Self::end_key_sample`].
     pub fn begin_key_sample(&self, settings: &Settings) {
         // The flag is only changed under this lock.
         let _clients = self.clients.write();
-        self.sampler.begin();
+        self.key_sampler.begin();
         settings.set_node_flag(NodeFlags::MONITORED, true);
     }
 
@@ -58,7 +58,7 @@ impl Monitors {
     pub fn end_key_sample(&self, settings: &Settings) -> KeySample {
         let clients = self.clients.write();
         settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty());
-        self.sampler.end()
+        self.key_sampler.end()
     }
 
     /// Returns the number of monitoring clients.
@@ -67,7 +67,7 @@ impl Monitors {
     }
 
     /// Sends a formatted command to all monitors.
-    pub(crate) fn show(&self, line: Vec<u8>) {
+    pub(crate) fn send_line(&self, line: Vec<u8>) {
         let line = SharedBytes::from(line);
         let limit = self.output_limit.load(Ordering::Relaxed);
         for client in self.clients.read().values() {

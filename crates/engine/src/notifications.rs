@@ -5,7 +5,7 @@
 //! on `__keyspace@<db>__:<key>` and the key on `__keyevent@<db>__:<event>`. The key's slot is still locked, so events
 //! of one key arrive in order. With notifications off an event costs one load.
 //!
-//! Commands do not report that a key is new ([`Class::NEW`]). If that class is enabled, missing keys among a command's
+//! Commands do not report that a key is new ([`EventClass::NEW`]). If that class is enabled, missing keys among a command's
 //! keys are recorded before it runs; those that exist when it reports its change are new.
 
 use std::cell::RefCell;
@@ -13,12 +13,12 @@ use std::cell::RefCell;
 use bitflags::bitflags;
 
 /// Keys of the running command that did not exist before it, with their databases.
-pub(crate) type Absent = RefCell<Vec<(u16, Vec<u8>)>>;
+pub(crate) type AbsentKeys = RefCell<Vec<(u16, Vec<u8>)>>;
 
 bitflags! {
     /// Event classes, and the two kinds of channels.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct Class: u32 {
+    pub struct EventClass: u32 {
         /// `K`: publish on keyspace channels.
         const KEYSPACE = 1;
         /// `E`: publish on keyevent channels.
@@ -55,30 +55,30 @@ bitflags! {
 }
 
 /// Letters of `notify-keyspace-events`, except `A`.
-const LETTERS: [(char, Class); 14] = [
-    ('g', Class::GENERIC),
-    ('$', Class::STRING),
-    ('l', Class::LIST),
-    ('s', Class::SET),
-    ('h', Class::HASH),
-    ('z', Class::SORTED_SET),
-    ('x', Class::EXPIRED),
-    ('e', Class::EVICTED),
-    ('t', Class::STREAM),
-    ('d', Class::MODULE),
-    ('n', Class::NEW),
-    ('K', Class::KEYSPACE),
-    ('E', Class::KEYEVENT),
-    ('m', Class::MISS),
+const CLASS_LETTERS: [(char, EventClass); 14] = [
+    ('g', EventClass::GENERIC),
+    ('$', EventClass::STRING),
+    ('l', EventClass::LIST),
+    ('s', EventClass::SET),
+    ('h', EventClass::HASH),
+    ('z', EventClass::SORTED_SET),
+    ('x', EventClass::EXPIRED),
+    ('e', EventClass::EVICTED),
+    ('t', EventClass::STREAM),
+    ('d', EventClass::MODULE),
+    ('n', EventClass::NEW),
+    ('K', EventClass::KEYSPACE),
+    ('E', EventClass::KEYEVENT),
+    ('m', EventClass::MISS),
 ];
 
-impl Class {
+impl EventClass {
     /// Parses `notify-keyspace-events`; `None` if a letter is unknown.
     #[must_use]
-    pub fn of_letters(letters: &str) -> Option<Self> {
+    pub fn from_letters(letters: &str) -> Option<Self> {
         let class = |letter| match letter {
             'A' => Some(Self::ALL),
-            letter => LETTERS.iter().find(|(known, _)| *known == letter).map(|(_, class)| *class),
+            letter => CLASS_LETTERS.iter().find(|(known, _)| *known == letter).map(|(_, class)| *class),
         };
         letters.chars().try_fold(Self::empty(), |classes, letter| Some(classes | class(letter)?))
     }
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn letters_map_to_event_classes() {
         for (letters, classes) in [
-            ("", Some(Class::empty())),
-            ("KEA", Some(Class::KEYSPACE | Class::KEYEVENT | Class::ALL)),
-            ("Ex", Some(Class::KEYEVENT | Class::EXPIRED)),
-            ("nm", Some(Class::NEW | Class::MISS)),
+            ("", Some(EventClass::empty())),
+            ("KEA", Some(EventClass::KEYSPACE | EventClass::KEYEVENT | EventClass::ALL)),
+            ("Ex", Some(EventClass::KEYEVENT | EventClass::EXPIRED)),
+            ("nm", Some(EventClass::NEW | EventClass::MISS)),
             ("Kq", None),
         ] {
-            assert_eq!(Class::of_letters(letters), classes, "{letters}");
+            assert_eq!(EventClass::from_letters(letters), classes, "{letters}");
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Each purpose has its own pause and ends it independently; the strictest active pause applies. The node flags
 //! ([`crate::Settings::node_flags`]) show the result, so commands pay nothing while there is no pause. An expired pause ends
-//! when someone checks it ([`Pauses::end_overdue`]): every command that would wait does, and so should a shell with
-//! waiting connections, at [`Pauses::until`].
+//! when someone checks it ([`Pauses::end_expired`]): every command that would wait does, and so should a shell with
+//! waiting connections, at [`Pauses::strictest_pause`].
 //!
-//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ends`]) and reported to the shell after the
+//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ended_count`]) and reported to the shell after the
 //! flags are updated. A caller that reads the count, then the flags, and waits for a different count therefore misses
 //! no end.
 
@@ -42,7 +42,7 @@ const PURPOSES: [PausePurpose; 5] = [
 ];
 
 /// Indexed by [`PausePurpose`].
-type ByPurpose = [Option<Pause>; PURPOSES.len()];
+type PausesByPurpose = [Option<Pause>; PURPOSES.len()];
 
 /// Which commands wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,29 +62,32 @@ struct Pause {
 /// The active pauses.
 #[derive(Default)]
 pub struct Pauses {
-    held: Mutex<ByPurpose>,
+    active: Mutex<PausesByPurpose>,
     /// Number of slots with paused writes; the slots know which ones ([`keyspace::SlotData::is_held`]).
-    slots: Mutex<usize>,
-    ends: AtomicU64,
+    paused_slots: Mutex<usize>,
+    ended_count: AtomicU64,
     /// Called at each end of a pause.
-    ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    end_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl fmt::Debug for Pauses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pauses").field("held", &self.held).field("slots", &self.slots).finish_non_exhaustive()
+        f.debug_struct("Pauses")
+            .field("held", &self.active)
+            .field("slots", &self.paused_slots)
+            .finish_non_exhaustive()
     }
 }
 
 impl Pauses {
     /// Starts or replaces the pause for a purpose; a longer existing pause is not shortened.
     pub fn pause(&self, settings: &Settings, purpose: PausePurpose, mode: PauseMode, until: Millis) {
-        let mut held = self.held.lock();
+        let mut held = self.active.lock();
         let held_for = &mut held[purpose as usize];
         let weaker = held_for.is_some_and(|pause| pause.mode > mode);
         let until = held_for.map_or(until, |pause| pause.until.max(until));
         *held_for = Some(Pause { mode, until });
-        show(settings, &held);
+        update_node_flags(settings, &held);
         drop(held);
         if weaker {
             self.report_end();
@@ -93,9 +96,9 @@ impl Pauses {
 
     /// Ends the pause for this purpose.
     pub fn unpause(&self, settings: &Settings, purpose: PausePurpose) {
-        let mut held = self.held.lock();
+        let mut held = self.active.lock();
         let ended = held[purpose as usize].take().is_some();
-        show(settings, &held);
+        update_node_flags(settings, &held);
         drop(held);
         if ended {
             self.report_end();
@@ -103,13 +106,13 @@ impl Pauses {
     }
 
     /// Ends expired pauses. Returns when the next active one ends.
-    pub fn end_overdue(&self, settings: &Settings, now: Millis) -> Option<Millis> {
-        let mut held = self.held.lock();
+    pub fn end_expired(&self, settings: &Settings, now: Millis) -> Option<Millis> {
+        let mut held = self.active.lock();
         let before = held.iter().flatten().count();
         for held_for in held.iter_mut() {
             *held_for = held_for.filter(|pause| pause.until > now);
         }
-        show(settings, &held);
+        update_node_flags(settings, &held);
         let ended = held.iter().flatten().count() < before;
         let next = held.iter().flatten().map(|pause| pause.until).min();
         drop(held);
@@ -122,35 +125,35 @@ impl Pauses {
     /// Returns the number of ended pauses. A waiting command may run once the count differs from the value before its
     /// check.
     #[must_use]
-    pub fn ends(&self) -> u64 {
-        self.ends.load(Ordering::Acquire)
+    pub fn ended_count(&self) -> u64 {
+        self.ended_count.load(Ordering::Acquire)
     }
 
     /// Registers a callback for each end of a pause.
     ///
     /// # Panics
     /// If called twice.
-    pub fn call_at_end(&self, ring: impl Fn() + Send + Sync + 'static) {
-        assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell lets commands wait");
+    pub fn set_end_callback(&self, ring: impl Fn() + Send + Sync + 'static) {
+        assert!(self.end_callback.set(Box::new(ring)).is_ok(), "one shell lets commands wait");
     }
 
     fn report_end(&self) {
-        self.ends.fetch_add(1, Ordering::Release);
-        if let Some(ring) = self.ring.get() {
+        self.ended_count.fetch_add(1, Ordering::Release);
+        if let Some(ring) = self.end_callback.get() {
             ring();
         }
     }
 
     /// Counts one more slot with paused writes: from now on each thread that locks a slot for a write checks it.
-    pub(crate) fn hold_slot(&self, settings: &Settings) {
-        let mut slots = self.slots.lock();
+    pub(crate) fn count_paused_slot(&self, settings: &Settings) {
+        let mut slots = self.paused_slots.lock();
         *slots += 1;
         settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, true);
     }
 
     /// Counts one slot fewer with paused writes.
-    pub(crate) fn free_slot(&self, settings: &Settings) {
-        let mut slots = self.slots.lock();
+    pub(crate) fn uncount_paused_slot(&self, settings: &Settings) {
+        let mut slots = self.paused_slots.lock();
         *slots -= 1;
         settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, *slots > 0);
         drop(slots);
@@ -159,34 +162,34 @@ impl Pauses {
 
     /// Returns whether writes are paused on any slot.
     pub fn has_paused_slots(&self) -> bool {
-        *self.slots.lock() > 0
+        *self.paused_slots.lock() > 0
     }
 
     /// Returns the purpose of the strictest active pause.
     #[must_use]
-    pub fn purpose(&self) -> Option<PausePurpose> {
-        let held = self.held.lock();
+    pub fn strictest_purpose(&self) -> Option<PausePurpose> {
+        let held = self.active.lock();
         let modes = PURPOSES.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
         modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
     }
 
     /// Returns whether a pause for this purpose is active at `now`.
     #[must_use]
-    pub fn holds(&self, purpose: PausePurpose, now: Millis) -> bool {
-        self.held.lock()[purpose as usize].is_some_and(|pause| pause.until > now)
+    pub fn is_active(&self, purpose: PausePurpose, now: Millis) -> bool {
+        self.active.lock()[purpose as usize].is_some_and(|pause| pause.until > now)
     }
 
     /// Returns the strictest mode and the latest end of the active pauses.
     #[must_use]
-    pub fn until(&self) -> Option<(PauseMode, Millis)> {
-        let held = self.held.lock();
+    pub fn strictest_pause(&self) -> Option<(PauseMode, Millis)> {
+        let held = self.active.lock();
         let mode = held.iter().flatten().map(|pause| pause.mode).max()?;
         let until = held.iter().flatten().map(|pause| pause.until).max()?;
         Some((mode, until))
     }
 }
 
-fn show(settings: &Settings, held: &ByPurpose) {
+fn update_node_flags(settings: &Settings, held: &PausesByPurpose) {
     let holds = |mode| held.iter().flatten().any(|pause| pause.mode == mode);
     settings.set_node_flag(NodeFlags::WRITES_PAUSED, holds(PauseMode::Writes));
     settings.set_node_flag(NodeFlags::ALL_PAUSED, holds(PauseMode::All));
@@ -204,14 +207,14 @@ mod tests {
         pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(50));
         pauses.pause(&settings, PausePurpose::Client, PauseMode::All, Millis(30));
         assert_eq!(settings.node_flags(), NodeFlags::WRITES_PAUSED | NodeFlags::ALL_PAUSED);
-        assert_eq!(pauses.until(), Some((PauseMode::All, Millis(50))));
-        assert_eq!(pauses.end_overdue(&settings, Millis(30)), Some(Millis(50)));
+        assert_eq!(pauses.strictest_pause(), Some((PauseMode::All, Millis(50))));
+        assert_eq!(pauses.end_expired(&settings, Millis(30)), Some(Millis(50)));
         assert_eq!(settings.node_flags(), NodeFlags::WRITES_PAUSED);
         pauses.unpause(&settings, PausePurpose::Client);
         assert_eq!(settings.node_flags(), NodeFlags::WRITES_PAUSED);
         pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(40));
-        assert_eq!(pauses.end_overdue(&settings, Millis(49)), Some(Millis(50)), "not shortened");
-        assert_eq!(pauses.end_overdue(&settings, Millis(50)), None);
+        assert_eq!(pauses.end_expired(&settings, Millis(49)), Some(Millis(50)), "not shortened");
+        assert_eq!(pauses.end_expired(&settings, Millis(50)), None);
         assert!(settings.node_flags().is_empty());
     }
 
@@ -221,20 +224,20 @@ mod tests {
         let (settings, pauses) = (Arc::new(Settings::default()), Arc::new(Pauses::default()));
         let told = Arc::<Mutex<Vec<NodeFlags>>>::default();
         let (gates, seen) = (settings.clone(), told.clone());
-        pauses.call_at_end(move || seen.lock().push(gates.node_flags()));
+        pauses.set_end_callback(move || seen.lock().push(gates.node_flags()));
         let pause = |purpose, mode, until| pauses.pause(&settings, purpose, mode, Millis(until));
         pause(PausePurpose::Client, PauseMode::All, 30);
         pause(PausePurpose::Failover, PauseMode::Writes, 50);
         pause(PausePurpose::Failover, PauseMode::All, 50);
-        pauses.hold_slot(&settings);
-        pauses.end_overdue(&settings, Millis(29));
-        assert_eq!((told.lock().len(), pauses.ends()), (0, 0), "nothing has ended");
+        pauses.count_paused_slot(&settings);
+        pauses.end_expired(&settings, Millis(29));
+        assert_eq!((told.lock().len(), pauses.ended_count()), (0, 0), "nothing has ended");
         let both = NodeFlags::SLOT_WRITES_PAUSED | NodeFlags::ALL_PAUSED;
         pauses.unpause(&settings, PausePurpose::Client);
         pauses.unpause(&settings, PausePurpose::Client);
         pause(PausePurpose::Failover, PauseMode::Writes, 40);
-        pauses.end_overdue(&settings, Millis(50));
-        pauses.free_slot(&settings);
+        pauses.end_expired(&settings, Millis(50));
+        pauses.uncount_paused_slot(&settings);
         let expected = [
             both,
             NodeFlags::SLOT_WRITES_PAUSED | NodeFlags::WRITES_PAUSED,
@@ -242,6 +245,6 @@ mod tests {
             NodeFlags::empty(),
         ];
         assert_eq!(*told.lock(), expected);
-        assert_eq!(pauses.ends(), 4);
+        assert_eq!(pauses.ended_count(), 4);
     }
 }

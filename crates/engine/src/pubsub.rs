@@ -20,7 +20,7 @@ use slot_routing::Slot;
 use crate::clients::{ChannelKind, Client};
 
 /// Maximum length of a bulk string's frame in bytes.
-const BULK_FRAME: usize = 24;
+const MAX_BULK_HEADER: usize = 24;
 
 /// Number of shards of a table.
 const SHARDS: usize = 64;
@@ -31,7 +31,7 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
 
     /// Returns the maximum total length of a channel and its message.
-    fn longest(&self) -> usize;
+    fn max_message_len(&self) -> usize;
 }
 
 type Subscribers = BTreeMap<u64, Arc<Client>>;
@@ -42,16 +42,16 @@ type Shard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
 struct SubscriptionTable {
     shards: Vec<Shard>,
     /// Number of names.
-    names: AtomicUsize,
+    name_count: AtomicUsize,
 }
 
 impl SubscriptionTable {
     fn new(shards: usize) -> Self {
-        Self { shards: (0..shards).map(|_| Shard::default()).collect(), names: AtomicUsize::new(0) }
+        Self { shards: (0..shards).map(|_| Shard::default()).collect(), name_count: AtomicUsize::new(0) }
     }
 
     fn len(&self) -> usize {
-        self.names.load(Ordering::Relaxed)
+        self.name_count.load(Ordering::Relaxed)
     }
 
     fn shard(&self, name: &[u8]) -> &Shard {
@@ -108,8 +108,8 @@ impl PubSub {
     }
 
     /// Returns whether the message fits on the cluster bus.
-    pub fn can_forward(&self, channel: &[u8], message: &[u8]) -> bool {
-        self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.longest())
+    pub fn fits_bus(&self, channel: &[u8], message: &[u8]) -> bool {
+        self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.max_message_len())
     }
 
     /// Forwards a message to the other cluster nodes, if there are any.
@@ -124,14 +124,14 @@ impl PubSub {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
         if !names.contains_key(name) {
-            table.names.fetch_add(1, Ordering::Relaxed);
+            table.name_count.fetch_add(1, Ordering::Relaxed);
             names.insert(name.to_vec(), Subscribers::new());
         }
         let subscribers = names.get_mut(name).expect("it was put in if it was missing");
         if subscribers.insert(client.id, client.clone()).is_none() && client.subscribed_to(kind, name) {
             self.clients.fetch_add(1, Ordering::Relaxed);
         }
-        client.subscriptions_beside(kind)
+        client.subscription_count(kind)
     }
 
     /// Unsubscribes a client; returns the subscription count for its reply.
@@ -144,11 +144,11 @@ impl PubSub {
         {
             if subscribers.is_empty() {
                 names.remove(name);
-                table.names.fetch_sub(1, Ordering::Relaxed);
+                table.name_count.fetch_sub(1, Ordering::Relaxed);
             }
             self.count_unsubscription(kind, name, client);
         }
-        client.subscriptions_beside(kind)
+        client.subscription_count(kind)
     }
 
     fn count_unsubscription(&self, kind: ChannelKind, name: &[u8], client: &Client) {
@@ -159,7 +159,7 @@ impl PubSub {
 
     pub(crate) fn unsubscribe_all(&self, client: &Client) {
         for kind in ChannelKind::ALL {
-            for name in client.names_of(kind) {
+            for name in client.subscriptions(kind) {
                 self.unsubscribe(kind, &name, client);
             }
         }
@@ -193,8 +193,8 @@ impl PubSub {
         for client in subscribers.values() {
             let protocol = client.protocol();
             let bytes = encoded[usize::from(protocol == Protocol::Resp3)].get_or_insert_with(|| {
-                let len = words.iter().map(|word| word.len() + BULK_FRAME).sum::<usize>();
-                let mut bytes = Vec::with_capacity(BULK_FRAME + len);
+                let len = words.iter().map(|word| word.len() + MAX_BULK_HEADER).sum::<usize>();
+                let mut bytes = Vec::with_capacity(MAX_BULK_HEADER + len);
                 let mut writer = Writer::new(&mut bytes, protocol);
                 writer.push(words.len());
                 words.iter().for_each(|word| writer.bulk(word));
@@ -206,7 +206,7 @@ impl PubSub {
     }
 
     /// Ends subscriptions to shard channels of slots that moved to another node, and notifies the subscribers.
-    pub fn leave_slots(&self, left: impl Fn(Slot) -> bool) {
+    pub fn unsubscribe_moved_slots(&self, left: impl Fn(Slot) -> bool) {
         if self.shard_channels.len() == 0 {
             return;
         }
@@ -216,15 +216,15 @@ impl PubSub {
             let gone: Vec<Vec<u8>> = names.keys().filter(|name| left(Slot::of_key(name))).cloned().collect();
             for name in gone {
                 let subscribers = names.remove(&name).unwrap_or_default();
-                self.shard_channels.names.fetch_sub(1, Ordering::Relaxed);
+                self.shard_channels.name_count.fetch_sub(1, Ordering::Relaxed);
                 for client in subscribers.values() {
                     self.count_unsubscription(ChannelKind::ShardChannel, &name, client);
                     let mut bytes = Vec::new();
                     let mut writer = Writer::new(&mut bytes, client.protocol());
                     writer.push(3);
-                    writer.bulk(ChannelKind::ShardChannel.unsubscribed());
+                    writer.bulk(ChannelKind::ShardChannel.unsubscribe_message_kind());
                     writer.bulk(&name);
-                    writer.integer(client.subscriptions_beside(ChannelKind::ShardChannel) as i64);
+                    writer.integer(client.subscription_count(ChannelKind::ShardChannel) as i64);
                     client.push_message(&bytes.into(), limit);
                 }
             }
@@ -232,7 +232,7 @@ impl PubSub {
     }
 
     /// Returns the matching names of this kind in order.
-    pub fn names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
+    pub fn matching_names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         for shard in &self.table(kind).shards {
             let names = shard.read();

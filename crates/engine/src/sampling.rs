@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 /// Maximum number of distinct keys.
-const MOST_KEYS: usize = 16 * 1024;
+const MAX_KEYS: usize = 16 * 1024;
 /// Maximum number of bytes kept per key.
-const MOST_BYTES: usize = 256;
+const MAX_KEY_BYTES: usize = 256;
 
 /// The counts of the running sample, if any.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct KeySample {
     /// Counts by key (possibly truncated) and slot.
     pub keys: BTreeMap<(Vec<u8>, u16), u64>,
     /// Count of all keys beyond the maximum.
-    pub others: u64,
+    pub other_keys: u64,
 }
 
 impl KeySampler {
@@ -36,21 +36,21 @@ impl KeySampler {
         self.0.lock().take().unwrap_or_default()
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_sampling(&self) -> bool {
         self.0.lock().is_some()
     }
 
     /// Counts one use of a key.
-    pub(crate) fn count(&self, key: &[u8], slot: u16) {
+    pub(crate) fn count_key(&self, key: &[u8], slot: u16) {
         let mut sample = self.0.lock();
         let Some(sample) = &mut *sample else { return };
-        let key = &key[..key.len().min(MOST_BYTES)];
-        if sample.keys.len() < MOST_KEYS {
+        let key = &key[..key.len().min(MAX_KEY_BYTES)];
+        if sample.keys.len() < MAX_KEYS {
             *sample.keys.entry((key.to_vec(), slot)).or_default() += 1;
         } else if let Some(count) = sample.keys.get_mut(&(key.to_vec(), slot)) {
             *count += 1;
         } else {
-            sample.others += 1;
+            sample.other_keys += 1;
         }
     }
 }
@@ -62,28 +62,28 @@ mod tests {
     #[test]
     fn keys_are_counted_only_while_sampling() {
         let sampler = KeySampler::default();
-        sampler.count(b"before", 1);
+        sampler.count_key(b"before", 1);
         sampler.begin();
-        assert!(sampler.is_on());
-        sampler.count(b"a", 1);
-        sampler.count(b"a", 1);
-        sampler.count(&[b'x'; 1000], 2);
+        assert!(sampler.is_sampling());
+        sampler.count_key(b"a", 1);
+        sampler.count_key(b"a", 1);
+        sampler.count_key(&[b'x'; 1000], 2);
         let sample = sampler.end();
         assert_eq!(sample.keys.get(&(b"a".to_vec(), 1)), Some(&2));
-        assert_eq!(sample.keys.get(&(vec![b'x'; MOST_BYTES], 2)), Some(&1));
-        assert_eq!((sample.keys.len(), sample.others, sampler.is_on()), (2, 0, false));
+        assert_eq!(sample.keys.get(&(vec![b'x'; MAX_KEY_BYTES], 2)), Some(&1));
+        assert_eq!((sample.keys.len(), sample.other_keys, sampler.is_sampling()), (2, 0, false));
     }
 
     #[test]
     fn number_of_sampled_keys_is_bounded() {
         let sampler = KeySampler::default();
         sampler.begin();
-        for number in 0..MOST_KEYS as u32 + 10 {
-            sampler.count(&number.to_le_bytes(), 0);
+        for number in 0..MAX_KEYS as u32 + 10 {
+            sampler.count_key(&number.to_le_bytes(), 0);
         }
-        sampler.count(&0u32.to_le_bytes(), 0);
+        sampler.count_key(&0u32.to_le_bytes(), 0);
         let sample = sampler.end();
-        assert_eq!((sample.keys.len(), sample.others), (MOST_KEYS, 10));
+        assert_eq!((sample.keys.len(), sample.other_keys), (MAX_KEYS, 10));
         assert_eq!(sample.keys.get(&(0u32.to_le_bytes().to_vec(), 0)), Some(&2));
     }
 }

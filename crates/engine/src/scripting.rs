@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use scripting::{DebugConsole, Interpreter, Library, Script};
 
 /// Maximum number of EVAL texts that a thread looks up without computing their SHA1.
-const KNOWN_TEXTS: usize = 512;
+const MAX_CACHED_TEXTS: usize = 512;
 
 /// Callbacks from scripts into the shell.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptHooks {
     /// Writes a line of `redis.log`; the level is 0 to 3.
-    pub log: fn(u8, &str),
+    pub log_line: fn(u8, &str),
     /// Called on a thread that a script has blocked for long, so that the shell can move its other work elsewhere.
-    pub busy: fn(),
+    pub on_busy: fn(),
 }
 
 impl Default for ScriptHooks {
     fn default() -> Self {
-        Self { log: |_, _| {}, busy: || {} }
+        Self { log_line: |_, _| {}, on_busy: || {} }
     }
 }
 
@@ -42,14 +42,14 @@ impl Runnable {
         }
     }
 
-    pub(crate) fn note_undeclared_keys(&self) {
+    pub(crate) fn record_undeclared_keys(&self) {
         match self {
             Self::Script(script) => script.has_undeclared_keys.store(true, Ordering::Relaxed),
             Self::Function(library, _) => library.has_undeclared_keys.store(true, Ordering::Relaxed),
         }
     }
 
-    fn mean(&self) -> &AtomicU64 {
+    fn mean_counter(&self) -> &AtomicU64 {
         match self {
             Self::Script(script) => &script.mean_nanos,
             Self::Function(library, place) => &library.functions[*place].mean_nanos,
@@ -58,7 +58,7 @@ impl Runnable {
 
     /// Returns the mean duration of the recent long runs; 0 if no run was long.
     pub(crate) fn mean_nanos(&self) -> u64 {
-        self.mean().load(Ordering::Relaxed)
+        self.mean_counter().load(Ordering::Relaxed)
     }
 
     /// Records the duration of a long run.
@@ -67,13 +67,13 @@ impl Runnable {
             0 => nanos,
             before => before - before / 4 + nanos / 4,
         };
-        self.mean().store(mean, Ordering::Relaxed);
+        self.mean_counter().store(mean, Ordering::Relaxed);
     }
 
     /// Decays the mean while the script runs in the background, so that a script that became fast leaves it again.
     pub(crate) fn decay_mean(&self) {
         let before = self.mean_nanos();
-        self.mean().store(before - before / 8, Ordering::Relaxed);
+        self.mean_counter().store(before - before / 8, Ordering::Relaxed);
     }
 
     /// Returns the declared script flags.
@@ -89,7 +89,7 @@ impl Runnable {
 #[derive(Debug)]
 pub struct ScriptCall {
     /// The script or function to run.
-    pub what: Runnable,
+    pub runnable: Runnable,
     /// Number of declared keys; the first one is argument 3.
     pub keys: usize,
     /// Whether writes are refused even if the script does not declare `no-writes` (EVAL_RO, FCALL_RO).
@@ -104,23 +104,23 @@ pub(crate) struct Scripting {
     /// Whether the interpreter provides the deprecated `getfenv` and `setfenv`.
     deprecated_api: bool,
     /// The release counter that the compiled scripts and libraries of this thread correspond to.
-    releases: u64,
+    release_count: u64,
     /// Scripts by the hash of their text.
-    texts: HashMap<u64, Arc<Script>>,
+    scripts_by_text: HashMap<u64, Arc<Script>>,
     /// The script or function of the next command, if it was already found while its slots were being locked.
-    pub(crate) found: Option<Runnable>,
+    pub(crate) next_script: Option<Runnable>,
     /// Reused buffer for the replies of `redis.call`.
     pub(crate) reply: Vec<u8>,
     /// The debugger's console if the next script runs in a debugging session.
     pub(crate) console: Option<Box<dyn DebugConsole + Send>>,
     /// Start time of the last script on the thread's monotonic clock.
-    pub(crate) began: u64,
+    pub(crate) started_at: u64,
 }
 
 impl Scripting {
     /// Takes out the interpreter for a run; the caller puts it back. Calls `make` if there is none, or if the present
     /// one differs in the deprecated functions.
-    pub(crate) fn take(
+    pub(crate) fn take_interpreter(
         &mut self,
         deprecated_api: bool,
         make: impl FnOnce() -> Box<Interpreter>,
@@ -130,23 +130,23 @@ impl Scripting {
         self.interpreter.take().filter(|_| fits).unwrap_or_else(make)
     }
 
-    pub(crate) fn put_back(&mut self, interpreter: Box<Interpreter>) {
+    pub(crate) fn return_interpreter(&mut self, interpreter: Box<Interpreter>) {
         self.interpreter = Some(interpreter);
     }
 
     /// Drops compiled scripts and libraries that were flushed or replaced since the last call.
     #[inline]
-    pub(crate) fn forget_released(&mut self, releases: u64) {
-        if self.releases != releases {
-            self.forget(releases);
+    pub(crate) fn drop_released(&mut self, releases: u64) {
+        if self.release_count != releases {
+            self.drop_stale(releases);
         }
     }
 
     #[cold]
-    fn forget(&mut self, releases: u64) {
-        self.releases = releases;
-        self.texts.retain(|_, script| script.is_live());
-        self.found = None;
+    fn drop_stale(&mut self, releases: u64) {
+        self.release_count = releases;
+        self.scripts_by_text.retain(|_, script| script.is_live());
+        self.next_script = None;
         if let Some(interpreter) = &mut self.interpreter {
             interpreter.forget_released();
         }
@@ -154,17 +154,17 @@ impl Scripting {
 
     /// Finds a script by its text if this thread has cached it.
     pub(crate) fn by_text(&self, hash: u64, text: &[u8]) -> Option<Arc<Script>> {
-        self.texts.get(&hash).filter(|script| *script.text == *text && script.is_live()).cloned()
+        self.scripts_by_text.get(&hash).filter(|script| *script.text == *text && script.is_live()).cloned()
     }
 
-    pub(crate) fn note_text(&mut self, hash: u64, script: Arc<Script>) {
-        if self.texts.len() >= KNOWN_TEXTS {
-            self.texts.retain(|_, script| script.is_live());
+    pub(crate) fn cache_text(&mut self, hash: u64, script: Arc<Script>) {
+        if self.scripts_by_text.len() >= MAX_CACHED_TEXTS {
+            self.scripts_by_text.retain(|_, script| script.is_live());
         }
-        if self.texts.len() >= 2 * KNOWN_TEXTS {
-            self.texts.clear();
+        if self.scripts_by_text.len() >= 2 * MAX_CACHED_TEXTS {
+            self.scripts_by_text.clear();
         }
-        self.texts.insert(hash, script);
+        self.scripts_by_text.insert(hash, script);
     }
 
     /// Finds a script by its SHA1 if this thread has compiled it.

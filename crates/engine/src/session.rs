@@ -50,7 +50,7 @@ pub enum BackgroundMode {
     /// On the same worker as all others.
     #[default]
     Unavailable,
-    /// On a background worker: [`crate::DispatchStatus::Long`] moves the connection.
+    /// On a background worker: [`crate::DispatchStatus::SlowCommand`] moves the connection.
     Offloadable,
     /// Here: the connection is on a background worker.
     OnBackgroundWorker,
@@ -252,15 +252,15 @@ impl Session {
 
     /// Starts a transaction (MULTI).
     pub fn begin_transaction(&mut self) {
-        self.transaction = Some(Box::new(Transaction::begun_in(self.db)));
+        self.transaction = Some(Box::new(Transaction::new_in(self.db)));
         self.client.set_flag(ClientFlags::MULTI, true);
-        self.client.queued.store(0, Ordering::Relaxed);
+        self.client.queued_commands.store(0, Ordering::Relaxed);
     }
 
     /// Publishes the end of a transaction to other threads.
     pub(crate) fn leave_transaction(&self) {
         self.client.set_flag(ClientFlags::MULTI, false);
-        self.client.queued.store(-1, Ordering::Relaxed);
+        self.client.queued_commands.store(-1, Ordering::Relaxed);
         self.client.queued_bytes.store(0, Ordering::Relaxed);
     }
 
@@ -278,13 +278,13 @@ impl Session {
     /// Marks the session's requests as running.
     #[inline]
     pub(crate) fn begin_turn(&self) {
-        self.client.running.begin();
+        self.client.running_requests.begin();
     }
 
     /// Marks the session's requests as not running.
     #[inline]
     pub(crate) fn end_turn(&self) {
-        self.client.running.end();
+        self.client.running_requests.end();
     }
 
     /// Publishes the last command and the session's state to other threads.

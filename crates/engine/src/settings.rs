@@ -17,12 +17,12 @@ use slot_routing::EndpointType;
 
 use crate::clients::Client;
 use crate::eviction::{EvictionOrder, EvictionRule, POLICIES, time_limit};
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 
 bitflags! {
     /// Node state flags that may stop commands or change their behaviour. They are one atomic word, nearly always zero,
     /// which each command reads at admission and again under its slot locks. A new value is therefore in force once
-    /// each slot was unlocked ([`Engine::drain`](crate::Engine::drain)).
+    /// each slot was unlocked ([`Engine::wait_for_admitted_commands`](crate::Engine::wait_for_admitted_commands)).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct NodeFlags: u32 {
         /// The data set is being loaded.
@@ -82,17 +82,17 @@ impl NodeFlags {
 /// A parameter with the values `no`, `yes` and `local`: whether no clients, all clients, or only local ones have a
 /// permission.
 #[derive(Debug, Default)]
-pub struct Permission(AtomicU8);
+pub struct ClientPermission(AtomicU8);
 
-const YES: u8 = 1;
-const LOCAL: u8 = 2;
+const ALL_CLIENTS: u8 = 1;
+const LOCAL_CLIENTS: u8 = 2;
 
-impl Permission {
+impl ClientPermission {
     /// Stores the parameter's value.
     pub fn set(&self, allowed: AllowedClients) {
         let value = match allowed {
-            AllowedClients::Yes => YES,
-            AllowedClients::Local => LOCAL,
+            AllowedClients::Yes => ALL_CLIENTS,
+            AllowedClients::Local => LOCAL_CLIENTS,
             AllowedClients::No => 0,
         };
         self.0.store(value, Ordering::Relaxed);
@@ -102,8 +102,8 @@ impl Permission {
     #[must_use]
     pub fn allows(&self, local: bool) -> bool {
         match self.0.load(Ordering::Relaxed) {
-            YES => true,
-            LOCAL => local,
+            ALL_CLIENTS => true,
+            LOCAL_CLIENTS => local,
             _ => false,
         }
     }
@@ -153,9 +153,9 @@ pub(crate) enum UsageMeaning {
 bitflags! {
     /// Optional measurements per command, in one word that is read once per command.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Measures: u8 {
+    pub struct Measurements: u8 {
         /// Latency distributions (`latency-tracking`).
-        const TIMES = 1;
+        const LATENCY = 1;
         /// Costs per slot (`cluster-slot-stats-enabled`).
         const SLOTS = 1 << 1;
         /// Costs per key (HOTKEYS).
@@ -195,11 +195,11 @@ pub struct EvictionSettings {
 /// Settings from the configuration and the shell; changed at any time and read without locks.
 #[derive(Debug)]
 pub struct Settings {
-    gate: AtomicU32,
+    node_flags: AtomicU32,
     /// Whether active expiry is on (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
     /// Whether scripts may call commands not allowed in scripts (DEBUG SET-DISABLE-DENY-SCRIPTS).
-    pub scripts_call_all: AtomicBool,
+    pub scripts_may_call_all: AtomicBool,
     /// Whether the source of a slot migration does not pause its clients (DEBUG SLOTMIGRATION PREVENT-PAUSE).
     pub prevent_migration_pause: AtomicBool,
     /// Whether the target of a slot migration does not claim the slots (DEBUG SLOTMIGRATION PREVENT-FAILOVER).
@@ -207,15 +207,15 @@ pub struct Settings {
     /// Whether wrong checksums are ignored (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
     pub skip_checksums: AtomicBool,
     /// Whether files and payloads of unknown versions are accepted (`rdb-version-check relaxed`).
-    any_version: AtomicBool,
+    accepts_any_version: AtomicBool,
     /// Whether compact encodings in files and client payloads are fully validated (`sanitize-dump-payload`).
-    deep_files: AtomicBool,
-    deep_payloads: AtomicBool,
+    validates_files: AtomicBool,
+    validates_payloads: AtomicBool,
     /// Whether the process stops when a snapshot for replicas starts (DEBUG PAUSE-AFTER-FORK).
     pub stops_at_snapshots: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
-    measures: AtomicU8,
+    measurements: AtomicU8,
     /// `cluster-allow-pubsubshard-when-down`
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
     /// Whether FLUSHALL and FLUSHDB default to ASYNC (`lazyfree-lazy-user-flush`).
@@ -254,11 +254,11 @@ pub struct Settings {
     stream_iid_seconds: AtomicU64,
     stream_iids: AtomicU64,
     /// DEBUG (`enable-debug-command`).
-    pub debug_command: Permission,
+    pub debug_command: ClientPermission,
     /// MODULE LOAD and related commands (`enable-module-command`).
-    pub module_command: Permission,
+    pub module_command: ClientPermission,
     /// CONFIG SET of protected parameters (`enable-protected-configs`).
-    pub protected_configs: Permission,
+    pub protected_configs: ClientPermission,
     /// Eviction parameters: the index in [`POLICIES`], `maxmemory-samples`, the time limit per command in nanoseconds,
     /// and `replica-ignore-maxmemory`.
     policy: AtomicU8,
@@ -266,15 +266,15 @@ pub struct Settings {
     time_limit: AtomicU64,
     replica_ignores: AtomicBool,
     /// Reasons for freeing in the background, as bits of `LazyFreeReason`.
-    lazy: AtomicU8,
-    /// Published event classes and channel kinds ([`Class`]).
+    lazy_reasons: AtomicU8,
+    /// Published event classes and channel kinds ([`EventClass`]).
     notified: AtomicU32,
     /// Why the AOF cannot be written, while [`NodeFlags::AOF_FAILED`] is set.
     pub aof_error: ArcSwap<String>,
     /// Number of FLUSHALL calls: a save of the data before one is useless.
-    pub flushes: AtomicU64,
+    pub flushall_count: AtomicU64,
     /// Number of times a whole database was emptied: an import has lost its earlier data then.
-    pub clears: AtomicU64,
+    pub cleared_databases: AtomicU64,
     /// `cluster-preferred-endpoint-type`
     endpoint: AtomicU8,
     /// The master's `host:port`, while [`NodeFlags::REDIRECTS`] is set.
@@ -282,7 +282,7 @@ pub struct Settings {
     /// The availability zone of this server, for clients that prefer nearby nodes.
     pub availability_zone: ArcSwap<String>,
     /// State shared with the sentinels that monitor this server.
-    pub watched: SentinelState,
+    pub sentinel: SentinelState,
 }
 
 /// The channel for hello messages of sentinels.
@@ -294,19 +294,19 @@ const SENTINEL_NAME: &[u8] = b"sentinel-";
 #[derive(Debug, Default)]
 pub struct SentinelState {
     /// Whether a hello message has arrived since startup.
-    pub seen: AtomicBool,
+    pub hello_seen: AtomicBool,
     /// Whether sentinels' pings get an error, while [`NodeFlags::EMPTY_MASTER`] is set.
-    pub hidden: AtomicBool,
+    pub hides_from_sentinels: AtomicBool,
     /// The last hello message, until it is processed.
-    pub greeting: ArcSwapOption<Vec<u8>>,
+    pub last_hello: ArcSwapOption<Vec<u8>>,
 }
 
 impl SentinelState {
     /// Returns whether a ping of this client gets an error.
     #[inline]
     #[must_use]
-    pub fn hides_from(&self, client: &Client) -> bool {
-        self.hidden.load(Ordering::Relaxed) && Self::is_sentinel(client)
+    pub fn rejects_ping_of(&self, client: &Client) -> bool {
+        self.hides_from_sentinels.load(Ordering::Relaxed) && Self::is_sentinel(client)
     }
 
     /// Returns whether the client is a sentinel by its name.
@@ -316,30 +316,30 @@ impl SentinelState {
     }
 
     /// Stores a published message if it is a sentinel's hello message.
-    pub fn on_published(&self, channel: &[u8], message: &[u8]) {
+    pub fn store_hello(&self, channel: &[u8], message: &[u8]) {
         if channel != HELLO_CHANNEL {
             return;
         }
-        self.seen.store(true, Ordering::Relaxed);
-        self.greeting.store(Some(Arc::new(message.to_vec())));
+        self.hello_seen.store(true, Ordering::Relaxed);
+        self.last_hello.store(Some(Arc::new(message.to_vec())));
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            gate: AtomicU32::new(0),
+            node_flags: AtomicU32::new(0),
             active_expire: AtomicBool::new(true),
-            scripts_call_all: AtomicBool::new(false),
+            scripts_may_call_all: AtomicBool::new(false),
             prevent_migration_pause: AtomicBool::new(false),
             prevent_migration_failover: AtomicBool::new(false),
             skip_checksums: AtomicBool::new(false),
-            any_version: AtomicBool::new(false),
-            deep_files: AtomicBool::new(false),
-            deep_payloads: AtomicBool::new(false),
+            accepts_any_version: AtomicBool::new(false),
+            validates_files: AtomicBool::new(false),
+            validates_payloads: AtomicBool::new(false),
             stops_at_snapshots: AtomicBool::new(false),
             cluster_allow_reads_when_down: AtomicBool::new(false),
-            measures: AtomicU8::new(Measures::TIMES.bits()),
+            measurements: AtomicU8::new(Measurements::LATENCY.bits()),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
             flush_async: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
@@ -359,22 +359,22 @@ impl Default for Settings {
             stream_node_entries: AtomicUsize::new(EncodingLimits::default().stream.entries),
             stream_iid_seconds: AtomicU64::new(100),
             stream_iids: AtomicU64::new(100),
-            debug_command: Permission::default(),
-            module_command: Permission::default(),
-            protected_configs: Permission::default(),
+            debug_command: ClientPermission::default(),
+            module_command: ClientPermission::default(),
+            protected_configs: ClientPermission::default(),
             policy: AtomicU8::new(0),
             samples: AtomicUsize::new(5),
             time_limit: AtomicU64::new(time_limit(10)),
             replica_ignores: AtomicBool::new(true),
-            lazy: AtomicU8::new(LazyFreeReason::all().bits()),
+            lazy_reasons: AtomicU8::new(LazyFreeReason::all().bits()),
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
-            flushes: AtomicU64::new(0),
-            clears: AtomicU64::new(0),
+            flushall_count: AtomicU64::new(0),
+            cleared_databases: AtomicU64::new(0),
             endpoint: AtomicU8::new(EndpointType::Ip as u8),
             redirect_to: ArcSwap::default(),
             availability_zone: ArcSwap::default(),
-            watched: SentinelState::default(),
+            sentinel: SentinelState::default(),
         }
     }
 }
@@ -419,29 +419,29 @@ impl Settings {
     /// Returns the current node state flags.
     #[must_use]
     pub fn node_flags(&self) -> NodeFlags {
-        NodeFlags::from_bits_truncate(self.gate.load(Ordering::Acquire))
+        NodeFlags::from_bits_truncate(self.node_flags.load(Ordering::Acquire))
     }
 
     /// Returns the enabled optional measurements.
     #[inline(always)]
-    pub fn measures(&self) -> Measures {
-        Measures::from_bits_truncate(self.measures.load(Ordering::Relaxed))
+    pub fn measurements(&self) -> Measurements {
+        Measurements::from_bits_truncate(self.measurements.load(Ordering::Relaxed))
     }
 
     /// Enables or disables optional measurements.
-    pub fn set_measures(&self, which: Measures, taken: bool) {
+    pub fn set_measurements(&self, which: Measurements, taken: bool) {
         match taken {
-            true => self.measures.fetch_or(which.bits(), Ordering::Relaxed),
-            false => self.measures.fetch_and(!which.bits(), Ordering::Relaxed),
+            true => self.measurements.fetch_or(which.bits(), Ordering::Relaxed),
+            false => self.measurements.fetch_and(!which.bits(), Ordering::Relaxed),
         };
     }
 
     /// Sets or clears a node state flag.
     pub fn set_node_flag(&self, state: NodeFlags, holds: bool) {
         if holds {
-            self.gate.fetch_or(state.bits(), Ordering::AcqRel);
+            self.node_flags.fetch_or(state.bits(), Ordering::AcqRel);
         } else {
-            self.gate.fetch_and(!state.bits(), Ordering::AcqRel);
+            self.node_flags.fetch_and(!state.bits(), Ordering::AcqRel);
         }
     }
 
@@ -449,7 +449,7 @@ impl Settings {
     pub fn set_node_flags(&self, among: NodeFlags, holding: NodeFlags) {
         let holding = holding.intersection(among).bits();
         // An unchanged value is not written, to spare other cores' caches; `Err` just means that.
-        let _ = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
+        let _ = self.node_flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
             let after = before & !among.bits() | holding;
             (after != before).then_some(after)
         });
@@ -458,18 +458,18 @@ impl Settings {
     /// Returns the published event classes.
     #[must_use]
     #[inline]
-    pub fn notified(&self) -> Class {
-        Class::from_bits_retain(self.notified.load(Ordering::Relaxed))
+    pub fn notified_classes(&self) -> EventClass {
+        EventClass::from_bits_retain(self.notified.load(Ordering::Relaxed))
     }
 
     /// Sets the published event classes (`notify-keyspace-events`).
-    pub fn set_notified(&self, classes: Class) {
+    pub fn set_notified(&self, classes: EventClass) {
         self.notified.store(classes.bits(), Ordering::Relaxed);
     }
 
     /// Returns the eviction parameters.
     #[must_use]
-    pub fn evicting(&self) -> EvictionSettings {
+    pub fn eviction_settings(&self) -> EvictionSettings {
         EvictionSettings {
             policy: POLICIES[usize::from(self.policy.load(Ordering::Relaxed))].1,
             samples: self.samples.load(Ordering::Relaxed).max(1),
@@ -480,7 +480,13 @@ impl Settings {
 
     /// Sets the eviction parameters (`maxmemory-policy`, `maxmemory-samples`, `maxmemory-eviction-tenacity`,
     /// `replica-ignore-maxmemory`).
-    pub fn set_evicting(&self, policy: EvictionPolicy, samples: usize, tenacity: u32, replica_ignores: bool) {
+    pub fn set_eviction_settings(
+        &self,
+        policy: EvictionPolicy,
+        samples: usize,
+        tenacity: u32,
+        replica_ignores: bool,
+    ) {
         let place = POLICIES.iter().position(|(known, _)| *known == policy);
         let place = place.expect("all policies are there");
         let kind = match POLICIES[place].1.order {
@@ -497,20 +503,20 @@ impl Settings {
 
     /// Returns whether large values removed for this reason are freed in the background.
     #[must_use]
-    pub fn is_lazy(&self, reason: LazyFreeReason) -> bool {
-        LazyFreeReason::from_bits_truncate(self.lazy.load(Ordering::Relaxed)).contains(reason)
+    pub fn frees_lazily(&self, reason: LazyFreeReason) -> bool {
+        LazyFreeReason::from_bits_truncate(self.lazy_reasons.load(Ordering::Relaxed)).contains(reason)
     }
 
     /// Returns the command that replicates a removal for this reason: UNLINK if values are freed in the background, so
     /// that replicas do the same, otherwise DEL.
     #[must_use]
-    pub fn deletion(&self, reason: LazyFreeReason) -> &'static [u8] {
-        if self.is_lazy(reason) { b"UNLINK" } else { b"DEL" }
+    pub fn deletion_command(&self, reason: LazyFreeReason) -> &'static [u8] {
+        if self.frees_lazily(reason) { b"UNLINK" } else { b"DEL" }
     }
 
     /// Sets the reasons for which values are freed in the background.
-    pub fn set_lazy(&self, reasons: LazyFreeReason) {
-        self.lazy.store(reasons.bits(), Ordering::Relaxed);
+    pub fn set_lazy_reasons(&self, reasons: LazyFreeReason) {
+        self.lazy_reasons.store(reasons.bits(), Ordering::Relaxed);
     }
 
     /// Returns whether this node is a replica.
@@ -560,7 +566,7 @@ impl Settings {
 
     /// Returns the maximum sizes of all compact encodings.
     #[must_use]
-    pub fn limits(&self) -> EncodingLimits {
+    pub fn encoding_limits(&self) -> EncodingLimits {
         EncodingLimits {
             list: self.list_limit(),
             set: self.set_bounds(),
@@ -571,7 +577,7 @@ impl Settings {
     }
 
     /// Sets the maximum sizes of all compact encodings.
-    pub fn set_limits(&self, limits: &EncodingLimits) {
+    pub fn set_encoding_limits(&self, limits: &EncodingLimits) {
         let EncodingLimits { list, set, sorted_set, hash, stream } = *limits;
         self.list_limit.store(list.0, Ordering::Relaxed);
         self.set_intset_entries.store(set.intset, Ordering::Relaxed);

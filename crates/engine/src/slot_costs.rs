@@ -33,7 +33,7 @@ pub struct SlotCost {
 }
 
 impl SlotCost {
-    fn plus(self, other: Self) -> Self {
+    fn wrapping_add(self, other: Self) -> Self {
         Self {
             nanos: self.nanos.wrapping_add(other.nanos),
             bytes_in: self.bytes_in.wrapping_add(other.bytes_in),
@@ -41,7 +41,7 @@ impl SlotCost {
         }
     }
 
-    fn minus(self, other: Self) -> Self {
+    fn wrapping_sub(self, other: Self) -> Self {
         Self {
             nanos: self.nanos.wrapping_sub(other.nanos),
             bytes_in: self.bytes_in.wrapping_sub(other.bytes_in),
@@ -51,7 +51,7 @@ impl SlotCost {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct SlotCounters {
     nanos: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
@@ -59,19 +59,19 @@ struct Counters {
 
 /// The counters of one worker, by slot.
 #[derive(Debug, Default)]
-pub(crate) struct CountedSlots(OnceLock<Box<[Counters]>>);
+pub(crate) struct CountedSlots(OnceLock<Box<[SlotCounters]>>);
 
 impl CountedSlots {
     /// Adds a cost; called only by the owning worker.
     pub(crate) fn add(&self, slot: Slot, cost: SlotCost) {
-        let all = self.0.get_or_init(|| (0..SLOT_COUNT).map(|_| Counters::default()).collect());
+        let all = self.0.get_or_init(|| (0..SLOT_COUNT).map(|_| SlotCounters::default()).collect());
         let counters = &all[slot.index()];
         add(&counters.nanos, cost.nanos);
         add(&counters.bytes_in, cost.bytes_in);
         add(&counters.bytes_out, cost.bytes_out);
     }
 
-    fn of(&self, slot: Slot) -> SlotCost {
+    fn cost_of(&self, slot: Slot) -> SlotCost {
         let counters = self.0.get().map(|all| &all[slot.index()]);
         counters.map_or_else(SlotCost::default, |counters| SlotCost {
             nanos: counters.nanos.load(Ordering::Relaxed),
@@ -83,9 +83,9 @@ impl CountedSlots {
 
 /// Baseline per slot, subtracted from the sum of all workers. Empty means zero.
 #[derive(Debug, Default)]
-pub(crate) struct TakenOff(Mutex<Vec<SlotCost>>);
+pub(crate) struct SlotCostBaseline(Mutex<Vec<SlotCost>>);
 
-impl TakenOff {
+impl SlotCostBaseline {
     /// Returns the costs of these slots since their last reset.
     pub(crate) fn costs<'w>(
         &self,
@@ -94,7 +94,7 @@ impl TakenOff {
     ) -> Vec<SlotCost> {
         let taken_off = self.0.lock();
         let off = |slot: &Slot| taken_off.get(slot.index()).copied().unwrap_or_default();
-        slots.iter().map(|slot| sum(workers.clone(), *slot).minus(off(slot))).collect()
+        slots.iter().map(|slot| sum_of_workers(workers.clone(), *slot).wrapping_sub(off(slot))).collect()
     }
 
     /// Resets the costs of these slots.
@@ -105,7 +105,7 @@ impl TakenOff {
     ) {
         let mut taken_off = self.0.lock();
         for slot in slots {
-            let all = sum(workers.clone(), slot);
+            let all = sum_of_workers(workers.clone(), slot);
             if all != SlotCost::default() || !taken_off.is_empty() {
                 taken_off.resize(SLOT_COUNT, SlotCost::default());
                 taken_off[slot.index()] = all;
@@ -114,20 +114,20 @@ impl TakenOff {
     }
 
     /// Keeps the counts of a worker that ends.
-    pub(crate) fn keep(&self, counted: &CountedSlots) {
+    pub(crate) fn keep_ended_worker(&self, counted: &CountedSlots) {
         if counted.0.get().is_none() {
             return;
         }
         let mut taken_off = self.0.lock();
         taken_off.resize(SLOT_COUNT, SlotCost::default());
         for (slot, off) in Slot::all().zip(taken_off.iter_mut()) {
-            *off = off.minus(counted.of(slot));
+            *off = off.wrapping_sub(counted.cost_of(slot));
         }
     }
 }
 
-fn sum<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotCost {
-    workers.fold(SlotCost::default(), |sum, worker| sum.plus(worker.of(slot)))
+fn sum_of_workers<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotCost {
+    workers.fold(SlotCost::default(), |sum, worker| sum.wrapping_add(worker.cost_of(slot)))
 }
 
 /// Returns the size in bytes of a request as received.
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn reset_and_ended_workers_keep_other_costs() {
-        let (one, two, off) = (CountedSlots::default(), CountedSlots::default(), TakenOff::default());
+        let (one, two, off) = (CountedSlots::default(), CountedSlots::default(), SlotCostBaseline::default());
         let slots: Vec<Slot> = Slot::all().take(2).collect();
         one.add(slots[0], cost(1));
         two.add(slots[0], cost(2));
@@ -162,7 +162,7 @@ mod tests {
         off.reset(&both.into_iter(), [slots[0]].into_iter());
         assert_eq!(off.costs(&both.into_iter(), &slots), [cost(0), cost(4)]);
         two.add(slots[0], cost(8));
-        off.keep(&two);
+        off.keep_ended_worker(&two);
         assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(8), cost(4)]);
         off.reset(&[&one].into_iter(), slots.iter().copied());
         assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(0), cost(0)]);

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct SlotWaits {
     count: AtomicU64,
-    longest: AtomicU64,
+    longest_nanos: AtomicU64,
 }
 
 impl SlotWaits {
-    pub(crate) fn note(&self, nanos: u64) {
+    pub(crate) fn record_wait(&self, nanos: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.longest.fetch_max(nanos, Ordering::Relaxed);
+        self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
     }
 
     /// Returns the number of waits.
@@ -24,12 +24,12 @@ impl SlotWaits {
     /// Returns the longest wait in microseconds.
     #[must_use]
     pub fn longest_micros(&self) -> u64 {
-        self.longest.load(Ordering::Relaxed) / 1000
+        self.longest_nanos.load(Ordering::Relaxed) / 1000
     }
 
     /// Resets the statistics.
     pub fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
-        self.longest.store(0, Ordering::Relaxed);
+        self.longest_nanos.store(0, Ordering::Relaxed);
     }
 }

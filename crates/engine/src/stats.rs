@@ -16,7 +16,7 @@ use crate::slot_costs::CountedSlots;
 /// Once this many error codes exist, new codes made up by scripts are counted together, as in Valkey.
 const MAX_ERROR_CODES: usize = 128;
 /// The error code under which those are counted.
-const OVERFLOW: &str = "ERRORSTATS_OVERFLOW";
+const OVERFLOW_CODE: &str = "ERRORSTATS_OVERFLOW";
 /// Maximum length of an error code; a text with a longer first word counts as a plain `ERR`.
 const MAX_CODE_LEN: usize = 30;
 
@@ -31,17 +31,17 @@ pub struct CommandStats {
     /// Total execution time in nanoseconds.
     pub nanos: AtomicU64,
     /// Distribution of the execution times.
-    pub times: Histogram,
+    pub latency: Histogram,
     /// Calls refused before execution.
-    pub rejected: AtomicU64,
+    pub rejected_calls: AtomicU64,
     /// Calls that failed during execution.
-    pub failed: AtomicU64,
+    pub failed_calls: AtomicU64,
 }
 
 /// The counters of one worker thread.
 #[derive(Debug)]
 pub struct WorkerStats {
-    /// Indexed by command number ([`crate::Registered::index`]).
+    /// Indexed by command number ([`crate::RegisteredCommand::index`]).
     pub commands: Box<[CommandStats]>,
     /// Reads that found their key.
     pub keyspace_hits: AtomicU64,
@@ -58,7 +58,7 @@ pub struct WorkerStats {
     /// Number of replies per error code (`ERR`, `WRONGTYPE`).
     errors: Mutex<BTreeMap<String, u64>>,
     /// The error codes of all workers; shared because their total number is limited.
-    codes: Arc<ErrorCodes>,
+    error_codes: Arc<ErrorCodes>,
     /// Changes to the data set, as counted in `rdb_changes_since_last_save`.
     pub changes: AtomicU64,
     /// Cost counters per slot.
@@ -74,29 +74,29 @@ impl WorkerStats {
 
     /// Counts an error reply of a command that the shell runs.
     pub fn count_failure(&self, index: usize, text: &str) {
-        add(&self.commands[index].failed, 1);
+        add(&self.commands[index].failed_calls, 1);
         self.count_error(text);
     }
 
     /// Counts a blocked command that ended with an error for another reason than its keys.
     pub fn count_rejection(&self, index: usize, text: &str) {
-        add(&self.commands[index].rejected, 1);
+        add(&self.commands[index].rejected_calls, 1);
         self.count_error(text);
     }
 
     /// Resets the latency distributions and the error codes.
     pub fn reset(&self) {
-        self.commands.iter().for_each(|command| command.times.reset());
+        self.commands.iter().for_each(|command| command.latency.reset());
         self.errors.lock().clear();
-        self.codes.lock().clear();
+        self.error_codes.lock().clear();
     }
 
     /// Counts an error reply.
     pub fn count_error(&self, text: &str) {
         add(&self.error_replies, 1);
-        let (code, mut errors) = (code(text.as_bytes()), self.errors.lock());
+        let (code, mut errors) = (error_code(text.as_bytes()), self.errors.lock());
         if !errors.contains_key(&*code) {
-            self.codes.lock().insert(code.clone().into_owned());
+            self.error_codes.lock().insert(code.clone().into_owned());
         }
         *errors.entry(code.into_owned()).or_default() += 1;
     }
@@ -104,12 +104,12 @@ impl WorkerStats {
     /// Counts an error that a script made up or passed on.
     pub fn count_scripts_error(&self, text: &[u8]) {
         add(&self.error_replies, 1);
-        let (code, mut errors) = (code(text), self.errors.lock());
+        let (code, mut errors) = (error_code(text), self.errors.lock());
         let is_room = errors.contains_key(&*code) || {
-            let mut codes = self.codes.lock();
+            let mut codes = self.error_codes.lock();
             codes.contains(&*code) || codes.len() < MAX_ERROR_CODES && codes.insert(code.clone().into_owned())
         };
-        let code = if is_room { code.into_owned() } else { OVERFLOW.to_owned() };
+        let code = if is_room { code.into_owned() } else { OVERFLOW_CODE.to_owned() };
         *errors.entry(code).or_default() += 1;
     }
 
@@ -121,7 +121,7 @@ impl WorkerStats {
 
     pub(crate) fn new(commands: usize, codes: Arc<ErrorCodes>) -> Self {
         Self {
-            codes,
+            error_codes: codes,
             commands: (0..commands).map(|_| CommandStats::default()).collect(),
             keyspace_hits: AtomicU64::new(0),
             keyspace_misses: AtomicU64::new(0),
@@ -137,7 +137,7 @@ impl WorkerStats {
 }
 
 /// Returns the error code: the text up to the first space.
-fn code(text: &[u8]) -> Cow<'_, str> {
+fn error_code(text: &[u8]) -> Cow<'_, str> {
     let len = text.iter().take(MAX_CODE_LEN + 1).position(|byte| *byte == b' ');
     len.map_or(Cow::Borrowed("ERR"), |len| String::from_utf8_lossy(&text[..len]))
 }

@@ -35,7 +35,7 @@ pub struct TrackingTable {
     clients: AtomicUsize,
     shards: Vec<Mutex<BTreeMap<Vec<u8>, Readers>>>,
     keys: AtomicUsize,
-    items: AtomicUsize,
+    item_count: AtomicUsize,
     /// Ids of the clients by prefix.
     prefixes: RwLock<BTreeMap<Vec<u8>, BTreeSet<u64>>>,
     /// Changed keys with tracked prefixes, not yet sent.
@@ -53,7 +53,7 @@ impl Default for TrackingTable {
             clients: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             keys: AtomicUsize::new(0),
-            items: AtomicUsize::new(0),
+            item_count: AtomicUsize::new(0),
             prefixes: RwLock::default(),
             pending: Mutex::default(),
             any_pending: AtomicBool::new(false),
@@ -75,8 +75,8 @@ impl TrackingTable {
     }
 
     /// Returns the number of recorded pairs of key and client.
-    pub fn items(&self) -> usize {
-        self.items.load(Ordering::Relaxed)
+    pub fn item_count(&self) -> usize {
+        self.item_count.load(Ordering::Relaxed)
     }
 
     /// Returns the number of tracked prefixes.
@@ -93,7 +93,7 @@ impl TrackingTable {
         client.set_flag(ClientFlags::TRACKING, true);
         client.set_flag(ClientFlags::BROKEN_REDIRECT, false);
         client.set_flag(ClientFlags::BROADCAST, tracking.mode == TrackingMode::Broadcast);
-        client.keep_inbox(true);
+        client.set_receives_invalidations(true);
         client.count_prefixes(&tracking.prefixes);
         let before = client.tracking.lock().replace(tracking);
         match before {
@@ -108,7 +108,7 @@ impl TrackingTable {
         for flag in [ClientFlags::TRACKING, ClientFlags::BROKEN_REDIRECT, ClientFlags::BROADCAST] {
             client.set_flag(flag, false);
         }
-        client.keep_inbox(false);
+        client.set_receives_invalidations(false);
         client.uncount_prefixes(&tracking.prefixes);
         let mut prefixes = self.prefixes.write();
         for prefix in &tracking.prefixes {
@@ -132,28 +132,28 @@ impl TrackingTable {
         let take = |shard: &Mutex<BTreeMap<Vec<u8>, Readers>>| {
             let keys = std::mem::take(&mut *shard.lock());
             self.keys.fetch_sub(keys.len(), Ordering::Relaxed);
-            self.items.fetch_sub(keys.values().map(BTreeSet::len).sum(), Ordering::Relaxed);
+            self.item_count.fetch_sub(keys.values().map(BTreeSet::len).sum(), Ordering::Relaxed);
             keys
         };
         self.shards.iter().map(take).collect()
     }
 
-    fn shard(&self, slot: Slot) -> &Mutex<BTreeMap<Vec<u8>, Readers>> {
+    fn shard_of(&self, slot: Slot) -> &Mutex<BTreeMap<Vec<u8>, Readers>> {
         &self.shards[slot.index() % SHARDS]
     }
 
     /// Records a key read by a client. The caller has locked its slot.
-    pub(crate) fn note(&self, clients: &Clients, slot: Slot, key: &[u8], reader: u64) {
+    pub(crate) fn record_read(&self, clients: &Clients, slot: Slot, key: &[u8], reader: u64) {
         let given_up = {
-            let mut shard = self.shard(slot).lock();
+            let mut shard = self.shard_of(slot).lock();
             match shard.get_mut(key) {
                 Some(readers) => {
-                    self.items.fetch_add(usize::from(readers.insert(reader)), Ordering::Relaxed);
+                    self.item_count.fetch_add(usize::from(readers.insert(reader)), Ordering::Relaxed);
                     None
                 }
                 None => {
                     shard.insert(key.to_vec(), BTreeSet::from([reader]));
-                    self.items.fetch_add(1, Ordering::Relaxed);
+                    self.item_count.fetch_add(1, Ordering::Relaxed);
                     let keys = self.keys.fetch_add(1, Ordering::Relaxed) + 1;
                     let most = self.max_keys.load(Ordering::Relaxed);
                     let other = || shard.keys().find(|other| *other != key).cloned();
@@ -168,30 +168,30 @@ impl TrackingTable {
 
     /// Reports a changed key; `by` is the client that changed it. The caller has locked its slot.
     #[inline]
-    pub(crate) fn changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
+    pub(crate) fn report_changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
         if self.clients.load(Ordering::Relaxed) > 0 {
             self.invalidate_readers(clients, slot, key, by);
-            self.note_change(key, by);
+            self.queue_broadcast(key, by);
         }
     }
 
     #[cold]
     fn invalidate_readers(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
-        let Some(readers) = self.shard(slot).lock().remove(key) else { return };
+        let Some(readers) = self.shard_of(slot).lock().remove(key) else { return };
         self.keys.fetch_sub(1, Ordering::Relaxed);
-        self.items.fetch_sub(readers.len(), Ordering::Relaxed);
+        self.item_count.fetch_sub(readers.len(), Ordering::Relaxed);
         let mut told = EncodedMessage::default();
         for id in readers {
-            self.tell(clients, id, false, &mut |protocol, own| {
+            self.send_to_client(clients, id, false, &mut |protocol, own| {
                 let is_own = by.is_some() && by == own;
-                (!is_own).then(|| told.get(protocol, Some(&[key])))
+                (!is_own).then(|| told.encoded_for(protocol, Some(&[key])))
             });
         }
     }
 
     /// Queues a changed key for clients that track its prefix.
     #[cold]
-    fn note_change(&self, key: &[u8], by: Option<u64>) {
+    fn queue_broadcast(&self, key: &[u8], by: Option<u64>) {
         if !self.prefixes.read().keys().any(|prefix| key.starts_with(prefix)) {
             return;
         }
@@ -225,15 +225,15 @@ impl TrackingTable {
                 || pending.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(prefix));
             let mut to_all = EncodedMessage::default();
             for id in ids {
-                self.tell(clients, *id, true, &mut |protocol, own| {
+                self.send_to_client(clients, *id, true, &mut |protocol, own| {
                     let is_own = |by: &Option<u64>| by.is_some() && *by == own;
                     let own_changes = with_prefix().any(|(_, by)| is_own(by));
                     let told = with_prefix().filter(|(_, by)| !is_own(by));
                     let keys: Vec<&[u8]> = told.map(|(key, _)| key.as_slice()).collect();
                     match (keys.is_empty(), own_changes) {
                         (true, _) => None,
-                        (false, true) => Some(message(protocol, Some(&keys))),
-                        (false, false) => Some(to_all.get(protocol, Some(&keys))),
+                        (false, true) => Some(encode_invalidation(protocol, Some(&keys))),
+                        (false, false) => Some(to_all.encoded_for(protocol, Some(&keys))),
                     }
                 });
             }
@@ -241,21 +241,23 @@ impl TrackingTable {
     }
 
     /// Sends all tracking clients an invalidation of all keys.
-    pub fn all_changed(&self, clients: &Clients) {
+    pub fn invalidate_all(&self, clients: &Clients) {
         if self.clients() == 0 {
             return;
         }
         drop(self.take_keys());
         // Queued invalidations by prefix follow after this message, as in Valkey.
-        for client in clients.all() {
+        for client in clients.list() {
             let broadcast = client.flags().contains(ClientFlags::BROADCAST);
-            self.tell(clients, client.id, broadcast, &mut |protocol, _| Some(message(protocol, None)));
+            self.send_to_client(clients, client.id, broadcast, &mut |protocol, _| {
+                Some(encode_invalidation(protocol, None))
+            });
         }
     }
 
     /// Sends a client with this kind of tracking the result of `message` for its protocol. `message` also receives the
     /// id of the client whose own changes are left out, if this client uses NOLOOP.
-    fn tell(
+    fn send_to_client(
         &self,
         clients: &Clients,
         id: u64,
@@ -310,14 +312,14 @@ impl TrackingTable {
 struct EncodedMessage([Option<SharedBytes>; 2]);
 
 impl EncodedMessage {
-    fn get(&mut self, protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
+    fn encoded_for(&mut self, protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
         let slot = &mut self.0[usize::from(protocol == Protocol::Resp3)];
-        slot.get_or_insert_with(|| message(protocol, keys)).clone()
+        slot.get_or_insert_with(|| encode_invalidation(protocol, keys)).clone()
     }
 }
 
 /// Encodes an invalidation of some keys, or of all.
-fn message(protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
+fn encode_invalidation(protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, protocol);
     if protocol == Protocol::Resp3 {

@@ -17,22 +17,22 @@ pub(crate) struct Transaction {
     /// Command numbers and requests.
     pub(crate) queue: Vec<(usize, Request)>,
     /// Whether a command was refused, so that EXEC aborts.
-    pub(crate) failed: bool,
+    pub(crate) has_failed: bool,
     /// Memory used by the queue, in bytes.
-    pub(crate) bytes: usize,
+    pub(crate) memory_bytes: usize,
     /// The database in which the next queued command will run.
     pub(crate) db: u16,
 }
 
 impl Transaction {
     /// Creates an empty transaction in this database.
-    pub(crate) fn begun_in(db: u16) -> Self {
-        Self { queue: Vec::new(), failed: false, bytes: 0, db }
+    pub(crate) fn new_in(db: u16) -> Self {
+        Self { queue: Vec::new(), has_failed: false, memory_bytes: 0, db }
     }
 
     pub(crate) fn push(&mut self, command: usize, args: Args<'_>) {
         let request = Request::from(args);
-        self.bytes += size_of::<(usize, Request)>() + request.bytes();
+        self.memory_bytes += size_of::<(usize, Request)>() + request.bytes();
         self.queue.push((command, request));
     }
 }
@@ -47,7 +47,7 @@ pub(crate) struct DeferredExec {
 
 impl DeferredExec {
     /// Returns the first command without a reply.
-    pub(crate) fn next(&self) -> Option<usize> {
+    pub(crate) fn next_unanswered(&self) -> Option<usize> {
         self.replies.iter().position(Option::is_none)
     }
 }
@@ -65,7 +65,7 @@ impl Watching {
     }
 
     /// Unwatches all keys and returns them. Invalidations that arrive later have no effect.
-    pub(crate) fn take(&mut self) -> BTreeSet<WatchedKey> {
+    pub(crate) fn unwatch_all(&mut self) -> BTreeSet<WatchedKey> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)
     }

@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub struct UndeclaredKeys {
     count: AtomicU64,
-    last: Mutex<String>,
+    last_command: Mutex<String>,
 }
 
 impl UndeclaredKeys {
     /// Records an access by this command's handler.
-    pub(crate) fn note(&self, command: &str) {
+    pub(crate) fn record(&self, command: &str) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        command.clone_into(&mut self.last.lock());
+        command.clone_into(&mut self.last_command.lock());
     }
 
     /// Returns the number of accesses since startup.
@@ -27,7 +27,7 @@ impl UndeclaredKeys {
 
     /// Returns the last command; empty if there was none.
     #[must_use]
-    pub fn last(&self) -> String {
-        self.last.lock().clone()
+    pub fn last_command(&self) -> String {
+        self.last_command.lock().clone()
     }
 }

@@ -47,7 +47,7 @@ pub enum HandlerOutcome<A = Infallible> {
 
 impl HandlerOutcome {
     /// Converts to a result type that allows retries.
-    pub(crate) fn widen<A>(self) -> HandlerOutcome<A> {
+    pub(crate) fn allow_retry<A>(self) -> HandlerOutcome<A> {
         match self {
             Self::Done => HandlerOutcome::Done,
             Self::Block(wait) => HandlerOutcome::Block(wait),
@@ -64,14 +64,14 @@ pub struct KeyWait {
     /// The type that the value must have for the command to run again.
     pub kind: Kind,
     /// The deadline; `None` means no timeout.
-    pub until: Option<Millis>,
+    pub deadline: Option<Millis>,
     /// Whether the command runs again at the deadline, instead of timing out.
     pub retries_at_deadline: bool,
     /// Writes the reply for a timeout.
-    pub nothing: fn(&mut Writer<'_>),
+    pub timeout_reply: fn(&mut Writer<'_>),
     /// The request to run on retries in place of the client's, if an argument referred to the state on arrival (such as
     /// `$`).
-    pub resolved: Option<Request>,
+    pub resolved_request: Option<Request>,
     /// Whether the command also runs again when a key is removed or changes its type, in order to report that.
     pub wakes_on_removal: bool,
 }
@@ -83,10 +83,10 @@ impl KeyWait {
         Self {
             keys,
             kind,
-            until,
+            deadline: until,
             retries_at_deadline: false,
-            nothing,
-            resolved: None,
+            timeout_reply: nothing,
+            resolved_request: None,
             wakes_on_removal: false,
         }
     }
@@ -112,7 +112,7 @@ pub(crate) struct BlockedCommand {
     pub(crate) db: u16,
     pub(crate) protocol: Protocol,
     /// Whether ASKING preceded it.
-    pub(crate) asked: bool,
+    pub(crate) asking: bool,
     /// Whether it reads for a client in READONLY mode, which a node that becomes a replica continues to serve.
     pub(crate) reads_from_replicas: bool,
     /// Version of the users for which the command was authorized.
@@ -123,12 +123,12 @@ pub(crate) struct BlockedCommand {
 #[derive(Debug)]
 pub struct Waiter {
     /// Increases in order of arrival.
-    number: u64,
-    pub(crate) call: BlockedCommand,
+    sequence: u64,
+    pub(crate) command: BlockedCommand,
     pub(crate) wait: KeyWait,
     pub(crate) client: Arc<Client>,
     /// The reply, once served. Locked while the command is being tried.
-    pub(crate) served: Mutex<Option<ServedReply>>,
+    pub(crate) served_reply: Mutex<Option<ServedReply>>,
 }
 
 /// A changed key with waiters.
@@ -137,14 +137,14 @@ pub(crate) struct ReadyKey {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     /// The last waiter that was tried.
-    pub(crate) after: Option<u64>,
+    pub(crate) last_tried: Option<u64>,
     /// Whether the key was removed: only waiters for removals are tried then.
-    pub(crate) is_gone: bool,
+    pub(crate) is_removed: bool,
 }
 
 impl ReadyKey {
     pub(crate) fn new(db: u16, key: &[u8]) -> Self {
-        Self { db, key: key.to_vec(), after: None, is_gone: false }
+        Self { db, key: key.to_vec(), last_tried: None, is_removed: false }
     }
 }
 
@@ -154,27 +154,27 @@ struct WaitQueue {
     /// By arrival number.
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// Number of waiters that also wait for the key's removal.
-    of_loss: usize,
+    removal_waiter_count: usize,
 }
 
 impl WaitQueue {
     /// Returns whether the waiter was new.
     fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
-        let is_new = self.waiters.insert(waiter.number, waiter.clone()).is_none();
-        self.of_loss += usize::from(is_new && waiter.wait.wakes_on_removal);
+        let is_new = self.waiters.insert(waiter.sequence, waiter.clone()).is_none();
+        self.removal_waiter_count += usize::from(is_new && waiter.wait.wakes_on_removal);
         is_new
     }
 
     /// Returns whether the waiter was present.
     fn remove(&mut self, waiter: &Waiter) -> bool {
-        let was_there = self.waiters.remove(&waiter.number).is_some();
-        self.of_loss -= usize::from(was_there && waiter.wait.wakes_on_removal);
+        let was_there = self.waiters.remove(&waiter.sequence).is_some();
+        self.removal_waiter_count -= usize::from(was_there && waiter.wait.wakes_on_removal);
         was_there
     }
 
     /// Returns the waiters that also wait for the key's removal.
-    fn of_loss(&self) -> impl Iterator<Item = &Arc<Waiter>> {
-        let all = if self.of_loss > 0 { 0.. } else { u64::MAX.. };
+    fn removal_waiters(&self) -> impl Iterator<Item = &Arc<Waiter>> {
+        let all = if self.removal_waiter_count > 0 { 0.. } else { u64::MAX.. };
         self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.wakes_on_removal)
     }
 }
@@ -203,18 +203,18 @@ impl Waiter {
     /// Returns whether the reply is ready.
     #[must_use]
     pub fn is_served(&self) -> bool {
-        self.served.lock().is_some()
+        self.served_reply.lock().is_some()
     }
 
     /// Returns the deadline; `None` means no timeout.
     #[must_use]
-    pub fn until(&self) -> Option<Millis> {
-        self.wait.until
+    pub fn deadline(&self) -> Option<Millis> {
+        self.wait.deadline
     }
 
     /// Returns how the wait ends at its deadline.
     #[must_use]
-    pub fn at_end(&self) -> UnblockReason {
+    pub fn deadline_reason(&self) -> UnblockReason {
         if self.wait.retries_at_deadline { UnblockReason::Retry } else { UnblockReason::Timeout }
     }
 
@@ -224,35 +224,35 @@ impl Waiter {
     }
 
     /// Marks the client as no longer blocked after it was served, and wakes its connection.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn finish(&self) {
         self.client.set_blocked(false);
         self.client.wake();
     }
 
     /// Unblocks the client so that its connection runs the command again.
-    pub(crate) fn run_again(&self) {
+    pub(crate) fn retry(&self) {
         self.client.unblock(UnblockReason::Retry);
     }
 
     /// Returns the blocked command's request.
     #[must_use]
     pub fn request(&self) -> &Request {
-        &self.call.request
+        &self.command.request
     }
 
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        let args = self.call.request.args();
+        let args = self.command.request.args();
         self.wait.keys.clone().filter_map(move |place| args.get(place))
     }
 }
 
 impl WaitQueues {
     /// Returns whether the waiter counts match the queues.
-    pub(crate) fn counts_match(&self) -> bool {
+    pub(crate) fn has_consistent_counts(&self) -> bool {
         self.shards.iter().all(|shard| {
             let by_db = shard.by_db.lock();
             let queues = by_db.values().flat_map(BTreeMap::values);
@@ -260,14 +260,14 @@ impl WaitQueues {
         })
     }
 
-    fn shard(&self, slot: Slot) -> &Shard {
+    fn shard_of(&self, slot: Slot) -> &Shard {
         &self.shards[slot.index() % SHARDS]
     }
 
     /// Returns whether there may be waiters for keys of this slot.
     #[inline(always)]
-    pub(crate) fn any(&self, slot: Slot) -> bool {
-        self.shard(slot).count.load(Ordering::Relaxed) > 0
+    pub(crate) fn may_have_waiters(&self, slot: Slot) -> bool {
+        self.shard_of(slot).count.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the number of keys with waiters.
@@ -278,8 +278,9 @@ impl WaitQueues {
 
     /// Returns the number of keys whose waiters also wait for removal.
     pub(crate) fn keys_with_removal_waiters(&self) -> usize {
-        let of_loss =
-            |keys: &BTreeMap<Vec<u8>, WaitQueue>| keys.values().filter(|queue| queue.of_loss > 0).count();
+        let of_loss = |keys: &BTreeMap<Vec<u8>, WaitQueue>| {
+            keys.values().filter(|queue| queue.removal_waiter_count > 0).count()
+        };
         let keys = |shard: &Shard| shard.by_db.lock().values().map(of_loss).sum::<usize>();
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
@@ -287,14 +288,19 @@ impl WaitQueues {
     /// Blocks a client. The caller has locked the command's slots.
     pub(crate) fn add(&self, client: &Arc<Client>, call: BlockedCommand, wait: KeyWait) -> Arc<Waiter> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let waiter =
-            Arc::new(Waiter { number, call, wait, client: client.clone(), served: Mutex::new(None) });
+        let waiter = Arc::new(Waiter {
+            sequence: number,
+            command: call,
+            wait,
+            client: client.clone(),
+            served_reply: Mutex::new(None),
+        });
         // Set before the waiter becomes visible: a thread that finds it may unblock it.
         client.set_blocked(true);
         for key in waiter.keys() {
-            let shard = self.shard(Slot::of_key(key));
+            let shard = self.shard_of(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
-            let queue = by_db.entry(waiter.call.db).or_default().entry(key.to_vec()).or_default();
+            let queue = by_db.entry(waiter.command.db).or_default().entry(key.to_vec()).or_default();
             // The same key may be named twice.
             shard.count.fetch_add(usize::from(queue.insert(&waiter)), Ordering::Relaxed);
         }
@@ -304,9 +310,9 @@ impl WaitQueues {
     /// Removes a waiter from all its queues.
     pub(crate) fn remove(&self, waiter: &Waiter) {
         for key in waiter.keys() {
-            let shard = self.shard(Slot::of_key(key));
+            let shard = self.shard_of(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
-            let Some(keys) = by_db.get_mut(&waiter.call.db) else { continue };
+            let Some(keys) = by_db.get_mut(&waiter.command.db) else { continue };
             let Some(queue) = keys.get_mut(key) else { continue };
             shard.count.fetch_sub(usize::from(queue.remove(waiter)), Ordering::Relaxed);
             if queue.waiters.is_empty() {
@@ -316,13 +322,13 @@ impl WaitQueues {
     }
 
     /// Returns whether this key has waiters. The caller has locked its slot.
-    pub(crate) fn has(&self, db: u16, slot: Slot, key: &[u8]) -> bool {
-        self.shard(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
+    pub(crate) fn has_waiters(&self, db: u16, slot: Slot, key: &[u8]) -> bool {
+        self.shard_of(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_gone`, only those that
+    /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_removed`, only those that
     /// wait for removal.
-    pub(crate) fn next(
+    pub(crate) fn next_waiters(
         &self,
         db: u16,
         slot: Slot,
@@ -330,11 +336,11 @@ impl WaitQueues {
         after: Option<u64>,
         is_gone: bool,
     ) -> SmallVec<[Arc<Waiter>; 4]> {
-        let by_db = self.shard(slot).by_db.lock();
+        let by_db = self.shard_of(slot).by_db.lock();
         let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) else { return SmallVec::new() };
         let from = after.map_or(0, |after| after + 1);
         if is_gone {
-            let told = queue.of_loss().filter(|waiter| waiter.number >= from);
+            let told = queue.removal_waiters().filter(|waiter| waiter.sequence >= from);
             return told.take(FETCH_BATCH).cloned().collect();
         }
         queue.waiters.range(from..).take(FETCH_BATCH).map(|(_, waiter)| waiter.clone()).collect()
@@ -344,14 +350,14 @@ impl WaitQueues {
     /// has locked its slot.
     #[cold]
     pub(crate) fn report_removal(&self, db: u16, slot: Slot, key: &[u8]) {
-        let by_db = self.shard(slot).by_db.lock();
+        let by_db = self.shard_of(slot).by_db.lock();
         if let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) {
-            queue.of_loss().for_each(|waiter| waiter.run_again());
+            queue.removal_waiters().for_each(|waiter| waiter.retry());
         }
     }
 
     /// Returns the awaited keys of a database.
-    pub(crate) fn keys_of(&self, db: u16) -> Vec<Vec<u8>> {
+    pub(crate) fn awaited_keys(&self, db: u16) -> Vec<Vec<u8>> {
         let used = self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0);
         let keys = |shard: &Shard| {
             shard.by_db.lock().get(&db).into_iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
@@ -365,14 +371,14 @@ impl WaitQueues {
         for shard in &self.shards {
             let by_db = shard.by_db.lock();
             let waiters = by_db.values().flat_map(BTreeMap::values).flat_map(|queue| queue.waiters.values());
-            all.extend(waiters.map(|waiter| (waiter.client.id, waiter.call.reads_from_replicas)));
+            all.extend(waiters.map(|waiter| (waiter.client.id, waiter.command.reads_from_replicas)));
         }
         all
     }
 
     /// Returns the clients that wait for keys of a slot.
-    pub(crate) fn of_slot(&self, slot: Slot) -> Vec<Arc<Client>> {
-        let by_db = self.shard(slot).by_db.lock();
+    pub(crate) fn clients_waiting_in_slot(&self, slot: Slot) -> Vec<Arc<Client>> {
+        let by_db = self.shard_of(slot).by_db.lock();
         let queues = by_db.values().flatten().filter(|(key, _)| Slot::of_key(key) == slot);
         queues.flat_map(|(_, queue)| queue.waiters.values().map(|waiter| waiter.client.clone())).collect()
     }

@@ -31,7 +31,7 @@ pub(crate) struct Watcher {
 
 /// Whether a key exists in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub(crate) enum KeyPresence {
     Missing,
     Live,
     /// Expired but not removed yet.
@@ -40,15 +40,15 @@ pub(crate) enum Presence {
 
 impl Watcher {
     /// Marks the session if emptying or replacing the key's database changes the key.
-    fn replace(&mut self, before: Presence, after: Presence) {
+    fn replace(&mut self, before: KeyPresence, after: KeyPresence) {
         let changed = match (before, after) {
-            (Presence::Missing, Presence::Missing) => false,
-            (_, Presence::Missing) if self.was_expired => {
+            (KeyPresence::Missing, KeyPresence::Missing) => false,
+            (_, KeyPresence::Missing) if self.was_expired => {
                 self.was_expired = false;
                 false
             }
-            (_, Presence::Expired) if self.was_expired => false,
-            (Presence::Missing, Presence::Expired) => {
+            (_, KeyPresence::Expired) if self.was_expired => false,
+            (KeyPresence::Missing, KeyPresence::Expired) => {
                 self.was_expired = true;
                 false
             }
@@ -100,12 +100,12 @@ impl WatchTable {
     }
 
     /// Counts a session that starts to watch keys.
-    pub(crate) fn started(&self) {
+    pub(crate) fn count_watching_client(&self) {
         self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a session that stops watching keys.
-    pub(crate) fn stopped(&self) {
+    pub(crate) fn uncount_watching_client(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -141,7 +141,7 @@ impl WatchTable {
 
     /// Marks the watchers of a changed key. The caller has locked its slot.
     #[inline]
-    pub(crate) fn touch(&self, db: u16, slot: Slot, key: &[u8]) {
+    pub(crate) fn mark_changed(&self, db: u16, slot: Slot, key: &[u8]) {
         let shard = self.shard(slot);
         if shard.count.load(Ordering::Relaxed) > 0 {
             let by_db = shard.by_db.lock();
@@ -161,7 +161,7 @@ impl WatchTable {
             watchers
                 .into_iter()
                 .flatten()
-                .for_each(|watcher| watcher.replace(Presence::Live, Presence::Missing));
+                .for_each(|watcher| watcher.replace(KeyPresence::Live, KeyPresence::Missing));
         }
     }
 
@@ -174,7 +174,11 @@ impl WatchTable {
 
     /// Marks watchers when a database's content is replaced; `presence` returns whether a key existed before and exists
     /// now. The caller has locked all slots.
-    pub(crate) fn replaced(&self, db: u16, mut presence: impl FnMut(&[u8]) -> (Presence, Presence)) {
+    pub(crate) fn mark_replaced(
+        &self,
+        db: u16,
+        mut presence: impl FnMut(&[u8]) -> (KeyPresence, KeyPresence),
+    ) {
         for shard in self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0) {
             for (key, watchers) in shard.by_db.lock().get_mut(&db).into_iter().flatten() {
                 let (before, after) = presence(key);

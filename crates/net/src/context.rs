@@ -93,7 +93,7 @@ pub struct BusiestClient {
 impl NetworkStats {
     /// Finds the busiest client of the sampling period that lasted `nanos`, and resets the work counters.
     pub fn update_busiest_client(&self, clients: &[Arc<Client>], nanos: u64) {
-        let works = clients.iter().map(|client| (client.take_work(), client.id));
+        let works = clients.iter().map(|client| (client.take_worker_nanos(), client.id));
         let (work, id) = works.max().filter(|(work, _)| *work > 0).unwrap_or_default();
         let permille = work.saturating_mul(1000) / nanos.max(1);
         *self.busiest.lock() = BusiestClient { id, permille: permille.min(1000) };

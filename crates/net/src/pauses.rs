@@ -21,17 +21,18 @@ impl PauseGate {
     pub fn new(engine: Arc<Engine>) -> Self {
         let ended = Arc::new(Notify::new());
         let notify = ended.clone();
-        engine.pauses.call_at_end(move || notify.notify_waiters());
+        engine.pauses.set_end_callback(move || notify.notify_waiters());
         Self { engine, ended }
     }
 
-    /// Waits until a pause or hold has ended since the caller read [`Pauses::ends`] as `ends`. The command may still be
+    /// Waits until a pause or hold has ended since the caller read [`Pauses::ended_count`] as `ends`. The command may still be
     /// paused for another reason.
     ///
-    /// [`Pauses::ends`]: engine::Pauses::ends
+    /// [`Pauses::ended_count`]: engine::Pauses::ends
     pub async fn wait_for_end_after(&self, ends: u64) {
         let pauses = &self.engine.pauses;
-        self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.has_paused_slots()).await;
+        self.wait_until(|next| pauses.ended_count() != ends || next.is_none() && !pauses.has_paused_slots())
+            .await;
     }
 
     /// Waits until no pause is active. Slots may still be held.
@@ -46,7 +47,7 @@ impl PauseGate {
             // Registered before the check, so that no notification is lost.
             let ended = self.ended.notified();
             let now = process::time::now();
-            let next = self.engine.pauses.end_overdue(&self.engine.settings, now);
+            let next = self.engine.pauses.end_expired(&self.engine.settings, now);
             if is_enough(next) {
                 return;
             }
@@ -81,12 +82,12 @@ impl PauseGate {
 
     /// Holds writes to a slot until [`PauseGate::free_slot`]. Returns `false` if the slot cannot be held.
     pub fn hold_slot(&self, slot: Slot) -> bool {
-        self.engine.hold_slot(slot)
+        self.engine.pause_slot_writes(slot)
     }
 
     /// Releases a held slot.
     pub fn free_slot(&self, slot: Slot) {
-        self.engine.free_slot(slot);
+        self.engine.resume_slot_writes(slot);
     }
 
     fn pause_writes(&self, purpose: PausePurpose, end: Millis) {
@@ -123,7 +124,7 @@ mod tests {
         for purpose in [PausePurpose::Client, PausePurpose::Failover] {
             engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
         }
-        let ends = engine.pauses.ends();
+        let ends = engine.pauses.ended_count();
         let woken = Arc::<WakeCounter>::default();
         let waker = Waker::from(woken.clone());
         let mut context = Context::from_waker(&waker);
@@ -145,6 +146,6 @@ mod tests {
 
         // Both return at once: one pause ended earlier, and none is active now.
         gate.wait_for_end_after(ends).await;
-        gate.wait_for_end_after(engine.pauses.ends()).await;
+        gate.wait_for_end_after(engine.pauses.ended_count()).await;
     }
 }

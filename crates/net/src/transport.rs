@@ -164,7 +164,7 @@ impl Stream {
                 let local_address = address.clone();
                 let descriptor = stream.as_raw_fd();
                 let link = ConnectionInfo { address, local_address, descriptor, ..ConnectionInfo::default() };
-                return Ok(ConnectionInfo { unix_socket: true, local: true, ..link });
+                return Ok(ConnectionInfo { unix_socket: true, is_local: true, ..link });
             }
             Self::Detached => -1,
         };
@@ -174,8 +174,8 @@ impl Stream {
             local_address: local.to_string(),
             descriptor,
             unix_socket: false,
-            via: ClientTransport { tls: matches!(self, Self::Tls(_)), ipv6: peer.is_ipv6() },
-            local: peer.ip().is_loopback(),
+            transport: ClientTransport { tls: matches!(self, Self::Tls(_)), ipv6: peer.is_ipv6() },
+            is_local: peer.ip().is_loopback(),
         })
     }
 

@@ -292,7 +292,7 @@ impl WorkerPool {
         let Some(RunningPool { pool, spawn }) = self.0.get() else { return };
         let mut pool = pool.lock();
         // Must come first: the moved connections may request locks that the script holds.
-        engine.watch_scripts();
+        engine.update_busy_flag();
         if let Some(since) = pool.workers.get(number).map(|worker| worker.activity.task_start()) {
             pool.offload(number, since, spawn);
         }
@@ -322,7 +322,7 @@ impl WorkerPool {
     /// Updates the busy-script state, and detects workers that have recovered.
     pub fn watch_scripts(&self, engine: &Engine) {
         let mut pool = self.0.get().map(|running| running.pool.lock());
-        engine.watch_scripts();
+        engine.update_busy_flag();
         if let Some(pool) = &mut pool {
             pool.clear_recovered();
         }

@@ -49,7 +49,9 @@ async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Ar
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match command {
-        NodeCommand::ConfigSet => config::set(&server, args, connection.session.client.link.local).await,
+        NodeCommand::ConfigSet => {
+            config::set(&server, args, connection.session.client.connection.is_local).await
+        }
         NodeCommand::Debug(command) => return debug::run(connection, command, args).await,
         NodeCommand::Failover => replication::failover(&server, args),
         NodeCommand::DebugScript => return debugger::run(connection, args).await,
@@ -95,8 +97,8 @@ impl Server {
 }
 
 impl Shell for Server {
-    fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Done, CommandError> {
-        let (args, waits) = (context.args, context.may_wait());
+    fn run_command(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Done, CommandError> {
+        let (args, waits) = (context.args, context.can_block());
         let outcome = match command {
             ShellCommand::Acl(AclCommand::Load) => acl::load(self, context.session),
             ShellCommand::Acl(AclCommand::Save) => acl::save(self),
@@ -174,7 +176,7 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMa
     let nanos = if entry.command.flags.contains(Flags::BLOCKING) { 0 } else { nanos };
     with_scratch(|scratch| {
         let (stats, ran) = (&scratch.worker.stats, ExecutedCommand { entry, args, nanos, reply_len });
-        connection.server.engine.account(stats, &connection.session, process::time::now(), &ran);
+        connection.server.engine.record_execution(stats, &connection.session, process::time::now(), &ran);
         if let Some(text) = error {
             stats.count_failure(entry.index, &text);
         }

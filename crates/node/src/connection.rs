@@ -123,7 +123,7 @@ pub(crate) enum Waited<T> {
 impl Connection {
     pub(crate) fn new(server: Arc<Server>, stream: Stream, owner: usize) -> io::Result<Self> {
         let link = stream.link()?;
-        let authenticated = server.engine.is_open();
+        let authenticated = server.engine.is_default_user_open();
         let waker = Arc::<SharedWaker>::default();
         let wake = waker.clone();
         let wake = move || {
@@ -191,8 +191,12 @@ impl Connection {
             self.server.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", client.id);
         } else if client.is_evicted() {
-            let address = &client.link.address;
-            tracing::info!("Evicting client: id={} addr={address} tot-mem={}", client.id, client.bytes());
+            let address = &client.connection.address;
+            tracing::info!(
+                "Evicting client: id={} addr={address} tot-mem={}",
+                client.id,
+                client.memory_bytes()
+            );
         }
     }
 
@@ -324,7 +328,7 @@ impl Connection {
     fn poll_blocked(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<io::Result<()>> {
         let client = self.session.client.clone();
         let how = if waiter.is_served() || self.poll_deadline(context, waiter).is_ready() {
-            Some(waiter.at_end())
+            Some(waiter.deadline_reason())
         } else {
             client.take_unblock()
         };
@@ -344,7 +348,7 @@ impl Connection {
     }
 
     fn poll_deadline(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<()> {
-        let Some(until) = waiter.until() else { return Poll::Pending };
+        let Some(until) = waiter.deadline() else { return Poll::Pending };
         let left = || u64::try_from(until.0.saturating_sub(process::time::now().0)).unwrap_or(0);
         let timer = || Box::pin(tokio::time::sleep(Duration::from_millis(left())));
         self.deadline.get_or_insert_with(timer).as_mut().poll(context)
@@ -374,7 +378,7 @@ impl Connection {
         let Server { engine, commands, .. } = &*self.server;
         let (now, mark) = (process::time::now(), self.output.mark());
         let resumed = with_scratch(|scratch| {
-            let dispatcher = commands.on(engine);
+            let dispatcher = commands.dispatcher(engine);
             dispatcher.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
         });
         match resumed {
@@ -448,8 +452,8 @@ impl Connection {
         client.spare_input_bytes.store(spare, Ordering::Relaxed);
         client.unsent_bytes.store(self.output.len(), Ordering::Relaxed);
         client.output_bytes.store(self.output.memory(), Ordering::Relaxed);
-        if self.server.engine.budget.is_watched() {
-            self.server.engine.clients.settle(client);
+        if self.server.engine.budget.is_checked_per_command() {
+            self.server.engine.clients.update_memory_and_evict(client);
         }
     }
 
@@ -612,23 +616,23 @@ impl Connection {
         let now = process::time::now();
         self.session.reply_limit = self.reply_limit();
         // Read before any command is checked, so that a pause that ends meanwhile is not missed.
-        let ends = self.server.engine.pauses.ends();
+        let ends = self.server.engine.pauses.ended_count();
         // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
         let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
         let behind = (!shared).then(|| self.output.mark());
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let ran = crash::run_guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
-            self.server.commands.on(&self.server.engine).run(
+            self.server.commands.dispatcher(&self.server.engine).run(
                 worker,
                 &mut self.session,
                 now,
-                PipelinedRequests { buffer, batch, from: 0 },
+                PipelinedRequests { buffer, batch, first_pending: 0 },
                 &mut out,
             )
         });
         let Some((ran, flow)) = ran else {
-            let running = scratch.worker.running;
+            let running = scratch.worker.request_index;
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
             crash::abort_in_command(&self.session.client, &self.server.engine.catalogue, args)
         };
@@ -638,7 +642,7 @@ impl Connection {
             DispatchStatus::TimeSliceOver => Some((ran, None)),
             DispatchStatus::Paused => Some((ran, Some(Event::Paused(ends)))),
             DispatchStatus::Blocked => Some((ran + 1, Some(Event::Blocked))),
-            DispatchStatus::Long => Some((ran, Some(Event::Long))),
+            DispatchStatus::SlowCommand => Some((ran, Some(Event::Long))),
             DispatchStatus::SlotsLocked => Some((ran, Some(Event::Held))),
             DispatchStatus::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));
@@ -655,7 +659,7 @@ impl Connection {
         }
         // Messages that are too long to be copied between replies are queued.
         self.session.queue_messages(self.output.queue());
-        if self.server.engine.budget.is_watched() {
+        if self.server.engine.budget.is_checked_per_command() {
             self.publish_memory();
         }
         match stopped {
@@ -757,7 +761,7 @@ impl Connection {
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         let too_much = hard > 0 && waiting > hard;
         if too_much || !self.session.authenticated && self.output.len() > MAX_UNAUTHENTICATED_OUTPUT {
-            client.overflow();
+            client.close_for_output_limit();
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let since = &client.over_soft_limit;

@@ -227,7 +227,7 @@ impl Replication {
         match skipped_keys.commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
-                self.log.lock().part(random_repl_id());
+                self.log.lock().start_new_history(random_repl_id());
                 self.tell(Event::Serve(MasterDriverEvent::HistoryReplaced));
             }
         }
@@ -280,7 +280,7 @@ impl Replication {
 
     /// Returns how many bytes of the stream wait for a snapshot to be loaded.
     pub(crate) fn held(&self) -> u64 {
-        self.role.lock().replica().map_or(0, Replica::held)
+        self.role.lock().replica().map_or(0, Replica::buffered_bytes)
     }
 
     /// Returns since when the link to the master has been down; `None` while it is up, and on a master.
@@ -312,7 +312,7 @@ impl Replication {
 
     /// Returns the offset by which this node is ranked in a failover.
     pub(crate) fn reach(&self) -> ReplOffset {
-        self.role.lock().reach(&self.log.lock())
+        self.role.lock().failover_offset(&self.log.lock())
     }
 
     /// Returns whether this node can serve the replica that sends this request: the data of this node belongs to a
@@ -331,7 +331,7 @@ impl Replication {
     pub(crate) fn needs_rdb_channel(&self, asked: &PsyncRequest, profile: &PeerProfile) -> bool {
         let refusal = self.serving.lock().needs_rdb_channel(&mut &*self.log, asked, profile);
         let Some(refusal) = refusal else { return false };
-        if refusal != replication::FullSyncReason::NothingAsked {
+        if refusal != replication::FullSyncReason::Requested {
             self.stats.partial_refused.fetch_add(1, Ordering::Relaxed);
         }
         tracing::info!(
@@ -403,7 +403,7 @@ impl Replication {
             );
         }
         if foreign {
-            role.note_foreign();
+            role.mark_data_foreign();
         }
         self.stop_waiting_empty();
         self.publish(&role);
@@ -418,7 +418,7 @@ impl Replication {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         let Position { id, offset } = self.log.lock().position();
-        if !role.lead(random_repl_id(), &mut &*self.log) {
+        if !role.promote(random_repl_id(), &mut &*self.log) {
             return false;
         }
         self.handing_over.store(false, Ordering::Relaxed);
@@ -451,7 +451,7 @@ impl Replication {
     fn rename_history(&self) {
         let mut log = self.log.lock();
         if log.is_open() {
-            log.rename(random_repl_id());
+            log.change_id(random_repl_id());
             drop(log);
             self.tell(Event::Serve(MasterDriverEvent::HistoryReplaced));
         }
@@ -471,14 +471,14 @@ impl Replication {
     /// Publishes a role whose lock the caller holds, so that concurrent changes are published in order.
     fn publish(&self, role: &Role) {
         let (config, settings) = (&self.config, &self.engine.settings);
-        let (replica, up, following) = match role.upstream() {
+        let (replica, up, following) = match role.followed_master() {
             None => (false, true, Following::No),
             Some((MasterAddress { host, port }, machine)) => {
                 // The address is stored first, because a command reads it after it has seen the gate.
                 settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
-                match machine.link() {
+                match machine.link_state() {
                     replica::LinkState::Connected => (true, true, Following::Yes),
-                    _ if machine.was_turned_away() => (true, false, Following::TurnedAway),
+                    _ if machine.is_psync_refused() => (true, false, Following::TurnedAway),
                     _ => (true, false, Following::No),
                 }
             }
@@ -490,7 +490,7 @@ impl Replication {
         let short = wanted > 0
             && !values[keys::MIN_REPLICAS_MAX_LAG].is_zero()
             && !replica
-            && self.serving.lock().master().good_replicas(process::time::instant()) < wanted;
+            && self.serving.lock().master().good_replica_count(process::time::instant()) < wanted;
         let states = [
             (NodeFlags::REPLICA, replica),
             (NodeFlags::REDIRECTS, replica && self.engine.topology.is_none()),
@@ -511,11 +511,11 @@ impl Replication {
     /// Returns the replicas that have the whole log.
     pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
         let offset = self.offset();
-        let all = self.each_replica(|peer| peer.is_online() && peer.has(offset));
+        let all = self.each_replica(|peer| peer.is_online() && peer.has_snapshot_of(offset));
         all.into_iter().filter(|(_, synced)| *synced).map(|(address, _)| address).collect()
     }
 
-    fn each_replica(&self, is: impl Fn(&master::Replica) -> bool) -> Vec<(MasterAddress, bool)> {
+    fn each_replica(&self, is: impl Fn(&master::ConnectedReplica) -> bool) -> Vec<(MasterAddress, bool)> {
         let addresses = self.addresses.lock();
         let serving = self.serving.lock();
         let mut each: Vec<(MasterAddress, bool)> = Vec::new();
@@ -538,12 +538,12 @@ impl Replication {
 
     /// Returns the number of replicas that can acknowledge writes.
     pub(crate) fn replicas(&self) -> usize {
-        self.serving.lock().master().online().count()
+        self.serving.lock().master().online_replicas().count()
     }
 
     /// Returns the number of replicas that a shutdown waits for.
     pub(crate) fn awaited_at_stop(&self) -> usize {
-        self.serving.lock().master().awaited_at_stop()
+        self.serving.lock().master().replicas_awaited_at_shutdown()
     }
 }
 
@@ -561,7 +561,7 @@ fn master_config(values: &Values) -> master::MasterConfig {
         output_limit: master::OutputLimit {
             hard: limit.hard as u64,
             soft: limit.soft as u64,
-            soft_for: limit.soft_for,
+            soft_duration: limit.soft_for,
         },
         backlog: values[keys::REPL_BACKLOG_SIZE],
     }
@@ -580,7 +580,7 @@ fn replica_config(values: &Values, engine: &Engine) -> replica::ReplicaConfig {
         timeout: values[keys::REPL_TIMEOUT],
         failover: false,
         dual_channel: values[keys::DUAL_CHANNEL_REPLICATION_ENABLED],
-        held_limit: values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica.hard as u64,
+        buffer_limit: values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica.hard as u64,
     }
 }
 

@@ -144,7 +144,7 @@ fn start(configured: Configured) -> Result<()> {
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
     let own_names = Commands::new(::commands::for_server());
     let commands = match commands {
-        Some(renamed) => own_names.called(renamed),
+        Some(renamed) => own_names.with_renames(renamed),
         None => own_names,
     };
     let engine = Engine::new(
@@ -153,7 +153,7 @@ fn start(configured: Configured) -> Result<()> {
         topology,
         Box::new(EngineLogHandle(shared_log.clone())),
     );
-    let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: workers::make_way });
+    let engine = engine.with_script_hooks(ScriptHooks { log_line: log_script, on_busy: workers::make_way });
     engine.change_users(|all| *all = users);
     access::load_acl_file_at_startup(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();

@@ -259,7 +259,7 @@ async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox
     let mut look_at = None;
     loop {
         let scripts_released = server.scripts_released.notified();
-        with_scratch(|scratch| server.engine.forget_released_scripts(&mut scratch.worker));
+        with_scratch(|scratch| server.engine.drop_released_scripts(&mut scratch.worker));
         tokio::select! {
             message = next() => match message {
                 Some(message) => welcome(&server, message),

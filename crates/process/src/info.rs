@@ -95,13 +95,13 @@ impl ProcessInfo<'_> {
 /// Writes whether clients are paused, the reason and the remaining time.
 pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
     let (pauses, now) = (&engine.pauses, time::now());
-    pauses.end_overdue(&engine.settings, now);
-    let (actions, left) = match pauses.until() {
+    pauses.end_expired(&engine.settings, now);
+    let (actions, left) = match pauses.strictest_pause() {
         Some((PauseMode::All, until)) => ("all", until.0 - now.0),
         Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
         None => ("none", 0),
     };
-    let reason = match pauses.purpose() {
+    let reason = match pauses.strictest_purpose() {
         Some(PausePurpose::Client) => "client_pause",
         Some(PausePurpose::Failover) => "failover_in_progress",
         Some(PausePurpose::Shutdown) => "shutdown_in_progress",

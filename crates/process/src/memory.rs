@@ -8,7 +8,8 @@ use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
 /// Lets workers query the allocator.
-pub const HEAP: AllocatorStats = AllocatorStats { of_thread: thread_heap_turnover, of_all: heap_bytes };
+pub const HEAP: AllocatorStats =
+    AllocatorStats { thread_totals: thread_heap_turnover, total_bytes: heap_bytes };
 
 /// Memory usage at one time, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,8 +62,8 @@ fn thread_heap_turnover() -> ThreadAllocations {
     COUNTERS.with(|counters| {
         let counters = counters.as_ref();
         counters.map_or_else(ThreadAllocations::default, |(taken, returned)| ThreadAllocations {
-            taken: taken.get(),
-            returned: returned.get(),
+            allocated: taken.get(),
+            freed: returned.get(),
         })
     })
 }

@@ -27,9 +27,9 @@ use clock::Instant;
 
 use crate::id::ReplId;
 
-const HISTORY: &str = "history";
-const OWN: &str = "master";
-const REPLICA: &str = "replica";
+const HISTORY_KEYWORD: &str = "history";
+const MASTER_KEYWORD: &str = "master";
+const REPLICA_KEYWORD: &str = "replica";
 
 /// The host and port of a server.
 pub type HostPort = (String, u16);
@@ -40,7 +40,7 @@ pub struct RecordedReplicas {
     /// The replication id that the replicas have.
     pub history: ReplId,
     /// The address under which sentinels know this server, if they have announced it.
-    pub own: Option<HostPort>,
+    pub own_address: Option<HostPort>,
     /// The addresses of the replicas.
     pub replicas: Vec<HostPort>,
 }
@@ -48,13 +48,13 @@ pub struct RecordedReplicas {
 impl RecordedReplicas {
     /// Formats the file.
     #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = format!("{HISTORY} {}\n", self.history);
-        if let Some((host, port)) = &self.own {
-            text += &format!("{OWN} {host} {port}\n");
+    pub fn to_file_text(&self) -> String {
+        let mut text = format!("{HISTORY_KEYWORD} {}\n", self.history);
+        if let Some((host, port)) = &self.own_address {
+            text += &format!("{MASTER_KEYWORD} {host} {port}\n");
         }
         for (host, port) in &self.replicas {
-            text += &format!("{REPLICA} {host} {port}\n");
+            text += &format!("{REPLICA_KEYWORD} {host} {port}\n");
         }
         text
     }
@@ -62,14 +62,16 @@ impl RecordedReplicas {
     /// Parses the file. Malformed lines are skipped: the existence of the file matters more than its content.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let mut found = Self { history: ReplId::NONE, own: None, replicas: Vec::new() };
+        let mut found = Self { history: ReplId::NONE, own_address: None, replicas: Vec::new() };
         for line in text.lines() {
             match line.split_ascii_whitespace().collect::<Vec<_>>().as_slice() {
-                [HISTORY, id] => found.history = ReplId::parse(id.as_bytes()).unwrap_or(found.history),
-                [OWN, host, port] => {
-                    found.own = port.parse().ok().map(|port| ((*host).to_owned(), port));
+                [HISTORY_KEYWORD, id] => {
+                    found.history = ReplId::parse(id.as_bytes()).unwrap_or(found.history)
                 }
-                [REPLICA, host, port] => {
+                [MASTER_KEYWORD, host, port] => {
+                    found.own_address = port.parse().ok().map(|port| ((*host).to_owned(), port));
+                }
+                [REPLICA_KEYWORD, host, port] => {
                     found.replicas.extend(port.parse().ok().map(|port| ((*host).to_owned(), port)));
                 }
                 _ => {}
@@ -83,45 +85,45 @@ impl RecordedReplicas {
 /// `empty-master-timeout`, which is how long an empty master would wait for them.
 #[derive(Debug, Clone, Default)]
 pub struct ReplicaRecorder {
-    seen: Option<(Instant, Vec<HostPort>)>,
+    last_replicas: Option<(Instant, Vec<HostPort>)>,
     /// The master that sentinels announced with the newest epoch while this server was a master.
-    named: Option<(u64, HostPort)>,
+    announced: Option<(u64, HostPort)>,
 }
 
 impl ReplicaRecorder {
     /// Starts with the replicas listed in the file; `None` if there was no file.
     #[must_use]
     pub fn since_start(now: Instant, replicas: Option<Vec<HostPort>>) -> Self {
-        Self { seen: replicas.map(|replicas| (now, replicas)), named: None }
+        Self { last_replicas: replicas.map(|replicas| (now, replicas)), announced: None }
     }
 
     /// Handles a hello message, in which a sentinel announces the master that it knows.
     pub fn on_hello(&mut self, payload: &[u8]) {
         if let Some((named, epoch)) = announced_master(payload)
-            && self.named.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
+            && self.announced.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
         {
-            self.named = Some((epoch, named));
+            self.announced = Some((epoch, named));
         }
     }
 
     /// Handles REPLICAOF NO ONE: the master that sentinels announced until then may have been another server, even if
     /// this server was a master all the time.
     pub fn on_promoted(&mut self) {
-        self.named = None;
+        self.announced = None;
     }
 
     /// Returns the address under which sentinels know this master.
     #[must_use]
-    pub fn own(&self) -> Option<&HostPort> {
-        let replicas = self.seen.as_ref().map(|(_, replicas)| replicas);
+    pub fn own_address(&self) -> Option<&HostPort> {
+        let replicas = self.last_replicas.as_ref().map(|(_, replicas)| replicas);
         let is_replica = |name: &&HostPort| replicas.is_some_and(|replicas| replicas.contains(name));
-        self.named.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
+        self.announced.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
     /// Returns the replicas to record at `now`. `replicas` lists the connected ones if this is a master watched by
     /// sentinels, else it is `None` and the record stays: a replica may restart as a master if its configuration file
     /// does not name its master.
-    pub fn look(
+    pub fn update_recorded(
         &mut self,
         now: Instant,
         replicas: Option<Vec<HostPort>>,
@@ -129,35 +131,35 @@ impl ReplicaRecorder {
     ) -> Option<&[HostPort]> {
         match replicas {
             None => {
-                self.named = None;
-                self.seen.iter_mut().for_each(|(at, _)| *at = now);
+                self.announced = None;
+                self.last_replicas.iter_mut().for_each(|(at, _)| *at = now);
             }
-            Some(replicas) if !replicas.is_empty() => self.seen = Some((now, replicas)),
+            Some(replicas) if !replicas.is_empty() => self.last_replicas = Some((now, replicas)),
             Some(_) => {}
         }
-        self.seen.take_if(|(at, _)| now.since(*at) >= timeout);
-        self.seen.as_ref().map(|(_, replicas)| replicas.as_slice())
+        self.last_replicas.take_if(|(at, _)| now.since(*at) >= timeout);
+        self.last_replicas.as_ref().map(|(_, replicas)| replicas.as_slice())
     }
 }
 
 /// The state of a master that waits until a replica has been promoted in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyMaster {
-    followers: RecordedReplicas,
-    until: Instant,
+    recorded: RecordedReplicas,
+    deadline: Instant,
     /// The newest epoch in which sentinels announced a master.
-    newest: u64,
+    newest_epoch: u64,
     /// Whether that master is another server.
-    replaced: bool,
+    is_replaced: bool,
     /// The other server that was announced last.
     successor: Option<HostPort>,
     /// Successors that were followed by an announcement of this server, once for each time.
-    failed: Vec<HostPort>,
+    failed_successors: Vec<HostPort>,
 }
 
 /// A successor that failed this often is ignored.
 const MAX_FAILURES: usize = 2;
-/// Bounds the memory of [`EmptyMaster::failed`].
+/// Bounds the memory of [`EmptyMaster::failed_successors`].
 const MAX_RECORDED_FAILURES: usize = 64;
 
 impl EmptyMaster {
@@ -165,7 +167,14 @@ impl EmptyMaster {
     #[must_use]
     pub fn new(followers: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
         let (successor, failed) = (None, Vec::new());
-        Self { followers, until: now + timeout, newest: 0, replaced: false, successor, failed }
+        Self {
+            recorded: followers,
+            deadline: now + timeout,
+            newest_epoch: 0,
+            is_replaced: false,
+            successor,
+            failed_successors: failed,
+        }
     }
 
     /// Handles a hello message of a sentinel:
@@ -177,34 +186,35 @@ impl EmptyMaster {
     /// nothing, since this server may have several. Only the newest epoch counts: a sentinel that was partitioned
     /// announces an outdated master.
     pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
-        let Some((named, epoch)) = announced_master(payload).filter(|(_, epoch)| *epoch >= self.newest)
+        let Some((named, epoch)) = announced_master(payload).filter(|(_, epoch)| *epoch >= self.newest_epoch)
         else {
             return false;
         };
-        self.newest = epoch;
-        let other = self.followers.replicas.contains(&named)
+        self.newest_epoch = epoch;
+        let other = self.recorded.replicas.contains(&named)
             || !ports.contains(&named.1)
-            || self.followers.own.as_ref().is_some_and(|own| *own != named);
-        let replaced = other && self.failed.iter().filter(|failed| **failed == named).count() < MAX_FAILURES;
+            || self.recorded.own_address.as_ref().is_some_and(|own| *own != named);
+        let replaced =
+            other && self.failed_successors.iter().filter(|failed| **failed == named).count() < MAX_FAILURES;
         if other {
             self.successor = Some(named);
-        } else if self.failed.len() < MAX_RECORDED_FAILURES {
-            self.failed.extend(self.successor.take());
+        } else if self.failed_successors.len() < MAX_RECORDED_FAILURES {
+            self.failed_successors.extend(self.successor.take());
         }
-        let before = std::mem::replace(&mut self.replaced, replaced);
+        let before = std::mem::replace(&mut self.is_replaced, replaced);
         replaced && !before
     }
 
     /// Returns whether PINGs of sentinels are answered with an error.
     #[must_use]
     pub fn is_down_to_sentinels(&self) -> bool {
-        !self.replaced
+        !self.is_replaced
     }
 
     /// Returns whether the timeout has expired.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
-        now >= self.until
+        now >= self.deadline
     }
 }
 
@@ -221,19 +231,22 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn at(seconds: u64) -> Instant {
+    fn at_seconds(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
     }
 
-    fn name(host: &str, port: u16) -> HostPort {
+    fn host_port(host: &str, port: u16) -> HostPort {
         (host.to_owned(), port)
     }
 
-    fn waiting(replica: HostPort) -> EmptyMaster {
-        let own = Some(name("10.0.0.1", 7000));
-        let followers =
-            RecordedReplicas { history: ReplId::from_random([7; 20]), own, replicas: vec![replica] };
-        EmptyMaster::new(followers, at(0), TIMEOUT)
+    fn waiting_master(replica: HostPort) -> EmptyMaster {
+        let own = Some(host_port("10.0.0.1", 7000));
+        let followers = RecordedReplicas {
+            history: ReplId::from_random([7; 20]),
+            own_address: own,
+            replicas: vec![replica],
+        };
+        EmptyMaster::new(followers, at_seconds(0), TIMEOUT)
     }
 
     fn hello(host: &str, port: u16) -> Vec<u8> {
@@ -248,37 +261,66 @@ mod tests {
     fn file_round_trips_and_malformed_lines_are_skipped() {
         let followers = RecordedReplicas {
             history: ReplId::from_random([7; 20]),
-            own: Some(name("10.0.0.1", 6379)),
-            replicas: vec![name("10.0.0.2", 6379), name("db2.example.org", 7000)],
+            own_address: Some(host_port("10.0.0.1", 6379)),
+            replicas: vec![host_port("10.0.0.2", 6379), host_port("db2.example.org", 7000)],
         };
-        assert_eq!(RecordedReplicas::parse(&followers.text()), followers);
+        assert_eq!(RecordedReplicas::parse(&followers.to_file_text()), followers);
         let odd = RecordedReplicas::parse("history none\nreplica a\nreplica b 99999\n\0\nreplica c 1\nwhat");
-        assert_eq!(odd, RecordedReplicas { history: ReplId::NONE, own: None, replicas: vec![name("c", 1)] });
+        assert_eq!(
+            odd,
+            RecordedReplicas { history: ReplId::NONE, own_address: None, replicas: vec![host_port("c", 1)] }
+        );
     }
 
     /// Only a watched master with replicas keeps the record, and a briefly disconnected replica stays in it.
     #[test]
     fn replicas_are_recorded_until_the_timeout_without_any() {
-        let replicas = vec![name("10.0.0.2", 6379)];
+        let replicas = vec![host_port("10.0.0.2", 6379)];
         let none = Some(Vec::new());
-        let mut keeping = ReplicaRecorder::since_start(at(0), Some(replicas.clone()));
-        assert_eq!(keeping.look(at(1), none.clone(), TIMEOUT), Some(&replicas[..]), "they will come back");
-        let mut keeping = ReplicaRecorder::since_start(at(0), None);
-        assert_eq!(keeping.look(at(0), None, TIMEOUT), None);
-        assert_eq!(keeping.look(at(1), none.clone(), TIMEOUT), None);
-        assert_eq!(keeping.look(at(2), Some(replicas.clone()), TIMEOUT), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(61), none.clone(), TIMEOUT), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(62), none.clone(), TIMEOUT), None, "nobody is there to take over");
-        assert_eq!(keeping.look(at(63), Some(replicas.clone()), TIMEOUT), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(164), None, TIMEOUT), Some(&replicas[..]), "it follows another now");
-        assert_eq!(keeping.look(at(165), none, TIMEOUT), Some(&replicas[..]), "and leads again");
-        assert_eq!(keeping.look(at(166), Some(replicas), Duration::ZERO), None, "the rule is switched off");
+        let mut keeping = ReplicaRecorder::since_start(at_seconds(0), Some(replicas.clone()));
+        assert_eq!(
+            keeping.update_recorded(at_seconds(1), none.clone(), TIMEOUT),
+            Some(&replicas[..]),
+            "they will come back"
+        );
+        let mut keeping = ReplicaRecorder::since_start(at_seconds(0), None);
+        assert_eq!(keeping.update_recorded(at_seconds(0), None, TIMEOUT), None);
+        assert_eq!(keeping.update_recorded(at_seconds(1), none.clone(), TIMEOUT), None);
+        assert_eq!(
+            keeping.update_recorded(at_seconds(2), Some(replicas.clone()), TIMEOUT),
+            Some(&replicas[..])
+        );
+        assert_eq!(keeping.update_recorded(at_seconds(61), none.clone(), TIMEOUT), Some(&replicas[..]));
+        assert_eq!(
+            keeping.update_recorded(at_seconds(62), none.clone(), TIMEOUT),
+            None,
+            "nobody is there to take over"
+        );
+        assert_eq!(
+            keeping.update_recorded(at_seconds(63), Some(replicas.clone()), TIMEOUT),
+            Some(&replicas[..])
+        );
+        assert_eq!(
+            keeping.update_recorded(at_seconds(164), None, TIMEOUT),
+            Some(&replicas[..]),
+            "it follows another now"
+        );
+        assert_eq!(
+            keeping.update_recorded(at_seconds(165), none, TIMEOUT),
+            Some(&replicas[..]),
+            "and leads again"
+        );
+        assert_eq!(
+            keeping.update_recorded(at_seconds(166), Some(replicas), Duration::ZERO),
+            None,
+            "the rule is switched off"
+        );
     }
 
     /// Sentinels announce this server until a replica has been promoted.
     #[test]
     fn server_is_down_until_another_master_is_announced() {
-        let mut waiting = waiting(name("10.0.0.2", 7001));
+        let mut waiting = waiting_master(host_port("10.0.0.2", 7001));
         for _ in 0..3 {
             assert!(!waiting.on_hello(&hello("10.0.0.1", 7000), &[7000]));
             assert!(waiting.is_down_to_sentinels());
@@ -286,7 +328,7 @@ mod tests {
         assert!(waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
         assert!(!waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]), "no news");
-        assert!(!waiting.is_over(at(59)) && waiting.is_over(at(60)));
+        assert!(!waiting.is_over(at_seconds(59)) && waiting.is_over(at_seconds(60)));
     }
 
     #[test]
@@ -297,8 +339,8 @@ mod tests {
             ("a server with another port", "10.0.0.1", 7001, false),
         ];
         for (what, host, port, down) in table {
-            let mut waiting = waiting(name("10.0.0.2", 7000));
-            waiting.followers.own = None;
+            let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
+            waiting.recorded.own_address = None;
             waiting.on_hello(&hello(host, port), &[7000]);
             assert_eq!(waiting.is_down_to_sentinels(), down, "{what}");
         }
@@ -306,7 +348,7 @@ mod tests {
 
     #[test]
     fn announcements_of_older_epochs_are_ignored() {
-        let mut waiting = waiting(name("10.0.0.2", 7000));
+        let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
         waiting.on_hello(&hello_of(1, "10.0.0.2", 7000), &[7000]);
         assert!(!waiting.is_down_to_sentinels(), "it may be so");
         waiting.on_hello(&hello_of(2, "10.0.0.1", 7000), &[7000]);
@@ -320,7 +362,7 @@ mod tests {
     /// The promoted replica has lost its data as well.
     #[test]
     fn two_empty_masters_do_not_alternate_for_ever() {
-        let mut waiting = waiting(name("10.0.0.2", 7000));
+        let mut waiting = waiting_master(host_port("10.0.0.2", 7000));
         for (epoch, host, down) in [
             (1, "10.0.0.2", false),
             (2, "10.0.0.1", true),
@@ -340,25 +382,25 @@ mod tests {
     /// Shortly after a promotion some sentinels still announce the old master.
     #[test]
     fn master_learns_its_own_address_from_the_newest_epoch() {
-        let mut keeping = ReplicaRecorder::since_start(at(0), None);
-        keeping.look(at(0), Some(vec![name("10.0.0.2", 7000)]), TIMEOUT);
-        assert_eq!(keeping.own(), None);
+        let mut keeping = ReplicaRecorder::since_start(at_seconds(0), None);
+        keeping.update_recorded(at_seconds(0), Some(vec![host_port("10.0.0.2", 7000)]), TIMEOUT);
+        assert_eq!(keeping.own_address(), None);
         for (epoch, host) in [(1, "10.0.0.9"), (2, "10.0.0.1"), (1, "10.0.0.9")] {
             keeping.on_hello(&hello_of(epoch, host, 7000));
         }
-        assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)));
+        assert_eq!(keeping.own_address(), Some(&host_port("10.0.0.1", 7000)));
         keeping.on_hello(&hello_of(3, "10.0.0.2", 7000));
-        assert_eq!(keeping.own(), None, "that is a replica of this one");
-        keeping.look(at(1), None, TIMEOUT);
+        assert_eq!(keeping.own_address(), None, "that is a replica of this one");
+        keeping.update_recorded(at_seconds(1), None, TIMEOUT);
         keeping.on_hello(&hello_of(1, "10.0.0.1", 7000));
-        assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)), "another history");
+        assert_eq!(keeping.own_address(), Some(&host_port("10.0.0.1", 7000)), "another history");
         keeping.on_promoted();
-        assert_eq!(keeping.own(), None, "it may have been another's");
+        assert_eq!(keeping.own_address(), None, "it may have been another's");
     }
 
     #[test]
     fn malformed_hello_messages_are_ignored() {
-        let mut waiting = waiting(name("10.0.0.2", 7001));
+        let mut waiting = waiting_master(host_port("10.0.0.2", 7001));
         for payload in
             [&b""[..], b"\xff", b"1,2,3,4,5,6,7,8,9", b"1,2,3,4,5,6,port,8", b"1,2,3,4,5,6,7,x", b"a,b"]
         {

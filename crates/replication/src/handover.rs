@@ -21,7 +21,7 @@ use crate::HostPort;
 /// How long the target may take to answer. Writes are paused for at most this long after the operator's timeout.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// FAILOVER without TIMEOUT waits until it is aborted.
-const WITHOUT_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
+const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
 /// The parsed FAILOVER command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum HandoverError {
     #[error("ERR No failover in progress.")]
     NothingToAbort,
     #[error("ERR FAILOVER already in progress.")]
-    UnderWay,
+    AlreadyInProgress,
     #[error("ERR FAILOVER is not valid when server is a replica.")]
     IsReplica,
     #[error("ERR FAILOVER requires connected replicas.")]
@@ -76,9 +76,9 @@ pub enum HandoverEvent {
     /// The replicas that have the whole log, after another acknowledgement.
     InSync(Vec<HostPort>),
     /// The link to the followed server is up.
-    Following,
+    LinkUp,
     /// The followed server refuses to serve this node as a replica.
-    TurnedAway,
+    Refused,
     /// The time of [`Handover::next_deadline`]; an early event is harmless.
     Deadline,
 }
@@ -93,7 +93,7 @@ pub enum HandoverAction {
     /// Follow this replica and ask it to take over (PSYNC FAILOVER).
     Follow(HostPort),
     /// Record the new master in the configuration (`replicaof`).
-    Settle(HostPort),
+    RecordMaster(HostPort),
     /// Become the master again.
     StayMaster,
     /// Resume client writes: the failover has ended.
@@ -110,8 +110,8 @@ enum State {
     Holding(HandoverParameters),
     Syncing(HandoverParameters),
     HandingOver {
-        to: HostPort,
-        until: Instant,
+        target: HostPort,
+        deadline: Instant,
     },
 }
 
@@ -121,7 +121,7 @@ struct HandoverParameters {
     target: Option<HostPort>,
     force: bool,
     /// The deadline for a replica to catch up.
-    until: Instant,
+    catch_up_deadline: Instant,
 }
 
 /// The state machine of FAILOVER, idle if no failover is running.
@@ -133,7 +133,7 @@ pub struct Handover {
 impl Handover {
     /// Returns the state as INFO `master_failover_state` shows it.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn state_name(&self) -> &'static str {
         match self.state {
             State::None => "no-failover",
             State::Holding(_) | State::Syncing(_) => "waiting-for-sync",
@@ -143,7 +143,7 @@ impl Handover {
 
     /// Returns whether a failover is running.
     #[must_use]
-    pub fn is_under_way(&self) -> bool {
+    pub fn is_in_progress(&self) -> bool {
         self.state != State::None
     }
 
@@ -152,9 +152,8 @@ impl Handover {
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::None | State::Holding(_) => None,
-            State::Syncing(HandoverParameters { until, .. }) | State::HandingOver { until, .. } => {
-                Some(*until)
-            }
+            State::Syncing(HandoverParameters { catch_up_deadline: until, .. })
+            | State::HandingOver { deadline: until, .. } => Some(*until),
         }
     }
 
@@ -162,7 +161,7 @@ impl Handover {
     ///
     /// # Errors
     /// If the command is refused; nothing has changed then.
-    pub fn order(
+    pub fn handle_command(
         &mut self,
         now: Instant,
         order: HandoverCommand,
@@ -170,15 +169,16 @@ impl Handover {
         out: &mut Vec<HandoverAction>,
     ) -> Result<(), HandoverError> {
         match order {
-            HandoverCommand::Abort if self.is_under_way() => {
-                self.end(false, out);
+            HandoverCommand::Abort if self.is_in_progress() => {
+                self.finish(false, out);
                 Ok(())
             }
             HandoverCommand::Abort => Err(HandoverError::NothingToAbort),
             HandoverCommand::Start { target, force, timeout } => {
                 self.check(target.as_ref(), force && (target.is_none() || timeout.is_none()), situation)?;
-                let longest = timeout.unwrap_or(WITHOUT_TIMEOUT);
-                self.state = State::Holding(HandoverParameters { target, force, until: now + longest });
+                let longest = timeout.unwrap_or(NO_TIMEOUT);
+                self.state =
+                    State::Holding(HandoverParameters { target, force, catch_up_deadline: now + longest });
                 out.push(HandoverAction::HoldWrites(longest + HANDOVER_TIMEOUT));
                 Ok(())
             }
@@ -191,8 +191,8 @@ impl Handover {
         force_without_target: bool,
         situation: &HandoverContext,
     ) -> Result<(), HandoverError> {
-        if self.is_under_way() {
-            return Err(HandoverError::UnderWay);
+        if self.is_in_progress() {
+            return Err(HandoverError::AlreadyInProgress);
         }
         if situation.is_replica {
             return Err(HandoverError::IsReplica);
@@ -226,28 +226,27 @@ impl Handover {
                     self.hand_over(now, to, out);
                 }
             }
-            (State::Syncing(HandoverParameters { target, force, until }), HandoverEvent::Deadline)
-                if now >= *until =>
-            {
-                match target.clone().filter(|_| *force) {
-                    Some(to) => self.hand_over(now, to, out),
-                    None => self.end(false, out),
-                }
+            (
+                State::Syncing(HandoverParameters { target, force, catch_up_deadline: until }),
+                HandoverEvent::Deadline,
+            ) if now >= *until => match target.clone().filter(|_| *force) {
+                Some(to) => self.hand_over(now, to, out),
+                None => self.finish(false, out),
+            },
+            (State::HandingOver { target: to, .. }, HandoverEvent::LinkUp) => {
+                out.push(HandoverAction::RecordMaster(to.clone()));
+                self.finish(true, out);
             }
-            (State::HandingOver { to, .. }, HandoverEvent::Following) => {
-                out.push(HandoverAction::Settle(to.clone()));
-                self.end(true, out);
-            }
-            (State::HandingOver { .. }, HandoverEvent::TurnedAway) => self.end(false, out),
-            (State::HandingOver { until, .. }, HandoverEvent::Deadline) if now >= *until => {
-                self.end(false, out);
+            (State::HandingOver { .. }, HandoverEvent::Refused) => self.finish(false, out),
+            (State::HandingOver { deadline: until, .. }, HandoverEvent::Deadline) if now >= *until => {
+                self.finish(false, out);
             }
             (
                 _,
                 HandoverEvent::WritesHeld
                 | HandoverEvent::InSync(_)
-                | HandoverEvent::Following
-                | HandoverEvent::TurnedAway
+                | HandoverEvent::LinkUp
+                | HandoverEvent::Refused
                 | HandoverEvent::Deadline,
             ) => {}
         }
@@ -255,10 +254,10 @@ impl Handover {
 
     fn hand_over(&mut self, now: Instant, to: HostPort, out: &mut Vec<HandoverAction>) {
         out.push(HandoverAction::Follow(to.clone()));
-        self.state = State::HandingOver { to, until: now + HANDOVER_TIMEOUT };
+        self.state = State::HandingOver { target: to, deadline: now + HANDOVER_TIMEOUT };
     }
 
-    fn end(&mut self, done: bool, out: &mut Vec<HandoverAction>) {
+    fn finish(&mut self, done: bool, out: &mut Vec<HandoverAction>) {
         if matches!(self.state, State::HandingOver { .. }) && !done {
             out.push(HandoverAction::StayMaster);
         }
@@ -273,74 +272,81 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
-    fn at(seconds: u64) -> Instant {
+    fn at_seconds(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
     }
 
-    fn name(host: &str) -> HostPort {
+    fn host_port(host: &str) -> HostPort {
         (host.to_owned(), 7000)
     }
 
-    fn situation() -> HandoverContext {
+    fn context() -> HandoverContext {
         HandoverContext {
             is_replica: false,
-            replicas: vec![(name("a"), true), (name("b"), true), (name("c"), false)],
+            replicas: vec![(host_port("a"), true), (host_port("b"), true), (host_port("c"), false)],
         }
     }
 
     fn start(target: Option<&str>, force: bool, timeout: Option<Duration>) -> HandoverCommand {
-        HandoverCommand::Start { target: target.map(name), force, timeout }
+        HandoverCommand::Start { target: target.map(host_port), force, timeout }
     }
 
     /// A machine in which a failover has begun at second 0, and holds its writes.
     fn syncing(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
-        machine.order(at(0), start(target, force, timeout), &situation(), &mut out).expect("it begins");
-        assert_eq!(out, [HandoverAction::HoldWrites(timeout.unwrap_or(WITHOUT_TIMEOUT) + HANDOVER_TIMEOUT)]);
+        machine
+            .handle_command(at_seconds(0), start(target, force, timeout), &context(), &mut out)
+            .expect("it begins");
+        assert_eq!(out, [HandoverAction::HoldWrites(timeout.unwrap_or(NO_TIMEOUT) + HANDOVER_TIMEOUT)]);
         assert_eq!(
-            give(&mut machine, 0, HandoverEvent::WritesHeld),
+            handle_event(&mut machine, 0, HandoverEvent::WritesHeld),
             [HandoverAction::AskForAcknowledgements]
         );
         machine
     }
 
-    fn give(machine: &mut Handover, second: u64, input: HandoverEvent) -> Vec<HandoverAction> {
+    fn handle_event(machine: &mut Handover, second: u64, input: HandoverEvent) -> Vec<HandoverAction> {
         let mut out = Vec::new();
-        machine.handle(at(second), input, &mut out);
+        machine.handle(at_seconds(second), input, &mut out);
         out
     }
 
     fn abort(machine: &mut Handover) -> (Result<(), HandoverError>, Vec<HandoverAction>) {
         let mut out = Vec::new();
-        (machine.order(at(1), HandoverCommand::Abort, &situation(), &mut out), out)
+        (machine.handle_command(at_seconds(1), HandoverCommand::Abort, &context(), &mut out), out)
     }
 
     fn in_sync(hosts: &[&str]) -> HandoverEvent {
-        HandoverEvent::InSync(hosts.iter().map(|host| name(host)).collect())
+        HandoverEvent::InSync(hosts.iter().map(|host| host_port(host)).collect())
     }
 
     #[test]
     fn invalid_commands_change_nothing() {
-        let replica = HandoverContext { is_replica: true, ..situation() };
+        let replica = HandoverContext { is_replica: true, ..context() };
         let alone = HandoverContext::default();
         let table = [
             (start(None, false, None), replica, HandoverError::IsReplica),
             (start(None, false, None), alone.clone(), HandoverError::NoReplicas),
             (start(Some("a"), true, None), alone, HandoverError::NoReplicas),
-            (start(Some("a"), true, None), situation(), HandoverError::ForceWithoutTarget),
-            (start(None, true, Some(TIMEOUT)), situation(), HandoverError::ForceWithoutTarget),
-            (start(Some("x"), false, None), situation(), HandoverError::NoSuchReplica),
-            (start(Some("c"), false, None), situation(), HandoverError::NotOnline),
-            (HandoverCommand::Abort, situation(), HandoverError::NothingToAbort),
+            (start(Some("a"), true, None), context(), HandoverError::ForceWithoutTarget),
+            (start(None, true, Some(TIMEOUT)), context(), HandoverError::ForceWithoutTarget),
+            (start(Some("x"), false, None), context(), HandoverError::NoSuchReplica),
+            (start(Some("c"), false, None), context(), HandoverError::NotOnline),
+            (HandoverCommand::Abort, context(), HandoverError::NothingToAbort),
         ];
         for (order, situation, refusal) in table {
             let (mut machine, mut out) = (Handover::default(), Vec::new());
-            assert_eq!(machine.order(at(0), order.clone(), &situation, &mut out), Err(refusal), "{order:?}");
-            assert_eq!((out, machine.name(), machine.next_deadline()), (vec![], "no-failover", None));
+            assert_eq!(
+                machine.handle_command(at_seconds(0), order.clone(), &situation, &mut out),
+                Err(refusal),
+                "{order:?}"
+            );
+            assert_eq!((out, machine.state_name(), machine.next_deadline()), (vec![], "no-failover", None));
         }
         let mut machine = syncing(None, false, None);
-        let again = machine.order(at(1), start(None, false, None), &situation(), &mut Vec::new());
-        assert_eq!(again, Err(HandoverError::UnderWay));
+        let again =
+            machine.handle_command(at_seconds(1), start(None, false, None), &context(), &mut Vec::new());
+        assert_eq!(again, Err(HandoverError::AlreadyInProgress));
     }
 
     /// A write that was admitted but not logged yet is missing on every replica, even on one that has the whole log.
@@ -348,17 +354,14 @@ mod tests {
     fn no_replica_is_followed_before_writes_are_paused() {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
-            .order(at(0), start(Some("a"), true, Some(TIMEOUT)), &situation(), &mut out)
+            .handle_command(at_seconds(0), start(Some("a"), true, Some(TIMEOUT)), &context(), &mut out)
             .expect("it begins");
-        for input in [
-            in_sync(&["a", "b"]),
-            HandoverEvent::Following,
-            HandoverEvent::TurnedAway,
-            HandoverEvent::Deadline,
-        ] {
-            assert_eq!(give(&mut machine, 100, input), []);
+        for input in
+            [in_sync(&["a", "b"]), HandoverEvent::LinkUp, HandoverEvent::Refused, HandoverEvent::Deadline]
+        {
+            assert_eq!(handle_event(&mut machine, 100, input), []);
         }
-        assert_eq!((machine.name(), machine.next_deadline()), ("waiting-for-sync", None));
+        assert_eq!((machine.state_name(), machine.next_deadline()), ("waiting-for-sync", None));
     }
 
     #[test]
@@ -370,61 +373,78 @@ mod tests {
             (None, &[], None),
         ] {
             let mut machine = syncing(target, false, None);
-            let Some(to) = takes.map(name) else {
-                assert_eq!(give(&mut machine, 1, in_sync(has)), [], "{target:?}");
+            let Some(to) = takes.map(host_port) else {
+                assert_eq!(handle_event(&mut machine, 1, in_sync(has)), [], "{target:?}");
                 continue;
             };
-            assert_eq!(give(&mut machine, 1, HandoverEvent::Following), [], "this node follows nobody yet");
-            assert_eq!(give(&mut machine, 1, in_sync(has)), [HandoverAction::Follow(to.clone())]);
-            assert_eq!(machine.name(), "failover-in-progress");
-            assert_eq!(give(&mut machine, 2, in_sync(has)), [], "one is asked once");
-            let end = [HandoverAction::Settle(to), HandoverAction::ResumeWrites { done: true }];
-            assert_eq!(give(&mut machine, 3, HandoverEvent::Following), end);
-            assert!(!machine.is_under_way());
+            assert_eq!(
+                handle_event(&mut machine, 1, HandoverEvent::LinkUp),
+                [],
+                "this node follows nobody yet"
+            );
+            assert_eq!(handle_event(&mut machine, 1, in_sync(has)), [HandoverAction::Follow(to.clone())]);
+            assert_eq!(machine.state_name(), "failover-in-progress");
+            assert_eq!(handle_event(&mut machine, 2, in_sync(has)), [], "one is asked once");
+            let end = [HandoverAction::RecordMaster(to), HandoverAction::ResumeWrites { done: true }];
+            assert_eq!(handle_event(&mut machine, 3, HandoverEvent::LinkUp), end);
+            assert!(!machine.is_in_progress());
         }
     }
 
     #[test]
     fn timeout_forces_or_ends_the_failover() {
         let mut machine = syncing(Some("a"), false, Some(TIMEOUT));
-        assert_eq!(machine.next_deadline(), Some(at(10)));
-        assert_eq!(give(&mut machine, 9, HandoverEvent::Deadline), [], "too early");
+        assert_eq!(machine.next_deadline(), Some(at_seconds(10)));
+        assert_eq!(handle_event(&mut machine, 9, HandoverEvent::Deadline), [], "too early");
         assert_eq!(
-            give(&mut machine, 10, HandoverEvent::Deadline),
+            handle_event(&mut machine, 10, HandoverEvent::Deadline),
             [HandoverAction::ResumeWrites { done: false }]
         );
         let mut machine = syncing(Some("a"), true, Some(TIMEOUT));
-        assert_eq!(give(&mut machine, 10, HandoverEvent::Deadline), [HandoverAction::Follow(name("a"))]);
-        assert_eq!(machine.next_deadline(), Some(at(70)));
+        assert_eq!(
+            handle_event(&mut machine, 10, HandoverEvent::Deadline),
+            [HandoverAction::Follow(host_port("a"))]
+        );
+        assert_eq!(machine.next_deadline(), Some(at_seconds(70)));
         let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { done: false }];
-        assert_eq!(give(&mut machine, 69, HandoverEvent::Deadline), []);
-        assert_eq!(give(&mut machine, 70, HandoverEvent::Deadline), stays, "it has not answered");
-        assert_eq!(give(&mut machine, 71, HandoverEvent::Following), [], "what comes late changes nothing");
+        assert_eq!(handle_event(&mut machine, 69, HandoverEvent::Deadline), []);
+        assert_eq!(handle_event(&mut machine, 70, HandoverEvent::Deadline), stays, "it has not answered");
+        assert_eq!(
+            handle_event(&mut machine, 71, HandoverEvent::LinkUp),
+            [],
+            "what comes late changes nothing"
+        );
     }
 
     /// Without this, writes stayed paused for a minute after the target had refused.
     #[test]
     fn refusal_by_the_target_ends_the_failover_at_once() {
         let mut machine = syncing(Some("a"), false, None);
-        assert_eq!(give(&mut machine, 1, HandoverEvent::TurnedAway), [], "it has not been asked");
-        assert_eq!(give(&mut machine, 1, in_sync(&["a"])), [HandoverAction::Follow(name("a"))]);
+        assert_eq!(handle_event(&mut machine, 1, HandoverEvent::Refused), [], "it has not been asked");
+        assert_eq!(handle_event(&mut machine, 1, in_sync(&["a"])), [HandoverAction::Follow(host_port("a"))]);
         let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { done: false }];
-        assert_eq!(give(&mut machine, 2, HandoverEvent::TurnedAway), stays);
-        assert!(!machine.is_under_way());
-        assert_eq!(give(&mut machine, 3, HandoverEvent::TurnedAway), [], "it is over");
+        assert_eq!(handle_event(&mut machine, 2, HandoverEvent::Refused), stays);
+        assert!(!machine.is_in_progress());
+        assert_eq!(handle_event(&mut machine, 3, HandoverEvent::Refused), [], "it is over");
     }
 
     #[test]
     fn failover_can_be_aborted_in_every_state() {
         let over = HandoverAction::ResumeWrites { done: false };
         let (mut machine, mut out) = (Handover::default(), Vec::new());
-        machine.order(at(0), start(None, false, None), &situation(), &mut out).expect("it begins");
+        machine
+            .handle_command(at_seconds(0), start(None, false, None), &context(), &mut out)
+            .expect("it begins");
         assert_eq!(abort(&mut machine), (Ok(()), vec![over.clone()]));
-        assert_eq!(give(&mut machine, 1, HandoverEvent::WritesHeld), [], "they were held for nothing");
+        assert_eq!(
+            handle_event(&mut machine, 1, HandoverEvent::WritesHeld),
+            [],
+            "they were held for nothing"
+        );
         let mut machine = syncing(None, false, None);
         assert_eq!(abort(&mut machine), (Ok(()), vec![over.clone()]));
         let mut machine = syncing(None, false, None);
-        give(&mut machine, 1, in_sync(&["a"]));
+        handle_event(&mut machine, 1, in_sync(&["a"]));
         assert_eq!(abort(&mut machine), (Ok(()), vec![HandoverAction::StayMaster, over]));
         assert_eq!(abort(&mut machine), (Err(HandoverError::NothingToAbort), vec![]));
     }

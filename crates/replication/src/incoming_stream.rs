@@ -2,9 +2,9 @@
 //!
 //! | | the caller | this module |
 //! | --- | --- | --- |
-//! | 1 | receives bytes | [`IncomingStream::take`] returns the complete commands as a [`StreamBatch`] |
+//! | 1 | receives bytes | [`IncomingStream::add_bytes`] returns the complete commands as a [`StreamBatch`] |
 //! | 2 | takes the stream's lock, checks that the stream is still current, executes the commands | |
-//! | 3 | under the same lock, calls [`IncomingStream::log`] | appends the bytes of the executed commands |
+//! | 3 | under the same lock, calls [`IncomingStream::append_executed`] | appends the bytes of the executed commands |
 //!
 //! Invariant: neither the log nor the offset acknowledged to the master ends within a transaction. Commands of a
 //! transaction are queued and run together at EXEC, and their bytes are held back until then. If the link breaks
@@ -17,9 +17,9 @@ use resp::{Batch, ParseLimits, Parser, ProtocolError};
 pub struct IncomingStream {
     parser: Parser,
     /// An incomplete command at the end of the received bytes.
-    input: Vec<u8>,
+    partial_command: Vec<u8>,
     /// Commands of a transaction whose EXEC has not arrived.
-    held: Vec<u8>,
+    partial_transaction: Vec<u8>,
 }
 
 /// Complete commands that were received together.
@@ -40,8 +40,8 @@ impl IncomingStream {
     }
 
     /// Adds received bytes and returns the commands that are now complete.
-    pub fn take(&mut self, bytes: Vec<u8>) -> StreamBatch {
-        let mut input = std::mem::take(&mut self.input);
+    pub fn add_bytes(&mut self, bytes: Vec<u8>) -> StreamBatch {
+        let mut input = std::mem::take(&mut self.partial_command);
         if input.is_empty() {
             input = bytes;
         } else {
@@ -50,26 +50,31 @@ impl IncomingStream {
         let limits = ParseLimits { max_bulk_len: i64::from(u32::MAX), ..ParseLimits::default() };
         let mut batch = Batch::default();
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
-        self.input = input.split_off(parsed.consumed);
+        self.partial_command = input.split_off(parsed.consumed);
         StreamBatch { bytes: input, batch, error: parsed.error }
     }
 
     /// Passes the bytes of executed commands to `append`, except those of a transaction without its EXEC
     /// (`in_transaction`). Returns the number of appended bytes.
-    pub fn log(&mut self, piece: &StreamBatch, in_transaction: bool, mut append: impl FnMut(&[u8])) -> u64 {
+    pub fn append_executed(
+        &mut self,
+        piece: &StreamBatch,
+        in_transaction: bool,
+        mut append: impl FnMut(&[u8]),
+    ) -> u64 {
         let StreamBatch { bytes, batch, .. } = piece;
         let whole = if in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
             // The transaction that was held back ends within these bytes.
-            let held = std::mem::take(&mut self.held);
+            let held = std::mem::take(&mut self.partial_transaction);
             if !held.is_empty() {
                 append(&held);
             }
             append(&bytes[..whole]);
             done = held.len() + whole;
         }
-        self.held.extend_from_slice(&bytes[whole..]);
+        self.partial_transaction.extend_from_slice(&bytes[whole..]);
         done as u64
     }
 }
@@ -95,13 +100,13 @@ mod tests {
         incoming: IncomingStream,
         commands: Vec<String>,
         log: Vec<u8>,
-        ends: Vec<usize>,
+        command_ends: Vec<usize>,
         in_transaction: bool,
     }
 
     impl Applied {
-        fn come(&mut self, bytes: &[u8]) {
-            let piece = self.incoming.take(bytes.to_vec());
+        fn receive(&mut self, bytes: &[u8]) {
+            let piece = self.incoming.add_bytes(bytes.to_vec());
             assert_eq!(piece.error, None);
             for index in 0..piece.batch.len() {
                 let name = String::from_utf8_lossy(&piece.batch.args(index, &piece.bytes)[0]).into_owned();
@@ -114,10 +119,11 @@ mod tests {
             }
             let before = self.log.len();
             let log = &mut self.log;
-            let appended =
-                self.incoming.log(&piece, self.in_transaction, |bytes| log.extend_from_slice(bytes));
+            let appended = self
+                .incoming
+                .append_executed(&piece, self.in_transaction, |bytes| log.extend_from_slice(bytes));
             assert_eq!(appended as usize, self.log.len() - before);
-            self.ends.push(self.log.len());
+            self.command_ends.push(self.log.len());
         }
     }
 
@@ -127,43 +133,43 @@ mod tests {
         bytes
     }
 
-    const COMMANDS: [&str; 8] = ["SET", "MULTI", "INCR", "LPUSH", "EXEC", "MULTI", "EXEC", "DEL"];
+    const STREAM_COMMANDS: [&str; 8] = ["SET", "MULTI", "INCR", "LPUSH", "EXEC", "MULTI", "EXEC", "DEL"];
 
     proptest! {
         #[test]
         fn split_stream_runs_once_and_the_log_never_ends_within_a_transaction(
             mut cuts in prop::collection::vec(0usize..250, 0..12),
         ) {
-            let bytes = stream(&COMMANDS);
+            let bytes = stream(&STREAM_COMMANDS);
             // Offsets outside of transactions, at which the log may end.
-            let outside: Vec<usize> = [0, 1, 5, 7, 8].map(|count| stream(&COMMANDS[..count]).len()).to_vec();
+            let outside: Vec<usize> = [0, 1, 5, 7, 8].map(|count| stream(&STREAM_COMMANDS[..count]).len()).to_vec();
             cuts.retain(|cut| *cut < bytes.len());
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
             let mut applied = Applied::default();
-            cuts.windows(2).for_each(|cut| applied.come(&bytes[cut[0]..cut[1]]));
-            prop_assert_eq!(&applied.commands, &COMMANDS);
+            cuts.windows(2).for_each(|cut| applied.receive(&bytes[cut[0]..cut[1]]));
+            prop_assert_eq!(&applied.commands, &STREAM_COMMANDS);
             prop_assert_eq!(&applied.log, &bytes);
-            prop_assert!(applied.ends.iter().all(|end| outside.contains(end)), "{:?}", applied.ends);
+            prop_assert!(applied.command_ends.iter().all(|end| outside.contains(end)), "{:?}", applied.command_ends);
         }
     }
 
     #[test]
     fn interrupted_transaction_is_received_again_from_multi() {
         let mut applied = Applied::default();
-        applied.come(&stream(&["SET", "MULTI", "INCR"]));
-        applied.come(b"*2\r\n$4\r\nINC");
+        applied.receive(&stream(&["SET", "MULTI", "INCR"]));
+        applied.receive(b"*2\r\n$4\r\nINC");
         assert_eq!(applied.log, stream(&["SET"]));
         applied.incoming.restart();
         applied.in_transaction = false;
-        applied.come(&stream(&["MULTI", "INCR", "EXEC"]));
+        applied.receive(&stream(&["MULTI", "INCR", "EXEC"]));
         assert_eq!(applied.log, stream(&["SET", "MULTI", "INCR", "EXEC"]));
     }
 
     #[test]
     fn protocol_error_is_reported_after_the_commands_before_it() {
         let mut incoming = IncomingStream::default();
-        let piece = incoming.take([&stream(&["SET"])[..], b"*1\r\n!"].concat());
+        let piece = incoming.add_bytes([&stream(&["SET"])[..], b"*1\r\n!"].concat());
         assert_eq!((piece.batch.len(), piece.bytes.len()), (1, stream(&["SET"]).len()));
         assert!(piece.error.is_some());
     }

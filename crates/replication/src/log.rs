@@ -9,7 +9,7 @@
 //! that falls too far behind is dropped.
 //!
 //! On the wire a replica asks for the number of the first byte that it lacks, counted from one. In this module a
-//! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::first_byte`] use wire offsets.
+//! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::retained_range`] use wire offsets.
 
 mod chunks;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use crate::write_authority::{StreamEpoch, WriteAuthority, WriteMode};
 use chunks::Chunks;
 
 /// How far a cursor of this node itself may fall behind, in bytes.
-const OWN_BOUND: u64 = 1 << 30;
+const OWN_CURSOR_BOUND: u64 = 1 << 30;
 
 /// A position in a replication history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct StreamSuperseded;
 pub enum FullSyncReason {
     /// The replica requested one.
     #[error("it asks for a full resynchronisation")]
-    NothingAsked,
+    Requested,
     /// The replica's id is neither the current nor the second one.
     #[error("its replication id belongs to neither history")]
     OtherHistory,
@@ -74,21 +74,21 @@ pub enum FullSyncReason {
 pub struct Log {
     id: ReplId,
     /// The previous replication id, and the offset up to which both histories are equal.
-    second: Option<Position>,
-    end: ReplOffset,
+    second_history: Option<Position>,
+    end_offset: ReplOffset,
     /// The retained bytes; `None` while the log is closed.
-    kept: Option<Chunks>,
+    retained: Option<Chunks>,
     capacity: u64,
     /// How far behind a cursor may fall before it is dropped, in bytes; zero for no bound.
     cursor_bound: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
     /// Cursors of this node itself, which have their own bound.
-    own: BTreeSet<CursorId>,
+    own_cursors: BTreeSet<CursorId>,
     /// Whether a cursor was dropped since the last [`Log::take_cursor_lost`].
-    fell_off: bool,
+    cursor_lost: bool,
     next_cursor: u64,
     /// The database selected in the stream, if known.
-    db: Option<u16>,
+    selected_db: Option<u16>,
     authority: WriteAuthority,
 }
 
@@ -98,16 +98,16 @@ impl Log {
     pub fn new(id: ReplId, capacity: u64) -> Self {
         Self {
             id,
-            second: None,
-            end: ReplOffset(0),
-            kept: None,
+            second_history: None,
+            end_offset: ReplOffset(0),
+            retained: None,
             capacity,
             cursor_bound: 0,
             cursors: BTreeMap::new(),
-            own: BTreeSet::new(),
-            fell_off: false,
+            own_cursors: BTreeSet::new(),
+            cursor_lost: false,
             next_cursor: 0,
-            db: None,
+            selected_db: None,
             authority: WriteAuthority::default(),
         }
     }
@@ -123,13 +123,13 @@ impl Log {
         self.authority.demote()
     }
 
-    /// Accepts data of this stream from now on ([`WriteAuthority::drained`]). Returns the position from which to ask the
+    /// Accepts data of this stream from now on ([`WriteAuthority::admit_stream`]). Returns the position from which to ask the
     /// master to continue; `None` if the data belongs to no history.
     ///
     /// # Errors
     /// If a newer stream has replaced this one.
-    pub fn follow(&mut self, stream: StreamEpoch) -> Result<Option<Position>, StreamSuperseded> {
-        if !self.authority.drained(stream) {
+    pub fn accept_stream(&mut self, stream: StreamEpoch) -> Result<Option<Position>, StreamSuperseded> {
+        if !self.authority.admit_stream(stream) {
             return Err(StreamSuperseded);
         }
         Ok(self.is_open().then(|| self.position()))
@@ -140,7 +140,7 @@ impl Log {
     pub fn promote(&mut self, id: ReplId) -> bool {
         let promoted = self.authority.promote();
         if promoted && self.is_open() {
-            self.rename(id);
+            self.change_id(id);
         }
         promoted
     }
@@ -158,13 +158,13 @@ impl Log {
     /// Returns the end of the log.
     #[must_use]
     pub fn position(&self) -> Position {
-        Position { id: self.id, offset: self.end }
+        Position { id: self.id, offset: self.end_offset }
     }
 
     /// Returns the second replication id, and the offset up to which it is valid.
     #[must_use]
-    pub fn second(&self) -> Option<Position> {
-        self.second
+    pub fn second_history(&self) -> Option<Position> {
+        self.second_history
     }
 
     /// Returns the size of the backlog in bytes.
@@ -188,13 +188,13 @@ impl Log {
     /// Returns whether the log keeps bytes and counts offsets.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.kept.is_some()
+        self.retained.is_some()
     }
 
     /// Returns the number of the first kept byte, counted from one, and the number of kept bytes.
     #[must_use]
-    pub fn first_byte(&self) -> Option<(u64, u64)> {
-        let kept = self.kept.as_ref()?;
+    pub fn retained_range(&self) -> Option<(u64, u64)> {
+        let kept = self.retained.as_ref()?;
         Some((kept.start() + 1, kept.len()))
     }
 
@@ -203,48 +203,48 @@ impl Log {
     pub fn len_beyond_capacity(&self) -> u64 {
         // Whole chunks are freed, so up to one more chunk is kept.
         let capacity = self.capacity.saturating_add(chunks::CHUNK as u64);
-        self.kept.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
+        self.retained.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
     }
 
     /// Returns the memory allocated beyond the capacity, in bytes.
     #[must_use]
     pub fn memory_beyond_capacity(&self) -> u64 {
-        self.kept.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity))
+        self.retained.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity))
     }
 
     /// Opens the log. Changes made while it was closed were not counted, so the history gets a new id. Must not run
     /// concurrently with writes.
     pub fn open(&mut self, id: ReplId) {
-        if self.kept.is_none() {
+        if self.retained.is_none() {
             self.id = id;
-            self.second = None;
-            self.kept = Some(Chunks::new(self.end.0));
-            self.db = None;
+            self.second_history = None;
+            self.retained = Some(Chunks::new(self.end_offset.0));
+            self.selected_db = None;
         }
     }
 
     /// Closes the log, which had no reader for `repl-backlog-ttl`.
     pub fn close(&mut self) {
-        self.kept = None;
+        self.retained = None;
         self.cursors.clear();
-        self.own.clear();
+        self.own_cursors.clear();
     }
 
     /// Appends the effects of local commands that ran in database `db`, and returns the end of the log. Does nothing
     /// while the log is closed or local effects are not logged ([`WriteAuthority::logs_local_effects`]).
     pub fn append(&mut self, db: u16, commands: &[u8]) -> ReplOffset {
         if !self.authority.logs_local_effects() {
-            return self.end;
+            return self.end_offset;
         }
-        if self.kept.is_some() && self.db != Some(db) {
-            self.db = Some(db);
+        if self.retained.is_some() && self.selected_db != Some(db) {
+            self.selected_db = Some(db);
             let mut select = Vec::with_capacity(32);
             let number = db.to_string();
             resp::encode_request(&mut select, [&b"SELECT"[..], number.as_bytes()]);
             self.push(&select);
         }
         self.push(commands);
-        self.end
+        self.end_offset
     }
 
     /// Appends a command for the replicas that changes no data (PING, REPLCONF GETACK).
@@ -252,7 +252,7 @@ impl Log {
         if self.authority.logs_local_effects() {
             self.push(bytes);
         }
-        self.end
+        self.end_offset
     }
 
     /// Appends bytes of the master's stream unchanged, so that the replica's log equals its master's. Returns false and
@@ -266,40 +266,42 @@ impl Log {
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.retained {
             kept.push(bytes);
-            self.end.0 += bytes.len() as u64;
+            self.end_offset.0 += bytes.len() as u64;
             self.trim();
         }
     }
 
     /// Makes the next append select its database, for a new reader that does not know the current one.
     pub fn forget_db(&mut self) {
-        self.db = None;
+        self.selected_db = None;
     }
 
     /// Returns the oldest offset that this bound allows a cursor; a bound of zero allows every offset.
-    fn farthest(&self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.end.0.saturating_sub(bound.max(self.capacity)) }
+    fn oldest_allowed_offset(&self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.end_offset.0.saturating_sub(bound.max(self.capacity)) }
     }
 
     /// Frees bytes that neither the capacity nor a cursor within its bound needs.
     fn trim(&mut self) {
-        let (farthest, own) = (self.farthest(self.cursor_bound), self.farthest(OWN_BOUND));
-        let Some(kept) = &mut self.kept else { return };
-        let mut from = self.end.0.saturating_sub(self.capacity);
+        let (farthest, own) =
+            (self.oldest_allowed_offset(self.cursor_bound), self.oldest_allowed_offset(OWN_CURSOR_BOUND));
+        let Some(kept) = &mut self.retained else { return };
+        let mut from = self.end_offset.0.saturating_sub(self.capacity);
         if from <= kept.start() {
             return;
         }
         for (cursor, position) in &self.cursors {
-            let bound = if self.own.contains(cursor) { own } else { farthest };
+            let bound = if self.own_cursors.contains(cursor) { own } else { farthest };
             from = from.min(position.0.max(bound));
         }
         let start = kept.start();
         kept.trim(from);
         // Cursors that were dropped earlier are not reported again.
         let lost = start..kept.start();
-        self.fell_off |= !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));
+        self.cursor_lost |=
+            !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));
     }
 
     /// Returns the offset from which a replica with this id continues if it lacks the bytes from `first_byte` on.
@@ -308,22 +310,23 @@ impl Log {
     /// If the replica needs a full synchronisation.
     pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, FullSyncReason> {
         if id == b"?" {
-            return Err(FullSyncReason::NothingAsked);
+            return Err(FullSyncReason::Requested);
         }
         let id = ReplId::parse(id).map_err(|_| FullSyncReason::OtherHistory)?;
         let offset = first_byte.checked_sub(1).and_then(|offset| u64::try_from(offset).ok());
         let offset = offset.ok_or(FullSyncReason::OutsideBacklog)?;
         if id != self.id {
-            let second = self.second.filter(|second| second.id == id).ok_or(FullSyncReason::OtherHistory)?;
+            let second =
+                self.second_history.filter(|second| second.id == id).ok_or(FullSyncReason::OtherHistory)?;
             if offset > second.offset.0 {
                 return Err(FullSyncReason::PastSecondHistory);
             }
         }
-        let kept = self.kept.as_ref().ok_or(FullSyncReason::NoBacklog)?;
+        let kept = self.retained.as_ref().ok_or(FullSyncReason::NoBacklog)?;
         // More may be kept than the cursor bound allows. A cursor beyond the bound would be dropped at once, and the
         // replica would reconnect for ever.
-        let from = kept.start().max(self.farthest(self.cursor_bound));
-        if offset < from || offset > self.end.0 {
+        let from = kept.start().max(self.oldest_allowed_offset(self.cursor_bound));
+        if offset < from || offset > self.end_offset.0 {
             return Err(FullSyncReason::OutsideBacklog);
         }
         Ok(ReplOffset(offset))
@@ -341,7 +344,7 @@ impl Log {
     /// replica can resynchronise while the append-only file would need a rewrite.
     pub fn add_own_cursor(&mut self, at: ReplOffset) -> CursorId {
         let cursor = self.add_cursor(at);
-        self.own.insert(cursor);
+        self.own_cursors.insert(cursor);
         cursor
     }
 
@@ -356,7 +359,7 @@ impl Log {
     /// Removes a cursor. Removing it twice is harmless.
     pub fn remove_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);
-        self.own.remove(&cursor);
+        self.own_cursors.remove(&cursor);
         self.trim();
     }
 
@@ -366,8 +369,8 @@ impl Log {
     /// If the bytes are gone: the cursor was too slow, or the history was replaced.
     pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
         let position = self.cursors.get_mut(&cursor).ok_or(CursorLost)?;
-        let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(CursorLost)?;
-        if position.0 > self.end.0 {
+        let kept = self.retained.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(CursorLost)?;
+        if position.0 > self.end_offset.0 {
             return Err(CursorLost);
         }
         position.0 += kept.read(position.0, max, out) as u64;
@@ -379,10 +382,10 @@ impl Log {
     ///
     /// # Errors
     /// If the bytes are gone.
-    pub fn peek(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
-        let kept = self.kept.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(CursorLost)?;
+    pub fn read_exact_at(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
+        let kept = self.retained.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(CursorLost)?;
         let before = out.len();
-        if from <= self.end {
+        if from <= self.end_offset {
             kept.read(from.0, len, out);
         }
         if out.len() - before == len { Ok(()) } else { Err(CursorLost) }
@@ -390,67 +393,67 @@ impl Log {
 
     /// Returns the offset of a cursor; `None` if its history was replaced.
     #[must_use]
-    pub fn position_of(&self, cursor: CursorId) -> Option<ReplOffset> {
+    pub fn cursor_offset(&self, cursor: CursorId) -> Option<ReplOffset> {
         self.cursors.get(&cursor).copied()
     }
 
     /// Returns whether the bytes from `at` on are still kept.
     #[must_use]
-    pub fn keeps(&self, at: ReplOffset) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.start() <= at.0)
+    pub fn retains(&self, at: ReplOffset) -> bool {
+        self.retained.as_ref().is_some_and(|kept| kept.start() <= at.0)
     }
 
     /// Returns whether a cursor was dropped since the last call. The owner of an idle cursor would not notice.
     pub fn take_cursor_lost(&mut self) -> bool {
-        std::mem::take(&mut self.fell_off)
+        std::mem::take(&mut self.cursor_lost)
     }
 
     /// Returns the number of bytes that the cursor has not read yet.
     ///
     /// # Errors
     /// If the cursor was dropped.
-    pub fn pending(&self, cursor: CursorId) -> Result<u64, CursorLost> {
+    pub fn unread_bytes(&self, cursor: CursorId) -> Result<u64, CursorLost> {
         let position = self.cursors.get(&cursor).ok_or(CursorLost)?;
-        self.end.0.checked_sub(position.0).ok_or(CursorLost)
+        self.end_offset.0.checked_sub(position.0).ok_or(CursorLost)
     }
 
     /// Adopts a master's id and offset after a full synchronisation. The kept bytes belong to another history, so every
     /// cursor is dropped.
-    pub fn adopt(&mut self, position: Position) {
+    pub fn adopt_history(&mut self, position: Position) {
         self.id = position.id;
-        self.second = None;
-        self.end = position.offset;
-        self.kept = Some(Chunks::new(position.offset.0));
+        self.second_history = None;
+        self.end_offset = position.offset;
+        self.retained = Some(Chunks::new(position.offset.0));
         self.cursors.clear();
-        self.own.clear();
-        self.db = None;
+        self.own_cursors.clear();
+        self.selected_db = None;
     }
 
-    /// Adopts a master's history ([`Log::adopt`]) once its snapshot is loaded. If this node was promoted during the
+    /// Adopts a master's history ([`Log::adopt_history`]) once its snapshot is loaded. If this node was promoted during the
     /// load, the history continues under the new id `own`.
-    pub fn adopt_loaded(&mut self, position: Position, own: ReplId) {
-        self.adopt(position);
+    pub fn adopt_loaded_history(&mut self, position: Position, own: ReplId) {
+        self.adopt_history(position);
         if self.authority.mode() == WriteMode::Master {
-            self.rename(own);
+            self.change_id(own);
         }
     }
 
     /// Continues the history under another id: that of a promoted master after a partial synchronisation, or a new id
     /// where later writes may differ from those of other nodes. The old id stays valid up to here. Replicas would count
     /// later bytes under the old id, so their cursors are dropped.
-    pub fn rename(&mut self, id: ReplId) {
+    pub fn change_id(&mut self, id: ReplId) {
         if id != self.id {
-            self.second = Some(self.position());
+            self.second_history = Some(self.position());
             self.id = id;
-            self.cursors.retain(|cursor, _| self.own.contains(cursor));
+            self.cursors.retain(|cursor, _| self.own_cursors.contains(cursor));
         }
-        self.db = None;
+        self.selected_db = None;
     }
 
     /// Starts a new history that no replica can continue from: the data lacks something that other nodes with the old
     /// id have.
-    pub fn part(&mut self, id: ReplId) {
-        self.rename(id);
-        self.second = None;
+    pub fn start_new_history(&mut self, id: ReplId) {
+        self.change_id(id);
+        self.second_history = None;
     }
 }

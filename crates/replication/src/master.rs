@@ -35,8 +35,8 @@ use crate::id::ReplId;
 use crate::log::Position;
 use crate::psync::{Capabilities, PeerProfile, SnapshotFormat};
 pub use limit::OutputLimit;
-pub use peer::{PeerState, Replica};
-use peer::{Phase, Way};
+pub use peer::{ConnectedReplica, PeerState};
+use peer::{Delivery, Phase};
 use throttle::Throttle;
 
 /// Identifies the connection of a replica.
@@ -48,7 +48,7 @@ pub struct PeerId(pub u64);
 pub struct TransferId(pub u64);
 
 /// How often replicas are checked for timeouts and those that wait for a snapshot get an empty line.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The configuration, with the options' names in redis.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,8 +78,8 @@ pub struct MasterConfig {
 impl MasterConfig {
     /// Returns the output limit, but at least the backlog size: a replica that continues from the start of the backlog
     /// would otherwise be closed at once, and reconnect for ever.
-    fn limit(&self) -> OutputLimit {
-        self.output_limit.at_least(self.backlog)
+    fn effective_output_limit(&self) -> OutputLimit {
+        self.output_limit.raised_to(self.backlog)
     }
 }
 
@@ -128,15 +128,15 @@ pub enum MasterEvent {
         /// The offset up to which it has applied the stream.
         offset: ReplOffset,
         /// The offset up to which its append-only file is on disk, if it has one.
-        synced: Option<ReplOffset>,
+        synced_offsets: Option<ReplOffset>,
     },
     /// The replica sent something else, which shows that it is alive.
-    Heard {
+    Alive {
         /// The replica.
         peer: PeerId,
     },
     /// The number of bytes in the log that the replica was not sent yet; reported before each deadline.
-    Pending {
+    PendingBytes {
         /// The replica.
         peer: PeerId,
         /// The number of bytes.
@@ -148,7 +148,7 @@ pub enum MasterEvent {
         peer: PeerId,
     },
     /// This node became a master or a replica.
-    Role {
+    RoleChanged {
         /// Whether it is a master now.
         master: bool,
     },
@@ -169,7 +169,7 @@ pub enum MasterAction {
         /// complete.
         eof: bool,
         /// The format and contents.
-        form: SnapshotFormat,
+        format: SnapshotFormat,
     },
     /// Send `+FULLRESYNC`, and keep the log from this position on.
     FullResync {
@@ -228,12 +228,12 @@ pub enum MasterAction {
         db: Option<u16>,
     },
     /// Remove the cursor of this connection: the replica gets the stream over the other one.
-    Release {
+    RemoveCursor {
         /// The snapshot connection.
         peer: PeerId,
     },
     /// Send an empty line, which shows that the master is alive.
-    ShowLife {
+    SendEmptyLine {
         /// The replica.
         peer: PeerId,
     },
@@ -255,7 +255,7 @@ pub enum MasterAction {
 pub enum CloseReason {
     /// Nothing was received for `repl-timeout`.
     #[error("it has been silent for too long")]
-    Silent,
+    TimedOut,
     /// Its pending bytes exceed the output limit or were dropped from the log.
     #[error("it is too far behind")]
     TooFarBehind,
@@ -264,7 +264,7 @@ pub enum CloseReason {
     SnapshotFailed,
     /// It only wanted the snapshot, which was sent.
     #[error("it has the snapshot that it came for")]
-    Served,
+    SnapshotSent,
     /// The other connection of a dual-channel replica closed or never appeared.
     #[error("its other connection was lost")]
     OtherChannelLost,
@@ -277,11 +277,11 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Transfer {
     id: TransferId,
-    form: SnapshotFormat,
+    format: SnapshotFormat,
     /// Whether it is streamed directly instead of written to a file.
     is_streamed: bool,
     /// The position of a snapshot that is still being written to its file, so that replicas can join it.
-    open_from: Option<Position>,
+    joinable_position: Option<Position>,
 }
 
 /// The snapshot that a replica waits for.
@@ -290,11 +290,11 @@ pub enum AwaitedSnapshot {
     /// One that starts after `repl-diskless-sync-delay`.
     Delayed,
     /// The next one, after a snapshot that is being streamed to other replicas.
-    BehindStreamed,
+    NextAfterStreamed,
     /// The next one, after a snapshot in a file that has another format or is already being sent.
-    BehindFile,
+    NextAfterFile,
     /// One that is being written to a file for other replicas too.
-    Joined,
+    JoinedOpenFile,
 }
 
 /// The state machine of a master, or of a replica that serves sub-replicas.
@@ -303,14 +303,14 @@ pub struct Master {
     config: MasterConfig,
     /// Whether this node is a master. A replica passes on its master's PINGs and sends none of its own.
     master: bool,
-    peers: BTreeMap<PeerId, Replica>,
+    peers: BTreeMap<PeerId, ConnectedReplica>,
     transfer: Option<Transfer>,
     next_transfer: u64,
     next_pending_check: Instant,
     /// The time of the last PING, from which the next one is scheduled.
     last_ping: Instant,
     /// The time since which there have been no replicas.
-    alone_since: Option<Instant>,
+    without_replicas_since: Option<Instant>,
     throttle: Throttle,
 }
 
@@ -326,7 +326,7 @@ impl Master {
             transfer: None,
             next_transfer: 0,
             next_pending_check: now,
-            alone_since: None,
+            without_replicas_since: None,
             throttle: Throttle::default(),
         }
     }
@@ -337,13 +337,13 @@ impl Master {
     }
 
     /// Returns the replicas, ordered by connection.
-    pub fn peers(&self) -> impl ExactSizeIterator<Item = (PeerId, &Replica)> {
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = (PeerId, &ConnectedReplica)> {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 
     /// Returns whether this replica is connected, or expected over another connection.
     #[must_use]
-    pub fn serves(&self, peer: PeerId) -> bool {
+    pub fn has_replicas(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
     }
 
@@ -351,12 +351,12 @@ impl Master {
     #[must_use]
     pub fn awaited_snapshot(&self, peer: PeerId) -> Option<AwaitedSnapshot> {
         match (self.peers.get(&peer)?.phase, &self.transfer) {
-            (Phase::Waiting { .. }, None) => Some(AwaitedSnapshot::Delayed),
-            (Phase::Waiting { .. }, Some(transfer)) if transfer.is_streamed => {
-                Some(AwaitedSnapshot::BehindStreamed)
+            (Phase::WaitsForSnapshot { .. }, None) => Some(AwaitedSnapshot::Delayed),
+            (Phase::WaitsForSnapshot { .. }, Some(transfer)) if transfer.is_streamed => {
+                Some(AwaitedSnapshot::NextAfterStreamed)
             }
-            (Phase::Waiting { .. }, Some(_)) => Some(AwaitedSnapshot::BehindFile),
-            (Phase::Sending { cut: Some(_), .. }, _) => Some(AwaitedSnapshot::Joined),
+            (Phase::WaitsForSnapshot { .. }, Some(_)) => Some(AwaitedSnapshot::NextAfterFile),
+            (Phase::Sending { position: Some(_), .. }, _) => Some(AwaitedSnapshot::JoinedOpenFile),
             _ => None,
         }
     }
@@ -369,19 +369,22 @@ impl Master {
 
     /// Returns the replicas that receive the stream. A node that has reconnected before its old connection timed out
     /// counts once, by its last connection.
-    pub fn online(&self) -> impl Iterator<Item = &Replica> + Clone {
-        self.last_connections(Replica::is_online)
+    pub fn online_replicas(&self) -> impl Iterator<Item = &ConnectedReplica> + Clone {
+        self.latest_connections(ConnectedReplica::is_online)
     }
 
     /// Returns how many replicas a shutdown waits for: those that receive the stream and those that are still loading a
     /// snapshot. INFO shows both as online, and the latter have not acknowledged anything yet.
     #[must_use]
-    pub fn awaited_at_stop(&self) -> usize {
-        self.last_connections(|peer| peer.state() == PeerState::Online).count()
+    pub fn replicas_awaited_at_shutdown(&self) -> usize {
+        self.latest_connections(|peer| peer.state() == PeerState::Online).count()
     }
 
     /// Returns the matching replicas, each node by its last connection.
-    fn last_connections(&self, is_of_kind: fn(&Replica) -> bool) -> impl Iterator<Item = &Replica> + Clone {
+    fn latest_connections(
+        &self,
+        is_of_kind: fn(&ConnectedReplica) -> bool,
+    ) -> impl Iterator<Item = &ConnectedReplica> + Clone {
         let later = |id: PeerId| self.peers.range((Bound::Excluded(id), Bound::Unbounded));
         let has_come_again = move |id: PeerId, node: NodeId| {
             later(id).any(|(_, peer)| peer.profile.node == Some(node) && !peer.profile.rdb_channel)
@@ -393,44 +396,45 @@ impl Master {
     }
 
     /// Returns the synced offset of each online replica that has an append-only file.
-    pub fn synced(&self) -> Vec<ReplOffset> {
-        self.online().filter_map(|peer| peer.synced).collect()
+    pub fn synced_offsets(&self) -> Vec<ReplOffset> {
+        self.online_replicas().filter_map(|peer| peer.synced).collect()
     }
 
     /// Returns the acknowledged offset of each online replica, except those still loading a snapshot.
-    pub fn acknowledged(&self) -> Vec<ReplOffset> {
-        self.online().filter_map(|peer| peer.acknowledged).collect()
+    pub fn acknowledged_offsets(&self) -> Vec<ReplOffset> {
+        self.online_replicas().filter_map(|peer| peer.acknowledged).collect()
     }
 
     /// Returns how many replicas must acknowledge the state of migrating slots. `None` if it must not be replicated
     /// because a connected replica would not understand it. With zero replicas it is still logged, for replicas that
     /// reconnect.
     #[must_use]
-    pub fn readers_of_slot_moves(&self) -> Option<usize> {
-        let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
-        let online = self.online().filter(|peer| !peer.profile.rdb_only);
+    pub fn slot_move_reader_count(&self) -> Option<usize> {
+        let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
+        let online = self.online_replicas().filter(|peer| !peer.profile.is_rdb_only);
         stay.all(|peer| peer.profile.capabilities.slot_moves).then(|| online.count())
     }
 
     /// Returns the node ids of the online replicas that have everything before `offset`. `None` if a connected replica
     /// does not understand being named as successor in the stream.
-    pub fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
-        let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
-        let in_sync = self.online().filter(|peer| !peer.profile.rdb_only && peer.has(offset));
+    pub fn in_sync_node_ids(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
+        let mut stay = self.peers.values().filter(|peer| !peer.profile.is_rdb_only);
+        let in_sync =
+            self.online_replicas().filter(|peer| !peer.profile.is_rdb_only && peer.has_snapshot_of(offset));
         let nodes = in_sync.filter_map(|peer| peer.profile.node).collect();
         stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
     }
 
     /// Returns the number of online replicas heard from within `min-replicas-max-lag`.
     #[must_use]
-    pub fn good_replicas(&self, now: Instant) -> usize {
-        self.online().filter(|peer| peer.lag(now) <= self.config.max_lag.as_secs()).count()
+    pub fn good_replica_count(&self, now: Instant) -> usize {
+        self.online_replicas().filter(|peer| peer.lag_seconds(now) <= self.config.max_lag.as_secs()).count()
     }
 
     /// Returns how long writers are delayed after each batch so that a slow replica can catch up.
     pub fn write_delay(&mut self, now: Instant) -> Duration {
-        let pending = self.peers.values().map(|peer| peer.pending).max().unwrap_or(0);
-        self.throttle.delay(now, pending, self.config.limit())
+        let pending = self.peers.values().map(|peer| peer.pending_bytes).max().unwrap_or(0);
+        self.throttle.delay(now, pending, self.config.effective_output_limit())
     }
 
     /// Uses the current period: a PING that was due by a shorter earlier period would advance the offset past the point
@@ -444,14 +448,17 @@ impl Master {
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.peers.is_empty() {
             let ttl = self.config.backlog_ttl;
-            return self.alone_since.filter(|_| self.master && !ttl.is_zero()).map(|since| since + ttl);
+            return self
+                .without_replicas_since
+                .filter(|_| self.master && !ttl.is_zero())
+                .map(|since| since + ttl);
         }
         let mut next = self.next_pending_check;
         if self.master {
             next = next.min(self.next_ping());
         }
         if self.transfer.is_none()
-            && let Some(start) = self.snapshot_due()
+            && let Some(start) = self.snapshot_due_at()
         {
             next = next.min(start);
         }
@@ -463,38 +470,40 @@ impl Master {
         match input {
             MasterEvent::Deadline => self.on_deadline(now, out),
             MasterEvent::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
-            MasterEvent::SnapshotTaken { transfer, position, db } => self.on_cut(transfer, position, db, out),
+            MasterEvent::SnapshotTaken { transfer, position, db } => {
+                self.on_snapshot_position(transfer, position, db, out)
+            }
             MasterEvent::Written { transfer } => self.on_written(transfer, out),
             MasterEvent::Sent { peer } => self.on_sent(now, peer, out),
             MasterEvent::TransferFailed { transfer } => self.on_failed(now, transfer, out),
-            MasterEvent::Acknowledged { peer, offset, synced } => {
+            MasterEvent::Acknowledged { peer, offset, synced_offsets: synced } => {
                 if let Some(replica) = self.peers.get_mut(&peer) {
                     replica.synced = replica.synced.max(synced);
                 }
                 self.on_acknowledged(now, peer, offset, out);
             }
-            MasterEvent::Heard { peer } => {
+            MasterEvent::Alive { peer } => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.last_heard = now;
                 }
             }
-            MasterEvent::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
+            MasterEvent::PendingBytes { peer, bytes } => self.on_pending(now, peer, bytes, out),
             MasterEvent::Closed { peer } => {
                 // The log dropped its cursor before a deadline noticed that the replica is too slow.
-                let limit = self.config.limit().hard;
-                if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
+                let limit = self.config.effective_output_limit().hard;
+                if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending_bytes > limit / 2) {
                     self.throttle.on_replica_closed(now);
                 }
                 // A dual-channel replica with its snapshot closes this connection itself; its main connection is still
                 // to come.
-                if !self.peers.get(&peer).is_some_and(Replica::is_fetched) {
-                    self.forget(now, peer, out);
+                if !self.peers.get(&peer).is_some_and(ConnectedReplica::has_snapshot) {
+                    self.remove_peer(now, peer, out);
                 }
             }
-            MasterEvent::Role { master } => {
+            MasterEvent::RoleChanged { master } => {
                 self.master = master;
                 self.last_ping = now;
-                self.alone_since = Some(now).filter(|_| self.peers.is_empty());
+                self.without_replicas_since = Some(now).filter(|_| self.peers.is_empty());
             }
             MasterEvent::HistoryReplaced => {
                 let peers: Vec<PeerId> = self.peers.keys().copied().collect();
@@ -514,10 +523,10 @@ impl Master {
         out: &mut Vec<MasterAction>,
     ) {
         if self.peers.is_empty() {
-            (self.next_pending_check, self.last_ping) = (now + LOOK_PERIOD, now);
+            (self.next_pending_check, self.last_ping) = (now + CHECK_PERIOD, now);
         }
-        self.alone_since = None;
-        if profile.snapshot_over.is_some() {
+        self.without_replicas_since = None;
+        if profile.snapshot_connection.is_some() {
             return self.on_main_channel(now, peer, profile, resume, out);
         }
         let Capabilities { psync2, slot_states, .. } = profile.capabilities;
@@ -528,28 +537,30 @@ impl Master {
                 out.push(MasterAction::Stream { peer, from: position.offset });
                 Phase::Online
             }
-            None => Phase::Waiting { since: now },
+            None => Phase::WaitsForSnapshot { since: now },
         };
         let acknowledged = resume.map(|position| position.offset);
-        self.peers.insert(peer, Replica::new(profile, phase, acknowledged, now));
+        self.peers.insert(peer, ConnectedReplica::new(profile, phase, acknowledged, now));
         self.join_open_transfer(out);
         self.start_due_snapshot(now, out);
     }
 
     /// Lets waiting replicas share the snapshot that is being written to a file, if its format and contents fit.
     fn join_open_transfer(&mut self, out: &mut Vec<MasterAction>) {
-        let Some(Transfer { id: transfer, form, open_from: Some(position), .. }) = &self.transfer else {
+        let Some(Transfer { id: transfer, format: form, joinable_position: Some(position), .. }) =
+            &self.transfer
+        else {
             return;
         };
         for (id, peer) in &mut self.peers {
             let joins = peer.waiting_since().is_some()
-                && peer.profile.snapshot_form() == *form
+                && peer.profile.snapshot_format() == *form
                 && !peer.profile.rdb_channel;
             if joins {
-                let (cut, way) = (Some(position.offset), Way::File { is_written: false });
-                peer.phase = Phase::Sending { transfer: *transfer, cut, way };
+                let (cut, way) = (Some(position.offset), Delivery::File { is_written: false });
+                peer.phase = Phase::Sending { transfer: *transfer, position: cut, delivery: way };
                 out.push(MasterAction::KeepLog { peer: *id, from: position.offset });
-                if !peer.profile.sync {
+                if !peer.profile.uses_sync {
                     out.push(MasterAction::FullResync { peer: *id, position: *position });
                 }
             }
@@ -557,46 +568,47 @@ impl Master {
     }
 
     /// Returns when to take a snapshot for the waiting replicas: at once, after the delay, or when enough of them wait.
-    fn snapshot_due(&self) -> Option<Instant> {
-        let waiting = self.peers.values().filter_map(Replica::waiting_since);
+    fn snapshot_due_at(&self) -> Option<Instant> {
+        let waiting = self.peers.values().filter_map(ConnectedReplica::waiting_since);
         let first = waiting.clone().min()?;
         let most = self.config.diskless_max_replicas;
         let enough = most > 0 && waiting.count() >= most;
-        let at_once = !self.diskless_for_waiting() || enough;
+        let at_once = !self.can_stream_to_waiting() || enough;
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
     /// Returns whether the snapshot can be streamed without a length. A dual-channel replica was promised that.
-    fn diskless_for_waiting(&self) -> bool {
+    fn can_stream_to_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
-        may && waiting.all(|peer| peer.profile.capabilities.eof)
+        may && waiting.all(|peer| peer.profile.capabilities.has_eof)
     }
 
     fn start_due_snapshot(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
-        if self.transfer.is_some() || self.snapshot_due().is_none_or(|due| due > now) {
+        if self.transfer.is_some() || self.snapshot_due_at().is_none_or(|due| due > now) {
             return;
         }
-        let eof = self.diskless_for_waiting();
+        let eof = self.can_stream_to_waiting();
         let waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let first =
             waiting.min_by_key(|peer| peer.waiting_since()).expect("somebody waits, since one is due");
-        let form = first.profile.snapshot_form();
+        let form = first.profile.snapshot_format();
         self.next_transfer += 1;
         let transfer = TransferId(self.next_transfer);
-        self.transfer = Some(Transfer { id: transfer, form, is_streamed: eof, open_from: None });
-        let way = if eof { Way::Streamed } else { Way::File { is_written: false } };
+        self.transfer =
+            Some(Transfer { id: transfer, format: form, is_streamed: eof, joinable_position: None });
+        let way = if eof { Delivery::Streamed } else { Delivery::File { is_written: false } };
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
-            if peer.profile.snapshot_form() == form && peer.waiting_since().is_some() {
-                peer.phase = Phase::Sending { transfer, cut: None, way };
+            if peer.profile.snapshot_format() == form && peer.waiting_since().is_some() {
+                peer.phase = Phase::Sending { transfer, position: None, delivery: way };
                 peers.push(*id);
             }
         }
-        out.push(MasterAction::Snapshot { transfer, peers, eof, form });
+        out.push(MasterAction::Snapshot { transfer, peers, eof, format: form });
     }
 
-    fn on_cut(
+    fn on_snapshot_position(
         &mut self,
         transfer: TransferId,
         position: Position,
@@ -605,33 +617,34 @@ impl Master {
     ) {
         let mut is_file = false;
         for (id, peer) in &mut self.peers {
-            if let Phase::Sending { transfer: of, cut, way } = &mut peer.phase
+            if let Phase::Sending { transfer: of, position: cut, delivery: way } = &mut peer.phase
                 && *of == transfer
             {
                 *cut = Some(position.offset);
-                is_file |= *way != Way::Streamed;
+                is_file |= *way != Delivery::Streamed;
                 if peer.profile.rdb_channel {
                     out.push(MasterAction::EndOffset { peer: *id, position, db });
-                } else if !peer.profile.sync {
+                } else if !peer.profile.uses_sync {
                     out.push(MasterAction::FullResync { peer: *id, position });
                 }
-                if *way == Way::Streamed {
+                if *way == Delivery::Streamed {
                     out.push(MasterAction::SendSnapshot { peer: *id });
                 }
             }
         }
         if let Some(current) = self.transfer.as_mut().filter(|current| is_file && current.id == transfer) {
-            current.open_from = Some(position);
+            current.joinable_position = Some(position);
             self.join_open_transfer(out);
         }
     }
 
     fn on_written(&mut self, transfer: TransferId, out: &mut Vec<MasterAction>) {
         let Some(current) = self.transfer.as_mut().filter(|current| current.id == transfer) else { return };
-        current.open_from = None;
+        current.joinable_position = None;
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
-            if let Phase::Sending { transfer: of, way: Way::File { is_written }, .. } = &mut peer.phase
+            if let Phase::Sending { transfer: of, delivery: Delivery::File { is_written }, .. } =
+                &mut peer.phase
                 && *of == transfer
             {
                 *is_written = true;
@@ -643,28 +656,28 @@ impl Master {
 
     fn on_sent(&mut self, now: Instant, id: PeerId, out: &mut Vec<MasterAction>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Phase::Sending { cut: Some(cut), way, .. } = peer.phase else { return };
-        let eof = way == Way::Streamed;
+        let Phase::Sending { position: Some(cut), delivery: way, .. } = peer.phase else { return };
+        let eof = way == Delivery::Streamed;
         peer.last_heard = now;
-        let served = (peer.profile.rdb_only || peer.profile.rdb_channel) && !peer.awaits_main_channel();
+        let served = (peer.profile.is_rdb_only || peer.profile.rdb_channel) && !peer.awaits_main_channel();
         if peer.awaits_main_channel() {
-            peer.phase = Phase::Fetched { since: now };
-        } else if served || (eof && !peer.profile.sync) {
-            peer.phase = Phase::Loading { cut };
+            peer.phase = Phase::SnapshotDelivered { since: now };
+        } else if served || (eof && !peer.profile.uses_sync) {
+            peer.phase = Phase::Loading { position: cut };
         } else {
             peer.phase = Phase::Online;
             out.push(MasterAction::Stream { peer: id, from: cut });
         }
         self.end_transfer(now, out);
         if served {
-            self.close(now, id, CloseReason::Served, out);
+            self.close(now, id, CloseReason::SnapshotSent, out);
         }
     }
 
     /// Starts the next snapshot once the last replica of this one has received it or disconnected.
     fn end_transfer(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id) else { return };
-        if self.peers.values().any(|peer| peer.is_in(transfer)) {
+        if self.peers.values().any(|peer| peer.is_in_transfer(transfer)) {
             return;
         }
         self.transfer = None;
@@ -673,7 +686,7 @@ impl Master {
 
     fn on_failed(&mut self, now: Instant, transfer: TransferId, out: &mut Vec<MasterAction>) {
         let broken: Vec<PeerId> =
-            self.peers.iter().filter(|(_, peer)| peer.is_in(transfer)).map(|(id, _)| *id).collect();
+            self.peers.iter().filter(|(_, peer)| peer.is_in_transfer(transfer)).map(|(id, _)| *id).collect();
         for peer in broken {
             self.close(now, peer, CloseReason::SnapshotFailed, out);
         }
@@ -684,20 +697,23 @@ impl Master {
         peer.last_heard = now;
         peer.acknowledged = peer.acknowledged.max(Some(offset));
         match peer.phase {
-            Phase::Loading { cut } => {
+            Phase::Loading { position: cut } => {
                 peer.phase = Phase::Online;
                 out.push(MasterAction::Stream { peer: id, from: cut });
             }
-            Phase::Apart => peer.phase = Phase::Online,
-            Phase::Waiting { .. } | Phase::Sending { .. } | Phase::Fetched { .. } | Phase::Online => {}
+            Phase::AwaitsMainChannel => peer.phase = Phase::Online,
+            Phase::WaitsForSnapshot { .. }
+            | Phase::Sending { .. }
+            | Phase::SnapshotDelivered { .. }
+            | Phase::Online => {}
         }
     }
 
     fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<MasterAction>) {
-        let limit = self.config.limit();
+        let limit = self.config.effective_output_limit();
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.pending = bytes;
-        if limit.exceeded(now, bytes, &mut peer.over_soft_since) {
+        peer.pending_bytes = bytes;
+        if limit.is_exceeded(now, bytes, &mut peer.over_soft_since) {
             self.throttle.on_replica_closed(now);
             self.close(now, id, CloseReason::TooFarBehind, out);
         }
@@ -710,22 +726,25 @@ impl Master {
             out.push(MasterAction::Ping);
         }
         if now >= self.next_pending_check && !self.peers.is_empty() {
-            self.next_pending_check = now + LOOK_PERIOD;
-            self.look(now, out);
+            self.next_pending_check = now + CHECK_PERIOD;
+            self.check_replicas(now, out);
         }
         let ttl = self.config.backlog_ttl;
-        if self.master && !ttl.is_zero() && self.alone_since.is_some_and(|since| now >= since + ttl) {
-            self.alone_since = None;
+        if self.master
+            && !ttl.is_zero()
+            && self.without_replicas_since.is_some_and(|since| now >= since + ttl)
+        {
+            self.without_replicas_since = None;
             out.push(MasterAction::CloseLog);
         }
     }
 
-    fn look(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
+    fn check_replicas(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         let timeout = self.config.timeout;
         let (mut silent, mut unlinked) = (Vec::new(), Vec::new());
         for (id, peer) in &self.peers {
             if peer.needs_keepalive() {
-                out.push(MasterAction::ShowLife { peer: *id });
+                out.push(MasterAction::SendEmptyLine { peer: *id });
             } else if peer.main_channel_timed_out(now) {
                 unlinked.push(*id);
             } else if peer.must_acknowledge() && now >= peer.last_heard + timeout {
@@ -733,7 +752,7 @@ impl Master {
             }
         }
         for peer in silent {
-            self.close(now, peer, CloseReason::Silent, out);
+            self.close(now, peer, CloseReason::TimedOut, out);
         }
         for peer in unlinked {
             self.close(now, peer, CloseReason::OtherChannelLost, out);
@@ -743,23 +762,23 @@ impl Master {
     fn close(&mut self, now: Instant, peer: PeerId, reason: CloseReason, out: &mut Vec<MasterAction>) {
         if self.peers.contains_key(&peer) {
             out.push(MasterAction::Close { peer, reason });
-            self.forget(now, peer, out);
+            self.remove_peer(now, peer, out);
         }
     }
 
-    fn forget(&mut self, now: Instant, peer: PeerId, out: &mut Vec<MasterAction>) {
+    fn remove_peer(&mut self, now: Instant, peer: PeerId, out: &mut Vec<MasterAction>) {
         let Some(gone) = self.peers.remove(&peer) else { return };
         if let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id)
-            && !self.peers.values().any(|peer| peer.is_in(transfer))
+            && !self.peers.values().any(|peer| peer.is_in_transfer(transfer))
         {
             out.push(MasterAction::CancelSnapshot { transfer });
         }
         self.end_transfer(now, out);
-        if let Some(other) = gone.needs() {
+        if let Some(other) = gone.needs_transfer() {
             self.close(now, other, CloseReason::OtherChannelLost, out);
         }
         if self.peers.is_empty() {
-            self.alone_since = Some(now);
+            self.without_replicas_since = Some(now);
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | receives PSYNC or SYNC: [`MasterDriverEvent::Asked`] | checks the log and adds a cursor under the same lock |
+//! | 1 | receives PSYNC or SYNC: [`MasterDriverEvent::PsyncReceived`] | checks the log and adds a cursor under the same lock |
 //! | 2 | [`MasterDriverAction::Snapshot`]: takes a snapshot and records the log's position with [`SnapshotPosition::record`] | |
 //! | 3 | [`MasterDriverEvent::SnapshotTaken`] | sends the position and announces the snapshot |
 //! | | for a snapshot on disk: [`MasterDriverEvent::Written`] | lists the replicas that get it: [`MasterDriverAction::SendFile`] |
@@ -38,11 +38,11 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// Exclusive access to a log that is shared with other threads.
 pub trait LogLock {
     /// Runs `work` under the log's lock. `work` must not take another lock.
-    fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R;
+    fn with_log<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R;
 }
 
 impl LogLock for Log {
-    fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
+    fn with_log<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
         work(self)
     }
 }
@@ -79,7 +79,7 @@ pub enum MasterDriverEvent {
     /// The time of [`MasterDriver::next_deadline`].
     Deadline,
     /// A connection sent PSYNC or SYNC.
-    Asked {
+    PsyncReceived {
         /// The replica.
         peer: PeerId,
         /// The properties announced by REPLCONF.
@@ -105,7 +105,7 @@ pub enum MasterDriverEvent {
         synced: Option<ReplOffset>,
     },
     /// The replica sent something else, which shows that it is alive.
-    Heard(PeerId),
+    Alive(PeerId),
     /// The connection closed.
     Closed(PeerId),
     /// This node became a master.
@@ -124,7 +124,7 @@ pub enum PsyncAnswer {
         /// The offset from which the replica continues.
         from: ReplOffset,
         /// The number of bytes from there to the end of the log.
-        missing: u64,
+        missing_bytes: u64,
     },
     /// A full synchronisation, with the reason unless the replica sent SYNC.
     Full(Option<FullSyncReason>),
@@ -134,7 +134,7 @@ pub enum PsyncAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterDriverAction {
     /// Count the answer to PSYNC in the statistics.
-    Answered(PeerId, PsyncAnswer),
+    SendPsyncAnswer(PeerId, PsyncAnswer),
     /// Take a snapshot for these replicas, then send [`MasterDriverEvent::SnapshotTaken`].
     Snapshot {
         /// The id of the snapshot.
@@ -144,13 +144,13 @@ pub enum MasterDriverAction {
         /// Whether to stream it directly with an end mark, instead of writing a file first.
         eof: bool,
         /// The format and contents.
-        form: SnapshotFormat,
+        format: SnapshotFormat,
     },
     /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot(TransferId),
     /// Send these bytes.
     Send(PeerId, Vec<u8>),
-    /// Send `+CONTINUE` with the state of migrating slots ([`continue_with`]).
+    /// Send `+CONTINUE` with the state of migrating slots ([`continue_line`]).
     Continue {
         /// The replica.
         peer: PeerId,
@@ -178,7 +178,7 @@ pub enum MasterDriverAction {
 
 /// Formats `+CONTINUE` for a replica that accepts the state of migrating slots.
 #[must_use]
-pub fn continue_with(id: ReplId, slot_states: &str) -> Vec<u8> {
+pub fn continue_line(id: ReplId, slot_states: &str) -> Vec<u8> {
     format!("+CONTINUE {id} {SLOT_STATES}{slot_states}\r\n").into_bytes()
 }
 
@@ -186,9 +186,9 @@ pub fn continue_with(id: ReplId, slot_states: &str) -> Vec<u8> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextPendingCheck {
     /// The log has grown beyond this offset. `None` if a replica is already behind.
-    pub past: Option<ReplOffset>,
+    pub log_end: Option<ReplOffset>,
     /// The earliest time.
-    pub at: Instant,
+    pub earliest_check: Instant,
 }
 
 /// Drives the master side of replication.
@@ -203,18 +203,18 @@ pub struct MasterDriver {
 /// The result of the last check of pending bytes.
 #[derive(Debug)]
 struct PendingCheck {
-    at: Instant,
+    checked_at: Instant,
     /// The end of the log, if every replica had caught up.
-    all_had: Option<ReplOffset>,
+    caught_up_at: Option<ReplOffset>,
     /// Whether writers were throttled.
-    slowed: bool,
+    is_throttling: bool,
 }
 
 impl MasterDriver {
     /// Creates the driver of a master without replicas.
     #[must_use]
     pub fn new(config: MasterConfig, now: Instant) -> Self {
-        let last_check = PendingCheck { at: now, all_had: None, slowed: false };
+        let last_check = PendingCheck { checked_at: now, caught_up_at: None, is_throttling: false };
         Self { master: Master::new(config, true, now), peers: BTreeMap::new(), last_check }
     }
 
@@ -238,9 +238,9 @@ impl MasterDriver {
     /// Returns when to call [`MasterDriver::check_pending`]; `None` without replicas, unless throttled writers must be released.
     #[must_use]
     pub fn next_pending_check(&self) -> Option<NextPendingCheck> {
-        let PendingCheck { at, all_had, slowed } = self.last_check;
+        let PendingCheck { checked_at: at, caught_up_at: all_had, is_throttling: slowed } = self.last_check;
         (!self.peers.is_empty() || slowed)
-            .then_some(NextPendingCheck { past: all_had, at: at + PENDING_PERIOD })
+            .then_some(NextPendingCheck { log_end: all_had, earliest_check: at + PENDING_PERIOD })
     }
 
     /// Returns why a replica needs a full synchronisation, if it is to fetch the snapshot over a second connection
@@ -254,7 +254,7 @@ impl MasterDriver {
         if !self.master.needs_rdb_channel(profile) {
             return None;
         }
-        log.turn(|log| log.resume(&request.id, request.first_byte)).err()
+        log.with_log(|log| log.resume(&request.id, request.first_byte)).err()
     }
 
     /// Marks a connection as the stream connection of the replica whose snapshot goes over `rdb`.
@@ -265,7 +265,7 @@ impl MasterDriver {
         if !self.master.awaits_main_channel(rdb) {
             return Err(ReplconfError::UnknownRdbClient(rdb));
         }
-        profile.snapshot_over = Some(rdb);
+        profile.snapshot_connection = Some(rdb);
         Ok(())
     }
 
@@ -278,43 +278,52 @@ impl MasterDriver {
         out: &mut Vec<MasterDriverAction>,
     ) {
         match input {
-            MasterDriverEvent::Deadline => self.give(now, master::MasterEvent::Deadline, log, out),
-            MasterDriverEvent::Asked { peer, profile, request } => {
-                let resume = self.place(peer, request.as_ref(), log, out);
+            MasterDriverEvent::Deadline => self.feed_master(now, master::MasterEvent::Deadline, log, out),
+            MasterDriverEvent::PsyncReceived { peer, profile, request } => {
+                let resume = self.choose_sync_mode(peer, request.as_ref(), log, out);
                 // A dual-channel replica acknowledges over its main connection.
                 let sync = request.is_none() && !profile.rdb_channel;
-                let profile = PeerProfile { sync, ..profile };
-                self.give(now, master::MasterEvent::Joined { peer, profile, resume }, log, out);
+                let profile = PeerProfile { uses_sync: sync, ..profile };
+                self.feed_master(now, master::MasterEvent::Joined { peer, profile, resume }, log, out);
             }
-            MasterDriverEvent::SnapshotTaken(cut) => self.on_cut(now, cut, log, out),
+            MasterDriverEvent::SnapshotTaken(cut) => self.on_snapshot_position(now, cut, log, out),
             MasterDriverEvent::Written(transfer) => {
-                self.give(now, master::MasterEvent::Written { transfer }, log, out);
+                self.feed_master(now, master::MasterEvent::Written { transfer }, log, out);
             }
-            MasterDriverEvent::Sent(peer) => self.give(now, master::MasterEvent::Sent { peer }, log, out),
+            MasterDriverEvent::Sent(peer) => {
+                self.feed_master(now, master::MasterEvent::Sent { peer }, log, out)
+            }
             MasterDriverEvent::TransferFailed(transfer) => {
-                self.give(now, master::MasterEvent::TransferFailed { transfer }, log, out);
+                self.feed_master(now, master::MasterEvent::TransferFailed { transfer }, log, out);
             }
             MasterDriverEvent::Acknowledged { peer, offset, synced } => {
-                self.give(now, master::MasterEvent::Acknowledged { peer, offset, synced }, log, out);
+                self.feed_master(
+                    now,
+                    master::MasterEvent::Acknowledged { peer, offset, synced_offsets: synced },
+                    log,
+                    out,
+                );
             }
-            MasterDriverEvent::Heard(peer) => self.give(now, master::MasterEvent::Heard { peer }, log, out),
+            MasterDriverEvent::Alive(peer) => {
+                self.feed_master(now, master::MasterEvent::Alive { peer }, log, out)
+            }
             MasterDriverEvent::Closed(peer) => {
-                self.give(now, master::MasterEvent::Closed { peer }, log, out);
+                self.feed_master(now, master::MasterEvent::Closed { peer }, log, out);
                 // A dual-channel replica stays until its main connection asks for the stream.
-                if !self.master.serves(peer) {
-                    self.forget(peer, log);
+                if !self.master.has_replicas(peer) {
+                    self.remove_cursor(peer, log);
                 }
             }
             MasterDriverEvent::Promoted => {
-                self.give(now, master::MasterEvent::Role { master: true }, log, out);
+                self.feed_master(now, master::MasterEvent::RoleChanged { master: true }, log, out);
                 // Replicas reconnect and learn the new id.
-                self.give(now, master::MasterEvent::HistoryReplaced, log, out);
+                self.feed_master(now, master::MasterEvent::HistoryReplaced, log, out);
             }
             MasterDriverEvent::Demoted => {
-                self.give(now, master::MasterEvent::Role { master: false }, log, out);
+                self.feed_master(now, master::MasterEvent::RoleChanged { master: false }, log, out);
             }
             MasterDriverEvent::HistoryReplaced => {
-                self.give(now, master::MasterEvent::HistoryReplaced, log, out);
+                self.feed_master(now, master::MasterEvent::HistoryReplaced, log, out);
             }
         }
     }
@@ -327,35 +336,38 @@ impl MasterDriver {
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
     ) -> Duration {
-        let (pending, end) = log.turn(|log| {
+        let (pending, end) = log.with_log(|log| {
             let pending = |(peer, cursor): (&PeerId, &Option<CursorId>)| {
-                log.pending((*cursor)?).ok().map(|bytes| (*peer, bytes))
+                log.unread_bytes((*cursor)?).ok().map(|bytes| (*peer, bytes))
             };
             let pending: Vec<_> = self.peers.iter().filter_map(pending).collect();
             (pending, log.position().offset)
         });
         let all_have = pending.len() == self.peers.len() && pending.iter().all(|(_, bytes)| *bytes == 0);
         for (peer, bytes) in pending {
-            self.give(now, master::MasterEvent::Pending { peer, bytes }, log, out);
+            self.feed_master(now, master::MasterEvent::PendingBytes { peer, bytes }, log, out);
         }
         let delay = self.master.write_delay(now);
         let slowed = !delay.is_zero();
-        self.last_check =
-            PendingCheck { at: now, all_had: Some(end).filter(|_| all_have && !slowed), slowed };
+        self.last_check = PendingCheck {
+            checked_at: now,
+            caught_up_at: Some(end).filter(|_| all_have && !slowed),
+            is_throttling: slowed,
+        };
         delay
     }
 
     /// Decides between partial and full synchronisation. For a partial one, returns the position and adds a cursor.
-    fn place(
+    fn choose_sync_mode(
         &mut self,
         peer: PeerId,
         request: Option<&PsyncRequest>,
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
     ) -> Option<Position> {
-        self.last_check.all_had = None;
+        self.last_check.caught_up_at = None;
         let place = request.map(|request| {
-            log.turn(|log| {
+            log.with_log(|log| {
                 let from = log.resume(&request.id, request.first_byte)?;
                 let Position { id, offset: end } = log.position();
                 let missing = end.0.saturating_sub(from.0);
@@ -365,36 +377,36 @@ impl MasterDriver {
         let (resume, cursor, answer) = match place {
             Some(Ok((position, cursor, missing))) => {
                 let from = position.offset;
-                (Some(position), Some(cursor), PsyncAnswer::Partial { from, missing })
+                (Some(position), Some(cursor), PsyncAnswer::Partial { from, missing_bytes: missing })
             }
             Some(Err(refusal)) => (None, None, PsyncAnswer::Full(Some(refusal))),
             None => (None, None, PsyncAnswer::Full(None)),
         };
         self.peers.insert(peer, cursor);
-        out.push(MasterDriverAction::Answered(peer, answer));
+        out.push(MasterDriverAction::SendPsyncAnswer(peer, answer));
         resume
     }
 
     /// Gives the replicas that are still connected their cursors at the snapshot's position.
-    fn on_cut(
+    fn on_snapshot_position(
         &mut self,
         now: Instant,
         cut: SnapshotPosition,
         log: &mut impl LogLock,
         out: &mut Vec<MasterDriverAction>,
     ) {
-        self.last_check.all_had = None;
+        self.last_check.caught_up_at = None;
         let SnapshotPosition { transfer, position, db, cursors } = cut;
         for (peer, cursor) in cursors {
             match self.peers.get_mut(&peer) {
                 Some(place) => *place = Some(cursor),
-                None => log.turn(|log| log.remove_cursor(cursor)),
+                None => log.with_log(|log| log.remove_cursor(cursor)),
             }
         }
-        self.give(now, master::MasterEvent::SnapshotTaken { transfer, position, db }, log, out);
+        self.feed_master(now, master::MasterEvent::SnapshotTaken { transfer, position, db }, log, out);
     }
 
-    fn give(
+    fn feed_master(
         &mut self,
         now: Instant,
         input: master::MasterEvent,
@@ -404,21 +416,21 @@ impl MasterDriver {
         let mut actions = Vec::new();
         self.master.handle(now, input, &mut actions);
         for action in actions {
-            out.extend(self.order(action, log));
+            out.extend(self.perform(action, log));
         }
     }
 
-    fn order(&mut self, action: MasterAction, log: &mut impl LogLock) -> Option<MasterDriverAction> {
+    fn perform(&mut self, action: MasterAction, log: &mut impl LogLock) -> Option<MasterDriverAction> {
         let line = |peer, line: String| Some(MasterDriverAction::Send(peer, line.into_bytes()));
         match action {
-            MasterAction::Snapshot { transfer, peers, eof, form } => {
-                Some(MasterDriverAction::Snapshot { transfer, peers, eof, form })
+            MasterAction::Snapshot { transfer, peers, eof, format: form } => {
+                Some(MasterDriverAction::Snapshot { transfer, peers, eof, format: form })
             }
             // The cursors of the replicas that the snapshot was started for keep the log from its position on. If they
             // were dropped for being too far behind, this replica is too far behind as well.
             MasterAction::KeepLog { peer, from } => {
-                let cursor = log.turn(|log| log.add_cursor(from));
-                self.last_check.all_had = None;
+                let cursor = log.with_log(|log| log.add_cursor(from));
+                self.last_check.caught_up_at = None;
                 self.peers.insert(peer, Some(cursor));
                 None
             }
@@ -444,25 +456,25 @@ impl MasterDriver {
                 let db = db.map_or(-1, i32::from);
                 line(peer, format!("$ENDOFF:{offset} {id} {db} {}\r\n", peer.0))
             }
-            MasterAction::Release { peer } => {
+            MasterAction::RemoveCursor { peer } => {
                 if let Some(cursor) = self.peers.get_mut(&peer).and_then(Option::take) {
-                    log.turn(|log| log.remove_cursor(cursor));
+                    log.with_log(|log| log.remove_cursor(cursor));
                 }
                 None
             }
-            MasterAction::ShowLife { peer } => line(peer, "\n".to_owned()),
+            MasterAction::SendEmptyLine { peer } => line(peer, "\n".to_owned()),
             MasterAction::Ping => Some(MasterDriverAction::Append(PING)),
             MasterAction::Close { peer, reason } => {
-                self.forget(peer, log);
+                self.remove_cursor(peer, log);
                 Some(MasterDriverAction::Close(peer, reason))
             }
             MasterAction::CloseLog => Some(MasterDriverAction::CloseLog),
         }
     }
 
-    fn forget(&mut self, peer: PeerId, log: &mut impl LogLock) {
+    fn remove_cursor(&mut self, peer: PeerId, log: &mut impl LogLock) {
         if let Some(Some(cursor)) = self.peers.remove(&peer) {
-            log.turn(|log| log.remove_cursor(cursor));
+            log.with_log(|log| log.remove_cursor(cursor));
         }
     }
 }

@@ -26,18 +26,18 @@ const RDB: usize = 1;
 
 /// The master with the process around it. It accepts one connection of each kind at a time.
 struct MasterSide {
-    serving: MasterDriver,
+    driver: MasterDriver,
     log: Log,
-    data: Vec<u64>,
-    connection: [Option<Served>; 2],
+    dataset: Vec<u64>,
+    connection: [Option<ServedReplica>; 2],
     connections: u64,
-    full: u32,
-    partial: u32,
+    full_syncs: u32,
+    partial_syncs: u32,
     /// How long the second half of a snapshot takes to arrive, in milliseconds.
-    second_half: u64,
+    rest_of_snapshot: u64,
 }
 
-struct Served {
+struct ServedReplica {
     peer: PeerId,
     profile: PeerProfile,
     parser: Parser,
@@ -46,11 +46,11 @@ struct Served {
     /// The snapshot for this replica, once taken.
     snapshot: Option<Vec<u8>>,
     /// The second half of the snapshot, and when it is sent.
-    rest: Option<(Instant, Vec<u8>)>,
+    unsent_snapshot: Option<(Instant, Vec<u8>)>,
     output: Vec<u8>,
 }
 
-const MARK: &[u8; 40] = b"mark5678901234567890mark5678901234567890";
+const END_MARK: &[u8; 40] = b"mark5678901234567890mark5678901234567890";
 
 impl MasterSide {
     fn new(backlog: u64, dual_channel: bool) -> Self {
@@ -63,23 +63,23 @@ impl MasterSide {
             dual_channel,
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
-            output_limit: OutputLimit { hard: 1 << 20, soft: 0, soft_for: Duration::ZERO },
+            output_limit: OutputLimit { hard: 1 << 20, soft: 0, soft_duration: Duration::ZERO },
             backlog: 0,
         };
         Self {
-            serving: MasterDriver::new(config, Instant::ORIGIN),
+            driver: MasterDriver::new(config, Instant::ORIGIN),
             log: Log::new(id(0), backlog),
-            data: Vec::new(),
+            dataset: Vec::new(),
             connection: [None, None],
             connections: 0,
-            full: 0,
-            partial: 0,
-            second_half: 30,
+            full_syncs: 0,
+            partial_syncs: 0,
+            rest_of_snapshot: 30,
         }
     }
 
     fn write(&mut self, number: u64) {
-        self.data.push(number);
+        self.dataset.push(number);
         let mut wire = Vec::new();
         resp::encode_request(&mut wire, [&b"PUSH"[..], number.to_string().as_bytes()]);
         self.log.append(0, &wire);
@@ -87,26 +87,26 @@ impl MasterSide {
 
     fn accept(&mut self, channel: usize) {
         self.connections += 1;
-        self.connection[channel] = Some(Served {
+        self.connection[channel] = Some(ServedReplica {
             peer: PeerId(self.connections),
             profile: PeerProfile::default(),
             parser: Parser::new(),
             input: Vec::new(),
             streams: None,
             snapshot: None,
-            rest: None,
+            unsent_snapshot: None,
             output: Vec::new(),
         });
     }
 
-    fn served_replica(&mut self, peer: PeerId) -> &mut Served {
+    fn served_replica(&mut self, peer: PeerId) -> &mut ServedReplica {
         let mut all = self.connection.iter_mut().flatten();
         all.find(|served_replica| served_replica.peer == peer).expect("it is still there")
     }
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
         if let Some(gone) = self.connection[channel].take() {
-            self.give(now, MasterDriverEvent::Closed(gone.peer));
+            self.handle_event(now, MasterDriverEvent::Closed(gone.peer));
         }
     }
 
@@ -132,10 +132,10 @@ impl MasterSide {
             b"PING" => served_replica.output.extend_from_slice(b"+PONG\r\n"),
             b"REPLCONF" => match served_replica.profile.replconf(args).unwrap() {
                 ReplconfAction::Ack(offset) => {
-                    self.give(now, MasterDriverEvent::Acknowledged { peer, offset, synced: None });
+                    self.handle_event(now, MasterDriverEvent::Acknowledged { peer, offset, synced: None });
                 }
                 ReplconfAction::SnapshotOver(rdb) => {
-                    let answer = match self.serving.link_channels(&mut served_replica.profile, rdb) {
+                    let answer = match self.driver.link_channels(&mut served_replica.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
                     };
@@ -145,57 +145,60 @@ impl MasterSide {
             },
             b"SYNC" => {
                 let profile = served_replica.profile.clone();
-                self.give(now, MasterDriverEvent::Asked { peer, profile, request: None });
+                self.handle_event(now, MasterDriverEvent::PsyncReceived { peer, profile, request: None });
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).unwrap();
                 let profile = served_replica.profile.clone();
-                if self.serving.needs_rdb_channel(&mut self.log, &request, &profile).is_some() {
+                if self.driver.needs_rdb_channel(&mut self.log, &request, &profile).is_some() {
                     return served_replica.output.extend_from_slice(b"+DUALCHANNELSYNC\r\n");
                 }
-                self.give(now, MasterDriverEvent::Asked { peer, profile, request: Some(request) });
+                self.handle_event(
+                    now,
+                    MasterDriverEvent::PsyncReceived { peer, profile, request: Some(request) },
+                );
             }
             other => panic!("{other:?}"),
         }
     }
 
-    fn give(&mut self, now: Instant, input: MasterDriverEvent) {
+    fn handle_event(&mut self, now: Instant, input: MasterDriverEvent) {
         let mut out = Vec::new();
-        self.serving.handle(now, input, &mut self.log, &mut out);
+        self.driver.handle(now, input, &mut self.log, &mut out);
         for order in out {
-            self.act(now, order);
+            self.perform(now, order);
         }
     }
 
-    fn act(&mut self, now: Instant, order: MasterDriverAction) {
+    fn perform(&mut self, now: Instant, order: MasterDriverAction) {
         match order {
-            MasterDriverAction::Answered(_, PsyncAnswer::Partial { .. }) => self.partial += 1,
-            MasterDriverAction::Answered(_, PsyncAnswer::Full(_)) => self.full += 1,
+            MasterDriverAction::SendPsyncAnswer(_, PsyncAnswer::Partial { .. }) => self.partial_syncs += 1,
+            MasterDriverAction::SendPsyncAnswer(_, PsyncAnswer::Full(_)) => self.full_syncs += 1,
             MasterDriverAction::Snapshot { transfer, peers, .. } => {
                 self.log.open(id(1));
                 let cut = SnapshotPosition::record(&mut self.log, transfer, &peers, None);
-                let mut snapshot = format!("$EOF:{}\r\n", String::from_utf8_lossy(MARK)).into_bytes();
-                for number in &self.data {
+                let mut snapshot = format!("$EOF:{}\r\n", String::from_utf8_lossy(END_MARK)).into_bytes();
+                for number in &self.dataset {
                     snapshot.extend_from_slice(format!("{number} ").as_bytes());
                 }
-                snapshot.extend_from_slice(MARK);
+                snapshot.extend_from_slice(END_MARK);
                 for peer in peers {
                     self.served_replica(peer).snapshot = Some(snapshot.clone());
                 }
-                self.give(now, MasterDriverEvent::SnapshotTaken(cut));
+                self.handle_event(now, MasterDriverEvent::SnapshotTaken(cut));
             }
             MasterDriverAction::Send(peer, bytes) => {
                 self.served_replica(peer).output.extend_from_slice(&bytes);
             }
             MasterDriverAction::Continue { peer, id } => {
-                self.served_replica(peer).output.extend(master_driver::continue_with(id, ""));
+                self.served_replica(peer).output.extend(master_driver::continue_line(id, ""));
             }
             MasterDriverAction::SendSnapshot(peer) => self.send_snapshot(now, peer),
             MasterDriverAction::SendFile { .. } => panic!("all read snapshots with an end mark"),
             MasterDriverAction::Stream(peer, cursor) => self.served_replica(peer).streams = Some(cursor),
             MasterDriverAction::Append(bytes) => drop(self.log.append_control(bytes)),
             MasterDriverAction::Close(peer, _) => {
-                let is = |served_replica: &Option<Served>| {
+                let is = |served_replica: &Option<ServedReplica>| {
                     served_replica.as_ref().is_some_and(|served_replica| served_replica.peer == peer)
                 };
                 // A replica may disconnect once it has its snapshot.
@@ -210,18 +213,18 @@ impl MasterSide {
 
     /// Sends half of the snapshot now and the rest later.
     fn send_snapshot(&mut self, now: Instant, peer: PeerId) {
-        let second_half = Duration::from_millis(self.second_half);
+        let second_half = Duration::from_millis(self.rest_of_snapshot);
         let served_replica = self.served_replica(peer);
         let mut snapshot = served_replica.snapshot.take().unwrap();
         let rest = snapshot.split_off(snapshot.len() / 2);
         served_replica.output.extend_from_slice(&snapshot);
-        served_replica.rest = Some((now + second_half, rest));
+        served_replica.unsent_snapshot = Some((now + second_half, rest));
     }
 
     /// Sends the rest of a snapshot if it is due, and returns its replica.
     fn send_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
         let served_replica = self.connection[channel].as_mut()?;
-        let (_, rest) = served_replica.rest.take_if(|(at, _)| *at <= now)?;
+        let (_, rest) = served_replica.unsent_snapshot.take_if(|(at, _)| *at <= now)?;
         served_replica.output.extend_from_slice(&rest);
         Some(served_replica.peer)
     }
@@ -238,8 +241,8 @@ impl MasterSide {
 
 /// The replica with the process around it.
 struct ReplicaSide {
-    machine: Replica,
-    data: Vec<u64>,
+    link_state_machine: Replica,
+    dataset: Vec<u64>,
     snapshot: Vec<u8>,
     stream: Vec<u8>,
     output: [Vec<u8>; 2],
@@ -258,11 +261,11 @@ impl ReplicaSide {
             timeout: Duration::from_secs(20),
             failover: false,
             dual_channel,
-            held_limit: 0,
+            buffer_limit: 0,
         };
         Self {
-            machine: Replica::new(config, None, Instant::ORIGIN),
-            data: Vec::new(),
+            link_state_machine: Replica::new(config, None, Instant::ORIGIN),
+            dataset: Vec::new(),
             snapshot: Vec::new(),
             stream: Vec::new(),
             output: Default::default(),
@@ -271,10 +274,10 @@ impl ReplicaSide {
         }
     }
 
-    fn give(&mut self, now: Instant, input: replica::ReplicaEvent) {
+    fn handle_event(&mut self, now: Instant, input: replica::ReplicaEvent) {
         use replica::ReplicaAction;
         let mut out = Vec::new();
-        self.machine.handle(now, input, &mut out);
+        self.link_state_machine.handle(now, input, &mut out);
         for action in out {
             match action {
                 ReplicaAction::Connect | ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
@@ -290,11 +293,11 @@ impl ReplicaSide {
                 ReplicaAction::Snapshot(bytes) => self.snapshot.extend_from_slice(&bytes),
                 ReplicaAction::Load { .. } => {
                     let text = String::from_utf8(std::mem::take(&mut self.snapshot)).unwrap();
-                    self.data = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
+                    self.dataset = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
                     self.stream.clear();
-                    self.give(now, replica::ReplicaEvent::Loaded);
+                    self.handle_event(now, replica::ReplicaEvent::Loaded);
                 }
-                ReplicaAction::Resume { .. } | ReplicaAction::Up => {}
+                ReplicaAction::Resume { .. } | ReplicaAction::LinkUp => {}
                 ReplicaAction::Stream(bytes) => self.apply(now, &bytes),
             }
         }
@@ -309,11 +312,11 @@ impl ReplicaSide {
         for index in 0..batch.len() {
             let args = batch.args(index, &stream);
             if &args[0] == b"PUSH" {
-                self.data.push(resp::parse_i64(&args[1]).unwrap() as u64);
+                self.dataset.push(resp::parse_i64(&args[1]).unwrap() as u64);
             }
         }
         self.stream = stream.split_off(parsed.consumed);
-        self.give(now, replica::ReplicaEvent::Applied { bytes: parsed.consumed as u64 });
+        self.handle_event(now, replica::ReplicaEvent::Applied { bytes: parsed.consumed as u64 });
     }
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
@@ -323,7 +326,7 @@ impl ReplicaSide {
             self.stream.clear();
         }
         if std::mem::take(&mut self.connected[channel]) {
-            self.give(now, closed(channel));
+            self.handle_event(now, closed(channel));
         }
     }
 }
@@ -357,7 +360,7 @@ struct Pair {
     replica: ReplicaSide,
     now: u64,
     /// Whether the master's process is running.
-    master_up: bool,
+    is_master_up: bool,
     to_replica: [VecDeque<(u64, Vec<u8>)>; 2],
     to_master: [VecDeque<(u64, Vec<u8>)>; 2],
 }
@@ -366,15 +369,15 @@ const LATENCY: u64 = 2;
 
 impl Pair {
     fn new(backlog: u64) -> Self {
-        Self::of(backlog, false)
+        Self::with_config(backlog, false)
     }
 
-    fn of(backlog: u64, dual_channel: bool) -> Self {
+    fn with_config(backlog: u64, dual_channel: bool) -> Self {
         Self {
             master: MasterSide::new(backlog, dual_channel),
             replica: ReplicaSide::new(dual_channel),
             now: 0,
-            master_up: true,
+            is_master_up: true,
             to_replica: Default::default(),
             to_master: Default::default(),
         }
@@ -394,31 +397,31 @@ impl Pair {
     }
 
     /// Advances the time by one millisecond.
-    fn tick(&mut self) {
+    fn advance(&mut self) {
         self.now += 1;
         let now = Instant::from_millis(self.now);
-        if self.master.serving.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.master.give(now, MasterDriverEvent::Deadline);
+        if self.master.driver.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.master.handle_event(now, MasterDriverEvent::Deadline);
         }
-        if self.replica.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.replica.give(now, replica::ReplicaEvent::Deadline);
+        if self.replica.link_state_machine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.replica.handle_event(now, replica::ReplicaEvent::Deadline);
         }
         for channel in [MAIN, RDB] {
-            self.tick_channel(now, channel);
+            self.advance_channel(now, channel);
         }
     }
 
-    fn tick_channel(&mut self, now: Instant, channel: usize) {
+    fn advance_channel(&mut self, now: Instant, channel: usize) {
         if std::mem::take(&mut self.replica.wants_connection[channel]) {
-            if self.master_up {
+            if self.is_master_up {
                 self.cut_channel(channel);
                 self.master.accept(channel);
                 self.replica.connected[channel] = true;
-                self.replica.give(now, connected(channel));
+                self.replica.handle_event(now, connected(channel));
             } else if channel == MAIN {
-                self.replica.give(now, replica::ReplicaEvent::ConnectFailed { refused: true });
+                self.replica.handle_event(now, replica::ReplicaEvent::ConnectFailed { refused: true });
             } else {
-                self.replica.give(now, closed(RDB));
+                self.replica.handle_event(now, closed(RDB));
             }
         }
         while self.to_master[channel].front().is_some_and(|(at, _)| *at <= self.now) {
@@ -427,7 +430,7 @@ impl Pair {
         }
         while self.to_replica[channel].front().is_some_and(|(at, _)| *at <= self.now) {
             let (_, bytes) = self.to_replica[channel].pop_front().unwrap();
-            self.replica.give(now, received(channel, bytes));
+            self.replica.handle_event(now, received(channel, bytes));
         }
         let out = std::mem::take(&mut self.replica.output[channel]);
         if !out.is_empty() {
@@ -441,7 +444,7 @@ impl Pair {
             self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
         }
         if let Some(peer) = sent {
-            self.master.give(now, MasterDriverEvent::Sent(peer));
+            self.master.handle_event(now, MasterDriverEvent::Sent(peer));
         }
         // Bytes sent before a side closed the connection still arrive.
         let arrived = self.to_replica[channel].is_empty() && self.to_master[channel].is_empty();
@@ -452,23 +455,23 @@ impl Pair {
 
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
-            self.tick();
+            self.advance();
         }
     }
 
     /// Waits until everything is acknowledged, since a PING may be in flight, and compares the lists.
     fn assert_converged(&mut self) {
         for _ in 0..2000 {
-            if self.master.serving.master().acknowledged() == [self.master.log.position().offset] {
+            if self.master.driver.master().acknowledged_offsets() == [self.master.log.position().offset] {
                 break;
             }
-            self.tick();
+            self.advance();
         }
-        assert_eq!(self.replica.data, self.master.data);
-        let acknowledged = self.master.serving.master().acknowledged();
+        assert_eq!(self.replica.dataset, self.master.dataset);
+        let acknowledged = self.master.driver.master().acknowledged_offsets();
         assert_eq!(acknowledged, [self.master.log.position().offset], "everything is acknowledged");
         let position = Some(self.master.log.position());
-        assert_eq!(self.replica.machine.position(), position);
+        assert_eq!(self.replica.link_state_machine.position(), position);
     }
 }
 
@@ -480,28 +483,28 @@ fn replica_synchronises_streams_and_continues_after_a_broken_link() {
     pair.master.write(2);
     pair.run(2000);
     pair.assert_converged();
-    assert_eq!((pair.master.full, pair.master.partial), (1, 0));
+    assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 0));
     pair.cut_link();
     pair.master.write(3);
     pair.run(1500);
     pair.assert_converged();
-    assert_eq!((pair.master.full, pair.master.partial), (1, 1));
+    assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
 
 #[test]
 fn replica_away_beyond_the_backlog_takes_a_snapshot_again() {
     let mut pair = Pair::new(1000);
     pair.run(1000);
-    pair.master_up = false;
+    pair.is_master_up = false;
     pair.cut_link();
     for number in 0..8000 {
         pair.master.write(number);
     }
     pair.run(5000);
-    pair.master_up = true;
+    pair.is_master_up = true;
     pair.run(3000);
     pair.assert_converged();
-    assert_eq!((pair.master.full, pair.master.partial), (2, 0));
+    assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (2, 0));
 }
 
 #[test]
@@ -510,16 +513,16 @@ fn changed_replication_id_needs_no_snapshot() {
     pair.run(1000);
     pair.master.write(1);
     pair.run(10);
-    pair.master_up = false;
+    pair.is_master_up = false;
     pair.cut_link();
     // As after a promotion: the same stream continues under a new id.
-    pair.master.log.rename(id(9));
+    pair.master.log.change_id(id(9));
     pair.master.write(2);
-    pair.master_up = true;
+    pair.is_master_up = true;
     pair.run(2000);
     pair.assert_converged();
-    assert_eq!(pair.replica.machine.position().unwrap().id, id(9));
-    assert_eq!((pair.master.full, pair.master.partial), (1, 1));
+    assert_eq!(pair.replica.link_state_machine.position().unwrap().id, id(9));
+    assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
 
 #[test]
@@ -528,7 +531,7 @@ fn both_sides_detect_a_silent_link() {
     pair.run(1000);
     // All packets are lost for 30 seconds, and neither side is notified.
     for _ in 0..30_000 {
-        pair.tick();
+        pair.advance();
         pair.to_master[MAIN].clear();
         pair.to_replica[MAIN].clear();
     }
@@ -540,23 +543,23 @@ fn both_sides_detect_a_silent_link() {
 
 #[test]
 fn dual_channel_stream_arrives_beside_the_snapshot() {
-    let mut pair = Pair::of(100, true);
+    let mut pair = Pair::with_config(100, true);
     for number in 0..200 {
         pair.master.write(number);
     }
     pair.run(235);
     assert!(pair.master.connection.iter().all(Option::is_some));
-    assert_eq!(pair.master.serving.master().peers().len(), 2);
+    assert_eq!(pair.master.driver.master().peers().len(), 2);
     for number in 200..400 {
         pair.master.write(number);
     }
     pair.run(10);
-    assert!(pair.replica.machine.held() > 1000, "it waits here");
+    assert!(pair.replica.link_state_machine.buffered_bytes() > 1000, "it waits here");
     let cursor = pair.master.connection[MAIN].as_ref().unwrap().streams.unwrap();
-    assert_eq!(pair.master.log.pending(cursor), Ok(0), "and not there");
+    assert_eq!(pair.master.log.unread_bytes(cursor), Ok(0), "and not there");
     pair.run(2000);
     pair.assert_converged();
-    assert_eq!((pair.master.full, pair.master.partial), (1, 1));
+    assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
 
 /// A small snapshot over a slow network used to fail for ever: the replica closed its RDB channel before its main
@@ -564,13 +567,13 @@ fn dual_channel_stream_arrives_beside_the_snapshot() {
 #[test]
 fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
     for second_half in 0..8 {
-        let mut pair = Pair::of(100, true);
-        pair.master.second_half = second_half;
+        let mut pair = Pair::with_config(100, true);
+        pair.master.rest_of_snapshot = second_half;
         pair.master.write(1);
         pair.run(500);
         pair.master.write(2);
         pair.assert_converged();
-        assert_eq!((pair.master.full, pair.master.partial), (1, 1), "{second_half}");
+        assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1), "{second_half}");
     }
 }
 
@@ -578,14 +581,14 @@ fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
 fn losing_either_channel_at_any_moment_is_recovered() {
     for channel in [MAIN, RDB] {
         for moment in 0..280 {
-            let mut pair = Pair::of(1000, true);
+            let mut pair = Pair::with_config(1000, true);
             pair.master.write(1);
             pair.run(moment);
             pair.master.write(2);
             pair.cut_channel(channel);
             pair.run(3000);
             pair.assert_converged();
-            assert!(pair.master.full <= 2, "cut at {moment}");
+            assert!(pair.master.full_syncs <= 2, "cut at {moment}");
         }
     }
 }
@@ -600,21 +603,21 @@ proptest! {
         backlog in 0u64..3000,
         dual_channel: bool,
     ) {
-        let mut pair = Pair::of(backlog, dual_channel);
+        let mut pair = Pair::with_config(backlog, dual_channel);
         let (mut number, mut names) = (0, 100);
         for (step, millis) in steps {
             match step {
                 0 => pair.cut_link(),
                 1 => {
-                    pair.master_up = !pair.master_up;
-                    if !pair.master_up {
+                    pair.is_master_up = !pair.is_master_up;
+                    if !pair.is_master_up {
                         pair.cut_link();
                     }
                 }
                 2 => {
                     names += 1;
                     pair.cut_link();
-                    pair.master.log.rename(id(names));
+                    pair.master.log.change_id(id(names));
                 }
                 3 => pair.cut_channel(RDB),
                 _ => for _ in 0..millis / 10 {
@@ -624,7 +627,7 @@ proptest! {
             }
             pair.run(millis);
         }
-        pair.master_up = true;
+        pair.is_master_up = true;
         pair.run(5000);
         pair.assert_converged();
     }

@@ -14,7 +14,7 @@ pub(crate) const SLOT_STATES: &str = "slot-states=";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// Accepts a snapshot of unknown length that ends with a mark.
-    pub eof: bool,
+    pub has_eof: bool,
     /// Accepts a `+CONTINUE` that changes the replication id.
     pub psync2: bool,
     /// Reads the RDB format of Valkey 9 and later.
@@ -79,17 +79,17 @@ pub struct PeerProfile {
     /// The supported protocol features.
     pub capabilities: Capabilities,
     /// Whether the client only wants the snapshot and no stream (`redis-cli --rdb`).
-    pub rdb_only: bool,
+    pub is_rdb_only: bool,
     /// The requested parts of the snapshot (`redis-cli --functions-rdb`).
     pub contents: SnapshotContents,
     /// Whether this is the snapshot connection of a replica that receives the stream over another connection.
     pub rdb_channel: bool,
     /// The connection that transfers the snapshot, if it is not this one.
-    pub snapshot_over: Option<PeerId>,
+    pub snapshot_connection: Option<PeerId>,
     /// Whether the replica sent SYNC: it expects no `+FULLRESYNC` line and sends no acknowledgements.
-    pub sync: bool,
+    pub uses_sync: bool,
     /// The offset up to which the replica's append-only file is on disk, if it has one.
-    pub synced: Option<ReplOffset>,
+    pub fsynced_offset: Option<ReplOffset>,
 }
 
 /// How the server must react to a REPLCONF.
@@ -182,13 +182,13 @@ impl PeerProfile {
                 b"ack" => {
                     let synced = args.get(3).filter(|word| word.eq_ignore_ascii_case(b"fack"));
                     if synced.is_some() {
-                        self.synced =
+                        self.fsynced_offset =
                             Some(ReplOffset(parse_number(args.get(4).ok_or(ReplconfError::Syntax)?)?));
                     }
                     return parse_number(value).map(|offset| ReplconfAction::Ack(ReplOffset(offset)));
                 }
                 b"getack" => return Ok(ReplconfAction::GetAck),
-                b"rdb-only" => self.rdb_only = parse_bool(value)?,
+                b"rdb-only" => self.is_rdb_only = parse_bool(value)?,
                 b"rdb-filter-only" => self.contents = SnapshotContents::parse(value)?,
                 b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
                 b"set-rdb-client-id" => asked = ReplconfAction::SnapshotOver(PeerId(parse_number(value)?)),
@@ -209,19 +209,19 @@ impl PeerProfile {
     /// Returns whether the replica can receive the requested snapshot. A partial snapshot needs the end mark, so that
     /// an old client does not take it for a complete one.
     #[must_use]
-    pub fn can_be_served(&self) -> bool {
-        self.contents == SnapshotContents::default() || self.capabilities.eof
+    pub fn is_servable(&self) -> bool {
+        self.contents == SnapshotContents::default() || self.capabilities.has_eof
     }
 
     /// Returns the format and contents of the snapshot for this replica.
-    pub(crate) fn snapshot_form(&self) -> SnapshotFormat {
+    pub(crate) fn snapshot_format(&self) -> SnapshotFormat {
         SnapshotFormat { valkey_format: self.capabilities.valkey_format, contents: self.contents }
     }
 
     /// Records a capability. Unknown ones belong to later versions and are ignored.
     fn capability(&mut self, name: &[u8]) {
         if name.eq_ignore_ascii_case(b"eof") {
-            self.capabilities.eof = true;
+            self.capabilities.has_eof = true;
         } else if name.eq_ignore_ascii_case(b"psync2") {
             self.capabilities.psync2 = true;
         } else if name.eq_ignore_ascii_case(b"dual-channel") {
@@ -252,7 +252,7 @@ pub struct PsyncRequest {
     /// The first missing byte of the stream, counted from one; -1 if the replica has no data.
     pub first_byte: i64,
     /// Whether a master asks its replica to take over (PSYNC FAILOVER).
-    pub failover: bool,
+    pub is_failover: bool,
 }
 
 impl PsyncRequest {
@@ -269,7 +269,7 @@ impl PsyncRequest {
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
         let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));
-        Ok(Self { id: id.to_vec(), first_byte: parse_number(offset)?, failover })
+        Ok(Self { id: id.to_vec(), first_byte: parse_number(offset)?, is_failover: failover })
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
         let expected = PeerProfile {
             listening_port: 6380,
             ip_address: Some("10.0.0.1".into()),
-            capabilities: Capabilities { eof: true, psync2: true, ..Capabilities::default() },
+            capabilities: Capabilities { has_eof: true, psync2: true, ..Capabilities::default() },
             ..PeerProfile::default()
         };
         assert_eq!(profile, expected);
@@ -331,7 +331,7 @@ mod tests {
         assert!(main.capabilities.dual_channel && !main.rdb_channel);
         let (_, rdb) =
             apply_replconf("REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.1.2");
-        assert!(rdb.rdb_channel && rdb.rdb_only && rdb.capabilities.valkey_format);
+        assert!(rdb.rdb_channel && rdb.is_rdb_only && rdb.capabilities.valkey_format);
         let unknown = ReplconfError::UnknownRdbClient(PeerId(999));
         assert_eq!(unknown.to_string(), "ERR Unrecognized RDB client id 999");
     }
@@ -354,7 +354,7 @@ mod tests {
         let parse = |line: &str| PsyncRequest::parse(line.split(' ').collect::<Request>().args());
         assert_eq!(
             parse("PSYNC ? -1"),
-            Ok(PsyncRequest { id: b"?".to_vec(), first_byte: -1, failover: false })
+            Ok(PsyncRequest { id: b"?".to_vec(), first_byte: -1, is_failover: false })
         );
         assert_eq!(parse("PSYNC abc x"), Err(ReplconfError::NotInteger));
         assert_eq!(parse("PSYNC abc"), Err(ReplconfError::Syntax));

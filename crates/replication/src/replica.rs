@@ -28,7 +28,7 @@ use slot_routing::{NodeId, ReplOffset};
 use crate::id::ReplId;
 use crate::log::Position;
 use dual::Dual;
-use link::{Handshake, Step};
+use link::{Handshake, HandshakeStep};
 use stream_buffer::StreamBuffer;
 use transfer::Transfer;
 
@@ -39,7 +39,7 @@ pub const FAILED_RETRY: Duration = Duration::from_secs(1);
 /// The delay before a link that had worked is re-established.
 pub const LOST_RETRY: Duration = Duration::from_millis(20);
 /// How long a link must be up to count as lasting.
-pub const LASTING: Duration = Duration::from_secs(5);
+pub const LASTING_LINK: Duration = Duration::from_secs(5);
 /// The interval of acknowledgements, and of empty lines while loading.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
@@ -65,7 +65,7 @@ pub struct ReplicaConfig {
     pub dual_channel: bool,
     /// How many bytes of the stream are buffered until the snapshot is loaded; zero for no limit. As in Valkey, this is
     /// the hard limit of `client-output-buffer-limit replica`.
-    pub held_limit: u64,
+    pub buffer_limit: u64,
 }
 
 /// An event of the link. All except `Deadline` are results of actions.
@@ -87,7 +87,7 @@ pub enum ReplicaEvent {
     /// An event of the snapshot connection.
     RdbChannel(RdbChannelEvent),
     /// A snapshot that is loaded while it is received starts to replace the data.
-    Replacing,
+    ReplacingData,
     /// The snapshot was loaded.
     Loaded,
     /// The snapshot could not be loaded, and the old data is gone.
@@ -100,9 +100,9 @@ pub enum ReplicaEvent {
         bytes: u64,
     },
     /// The stream contained REPLCONF GETACK.
-    AckWanted,
+    AckRequested,
     /// The stream cannot be parsed, so the data may differ from the master's.
-    Garbage(String),
+    InvalidStream(String),
 }
 
 /// An event of the snapshot connection. `Connected` or `Closed` follows [`RdbChannelAction::Connect`].
@@ -148,7 +148,7 @@ pub enum ReplicaAction {
     /// The next bytes of the snapshot.
     Snapshot(Vec<u8>),
     /// The snapshot is complete: replace the data with it, adopt its position, and report the result. Meanwhile read
-    /// from the master only while [`Replica::reads`] is true.
+    /// from the master only while [`Replica::should_read`] is true.
     Load {
         /// The position of the snapshot.
         position: Position,
@@ -161,7 +161,7 @@ pub enum ReplicaAction {
         slot_states: Option<Vec<u8>>,
     },
     /// The link is up; the stream follows.
-    Up,
+    LinkUp,
     /// The next bytes of the stream: apply the commands, append them to the log, and report.
     Stream(Vec<u8>),
 }
@@ -171,13 +171,13 @@ pub enum ReplicaAction {
 pub enum LinkError {
     /// Nothing was received for `repl-timeout`.
     #[error("the master has been silent for too long")]
-    Silent,
+    TimedOut,
     /// The master replied with this error.
     #[error("the master answered: {0}")]
     Refused(String),
     /// The master sent a malformed reply.
     #[error("the master's answer makes no sense: {0}")]
-    Nonsense(String),
+    MalformedReply(String),
     /// The snapshot could not be loaded.
     #[error("the snapshot could not be loaded")]
     LoadFailed,
@@ -227,26 +227,26 @@ enum State {
     Loading {
         position: Position,
         /// The position of the data before the load.
-        before: Option<Position>,
-        held: StreamBuffer,
-        next_sign: Instant,
-        stream: Meanwhile,
+        position_before_load: Option<Position>,
+        buffered: StreamBuffer,
+        next_keepalive: Instant,
+        stream: StreamDuringLoad,
     },
     /// Buffered bytes are applied before more are read. If `lost`, the link is re-established afterwards.
     Streaming {
         next_ack: Instant,
-        lasts_at: Instant,
-        held: StreamBuffer,
+        lasting_at: Instant,
+        buffered: StreamBuffer,
         lost: bool,
     },
 }
 
 /// The stream while a snapshot is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meanwhile {
+enum StreamDuringLoad {
     /// The master sends nothing until it knows that the snapshot is loaded.
     NotRead,
-    Held,
+    Buffered,
     /// The link broke; bytes received before are still applied.
     Lost,
 }
@@ -259,19 +259,19 @@ pub struct Replica {
     /// The position of the data; `None` if it belongs to no history.
     position: Option<Position>,
     /// The offset up to which the append-only file is on disk, if there is one.
-    synced: Option<ReplOffset>,
+    fsynced_offset: Option<ReplOffset>,
     last_heard: Instant,
     /// The time at which the link went down.
     down_since: Option<Instant>,
     /// Whether the link was ever up.
-    was_up: bool,
+    was_ever_up: bool,
     /// Whether the last PSYNC was answered with an error.
-    turned_away: bool,
+    is_psync_refused: bool,
     /// The size of the current or last snapshot received so far, in bytes.
-    received: u64,
+    received_bytes: u64,
     /// Full synchronisations since the last lasting link, and how many of them failed.
-    full_in_a_row: u32,
-    spoiled: u32,
+    consecutive_full_syncs: u32,
+    failed_full_syncs: u32,
 }
 
 impl Replica {
@@ -282,26 +282,26 @@ impl Replica {
             config,
             state: State::Idle { retry_at: now },
             position,
-            synced: None,
+            fsynced_offset: None,
             last_heard: now,
             down_since: Some(now),
-            was_up: false,
-            turned_away: false,
-            received: 0,
-            full_in_a_row: 0,
-            spoiled: 0,
+            was_ever_up: false,
+            is_psync_refused: false,
+            received_bytes: 0,
+            consecutive_full_syncs: 0,
+            failed_full_syncs: 0,
         }
     }
 
     /// Sets the position of the data before the first connection.
-    pub fn start_from(&mut self, position: Option<Position>) {
+    pub fn set_initial_position(&mut self, position: Option<Position>) {
         assert!(matches!(self.state, State::Idle { .. }), "the data is told before it is asked for");
         self.position = position;
     }
 
     /// Sets the offset up to which the append-only file is on disk, for the next acknowledgement.
-    pub fn note_synced(&mut self, synced: Option<ReplOffset>) {
-        self.synced = synced;
+    pub fn set_fsynced_offset(&mut self, synced: Option<ReplOffset>) {
+        self.fsynced_offset = synced;
     }
 
     /// Returns the position of the data.
@@ -312,12 +312,12 @@ impl Replica {
 
     /// Returns the state of the link.
     #[must_use]
-    pub fn link(&self) -> LinkState {
+    pub fn link_state(&self) -> LinkState {
         match &self.state {
             State::Idle { .. } => LinkState::Connect,
             State::Connecting => LinkState::Connecting,
             State::Handshake(_) => LinkState::Handshake,
-            State::Dual(dual) if !dual.has_begun() => LinkState::Handshake,
+            State::Dual(dual) if !dual.has_snapshot_started() => LinkState::Handshake,
             State::Dual(_) | State::Transfer(_) | State::Loading { .. } => LinkState::Sync,
             State::Streaming { .. } => LinkState::Connected,
         }
@@ -331,14 +331,14 @@ impl Replica {
 
     /// Returns whether the link to this master was ever up, so that the data is a state of this master.
     #[must_use]
-    pub fn was_up(&self) -> bool {
-        self.was_up
+    pub fn was_ever_up(&self) -> bool {
+        self.was_ever_up
     }
 
     /// Returns whether the master refused the last PSYNC.
     #[must_use]
-    pub fn was_turned_away(&self) -> bool {
-        self.turned_away
+    pub fn is_psync_refused(&self) -> bool {
+        self.is_psync_refused
     }
 
     /// Returns the time at which the last bytes were received.
@@ -349,34 +349,34 @@ impl Replica {
 
     /// Returns the length, if known, and the received size of the snapshot that is being transferred.
     #[must_use]
-    pub fn transfer(&self) -> Option<(Option<u64>, u64)> {
+    pub fn transfer_progress(&self) -> Option<(Option<u64>, u64)> {
         match &self.state {
-            State::Transfer(transfer) => Some((transfer.len(), self.received)),
-            State::Dual(dual) if dual.has_begun() => {
-                Some((dual.transfer().and_then(Transfer::len), self.received))
+            State::Transfer(transfer) => Some((transfer.len(), self.received_bytes)),
+            State::Dual(dual) if dual.has_snapshot_started() => {
+                Some((dual.transfer_progress().and_then(Transfer::len), self.received_bytes))
             }
-            State::Loading { .. } => Some((Some(self.received), self.received)),
+            State::Loading { .. } => Some((Some(self.received_bytes), self.received_bytes)),
             _ => None,
         }
     }
 
     /// Returns how many bytes of the stream are buffered until a snapshot is loaded.
     #[must_use]
-    pub fn held(&self) -> u64 {
+    pub fn buffered_bytes(&self) -> u64 {
         match &self.state {
-            State::Dual(dual) => dual.held(),
-            State::Loading { held, .. } | State::Streaming { held, .. } => held.bytes(),
+            State::Dual(dual) => dual.buffered_bytes(),
+            State::Loading { buffered: held, .. } | State::Streaming { buffered: held, .. } => held.bytes(),
             State::Idle { .. } | State::Connecting | State::Handshake(_) | State::Transfer(_) => 0,
         }
     }
 
     /// Returns whether to read from the connection. Unread data stays in the master's output buffer.
     #[must_use]
-    pub fn reads(&self) -> bool {
-        let limit = self.config.held_limit;
+    pub fn should_read(&self) -> bool {
+        let limit = self.config.buffer_limit;
         match &self.state {
-            State::Dual(_) | State::Loading { stream: Meanwhile::Held, .. } => {
-                limit == 0 || self.held() < limit
+            State::Dual(_) | State::Loading { stream: StreamDuringLoad::Buffered, .. } => {
+                limit == 0 || self.buffered_bytes() < limit
             }
             State::Loading { .. } => false,
             State::Idle { .. }
@@ -400,7 +400,7 @@ impl Replica {
             State::Idle { retry_at } => *retry_at,
             State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => silence,
             // Nothing is read while loading, so there is no timeout.
-            State::Loading { next_sign, .. } => *next_sign,
+            State::Loading { next_keepalive: next_sign, .. } => *next_sign,
             State::Streaming { next_ack, .. } => (*next_ack).min(silence),
         })
     }
@@ -411,7 +411,7 @@ impl Replica {
             ReplicaEvent::Deadline => self.on_deadline(now, out),
             ReplicaEvent::Connected => self.on_connected(now, out),
             ReplicaEvent::ConnectFailed { refused } => {
-                self.lose(now, if refused { REFUSED_RETRY } else { FAILED_RETRY });
+                self.schedule_reconnect(now, if refused { REFUSED_RETRY } else { FAILED_RETRY });
             }
             ReplicaEvent::Closed => self.on_closed(now, out),
             ReplicaEvent::RdbChannel(input) => self.on_rdb_channel(now, input, out),
@@ -419,12 +419,12 @@ impl Replica {
                 self.last_heard = now;
                 self.on_received(now, bytes, out);
             }
-            ReplicaEvent::Replacing => self.position = None,
+            ReplicaEvent::ReplacingData => self.position = None,
             ReplicaEvent::Loaded => self.on_loaded(now, out),
             ReplicaEvent::LoadFailed => {
                 self.position = None;
-                self.spoiled += 1;
-                self.give_up(now, LinkError::LoadFailed, out);
+                self.failed_full_syncs += 1;
+                self.close_link(now, LinkError::LoadFailed, out);
             }
             ReplicaEvent::Applied { bytes } => {
                 let position = self.position.as_mut().expect("only a stream is applied, and it has a place");
@@ -432,17 +432,17 @@ impl Replica {
                 self.apply_held(now, out);
             }
             ReplicaEvent::LoadRejected => {
-                if let State::Loading { before, .. } = self.state {
+                if let State::Loading { position_before_load: before, .. } = self.state {
                     self.position = before;
                 }
-                self.spoiled += 1;
-                self.give_up(now, LinkError::LoadFailed, out);
+                self.failed_full_syncs += 1;
+                self.close_link(now, LinkError::LoadFailed, out);
             }
-            ReplicaEvent::AckWanted => self.acknowledge(out),
-            ReplicaEvent::Garbage(what) => {
+            ReplicaEvent::AckRequested => self.acknowledge(out),
+            ReplicaEvent::InvalidStream(what) => {
                 self.position = None;
-                self.spoiled += 1;
-                self.give_up(now, LinkError::Nonsense(what), out);
+                self.failed_full_syncs += 1;
+                self.close_link(now, LinkError::MalformedReply(what), out);
             }
         }
     }
@@ -457,7 +457,7 @@ impl Replica {
                     out.push(ReplicaAction::Connect);
                 }
             }
-            State::Loading { next_sign, .. } => {
+            State::Loading { next_keepalive: next_sign, .. } => {
                 if now >= *next_sign {
                     *next_sign = now + ACK_PERIOD;
                     self.last_heard = now;
@@ -465,10 +465,10 @@ impl Replica {
                     out.push(ReplicaAction::Send(b"\n".to_vec()));
                 }
             }
-            _ if silent => self.give_up(now, LinkError::Silent, out),
-            State::Streaming { next_ack, lasts_at, .. } => {
+            _ if silent => self.close_link(now, LinkError::TimedOut, out),
+            State::Streaming { next_ack, lasting_at: lasts_at, .. } => {
                 if now >= *lasts_at {
-                    (self.full_in_a_row, self.spoiled) = (0, 0);
+                    (self.consecutive_full_syncs, self.failed_full_syncs) = (0, 0);
                 }
                 if now >= *next_ack {
                     *next_ack = now + ACK_PERIOD;
@@ -489,14 +489,14 @@ impl Replica {
     fn on_closed(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         if let State::Loading { stream, .. } = &mut self.state {
             // Everything needed has been received. The link is re-established after the load.
-            *stream = Meanwhile::Lost;
+            *stream = StreamDuringLoad::Lost;
             return;
         }
         if matches!(self.state, State::Dual(_)) {
             out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
         let worked = matches!(self.state, State::Streaming { .. });
-        self.lose(now, if worked { LOST_RETRY } else { FAILED_RETRY });
+        self.schedule_reconnect(now, if worked { LOST_RETRY } else { FAILED_RETRY });
     }
 
     fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
@@ -505,7 +505,7 @@ impl Replica {
             State::Idle { .. } | State::Connecting => {}
             State::Handshake(_) => self.on_handshake(now, &bytes, out),
             State::Transfer(_) => self.on_transfer(now, bytes, out),
-            State::Loading { held, .. } => held.push(&bytes),
+            State::Loading { buffered: held, .. } => held.push(&bytes),
             State::Dual(dual) => {
                 let outcome = dual.on_main_received(&bytes, out);
                 self.continue_dual_channel(now, outcome, out);
@@ -521,20 +521,20 @@ impl Replica {
         if !send.is_empty() {
             out.push(ReplicaAction::Send(send));
         }
-        self.turned_away = handshake.has_asked() && matches!(step, Step::Failed(_));
+        self.is_psync_refused = handshake.has_sent_psync() && matches!(step, HandshakeStep::Failed(_));
         match step {
-            Step::More => {}
-            Step::Failed(reason) => self.give_up(now, reason, out),
-            Step::TwoChannels => self.state = State::Dual(Dual::start(out)),
-            Step::Full { position, rest } => {
-                self.received = 0;
-                self.full_in_a_row += 1;
+            HandshakeStep::Incomplete => {}
+            HandshakeStep::Failed(reason) => self.close_link(now, reason, out),
+            HandshakeStep::TwoChannels => self.state = State::Dual(Dual::start(out)),
+            HandshakeStep::Full { position, remaining: rest } => {
+                self.received_bytes = 0;
+                self.consecutive_full_syncs += 1;
                 self.state = State::Transfer(Transfer::new(position));
                 if !rest.is_empty() {
                     self.on_transfer(now, rest, out);
                 }
             }
-            Step::Continue { id, slot_states, rest } => {
+            HandshakeStep::Continue { id, slot_states, remaining: rest } => {
                 let position = self.position.as_mut().expect("only who has a position asks to go on");
                 position.id = id.unwrap_or(position.id);
                 out.push(ReplicaAction::Resume { id: position.id, slot_states });
@@ -549,16 +549,16 @@ impl Replica {
         let State::Transfer(transfer) = &mut self.state else { return };
         let before = out.len();
         let outcome = transfer.advance(bytes, out);
-        self.received += snapshot_bytes(&out[before..]);
+        self.received_bytes += count_snapshot_bytes(&out[before..]);
         match outcome {
             Ok(None) => {}
             Ok(Some(rest)) => {
                 let position = transfer.position();
                 let mut held = StreamBuffer::default();
                 held.push(&rest);
-                self.load(now, position, held, Meanwhile::NotRead, out);
+                self.load(now, position, held, StreamDuringLoad::NotRead, out);
             }
-            Err(reason) => self.give_up(now, reason, out),
+            Err(reason) => self.close_link(now, reason, out),
         }
     }
 
@@ -567,12 +567,18 @@ impl Replica {
         now: Instant,
         position: Position,
         held: StreamBuffer,
-        stream: Meanwhile,
+        stream: StreamDuringLoad,
         out: &mut Vec<ReplicaAction>,
     ) {
         // The data is neither the old nor the new from here on.
         let before = self.position.take();
-        self.state = State::Loading { position, before, held, next_sign: now + ACK_PERIOD, stream };
+        self.state = State::Loading {
+            position,
+            position_before_load: before,
+            buffered: held,
+            next_keepalive: now + ACK_PERIOD,
+            stream,
+        };
         out.push(ReplicaAction::Load { position });
     }
 
@@ -584,16 +590,16 @@ impl Replica {
                 dual.on_rdb_connected(&self.config, out);
                 Ok(())
             }
-            RdbChannelEvent::Closed if dual.needs_rdb() => Err(LinkError::RdbChannelLost),
+            RdbChannelEvent::Closed if dual.needs_rdb_channel() => Err(LinkError::RdbChannelLost),
             RdbChannelEvent::Closed => Ok(()),
             RdbChannelEvent::Received(bytes) => {
-                let (had_begun, before) = (dual.has_begun(), out.len());
+                let (had_begun, before) = (dual.has_snapshot_started(), out.len());
                 let outcome = dual.on_rdb_received(bytes, out);
-                if !had_begun && dual.has_begun() {
-                    self.received = 0;
-                    self.full_in_a_row += 1;
+                if !had_begun && dual.has_snapshot_started() {
+                    self.received_bytes = 0;
+                    self.consecutive_full_syncs += 1;
                 }
-                self.received += snapshot_bytes(&out[before..]);
+                self.received_bytes += count_snapshot_bytes(&out[before..]);
                 outcome
             }
         };
@@ -609,10 +615,10 @@ impl Replica {
     ) {
         let State::Dual(dual) = &mut self.state else { return };
         match outcome {
-            Err(reason) => self.give_up(now, reason, out),
+            Err(reason) => self.close_link(now, reason, out),
             Ok(()) => {
-                if let Some((position, held)) = dual.whole() {
-                    self.load(now, position, held, Meanwhile::Held, out);
+                if let Some((position, held)) = dual.take_complete() {
+                    self.load(now, position, held, StreamDuringLoad::Buffered, out);
                 }
             }
         }
@@ -621,9 +627,9 @@ impl Replica {
     fn on_loaded(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         self.last_heard = now;
         match &mut self.state {
-            State::Loading { position, held, stream, .. } => {
+            State::Loading { position, buffered: held, stream, .. } => {
                 self.position = Some(*position);
-                let (held, lost) = (std::mem::take(held), *stream == Meanwhile::Lost);
+                let (held, lost) = (std::mem::take(held), *stream == StreamDuringLoad::Lost);
                 self.stream(now, held, lost, out);
                 // The master starts to send the stream on this acknowledgement.
                 self.acknowledge(out);
@@ -633,17 +639,17 @@ impl Replica {
     }
 
     fn stream(&mut self, now: Instant, held: StreamBuffer, lost: bool, out: &mut Vec<ReplicaAction>) {
-        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING);
-        self.state = State::Streaming { next_ack, lasts_at, held, lost };
-        self.was_up = true;
+        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING_LINK);
+        self.state = State::Streaming { next_ack, lasting_at: lasts_at, buffered: held, lost };
+        self.was_ever_up = true;
         self.down_since = None;
-        out.push(ReplicaAction::Up);
+        out.push(ReplicaAction::LinkUp);
         self.apply_held(now, out);
     }
 
     /// Passes on the next buffered part; the previous one has been applied. There is no deadline in between.
     fn apply_held(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
-        let State::Streaming { next_ack, held, lost, .. } = &mut self.state else { return };
+        let State::Streaming { next_ack, buffered: held, lost, .. } = &mut self.state else { return };
         let lost = *lost;
         match held.pop() {
             Some(piece) => {
@@ -653,7 +659,7 @@ impl Replica {
                     self.acknowledge(out);
                 }
             }
-            None if lost => self.lose(now, LOST_RETRY),
+            None if lost => self.schedule_reconnect(now, LOST_RETRY),
             None => {}
         }
     }
@@ -663,7 +669,7 @@ impl Replica {
             let ReplOffset(offset) = position.offset;
             let mut ack = Vec::new();
             let offset = offset.to_string();
-            match self.synced.map(|synced| synced.to_string()) {
+            match self.fsynced_offset.map(|synced| synced.to_string()) {
                 None => resp::encode_request(&mut ack, [&b"REPLCONF"[..], b"ACK", offset.as_bytes()]),
                 Some(synced) => {
                     let words = [&b"REPLCONF"[..], b"ACK", offset.as_bytes(), b"FACK", synced.as_bytes()];
@@ -674,14 +680,14 @@ impl Replica {
         }
     }
 
-    fn give_up(&mut self, now: Instant, reason: LinkError, out: &mut Vec<ReplicaAction>) {
-        let retry = if reason == LinkError::Silent { LOST_RETRY } else { FAILED_RETRY };
+    fn close_link(&mut self, now: Instant, reason: LinkError, out: &mut Vec<ReplicaAction>) {
+        let retry = if reason == LinkError::TimedOut { LOST_RETRY } else { FAILED_RETRY };
         out.push(ReplicaAction::Close(reason));
-        self.lose(now, retry);
+        self.schedule_reconnect(now, retry);
     }
 
-    fn lose(&mut self, now: Instant, retry: Duration) {
-        let least = match (self.full_in_a_row, self.spoiled) {
+    fn schedule_reconnect(&mut self, now: Instant, retry: Duration) {
+        let least = match (self.consecutive_full_syncs, self.failed_full_syncs) {
             (0 | 1, 0) => Duration::ZERO,
             (_, spoiled) => FAILED_RETRY * (1 << spoiled.saturating_sub(1).min(4)),
         };
@@ -691,7 +697,7 @@ impl Replica {
 }
 
 /// Returns the size of the snapshot parts in these actions.
-fn snapshot_bytes(actions: &[ReplicaAction]) -> u64 {
+fn count_snapshot_bytes(actions: &[ReplicaAction]) -> u64 {
     let len = |action: &ReplicaAction| {
         if let ReplicaAction::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 }
     };

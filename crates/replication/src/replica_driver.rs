@@ -8,8 +8,8 @@
 //! | --- | --- | --- |
 //! | 1 | is told its master, calls [`ReplicaDriver::follow`] | starts a new stream in the log; new writes are refused |
 //! | 2 | publishes the role; sends [`ReplicaDriverEvent::Drained`] once running writes have finished | records the position of the data |
-//! | 3 | sends [`ReplicaDriverEvent::Link`] for events of the connections, the snapshot and the stream | returns [`ReplicaDriverAction::Act`] |
-//! | 4 | is promoted, calls [`ReplicaDriver::lead`] | gives the history a new id; later data of the stream is dropped |
+//! | 3 | sends [`ReplicaDriverEvent::Link`] for events of the connections, the snapshot and the stream | returns [`ReplicaDriverAction::LinkAction`] |
+//! | 4 | is promoted, calls [`ReplicaDriver::promote`] | gives the history a new id; later data of the stream is dropped |
 //!
 //! Invariants: a node follows one master at a time. Late events of an earlier master (an applied batch, a loaded
 //! snapshot, a broken link) change nothing. While the process accepts_stream a part of the stream, the state machine reads
@@ -40,18 +40,18 @@ pub enum ReplicaDriverEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaDriverAction {
     /// The stream was superseded: close the connections to its master.
-    Over,
+    StreamSuperseded,
     /// The history of this node was replaced: its own replicas must resynchronise.
     HistoryReplaced,
     /// Perform an action of the replica's state machine.
-    Act(ReplicaAction),
+    LinkAction(ReplicaAction),
 }
 
 /// Drives the replica side; on a master it is idle. `M` identifies a master.
 #[derive(Debug)]
 pub struct ReplicaDriver<M> {
     /// The followed master; `None` if this node is a master.
-    upstream: Option<Upstream<M>>,
+    followed_master: Option<Upstream<M>>,
 }
 
 #[derive(Debug)]
@@ -61,23 +61,23 @@ struct Upstream<M> {
     replica: Replica,
     pending_work: PendingWork,
     /// The data belongs to another history than the master's, which has not sent its own yet.
-    foreign: bool,
+    is_data_foreign: bool,
 }
 
 /// The work that the process is doing for the state machine, which waits for it to finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PendingWork {
     /// Finishing writes admitted as a master, or loading the snapshot of an earlier master.
-    EarlierRole,
-    Nothing,
+    FinishEarlierRole,
+    None,
     /// Applying a part of the stream.
-    Batch,
+    ApplyBatch,
 }
 
 impl<M> Default for ReplicaDriver<M> {
     /// A node starts as a master.
     fn default() -> Self {
-        Self { upstream: None }
+        Self { followed_master: None }
     }
 }
 
@@ -85,92 +85,95 @@ impl<M: PartialEq> ReplicaDriver<M> {
     /// Returns the followed master, if this node is a replica.
     #[must_use]
     pub fn master(&self) -> Option<&M> {
-        self.upstream.as_ref().map(|upstream| &upstream.master)
+        self.followed_master.as_ref().map(|upstream| &upstream.master)
     }
 
     /// Returns the state machine of the link, if this node is a replica.
     #[must_use]
     pub fn replica(&self) -> Option<&Replica> {
-        self.upstream.as_ref().map(|upstream| &upstream.replica)
+        self.followed_master.as_ref().map(|upstream| &upstream.replica)
     }
 
     /// Returns the master and the state machine of the link to it, if this node is a replica.
     #[must_use]
-    pub fn upstream(&self) -> Option<(&M, &Replica)> {
-        self.upstream.as_ref().map(|upstream| (&upstream.master, &upstream.replica))
+    pub fn followed_master(&self) -> Option<(&M, &Replica)> {
+        self.followed_master.as_ref().map(|upstream| (&upstream.master, &upstream.replica))
     }
 
     /// Returns the current stream, which may not have started yet.
     #[must_use]
     pub fn stream(&self) -> Option<StreamEpoch> {
-        self.upstream.as_ref().map(|upstream| upstream.stream)
+        self.followed_master.as_ref().map(|upstream| upstream.stream)
     }
 
     /// Returns whether this node receives every change of its master. True for a master.
     #[must_use]
     pub fn is_in_sync(&self) -> bool {
-        self.replica().is_none_or(|replica| replica.link() == LinkState::Connected)
+        self.replica().is_none_or(|replica| replica.link_state() == LinkState::Connected)
     }
 
     /// Returns whether the data is a state of this master, however old. False while a snapshot is being loaded and
     /// after a load that failed, which leaves no data.
     #[must_use]
     pub fn has_data(&self, log: &Log) -> bool {
-        log.is_open() && self.replica().is_some_and(Replica::was_up)
+        log.is_open() && self.replica().is_some_and(Replica::was_ever_up)
     }
 
     /// Returns the offset by which this node is ranked in a failover. Zero if its data belongs to no history, or to
     /// another one than its master's: its larger offset would otherwise win the election.
     #[must_use]
-    pub fn reach(&self, log: &Log) -> ReplOffset {
-        let has_none = self.upstream.as_ref().is_some_and(|upstream| !log.is_open() || upstream.is_foreign());
+    pub fn failover_offset(&self, log: &Log) -> ReplOffset {
+        let has_none = self
+            .followed_master
+            .as_ref()
+            .is_some_and(|upstream| !log.is_open() || upstream.has_foreign_data());
         if has_none { ReplOffset(0) } else { log.position().offset }
     }
 
     /// Records that the data belongs to another history than the master's, because the replica moved here from another
-    /// shard. [`ReplicaDriver::reach`] is zero until the master has sent its own data. As in Valkey, a restart forgets this.
-    pub fn note_foreign(&mut self) {
-        if let Some(upstream) = &mut self.upstream {
-            upstream.foreign = true;
+    /// shard. [`ReplicaDriver::failover_offset`] is zero until the master has sent its own data. As in Valkey, a restart forgets this.
+    pub fn mark_data_foreign(&mut self) {
+        if let Some(upstream) = &mut self.followed_master {
+            upstream.is_data_foreign = true;
         }
     }
 
     /// Changes the configuration: timeouts apply at once, the rest with the next handshake.
     pub fn set_config(&mut self, config: ReplicaConfig) {
-        if let Some(upstream) = &mut self.upstream {
+        if let Some(upstream) = &mut self.followed_master {
             upstream.replica.set_config(config);
         }
     }
 
     /// Sets the offset up to which the append-only file is on disk, for the next acknowledgement.
-    pub fn note_synced(&mut self, synced: Option<ReplOffset>) {
-        if let Some(upstream) = &mut self.upstream {
-            upstream.replica.note_synced(synced);
+    pub fn set_fsynced_offset(&mut self, synced: Option<ReplOffset>) {
+        if let Some(upstream) = &mut self.followed_master {
+            upstream.replica.set_fsynced_offset(synced);
         }
     }
 
     /// Returns whether to read from the main connection now. Unread data stays in the master's output buffer.
     #[must_use]
-    pub fn reads(&self, stream: StreamEpoch) -> bool {
-        self.free(stream).is_some_and(|upstream| upstream.replica.reads())
+    pub fn should_read(&self, stream: StreamEpoch) -> bool {
+        self.idle_upstream(stream).is_some_and(|upstream| upstream.replica.should_read())
     }
 
     /// Returns whether to read from the connection that transfers the snapshot now.
     #[must_use]
-    pub fn reads_rdb(&self, stream: StreamEpoch) -> bool {
-        self.free(stream).is_some()
+    pub fn should_read_rdb_channel(&self, stream: StreamEpoch) -> bool {
+        self.idle_upstream(stream).is_some()
     }
 
     /// Returns the time of the next `Deadline` event; `None` while the process works for the state machine.
     #[must_use]
     pub fn next_deadline(&self, stream: StreamEpoch) -> Option<Instant> {
-        self.free(stream)?.replica.next_deadline()
+        self.idle_upstream(stream)?.replica.next_deadline()
     }
 
-    fn free(&self, stream: StreamEpoch) -> Option<&Upstream<M>> {
-        self.upstream
+    fn idle_upstream(&self, stream: StreamEpoch) -> Option<&Upstream<M>> {
+        self.followed_master
             .as_ref()
-            .filter(|upstream| upstream.stream == stream && upstream.pending_work == PendingWork::Nothing)
+            .filter(|upstream| upstream.stream == stream && upstream.pending_work == PendingWork::None)
     }
 
     /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends
@@ -185,20 +188,25 @@ impl<M: PartialEq> ReplicaDriver<M> {
         if self.master() == Some(&master) {
             return None;
         }
-        let stream = log.turn(Log::demote);
+        let stream = log.with_log(Log::demote);
         let replica = Replica::new(config, None, now);
-        let foreign = self.upstream.as_ref().is_some_and(Upstream::is_foreign);
-        self.upstream =
-            Some(Upstream { master, stream, replica, pending_work: PendingWork::EarlierRole, foreign });
+        let foreign = self.followed_master.as_ref().is_some_and(Upstream::has_foreign_data);
+        self.followed_master = Some(Upstream {
+            master,
+            stream,
+            replica,
+            pending_work: PendingWork::FinishEarlierRole,
+            is_data_foreign: foreign,
+        });
         Some(stream)
     }
 
     /// Makes this node a master whose history continues under the id `name`. Must not be called while a part of the
     /// stream is being applied. Returns false if the node was a master already.
-    pub fn lead(&mut self, name: ReplId, log: &mut impl LogLock) -> bool {
-        let was_replica = self.upstream.take().is_some();
+    pub fn promote(&mut self, name: ReplId, log: &mut impl LogLock) -> bool {
+        let was_replica = self.followed_master.take().is_some();
         if was_replica {
-            log.turn(|log| log.promote(name));
+            log.with_log(|log| log.promote(name));
         }
         was_replica
     }
@@ -211,28 +219,28 @@ impl<M: PartialEq> ReplicaDriver<M> {
         log: &mut impl LogLock,
         out: &mut Vec<ReplicaDriverAction>,
     ) {
-        let current = self.upstream.as_mut().filter(|upstream| upstream.stream == stream);
+        let current = self.followed_master.as_mut().filter(|upstream| upstream.stream == stream);
         match (current, input) {
-            (None, _) => out.push(ReplicaDriverAction::Over),
-            (Some(upstream), ReplicaDriverEvent::Drained) => upstream.begin(log, out),
+            (None, _) => out.push(ReplicaDriverAction::StreamSuperseded),
+            (Some(upstream), ReplicaDriverEvent::Drained) => upstream.start_link(log, out),
             (Some(upstream), ReplicaDriverEvent::Link(input)) => upstream.on_link(now, input, log, out),
         }
     }
 }
 
 impl<M> Upstream<M> {
-    fn is_foreign(&self) -> bool {
-        self.foreign && !self.replica.was_up()
+    fn has_foreign_data(&self) -> bool {
+        self.is_data_foreign && !self.replica.was_ever_up()
     }
 
     /// Records the final position of the data, from which the master is asked to continue.
-    fn begin(&mut self, log: &mut impl LogLock, out: &mut Vec<ReplicaDriverAction>) {
-        match log.turn(|log| log.follow(self.stream)) {
+    fn start_link(&mut self, log: &mut impl LogLock, out: &mut Vec<ReplicaDriverAction>) {
+        match log.with_log(|log| log.accept_stream(self.stream)) {
             Ok(position) => {
-                self.replica.start_from(position);
-                self.pending_work = PendingWork::Nothing;
+                self.replica.set_initial_position(position);
+                self.pending_work = PendingWork::None;
             }
-            Err(StreamSuperseded) => out.push(ReplicaDriverAction::Over),
+            Err(StreamSuperseded) => out.push(ReplicaDriverAction::StreamSuperseded),
         }
     }
 
@@ -245,24 +253,24 @@ impl<M> Upstream<M> {
     ) {
         match &input {
             replica::ReplicaEvent::Applied { .. }
-            | replica::ReplicaEvent::Garbage(_)
+            | replica::ReplicaEvent::InvalidStream(_)
             | replica::ReplicaEvent::Closed => {
-                self.pending_work = PendingWork::Nothing;
+                self.pending_work = PendingWork::None;
             }
-            replica::ReplicaEvent::Replacing => out.push(ReplicaDriverAction::HistoryReplaced),
+            replica::ReplicaEvent::ReplacingData => out.push(ReplicaDriverAction::HistoryReplaced),
             _ => {}
         }
         let mut actions = Vec::new();
         self.replica.handle(now, input, &mut actions);
         for action in actions {
             match &action {
-                ReplicaAction::Stream(_) => self.pending_work = PendingWork::Batch,
+                ReplicaAction::Stream(_) => self.pending_work = PendingWork::ApplyBatch,
                 ReplicaAction::Load { .. } => out.push(ReplicaDriverAction::HistoryReplaced),
                 ReplicaAction::Resume { id, .. } => {
-                    let renamed = log.turn(|log| {
+                    let renamed = log.with_log(|log| {
                         let renamed = log.position().id != *id;
                         if renamed {
-                            log.rename(*id);
+                            log.change_id(*id);
                         }
                         renamed
                     });
@@ -270,7 +278,7 @@ impl<M> Upstream<M> {
                 }
                 _ => {}
             }
-            out.push(ReplicaDriverAction::Act(action));
+            out.push(ReplicaDriverAction::LinkAction(action));
         }
     }
 }

@@ -19,11 +19,11 @@ use slot_routing::ReplOffset;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShutdownOptions {
     /// Do not wait for replicas (NOW).
-    pub now: bool,
+    pub skips_replicas: bool,
     /// Exit even if the data cannot be saved (FORCE).
-    pub force: bool,
+    pub ignores_save_errors: bool,
     /// Hand over to a replica first (FAILOVER), for a master of a cluster.
-    pub hand_over: bool,
+    pub hands_over: bool,
 }
 
 /// How long a replica may take to take over. Later it must win an election after this node has exited.
@@ -39,7 +39,7 @@ pub struct PausedLog {
     /// The number of replicas that have the whole log.
     pub in_sync: usize,
     /// How long the other replicas may take (`shutdown-timeout`).
-    pub longest: Duration,
+    pub replica_timeout: Duration,
 }
 
 /// An event of the shutdown. Events that do not belong to the current state are ignored.
@@ -72,11 +72,11 @@ pub enum ShutdownAction {
         replicas: usize,
     },
     /// Log how many replicas have caught up; the wait is over.
-    NoteInSync {
+    LogInSync {
         /// The number of replicas that have the whole log.
         in_sync: usize,
         /// The number of all replicas.
-        of: usize,
+        total: usize,
     },
     /// Ask a replica that has the whole log to take over, then send [`ShutdownEvent::HandedOver`].
     HandOver,
@@ -100,16 +100,16 @@ pub enum CancelReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Holding,
-    Waiting { until: Instant, in_sync: usize, of: usize },
-    HandingOver { until: Instant },
+    Waiting { deadline: Instant, in_sync: usize, total: usize },
+    HandingOver { deadline: Instant },
     Saving,
-    Over,
+    Finished,
 }
 
 /// The state machine of a running shutdown.
 #[derive(Debug)]
 pub struct ShutdownSequence {
-    plan: ShutdownOptions,
+    options: ShutdownOptions,
     state: State,
 }
 
@@ -118,7 +118,7 @@ impl ShutdownSequence {
     #[must_use]
     pub fn new(plan: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
         out.push(ShutdownAction::HoldWrites);
-        Self { plan, state: State::Holding }
+        Self { options: plan, state: State::Holding }
     }
 
     /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for replicas and handing
@@ -126,8 +126,8 @@ impl ShutdownSequence {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Waiting { until, .. } | State::HandingOver { until } => Some(until),
-            State::Holding | State::Saving | State::Over => None,
+            State::Waiting { deadline: until, .. } | State::HandingOver { deadline: until } => Some(until),
+            State::Holding | State::Saving | State::Finished => None,
         }
     }
 
@@ -135,22 +135,26 @@ impl ShutdownSequence {
     pub fn handle(&mut self, now: Instant, input: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
         match (self.state, input) {
             (State::Holding, ShutdownEvent::WritesHeld(held)) => self.begin_waiting(now, held, out),
-            (State::Waiting { until, of, .. }, ShutdownEvent::InSync(in_sync)) => {
-                self.state = State::Waiting { until, in_sync, of };
+            (State::Waiting { deadline: until, total: of, .. }, ShutdownEvent::InSync(in_sync)) => {
+                self.state = State::Waiting { deadline: until, in_sync, total: of };
                 if in_sync >= of {
                     self.end_waiting(now, in_sync, of, out);
                 }
             }
-            (State::Waiting { until, in_sync, of }, ShutdownEvent::Deadline) if now >= until => {
+            (State::Waiting { deadline: until, in_sync, total: of }, ShutdownEvent::Deadline)
+                if now >= until =>
+            {
                 self.end_waiting(now, in_sync, of, out);
             }
             (State::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
-            (State::HandingOver { until }, ShutdownEvent::Deadline) if now >= until => self.save(out),
+            (State::HandingOver { deadline: until }, ShutdownEvent::Deadline) if now >= until => {
+                self.save(out)
+            }
             (State::Waiting { .. }, ShutdownEvent::Aborted) => {
                 self.end(ShutdownAction::Cancel(CancelReason::Aborted), out);
             }
             (State::Saving, ShutdownEvent::Saved(saved)) => {
-                let stops = saved || self.plan.force;
+                let stops = saved || self.options.ignores_save_errors;
                 self.end(
                     if stops { ShutdownAction::Exit } else { ShutdownAction::Cancel(CancelReason::NotSaved) },
                     out,
@@ -169,29 +173,29 @@ impl ShutdownSequence {
     }
 
     fn begin_waiting(&mut self, now: Instant, held: PausedLog, out: &mut Vec<ShutdownAction>) {
-        let PausedLog { end, replicas: of, in_sync, longest } = held;
+        let PausedLog { end, replicas: of, in_sync, replica_timeout: longest } = held;
         if of == 0 {
             self.save(out);
-        } else if self.plan.now || longest.is_zero() {
-            self.hand_over(now, out);
+        } else if self.options.skips_replicas || longest.is_zero() {
+            self.hands_over(now, out);
         } else if in_sync >= of {
             self.end_waiting(now, in_sync, of, out);
         } else {
-            self.state = State::Waiting { until: now + longest, in_sync, of };
+            self.state = State::Waiting { deadline: now + longest, in_sync, total: of };
             out.push(ShutdownAction::AwaitReplicas { end, replicas: of });
         }
     }
 
     fn end_waiting(&mut self, now: Instant, in_sync: usize, of: usize, out: &mut Vec<ShutdownAction>) {
-        out.push(ShutdownAction::NoteInSync { in_sync, of });
-        self.hand_over(now, out);
+        out.push(ShutdownAction::LogInSync { in_sync, total: of });
+        self.hands_over(now, out);
     }
 
-    fn hand_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
-        if !self.plan.hand_over {
+    fn hands_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
+        if !self.options.hands_over {
             return self.save(out);
         }
-        self.state = State::HandingOver { until: now + HANDOVER_TIMEOUT };
+        self.state = State::HandingOver { deadline: now + HANDOVER_TIMEOUT };
         out.push(ShutdownAction::HandOver);
     }
 
@@ -201,7 +205,7 @@ impl ShutdownSequence {
     }
 
     fn end(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
-        self.state = State::Over;
+        self.state = State::Finished;
         out.push(how);
     }
 }
@@ -210,12 +214,13 @@ impl ShutdownSequence {
 mod tests {
     use super::*;
 
-    const HELD: PausedLog =
-        PausedLog { end: ReplOffset(70), replicas: 2, in_sync: 0, longest: Duration::from_secs(10) };
-    const AWAITS: ShutdownAction = ShutdownAction::AwaitReplicas { end: ReplOffset(70), replicas: 2 };
+    const WRITES_HELD: PausedLog =
+        PausedLog { end: ReplOffset(70), replicas: 2, in_sync: 0, replica_timeout: Duration::from_secs(10) };
+    const AWAITS_REPLICAS: ShutdownAction =
+        ShutdownAction::AwaitReplicas { end: ReplOffset(70), replicas: 2 };
 
-    fn noted(in_sync: usize) -> ShutdownAction {
-        ShutdownAction::NoteInSync { in_sync, of: 2 }
+    fn logged_in_sync(in_sync: usize) -> ShutdownAction {
+        ShutdownAction::LogInSync { in_sync, total: 2 }
     }
 
     /// The actions of a stop to which this happens, each at its second.
@@ -234,32 +239,35 @@ mod tests {
         let save = vec![ShutdownAction::Save];
         let plan = ShutdownOptions::default();
         let held = |held| [(0, ShutdownEvent::WritesHeld(held))];
-        assert_eq!(actions_after(plan, &held(HELD)), [AWAITS]);
-        assert_eq!(actions_after(plan, &held(PausedLog { replicas: 0, ..HELD })), save);
-        assert_eq!(actions_after(plan, &held(PausedLog { longest: Duration::ZERO, ..HELD })), save);
-        assert_eq!(actions_after(ShutdownOptions { now: true, ..plan }, &held(HELD)), save);
+        assert_eq!(actions_after(plan, &held(WRITES_HELD)), [AWAITS_REPLICAS]);
+        assert_eq!(actions_after(plan, &held(PausedLog { replicas: 0, ..WRITES_HELD })), save);
         assert_eq!(
-            actions_after(plan, &held(PausedLog { in_sync: 2, ..HELD })),
-            [noted(2), ShutdownAction::Save]
+            actions_after(plan, &held(PausedLog { replica_timeout: Duration::ZERO, ..WRITES_HELD })),
+            save
+        );
+        assert_eq!(actions_after(ShutdownOptions { skips_replicas: true, ..plan }, &held(WRITES_HELD)), save);
+        assert_eq!(
+            actions_after(plan, &held(PausedLog { in_sync: 2, ..WRITES_HELD })),
+            [logged_in_sync(2), ShutdownAction::Save]
         );
     }
 
     #[test]
     fn wait_ends_with_the_last_replica_or_the_timeout() {
-        let begin = (0, ShutdownEvent::WritesHeld(HELD));
+        let begin = (0, ShutdownEvent::WritesHeld(WRITES_HELD));
         let table = [
-            (vec![(1, ShutdownEvent::InSync(1)), (9, ShutdownEvent::Deadline)], vec![AWAITS]),
+            (vec![(1, ShutdownEvent::InSync(1)), (9, ShutdownEvent::Deadline)], vec![AWAITS_REPLICAS]),
             (
                 vec![(1, ShutdownEvent::InSync(1)), (2, ShutdownEvent::InSync(2))],
-                vec![AWAITS, noted(2), ShutdownAction::Save],
+                vec![AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::Save],
             ),
             (
                 vec![(1, ShutdownEvent::InSync(1)), (10, ShutdownEvent::Deadline)],
-                vec![AWAITS, noted(1), ShutdownAction::Save],
+                vec![AWAITS_REPLICAS, logged_in_sync(1), ShutdownAction::Save],
             ),
             (
                 vec![(10, ShutdownEvent::Deadline), (11, ShutdownEvent::InSync(2))],
-                vec![AWAITS, noted(0), ShutdownAction::Save],
+                vec![AWAITS_REPLICAS, logged_in_sync(0), ShutdownAction::Save],
             ),
         ];
         for (inputs, expected) in table {
@@ -269,9 +277,9 @@ mod tests {
 
     #[test]
     fn data_is_saved_after_the_handover_or_its_timeout() {
-        let plan = ShutdownOptions { hand_over: true, ..ShutdownOptions::default() };
-        let begin = (0, ShutdownEvent::WritesHeld(HELD));
-        let asked = [AWAITS, noted(2), ShutdownAction::HandOver];
+        let plan = ShutdownOptions { hands_over: true, ..ShutdownOptions::default() };
+        let begin = (0, ShutdownEvent::WritesHeld(WRITES_HELD));
+        let asked = [AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::HandOver];
         for ends in [(3, ShutdownEvent::HandedOver), (3, ShutdownEvent::Deadline)] {
             let inputs = [
                 begin,
@@ -284,21 +292,21 @@ mod tests {
             assert_eq!(actions_after(plan, &inputs), expected, "{ends:?}");
             assert_eq!(actions_after(plan, &inputs[..4]), asked, "a handover cannot be aborted");
         }
-        let nobody = PausedLog { replicas: 0, ..HELD };
+        let nobody = PausedLog { replicas: 0, ..WRITES_HELD };
         assert_eq!(actions_after(plan, &[(0, ShutdownEvent::WritesHeld(nobody))]), [ShutdownAction::Save]);
         assert_eq!(
-            actions_after(ShutdownOptions { now: true, ..plan }, &[begin]),
+            actions_after(ShutdownOptions { skips_replicas: true, ..plan }, &[begin]),
             [ShutdownAction::HandOver]
         );
     }
 
     #[test]
     fn shutdown_can_be_aborted_until_the_save_starts() {
-        let begin = (0, ShutdownEvent::WritesHeld(HELD));
+        let begin = (0, ShutdownEvent::WritesHeld(WRITES_HELD));
         let over = ShutdownAction::Cancel(CancelReason::Aborted);
         assert_eq!(
             actions_after(ShutdownOptions::default(), &[begin, (1, ShutdownEvent::Aborted)]),
-            [AWAITS, over]
+            [AWAITS_REPLICAS, over]
         );
         let late = [
             begin,
@@ -306,14 +314,14 @@ mod tests {
             (2, ShutdownEvent::InSync(2)),
             (10, ShutdownEvent::Deadline),
         ];
-        assert_eq!(actions_after(ShutdownOptions::default(), &late), [AWAITS, over], "it is over");
+        assert_eq!(actions_after(ShutdownOptions::default(), &late), [AWAITS_REPLICAS, over], "it is over");
         let saving = [
             begin,
             (1, ShutdownEvent::InSync(2)),
             (2, ShutdownEvent::Aborted),
             (3, ShutdownEvent::Saved(true)),
         ];
-        let expected = [AWAITS, noted(2), ShutdownAction::Save, ShutdownAction::Exit];
+        let expected = [AWAITS_REPLICAS, logged_in_sync(2), ShutdownAction::Save, ShutdownAction::Exit];
         assert_eq!(actions_after(ShutdownOptions::default(), &saving), expected);
     }
 
@@ -325,8 +333,9 @@ mod tests {
             (false, true, ShutdownAction::Exit),
             (false, false, ShutdownAction::Cancel(CancelReason::NotSaved)),
         ] {
-            let inputs = [(0, ShutdownEvent::WritesHeld(HELD)), (1, ShutdownEvent::Saved(saved))];
-            let plan = ShutdownOptions { now: true, force, hand_over: false };
+            let inputs = [(0, ShutdownEvent::WritesHeld(WRITES_HELD)), (1, ShutdownEvent::Saved(saved))];
+            let plan =
+                ShutdownOptions { skips_replicas: true, ignores_save_errors: force, hands_over: false };
             assert_eq!(actions_after(plan, &inputs), [ShutdownAction::Save, end], "{saved} {force}");
         }
         assert_eq!(

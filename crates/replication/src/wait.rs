@@ -10,14 +10,14 @@ pub enum RequiredCopies {
     /// Acknowledged by replicas (WAIT).
     Acknowledged {
         /// The number of replicas.
-        by: usize,
+        replicas: usize,
     },
     /// Synced to disk in append-only files (WAITAOF).
     Synced {
         /// Whether the file of this node counts.
-        here: bool,
+        local: bool,
         /// The number of replicas whose files must have it.
-        at: usize,
+        replicas: usize,
     },
 }
 
@@ -25,7 +25,7 @@ impl RequiredCopies {
     /// Returns whether the append-only file of this node is required.
     #[must_use]
     pub fn is_for_disk(self) -> bool {
-        matches!(self, Self::Synced { here: true, .. })
+        matches!(self, Self::Synced { local: true, .. })
     }
 }
 
@@ -34,20 +34,20 @@ impl RequiredCopies {
 pub enum OnDisk {
     /// There is no append-only file.
     #[default]
-    NoFile,
+    AppendOnlyOff,
     /// Nothing yet: the first base of the file has not been written.
-    Nothing,
+    NotYet,
     /// Everything before this offset.
-    Upto(ReplOffset),
+    UpTo(ReplOffset),
 }
 
 impl OnDisk {
     /// Returns the end of the part on disk, if there is one.
     #[must_use]
-    pub fn upto(self) -> Option<ReplOffset> {
+    pub fn end(self) -> Option<ReplOffset> {
         match self {
-            Self::NoFile | Self::Nothing => None,
-            Self::Upto(offset) => Some(offset),
+            Self::AppendOnlyOff | Self::NotYet => None,
+            Self::UpTo(offset) => Some(offset),
         }
     }
 }
@@ -56,7 +56,7 @@ impl OnDisk {
 #[derive(Debug, Default)]
 pub struct LogProgress {
     /// The part on the disk of this node.
-    pub here: OnDisk,
+    pub local: OnDisk,
     /// The acknowledged offset of each replica, in any order.
     pub acknowledged: Vec<ReplOffset>,
     /// The synced offset of each replica that has an append-only file.
@@ -65,9 +65,9 @@ pub struct LogProgress {
 
 /// The number of copies of the log up to some offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copies {
+pub struct CopyCount {
     /// Whether this node has it on disk.
-    pub here: bool,
+    pub local: bool,
     /// The number of replicas that have it, in memory or on disk as required.
     pub replicas: usize,
 }
@@ -81,32 +81,38 @@ impl LogProgress {
     ///
     /// # Errors
     /// If the append-only file of this node is required, but switched off.
-    pub fn copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> Result<Copies, AppendOnlyOff> {
+    pub fn count_copies(
+        &self,
+        offset: ReplOffset,
+        wanted: RequiredCopies,
+    ) -> Result<CopyCount, AppendOnlyOff> {
         let replicas = match wanted {
             RequiredCopies::Acknowledged { .. } => &self.acknowledged,
-            RequiredCopies::Synced { .. } if wanted.is_for_disk() && self.here == OnDisk::NoFile => {
+            RequiredCopies::Synced { .. } if wanted.is_for_disk() && self.local == OnDisk::AppendOnlyOff => {
                 return Err(AppendOnlyOff);
             }
             RequiredCopies::Synced { .. } => &self.synced,
         };
         let has_it = |upto: &ReplOffset| *upto >= offset;
         let replicas = replicas.iter().filter(|upto| has_it(upto)).count();
-        Ok(Copies { here: self.here.upto().is_some_and(|upto| has_it(&upto)), replicas })
+        Ok(CopyCount { local: self.local.end().is_some_and(|upto| has_it(&upto)), replicas })
     }
 
     /// Returns the largest offset of all copies.
-    fn furthest(&self) -> ReplOffset {
-        self.acknowledged.iter().copied().chain(self.here.upto()).max().unwrap_or_default()
+    fn max_offset(&self) -> ReplOffset {
+        self.acknowledged.iter().copied().chain(self.local.end()).max().unwrap_or_default()
     }
 }
 
-impl Copies {
+impl CopyCount {
     /// Returns whether these copies satisfy `wanted`.
     #[must_use]
-    pub fn suffice(self, wanted: RequiredCopies) -> bool {
+    pub fn satisfies(self, wanted: RequiredCopies) -> bool {
         match wanted {
-            RequiredCopies::Acknowledged { by } => self.replicas >= by,
-            RequiredCopies::Synced { here, at } => self.replicas >= at && (self.here || !here),
+            RequiredCopies::Acknowledged { replicas: by } => self.replicas >= by,
+            RequiredCopies::Synced { local: here, replicas: at } => {
+                self.replicas >= at && (self.local || !here)
+            }
         }
     }
 }
@@ -114,54 +120,54 @@ impl Copies {
 /// Waiters ordered by the offset that they wait for. `T` identifies a waiter.
 #[derive(Debug)]
 pub struct Waiters<T> {
-    waiting: BTreeMap<(ReplOffset, T), RequiredCopies>,
+    waiters: BTreeMap<(ReplOffset, T), RequiredCopies>,
     /// The number of waiters that require the append-only file of this node.
-    for_disk: usize,
+    disk_waiters: usize,
 }
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), for_disk: 0 }
+        Self { waiters: BTreeMap::new(), disk_waiters: 0 }
     }
 }
 
 impl<T: Ord + Clone> Waiters<T> {
     /// Adds a waiter for copies of the log before `offset`.
     pub fn add(&mut self, token: T, offset: ReplOffset, wanted: RequiredCopies) {
-        self.waiting.insert((offset, token), wanted);
-        self.for_disk += usize::from(wanted.is_for_disk());
+        self.waiters.insert((offset, token), wanted);
+        self.disk_waiters += usize::from(wanted.is_for_disk());
     }
 
     /// Removes a waiter whose timeout expired or whose client has disconnected.
     pub fn remove(&mut self, token: T, offset: ReplOffset) {
-        let removed = self.waiting.remove(&(offset, token));
-        self.for_disk -= usize::from(removed.is_some_and(RequiredCopies::is_for_disk));
+        let removed = self.waiters.remove(&(offset, token));
+        self.disk_waiters -= usize::from(removed.is_some_and(RequiredCopies::is_for_disk));
     }
 
     /// Returns whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiters.is_empty()
     }
 
     /// Returns whether a waiter requires the append-only file of this node.
     #[must_use]
-    pub fn requires_disk(&self) -> bool {
-        self.for_disk > 0
+    pub fn needs_disk(&self) -> bool {
+        self.disk_waiters > 0
     }
 
     /// Removes and returns the waiters whose wait is over, each with the copies that exist.
-    pub fn release(&mut self, reach: &LogProgress) -> Vec<(T, Result<Copies, AppendOnlyOff>)> {
-        let furthest = reach.furthest();
-        let all_can_end = self.for_disk > 0 && reach.here == OnDisk::NoFile;
+    pub fn release(&mut self, reach: &LogProgress) -> Vec<(T, Result<CopyCount, AppendOnlyOff>)> {
+        let furthest = reach.max_offset();
+        let all_can_end = self.disk_waiters > 0 && reach.local == OnDisk::AppendOnlyOff;
         let mut released = Vec::new();
-        for ((offset, token), wanted) in &self.waiting {
+        for ((offset, token), wanted) in &self.waiters {
             if *offset > furthest && !all_can_end {
                 // No copy reaches this offset, so none reaches a later one.
                 break;
             }
-            let copies = reach.copies(*offset, *wanted);
-            if copies.is_err() || copies.is_ok_and(|copies| copies.suffice(*wanted)) {
+            let copies = reach.count_copies(*offset, *wanted);
+            if copies.is_err() || copies.is_ok_and(|copies| copies.satisfies(*wanted)) {
                 released.push((*offset, token.clone(), copies));
             }
         }
@@ -177,17 +183,17 @@ impl<T: Ord + Clone> Waiters<T> {
 mod tests {
     use super::*;
 
-    fn reach(here: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> LogProgress {
+    fn progress(here: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> LogProgress {
         let offsets = |of: &[u64]| of.iter().map(|offset| ReplOffset(*offset)).collect();
         LogProgress {
-            here: here.map_or(OnDisk::NoFile, |upto| OnDisk::Upto(ReplOffset(upto))),
+            local: here.map_or(OnDisk::AppendOnlyOff, |upto| OnDisk::UpTo(ReplOffset(upto))),
             acknowledged: offsets(acknowledged),
             synced: offsets(synced),
         }
     }
 
     /// Releases waiters and returns the number of replicas that each was told.
-    fn released(
+    fn release(
         waiters: &mut Waiters<&'static str>,
         reach: &LogProgress,
     ) -> Vec<(&'static str, Result<usize, AppendOnlyOff>)> {
@@ -199,10 +205,10 @@ mod tests {
     fn each_waiter_has_its_own_offset_and_replica_count() {
         let mut waiters = Waiters::default();
         for (token, offset, by) in [("one", 10, 1), ("two", 10, 2), ("late", 30, 1), ("gone", 10, 1)] {
-            waiters.add(token, ReplOffset(offset), RequiredCopies::Acknowledged { by });
+            waiters.add(token, ReplOffset(offset), RequiredCopies::Acknowledged { replicas: by });
         }
         waiters.remove("gone", ReplOffset(10));
-        let mut released = |acknowledged| released(&mut waiters, &reach(None, acknowledged, &[40, 40]));
+        let mut released = |acknowledged| release(&mut waiters, &progress(None, acknowledged, &[40, 40]));
         assert_eq!(released(&[]), []);
         assert_eq!(released(&[9, 5]), []);
         assert_eq!(released(&[10, 5]), [("one", Ok(1))]);
@@ -217,32 +223,32 @@ mod tests {
         for (token, offset, here, at) in
             [("here", 10, true, 0), ("there", 10, false, 2), ("both", 20, true, 1), ("late", 50, true, 0)]
         {
-            waiters.add(token, ReplOffset(offset), RequiredCopies::Synced { here, at });
+            waiters.add(token, ReplOffset(offset), RequiredCopies::Synced { local: here, replicas: at });
         }
-        let begun = LogProgress { here: OnDisk::Nothing, ..reach(None, &[60, 60], &[]) };
-        assert_eq!(released(&mut waiters, &begun), []);
+        let begun = LogProgress { local: OnDisk::NotYet, ..progress(None, &[60, 60], &[]) };
+        assert_eq!(release(&mut waiters, &begun), []);
         // A copy in memory alone does not count.
-        assert_eq!(released(&mut waiters, &reach(Some(9), &[60, 60], &[10, 9])), []);
-        assert_eq!(released(&mut waiters, &reach(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
-        assert_eq!(released(&mut waiters, &reach(Some(20), &[60], &[20])), [("both", Ok(1))]);
-        assert!(waiters.requires_disk());
-        assert_eq!(released(&mut waiters, &reach(None, &[20], &[20])), [("late", Err(AppendOnlyOff))]);
-        assert!(!waiters.requires_disk());
-        assert_eq!(released(&mut waiters, &reach(None, &[30, 30], &[30, 10])), [("there", Ok(2))]);
+        assert_eq!(release(&mut waiters, &progress(Some(9), &[60, 60], &[10, 9])), []);
+        assert_eq!(release(&mut waiters, &progress(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
+        assert_eq!(release(&mut waiters, &progress(Some(20), &[60], &[20])), [("both", Ok(1))]);
+        assert!(waiters.needs_disk());
+        assert_eq!(release(&mut waiters, &progress(None, &[20], &[20])), [("late", Err(AppendOnlyOff))]);
+        assert!(!waiters.needs_disk());
+        assert_eq!(release(&mut waiters, &progress(None, &[30, 30], &[30, 10])), [("there", Ok(2))]);
         assert!(waiters.is_empty());
     }
 
     #[test]
     fn copies_in_memory_and_on_disk_are_counted_separately() {
-        let reach = reach(Some(30), &[40, 30, 20], &[30, 10]);
+        let reach = progress(Some(30), &[40, 30, 20], &[30, 10]);
         let count = |offset, wanted| {
-            reach.copies(ReplOffset(offset), wanted).map(|copies| (copies.here, copies.replicas))
+            reach.count_copies(ReplOffset(offset), wanted).map(|copies| (copies.local, copies.replicas))
         };
         for (offset, wanted, counted) in [
-            (30, RequiredCopies::Acknowledged { by: 1 }, (true, 2)),
-            (31, RequiredCopies::Acknowledged { by: 1 }, (false, 1)),
-            (30, RequiredCopies::Synced { here: false, at: 1 }, (true, 1)),
-            (10, RequiredCopies::Synced { here: true, at: 2 }, (true, 2)),
+            (30, RequiredCopies::Acknowledged { replicas: 1 }, (true, 2)),
+            (31, RequiredCopies::Acknowledged { replicas: 1 }, (false, 1)),
+            (30, RequiredCopies::Synced { local: false, replicas: 1 }, (true, 1)),
+            (10, RequiredCopies::Synced { local: true, replicas: 2 }, (true, 2)),
         ] {
             assert_eq!(count(offset, wanted), Ok(counted), "{wanted:?} of {offset}");
         }

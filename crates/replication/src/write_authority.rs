@@ -34,7 +34,7 @@ pub enum WriteMode {
     /// Clients' writes are executed, logged and acknowledged.
     Master,
     /// A master that is being demoted: new writes are refused, running writes are still logged.
-    Yielding,
+    Demoting,
     /// The master's stream is applied and logged byte for byte. Writes of local clients to a writable replica
     /// are not logged and do not advance the offset.
     Replica,
@@ -44,14 +44,14 @@ pub enum WriteMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteAuthority {
     mode: WriteMode,
-    generation: StreamEpoch,
-    sealed: bool,
+    epoch: StreamEpoch,
+    is_sealed: bool,
 }
 
 impl Default for WriteAuthority {
     /// A new node starts as a master.
     fn default() -> Self {
-        Self { mode: WriteMode::Master, generation: StreamEpoch::default(), sealed: false }
+        Self { mode: WriteMode::Master, epoch: StreamEpoch::default(), is_sealed: false }
     }
 }
 
@@ -66,40 +66,40 @@ impl WriteAuthority {
     /// reads a copy that was published before it locked them; otherwise a demotion could miss the write.
     #[must_use]
     pub fn accepts_writes(&self) -> bool {
-        self.mode == WriteMode::Master && !self.sealed
+        self.mode == WriteMode::Master && !self.is_sealed
     }
 
     /// Returns whether effects of local commands are logged.
     #[must_use]
     pub fn logs_local_effects(&self) -> bool {
-        self.mode != WriteMode::Replica && !self.sealed
+        self.mode != WriteMode::Replica && !self.is_sealed
     }
 
     /// Returns whether data of this stream may be applied and logged.
     #[must_use]
     pub fn accepts_stream(&self, stream: StreamEpoch) -> bool {
-        self.mode == WriteMode::Replica && stream == self.generation && !self.sealed
+        self.mode == WriteMode::Replica && stream == self.epoch && !self.is_sealed
     }
 
     /// Returns whether this is the newest stream, even if draining has not finished and it is not applied yet.
     #[must_use]
     pub fn is_current(&self, stream: StreamEpoch) -> bool {
-        self.mode != WriteMode::Master && stream == self.generation
+        self.mode != WriteMode::Master && stream == self.epoch
     }
 
     /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the
     /// generation of the new one.
     pub fn demote(&mut self) -> StreamEpoch {
-        self.generation.0 += 1;
+        self.epoch.0 += 1;
         if self.mode == WriteMode::Master {
-            self.mode = WriteMode::Yielding;
+            self.mode = WriteMode::Demoting;
         }
-        self.generation
+        self.epoch
     }
 
     /// Allows `stream` to be applied. Call this once every write that started before [`WriteAuthority::demote`] has
     /// finished: from then on the end of the log is final. Returns false if a newer stream has replaced it.
-    pub fn drained(&mut self, stream: StreamEpoch) -> bool {
+    pub fn admit_stream(&mut self, stream: StreamEpoch) -> bool {
         let current = self.is_current(stream);
         if current {
             self.mode = WriteMode::Replica;
@@ -113,19 +113,19 @@ impl WriteAuthority {
         if self.mode == WriteMode::Master {
             return false;
         }
-        self.generation.0 += 1;
+        self.epoch.0 += 1;
         self.mode = WriteMode::Master;
         true
     }
 
     /// Refuses all changes: the last snapshot before exit has been taken, so later writes would be lost.
     pub fn seal(&mut self) {
-        self.sealed = true;
+        self.is_sealed = true;
     }
 
     /// Accepts changes again, because the shutdown was cancelled or the snapshot could not be saved.
     pub fn unseal(&mut self) {
-        self.sealed = false;
+        self.is_sealed = false;
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
         assert!(!node.accepts_writes(), "new writes are refused");
         assert!(node.logs_local_effects(), "running writes are logged");
         assert!(!node.accepts_stream(stream), "the position is not final yet");
-        assert!(node.drained(stream));
+        assert!(node.admit_stream(stream));
         assert!(!node.logs_local_effects(), "writes of local clients are not replicated");
         assert!(node.accepts_stream(stream));
     }
@@ -150,7 +150,7 @@ mod tests {
     fn data_of_an_older_stream_is_not_applied() {
         let mut node = WriteAuthority::default();
         let first = node.demote();
-        assert!(node.drained(first));
+        assert!(node.admit_stream(first));
         let second = node.demote();
         assert!(!node.accepts_stream(first), "the node follows another master");
         assert!(node.accepts_stream(second), "a replica has no writes to drain");
@@ -165,11 +165,11 @@ mod tests {
         let mut node = WriteAuthority::default();
         let stream = node.demote();
         assert!(node.promote());
-        assert!(!node.drained(stream), "it is a master again");
+        assert!(!node.admit_stream(stream), "it is a master again");
         assert_eq!(node.mode(), WriteMode::Master);
         let (old, new) = (node.demote(), node.demote());
-        assert!(!node.drained(old));
-        assert!(node.drained(new));
+        assert!(!node.admit_stream(old));
+        assert!(node.admit_stream(new));
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
         node.unseal();
         assert!(node.accepts_writes());
         let stream = node.demote();
-        assert!(node.drained(stream));
+        assert!(node.admit_stream(stream));
         node.seal();
         assert!(!node.accepts_stream(stream));
     }

@@ -82,7 +82,7 @@ pub trait LuaHost {
     fn set_replicated(&mut self, replicated: bool);
 
     /// Whether the client has permission for this command; `None` if the command does not exist.
-    fn may_run(&mut self, request: &Request) -> Option<bool>;
+    fn is_permitted(&mut self, request: &Request) -> Option<bool>;
 }
 
 /// Options that all interpreters of a server share.
@@ -654,7 +654,7 @@ fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Give
             if let Err(complaint) = words(&args, &mut request) {
                 return complain(lua, complaint);
             }
-            return match bridge.with_host(|host| host.may_run(&request)).flatten() {
+            return match bridge.with_host(|host| host.is_permitted(&request)).flatten() {
                 Some(may) => Ok(Ok(Value::Boolean(may))),
                 None => complain(lua, "Invalid command passed to server.acl_check_cmd()"),
             };

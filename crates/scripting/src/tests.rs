@@ -20,7 +20,7 @@ impl LuaHost for NoCommands {
 
     fn set_replicated(&mut self, _: bool) {}
 
-    fn may_run(&mut self, _: &Request) -> Option<bool> {
+    fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         Some(true)
     }
 }
@@ -502,7 +502,7 @@ impl LuaHost for WritingHost {
 
     fn set_replicated(&mut self, _: bool) {}
 
-    fn may_run(&mut self, _: &Request) -> Option<bool> {
+    fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         Some(true)
     }
 }
@@ -517,7 +517,7 @@ impl LuaHost for LargeReply {
 
     fn set_replicated(&mut self, _: bool) {}
 
-    fn may_run(&mut self, _: &Request) -> Option<bool> {
+    fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         Some(true)
     }
 }

@@ -1,6 +1,6 @@
 //! Commands that do not involve the state machine: connections, subscriptions and process information.
 
-use engine::{CommandError, CommandRunner, Flags, NodeFlags, PipelinedRequests, Registered};
+use engine::{CommandError, CommandRunner, Flags, NodeFlags, PipelinedRequests, RegisteredCommand};
 use process::access::genpass;
 use resp::{Batch, ParseLimits, Parser, Protocol, Request, Writer, encode_request};
 
@@ -89,7 +89,7 @@ fn admit(
     center: &Center,
     client: &mut Client,
     args: &[Vec<u8>],
-) -> Result<&'static Registered, CommandError> {
+) -> Result<&'static RegisteredCommand, CommandError> {
     let request: Request = args.iter().collect();
     let entry = ::commands::for_sentinel().resolve(request.args())?;
     if !entry.command.accepts(args.len()) {
@@ -107,9 +107,9 @@ fn admit(
 }
 
 /// Whether CLIENT PAUSE blocks this command.
-fn is_paused(center: &Center, entry: &Registered) -> bool {
+fn is_paused(center: &Center, entry: &RegisteredCommand) -> bool {
     let settings = &center.engine.settings;
-    center.engine.pauses.end_overdue(settings, process::time::now());
+    center.engine.pauses.end_expired(settings, process::time::now());
     let gate = settings.node_flags();
     gate.contains(NodeFlags::ALL_PAUSED)
         || gate.contains(NodeFlags::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
@@ -130,8 +130,8 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     let users = center.engine.users_version();
     let mut out = Vec::new();
     let (now, requests) =
-        (process::time::now(), PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 });
-    let dispatcher = center.engine_commands.on(&center.engine);
+        (process::time::now(), PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 });
+    let dispatcher = center.engine_commands.dispatcher(&center.engine);
     dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
     client.note_login();
     if center.engine.users_version() != users {

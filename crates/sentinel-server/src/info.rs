@@ -55,7 +55,7 @@ fn clients(center: &Center, text: &mut InfoText) {
     text.line("connected_clients", center.clients.len() + 1);
     text.line("cluster_connections", 0);
     text.line("maxclients", center.config.get(keys::MAXCLIENTS));
-    let known = center.engine.clients.all();
+    let known = center.engine.clients.list();
     text.line("client_recent_max_input_buffer", largest_buffer(&known, |client| &client.input_bytes));
     text.line("client_recent_max_output_buffer", largest_buffer(&known, |client| &client.unsent_bytes));
     text.line("blocked_clients", 0);

@@ -335,13 +335,13 @@ impl Center {
 
     /// Time until the current pause ends.
     fn until_resumed(&self) -> Option<Duration> {
-        let (_, until) = self.engine.pauses.until()?;
+        let (_, until) = self.engine.pauses.strictest_pause()?;
         Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
     }
 
     /// Executes the deferred requests after the end of a pause.
     fn resume(&mut self, out: &mut SentinelOutput) {
-        self.engine.pauses.end_overdue(&self.engine.settings, process::time::now());
+        self.engine.pauses.end_expired(&self.engine.settings, process::time::now());
         let all = self.engine.settings.node_flags().contains(NodeFlags::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
         let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();

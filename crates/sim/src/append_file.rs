@@ -92,7 +92,7 @@ impl AppendFile {
             if let FileOperation::Write { head, from, len } = &operation {
                 bytes.clone_from(head);
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
-                log.peek(*from, len, &mut bytes).expect("the log keeps what is to be written");
+                log.read_exact_at(*from, len, &mut bytes).expect("the log keeps what is to be written");
             }
             (operation, bytes)
         });

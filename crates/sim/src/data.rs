@@ -373,7 +373,7 @@ impl<E: Debug> Simulation<E> {
         let store = &mut self.data.stores[host];
         store.set_node_flag(NodeFlags::LOADING, store.load.is_some());
         if store.upstream().is_none() && store.log.is_open() {
-            store.log.rename(own);
+            store.log.change_id(own);
         }
         self.tell_file(host, None);
         self.plan_data_tick(host);

@@ -63,15 +63,15 @@ impl Executor {
     pub(crate) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
         while running.next < running.batch.len() {
             let Running { buffer, batch, next, replies, unanswered, .. } = running;
-            let requests = PipelinedRequests { buffer, batch, from: *next };
-            let dispatcher = self.commands.on(&self.engine);
+            let requests = PipelinedRequests { buffer, batch, first_pending: *next };
+            let dispatcher = self.commands.dispatcher(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
             *next = after;
             match flow {
                 DispatchStatus::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
                 DispatchStatus::Paused => return Stop::Paused,
                 DispatchStatus::Blocked => break,
-                DispatchStatus::Long | DispatchStatus::SlotsLocked => return Stop::Long,
+                DispatchStatus::SlowCommand | DispatchStatus::SlotsLocked => return Stop::Long,
                 DispatchStatus::TimeSliceOver => return Stop::TurnOver,
                 DispatchStatus::Done | DispatchStatus::Close => {}
             }
@@ -96,7 +96,7 @@ impl Executor {
     /// Ends the wait of a client that is ready or timed out; returns the reply.
     pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: UnblockReason) -> Vec<u8> {
         let mut reply = Vec::new();
-        let dispatcher = self.commands.on(&self.engine);
+        let dispatcher = self.commands.dispatcher(&self.engine);
         match dispatcher.end_wait(&mut self.worker, session, wall, how, &mut reply) {
             WaitEnd::Replied => reply,
             WaitEnd::RunAgain(request) => {
@@ -116,9 +116,9 @@ impl Executor {
 
     /// Simulates memory pressure: evicts everything that the policy permits.
     pub(crate) fn evict(&mut self, wall: Millis, policy: EvictionPolicy) {
-        self.engine.settings.set_evicting(policy, 5, 10, true);
+        self.engine.settings.set_eviction_settings(policy, 5, 10, true);
         self.engine.limit_memory(1);
-        self.engine.make_room(&mut self.worker, wall);
+        self.engine.evict_if_over_limit(&mut self.worker, wall);
         self.engine.limit_memory(0);
     }
 

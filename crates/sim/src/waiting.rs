@@ -60,8 +60,8 @@ impl WaitingClient {
     /// returns a trace line.
     pub(crate) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
         let waiter = self.session.waiter()?;
-        let is_over = waiter.is_served() || waiter.until().is_some_and(|until| until <= wall);
-        let how = if is_over { waiter.at_end() } else { self.session.client.take_unblock()? };
+        let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);
+        let how = if is_over { waiter.deadline_reason() } else { self.session.client.take_unblock()? };
         let reply = data.end_wait(&mut self.session, wall, how);
         Some(self.told(&reply))
     }
@@ -71,7 +71,7 @@ impl WaitingClient {
     pub(crate) fn check_stuck(&self, data: &mut Executor, wall: Millis) -> Option<StuckClient> {
         let waiter = self.session.waiter()?;
         let words = self.words.clone();
-        if waiter.is_served() || waiter.until().is_some_and(|until| until <= wall) {
+        if waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall) {
             return Some(StuckClient { words, why: "its time is over", is_late: true });
         }
         let reply = data.ask(self.session.db, wall, self.length.as_ref()?);

@@ -249,7 +249,7 @@ impl Loader<'_> {
             // The commands of an incomplete transaction were not executed and are truncated with it.
             position.offset.0 -= reader.offset - reader.whole;
         }
-        self.engine.discard(session);
+        self.engine.discard_transaction(session);
         outcome.map(|()| reader.whole)
     }
 }
@@ -403,11 +403,11 @@ impl<'a, R: Read> Reader<'a, R> {
         let now = host.now();
         let (mut next, mut replies) = (0, Vec::new());
         while next < self.batch.len() {
-            let (after, flow) = commands.on(engine).run(
+            let (after, flow) = commands.dispatcher(engine).run(
                 &mut self.worker,
                 session,
                 now,
-                PipelinedRequests { buffer: &self.input, batch: &self.batch, from: next },
+                PipelinedRequests { buffer: &self.input, batch: &self.batch, first_pending: next },
                 &mut replies,
             );
             if let Some(error) = first_error(&replies) {

@@ -213,7 +213,7 @@ impl Loader<'_> {
         let verify_checksum = self.verify_checksum && !unchecked;
         let limits = ReadLimits { verify_checksum, checks: settings.file_checks(), ..ReadLimits::default() };
         let mut rdb = RdbLoader::new(input, limits)?;
-        rdb.set_limits(settings.limits());
+        rdb.set_limits(settings.encoding_limits());
         Ok(rdb)
     }
 
@@ -230,7 +230,7 @@ impl Loader<'_> {
         len: u64,
         drop_expired: bool,
     ) -> Result<LoadResult, LoadError> {
-        let limits = self.engine.settings.limits();
+        let limits = self.engine.settings.encoding_limits();
         let (errors, share) = (StoreErrors::default(), MAX_BYTES_IN_FLIGHT / self.threads);
         let mut loaded = std::thread::scope(|scope| {
             let store_queues = (0..self.threads).map(|_| {
@@ -269,7 +269,7 @@ impl Loader<'_> {
         let settings = &self.engine.settings;
         let databases = self.engine.keyspace.databases();
         let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
-        let deletion = settings.deletion(LazyFreeReason::EXPIRE);
+        let deletion = settings.deletion_command(LazyFreeReason::EXPIRE);
         let (mut loaded, mut store_queue, mut items) = (LoadResult::default(), None, 0);
         loop {
             let offset = loader.offset();

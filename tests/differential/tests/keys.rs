@@ -97,8 +97,8 @@ impl Client {
             resp::encode_request(&mut buffer, command.iter().map(Vec::as_slice));
             let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
             assert_eq!(parsed.error, None);
-            let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
-            let dispatcher = self.commands.on(&self.engine);
+            let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 };
+            let dispatcher = self.commands.dispatcher(&self.engine);
             let now = Millis(1_700_000_000_000);
             let (_, flow) = dispatcher.run(&mut self.worker, &mut self.session, now, requests, &mut out);
             if flow != DispatchStatus::Done {
@@ -135,8 +135,9 @@ fn has_keys(command: &Command) -> bool {
 /// Whether the positions of its keys depend on other arguments.
 fn has_moving_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
-    let moves =
-        |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
+    let moves = |spec: &KeySpec| {
+        !matches!((spec.search_start, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }))
+    };
     for_server()
         .find(name)
         .is_some_and(|entry| entry.command.has_key_parser() || entry.command.keys.iter().any(moves))

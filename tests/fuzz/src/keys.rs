@@ -45,8 +45,9 @@ pub fn run(bytes: &[u8]) {
 /// Whether the command has keys at variable positions, or creates values for such commands. Scripts are excluded
 /// because they may never end.
 fn is_fuzzed_command(name: &[u8]) -> bool {
-    let moves =
-        |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
+    let moves = |spec: &KeySpec| {
+        !matches!((spec.search_start, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }))
+    };
     let found = for_server().find(name).map(|entry| entry.command);
     let has_moving_keys = found.is_some_and(|command| {
         !matches!(command.run, CommandRunner::Script(_))
@@ -76,8 +77,8 @@ impl Client {
         resp::encode_request(&mut buffer, words.iter().copied());
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None);
-        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
-        let dispatcher = self.commands.on(&self.engine);
+        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 };
+        let dispatcher = self.commands.dispatcher(&self.engine);
         let now = Millis(1_700_000_000_000);
         let (_, flow) = dispatcher.run(&mut self.worker, &mut self.session, now, requests, &mut out);
         if flow != DispatchStatus::Done {

@@ -55,7 +55,7 @@ impl LuaHost for FakeServer {
 
     fn set_replicated(&mut self, _replicated: bool) {}
 
-    fn may_run(&mut self, _request: &Request) -> Option<bool> {
+    fn is_permitted(&mut self, _request: &Request) -> Option<bool> {
         Some(true)
     }
 }

@@ -1,6 +1,6 @@
 //! BITOP: bitwise operations over several strings.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, EntryRef, Key, Kind, PackedValue};
 use smallvec::SmallVec;
 
@@ -143,8 +143,8 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut longest = 0;
     for index in 3..context.args.len() {
         let key = context.key(index)?;
-        if let Some(place) = context.read(&key) {
-            longest = longest.max(context.string(&key, place)?.bytes.len());
+        if let Some(place) = context.find_for_read(&key) {
+            longest = longest.max(context.string_value(&key, place)?.bytes.len());
         }
     }
     let key = context.key(2)?;
@@ -152,17 +152,17 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     if longest > 0 {
         let place = resize_destination(context, &key, found, longest);
         write_result(context, operation, &key, place, longest)?;
-        context.modified(&key);
-        context.notify(Class::STRING, "set", &key);
+        context.report_modified(&key);
+        context.notify(EventClass::STRING, "set", &key);
         if operation.is_redis_only() {
-            let made = context.string(&key, place)?.bytes.to_vec();
-            context.effect(&[b"SET", key.bytes(), &made]);
+            let made = context.string_value(&key, place)?.bytes.to_vec();
+            context.log_effect(&[b"SET", key.bytes(), &made]);
         }
     } else if let Some(place) = found {
         context.delete(&key, place);
-        context.notify(Class::GENERIC, "del", &key);
+        context.notify(EventClass::GENERIC, "del", &key);
         if operation.is_redis_only() {
-            context.effect(&[b"DEL", key.bytes()]);
+            context.log_effect(&[b"DEL", key.bytes()]);
         }
     }
     context.reply.integer(longest as i64);
@@ -177,7 +177,7 @@ fn resize_destination(
     found: Option<EntryRef>,
     len: usize,
 ) -> EntryRef {
-    let string = found.filter(|place| context.view(key).kind(*place) == Kind::String);
+    let string = found.filter(|place| context.table_ref(key).kind(*place) == Kind::String);
     let place = match string {
         Some(place) => context.table(key).set_expiry(place, key, None),
         None => {
@@ -213,7 +213,7 @@ fn write_result(
         let mut parts: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for (key, found) in &sources {
             let bytes = match found {
-                Some(place) => context.string(key, *place)?.bytes,
+                Some(place) => context.string_value(key, *place)?.bytes,
                 None => b"",
             };
             parts.push(bytes.get(start..).map_or(b"", |rest| &rest[..rest.len().min(end - start)]));

@@ -1,6 +1,6 @@
 //! SETBIT, GETBIT and BITCOUNT.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, PackedValue, StringRef};
 
 use super::bits::count_ones_in;
@@ -15,7 +15,7 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
     let len = match found {
-        Some(place) => context.string(&key, place)?.bytes.len(),
+        Some(place) => context.string_value(&key, place)?.bytes.len(),
         None => 0,
     };
     let (byte, shift) = ((offset / 8) as usize, 7 - offset % 8);
@@ -27,8 +27,8 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let before = bytes[byte] >> shift & 1;
     bytes[byte] ^= (before ^ wanted) << shift;
     if before != wanted || byte >= len {
-        context.modified(&key);
-        context.notify(Class::STRING, "setbit", &key);
+        context.report_modified(&key);
+        context.notify(EventClass::STRING, "setbit", &key);
     }
     context.reply.integer(i64::from(before));
     Ok(())
@@ -39,7 +39,7 @@ pub(super) fn getbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_typed::<StringRef<'_>>(&key)?;
     let byte = match found {
-        Some(place) => context.string(&key, place)?.bytes.get((offset / 8) as usize).copied(),
+        Some(place) => context.string_value(&key, place)?.bytes.get((offset / 8) as usize).copied(),
         None => None,
     };
     context.reply.integer(i64::from(byte.unwrap_or(0) >> (7 - offset % 8) & 1));
@@ -60,7 +60,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let bytes = context.string(&key, place)?.bytes;
+    let bytes = context.string_value(&key, place)?.bytes;
     // A reversed range is empty even where both ends lie before the start of the string.
     let is_crossed = start < 0 && end < 0 && start > end;
     let ones = if is_crossed { 0 } else { count_ones_in(bytes, &unit.bits(bytes.len(), start, end)) };

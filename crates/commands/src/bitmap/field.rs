@@ -1,6 +1,6 @@
 //! BITFIELD and BITFIELD_RO.
 
-use engine::{Class, CommandError, Context, KeyFlags};
+use engine::{CommandError, Context, EventClass, KeyFlags};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use resp::Args;
 use smallvec::SmallVec;
@@ -25,7 +25,7 @@ enum FieldAction {
 
 type Operations = SmallVec<[FieldOperation; 4]>;
 
-/// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW WRAP | SAT | FAIL`.
+/// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW_CODE WRAP | SAT | FAIL`.
 /// OVERFLOW applies to the operations after it.
 fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
     let args = context.args;
@@ -136,7 +136,7 @@ fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<()
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
     let len = match found {
-        Some(place) => context.string(&key, place)?.bytes.len(),
+        Some(place) => context.string_value(&key, place)?.bytes.len(),
         None => 0,
     };
     let written = operations.iter().filter(|operation| !matches!(operation.action, FieldAction::Get));
@@ -165,8 +165,8 @@ fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<()
         replies.push(after.map(|after| if shows_before { before } else { after }));
     }
     if grown_now || changes > 0 {
-        context.modified_times(&key, changes);
-        context.notify(Class::STRING, "setbit", &key);
+        context.report_changes(&key, changes);
+        context.notify(EventClass::STRING, "setbit", &key);
     }
     context.reply.array(replies.len());
     for value in replies {

@@ -26,7 +26,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(if bit { -1 } else { 0 });
         return Ok(());
     };
-    let bytes = context.string(&key, place)?.bytes;
+    let bytes = context.string_value(&key, place)?.bytes;
     let range = unit.bits(bytes.len(), start, end);
     let position = match find_bit_in(bytes, &range, bit) {
         Some(at) => at as i64,

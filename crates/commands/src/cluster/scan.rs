@@ -164,7 +164,7 @@ fn scan_slot(
     page: &SlotScan,
     found: &mut BulkCollector,
 ) -> SlotScanResult {
-    let (db, now) = (context.session.db, context.expired_until());
+    let (db, now) = (context.session.db, context.expiry_cutoff());
     let (mut visited, mut past) = (0, Vec::new());
     let mut note = |item: ScanItem<'_>| {
         visited += 1;
@@ -181,7 +181,7 @@ fn scan_slot(
         let table = data.table_if(db).filter(|_| !data.is_hidden());
         Ok(table.and_then(|table| table.scan(page.position, page.count, &mut note)))
     });
-    context.expire_in(slot, &past);
+    context.delete_expired_in(slot, &past);
     match went_on {
         Err(elsewhere) => elsewhere,
         Ok(Some(position)) => SlotScanResult::More(position),

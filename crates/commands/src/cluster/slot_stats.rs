@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use engine::{CommandError, Context, Measures, SlotCost};
+use engine::{CommandError, Context, Measurements, SlotCost};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::invalid_subcommand;
@@ -34,7 +34,7 @@ impl SlotMetric {
 
     /// The available metrics. Without `cluster-slot-stats-enabled` only the first one, the key count.
     fn available(context: &Context<'_>) -> &'static [(&'static str, Self)] {
-        let counted = context.engine.settings.measures().contains(Measures::SLOTS);
+        let counted = context.engine.settings.measurements().contains(Measurements::SLOTS);
         if counted { &Self::ALL } else { &Self::ALL[..1] }
     }
 
@@ -151,14 +151,14 @@ fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use engine::{CommandOrigin, ConnectionInfo, DispatchStatus, Measures, NodeFlags, Session, SlotCost};
+    use engine::{CommandOrigin, ConnectionInfo, DispatchStatus, Measurements, NodeFlags, Session, SlotCost};
     use slot_routing::Slot;
 
     use crate::testing::Client;
 
     fn counting() -> Client {
         let client = Client::clustered();
-        client.engine.settings.set_measures(Measures::SLOTS, true);
+        client.engine.settings.set_measurements(Measurements::SLOTS, true);
         client
     }
 
@@ -217,7 +217,7 @@ mod tests {
             ("cluster slot-stats orderby key-count limit 5 limit 1", twice),
             ("cluster slot-stats orderby key-count limit 1 asc desc", twice),
         ]);
-        client.engine.settings.set_measures(Measures::SLOTS, false);
+        client.engine.settings.set_measurements(Measurements::SLOTS, false);
         client.table(&[
             ("cluster slot-stats orderby cpu-usec", metric),
             ("cluster slot-stats slotsrange 5 5", "*1|*2|:5|*2|$9|key-count|:0"),
@@ -241,7 +241,7 @@ mod tests {
             ("cluster slot-stats orderby key-count asc limit 2", &least),
             ("cluster slot-stats slotsrange 5 5", &format!("*1|{}", row(5, 3))),
         ]);
-        client.engine.settings.set_measures(Measures::SLOTS, true);
+        client.engine.settings.set_measurements(Measurements::SLOTS, true);
         client.table(&[("exists {460}", ":0")]);
         let told = client.wire("cluster slot-stats orderby network-bytes-in limit 1 desc");
         let costs = "$8|cpu-usec|:0|$16|network-bytes-in|:14|$17|network-bytes-out|:4|";
@@ -333,7 +333,7 @@ mod tests {
         client.wire("mget {460}a {460}b");
         let counts = client.worker.stats.commands.iter();
         let counts = counts
-            .map(|stats| (&stats.calls, &stats.rejected))
+            .map(|stats| (&stats.calls, &stats.rejected_calls))
             .map(|(calls, rejected)| (calls.load(Ordering::Relaxed), rejected.load(Ordering::Relaxed)));
         assert_eq!(counts.filter(|counts| *counts != (0, 0)).collect::<Vec<_>>(), [(1, 1)]);
     }

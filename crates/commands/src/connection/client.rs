@@ -1,6 +1,6 @@
 //! CLIENT subcommands that concern only the client's own connection.
 
-use engine::{CommandError, Context, NodeFlags, ReplySuppression, quoted, until_nul};
+use engine::{CommandError, Context, NodeFlags, ReplySuppression, quote, truncate_at_nul};
 
 use crate::help::reply_help;
 
@@ -14,12 +14,12 @@ pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
 
 /// Case-insensitive comparison. As in Valkey, the arguments of CLIENT are cut at the first NUL.
 pub(super) fn eq_until_nul(word: &[u8], name: &[u8]) -> bool {
-    until_nul(word).eq_ignore_ascii_case(name)
+    truncate_at_nul(word).eq_ignore_ascii_case(name)
 }
 
 /// Whether the text is printable without spaces. Only the text before a NUL is checked, since only that is shown.
 fn is_plain(text: &[u8]) -> bool {
-    until_nul(text).iter().all(u8::is_ascii_graphic)
+    truncate_at_nul(text).iter().all(u8::is_ascii_graphic)
 }
 
 pub(super) fn id(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -62,7 +62,7 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
         () if eq_until_nul(what, b"lib-name") => &mut names.library,
         () if eq_until_nul(what, b"lib-ver") => &mut names.version,
         () => {
-            let text = format!("ERR Unrecognized option '{}'", quoted(what, what.len()));
+            let text = format!("ERR Unrecognized option '{}'", quote(what, what.len()));
             return Err(CommandError::Text(text.into()));
         }
     };
@@ -142,7 +142,7 @@ pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     let commands = context.commands.registry();
     let has = |name: &str| {
         let name = format!("client|{}", name.to_ascii_lowercase());
-        commands.all().iter().any(|entry| entry.full_name == name)
+        commands.commands().iter().any(|entry| entry.full_name == name)
     };
     let mut shown = true;
     let mut lines = CLIENT_HELP.to_vec();

@@ -2,7 +2,7 @@
 //! inverts a filter.
 
 use clock::Millis;
-use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quoted, until_nul};
+use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quote, truncate_at_nul};
 
 /// The property of a connection that a filter tests.
 enum ClientProperty<'a> {
@@ -34,13 +34,13 @@ impl ClientProperty<'_> {
         match self {
             Self::Ids(ids) => ids.contains(&client.id),
             Self::Kind(kind) => client.kind() == *kind,
-            Self::Address(address) => client.link.address.as_bytes() == *address,
-            Self::LocalAddress(address) => client.link.local_address.as_bytes() == *address,
-            Self::Ip(ip) => client.link.address.rsplit_once(':').is_some_and(|(found, _)| {
+            Self::Address(address) => client.connection.address.as_bytes() == *address,
+            Self::LocalAddress(address) => client.connection.local_address.as_bytes() == *address,
+            Self::Ip(ip) => client.connection.address.rsplit_once(':').is_some_and(|(found, _)| {
                 found.trim_start_matches('[').trim_end_matches(']').as_bytes() == *ip
             }),
             Self::User(user) => client.user.lock().as_slice() == *user,
-            Self::Name(name) => until_nul(&client.names.lock().name) == until_nul(name),
+            Self::Name(name) => truncate_at_nul(&client.names.lock().name) == truncate_at_nul(name),
             Self::Library(name) => client.names.lock().library == *name,
             Self::Version(version) => client.names.lock().version == *version,
             Self::Flags(flags) => client.flags().contains(*flags),
@@ -48,7 +48,7 @@ impl ClientProperty<'_> {
             Self::Capable { redirect } => client.knows_redirect() || !redirect,
             Self::Database(db) => client.database() == *db,
             Self::Age(seconds) => now.0.saturating_sub(client.connected_at.0) / 1000 >= *seconds,
-            Self::Idle(seconds) => client.idle(now) / 1000 >= *seconds,
+            Self::Idle(seconds) => client.idle_millis(now) / 1000 >= *seconds,
         }
     }
 }
@@ -72,7 +72,7 @@ pub(super) struct ClientFilters<'a> {
 impl<'a> ClientFilters<'a> {
     /// The old form of CLIENT KILL: selects the connection with this address.
     pub(super) fn of_address(address: &'a [u8]) -> Self {
-        let fact = ClientProperty::Address(until_nul(address));
+        let fact = ClientProperty::Address(truncate_at_nul(address));
         Self {
             filters: vec![ClientFilter { word: b"addr".to_vec(), fact, expected: true }],
             excludes_caller: false,
@@ -84,7 +84,7 @@ impl<'a> ClientFilters<'a> {
         let mut filter = Self { filters: Vec::new(), excludes_caller };
         let mut index = 2;
         while index < context.args.len() {
-            let word = until_nul(context.arg(index)).to_ascii_lowercase();
+            let word = truncate_at_nul(context.arg(index)).to_ascii_lowercase();
             let (name, expected) = match word.strip_prefix(b"not-") {
                 Some(name) => (name, false),
                 None => (word.as_slice(), true),
@@ -98,7 +98,7 @@ impl<'a> ClientFilters<'a> {
             }
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
             index += 2;
-            match (word.as_slice(), until_nul(value).to_ascii_lowercase().as_slice()) {
+            match (word.as_slice(), truncate_at_nul(value).to_ascii_lowercase().as_slice()) {
                 (b"skipme", b"yes") => filter.excludes_caller = true,
                 (b"skipme", b"no") => filter.excludes_caller = false,
                 (b"not-maxage" | b"not-idle", _) => return Err(CommandError::Syntax),
@@ -141,8 +141,8 @@ fn parse_ids<'a>(context: &Context<'a>, index: &mut usize) -> Result<ClientPrope
 }
 
 pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
-    ClientKind::parse(until_nul(name)).ok_or_else(|| {
-        let text = format!("ERR Unknown client type '{}'", quoted(name, name.len()));
+    ClientKind::parse(truncate_at_nul(name)).ok_or_else(|| {
+        let text = format!("ERR Unknown client type '{}'", quote(name, name.len()));
         CommandError::Text(text.into())
     })
 }
@@ -156,12 +156,12 @@ fn parse_fact<'a>(
 ) -> Result<ClientProperty<'a>, CommandError> {
     Ok(match name {
         b"type" => ClientProperty::Kind(parse_kind(value)?),
-        b"addr" => ClientProperty::Address(until_nul(value)),
-        b"laddr" => ClientProperty::LocalAddress(until_nul(value)),
-        b"ip" => ClientProperty::Ip(until_nul(value)),
+        b"addr" => ClientProperty::Address(truncate_at_nul(value)),
+        b"laddr" => ClientProperty::LocalAddress(truncate_at_nul(value)),
+        b"ip" => ClientProperty::Ip(truncate_at_nul(value)),
         b"user" => {
             if context.engine.users.read().find(value).is_none() {
-                let text = format!("ERR No such user '{}'", quoted(value, value.len()));
+                let text = format!("ERR No such user '{}'", quote(value, value.len()));
                 return Err(CommandError::Text(text.into()));
             }
             ClientProperty::User(value)
@@ -169,9 +169,9 @@ fn parse_fact<'a>(
         b"name" => ClientProperty::Name(value),
         b"lib-name" => ClientProperty::Library(value),
         b"lib-ver" => ClientProperty::Version(value),
-        b"flags" => parse_flags(until_nul(value), expected)?,
+        b"flags" => parse_flags(truncate_at_nul(value), expected)?,
         b"capa" => {
-            let letters = until_nul(value);
+            let letters = truncate_at_nul(value);
             check_letters("capa", letters, expected, |letter| letter == b'r')?;
             ClientProperty::Capable { redirect: !letters.is_empty() }
         }
@@ -213,17 +213,16 @@ fn check_letters(
         return Ok(());
     }
     let filter = if expected { "provided".to_owned() } else { format!("NOT-{}", what.to_ascii_uppercase()) };
-    let text =
-        format!("ERR Unknown {what} found in the {filter} filter: {}", quoted(&unknown, unknown.len()));
+    let text = format!("ERR Unknown {what} found in the {filter} filter: {}", quote(&unknown, unknown.len()));
     Err(CommandError::Text(text.into()))
 }
 
 /// Parses flag letters as shown in CLIENT LIST.
 fn parse_flags<'a>(letters: &[u8], expected: bool) -> Result<ClientProperty<'a>, CommandError> {
     check_letters("flags", letters, expected, |letter| {
-        letter == b'N' || ClientFlags::of_letter(letter).is_some()
+        letter == b'N' || ClientFlags::from_letter(letter).is_some()
     })?;
-    let flags: ClientFlags = letters.iter().filter_map(|letter| ClientFlags::of_letter(*letter)).collect();
+    let flags: ClientFlags = letters.iter().filter_map(|letter| ClientFlags::from_letter(*letter)).collect();
     Ok(if flags.is_empty() { ClientProperty::NoFlags } else { ClientProperty::Flags(flags) })
 }
 
@@ -245,7 +244,7 @@ mod tests {
             other.names.lock().library = b"lib".to_vec();
         }
         let names = [(1, "x"), (2, "y"), (3, "z")];
-        let first = client.engine.clients.all().iter().map(|client| client.id).max().unwrap_or(0) - 3;
+        let first = client.engine.clients.list().iter().map(|client| client.id).max().unwrap_or(0) - 3;
         let ids = names.map(|(number, _)| first + number);
         for (filter, listed) in [
             ("name x name y", "y"),

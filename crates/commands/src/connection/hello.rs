@@ -1,6 +1,6 @@
 //! The handshake and reset of a connection: AUTH, HELLO, QUIT, RESET, READONLY and others.
 
-use engine::{CommandError, Context, quoted};
+use engine::{CommandError, Context, quote};
 use resp::{Protocol, REDIS_VERSION};
 
 use super::client::check_name;
@@ -46,7 +46,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             name = Some(check_name(context.arg(index + 1))?);
             index += 2;
         } else {
-            let text = format!("ERR Syntax error in HELLO option '{}'", quoted(word, word.len()));
+            let text = format!("ERR Syntax error in HELLO option '{}'", quote(word, word.len()));
             return Err(CommandError::Text(text.into()));
         }
     }
@@ -113,7 +113,7 @@ pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut waiting = Vec::new();
-    context.engine.reset(context.session, &mut waiting);
+    context.engine.reset_session(context.session, &mut waiting);
     context.reply.raw(&waiting);
     context.reply.set_protocol(Protocol::Resp2);
     context.reply.simple("RESET");

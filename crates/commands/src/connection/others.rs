@@ -11,9 +11,9 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (me, now) = (context.session.id, context.now);
     let filter = ClientFilters::parse(context, false)?;
     context.publish();
-    context.engine.log.publish_unsent();
+    context.engine.log.update_unsent_output();
     let mut text = Vec::new();
-    for client in context.engine.clients.all().into_iter().filter(|client| filter.matches(client, me, now)) {
+    for client in context.engine.clients.list().into_iter().filter(|client| filter.matches(client, me, now)) {
         text.extend_from_slice(&client.describe(now, &context.engine.catalogue));
         text.push(b'\n');
     }
@@ -31,7 +31,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let me = context.session.id;
     let mut killed = 0;
-    for client in context.engine.clients.all() {
+    for client in context.engine.clients.list() {
         if !filter.matches(&client, me, context.now) {
             continue;
         }
@@ -40,7 +40,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.session.closing = true;
         } else {
             client.kill();
-            context.revoke([client]);
+            context.register_revoked([client]);
         }
     }
     match (old_form, killed) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quoted};
+use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quote};
 
 use super::client::eq_until_nul;
 
@@ -90,8 +90,8 @@ impl<'a> TrackingOptions<'a> {
         let refuse = |prefix: &[u8], other: &[u8], what: &str| {
             let text = format!(
                 "ERR Prefix '{}' overlaps with {what} prefix '{}'. Prefixes for a single client must not overlap.",
-                quoted(prefix, prefix.len()),
-                quoted(other, other.len())
+                quote(prefix, prefix.len()),
+                quote(other, other.len())
             );
             Err(CommandError::Text(text.into()))
         };
@@ -174,7 +174,7 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT GETREDIR
 pub(super) fn getredir(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let redirect = context.session.client.redirect();
+    let redirect = context.session.client.redirect_target();
     context.reply.integer(redirect);
     Ok(())
 }
@@ -211,7 +211,7 @@ pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError
     reply.set(flags.len());
     flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
     reply.bulk(b"redirect");
-    reply.integer(client.redirect());
+    reply.integer(client.redirect_target());
     reply.bulk(b"prefixes");
     reply.array(prefixes.len());
     prefixes.iter().for_each(|prefix| reply.bulk(prefix));

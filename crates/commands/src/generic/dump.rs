@@ -1,14 +1,14 @@
 //! DUMP and RESTORE: values in serialized form.
 
 use clock::Millis;
-use engine::{Class, CommandError, CommandOrigin, Context, LazyFreeReason};
+use engine::{CommandError, CommandOrigin, Context, EventClass, LazyFreeReason};
 use keyspace::Usage;
 use persistence::{Dialect, RestoreError, RestoredValue, ValueBuffer};
 use std::sync::atomic::Ordering;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let found = context.read(&key);
+    let found = context.find_for_read(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
         Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Own, true)),
@@ -72,7 +72,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     let mut buffer = ValueBuffer::new();
-    let limits = context.engine.settings.limits();
+    let limits = context.engine.settings.encoding_limits();
     let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
     let sealed = if unchecked { persistence::with_corrected_checksum(payload) } else { None };
     let checks = match context.session.origin {
@@ -90,8 +90,11 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
         if let Some(place) = found {
             context.delete(&key, place);
-            context.notify(Class::GENERIC, "del", &key);
-            context.effect(&[context.engine.settings.deletion(LazyFreeReason::SERVER_DEL), key.bytes()]);
+            context.notify(EventClass::GENERIC, "del", &key);
+            context.log_effect(&[
+                context.engine.settings.deletion_command(LazyFreeReason::SERVER_DEL),
+                key.bytes(),
+            ]);
         }
         context.reply.ok();
         return Ok(());
@@ -100,8 +103,8 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         RestoredValue::Whole(value) => context.put(&key, found, value, expiry),
         RestoredValue::Large(hash) => context.put_value(&key, found, hash, expiry),
     }
-    context.announce_new(context.session.db, &key);
-    context.notify(Class::GENERIC, "restore", &key);
+    context.publish_new_key(context.session.db, &key);
+    context.notify(EventClass::GENERIC, "restore", &key);
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
     let usage = match (lfu, options.idle, options.frequency) {
         (false, Some(idle), _) => Some(Usage::idle(now, idle.unsigned_abs())),
@@ -120,7 +123,10 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn restore_error(context: &Context<'_>, error: RestoreError) -> CommandError {
     if let RestoreError::BadData(reason) = error {
         let warning = 3;
-        (context.engine.script_hooks.log)(warning, &format!("A payload of RESTORE was refused: {reason}"));
+        (context.engine.script_hooks.log_line)(
+            warning,
+            &format!("A payload of RESTORE was refused: {reason}"),
+        );
     }
     CommandError::Text(error.to_string().into())
 }
@@ -132,9 +138,9 @@ fn log(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, option
     let mut digits = itoa::Buffer::new();
     let at = digits.format(at.0).as_bytes();
     if options.replace {
-        context.effect(&[name, key, at, payload, b"ABSTTL", b"REPLACE"]);
+        context.log_effect(&[name, key, at, payload, b"ABSTTL", b"REPLACE"]);
     } else {
-        context.effect(&[name, key, at, payload, b"ABSTTL"]);
+        context.log_effect(&[name, key, at, payload, b"ABSTTL"]);
     }
 }
 

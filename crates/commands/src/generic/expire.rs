@@ -16,7 +16,7 @@ fn change(
     let key = context.key(1)?;
     let mut done = false;
     if let Some(place) = context.find(&key)
-        && when.allows(context.view(&key).expiry(place), at)
+        && when.allows(context.table_ref(&key).expiry(place), at)
     {
         context.expire_at(&key, place, at);
         done = true;

@@ -19,7 +19,7 @@ pub(crate) fn waits_for_lazy_free(word: Option<&[u8]>, settings: &Settings) -> R
 
 pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
     flush(context, None)?;
-    context.engine.settings.flushes.fetch_add(1, Ordering::Relaxed);
+    context.engine.settings.flushall_count.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
@@ -34,12 +34,12 @@ fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandErro
         return Err(CommandError::Syntax);
     }
     let wait = waits_for_lazy_free(context.args.get(1), &context.engine.settings)?;
-    let removed = context.clear(only, wait);
-    context.engine.settings.clears.fetch_add(1, Ordering::Relaxed);
-    context.engine.tracking.all_changed(&context.engine.clients);
-    context.engine.hot_keys.forget_windows();
+    let removed = context.clear_databases(only, wait);
+    context.engine.settings.cleared_databases.fetch_add(1, Ordering::Relaxed);
+    context.engine.tracking.invalidate_all(&context.engine.clients);
+    context.engine.hot_keys.discard_windows();
     if removed > 0 {
-        context.changed(removed as u64);
+        context.count_changes(removed as u64);
     } else {
         // Replicate even if nothing was deleted: a replica may have keys that this server does not have.
         context.replicate();
@@ -56,9 +56,9 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
     let (first, second) = (database(context, first)?, database(context, second)?);
-    context.swap(first, second);
-    context.engine.tracking.all_changed(&context.engine.clients);
-    context.changed(1);
+    context.swap_databases(first, second);
+    context.engine.tracking.invalidate_all(&context.engine.clients);
+    context.count_changes(1);
     context.reply.ok();
     Ok(())
 }
@@ -86,7 +86,7 @@ mod tests {
             }
             client.table(&[(flush, "+OK"), ("dbsize", ":0")]);
             assert_eq!(client.engine.lazy_free.pending() > 0, elsewhere, "{flush}, {lazy}");
-            client.engine.lazy_free.empty();
+            client.engine.lazy_free.free_all();
         }
     }
 

@@ -1,6 +1,6 @@
 //! EXISTS, TOUCH, TYPE, DEL and UNLINK.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key};
 
 /// Handles both DEL and UNLINK.
@@ -10,7 +10,7 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
         let key = context.key(index)?;
         if let Some(place) = context.find(&key) {
             context.delete(&key, place);
-            context.notify(Class::GENERIC, "del", &key);
+            context.notify(EventClass::GENERIC, "del", &key);
             deleted += 1;
         }
     }
@@ -20,15 +20,15 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// A key that is named twice counts twice.
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, |context, key| context.glance(key))
+    count(context, |context, key| context.find_for_read_untouched(key))
 }
 
 /// Like EXISTS, but counts as an access to the keys even for a client with NO-TOUCH.
 pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| {
-        let found = context.glance(key);
+        let found = context.find_for_read_untouched(key);
         if let Some(place) = found {
-            let before = context.view(key).usage(place);
+            let before = context.table_ref(key).usage(place);
             context.mark_used(context.session.db, key, place, before);
         }
         found
@@ -50,8 +50,8 @@ fn count(
 
 pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let found = context.glance(&key);
-    let name = found.map_or("none", |place| context.view(&key).value(place).kind().name());
+    let found = context.find_for_read_untouched(&key);
+    let name = found.map_or("none", |place| context.table_ref(&key).value(place).kind().name());
     context.reply.simple(name);
     Ok(())
 }

@@ -138,7 +138,7 @@ mod tests {
             client.engine.set_initial_usage(client.now);
             client.table(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
             for (policy, object) in [(AllKeysLfu, "freq"), (AllKeysLru, "idletime"), (AllKeysLfu, "freq")] {
-                client.engine.settings.set_evicting(policy, 5, 10, true);
+                client.engine.settings.set_eviction_settings(policy, 5, 10, true);
                 client.engine.reset_usage_of_other_kind(client.now);
                 let fresh = if object == "freq" { ":5" } else { ":0" };
                 client.table(&[
@@ -152,11 +152,11 @@ mod tests {
             }
             let policies = [AllKeysRandom, AllKeysLru];
             client.now.0 += 7_000;
-            client.engine.settings.set_evicting(policies[hour % 2], 5, 10, true);
+            client.engine.settings.set_eviction_settings(policies[hour % 2], 5, 10, true);
             client.engine.reset_usage_of_other_kind(client.now);
             client.now.0 += 2_000;
             client.table(&[("object idletime a", ":2")]);
-            client.engine.settings.set_evicting(AllKeysLru, 5, 10, true);
+            client.engine.settings.set_eviction_settings(AllKeysLru, 5, 10, true);
             client.engine.reset_usage_of_other_kind(client.now);
             client.table(&[("object idletime a", ":2")]);
         }
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn reads_do_not_update_last_modification_time() {
         let mut client = Client::new();
-        client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
+        client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
         Usage::lru(client.now).set_for_new_keys();
         client.table(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
         client.now.0 += 90_000;
@@ -203,7 +203,7 @@ mod tests {
             ("client no-touch off", "+OK"),
         ]);
         Usage::lfu(client.now).set_for_new_keys();
-        client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
+        client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
         assert!(
             client.wire("object idletime a").starts_with("-ERR An LFU maxmemory policy is selected, idle")
         );

@@ -1,6 +1,6 @@
 //! RENAME, RENAMENX, MOVE and COPY.
 
-use engine::{Class, CommandError, Context, RequestKeys};
+use engine::{CommandError, Context, EventClass, RequestKeys};
 use keyspace::{EntryRef, Key};
 use resp::Args;
 
@@ -30,9 +30,9 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
     }
     let db = context.session.db;
     move_value(context, &from, db, &to);
-    context.announce_new(db, &to);
-    context.notify(Class::GENERIC, "rename_from", &from);
-    context.notify(Class::GENERIC, "rename_to", &to);
+    context.publish_new_key(db, &to);
+    context.notify(EventClass::GENERIC, "rename_from", &from);
+    context.notify(EventClass::GENERIC, "rename_to", &to);
     Ok(true)
 }
 
@@ -49,8 +49,8 @@ fn move_value(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) 
     let expiry = table.expiry(place);
     let value = table.detach(place, from);
     context.slots.slot_mut(to.slot()).table(db).attach(to, value, expiry);
-    context.modified(from);
-    context.modified_uncounted(db, to);
+    context.report_modified(from);
+    context.report_modified_uncounted(db, to);
 }
 
 /// Copies a value with its expiry to a key of database `db`.
@@ -62,7 +62,7 @@ fn copy_value(
     to: &Key<'_>,
     there: Option<EntryRef>,
 ) {
-    let table = context.view(from);
+    let table = context.table_ref(from);
     let (expiry, value) = (table.expiry(place), table.copy(place));
     context.put_value_in(db, to, there, value, expiry);
 }
@@ -79,8 +79,8 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     let moved = match context.find(&key) {
         Some(_) if context.find_in(to, &key).is_none() => {
             move_value(context, &key, to, &key);
-            context.notify(Class::GENERIC, "move_from", &key);
-            context.notify_in(to, Class::GENERIC, "move_to", &key);
+            context.notify(EventClass::GENERIC, "move_from", &key);
+            context.notify_in(to, EventClass::GENERIC, "move_to", &key);
             true
         }
         _ => false,
@@ -149,14 +149,14 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(SAME);
     }
     let there = context.find_in(db, &to);
-    let copied = match context.read(&from) {
+    let copied = match context.find_for_read(&from) {
         Some(place) if there.is_none() || replace => {
             // Look the target up again: reading the source may have deleted it as expired and moved entries of the
             // table.
             let there = there.and_then(|_| context.find_in(db, &to));
             copy_value(context, &from, place, db, &to, there);
-            context.announce_new(db, &to);
-            context.notify_in(db, Class::GENERIC, "copy_to", &to);
+            context.publish_new_key(db, &to);
+            context.notify_in(db, EventClass::GENERIC, "copy_to", &to);
             true
         }
         _ => false,
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn replacing_a_key_sends_new_event() {
         let mut client = Client::new();
-        client.engine.settings.set_notified(engine::Class::NEW);
+        client.engine.settings.set_notified(engine::EventClass::NEW);
         client.events(&[
             ("set a 1", "new a, set a"),
             ("set b 2", "new b, set b"),

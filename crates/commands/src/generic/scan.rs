@@ -12,13 +12,13 @@ const RANDOM_TRIES: usize = 100;
 const SLOT_BITS: u64 = 0x3fff;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let keys: usize = context.filled_slots(0).map(|slot| context.slot_len(slot)).sum();
+    let keys: usize = context.non_empty_slots(0).map(|slot| context.slot_len(slot)).sum();
     context.reply.integer(keys as i64);
     Ok(())
 }
 
 pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (pattern, now) = (context.arg(1), context.expired_until());
+    let (pattern, now) = (context.arg(1), context.expiry_cutoff());
     let all = pattern == b"*";
     let mut found = BulkCollector::default();
     context.visit_names(&mut |key, expiry| {
@@ -32,12 +32,12 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (db, now) = (context.session.db, context.expired_until());
+    let (db, now) = (context.session.db, context.expiry_cutoff());
     for _ in 0..RANDOM_TRIES {
-        let total: usize = context.filled_slots(0).map(|slot| context.slot_len(slot)).sum();
-        let Some(left) = context.random().checked_rem(total as u64) else { break };
+        let total: usize = context.non_empty_slots(0).map(|slot| context.slot_len(slot)).sum();
+        let Some(left) = context.random_u64().checked_rem(total as u64) else { break };
         let mut left = left as usize;
-        let chosen = context.filled_slots(0).find(|&slot| {
+        let chosen = context.non_empty_slots(0).find(|&slot| {
             let len = context.slot_len(slot);
             let here = left < len;
             left = left.saturating_sub(len);
@@ -45,7 +45,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
         });
         // Other clients may have deleted the slot's keys in between.
         let Some(slot) = chosen else { continue };
-        let random = context.random();
+        let random = context.random_u64();
         let chosen = context.with_slot(slot, |data| {
             let item = data.table(db).random(random)?;
             Some((item.key.to_vec(), item.expiry.is_none_or(|at| at > now)))
@@ -55,7 +55,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
                 context.reply.bulk(&key);
                 return Ok(());
             }
-            Some((key, false)) => context.expire_in(slot, &[key]),
+            Some((key, false)) => context.delete_expired_in(slot, &[key]),
             None => {}
         }
     }
@@ -66,13 +66,13 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE)?;
-    let (db, now) = (context.session.db, context.expired_until());
+    let (db, now) = (context.session.db, context.expiry_cutoff());
     let mut found = BulkCollector::default();
     let mut left = options.count;
     let mut position = cursor & !SLOT_BITS;
     let first = (cursor & SLOT_BITS) as usize;
     let mut next = 0;
-    for slot in context.filled_slots(first) {
+    for slot in context.non_empty_slots(first) {
         // The slot that the cursor names may be empty by now.
         if slot.index() > first {
             position = 0;
@@ -98,7 +98,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
             true => None,
             false => scan_slot(data.table(db), position, count, &mut visit),
         });
-        context.expire_in(slot, &past);
+        context.delete_expired_in(slot, &past);
         if let Some(position) = went_on {
             next = position | u64::from(slot.number());
             break;

@@ -10,9 +10,9 @@ const NO_EXPIRY: i64 = -1;
 
 fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let shown = match context.glance(&key) {
+    let shown = match context.find_for_read_untouched(&key) {
         None => MISSING,
-        Some(place) => match context.view(&key).expiry(place) {
+        Some(place) => match context.table_ref(&key).expiry(place) {
             None => NO_EXPIRY,
             Some(at) => show(at, context.now),
         },

@@ -1,6 +1,6 @@
 //! Argument parsing of geo searches, and arguments that all geo commands share.
 
-use engine::{CommandError, RequestKeys, quoted};
+use engine::{CommandError, RequestKeys, quote};
 use keyspace::SortedSetRef;
 use resp::{Args, Protocol, Writer};
 
@@ -187,7 +187,7 @@ impl<'a> QueryInput<'a> {
     fn member(&self, index: usize) -> Result<Center, CommandError> {
         let Some(places) = self.source else { return Ok(Center::Member(None)) };
         let name = self.arg(index);
-        let missing = || format!("ERR member {} does not exist", quoted(name, name.len()));
+        let missing = || format!("ERR member {} does not exist", quote(name, name.len()));
         let score = places.score(name).ok_or_else(|| CommandError::Text(missing().into()))?;
         Ok(Center::Member(Some(Point::of_score(score))))
     }

@@ -1,6 +1,6 @@
 //! GEORADIUS, GEOSEARCH and their variants.
 
-use engine::{CommandError, Context, Estimated};
+use engine::{CommandError, Context, EstimateInput};
 use keyspace::{Key, OrderBoundary, ScoredMember, SortedSetRef, Value};
 
 use super::cell::{Cell, Point};
@@ -76,7 +76,7 @@ fn source_of(form: SearchCommand) -> usize {
 }
 
 /// Estimated run time, from the number of members in the cells of the search area.
-pub(super) fn estimated_cost(request: &Estimated<'_>, form: SearchCommand, storing: StoreOption) -> u64 {
+pub(super) fn estimated_cost(request: &EstimateInput<'_>, form: SearchCommand, storing: StoreOption) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
         let given = QueryInput { args: request.args, double: &resp::parse_double, source: Some(set) };
@@ -90,7 +90,7 @@ pub(super) fn estimated_cost(request: &Estimated<'_>, form: SearchCommand, stori
         let all = cells.into_iter().map(places).sum::<usize>();
         all.min(if query.any { query.count } else { usize::MAX }) as u64 * 100
     };
-    request.value(source_of(form), of_value).unwrap_or(0)
+    request.with_value(source_of(form), of_value).unwrap_or(0)
 }
 
 /// Finds the members within the area, cell by cell.
@@ -158,7 +158,7 @@ fn store(
     let event = if form == SearchCommand::Store { "geosearchstore" } else { "georadiusstore" };
     let was_there = context.peek(target).is_some();
     context.store_members(target, members.iter().copied(), event);
-    context.changed((members.len() as u64).saturating_sub(1));
+    context.count_changes((members.len() as u64).saturating_sub(1));
     if query.is_valkey_only() {
         replicate_stored(context, target, was_there, &members);
     }
@@ -167,13 +167,13 @@ fn store(
 /// Replicates the stored result itself, for replicas that do not support this kind of search.
 fn replicate_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[ScoredMember<'_>]) {
     if was_there {
-        context.effect(&[b"DEL", key.bytes()]);
+        context.log_effect(&[b"DEL", key.bytes()]);
     }
     if !members.is_empty() {
         let scores: Vec<String> = members.iter().map(|member| member.score.to_string()).collect();
         let pairs = scores.iter().zip(members).flat_map(|(score, member)| [score.as_bytes(), member.name]);
         let effect: Vec<&[u8]> = [&b"ZADD"[..], key.bytes()].into_iter().chain(pairs).collect();
-        context.effect(&effect);
+        context.log_effect(&effect);
     }
 }
 

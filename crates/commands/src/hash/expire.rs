@@ -1,7 +1,7 @@
 //! HEXPIRE, HPERSIST, HTTL and their variants.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key};
 
 use super::fields::HashAccess;
@@ -158,13 +158,13 @@ impl<'c, 'a> FieldChanges<'c, 'a> {
             return;
         }
         let changes = timed.len() + untimed.len() + deleted.len() + expired.len();
-        context.modified_times(&key, changes);
+        context.report_changes(&key, changes);
         context.count_expired_fields(expired.len());
         let events =
             [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel"), (&expired, "hexpired")];
         for (names, event) in events {
             if !names.is_empty() {
-                context.notify(Class::HASH, event, &key);
+                context.notify(EventClass::HASH, event, &key);
             }
         }
         if let Some(place) = place {
@@ -177,7 +177,7 @@ impl<'c, 'a> FieldChanges<'c, 'a> {
         if !deleted.is_empty() {
             let mut effect = vec![&b"HDEL"[..], key.bytes()];
             effect.extend(deleted);
-            context.effect(&effect);
+            context.log_effect(&effect);
         }
     }
 }
@@ -189,7 +189,7 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
         let mut effect = command.to_vec();
         effect.extend([&b"FIELDS"[..], digits.format(names.len()).as_bytes()]);
         effect.extend(names);
-        context.effect(&effect);
+        context.log_effect(&effect);
     }
 }
 
@@ -200,7 +200,7 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
         // As in Valkey, this family alone replies with a syntax error here.
         _ => CommandError::Syntax,
     })?;
-    let (key, now, gone) = (context.key(1)?, context.now, context.expired_until());
+    let (key, now, gone) = (context.key(1)?, context.now, context.expiry_cutoff());
     let found = context.read_hash(&key)?;
     context.reply.array(names.len());
     for name in names.iter() {

@@ -1,7 +1,7 @@
 //! Steps shared by all hash commands: find the hash, read its unexpired fields, set a field.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, HashRef, Key, Kind, PackedValue, ReplacedField};
 
 /// The number of new fields that a command set.
@@ -49,7 +49,7 @@ pub(crate) trait HashAccess {
         fields: impl Iterator<Item = Field<'f>>,
     ) -> AddedFields;
 
-    /// Sends the `hexpired` event if a write replaced expired fields. Call it between [`Context::modified`] and the
+    /// Sends the `hexpired` event if a write replaced expired fields. Call it between [`Context::report_modified`] and the
     /// command's own event.
     fn notify_overwritten(&self, key: &Key<'_>, any: bool);
 
@@ -67,11 +67,11 @@ impl HashAccess for Context<'_> {
     }
 
     fn hash(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_> {
-        self.view(key).hash(place).expect("a hash was found there")
+        self.table_ref(key).hash(place).expect("a hash was found there")
     }
 
     fn fields_now(&self) -> Millis {
-        self.expired_until()
+        self.expiry_cutoff()
     }
 
     fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
@@ -125,7 +125,7 @@ impl HashAccess for Context<'_> {
 
     fn notify_overwritten(&self, key: &Key<'_>, any: bool) {
         if any {
-            self.notify(Class::HASH, "hexpired", key);
+            self.notify(EventClass::HASH, "hexpired", key);
         }
     }
 
@@ -133,7 +133,7 @@ impl HashAccess for Context<'_> {
         if self.hash(key, place).is_empty() {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);
-            self.notify(Class::GENERIC, "del", key);
+            self.notify(EventClass::GENERIC, "del", key);
         }
     }
 }

@@ -65,7 +65,8 @@ fn reply_all(
 ) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
-    let Some((place, hash)) = found.and_then(|place| Some((place, context.view(&key).hash(place)?))) else {
+    let Some((place, hash)) = found.and_then(|place| Some((place, context.table_ref(&key).hash(place)?)))
+    else {
         head(&mut context.reply, 0);
         return Ok(());
     };
@@ -220,7 +221,7 @@ mod tests {
         }
         let hash = keyspace::ListpackBounds { entries: 2, value: 3 };
         let limits = keyspace::EncodingLimits { hash, ..Default::default() };
-        client.engine.settings.set_limits(&limits);
+        client.engine.settings.set_encoding_limits(&limits);
         client.table(&[
             ("hset small a 1 b 2", ":2"),
             ("object encoding small", "$8|listpack"),

@@ -1,7 +1,7 @@
 //! HINCRBY and HINCRBYFLOAT. The field keeps its expiry.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, Key};
 
 use super::fields::HashAccess;
@@ -24,9 +24,9 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let hidden = matches!(before, PreviousField::Expired);
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value, expiry });
-    context.modified(&key);
+    context.report_modified(&key);
     context.notify_overwritten(&key, hidden);
-    context.notify(Class::HASH, "hincrby", &key);
+    context.notify(EventClass::HASH, "hincrby", &key);
     if hidden {
         log_set(context, &key, name, value);
     }
@@ -50,9 +50,9 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     let sum = number.add(amount).ok_or(CommandError::NaNOrInfinity)?.to_string();
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value: sum.as_bytes(), expiry });
-    context.modified(&key);
+    context.report_modified(&key);
     context.notify_overwritten(&key, matches!(before, PreviousField::Expired));
-    context.notify(Class::HASH, "hincrbyfloat", &key);
+    context.notify(EventClass::HASH, "hincrbyfloat", &key);
     // Replicate the result: floating-point arithmetic may differ on the replica's machine.
     replicate_result(context, &key, name, sum.as_bytes(), expiry);
     context.reply.bulk(sum.as_bytes());
@@ -106,7 +106,7 @@ fn replicate_result(
         // HSET clears the expiry, so the expiry is replicated after it.
         let mut digits = itoa::Buffer::new();
         let at = digits.format(at.0).as_bytes();
-        context.effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
+        context.log_effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
     }
 }
 

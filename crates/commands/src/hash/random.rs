@@ -58,7 +58,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (count, values) = options(context)?;
     let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
-    let (mut random, most) = (Random::new(context.random()), max_reply_bytes(context));
+    let (mut random, most) = (Random::new(context.random_u64()), max_reply_bytes(context));
     let (table, reply) = context.view_and_reply(&key);
     let live = found.and_then(|place| table.hash(place)).map(|hash| LiveFields::new(hash, now));
     let out = match values {
@@ -90,7 +90,7 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
 fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
-    let mut random = Random::new(context.random());
+    let mut random = Random::new(context.random_u64());
     let (table, reply) = context.view_and_reply(&key);
     let live = found.and_then(|place| table.hash(place)).map(|hash| LiveFields::new(hash, now));
     match live.and_then(|live| sampling::random_element(&live, &mut random)) {

@@ -1,6 +1,6 @@
 //! HSET, HMSET, HSETNX and HDEL.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{Field, Key};
 
 use super::fields::HashAccess;
@@ -29,9 +29,9 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
     let pairs = (2..args.len()).step_by(2);
     let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
     let set = context.set_fields(&key, found, fields);
-    context.modified_times(&key, args.len() / 2 - 1);
+    context.report_changes(&key, args.len() / 2 - 1);
     context.notify_overwritten(&key, set.expired > 0);
-    context.notify(Class::HASH, "hset", &key);
+    context.notify(EventClass::HASH, "hset", &key);
     Ok((set.missing + set.expired) as i64)
 }
 
@@ -46,9 +46,9 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let hidden = there.is_some();
     context.set_field(&key, found, Field { name, value, expiry: None });
-    context.modified(&key);
+    context.report_modified(&key);
     context.notify_overwritten(&key, hidden);
-    context.notify(Class::HASH, "hset", &key);
+    context.notify(EventClass::HASH, "hset", &key);
     if hidden {
         log_set(context, &key, name, value);
     }
@@ -58,7 +58,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Replicates the field's new value as HSET.
 pub(super) fn log_set(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8]) {
-    context.effect(&[b"HSET", key.bytes(), name, value]);
+    context.log_effect(&[b"HSET", key.bytes(), name, value]);
 }
 
 pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -81,8 +81,8 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     if deleted > 0 {
-        context.modified_times(&key, deleted as usize);
-        context.notify(Class::HASH, "hdel", &key);
+        context.report_changes(&key, deleted as usize);
+        context.notify(EventClass::HASH, "hdel", &key);
         context.drop_if_empty(&key, place);
     }
     context.reply.integer(deleted);

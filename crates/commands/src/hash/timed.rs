@@ -1,6 +1,6 @@
 //! HGETDEL, HGETEX and HSETEX: read or set fields and change their expiry in one command.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, Key};
 use resp::Args;
 
@@ -88,11 +88,11 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         found = Some(place);
         hidden |= replaced.is_some_and(|replaced| replaced.was_expired_at(now));
     }
-    context.modified_times(&key, pairs.len() / 2);
+    context.report_changes(&key, pairs.len() / 2);
     context.notify_overwritten(&key, hidden);
-    context.notify(Class::HASH, "hset", &key);
+    context.notify(EventClass::HASH, "hset", &key);
     if matches!(wanted, Expiry::At(_)) {
-        context.notify(Class::HASH, "hexpire", &key);
+        context.notify(EventClass::HASH, "hexpire", &key);
     }
     log_set(context, &key, wanted, &pairs);
     Ok(())
@@ -111,20 +111,20 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
         }
     }
     if removed.len() > 2 {
-        context.modified_times(key, removed.len() - 2);
+        context.report_changes(key, removed.len() - 2);
     }
     if found.is_none() {
-        context.announce_new(context.session.db, key);
+        context.publish_new_key(context.session.db, key);
     }
     for event in ["hset", "hexpire", "hexpired"] {
-        context.notify(Class::HASH, event, key);
+        context.notify(EventClass::HASH, event, key);
     }
     match place {
         Some(place) => context.drop_if_empty(key, place),
-        None => context.notify(Class::GENERIC, "del", key),
+        None => context.notify(EventClass::GENERIC, "del", key),
     }
     if removed.len() > 2 {
-        context.effect(&removed);
+        context.log_effect(&removed);
     }
 }
 
@@ -138,18 +138,18 @@ fn log_set(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Arg
         effect.extend([&b"HSETEX"[..], key.bytes(), b"PXAT", digits.format(at.0).as_bytes(), b"FIELDS"]);
         effect.push(count.format(pairs.len() / 2).as_bytes());
         effect.extend(pairs.iter());
-        context.effect(&effect);
+        context.log_effect(&effect);
         return;
     }
     effect.extend([&b"HSET"[..], key.bytes()]);
     effect.extend(pairs.iter());
-    context.effect(&effect);
+    context.log_effect(&effect);
     if expiry == Expiry::Keep {
         let found = context.find(key);
         for name in pairs.iter().step_by(2) {
             let Some(at) = context.field(key, found, name).flatten() else { continue };
             let at = digits.format(at.0).as_bytes();
-            context.effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
+            context.log_effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use engine::{CommandError, Context, quoted};
+use engine::{CommandError, Context, quote};
 use keyspace::StringRef;
 
 use super::{sketch, store};
@@ -33,7 +33,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut registers = Registers::default();
         registers.merge(seen)?;
         if changes {
-            let mut bytes = context.string(&key, place)?.bytes.to_vec();
+            let mut bytes = context.string_value(&key, place)?.bytes.to_vec();
             sketch::make_dense(&mut bytes)?;
             store(context, &key, Some(place), &bytes);
         }
@@ -44,7 +44,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
             registers.values().iter().for_each(|value| context.reply.integer(i64::from(*value)));
         }
     } else {
-        let text = format!("ERR Unknown PFDEBUG subcommand '{}'", quoted(word, word.len()));
+        let text = format!("ERR Unknown PFDEBUG subcommand '{}'", quote(word, word.len()));
         return Err(CommandError::Text(text.into()));
     }
     Ok(())

@@ -34,7 +34,7 @@ fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, Comman
         reply.bulk(key.bytes());
         reply_item(reply, list.get(index).expect("no list is empty"));
         context.pop(&key, place, end, 1);
-        context.effect(&[pop_command(end), key.bytes()]);
+        context.log_effect(&[pop_command(end), key.bytes()]);
         return Ok(HandlerOutcome::Done);
     }
     Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
@@ -72,10 +72,10 @@ fn move_or_wait(
 ) -> Result<HandlerOutcome, CommandError> {
     let until = timeout(context, timeout_at)?;
     if move_one(context, ends)? {
-        context.effect(logged);
+        context.log_effect(logged);
         return Ok(HandlerOutcome::Done);
     }
-    if !context.may_wait() {
+    if !context.can_block() {
         // Where blocking is not allowed (in a transaction), the reply is null as from LMOVE. Only a timeout gives a
         // null array.
         context.reply.null();

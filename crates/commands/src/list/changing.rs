@@ -1,6 +1,6 @@
 //! LSET, LINSERT, LREM and LTRIM: changes to existing lists.
 
-use engine::{Class, CommandError, CommandOrigin, Context};
+use engine::{CommandError, CommandOrigin, Context, EventClass};
 use keyspace::{EntryRef, Key, ListEnd, ListItem};
 
 use super::elements::ListAccess;
@@ -15,8 +15,8 @@ pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let limit = context.engine.settings.list_limit();
     context.table(&key).list_set(place, &key, index, element, limit);
-    context.modified(&key);
-    context.notify(Class::LIST, "lset", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::LIST, "lset", &key);
     context.reply.ok();
     Ok(())
 }
@@ -46,8 +46,8 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let limit = context.engine.settings.list_limit();
     context.table(&key).list_insert(place, &key, at + behind, element, limit);
-    context.modified(&key);
-    context.notify(Class::LIST, "linsert", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::LIST, "linsert", &key);
     context.reply.integer(len as i64 + 1);
     Ok(())
 }
@@ -73,7 +73,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (place, removed) = context.table(&key).list_remove(place, &key, element, (count < 0, most), limit);
     if removed > 0 {
         after_removal(context, &key, place, "lrem");
-        context.changed(removed as u64 - 1);
+        context.count_changes(removed as u64 - 1);
     }
     context.reply.integer(removed as i64);
     Ok(())
@@ -86,9 +86,9 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
         let kept = resolve_range(start, stop, len);
         if kept.is_empty() {
             context.delete(&key, place);
-            context.changed(len as u64 - 1);
-            context.notify(Class::LIST, "ltrim", &key);
-            context.notify(Class::GENERIC, "del", &key);
+            context.count_changes(len as u64 - 1);
+            context.notify(EventClass::LIST, "ltrim", &key);
+            context.notify(EventClass::GENERIC, "del", &key);
         } else {
             if kept.end < len {
                 place = context.take(&key, place, ListEnd::Tail, len - kept.end);
@@ -97,9 +97,9 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
                 context.take(&key, place, ListEnd::Head, kept.start);
             }
             if kept.len() < len {
-                context.modified_times(&key, len - kept.len());
+                context.report_changes(&key, len - kept.len());
             }
-            context.notify(Class::LIST, "ltrim", &key);
+            context.notify(EventClass::LIST, "ltrim", &key);
         }
     }
     context.reply.ok();
@@ -112,11 +112,11 @@ fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, even
     if is_empty {
         context.delete(key, place);
     } else {
-        context.modified(key);
+        context.report_modified(key);
     }
-    context.notify(Class::LIST, event, key);
+    context.notify(EventClass::LIST, event, key);
     if is_empty {
-        context.notify(Class::GENERIC, "del", key);
+        context.notify(EventClass::GENERIC, "del", key);
     }
 }
 
@@ -216,7 +216,7 @@ mod tests {
         client.table(&[("object encoding l", "$9|quicklist"), ("ltrim l 0 39", "+OK")]);
         client.table(&[("object encoding l", "$9|quicklist"), ("lpop l", &format!("$100|{element}"))]);
         client.table(&[("object encoding l", "$8|listpack")]);
-        client.engine.settings.set_limits(&keyspace::EncodingLimits {
+        client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits {
             list: keyspace::ListLimit(4),
             ..keyspace::EncodingLimits::default()
         });

@@ -1,6 +1,6 @@
 //! Steps shared by list commands: find the list, reply with elements, push and pop.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, ListEnd, ListItem, ListRef};
 use resp::{Args, Writer};
 
@@ -70,7 +70,7 @@ impl ListAccess for Context<'_> {
     }
 
     fn list(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_> {
-        self.view(key).list(place).expect("a list was found there")
+        self.table_ref(key).list(place).expect("a list was found there")
     }
 
     fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize {
@@ -81,8 +81,8 @@ impl ListAccess for Context<'_> {
             Some(place) => table.list_push(place, key, end, elements.iter(), limit),
         };
         let len = self.list(key, place).len();
-        self.modified_times(key, elements.len());
-        self.notify(Class::LIST, pushed(end), key);
+        self.report_changes(key, elements.len());
+        self.notify(EventClass::LIST, pushed(end), key);
         len
     }
 
@@ -109,14 +109,14 @@ impl ListAccess for Context<'_> {
         let count = count.min(len);
         if count == len {
             self.delete(key, place);
-            self.changed((count as u64).saturating_sub(1));
+            self.count_changes((count as u64).saturating_sub(1));
         } else {
             self.take(key, place, end, count);
-            self.modified_times(key, count);
+            self.report_changes(key, count);
         }
-        self.notify(Class::LIST, popped(end), key);
+        self.notify(EventClass::LIST, popped(end), key);
         if count == len {
-            self.notify(Class::GENERIC, "del", key);
+            self.notify(EventClass::GENERIC, "del", key);
         }
         count
     }

@@ -95,7 +95,7 @@ pub(super) fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result
         context.reply_end(&key, place, *end, *count);
         let popped = context.pop(&key, place, *end, *count);
         let mut digits = itoa::Buffer::new();
-        context.effect(&[pop_command(*end), key.bytes(), digits.format(popped).as_bytes()]);
+        context.log_effect(&[pop_command(*end), key.bytes(), digits.format(popped).as_bytes()]);
         return Ok(true);
     }
     Ok(false)

@@ -1,6 +1,6 @@
 //! LMOVE and RPOPLPUSH: moves of elements between lists.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, ItemDigits, Key, ListEnd};
 use smallvec::SmallVec;
 
@@ -51,8 +51,8 @@ pub(super) fn move_one(
         Some(there) => table.list_push(there, &target, to, elements, limit),
     };
     // LMOVE is one change for `rdb_changes_since_last_save`; the pop already counted it.
-    context.modified_uncounted(context.session.db, &target);
-    context.notify(Class::LIST, pushed(to), &target);
+    context.report_modified_uncounted(context.session.db, &target);
+    context.notify(EventClass::LIST, pushed(to), &target);
     if let Some(place) = context.peek(&source) {
         context.pop(&source, place, from, 1);
     }
@@ -70,9 +70,9 @@ fn turn(
     let limit = context.engine.settings.list_limit();
     let place = context.take(key, place, from, 1);
     context.table(key).list_push(place, key, to, std::iter::once(element), limit);
-    context.modified(key);
-    context.notify(Class::LIST, pushed(to), key);
-    context.notify(Class::LIST, popped(from), key);
+    context.report_modified(key);
+    context.notify(EventClass::LIST, pushed(to), key);
+    context.notify(EventClass::LIST, popped(from), key);
 }
 
 #[cfg(test)]

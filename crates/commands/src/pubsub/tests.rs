@@ -143,7 +143,7 @@ fn shard_subscriptions_end_when_slot_migrates() {
     ]);
     assert_eq!(messages(&listener), "*3|$8|smessage|$4|{a}1|$2|hi|");
     let gone = slot_routing::Slot::of_key(b"a");
-    client.engine.pubsub.leave_slots(|slot| slot == gone);
+    client.engine.pubsub.unsubscribe_moved_slots(|slot| slot == gone);
     assert_eq!(messages(&listener), "*3|$12|sunsubscribe|$4|{a}1|:2|*3|$12|sunsubscribe|$4|{a}2|:1|");
     client.table(&[("pubsub shardchannels", "*1|$1|b")]);
 }

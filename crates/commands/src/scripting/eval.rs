@@ -42,7 +42,7 @@ fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, C
 
 fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     let keys = count_keys(context, CommandError::NotInteger)?;
-    let what = match context.take_found() {
+    let what = match context.take_cached_script() {
         Some(found) => found,
         None => Runnable::Script(learn(context, context.arg(1), false)?),
     };
@@ -58,7 +58,7 @@ fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, C
         return Err(NO_SCRIPT);
     }
     let keys = count_keys(context, CommandError::NotInteger)?;
-    let what = match context.take_found() {
+    let what = match context.take_cached_script() {
         Some(found) => found,
         None => {
             let script = sha_of(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
@@ -69,7 +69,7 @@ fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, C
 }
 
 fn call(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
-    let found = context.take_found().or_else(|| {
+    let found = context.take_cached_script().or_else(|| {
         let (library, place) = context.engine.scripts.functions.find(context.arg(1))?;
         Some(Runnable::Function(library, place))
     });
@@ -85,11 +85,11 @@ fn start(
     keys: usize,
     read_only: bool,
 ) -> Result<ScriptCall, CommandError> {
-    context.may_start(what.flags(), read_only)?;
+    context.check_start(what.flags(), read_only)?;
     if let Runnable::Script(script) = &what {
         script.touch(context.now.0 as u64);
     }
-    Ok(ScriptCall { what, keys, read_only })
+    Ok(ScriptCall { runnable: what, keys, read_only })
 }
 
 /// Compiles a script and adds it to the cache.
@@ -99,8 +99,8 @@ pub(super) fn learn(context: &mut Context<'_>, text: &[u8], keep: bool) -> Resul
         Some(known) => known,
         None => Arc::new(script),
     };
-    context.compile_first(&script)?;
+    context.compile(&script)?;
     let script = context.engine.scripts.add(script, keep);
-    context.note_text(text, &script);
+    context.cache_text(text, &script);
     Ok(script)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{CommandError, Context, misused, until_nul};
+use engine::{CommandError, Context, truncate_at_nul, wrong_subcommand_arguments};
 use resp::Args;
 use scripting::{Library, RestorePolicy};
 
@@ -15,7 +15,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in options {
         let word = context.arg(index);
         if !word.eq_ignore_ascii_case(b"replace") {
-            let shown = String::from_utf8_lossy(until_nul(word));
+            let shown = String::from_utf8_lossy(truncate_at_nul(word));
             return Err(CommandError::Text(format!("ERR Unknown option given: {shown}").into()));
         }
         replace = true;
@@ -23,7 +23,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     let library = context.load_library(context.arg(code))?;
     let name = library.name.clone();
     context.engine.scripts.functions.add(library, replace).map_err(|error| refused(&error))?;
-    context.changed(1);
+    context.count_changes(1);
     context.reply.bulk(name.as_bytes());
     Ok(())
 }
@@ -36,20 +36,20 @@ pub(super) fn delete(context: &mut Context<'_>) -> Result<(), CommandError> {
     if !context.engine.scripts.functions.remove(context.arg(2)) {
         return Err(CommandError::text("ERR Library not found"));
     }
-    context.changed(1);
+    context.count_changes(1);
     context.reply.ok();
     Ok(())
 }
 
 pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 3 {
-        return Err(misused("FUNCTION", context.arg(1)));
+        return Err(wrong_subcommand_arguments("FUNCTION", context.arg(1)));
     }
     if context.args.get(2).is_some_and(|word| !is_flush_option(word)) {
         return Err(CommandError::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
     }
     context.engine.scripts.functions.flush();
-    context.changed(1);
+    context.count_changes(1);
     context.reply.ok();
     Ok(())
 }
@@ -113,7 +113,7 @@ fn write_library(context: &mut Context<'_>, library: &Library, code: bool) {
 }
 
 pub(super) fn stats(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (engine, nanos) = (context.engine, context.nanos());
+    let (engine, nanos) = (context.engine, context.monotonic_nanos());
     let busy = engine.scripts.running().into_iter().find(|running| running.is_busy());
     let reply = &mut context.reply;
     reply.map(2);
@@ -157,7 +157,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
-        return Err(misused("FUNCTION", context.arg(1)));
+        return Err(wrong_subcommand_arguments("FUNCTION", context.arg(1)));
     }
     let how = match context.args.get(3) {
         None => RestorePolicy::Append,
@@ -176,7 +176,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let libraries = codes.iter().map(|code| context.load_library(code)).collect::<Result<Vec<_>, _>>()?;
     context.engine.scripts.functions.add_all(libraries, how).map_err(|error| refused(&error))?;
-    context.changed(1);
+    context.count_changes(1);
     context.reply.ok();
     Ok(())
 }

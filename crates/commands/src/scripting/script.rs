@@ -1,6 +1,6 @@
 //! SCRIPT: the script cache.
 
-use engine::{CommandError, Context, DebugMode, misused, sha_of, until_nul};
+use engine::{CommandError, Context, DebugMode, sha_of, truncate_at_nul, wrong_subcommand_arguments};
 use scripting::KillResult;
 
 use super::eval::learn;
@@ -74,14 +74,14 @@ pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), 
 /// SCRIPT DEBUG mode [engine]
 pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
-        return Err(misused("SCRIPT", context.arg(1)));
+        return Err(wrong_subcommand_arguments("SCRIPT", context.arg(1)));
     }
     let is_pipelined = !context.reply.is_empty();
-    if is_pipelined || !context.may_wait() {
+    if is_pipelined || !context.can_block() {
         return Err(CommandError::text("ERR SCRIPT DEBUG must be called outside a pipeline"));
     }
     if let Some(name) = context.args.get(3).filter(|name| !name.eq_ignore_ascii_case(b"lua")) {
-        let name = String::from_utf8_lossy(until_nul(name));
+        let name = String::from_utf8_lossy(truncate_at_nul(name));
         let text = format!("ERR No scripting engine found with name '{name}' to enable debug");
         return Err(CommandError::Text(text.into()));
     }

@@ -1,7 +1,8 @@
 //! COMMAND: introspection of the command table.
 
 use engine::{
-    BeginSearch, Categories, CommandError, Context, FindKeys, Flags, KeyFlags, KeySpec, Registered, Registry,
+    BeginSearch, Categories, CommandError, Context, FindKeys, Flags, KeyFlags, KeySpec, RegisteredCommand,
+    Registry,
 };
 use resp::{Args, Writer};
 
@@ -62,7 +63,7 @@ pub fn answer_command(
     let subcommand = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match subcommand.as_deref() {
         None => all(registry, reply),
-        Some(b"count") => reply.integer(registry.top().len() as i64),
+        Some(b"count") => reply.integer(registry.top_level().len() as i64),
         Some(b"docs") => docs(registry, args, reply),
         Some(b"getkeys") => return getkeys(registry, args, reply),
         Some(b"getkeysandflags") => return getkeys_and_flags(registry, args, reply),
@@ -74,8 +75,8 @@ pub fn answer_command(
 }
 
 fn all(registry: &Registry, reply: &mut Writer<'_>) {
-    reply.array(registry.top().len());
-    for entry in registry.top() {
+    reply.array(registry.top_level().len());
+    for entry in registry.top_level() {
         describe(reply, entry);
     }
 }
@@ -109,7 +110,7 @@ fn names<F: Copy>(
     }
 }
 
-fn describe(reply: &mut Writer<'_>, entry: &Registered) {
+fn describe(reply: &mut Writer<'_>, entry: &RegisteredCommand) {
     let command = entry.command;
     let range = LegacyRange::of(command.keys);
     reply.array(10);
@@ -151,7 +152,8 @@ impl LegacyRange {
     fn of(specs: &[KeySpec]) -> Self {
         let mut range = Self::default();
         for spec in specs {
-            let (BeginSearch::Index(begin), FindKeys::Range { last, step, .. }) = (spec.begin, spec.find)
+            let (BeginSearch::Index(begin), FindKeys::Range { last, step, .. }) =
+                (spec.search_start, spec.find)
             else {
                 range.movable = true;
                 continue;
@@ -173,8 +175,8 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     reply.bulk(b"flags");
     names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
     reply.bulk(b"begin_search");
-    let is_unknown = spec.begin == BeginSearch::Unknown;
-    match spec.begin {
+    let is_unknown = spec.search_start == BeginSearch::Unknown;
+    match spec.search_start {
         BeginSearch::Unknown => typed(reply, "unknown", 0),
         BeginSearch::Index(index) => {
             typed(reply, "index", 1);
@@ -223,26 +225,27 @@ fn number(reply: &mut Writer<'_>, name: &str, value: i64) {
 
 /// COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]
 fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
-    let wanted: Box<dyn Fn(&Registered) -> bool> = match (args.len(), args.get(2), args.get(3), args.get(4)) {
-        (2, ..) => Box::new(|_| true),
-        (5, Some(word), Some(kind), Some(value)) if word.eq_ignore_ascii_case(b"filterby") => {
-            if kind.eq_ignore_ascii_case(b"module") {
-                Box::new(|_| false)
-            } else if kind.eq_ignore_ascii_case(b"aclcat") {
-                let category = Categories::named(value);
-                Box::new(move |entry| {
-                    category.is_some_and(|category| entry.command.categories().contains(category))
-                })
-            } else if kind.eq_ignore_ascii_case(b"pattern") {
-                let pattern = value.to_ascii_lowercase();
-                Box::new(move |entry| glob::matches(&pattern, entry.full_name.as_bytes()))
-            } else {
-                return Err(CommandError::Syntax);
+    let wanted: Box<dyn Fn(&RegisteredCommand) -> bool> =
+        match (args.len(), args.get(2), args.get(3), args.get(4)) {
+            (2, ..) => Box::new(|_| true),
+            (5, Some(word), Some(kind), Some(value)) if word.eq_ignore_ascii_case(b"filterby") => {
+                if kind.eq_ignore_ascii_case(b"module") {
+                    Box::new(|_| false)
+                } else if kind.eq_ignore_ascii_case(b"aclcat") {
+                    let category = Categories::named(value);
+                    Box::new(move |entry| {
+                        category.is_some_and(|category| entry.command.categories().contains(category))
+                    })
+                } else if kind.eq_ignore_ascii_case(b"pattern") {
+                    let pattern = value.to_ascii_lowercase();
+                    Box::new(move |entry| glob::matches(&pattern, entry.full_name.as_bytes()))
+                } else {
+                    return Err(CommandError::Syntax);
+                }
             }
-        }
-        _ => return Err(CommandError::Syntax),
-    };
-    let names: Vec<_> = registry.shown().filter(|entry| wanted(entry)).collect();
+            _ => return Err(CommandError::Syntax),
+        };
+    let names: Vec<_> = registry.listed_commands().filter(|entry| wanted(entry)).collect();
     reply.array(names.len());
     for entry in names {
         reply.bulk(entry.full_name.as_bytes());
@@ -258,9 +261,10 @@ fn keys_of<'a>(
     let request = args.from(2);
     let entry = registry.resolve(request);
     // To COMMAND, DEBUG is one command without keys.
-    let is_shown =
-        |entry: &Registered| registry.shown().any(|known| std::ptr::eq(known.command, entry.command));
-    let has_keys = |entry: &Registered| {
+    let is_shown = |entry: &RegisteredCommand| {
+        registry.listed_commands().any(|known| std::ptr::eq(known.command, entry.command))
+    };
+    let has_keys = |entry: &RegisteredCommand| {
         is_shown(entry) && entry.command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY))
     };
     let command = match &entry {
@@ -342,7 +346,7 @@ mod tests {
             ("command info get|x", "*1|$-1"),
             ("command info debug|digest debug|nosuch", "*2|$-1|$-1"),
             ("command docs debug|digest", "*0"),
-            ("command count", &format!(":{}", crate::for_server().top().len())),
+            ("command count", &format!(":{}", crate::for_server().top_level().len())),
             ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
             ("command docs nosuch", "*0"),
         ]);
@@ -356,7 +360,7 @@ mod tests {
         client.table(&[("hello 3", &client_hello())]);
         client.table(&[("command info get", &format!("*1|{resp3}"))]);
         let whole = client.wire("command");
-        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::for_server().top().len())));
+        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::for_server().top_level().len())));
     }
 
     fn client_hello() -> String {
@@ -415,13 +419,13 @@ mod tests {
         ]);
         assert!(client.wire("command list filterby aclcat string").contains("incrbyfloat"));
         let all = client.wire("command list");
-        assert!(all.starts_with(&format!("*{}\r\n", crate::for_server().shown().count())));
+        assert!(all.starts_with(&format!("*{}\r\n", crate::for_server().listed_commands().count())));
         assert!(all.contains("\r\nconfig|get\r\n") && !all.contains("debug|"), "DEBUG is one command");
     }
 
     #[test]
     fn command_table_is_consistent() {
-        for entry in crate::for_server().all() {
+        for entry in crate::for_server().commands() {
             let command = entry.command;
             assert_eq!(command.name, command.name.to_ascii_lowercase());
             assert!(command.arity != 0, "{}", entry.full_name);

@@ -11,7 +11,8 @@ mod inside;
 mod switches;
 
 use engine::{
-    Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec, NodeCommand, misused, until_nul,
+    Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec, NodeCommand, truncate_at_nul,
+    wrong_subcommand_arguments,
 };
 
 use crate::digest::Digest;
@@ -234,7 +235,7 @@ fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// The error for an unknown subcommand.
 fn unknown(context: &mut Context<'_>) -> Result<(), CommandError> {
-    Err(misused("DEBUG", context.arg(1)))
+    Err(wrong_subcommand_arguments("DEBUG", context.arg(1)))
 }
 
 /// Size of the header (type) and footer (version, checksum) that DUMP adds to a value.
@@ -244,7 +245,7 @@ const LRU_CLOCK: i64 = (1 << 24) - 1;
 
 /// Finds `key` even if it has expired and is still stored, as on a replica.
 fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<EntryRef, CommandError> {
-    match context.view(key).find(key, Millis(i64::MIN)) {
+    match context.table_ref(key).find(key, Millis(i64::MIN)) {
         KeyLookup::Live(place) | KeyLookup::Expired(place) => Ok(place),
         KeyLookup::Missing => Err(CommandError::NoSuchKey),
     }
@@ -288,7 +289,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
         number.ok_or(out_of_range.clone())
     };
     let count = positive(2)?;
-    let prefix = until_nul(context.args.get(3).unwrap_or(b"key")).to_vec();
+    let prefix = truncate_at_nul(context.args.get(3).unwrap_or(b"key")).to_vec();
     let size = if context.args.len() > 4 { Some(positive(4)? as usize) } else { None };
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     if context.args.len() > 5 || size.is_some_and(|size| size as u64 > most as u64) {

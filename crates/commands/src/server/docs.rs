@@ -1,13 +1,13 @@
 //! COMMAND DOCS: documentation of commands.
 
-use engine::{Registered, Registry};
+use engine::{RegisteredCommand, Registry};
 use resp::{Args, Writer};
 
 use crate::facts::{self, ArgumentDocs, CommandDocs};
 
 pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     let chosen: Vec<_> = if args.len() == 2 {
-        registry.top().to_vec()
+        registry.top_level().to_vec()
     } else {
         // Unknown names are skipped.
         args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
@@ -15,7 +15,7 @@ pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) 
     reply_docs(reply, &chosen);
 }
 
-fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {
+fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static RegisteredCommand]) {
     reply.map(entries.len());
     for entry in entries {
         reply.bulk(entry.full_name.as_bytes());
@@ -23,7 +23,7 @@ fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {
     }
 }
 
-fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
+fn reply_one(reply: &mut Writer<'_>, entry: &'static RegisteredCommand) {
     let (command, subcommands) = (entry.command, entry.subcommands());
     let unknown = CommandDocs::default();
     let facts = facts::find(&entry.full_name).unwrap_or(&unknown);

@@ -102,8 +102,14 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
     if hot_keys.is_active(context.now) {
         return Err(ACTIVE);
     }
-    let mut request =
-        HotKeysRequest { cpu: false, net: false, top: USUAL_KEYS, seconds: 0, sample: 1, slots: Vec::new() };
+    let mut request = HotKeysRequest {
+        cpu: false,
+        net: false,
+        top_k: USUAL_KEYS,
+        seconds: 0,
+        sample_ratio: 1,
+        slots: Vec::new(),
+    };
     let mut index = metrics(context, &mut request)?;
     while let Some(word) = context.args.get(index) {
         if index + 1 == context.args.len() {
@@ -119,13 +125,13 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         match () {
             () if word.eq_ignore_ascii_case(b"count") => {
-                request.top = within(MOST_KEYS, "ERR COUNT must be between 1 and 64")? as usize;
+                request.top_k = within(MOST_KEYS, "ERR COUNT must be between 1 and 64")? as usize;
             }
             () if word.eq_ignore_ascii_case(b"duration") => {
                 request.seconds = within(MOST_SECONDS, "ERR DURATION must be between 1 and 1000000")?;
             }
             () if word.eq_ignore_ascii_case(b"sample") => {
-                request.sample = within(i64::from(i32::MAX), "ERR SAMPLE ratio must be positive")?;
+                request.sample_ratio = within(i64::from(i32::MAX), "ERR SAMPLE ratio must be positive")?;
             }
             () => return Err(CommandError::Syntax),
         }
@@ -173,14 +179,14 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     const MILLI: u64 = 1_000_000;
     let request = &report.request;
     let by_slot = !request.slots.is_empty();
-    let sampled = by_slot && request.sample > 1;
+    let sampled = by_slot && request.sample_ratio > 1;
     let fields = 7
         + if request.cpu { 3 + usize::from(by_slot) + usize::from(sampled) } else { 0 }
         + if request.net { 2 + usize::from(by_slot) + usize::from(sampled) } else { 0 };
     reply.array(1);
     reply.map(fields);
     reply_number(reply, "tracking-active", u64::from(report.is_active));
-    reply_number(reply, "sample-ratio", request.sample);
+    reply_number(reply, "sample-ratio", request.sample_ratio);
     reply.bulk(b"selected-slots");
     reply_slots(reply, &request.slots);
     if sampled && request.cpu {
@@ -189,19 +195,19 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     if by_slot && request.cpu {
         reply_number(reply, "all-commands-selected-slots-us", report.selected.nanos / MICRO);
     }
-    reply_number(reply, "all-commands-all-slots-us", report.all.nanos / MICRO);
+    reply_number(reply, "all-commands-all-slots-us", report.total.nanos / MICRO);
     if sampled && request.net {
         reply_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled.bytes);
     }
     if by_slot && request.net {
         reply_number(reply, "net-bytes-all-commands-selected-slots", report.selected.bytes);
     }
-    reply_number(reply, "net-bytes-all-commands-all-slots", report.all.bytes);
-    reply_number(reply, "collection-start-time-unix-ms", report.begun.0.max(0).unsigned_abs());
-    reply_number(reply, "collection-duration-ms", report.lasted);
+    reply_number(reply, "net-bytes-all-commands-all-slots", report.total.bytes);
+    reply_number(reply, "collection-start-time-unix-ms", report.started_at.0.max(0).unsigned_abs());
+    reply_number(reply, "collection-duration-ms", report.duration_millis);
     if request.cpu {
         // Time spent in commands; user and system time are not distinguished.
-        reply_number(reply, "total-cpu-time-user-ms", report.all.nanos / MILLI);
+        reply_number(reply, "total-cpu-time-user-ms", report.total.nanos / MILLI);
         reply_number(reply, "total-cpu-time-sys-ms", 0);
     }
     if request.net {
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn hotkey_windows_count_accesses() {
         let mut client = Client::new();
-        let windows = HotKeyWindows { top: 2, percent: 100, seconds: 1 };
+        let windows = HotKeyWindows { top_k: 2, percent: 100, seconds: 1 };
         client.engine.hot_keys.configure(&client.engine.settings, windows);
         client.table(&[("hotkeys get", "*0")]);
         for _ in 0..5 {

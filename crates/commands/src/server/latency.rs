@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use engine::{Command, CommandError, Context, Distribution, Flags, Group, LatencyEvent, Registered, quoted};
+use engine::{
+    Command, CommandError, Context, Distribution, Flags, Group, LatencyEvent, RegisteredCommand, quote,
+};
 
 use crate::help::reply_help;
 
@@ -71,8 +73,8 @@ fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// LATENCY HISTOGRAM [command ...]
 fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     let registry = context.commands.registry();
-    let chosen: Vec<&Registered> = if context.args.len() == 2 {
-        registry.all().to_vec()
+    let chosen: Vec<&RegisteredCommand> = if context.args.len() == 2 {
+        registry.commands().to_vec()
     } else {
         // A container expands to its subcommands.
         let named = context.args.from(2).iter().filter_map(|name| registry.find_full(name));
@@ -80,7 +82,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let mut called: Vec<(&str, Distribution)> = Vec::new();
     for entry in chosen {
-        let times = context.engine.latency_of(entry.index);
+        let times = context.engine.command_latency(entry.index);
         if times.calls() > 0 {
             called.push((&entry.full_name, times));
         }
@@ -108,7 +110,7 @@ fn graph(context: &mut Context<'_>) -> Result<(), CommandError> {
     let name = context.arg(2);
     let event = context.engine.latency.event(name).filter(|event| !event.samples.is_empty());
     let Some(event) = event else {
-        let text = format!("ERR No samples available for event '{}'", quoted(name, name.len()));
+        let text = format!("ERR No samples available for event '{}'", quote(name, name.len()));
         return Err(CommandError::Text(text.into()));
     };
     let text = draw(&String::from_utf8_lossy(name), &event, context.now.secs());
@@ -264,7 +266,7 @@ mod tests {
             ("get k", "$1|v"),
             ("latency histogram get nosuch", "*2|$3|get|*4|$5|calls|:2|$14|histogram_usec|*2|:1|:2"),
         ]);
-        client.engine.settings.set_measures(engine::Measures::TIMES, false);
+        client.engine.settings.set_measurements(engine::Measurements::LATENCY, false);
         client.table(&[("get k", "$1|v"), ("latency histogram incr", "*0")]);
         assert!(client.wire("latency histogram get").contains(":2\r\n$14"));
     }

@@ -1,6 +1,6 @@
 //! SLOWLOG and COMMANDLOG: logs of slow commands and of large requests and replies.
 
-use engine::{Command, CommandError, CommandLog, Context, Flags, Group, misused};
+use engine::{Command, CommandError, CommandLog, Context, Flags, Group, wrong_subcommand_arguments};
 
 use crate::help::reply_help;
 
@@ -57,8 +57,8 @@ fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with
     for entry in entries {
         reply.array(if with_thread { 7 } else { 6 });
         reply.integer(entry.id as i64);
-        reply.integer(entry.at.secs());
-        reply.integer(i64::try_from(entry.measure).unwrap_or(i64::MAX));
+        reply.integer(entry.time.secs());
+        reply.integer(i64::try_from(entry.value).unwrap_or(i64::MAX));
         reply.array(entry.args.len());
         entry.args.iter().for_each(|arg| reply.bulk(arg));
         reply.bulk(entry.address.as_bytes());
@@ -74,26 +74,26 @@ fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
         2 => (DEFAULT_COUNT, false),
         3 => (count(context.arg(2))?, false),
         4 if context.arg(3).eq_ignore_ascii_case(b"withthread") => (count(context.arg(2))?, true),
-        _ => return Err(misused("SLOWLOG", context.arg(1))),
+        _ => return Err(wrong_subcommand_arguments("SLOWLOG", context.arg(1))),
     };
-    reply_entries(context, &context.engine.logs.slow, count, with_thread);
+    reply_entries(context, &context.engine.command_logs.slow, count, with_thread);
     Ok(())
 }
 
 fn slowlog_len(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.reply.integer(context.engine.logs.slow.count() as i64);
+    context.reply.integer(context.engine.command_logs.slow.count() as i64);
     Ok(())
 }
 
 fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.engine.logs.slow.reset();
+    context.engine.command_logs.slow.reset();
     context.reply.ok();
     Ok(())
 }
 
 /// The log that argument `index` names.
 fn named<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
-    let log = context.engine.logs.named(context.arg(index));
+    let log = context.engine.command_logs.log_by_name(context.arg(index));
     log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))
 }
 
@@ -171,7 +171,7 @@ mod tests {
                 "-ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
             ),
         ]);
-        client.engine.logs.slow.configure(0, 2);
+        client.engine.command_logs.slow.configure(0, 2);
         client.table(&[
             ("set k v", "+OK"),
             ("get k", "$1|v"),
@@ -184,9 +184,9 @@ mod tests {
             ("slowlog len", ":2"),
             ("commandlog len slow", ":2"),
         ]);
-        client.engine.logs.slow.configure(-1, 2);
-        client.engine.logs.large_request.configure(100, 10);
-        client.engine.logs.large_reply.configure(100, 10);
+        client.engine.command_logs.slow.configure(-1, 2);
+        client.engine.command_logs.large_request.configure(100, 10);
+        client.engine.command_logs.large_reply.configure(100, 10);
         let long = "x".repeat(120);
         let shown = format!("*1|*6|:0|:1700000000|:129|*3|$3|set|$1|k|$120|{long}|$0||$0|",);
         client.table(&[

@@ -1,14 +1,14 @@
 //! SADD, SREM and SMOVE.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Kind, PackedValue, SetRef};
 
 /// Deletes the set at `place` if it is empty, and sends the `del` event.
 pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef) {
-    if context.view(key).set(place).is_some_and(|set| set.is_empty()) {
+    if context.table_ref(key).set(place).is_some_and(|set| set.is_empty()) {
         let dropped = context.table(key).remove(place, key);
         context.discard(dropped);
-        context.notify(Class::GENERIC, "del", key);
+        context.notify(EventClass::GENERIC, "del", key);
     }
 }
 
@@ -27,8 +27,8 @@ pub(super) fn sadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.find_typed::<SetRef<'_>>(&key)?;
     let added = add_members(context, &key, found, 2);
     if added > 0 {
-        context.modified_times(&key, added);
-        context.notify(Class::SET, "sadd", &key);
+        context.report_changes(&key, added);
+        context.notify(EventClass::SET, "sadd", &key);
     }
     context.reply.integer(added as i64);
     Ok(())
@@ -51,8 +51,8 @@ pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     if removed > 0 {
-        context.modified_times(&key, removed);
-        context.notify(Class::SET, "srem", &key);
+        context.report_changes(&key, removed);
+        context.notify(EventClass::SET, "srem", &key);
         drop_if_no_members(context, &key, place);
     }
     context.reply.integer(removed as i64);
@@ -80,19 +80,19 @@ fn move_member(
     // Look the source up again: both keys may share a table, and reading the target may have deleted it as expired.
     let source = context.find(from).expect("it was found above");
     if from.bytes() == to.bytes() {
-        return Ok(context.typed::<SetRef<'_>>(from, source)?.contains(member));
+        return Ok(context.typed_value::<SetRef<'_>>(from, source)?.contains(member));
     }
     let (source, removed) = context.table(from).set_remove(source, from, member);
     if !removed {
         return Ok(false);
     }
-    context.modified(from);
-    context.notify(Class::SET, "srem", from);
+    context.report_modified(from);
+    context.notify(EventClass::SET, "srem", from);
     drop_if_no_members(context, from, source);
     let target = context.find(to);
     if add_members(context, to, target, 3) > 0 {
-        context.modified(to);
-        context.notify(Class::SET, "sadd", to);
+        context.report_modified(to);
+        context.notify(EventClass::SET, "sadd", to);
     }
     Ok(true)
 }
@@ -223,7 +223,7 @@ mod tests {
         client.table(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
         let listpack = keyspace::ListpackBounds { entries: 3, value: 5 };
         let set = keyspace::SetBounds { intset: 2, listpack };
-        client.engine.settings.set_limits(&keyspace::EncodingLimits { set, ..Default::default() });
+        client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { set, ..Default::default() });
         client.table(&[
             ("sadd a 1 2", ":2"),
             ("object encoding a", names[0]),

@@ -1,6 +1,6 @@
 //! SINTER, SUNION, SDIFF and their variants.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{Keyspace, SetBuilder, SetMember, SetRef};
 use smallvec::SmallVec;
 
@@ -70,10 +70,10 @@ fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Res
     let found = context.find(&key);
     if len > 0 {
         context.put_value(&key, found, made.into_value(), None);
-        context.notify(Class::SET, event, &key);
+        context.notify(EventClass::SET, event, &key);
     } else if let Some(place) = found {
         context.delete(&key, place);
-        context.notify(Class::GENERIC, "del", &key);
+        context.notify(EventClass::GENERIC, "del", &key);
     }
     context.reply.integer(len as i64);
     Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Replicated as SREM of the popped members, or as a deletion of the key if no member is left.
 
-use engine::{Class, CommandError, Context, LazyFreeReason, Random};
+use engine::{CommandError, Context, EventClass, LazyFreeReason, Random};
 use keyspace::{EntryRef, Key, SetBuilder, SetRef};
 
 use super::change::drop_if_no_members;
@@ -27,11 +27,11 @@ fn pop_one(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.null();
         return Ok(());
     };
-    let (random, mut member) = (context.random(), Vec::new());
+    let (random, mut member) = (context.random_u64(), Vec::new());
     let place = context.table(&key).set_pop(place, &key, random, &mut member);
-    context.modified(&key);
-    context.notify(Class::SET, "spop", &key);
-    context.effect(&[b"SREM", key.bytes(), &member]);
+    context.report_modified(&key);
+    context.notify(EventClass::SET, "spop", &key);
+    context.log_effect(&[b"SREM", key.bytes(), &member]);
     drop_if_no_members(context, &key, place);
     context.reply.bulk(&member);
     Ok(())
@@ -46,7 +46,7 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.set(0);
         return Ok(());
     };
-    let len = context.typed::<SetRef<'_>>(&key, place)?.len();
+    let len = context.typed_value::<SetRef<'_>>(&key, place)?.len();
     if count >= len {
         pop_all(context, &key, place, len);
         return Ok(());
@@ -56,13 +56,13 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
     } else {
         rebuild_with_kept(context, &key, place, len - count)
     };
-    context.changed(count as u64 - 1);
-    context.notify(Class::SET, "spop", &key);
+    context.count_changes(count as u64 - 1);
+    context.notify(EventClass::SET, "spop", &key);
     context.reply.set(count);
     for members in popped.chunks(MEMBERS_PER_SREM) {
         let mut effect = vec![&b"SREM"[..], key.bytes()];
         effect.extend(members.iter().map(Vec::as_slice));
-        context.effect(&effect);
+        context.log_effect(&effect);
         members.iter().for_each(|member| context.reply.bulk(member));
     }
     Ok(())
@@ -75,34 +75,34 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize
     if let Some(set) = table.set(place) {
         set.for_each(&mut |member| reply.bulk(&member));
     }
-    context.notify(Class::SET, "spop", key);
+    context.notify(EventClass::SET, "spop", key);
     context.delete(key, place);
-    context.changed((len as u64).saturating_sub(1));
-    context.notify(Class::GENERIC, "del", key);
-    context.effect(&[context.engine.settings.deletion(LazyFreeReason::SERVER_DEL), key.bytes()]);
+    context.count_changes((len as u64).saturating_sub(1));
+    context.notify(EventClass::GENERIC, "del", key);
+    context.log_effect(&[context.engine.settings.deletion_command(LazyFreeReason::SERVER_DEL), key.bytes()]);
 }
 
 fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, count: usize) -> Vec<Vec<u8>> {
     let mut popped = Vec::with_capacity(count);
     for _ in 0..count {
-        let (random, mut member) = (context.random(), Vec::new());
+        let (random, mut member) = (context.random_u64(), Vec::new());
         place = context.table(key).set_pop(place, key, random, &mut member);
         popped.push(member);
     }
-    context.modified(key);
+    context.report_modified(key);
     popped
 }
 
 /// Rebuilds the set from `kept` random members in a single scan, by selection sampling. Returns the other members.
 fn rebuild_with_kept(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, kept: usize) -> Vec<Vec<u8>> {
-    let mut random = Random::new(context.random());
+    let mut random = Random::new(context.random_u64());
     let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.set_bounds()), Vec::new());
-    let table = context.view(key);
+    let table = context.table_ref(key);
     let expiry = table.expiry(place);
     if let Some(set) = table.set(place) {
         let (mut left, mut missing) = (set.len() as u64, kept as u64);
         set.for_each(&mut |member| {
-            if missing > 0 && random.number() % left < missing {
+            if missing > 0 && random.next_u64() % left < missing {
                 new.add(&member);
                 missing -= 1;
             } else {

@@ -39,7 +39,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     };
     let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let (mut random, most) = (Random::new(context.random()), max_reply_bytes(context));
+    let (mut random, most) = (Random::new(context.random_u64()), max_reply_bytes(context));
     let (table, reply) = context.view_and_reply(&key);
     let set = found.and_then(|place| table.set(place));
     if let Some(count) = count {
@@ -51,7 +51,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
         );
         return sampling::reply_random(set, count, &mut random, out);
     }
-    match set.and_then(|set| set.random(random.number())) {
+    match set.and_then(|set| set.random(random.next_u64())) {
         Some(member) => reply.bulk(&member),
         None => reply.null(),
     }

@@ -6,7 +6,8 @@ use keyspace::{PartElements, SetRef};
 pub(super) fn sismember(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, member) = (context.key(1)?, context.arg(2));
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let there = found.and_then(|place| context.view(&key).set(place)).is_some_and(|set| set.contains(member));
+    let there =
+        found.and_then(|place| context.table_ref(&key).set(place)).is_some_and(|set| set.contains(member));
     context.reply.integer(i64::from(there));
     Ok(())
 }
@@ -26,7 +27,7 @@ pub(super) fn smismember(context: &mut Context<'_>) -> Result<(), CommandError> 
 pub(super) fn scard(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let len = found.and_then(|place| context.view(&key).set(place)).map_or(0, |set| set.len());
+    let len = found.and_then(|place| context.table_ref(&key).set(place)).map_or(0, |set| set.len());
     context.reply.integer(len as i64);
     Ok(())
 }
@@ -34,7 +35,8 @@ pub(super) fn scard(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let Some((place, set)) = found.and_then(|place| Some((place, context.view(&key).set(place)?))) else {
+    let Some((place, set)) = found.and_then(|place| Some((place, context.table_ref(&key).set(place)?)))
+    else {
         context.reply.set(0);
         return Ok(());
     };

@@ -37,7 +37,7 @@ impl<'a> SourceSets<'a> {
     fn refresh_places(&mut self, context: &Context<'a>) {
         for (key, place) in &mut self.keys {
             if place.is_some() {
-                *place = match context.view(key).find(key, context.now) {
+                *place = match context.table_ref(key).find(key, context.now) {
                     KeyLookup::Live(place) | KeyLookup::Expired(place) => Some(place),
                     KeyLookup::Missing => None,
                 };

@@ -23,9 +23,9 @@ pub(super) fn value(
         None => (behind, None),
     };
     let name = [&pattern[..star], element, postfix].concat();
-    context.reach(Slot::of_key(&name))?;
+    context.lock_undeclared_slot(Slot::of_key(&name))?;
     let key = context.engine.keyspace.key(&name);
-    let Some(place) = context.read(&key) else { return Ok(None) };
+    let Some(place) = context.find_for_read(&key) else { return Ok(None) };
     let now = context.fields_now();
-    Ok(any(&context.view(&key).value(place)).text(field, now))
+    Ok(any(&context.table_ref(&key).value(place)).text(field, now))
 }

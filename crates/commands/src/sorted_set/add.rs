@@ -1,7 +1,7 @@
 //! ZADD and ZINCRBY.
 
 use bitflags::bitflags;
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use smallvec::SmallVec;
 
 use super::members::SortedSetAccess;
@@ -163,10 +163,10 @@ pub(crate) fn add_scored(
         }
     }
     if added + moved > 0 {
-        context.modified(&key);
-        context.changed((added + moved - 1) as u64);
+        context.report_modified(&key);
+        context.count_changes((added + moved - 1) as u64);
         let event = if options.contains(ZaddOptions::INCR) { "zincr" } else { "zadd" };
-        context.notify(Class::SORTED_SET, event, &key);
+        context.notify(EventClass::SORTED_SET, event, &key);
     }
     match result {
         Some(score) if options.contains(ZaddOptions::INCR) => context.reply.double(score),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context, until_nul};
+use engine::{CommandError, Context, truncate_at_nul};
 use keyspace::{OrderBoundary, SortedSetRef};
 
 /// One end of a score range.
@@ -104,7 +104,10 @@ impl<'a> Bounds<'a> {
         match by {
             RangeBy::Rank => Ok(Self::Ranks(integer(low)?, integer(high)?)),
             RangeBy::Score => {
-                match (ScoreEnd::parse(until_nul(low), &double), ScoreEnd::parse(until_nul(high), &double)) {
+                match (
+                    ScoreEnd::parse(truncate_at_nul(low), &double),
+                    ScoreEnd::parse(truncate_at_nul(high), &double),
+                ) {
                     (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
                     _ => Err(CommandError::text("ERR min or max is not a float")),
                 }

@@ -112,9 +112,9 @@ impl<'k> CombineQuery<'k> {
         let mut inputs = Vec::new();
         for index in first..first + count {
             let key = context.key(index)?;
-            let place = context.read(&key);
+            let place = context.find_for_read(&key);
             if let Some(place) = place {
-                any(&context.view(&key).value(place)).scored().ok_or(CommandError::WrongType)?;
+                any(&context.table_ref(&key).value(place)).scored().ok_or(CommandError::WrongType)?;
             }
             inputs.push(SourceKey { key, place, weight: 1.0 });
         }
@@ -219,7 +219,7 @@ impl<'k> CombineQuery<'k> {
             None => drop(found.insert(name.to_vec(), smallvec![(from, score)])),
         };
         let mut inputs: Vec<&SourceKey<'_>> = self.inputs.iter().collect();
-        let value = |input: &SourceKey<'_>| Some(context.view(&input.key).value(input.place?));
+        let value = |input: &SourceKey<'_>| Some(context.table_ref(&input.key).value(input.place?));
         inputs.sort_by_key(|input| value(input).map_or(0, |value| value.extent()));
         for (index, input) in inputs.iter().enumerate() {
             let Some(value) = value(input) else { continue };

@@ -1,6 +1,6 @@
 //! Steps shared by sorted set commands: find the sorted set, change it, delete it when it is empty.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Kind, PackedBuilder, PackedValue, ScoredMember, SortedSetRef};
 use resp::{Protocol, Writer};
 
@@ -59,7 +59,7 @@ impl SortedSetAccess for Context<'_> {
     }
 
     fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_> {
-        self.view(key).sorted_set(place).expect("a sorted set was found there")
+        self.table_ref(key).sorted_set(place).expect("a sorted set was found there")
     }
 
     fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError> {
@@ -93,10 +93,10 @@ impl SortedSetAccess for Context<'_> {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);
         }
-        self.modified(key);
-        self.notify(Class::SORTED_SET, event, key);
+        self.report_modified(key);
+        self.notify(EventClass::SORTED_SET, event, key);
         if emptied {
-            self.notify(Class::GENERIC, "del", key);
+            self.notify(EventClass::GENERIC, "del", key);
         }
     }
 
@@ -115,7 +115,7 @@ impl SortedSetAccess for Context<'_> {
         members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
     ) -> PackedBuilder {
         let mut builder = PackedBuilder::new(Kind::SortedSet);
-        let limits = self.engine.settings.limits();
+        let limits = self.engine.settings.encoding_limits();
         let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
         let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
         // A listpack cannot represent negative zero.
@@ -129,10 +129,10 @@ impl SortedSetAccess for Context<'_> {
         let found = self.find(key);
         if count > 0 {
             self.put(key, found, built.packed(), None);
-            self.notify(Class::SORTED_SET, event, key);
+            self.notify(EventClass::SORTED_SET, event, key);
         } else if let Some(place) = found {
             self.delete(key, place);
-            self.notify(Class::GENERIC, "del", key);
+            self.notify(EventClass::GENERIC, "del", key);
         }
         self.reply.integer(count as i64);
     }

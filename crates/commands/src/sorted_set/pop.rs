@@ -85,7 +85,7 @@ fn pop_members(
     // The pop yields ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == PopEnd::Max && count > 1;
     if are_told_first {
-        let set = context.view(key).sorted_set(place).expect("a sorted set was found there");
+        let set = context.table_ref(key).sorted_set(place).expect("a sorted set was found there");
         set.visit(ranks.clone(), true, &mut |member| {
             tell(member);
             true
@@ -98,7 +98,7 @@ fn pop_members(
     });
     context.reply.raw(&taken);
     context.members_gone(key, place, end.event());
-    context.changed(count as u64 - 1);
+    context.count_changes(count as u64 - 1);
     count
 }
 
@@ -150,7 +150,7 @@ fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result<bool, Comm
         context.reply.bulk(key.bytes());
         let taken = pop_members(context, &key, place, options.end, options.count, MemberLayout::pairs(true));
         let mut digits = itoa::Buffer::new();
-        context.effect(&[options.end.command(), key.bytes(), digits.format(taken).as_bytes()]);
+        context.log_effect(&[options.end.command(), key.bytes(), digits.format(taken).as_bytes()]);
         return Ok(true);
     }
     Ok(false)
@@ -192,7 +192,7 @@ fn pop_or_wait(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome,
         reply.double(member.score);
         let place = context.table(&key).sorted_set_remove_ranks(place, &key, rank..rank + 1, &mut |_| ());
         context.members_gone(&key, place, end.event());
-        context.effect(&[end.command(), key.bytes()]);
+        context.log_effect(&[end.command(), key.bytes()]);
         return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();

@@ -29,7 +29,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     let (count, scores) = options(context)?;
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
-    let mut random = Random::new(context.random());
+    let mut random = Random::new(context.random_u64());
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (table, reply) = context.view_and_reply(&key);
@@ -66,13 +66,13 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
 }
 
 fn any(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
-    (random.number() % set.len() as u64) as usize
+    (random.next_u64() % set.len() as u64) as usize
 }
 
 fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
-    let mut random = Random::new(context.random());
+    let mut random = Random::new(context.random_u64());
     let (table, reply) = context.view_and_reply(&key);
     let set = found.and_then(|place| table.sorted_set(place));
     match set.and_then(|set| set.at(any(&set, &mut random))) {
@@ -134,7 +134,7 @@ fn distinct(
     // Selection sampling: choose each member with probability (still wanted) / (still to come).
     let (mut left, mut missing) = (set.len() as u64, wanted as u64);
     set.visit(0..set.len(), false, &mut |member| {
-        if random.number() % left < missing {
+        if random.next_u64() % left < missing {
             form.push(reply, &member);
             missing -= 1;
         }

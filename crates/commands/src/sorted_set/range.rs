@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context, Estimated};
+use engine::{CommandError, Context, EstimateInput};
 use keyspace::{ScoredMember, SortedSetRef, Value};
 use resp::{Args, Writer};
 
@@ -132,13 +132,13 @@ pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandErr
 }
 
 /// Estimated run time: NANOS nanoseconds for each member in the range.
-pub(super) fn estimated_cost<const NANOS: u64>(request: &Estimated<'_>, fixed: RangeSettings) -> u64 {
+pub(super) fn estimated_cost<const NANOS: u64>(request: &EstimateInput<'_>, fixed: RangeSettings) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
         let query = RangeQuery::parse(request.args, fixed, resp::parse_double);
         query.map_or(0, |query| query.ranks(&set).len() as u64 * NANOS)
     };
-    request.value(fixed.key, of_value).unwrap_or(0)
+    request.with_value(fixed.key, of_value).unwrap_or(0)
 }
 
 fn reply(context: &mut Context<'_>, fixed: RangeSettings) -> Result<(), CommandError> {

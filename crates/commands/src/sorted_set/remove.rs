@@ -24,7 +24,7 @@ pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     if removed > 0 {
         context.members_gone(&key, place, "zrem");
-        context.changed(removed as u64 - 1);
+        context.count_changes(removed as u64 - 1);
     }
     context.reply.integer(removed);
     Ok(())
@@ -55,7 +55,7 @@ fn remove_range(context: &mut Context<'_>, by: RangeBy, event: &str) -> Result<(
         if removed > 0 {
             let place = context.table(&key).sorted_set_remove_ranks(place, &key, ranks, &mut |_| ());
             context.members_gone(&key, place, event);
-            context.changed(removed as u64 - 1);
+            context.count_changes(removed as u64 - 1);
         }
     }
     context.reply.integer(removed as i64);

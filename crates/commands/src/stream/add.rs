@@ -1,6 +1,6 @@
 //! XADD and XSETID.
 
-use engine::{Class, CommandError, CommandOrigin, Context};
+use engine::{CommandError, CommandOrigin, Context, EventClass};
 use keyspace::{Key, StreamHead, StreamId};
 use smallvec::SmallVec;
 
@@ -129,14 +129,14 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         adding.trimming.map(|trimming| trimming.run(stream))
     });
-    context.modified(&key);
-    context.notify(Class::STREAM, "xadd", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::STREAM, "xadd", &key);
     let trimmed = trimmed.map(|mut trimmed| {
         context.discard_stream_parts(std::mem::take(&mut trimmed.gone));
         trimmed
     });
     if trimmed.as_ref().is_some_and(|trimmed| trimmed.cut > 0) {
-        context.notify(Class::STREAM, "xtrim", &key);
+        context.notify(EventClass::STREAM, "xtrim", &key);
     }
     let text = id::text(id);
     if !matches!(adding.wanted, RequestedId::Exactly(_)) || !adding.is_portable() {
@@ -147,7 +147,7 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> StreamHead {
-    context.view(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
+    context.table_ref(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
 }
 
 /// The added entry and the result of the trim.
@@ -174,7 +174,7 @@ fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>, adde
     }
     words.push(added.id);
     words.extend(args.from(adding.fields).iter());
-    context.effect(&words);
+    context.log_effect(&words);
     if let Some(trimmed) = &added.trimmed {
         trimmed.log_removed(context, key);
     }
@@ -221,8 +221,8 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let max_deleted = if max_deleted == StreamId::MIN { before.max_deleted } else { max_deleted };
     context.edit(&key, place, |stream| stream.set_head(last, added.unwrap_or(before.added), max_deleted));
-    context.modified(&key);
-    context.notify(Class::STREAM, "xsetid", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::STREAM, "xsetid", &key);
     context.reply.ok();
     Ok(())
 }

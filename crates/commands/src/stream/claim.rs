@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, PendingEntry, Stream, StreamId};
 use resp::Writer;
 use smallvec::SmallVec;
@@ -41,14 +41,14 @@ impl ClaimResult {
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
         let changes = usize::from(self.creates_consumer) + self.taken.len() + self.deleted.len();
         if changes > 0 {
-            context.modified_times(key, changes);
+            context.report_changes(key, changes);
         }
         if self.creates_consumer {
-            context.notify(Class::STREAM, "xgroup-createconsumer", key);
-            context.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
+            context.notify(EventClass::STREAM, "xgroup-createconsumer", key);
+            context.log_effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
         }
         for id in &self.deleted {
-            context.effect(&[b"XACK", key.bytes(), group, &id::text(*id)]);
+            context.log_effect(&[b"XACK", key.bytes(), group, &id::text(*id)]);
         }
         for (id, pending) in &self.taken {
             context.log_pending(key, (group, self.last), *id, pending);
@@ -115,7 +115,7 @@ impl ClaimArguments {
             } else if is(b"lastid", 1) {
                 claiming.last = id::parse_exact(context.arg(index))?;
             } else {
-                let word = engine::quoted(word, usize::MAX);
+                let word = engine::quote(word, usize::MAX);
                 return Err(CommandError::Text(format!("ERR Unrecognized XCLAIM option '{word}'").into()));
             }
             index += 1;
@@ -171,7 +171,7 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (place, claimed) = context.edit(&key, place, |stream| claiming.run(stream, group, consumer, now));
     claimed.log(context, &key, group, consumer);
     if claimed.taken.is_empty() && claimed.last > before {
-        context.modified(&key);
+        context.report_modified(&key);
         let stream = context.stream(&key, place).into_owned();
         stream.group(group).into_iter().for_each(|found| context.log_group(&key, group, found));
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use engine::{Class, CommandError, Context, until_nul};
+use engine::{CommandError, Context, EventClass, truncate_at_nul};
 use keyspace::{
     EntryRef, Group, Key, Kind, PackedValue, PendingEntry, Stream, StreamEntry, StreamId, StreamRef,
 };
@@ -70,7 +70,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     }
 
     fn stream(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream> {
-        self.view(key).stream(place).expect("a stream was found there").read()
+        self.table_ref(key).stream(place).expect("a stream was found there").read()
     }
 
     fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>) {
@@ -129,14 +129,14 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     }
 
     fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
-        self.modified(key);
-        self.notify(Class::STREAM, "xgroup-createconsumer", key);
-        self.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
+        self.report_modified(key);
+        self.notify(EventClass::STREAM, "xgroup-createconsumer", key);
+        self.log_effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
     }
 
     fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &PendingEntry) {
         let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
-        self.effect(&[
+        self.log_effect(&[
             b"XCLAIM",
             key.bytes(),
             group.0,
@@ -157,7 +157,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group) {
         let read = group.read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
         let last = id::text(group.last);
-        self.effect(&[b"XGROUP", b"SETID", key.bytes(), name, &last, b"ENTRIESREAD", read.as_bytes()]);
+        self.log_effect(&[b"XGROUP", b"SETID", key.bytes(), name, &last, b"ENTRIESREAD", read.as_bytes()]);
     }
 }
 
@@ -168,13 +168,15 @@ pub(super) fn named(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
 
 /// The NOGROUP error for a missing key or group.
 pub(super) fn no_group(key: &[u8], group: &[u8], more: &str) -> CommandError {
-    let (key, group) = (String::from_utf8_lossy(until_nul(key)), String::from_utf8_lossy(until_nul(group)));
+    let (key, group) =
+        (String::from_utf8_lossy(truncate_at_nul(key)), String::from_utf8_lossy(truncate_at_nul(group)));
     CommandError::Text(format!("NOGROUP No such key '{key}' or consumer group '{group}'{more}").into())
 }
 
 /// The NOGROUP error for a missing group of an existing key.
 pub(super) fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
-    let (key, group) = (String::from_utf8_lossy(until_nul(key)), String::from_utf8_lossy(until_nul(group)));
+    let (key, group) =
+        (String::from_utf8_lossy(truncate_at_nul(key)), String::from_utf8_lossy(truncate_at_nul(group)));
     CommandError::Text(format!("NOGROUP No such consumer group '{group}' for key name '{key}'").into())
 }
 

@@ -1,6 +1,6 @@
 //! XGROUP: management of consumer groups.
 
-use engine::{Class, CommandError, Context, misused};
+use engine::{CommandError, Context, EventClass, wrong_subcommand_arguments};
 use keyspace::{EntryRef, Group, Key, StreamId};
 
 use super::common::{StreamAccess, no_such_group};
@@ -35,7 +35,7 @@ impl GroupOptions {
                 };
                 index += 2;
             } else {
-                return Err(misused("XGROUP", context.arg(1)));
+                return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
             }
         }
         Ok(words)
@@ -72,7 +72,7 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(NO_KEY);
     }
     if context.args.len() > 8 {
-        return Err(misused("XGROUP", context.arg(1)));
+        return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
     }
     let last = last_id(context, &key, found, id::parse_exact)?;
     if found.is_some_and(|place| context.stream(&key, place).group(name).is_some()) {
@@ -80,8 +80,8 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let place = found.unwrap_or_else(|| context.make_stream(&key));
     context.edit(&key, place, |stream| stream.insert_group(name, Group::new(last, words.read)));
-    context.modified(&key);
-    context.notify(Class::STREAM, "xgroup-create", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::STREAM, "xgroup-create", &key);
     context.reply.ok();
     Ok(())
 }
@@ -90,7 +90,7 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, words) = (context.key(2)?, context.arg(3), GroupOptions::parse(context, false)?);
     let place = find(context, &key, true)?;
     if context.args.len() > 7 {
-        return Err(misused("XGROUP", context.arg(1)));
+        return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
     }
     let last = last_id(context, &key, Some(place), id::parse_any)?;
     context.edit(&key, place, |stream| {
@@ -98,8 +98,8 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
             (group.last, group.read) = (last, words.read);
         }
     });
-    context.modified(&key);
-    context.notify(Class::STREAM, "xgroup-setid", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::STREAM, "xgroup-setid", &key);
     context.reply.ok();
     Ok(())
 }
@@ -112,8 +112,8 @@ pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
         let (_, gone) = context.edit(&key, place, |stream| stream.remove_group(name));
         gone.into_iter().for_each(|gone| context.discard_stream_parts(gone));
         // Wake the clients blocked on the group, so that they receive an error.
-        context.modified(&key);
-        context.notify(Class::STREAM, "xgroup-destroy", &key);
+        context.report_modified(&key);
+        context.notify(EventClass::STREAM, "xgroup-destroy", &key);
     }
     context.reply.integer(i64::from(there));
     Ok(())
@@ -132,8 +132,8 @@ pub(super) fn delete_consumer(context: &mut Context<'_>) -> Result<(), CommandEr
     let place = find(context, &key, true)?;
     let (_, pending) = context.edit(&key, place, |stream| stream.group_mut(name)?.remove_consumer(consumer));
     if pending.is_some() {
-        context.modified(&key);
-        context.notify(Class::STREAM, "xgroup-delconsumer", &key);
+        context.report_modified(&key);
+        context.notify(EventClass::STREAM, "xgroup-delconsumer", &key);
     }
     context.reply.integer(pending.unwrap_or(0) as i64);
     Ok(())

@@ -157,7 +157,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
             stream.set_idempotence(bounds);
         }
     });
-    context.modified(&key);
+    context.report_modified(&key);
     context.reply.ok();
     Ok(())
 }
@@ -190,7 +190,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
         None => {
             let bounds = context.engine.settings.idempotence_bounds();
             context.edit(&key, place, |stream| stream.add_iid(producer, iid, id, bounds));
-            context.modified(&key);
+            context.report_modified(&key);
         }
     }
     context.reply.ok();

@@ -1,7 +1,7 @@
 //! XINFO: information about streams, groups and consumers.
 
 use clock::Millis;
-use engine::{CommandError, Context, misused};
+use engine::{CommandError, Context, wrong_subcommand_arguments};
 use keyspace::{Consumer, Group, Producers, Stream, StreamEntry, StreamId};
 use resp::Writer;
 
@@ -26,7 +26,7 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
         3 => None,
         4 if is(3, b"full") => Some(COUNT),
         6 if is(3, b"full") && is(4, b"count") => Some(usize::try_from(context.integer(5)?).unwrap_or(COUNT)),
-        _ => return Err(misused("XINFO", context.arg(1))),
+        _ => return Err(wrong_subcommand_arguments("XINFO", context.arg(1))),
     };
     let (stream, reply) = context.stream_and_reply(&key, place);
     let producers = if stream.producers().is_some() { 6 } else { 0 };

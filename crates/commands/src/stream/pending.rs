@@ -24,7 +24,7 @@ pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
         ids.iter().filter(|id| group.acknowledge(**id)).count()
     });
     if done > 0 {
-        context.modified_times(&key, done);
+        context.report_changes(&key, done);
     }
     context.reply.integer(done as i64);
     Ok(())

@@ -1,6 +1,6 @@
 //! XLEN, XRANGE, XREVRANGE and XDEL.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{Stream, StreamId};
 use resp::Writer;
 use smallvec::SmallVec;
@@ -12,7 +12,7 @@ use super::id;
 pub(super) fn xlen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_stream(&key)?;
-    let stream = found.and_then(|place| context.view(&key).stream(place));
+    let stream = found.and_then(|place| context.table_ref(&key).stream(place));
     let len = stream.map_or(0, |stream| stream.head().len);
     context.reply.integer(len as i64);
     Ok(())
@@ -56,7 +56,7 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
     };
     if context.may_release_slots() {
         let copy = context.stream(&key, place).into_owned();
-        context.let_go();
+        context.release_slots();
         reply_range(&copy, &mut context.reply);
     } else {
         let (stream, reply) = context.stream_and_reply(&key, place);
@@ -80,8 +80,8 @@ pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (_, deleted) =
         context.edit(&key, place, |stream| ids.iter().filter(|id| stream.delete(**id)).count());
     if deleted > 0 {
-        context.modified_times(&key, deleted);
-        context.notify(Class::STREAM, "xdel", &key);
+        context.report_changes(&key, deleted);
+        context.notify(EventClass::STREAM, "xdel", &key);
     }
     context.reply.integer(deleted as i64);
     Ok(())

@@ -238,10 +238,10 @@ impl<'a> ReadArguments<'a> {
         HandlerOutcome::Block(KeyWait {
             keys: self.keys.clone(),
             kind: Kind::Stream,
-            until: early.or(until),
+            deadline: early.or(until),
             retries_at_deadline: early.is_some(),
-            nothing: |reply| reply.null_array(),
-            resolved: Some(request),
+            timeout_reply: |reply| reply.null_array(),
+            resolved_request: Some(request),
             wakes_on_removal: self.reader.is_some(),
         })
     }
@@ -300,7 +300,7 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, Command
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
         let (Some(place), StartPosition::After(last)) = (place, from) else { continue };
-        let head = context.view(key).stream(*place).map(|stream| stream.head()).unwrap_or_default();
+        let head = context.table_ref(key).stream(*place).map(|stream| stream.head()).unwrap_or_default();
         let (true, Some(first)) = (head.len > 0 && head.last > *last, last.next()) else { continue };
         let (stream, reply) = context.stream_and_reply(key, *place);
         let most = if reading.count == 0 { usize::MAX } else { reading.count };
@@ -369,7 +369,7 @@ fn deliver(
         Some(name)
     });
     let Some(consumer) = name else { return false };
-    context.modified(key);
+    context.report_modified(key);
     if !reader.no_ack {
         let pending = PendingEntry { consumer, delivered: now, count: 1 };
         ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
@@ -453,7 +453,7 @@ fn redeliver(
         (group.last, given)
     });
     // Counts as one change whether or not there were entries, as in Valkey.
-    context.changed_unlogged(1);
+    context.count_unlogged_changes(1);
     for (id, pending) in given {
         let count = pending.count.saturating_add(1);
         context.log_pending(

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{Key, Stream, StreamId};
 use resp::Args;
 use smallvec::SmallVec;
@@ -97,9 +97,9 @@ impl RemovedEntries {
         if self.is_empty() {
             return;
         }
-        context.modified_times(key, self.deleted.len());
+        context.report_changes(key, self.deleted.len());
         if !self.deleted.is_empty() {
-            context.notify(Class::STREAM, "xdel", key);
+            context.notify(EventClass::STREAM, "xdel", key);
         }
         self.log_acknowledged(context, key);
         self.log_deleted(context, key);
@@ -110,7 +110,7 @@ fn log_ids(context: &mut Context<'_>, words: &[&[u8]], ids: &[StreamId]) {
     let ids: Vec<_> = ids.iter().map(|id| id::text(*id)).collect();
     let mut effect = words.to_vec();
     effect.extend(ids.iter().map(|id| &id[..]));
-    context.effect(&effect);
+    context.log_effect(&effect);
 }
 
 /// The arguments of XDELEX and XACKDEL: `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.

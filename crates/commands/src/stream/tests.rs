@@ -56,7 +56,7 @@ fn entries_are_added_and_deleted() {
 fn approximate_trim_is_replicated_as_exact_trim() {
     let mut client = Client::logged();
     let stream = keyspace::StreamNodeBounds { bytes: 4096, entries: 2 };
-    client.engine.settings.set_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
+    client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
     for number in 1..=5 {
         client.wire(&format!("xadd s {number} a 1"));
     }
@@ -334,8 +334,8 @@ fn blocked_reader_retries_when_pending_entry_becomes_claimable() {
         DispatchStatus::Blocked
     ));
     let waiter = client.leave_waiting();
-    assert_eq!(waiter.until(), Some(Millis(begin.0 + 300)));
-    assert_eq!(waiter.at_end(), engine::UnblockReason::Retry);
+    assert_eq!(waiter.deadline(), Some(Millis(begin.0 + 300)));
+    assert_eq!(waiter.deadline_reason(), engine::UnblockReason::Retry);
     assert_eq!(&waiter.request().args()[5], b"4700", "the time that is left then");
     assert!(matches!(
         client.flow("xreadgroup group g bob block 200 claim 300 streams s >"),
@@ -343,7 +343,7 @@ fn blocked_reader_retries_when_pending_entry_becomes_claimable() {
     ));
     let waiter = client.leave_waiting();
     assert_eq!(
-        (waiter.until(), waiter.at_end()),
+        (waiter.deadline(), waiter.deadline_reason()),
         (Some(Millis(begin.0 + 200)), engine::UnblockReason::Timeout)
     );
 }

@@ -1,6 +1,6 @@
 //! XTRIM, and the trim options of XADD.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{Key, Stream, StreamHead, StreamId, StreamTrim, TrimPrecision};
 
 use super::common::StreamAccess;
@@ -188,7 +188,7 @@ impl TrimResult {
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>) {
         self.log_removed(context, key);
         if let Some((word, value)) = &self.exactly {
-            context.effect(&[b"XTRIM", key.bytes(), word, b"=", value]);
+            context.log_effect(&[b"XTRIM", key.bytes(), word, b"=", value]);
         }
     }
 
@@ -219,8 +219,8 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (_, mut trimmed) = context.edit(&key, place, |stream| trimming.run(stream));
     context.discard_stream_parts(std::mem::take(&mut trimmed.gone));
     if trimmed.cut > 0 {
-        context.modified_times(&key, trimmed.cut as usize);
-        context.notify(Class::STREAM, "xtrim", &key);
+        context.report_changes(&key, trimmed.cut as usize);
+        context.notify(EventClass::STREAM, "xtrim", &key);
         if !trimming.is_exact() || words.has_reference_options() {
             trimmed.log(context, &key);
         }

@@ -1,6 +1,6 @@
 //! INCR, DECR, INCRBY, DECRBY and INCRBYFLOAT.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 
 use crate::long_double::LongDouble;
@@ -30,7 +30,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     // Avoid `ok_or`: constructing and dropping the error has a cost even when it is unused.
     let before = match found {
         Some(place) => {
-            let Some(before) = resp::parse_i64(context.string(&key, place)?.bytes) else {
+            let Some(before) = resp::parse_i64(context.string_value(&key, place)?.bytes) else {
                 return Err(CommandError::NotInteger);
             };
             before
@@ -40,7 +40,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
     let mut digits = itoa::Buffer::new();
     put_number(context, &key, found, digits.format(sum).as_bytes(), EncodingHint::ByContent);
-    context.notify(Class::STRING, "incrby", &key);
+    context.notify(EventClass::STRING, "incrby", &key);
     context.reply.integer(sum);
     Ok(())
 }
@@ -49,16 +49,18 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let key = context.key(1)?;
     let found = context.find(&key);
     let before = match found {
-        Some(place) => LongDouble::parse(context.string(&key, place)?.bytes).ok_or(CommandError::NotFloat)?,
+        Some(place) => {
+            LongDouble::parse(context.string_value(&key, place)?.bytes).ok_or(CommandError::NotFloat)?
+        }
         None => LongDouble::ZERO,
     };
     let amount = LongDouble::parse(context.arg(2)).ok_or(CommandError::NotFloat)?;
     let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
     let text = sum.to_string();
     put_number(context, &key, found, text.as_bytes(), EncodingHint::NeverInt);
-    context.notify(Class::STRING, "incrbyfloat", &key);
+    context.notify(EventClass::STRING, "incrbyfloat", &key);
     // Replicate the result: floating-point arithmetic may differ on the replica's machine.
-    context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
+    context.log_effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
     context.reply.bulk(text.as_bytes());
     Ok(())
 }
@@ -71,7 +73,7 @@ fn put_number(
     digits: &[u8],
     encoding_hint: EncodingHint,
 ) {
-    let expiry = found.and_then(|place| context.view(key).expiry(place));
+    let expiry = found.and_then(|place| context.table_ref(key).expiry(place));
     context.put(key, found, PackedValue::string_with_hint(digits, encoding_hint), expiry);
 }
 

@@ -1,6 +1,6 @@
 //! GET, GETDEL, GETEX, STRLEN, DELEX and DIGEST.
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key, Value};
 
 use super::options::{AcceptedOptions, Comparison, Expiry, SetOptions, digest};
@@ -11,7 +11,7 @@ pub(super) fn reply_string(
     context: &mut Context<'_>,
     key: &Key<'_>,
 ) -> Result<Option<EntryRef>, CommandError> {
-    let found = context.read(key);
+    let found = context.find_for_read(key);
     let (table, reply) = context.view_and_reply(key);
     match found.map(|place| table.value(place)) {
         None => reply.null(),
@@ -31,8 +31,8 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     if let Some(place) = reply_string(context, &key)? {
         context.delete(&key, place);
-        context.notify(Class::GENERIC, "del", &key);
-        context.effect(&[b"DEL", key.bytes()]);
+        context.notify(EventClass::GENERIC, "del", &key);
+        context.log_effect(&[b"DEL", key.bytes()]);
     }
     Ok(())
 }
@@ -41,11 +41,11 @@ pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = SetOptions::parse(context.args, 2, AcceptedOptions::GETEX)?;
     let key = context.key(1)?;
     let at = options.expiry.at(context, "getex")?;
-    let Some(place) = context.read(&key) else {
+    let Some(place) = context.find_for_read(&key) else {
         context.reply.null();
         return Ok(());
     };
-    context.string(&key, place)?;
+    context.string_value(&key, place)?;
     let (table, reply) = context.view_and_reply(&key);
     if let Value::String(string) = table.value(place) {
         reply.bulk(string.bytes);
@@ -62,8 +62,8 @@ pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn strlen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let len = match context.read(&key) {
-        Some(place) => context.string(&key, place)?.bytes.len(),
+    let len = match context.find_for_read(&key) {
+        Some(place) => context.string_value(&key, place)?.bytes.len(),
         None => 0,
     };
     context.reply.integer(len as i64);
@@ -74,7 +74,7 @@ pub(super) fn delifeq(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, expected) = (context.key(1)?, context.arg(2));
     let found = context.find(&key);
     let wanted = match found {
-        Some(place) => context.string(&key, place)?.bytes == expected,
+        Some(place) => context.string_value(&key, place)?.bytes == expected,
         None => false,
     };
     delete_if(context, &key, found.filter(|_| wanted));
@@ -91,7 +91,7 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.find(&key);
     let wanted = match found {
         Some(place) if words > 2 => {
-            let Value::String(string) = context.view(&key).value(place) else {
+            let Value::String(string) = context.table_ref(&key).value(place) else {
                 return Err(CommandError::text(
                     "ERR Key should be of string type if conditions are specified",
                 ));
@@ -112,8 +112,8 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) {
     if let Some(place) = found {
         context.delete(key, place);
-        context.notify(Class::GENERIC, "del", key);
-        context.effect(&[b"DEL", key.bytes()]);
+        context.notify(EventClass::GENERIC, "del", key);
+        context.log_effect(&[b"DEL", key.bytes()]);
     }
     context.reply.integer(i64::from(found.is_some()));
 }
@@ -121,10 +121,10 @@ fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) 
 /// DIGEST key
 pub(super) fn digest_of(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    match context.read(&key) {
+    match context.find_for_read(&key) {
         None => context.reply.null(),
         Some(place) => {
-            let digits = format!("{:016x}", digest(context.string(&key, place)?.bytes));
+            let digits = format!("{:016x}", digest(context.string_value(&key, place)?.bytes));
             context.reply.bulk(digits.as_bytes());
         }
     }

@@ -2,7 +2,7 @@
 //! 8.8.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context, LazyFreeReason};
+use engine::{CommandError, Context, EventClass, LazyFreeReason};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 use resp::Protocol;
 
@@ -228,7 +228,7 @@ fn count<N: Number>(
     let key = context.key(1)?;
     let found = context.find(&key);
     let before = match found {
-        Some(place) => N::stored(context.string(&key, place)?.bytes)?,
+        Some(place) => N::stored(context.string_value(&key, place)?.bytes)?,
         None => N::default(),
     };
     let (after, fits) = match before.add(by) {
@@ -256,7 +256,7 @@ fn count<N: Number>(
 impl IncrexArguments<'_> {
     /// Whether ENX keeps the key's present expiry.
     fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<EntryRef>) -> bool {
-        self.only_without_expiry && found.is_some_and(|place| context.view(key).expiry(place).is_some())
+        self.only_without_expiry && found.is_some_and(|place| context.table_ref(key).expiry(place).is_some())
     }
 }
 
@@ -279,28 +279,31 @@ impl CounterChange<'_> {
         if self.at.is_some_and(|at| at <= context.now) && context.deletes_expired() {
             if let Some(place) = self.found {
                 context.delete(key, place);
-                context.notify(Class::GENERIC, "del", key);
-                context.effect(&[context.engine.settings.deletion(LazyFreeReason::EXPIRE), key.bytes()]);
+                context.notify(EventClass::GENERIC, "del", key);
+                context.log_effect(&[
+                    context.engine.settings.deletion_command(LazyFreeReason::EXPIRE),
+                    key.bytes(),
+                ]);
             }
             return;
         }
-        let before = self.found.and_then(|place| context.view(key).expiry(place));
+        let before = self.found.and_then(|place| context.table_ref(key).expiry(place));
         let persists = self.words.expiry == Expiry::Persist;
         let expiry = if persists { None } else { self.at.or(before) };
         context.put(key, self.found, PackedValue::string_with_hint(digits, encoding_hint), expiry);
-        context.notify(Class::STRING, event, key);
+        context.notify(EventClass::STRING, event, key);
         if self.at.is_some() {
-            context.notify(Class::GENERIC, "expire", key);
+            context.notify(EventClass::GENERIC, "expire", key);
         } else if persists && before.is_some() {
-            context.notify(Class::GENERIC, "persist", key);
+            context.notify(EventClass::GENERIC, "persist", key);
         }
         let mut millis = itoa::Buffer::new();
         match self.at {
             Some(Millis(at)) => {
-                context.effect(&[b"SET", key.bytes(), digits, b"PXAT", millis.format(at).as_bytes()]);
+                context.log_effect(&[b"SET", key.bytes(), digits, b"PXAT", millis.format(at).as_bytes()]);
             }
-            None if persists => context.effect(&[b"SET", key.bytes(), digits]),
-            None => context.effect(&[b"SET", key.bytes(), digits, b"KEEPTTL"]),
+            None if persists => context.log_effect(&[b"SET", key.bytes(), digits]),
+            None => context.log_effect(&[b"SET", key.bytes(), digits, b"KEEPTTL"]),
         }
     }
 }

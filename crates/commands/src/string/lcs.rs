@@ -68,8 +68,8 @@ pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// The string under argument `index`. A missing key reads as the empty string.
 fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError> {
     let key = context.key(index)?;
-    let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
-    let string = context.string(&key, place);
+    let Some(place) = context.find_for_read(&key) else { return Ok(Vec::new()) };
+    let string = context.string_value(&key, place);
     let string =
         string.map_err(|_| CommandError::text("ERR The specified keys must contain string values"))?;
     Ok(string.bytes.to_vec())

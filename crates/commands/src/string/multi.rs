@@ -12,7 +12,7 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 1);
     for index in 1..context.args.len() {
         let key = context.key(index)?;
-        let found = context.read(&key);
+        let found = context.find_for_read(&key);
         let (table, reply) = context.view_and_reply(&key);
         match found.and_then(|place| table.typed::<StringRef<'_>>(place)) {
             Some(string) => reply.bulk(string.bytes),
@@ -80,10 +80,10 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let (key, value) = (context.key(index)?, context.arg(index + 1));
         let found = context.find(&key);
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
-        let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
+        let expiry = at.or(kept.and_then(|place| context.table_ref(&key).expiry(place)));
         context.put(&key, found, PackedValue::string(value), expiry);
         if found.is_none() {
-            context.announce_new(context.session.db, &key);
+            context.publish_new_key(context.session.db, &key);
         }
         notify_set(context, &key, at.is_some());
     }
@@ -101,7 +101,7 @@ fn log_msetex(context: &mut Context<'_>, options_at: usize, expiry: &Expiry<'_>,
         None if *expiry == Expiry::Keep => effect.push(b"KEEPTTL"),
         None => {}
     }
-    context.effect(&effect);
+    context.log_effect(&effect);
 }
 
 #[cfg(test)]

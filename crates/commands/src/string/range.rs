@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{Class, CommandError, Context};
+use engine::{CommandError, Context, EventClass};
 use keyspace::{EncodingHint, PackedValue, StringRef};
 
 /// Checks that the string stays within `proto-max-bulk-len`.
@@ -22,15 +22,15 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
             tail.len()
         }
         Some(place) => {
-            let len = context.string(&key, place)?.bytes.len();
+            let len = context.string_value(&key, place)?.bytes.len();
             let total = check_len(context, len, tail.len())?;
             let (_, bytes) = context.table(&key).edit_string(place, &key, total, EncodingHint::Raw);
             bytes[len..].copy_from_slice(tail);
-            context.modified(&key);
+            context.report_modified(&key);
             total
         }
     };
-    context.notify(Class::STRING, "append", &key);
+    context.notify(EventClass::STRING, "append", &key);
     context.reply.integer(total as i64);
     Ok(())
 }
@@ -41,7 +41,7 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let offset = usize::try_from(offset).map_err(|_| CommandError::text("ERR offset is out of range"))?;
     let found = context.find(&key);
     let len = match found {
-        Some(place) => context.string(&key, place)?.bytes.len(),
+        Some(place) => context.string_value(&key, place)?.bytes.len(),
         None => 0,
     };
     if part.is_empty() {
@@ -56,8 +56,8 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let (_, bytes) = context.table(&key).edit_string(place, &key, total, EncodingHint::Raw);
     bytes[offset..end].copy_from_slice(part);
-    context.modified(&key);
-    context.notify(Class::STRING, "setrange", &key);
+    context.report_modified(&key);
+    context.notify(EventClass::STRING, "setrange", &key);
     context.reply.integer(total as i64);
     Ok(())
 }
@@ -65,11 +65,11 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let (start, end) = (context.integer(2)?, context.integer(3)?);
-    let Some(place) = context.read(&key) else {
+    let Some(place) = context.find_for_read(&key) else {
         context.reply.bulk(b"");
         return Ok(());
     };
-    context.string(&key, place)?;
+    context.string_value(&key, place)?;
     let (table, reply) = context.view_and_reply(&key);
     if let Some(string) = table.typed::<StringRef<'_>>(place) {
         reply.bulk(slice(string.bytes, start, end));

@@ -1,7 +1,7 @@
 //! SET, SETNX, SETEX, PSETEX and GETSET.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context, KeyFlags};
+use engine::{CommandError, Context, EventClass, KeyFlags};
 use keyspace::{Key, PackedValue};
 use resp::Args;
 
@@ -31,7 +31,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let wanted = match (options.condition, found) {
         (SetCondition::Always, _) | (SetCondition::Missing, None) | (SetCondition::Present, Some(_)) => true,
         (SetCondition::Compared(comparison), Some(place)) => {
-            comparison.holds(Some(context.string(&key, place)?.bytes))?
+            comparison.holds(Some(context.string_value(&key, place)?.bytes))?
         }
         (SetCondition::Compared(comparison), None) => comparison.holds(None)?,
         _ => false,
@@ -54,7 +54,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
-        expiry = context.view(&key).expiry(place);
+        expiry = context.table_ref(&key).expiry(place);
     }
     context.put(&key, found, PackedValue::string(value), expiry);
     notify_set(context, &key, expires);
@@ -64,9 +64,9 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Sends the `set` event, and `expire` if the key has an expiry.
 pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
-    context.notify(Class::STRING, "set", key);
+    context.notify(EventClass::STRING, "set", key);
     if expires {
-        context.notify(Class::GENERIC, "expire", key);
+        context.notify(EventClass::GENERIC, "expire", key);
     }
 }
 
@@ -82,8 +82,8 @@ fn log(
     let anew = options.get || matches!(options.condition, SetCondition::Compared(_));
     match options.expiry {
         Expiry::At { .. } => log_expiring(context, key, value, expiry),
-        Expiry::Keep if anew => context.effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
-        _ if anew => context.effect(&[b"SET", key.bytes(), value]),
+        Expiry::Keep if anew => context.log_effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
+        _ if anew => context.log_effect(&[b"SET", key.bytes(), value]),
         _ => {}
     }
 }
@@ -92,9 +92,9 @@ fn log_expiring(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: 
     let mut digits = itoa::Buffer::new();
     match expiry {
         Some(at) => {
-            context.effect(&[b"SET", key.bytes(), value, b"PXAT", digits.format(at.0).as_bytes()]);
+            context.log_effect(&[b"SET", key.bytes(), value, b"PXAT", digits.format(at.0).as_bytes()]);
         }
-        None => context.effect(&[b"SET", key.bytes(), value]),
+        None => context.log_effect(&[b"SET", key.bytes(), value]),
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = reply_string(context, &key)?;
     context.put(&key, found, PackedValue::string(value), None);
     notify_set(context, &key, false);
-    context.effect(&[b"SET", key.bytes(), value]);
+    context.log_effect(&[b"SET", key.bytes(), value]);
     Ok(())
 }
 

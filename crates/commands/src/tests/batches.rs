@@ -20,7 +20,7 @@ fn pipeline_continues_after_refused_command() {
     ]);
     let stats = &client.worker.stats.commands[crate::for_server().find(b"get").unwrap().index];
     assert_eq!(stats.calls.load(Ordering::Relaxed), 1);
-    assert_eq!(stats.rejected.load(Ordering::Relaxed), 1);
+    assert_eq!(stats.rejected_calls.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -59,15 +59,15 @@ fn node_states_refuse_commands() {
 fn master_without_dataset_appears_down_only_to_sentinels() {
     let mut client = Client::new();
     client.engine.settings.set_node_flag(NodeFlags::EMPTY_MASTER, true);
-    client.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
+    client.engine.settings.sentinel.hides_from_sentinels.store(true, Ordering::Relaxed);
     let down =
         "-EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
     client.table(&[("ping", "+PONG"), ("client setname sentinel-0123abcd-cmd", "+OK"), ("ping", down)]);
     client.table(&[("publish __sentinel__:hello a,b", ":0")]);
-    assert!(client.engine.settings.watched.seen.load(Ordering::Relaxed));
-    let greeting = client.engine.settings.watched.greeting.swap(None);
+    assert!(client.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed));
+    let greeting = client.engine.settings.sentinel.last_hello.swap(None);
     assert_eq!(greeting.as_deref().map(Vec::as_slice), Some(&b"a,b"[..]));
-    client.engine.settings.watched.hidden.store(false, Ordering::Relaxed);
+    client.engine.settings.sentinel.hides_from_sentinels.store(false, Ordering::Relaxed);
     client.table(&[("ping", "+PONG")]);
 }
 
@@ -210,7 +210,7 @@ fn write_from_threads(
                 let mut connection = Connection::new(engine, commands, session, Millis(1));
                 let mut random = engine::Random::new(thread);
                 for read in 0..reads {
-                    let lines: String = (0..40).map(|_| request(thread, read, random.number())).collect();
+                    let lines: String = (0..40).map(|_| request(thread, read, random.next_u64())).collect();
                     let (stopped, flow, _) = connection.run(&lines);
                     assert_eq!((stopped, flow), (lines.lines().count(), DispatchStatus::Done));
                 }
@@ -320,8 +320,8 @@ fn batch_yields_at_end_of_time_slice_and_resumes() {
     let (mut from, mut turns) = (0, 0);
     let mut flow = DispatchStatus::TimeSliceOver;
     while flow == DispatchStatus::TimeSliceOver {
-        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from };
-        let dispatcher = client.commands.on(&client.engine);
+        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: from };
+        let dispatcher = client.commands.dispatcher(&client.engine);
         (from, flow) =
             dispatcher.run(&mut client.worker, &mut client.session, client.now, requests, &mut out);
         turns += 1;

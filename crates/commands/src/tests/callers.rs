@@ -17,7 +17,7 @@ use crate::testing::Client;
 struct ImmediateShell;
 
 impl Shell for ImmediateShell {
-    fn carry_out(
+    fn run_command(
         &self,
         command: ShellCommand,
         context: &mut Context<'_>,
@@ -51,7 +51,7 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
         let (engine, worker, session) = (&client.engine, &mut client.worker, &mut client.session);
-        let dispatcher = client.commands.on(engine);
+        let dispatcher = client.commands.dispatcher(engine);
         let Some((command, _)) = dispatcher.resume_exec(worker, session, client.now, reply, &mut out) else {
             break;
         };
@@ -252,7 +252,7 @@ fn blocked_client_without_permission_is_not_served() {
         assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
         assert_eq!(waiter.client.take_unblock(), Some(UnblockReason::Retry), "{wait}");
         let mut out = Vec::new();
-        let (dispatcher, worker) = (client.commands.on(&client.engine), &mut client.worker);
+        let (dispatcher, worker) = (client.commands.dispatcher(&client.engine), &mut client.worker);
         dispatcher.end_wait(worker, &mut waiter, client.now, UnblockReason::Retry, &mut out);
         std::mem::swap(&mut client.session, &mut waiter);
         assert!(client.wire(wait).starts_with("-NOPERM"), "{wait}");

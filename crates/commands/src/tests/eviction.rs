@@ -12,7 +12,7 @@ const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 /// A server with this eviction policy and `room` bytes of memory left.
 fn limited(policy: EvictionPolicy, room: usize) -> Client {
     let client = Client::logged();
-    client.engine.settings.set_evicting(policy, 5, 100, true);
+    client.engine.settings.set_eviction_settings(policy, 5, 100, true);
     client.engine.limit_memory(keyspace::pool_used_bytes() + room);
     client
 }

@@ -20,7 +20,7 @@ fn only_large_values_are_freed_lazily() {
     assert_eq!(client.engine.lazy_free.pending(), 0, "a rename drops nothing");
     client.table(&[("set other v", "+OK")]);
     assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (1, 0));
-    client.engine.lazy_free.empty();
+    client.engine.lazy_free.free_all();
     assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (0, 1));
 }
 
@@ -36,7 +36,7 @@ fn lazy_free_queue_is_drained_promptly() {
     for rings in 1..4 {
         (0..4).for_each(|_| drop(client.call(&["set", "k", &value])));
         assert_eq!(rung.load(Ordering::Relaxed), rings);
-        client.engine.lazy_free.empty();
+        client.engine.lazy_free.free_all();
     }
 }
 
@@ -52,7 +52,7 @@ fn lazyfree_setting_depends_on_cause_of_deletion() {
     ] {
         for (reasons, pending) in [(LazyFreeReason::all() - reason, 0), (reason, 1)] {
             let mut client = Client::new();
-            client.engine.settings.set_lazy(reasons);
+            client.engine.settings.set_lazy_reasons(reasons);
             client.call(&["set", "k", &value, "px", "100"]);
             client.call(&["set", "other", "v"]);
             client.now.0 += if reason == LazyFreeReason::EXPIRE { 200 } else { 0 };
@@ -61,12 +61,12 @@ fn lazyfree_setting_depends_on_cause_of_deletion() {
         }
     }
     let mut client = Client::new();
-    client.engine.settings.set_lazy(LazyFreeReason::empty());
+    client.engine.settings.set_lazy_reasons(LazyFreeReason::empty());
     client.call(&["set", "k", &value]);
     client.wire("unlink k");
     assert_eq!(client.engine.lazy_free.pending(), 1, "UNLINK says what it wants");
     assert!(client.engine.lazy_free.pending_bytes() >= value.len());
-    client.engine.lazy_free.empty();
+    client.engine.lazy_free.free_all();
     assert_eq!(client.engine.lazy_free.pending_bytes(), 0);
 }
 
@@ -78,7 +78,7 @@ fn async_flush_frees_memory_in_background() {
         (0..2000).for_each(|key| drop(client.call(&["set", &format!("k{key}"), &value])));
         client.table(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
         assert_eq!(client.engine.lazy_free.pending(), waiting, "{flush}");
-        client.engine.lazy_free.empty();
+        client.engine.lazy_free.free_all();
     }
     assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (0, 4000));
     client.table(&[("set k v", "+OK"), ("flushall", "+OK")]);

@@ -5,14 +5,14 @@ use engine::{Group, LockScope, RenameError};
 #[test]
 fn single_key_command_locks_one_slot() {
     let registry = crate::for_server();
-    let mut with_key = registry.all().iter().filter(|entry| entry.single_key.is_some());
-    assert!(with_key.all(|entry| entry.command.reach == LockScope::Keys));
+    let mut with_key = registry.commands().iter().filter(|entry| entry.single_key.is_some());
+    assert!(with_key.all(|entry| entry.command.lock_scope == LockScope::Keys));
 }
 
 /// The engine re-reads the session's state only after keyless commands, so no other command may change it.
 #[test]
 fn single_key_commands_do_not_change_session() {
-    for entry in crate::for_server().all().iter().filter(|entry| entry.single_key.is_some()) {
+    for entry in crate::for_server().commands().iter().filter(|entry| entry.single_key.is_some()) {
         let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
         assert!(!of_session, "{}", entry.full_name);
     }
@@ -33,11 +33,11 @@ fn renamed_command_is_found_only_by_new_name() {
 
     let found = registry.find(b"TAKE-IT").unwrap();
     assert_eq!((found.index, found.full_name.as_str(), found.single_key), (get.index, "get", Some(1)));
-    assert!(std::ptr::eq(registry.all()[get.index], found));
+    assert!(std::ptr::eq(registry.commands()[get.index], found));
     assert_eq!(registry.find(b"get").unwrap().full_name, "hget");
     assert!(registry.find(b"config").is_none() && registry.find(b"client").is_none());
     assert_eq!(registry.find_full(b"kunde|list").unwrap().full_name, "client|list");
-    assert_eq!(registry.top().len(), crate::for_server().top().len() - 1);
+    assert_eq!(registry.top_level().len(), crate::for_server().top_level().len() - 1);
     let request: resp::Request = ["kunde", "nosuch"].into_iter().collect();
     let error = registry.resolve(request.args()).unwrap_err().to_string();
     assert_eq!(error, "ERR unknown subcommand 'nosuch'. Try KUNDE HELP.");
@@ -46,7 +46,7 @@ fn renamed_command_is_found_only_by_new_name() {
 #[test]
 fn command_lookup_is_case_insensitive_and_exact() {
     let registry = crate::for_server();
-    for entry in registry.top() {
+    for entry in registry.top_level() {
         let name = entry.command.name;
         assert_eq!(registry.find(name.as_bytes()).unwrap().index, entry.index, "{name}");
         assert_eq!(registry.find(name.to_uppercase().as_bytes()).unwrap().index, entry.index, "{name}");

@@ -11,7 +11,7 @@ fn held_slot_blocks_only_its_writes() {
     let mut client = Client::new();
     let slot = Slot::of_key(b"{t}");
     client.table(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
-    assert!(client.engine.hold_slot(slot) && client.engine.hold_slot(slot));
+    assert!(client.engine.pause_slot_writes(slot) && client.engine.pause_slot_writes(slot));
     client.table(&[("get a{t}", "$1|1"), ("set other 2", "+OK")]);
     client.table(&[("multi\nget a{t}\nexec", "+OK|+QUEUED|*1|$1|1")]);
     for write in ["incr a{t}", "flushall", "mset other 3 a{t} 3"] {
@@ -20,9 +20,9 @@ fn held_slot_blocks_only_its_writes() {
     client.table(&[("multi\nset a{t} 3", "+OK|+QUEUED")]);
     assert_eq!(client.flow("exec"), DispatchStatus::Paused);
     client.table(&[("discard", "+OK")]);
-    client.engine.free_slot(slot);
+    client.engine.resume_slot_writes(slot);
     assert_eq!(client.flow("incr a{t}"), DispatchStatus::Paused);
-    client.engine.free_slot(slot);
+    client.engine.resume_slot_writes(slot);
     assert!(client.engine.settings.node_flags().is_empty());
     client.table(&[("incr a{t}", ":2")]);
 }
@@ -35,13 +35,13 @@ fn slot_leftovers_are_deleted_in_all_databases_and_replicated() {
         client.table(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
     }
     client.now.0 += 5000;
-    assert_eq!(client.engine.leave_slot(slot), RemainingKeys::None, "it is served here");
+    assert_eq!(client.engine.delete_unowned_keys(slot), RemainingKeys::None, "it is served here");
     client.engine.keyspace.lock(slot).set_ownership(Ownership::Elsewhere);
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, true);
-    assert_eq!(client.engine.leave_slot(slot), RemainingKeys::Paused);
+    assert_eq!(client.engine.delete_unowned_keys(slot), RemainingKeys::Paused);
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, false);
-    let rounds = std::iter::repeat_with(|| client.engine.leave_slot(slot))
-        .take_while(|left| *left == RemainingKeys::Some)
+    let rounds = std::iter::repeat_with(|| client.engine.delete_unowned_keys(slot))
+        .take_while(|left| *left == RemainingKeys::MaybeMore)
         .count();
     assert!(rounds >= 3, "{rounds}");
     assert_eq!(client.engine.keyspace.keys_in_slot(slot), 0);
@@ -69,7 +69,9 @@ fn migrated_key_is_released_only_if_unchanged() {
     client.engine.settings.set_node_flag(NodeFlags::READ_ONLY_REPLICA, true);
     assert_eq!(release(&client, &captured), Err(CommandError::ReadOnlyReplica));
     client.engine.settings.set_node_flag(NodeFlags::READ_ONLY_REPLICA, false);
-    let Ok(ReleaseResult::Gone(Some(end))) = release(&client, &captured) else { panic!("it is as captured") };
+    let Ok(ReleaseResult::Deleted(Some(end))) = release(&client, &captured) else {
+        panic!("it is as captured")
+    };
     assert!(end > client.session.last_write && end > ReplOffset(0));
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
     client.table(&[("exists k", ":0")]);
@@ -81,8 +83,8 @@ fn migrated_key_is_released_only_if_unchanged() {
 fn migrate_requires_own_or_migrating_slot() {
     let client = Client::clustered();
     let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
-    assert_eq!(client.engine.may_migrate(&keys(&["a{t}", "b{t}"])), Ok(()));
-    assert_eq!(client.engine.may_migrate(&keys(&["a", "b"])), Err(CommandError::CrossSlot));
+    assert_eq!(client.engine.check_migratable(&keys(&["a{t}", "b{t}"])), Ok(()));
+    assert_eq!(client.engine.check_migratable(&keys(&["a", "b"])), Err(CommandError::CrossSlot));
     let slot = Slot::of_key(b"a");
     let table = [
         (Ownership::Migrating, Ok(())),
@@ -91,10 +93,10 @@ fn migrate_requires_own_or_migrating_slot() {
     ];
     for (ownership, verdict) in table {
         client.engine.keyspace.lock(slot).set_ownership(ownership);
-        assert_eq!(client.engine.may_migrate(&keys(&["a"])), verdict);
+        assert_eq!(client.engine.check_migratable(&keys(&["a"])), verdict);
     }
     client.engine.keyspace.lock(slot).set_ownership(Ownership::MasterOwned);
-    assert!(matches!(client.engine.may_migrate(&keys(&["a"])), Err(CommandError::Redirect { .. })));
+    assert!(matches!(client.engine.check_migratable(&keys(&["a"])), Err(CommandError::Redirect { .. })));
 }
 
 /// A node with several databases and one migrating slot.

@@ -39,7 +39,8 @@ impl ServerClient<'_> {
     fn run(&mut self, lines: &str) -> (DispatchStatus, String) {
         let Server { engine, commands } = self.server;
         let (mut worker, buffer) = (engine.worker(|| 0), lines.as_bytes().to_vec());
-        let (_, flow, out) = run_read(commands.on(engine), &mut worker, &mut self.session, Millis(1), buffer);
+        let (_, flow, out) =
+            run_read(commands.dispatcher(engine), &mut worker, &mut self.session, Millis(1), buffer);
         (flow, String::from_utf8_lossy(&out).into_owned())
     }
 }

@@ -32,7 +32,7 @@ fn tracked_keys_are_freed_with_last_tracking_client() {
     for reader in [&mut first, &mut second] {
         as_other(&mut client, reader, "hello 3\nclient tracking on\nget a\nget b\nget c");
     }
-    let noted = |client: &Tester| (client.engine.tracking.keys(), client.engine.tracking.items());
+    let noted = |client: &Tester| (client.engine.tracking.keys(), client.engine.tracking.item_count());
     assert_eq!(noted(&client), (3, 6));
     client.engine.disconnect(&mut first);
     assert_eq!(noted(&client), (3, 6), "they are forgotten as they change");
@@ -49,17 +49,17 @@ fn tracked_prefixes_count_towards_client_memory() {
     let mut client = Tester::new();
     let mut listener = join(&client);
     as_other(&mut client, &mut listener, "hello 3");
-    let before = listener.client.bytes();
+    let before = listener.client.memory_bytes();
     let prefixes: String =
         (0..100).map(|number| format!(" prefix {number:03}{}", "x".repeat(1000))).collect();
     as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
-    let with_prefixes = listener.client.bytes();
+    let with_prefixes = listener.client.memory_bytes();
     assert!(with_prefixes - before > 200_000, "{before} to {with_prefixes}");
     // Prefixes that are already tracked do not count twice.
     as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
-    assert!(listener.client.bytes() - with_prefixes < 1000);
+    assert!(listener.client.memory_bytes() - with_prefixes < 1000);
     as_other(&mut client, &mut listener, "client tracking off");
-    assert_eq!(listener.client.bytes(), before);
+    assert_eq!(listener.client.memory_bytes(), before);
     client.engine.disconnect(&mut listener);
 }
 

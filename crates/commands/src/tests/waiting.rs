@@ -40,7 +40,7 @@ fn registry() -> &'static Registry {
 fn take_from(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.find(&key) else { return Ok(false) };
-    let count = resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?;
+    let count = resp::parse_i64(context.string_value(&key, place)?.bytes).ok_or(CommandError::NotInteger)?;
     put(context, &key, count - 1);
     Ok(true)
 }
@@ -51,12 +51,12 @@ fn put(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
         (0, None) => {}
         (0, Some(place)) => {
             context.delete(key, place);
-            context.effect(&[b"DEL", key.bytes()]);
+            context.log_effect(&[b"DEL", key.bytes()]);
         }
         _ => {
             let digits = count.to_string();
             context.put(key, found, PackedValue::string(digits.as_bytes()), None);
-            context.effect(&[b"SET", key.bytes(), digits.as_bytes()]);
+            context.log_effect(&[b"SET", key.bytes(), digits.as_bytes()]);
         }
     }
 }
@@ -87,7 +87,9 @@ fn pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     }
     let key = context.key(2)?;
     let before = match context.find(&key) {
-        Some(place) => resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?,
+        Some(place) => {
+            resp::parse_i64(context.string_value(&key, place)?.bytes).ok_or(CommandError::NotInteger)?
+        }
         None => 0,
     };
     put(context, &key, before + 1);
@@ -116,7 +118,7 @@ impl Server {
     }
 
     fn run(&mut self, client: usize, text: &str) -> (DispatchStatus, String) {
-        let (dispatcher, buffer) = (self.commands.on(&self.engine), format!("{text}\n").into_bytes());
+        let (dispatcher, buffer) = (self.commands.dispatcher(&self.engine), format!("{text}\n").into_bytes());
         let session = &mut self.sessions[client];
         let (_, flow, out) = run_read(dispatcher, &mut self.worker, session, self.now, buffer);
         (flow, String::from_utf8(out).unwrap().replace("\r\n", "|"))
@@ -145,7 +147,7 @@ impl Server {
 
     fn end(&mut self, client: usize, how: UnblockReason) -> (WaitEnd, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
-        let dispatcher = self.commands.on(&self.engine);
+        let dispatcher = self.commands.dispatcher(&self.engine);
         let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, how, &mut out);
         assert!(!self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
@@ -170,7 +172,7 @@ fn push_messages_follow_reply_of_served_client() {
         0,
         "hello 3\nclient tracking on\nlrange src 0 -1\nlrange dst 0 -1\nsubscribe __keyevent@0__:rpush",
     );
-    server.engine.settings.set_notified(engine::Class::KEYEVENT | engine::Class::LIST);
+    server.engine.settings.set_notified(engine::EventClass::KEYEVENT | engine::EventClass::LIST);
     server.block(0, "blmove src dst left right 0");
     server.ask(1, "rpush src a");
     let push = |key: &str| format!(">2|$10|invalidate|*1|$3|{key}|");
@@ -282,7 +284,7 @@ fn waiter_of_wrong_type_is_not_served() {
 fn timeout_unblock_and_role_change_end_blocking() {
     let mut server = Server::new(2);
     server.block(1, "take k 3");
-    assert_eq!(server.sessions[1].waiter().unwrap().until(), Some(Millis(1_003_000)));
+    assert_eq!(server.sessions[1].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
     assert_eq!(server.end(1, UnblockReason::Timeout), (WaitEnd::Replied, "*-1|".to_owned()));
     server.block(1, "take k 0");
     let id = server.sessions[1].client.id;
@@ -298,7 +300,7 @@ fn timeout_unblock_and_role_change_end_blocking() {
     assert!(server.sessions[1].closing);
     let entry = registry().find(b"take").expect("it is one of the commands");
     let stats = &server.worker.stats.commands[entry.index];
-    let counted = [&stats.rejected, &stats.failed].map(|count| count.load(Ordering::Relaxed));
+    let counted = [&stats.rejected_calls, &stats.failed_calls].map(|count| count.load(Ordering::Relaxed));
     assert_eq!(counted, [2, 0], "as Valkey counts what the command has no part in");
 }
 
@@ -376,9 +378,9 @@ fn blocked_group_reader_retries_when_stream_expires() {
         server.engine.expire_cycle(&mut server.worker, server.now, Duration::from_secs(1));
     };
     let evict = |server: &mut Server| {
-        server.engine.settings.set_evicting(config::EvictionPolicy::AllKeysRandom, 5, 10, true);
+        server.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysRandom, 5, 10, true);
         server.engine.limit_memory(1);
-        server.engine.make_room(&mut server.worker, server.now);
+        server.engine.evict_if_over_limit(&mut server.worker, server.now);
         server.engine.limit_memory(0);
     };
     let ways: [fn(&mut Server); 3] = [expire, |server| drop(server.ask(0, "get s")), evict];
@@ -405,11 +407,11 @@ fn rerun_command_keeps_its_original_deadline() {
     server.now.0 += 2000;
     let (WaitEnd::RunAgain(_), _) = server.end(0, UnblockReason::Retry) else { panic!("it asks again") };
     server.block(0, "take k 3");
-    assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_003_000)));
+    assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
     server.end(0, UnblockReason::Retry);
     server.ask(0, "set k 1\ntake k 3");
     server.block(0, "take k 3");
-    assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_005_000)), "another command");
+    assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_005_000)), "another command");
 }
 
 /// Several workers give and take items of the same keys: nothing is lost or taken twice, and every thread ends.
@@ -419,7 +421,7 @@ fn concurrent_items_are_taken_exactly_once() {
     const ROUNDS: usize = 500;
     let server = Server::new(0);
     let engine = &server.engine;
-    let dispatcher = server.commands.on(engine);
+    let dispatcher = server.commands.dispatcher(engine);
     std::thread::scope(|scope| {
         for number in 0..THREADS {
             scope.spawn(move || {
@@ -428,10 +430,10 @@ fn concurrent_items_are_taken_exactly_once() {
                 let mut session = Session::of(client, CommandOrigin::Client, true);
                 let mut random = engine::Random::new(number as u64);
                 for _ in 0..ROUNDS {
-                    let (a, b) = (random.number() % 3, random.number() % 3);
+                    let (a, b) = (random.next_u64() % 3, random.next_u64() % 3);
                     let text = match number % 2 {
                         0 => format!("incr k{a}\nincr k{b}"),
-                        _ if random.number() & 1 == 0 => format!("take k{a} k{b} 0"),
+                        _ if random.next_u64() & 1 == 0 => format!("take k{a} k{b} 0"),
                         _ => format!("take k{a} 0"),
                     };
                     let buffer = format!("{text}\n").into_bytes();

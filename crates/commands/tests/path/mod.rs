@@ -38,8 +38,13 @@ impl Path {
         out.clear();
         let parsed = parser.parse(buffer, batch, &ParseLimits::default());
         assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
-        let (_, flow) =
-            commands.on(engine).run(worker, session, NOW, PipelinedRequests { buffer, batch, from: 0 }, out);
+        let (_, flow) = commands.dispatcher(engine).run(
+            worker,
+            session,
+            NOW,
+            PipelinedRequests { buffer, batch, first_pending: 0 },
+            out,
+        );
         assert_eq!(flow, DispatchStatus::Done);
         assert_ne!(out.first(), Some(&b'-'), "{}", String::from_utf8_lossy(out));
     }

@@ -269,7 +269,7 @@ impl Kind for Save {
 pub struct OutputLimit {
     /// Hard limit in bytes, which disconnects at once; 0 means none.
     pub hard: usize,
-    /// Soft limit in bytes, which disconnects after [`OutputLimit::soft_for`]; 0 means none.
+    /// Soft limit in bytes, which disconnects after [`OutputLimit::soft_duration`]; 0 means none.
     pub soft: usize,
     /// How long the soft limit may be exceeded.
     pub soft_for: Duration,

@@ -38,7 +38,7 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     shared.wait_for_rewrite();
     let is_on = shared.is_on();
     engine.settings.set_node_flag(NodeFlags::LOADING, true);
-    engine.drain();
+    engine.wait_for_admitted_commands();
     if is_on {
         shared.disable();
         durability.log.keep_open(true);

@@ -123,7 +123,7 @@ impl AppendOnly {
         if let FileOperation::Write { head, from, len } = &operation {
             buffer.clear();
             buffer.extend_from_slice(head);
-            if log.peek(*from, usize::try_from(*len).unwrap_or(usize::MAX), buffer).is_err() {
+            if log.read_exact_at(*from, usize::try_from(*len).unwrap_or(usize::MAX), buffer).is_err() {
                 drop(log);
                 self.report_lost_log();
                 return NextStep::Again;

@@ -34,7 +34,7 @@ impl Imports {
 
     /// Starts an import, and hides its slots.
     pub fn begin(&self, engine: &Engine, import: Establish) {
-        import.slots().iter().for_each(|slot| engine.hide_slot(slot, true));
+        import.slots().iter().for_each(|slot| engine.set_slot_hidden(slot, true));
         self.0.lock().insert(import.name, import);
     }
 
@@ -47,7 +47,7 @@ impl Imports {
             .slots()
             .iter()
             .filter(|slot| !hidden.contains(*slot))
-            .for_each(|slot| engine.hide_slot(slot, false));
+            .for_each(|slot| engine.set_slot_hidden(slot, false));
         Some(ended)
     }
 
@@ -75,7 +75,7 @@ impl Imports {
                 let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
                 if let Some(import) = failed {
                     // Valkey masters do not send deletions, so delete the keys here.
-                    import.slots().iter().for_each(|slot| engine.forget_slot(slot));
+                    import.slots().iter().for_each(|slot| engine.clear_slot_unlogged(slot));
                 }
                 self.end(engine, &end.name);
             }

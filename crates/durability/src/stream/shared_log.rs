@@ -75,14 +75,14 @@ impl SharedLog {
     }
 
     pub(crate) fn adopt(&self, position: Position) {
-        self.log.lock().adopt(position);
+        self.log.lock().adopt_history(position);
         self.open.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// See [`Log::adopt_loaded`]. Later entries get a new replication id.
+    /// See [`Log::adopt_loaded_history`]. Later entries get a new replication id.
     pub fn adopt_loaded(&self, position: Position) {
-        self.log.lock().adopt_loaded(position, random_repl_id());
+        self.log.lock().adopt_loaded_history(position, random_repl_id());
         self.open.store(true, Ordering::Release);
         self.wake();
     }
@@ -134,7 +134,7 @@ impl SharedLog {
         }
         let log = self.log.lock();
         for (cursor, client) in readers.iter() {
-            if let Ok(bytes) = log.pending(*cursor) {
+            if let Ok(bytes) = log.unread_bytes(*cursor) {
                 client.set_unsent_log_bytes(bytes);
             }
         }
@@ -235,7 +235,7 @@ impl Drop for RegisteredReader<'_> {
 }
 
 impl LogLock for &SharedLog {
-    fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
+    fn with_log<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
         work(&mut self.lock())
     }
 }
@@ -245,7 +245,7 @@ impl LogLock for &SharedLog {
 pub struct EngineLogHandle(pub Arc<SharedLog>);
 
 impl EffectLog for EngineLogHandle {
-    fn wanted(&self) -> bool {
+    fn has_readers(&self) -> bool {
         self.0.open.load(Ordering::Acquire)
     }
 
@@ -254,11 +254,11 @@ impl EffectLog for EngineLogHandle {
         self.0.append_by(|log| log.append(db, commands))
     }
 
-    fn bytes_for_readers(&self) -> usize {
-        if self.wanted() { self.0.lock().memory_beyond_capacity() as usize } else { 0 }
+    fn retained_bytes(&self) -> usize {
+        if self.has_readers() { self.0.lock().memory_beyond_capacity() as usize } else { 0 }
     }
 
-    fn publish_unsent(&self) {
+    fn update_unsent_output(&self) {
         self.0.publish_unsent();
     }
 

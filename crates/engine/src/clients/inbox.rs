@@ -22,7 +22,7 @@ impl ChannelKind {
     pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
 
     /// Returns the first element of a subscription message.
-    pub fn subscribed(self) -> &'static [u8] {
+    pub fn subscribe_message_kind(self) -> &'static [u8] {
         match self {
             Self::Channel => b"subscribe",
             Self::Pattern => b"psubscribe",
@@ -31,7 +31,7 @@ impl ChannelKind {
     }
 
     /// Returns the first element of an unsubscription message.
-    pub fn unsubscribed(self) -> &'static [u8] {
+    pub fn unsubscribe_message_kind(self) -> &'static [u8] {
         match self {
             Self::Channel => b"unsubscribe",
             Self::Pattern => b"punsubscribe",
@@ -52,19 +52,19 @@ pub(crate) struct Inbox {
     /// reply is written.
     held_for_reply: Option<ByteQueue>,
     /// Whether the client receives invalidations.
-    tracks: bool,
+    receives_invalidations: bool,
     /// Whether the client runs MONITOR.
     monitors: bool,
 }
 
 /// Returns the approximate memory of a subscription: the name here and in the table, and the table's reference to the
 /// client.
-pub(super) fn bytes_of(name: &[u8]) -> usize {
+pub(super) fn subscription_bytes(name: &[u8]) -> usize {
     2 * (name.len() + size_of::<Vec<u8>>()) + size_of::<(u64, std::sync::Arc<Client>)>()
 }
 
 impl Inbox {
-    fn names(&mut self, kind: ChannelKind) -> &mut BTreeSet<Vec<u8>> {
+    fn subscriptions(&mut self, kind: ChannelKind) -> &mut BTreeSet<Vec<u8>> {
         match kind {
             ChannelKind::Channel => &mut self.channels,
             ChannelKind::Pattern => &mut self.patterns,
@@ -72,21 +72,21 @@ impl Inbox {
         }
     }
 
-    fn has_no_names(&self) -> bool {
+    fn has_no_subscriptions(&self) -> bool {
         self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
     }
 
     /// Returns whether the inbox is empty and can receive nothing more.
-    fn is_done(&self) -> bool {
+    fn is_unused(&self) -> bool {
         let empty = self.messages.is_empty() && self.held_for_reply.is_none();
-        empty && self.has_no_names() && !self.tracks && !self.monitors
+        empty && self.has_no_subscriptions() && !self.receives_invalidations && !self.monitors
     }
 
-    fn memory(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         self.messages.memory() + self.held_for_reply.as_ref().map_or(0, ByteQueue::memory)
     }
 
-    fn charged(&self) -> usize {
+    fn charged_bytes(&self) -> usize {
         self.messages.charged_bytes() + self.held_for_reply.as_ref().map_or(0, ByteQueue::charged_bytes)
     }
 }
@@ -96,11 +96,11 @@ impl Client {
     pub(crate) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
-        let first = inbox.has_no_names();
-        if inbox.names(kind).insert(name.to_vec()) {
-            self.subscription_bytes.fetch_add(bytes_of(name), Ordering::Relaxed);
+        let first = inbox.has_no_subscriptions();
+        if inbox.subscriptions(kind).insert(name.to_vec()) {
+            self.subscription_bytes.fetch_add(subscription_bytes(name), Ordering::Relaxed);
         }
-        self.show(inbox);
+        self.publish_sizes(inbox);
         first
     }
 
@@ -108,24 +108,24 @@ impl Client {
     pub(crate) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
-        if inbox.names(kind).remove(name) {
-            self.subscription_bytes.fetch_sub(bytes_of(name), Ordering::Relaxed);
+        if inbox.subscriptions(kind).remove(name) {
+            self.subscription_bytes.fetch_sub(subscription_bytes(name), Ordering::Relaxed);
         }
-        self.show(inbox);
-        inbox.has_no_names()
+        self.publish_sizes(inbox);
+        inbox.has_no_subscriptions()
     }
 
-    fn show(&self, inbox: &Inbox) {
+    fn publish_sizes(&self, inbox: &Inbox) {
         let count = |names: &BTreeSet<Vec<u8>>| u32::try_from(names.len()).unwrap_or(u32::MAX);
         self.channels.store(count(&inbox.channels), Ordering::Relaxed);
         self.patterns.store(count(&inbox.patterns), Ordering::Relaxed);
         self.shard_channels.store(count(&inbox.shard_channels), Ordering::Relaxed);
-        self.set_flag(ClientFlags::PUBSUB, !inbox.has_no_names());
+        self.set_flag(ClientFlags::PUBSUB, !inbox.has_no_subscriptions());
     }
 
     /// Returns the subscription count in replies for this kind: shard channels are counted separately from channels and
     /// patterns.
-    pub fn subscriptions_beside(&self, kind: ChannelKind) -> usize {
+    pub fn subscription_count(&self, kind: ChannelKind) -> usize {
         let count = match kind {
             ChannelKind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
             _ => self.channels.load(Ordering::Relaxed) + self.patterns.load(Ordering::Relaxed),
@@ -134,8 +134,11 @@ impl Client {
     }
 
     /// Returns the client's subscriptions of this kind.
-    pub fn names_of(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
-        self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
+    pub fn subscriptions(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
+        self.inbox
+            .lock()
+            .as_mut()
+            .map_or_else(Vec::new, |inbox| inbox.subscriptions(kind).iter().cloned().collect())
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
@@ -149,17 +152,17 @@ impl Client {
         if self.is_killed() {
             return;
         }
-        let unsent = inbox.charged() + self.charged_output();
+        let unsent = inbox.charged_bytes() + self.charged_output();
         if limit > 0 && unsent + message.len() > limit {
             (inbox.messages, inbox.held_for_reply) = (ByteQueue::default(), None);
-            self.footprint.inbox.store(0, Ordering::Relaxed);
+            self.memory_share.inbox.store(0, Ordering::Relaxed);
             drop(guard);
-            self.overflow();
+            self.close_for_output_limit();
             return;
         }
         let first = inbox.messages.is_empty();
         inbox.held_for_reply.as_mut().unwrap_or(&mut inbox.messages).push_message(message);
-        self.footprint.inbox.store(inbox.memory(), Ordering::Relaxed);
+        self.memory_share.inbox.store(inbox.memory_bytes(), Ordering::Relaxed);
         drop(guard);
         if first {
             self.wake();
@@ -167,13 +170,13 @@ impl Client {
     }
 
     /// Takes the queued messages with `take`; called only by the client's own thread.
-    fn take_messages_by(&self, take: impl FnOnce(&mut ByteQueue)) {
+    fn take_messages_with(&self, take: impl FnOnce(&mut ByteQueue)) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
         take(&mut inbox.messages);
-        self.footprint.inbox.store(inbox.memory(), Ordering::Relaxed);
-        if inbox.is_done() {
-            self.footprint.inbox.store(0, Ordering::Relaxed);
+        self.memory_share.inbox.store(inbox.memory_bytes(), Ordering::Relaxed);
+        if inbox.is_unused() {
+            self.memory_share.inbox.store(0, Ordering::Relaxed);
             *guard = None;
         }
     }
@@ -196,13 +199,13 @@ impl Client {
 
     /// Appends the queued messages to `out`.
     pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
-        self.take_messages_by(|messages| messages.drain_into(out));
+        self.take_messages_with(|messages| messages.drain_into(out));
     }
 
     /// Appends the queued messages to `out` if they are short. Long ones are not copied but left for
     /// [`Self::queue_messages`].
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
-        self.take_messages_by(|messages| {
+        self.take_messages_with(|messages| {
             if messages.is_short() {
                 messages.drain_into(out);
             }
@@ -211,7 +214,7 @@ impl Client {
 
     /// Moves the queued messages to the end of `queue`.
     pub(crate) fn queue_messages(&self, queue: &mut ByteQueue) {
-        self.take_messages_by(|messages| queue.append(messages));
+        self.take_messages_with(|messages| queue.append(messages));
     }
 
     /// Sets whether the client runs MONITOR.
@@ -225,12 +228,12 @@ impl Client {
     }
 
     /// Sets whether the client receives invalidations.
-    pub(crate) fn keep_inbox(&self, tracks: bool) {
+    pub(crate) fn set_receives_invalidations(&self, tracks: bool) {
         let mut guard = self.inbox.lock();
         if tracks {
-            guard.get_or_insert_default().tracks = true;
+            guard.get_or_insert_default().receives_invalidations = true;
         } else if let Some(inbox) = guard.as_mut() {
-            inbox.tracks = false;
+            inbox.receives_invalidations = false;
         }
     }
 }

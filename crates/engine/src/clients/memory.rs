@@ -1,6 +1,6 @@
 //! Client memory accounting and client eviction (`maxmemory-clients`).
 //!
-//! Each [`Client`] publishes its memory. While there is a limit, [`Clients::recount`] updates the total: each session
+//! Each [`Client`] publishes its memory. While there is a limit, [`Clients::update_memory`] updates the total: each session
 //! does so for its client before each command and after each batch, and the shell for all clients many times a second.
 //! Above the limit the largest clients are evicted, that is closed without their pending replies. An evicted client's
 //! memory counts neither for this limit nor for `maxmemory`, since its own thread will free it soon: clients are
@@ -15,7 +15,7 @@ use super::{Client, ClientFlags, ClientKind, Clients, ForcedClose};
 
 /// Memory of all clients and its limit. The sums may wrap around temporarily, since changes are added in any order.
 #[derive(Debug, Default)]
-pub(super) struct MemoryOfAll {
+pub(super) struct ClientsMemory {
     /// Limit in bytes for normal clients and subscribers together; 0 means unlimited.
     limit: AtomicUsize,
     /// Total bytes, including evicted clients until they are removed.
@@ -28,20 +28,20 @@ pub(super) struct MemoryOfAll {
     evicting: Mutex<()>,
 }
 
-/// A client's contribution to [`MemoryOfAll`], and the parts of its memory published while it runs.
+/// A client's contribution to [`ClientsMemory`], and the parts of its memory published while it runs.
 #[derive(Debug, Default)]
-pub(crate) struct Footprint {
+pub(crate) struct MemoryShare {
     /// Bytes of replies in the running batch, not yet in the connection's output.
     pub(crate) replies: AtomicUsize,
     /// Bytes of queued messages.
     pub(crate) inbox: AtomicUsize,
     used: AtomicUsize,
     closing: AtomicUsize,
-    gone: AtomicBool,
+    is_removed: AtomicBool,
 }
 
 impl Client {
-    fn counts_for_limit(&self) -> bool {
+    fn counts_towards_limit(&self) -> bool {
         matches!(self.kind(), ClientKind::Normal | ClientKind::PubSub)
     }
 }
@@ -50,7 +50,7 @@ impl Clients {
     /// Sets the limit in bytes for normal clients and subscribers together; 0 means unlimited.
     pub(crate) fn limit_memory(&self, bytes: usize) {
         self.memory.limit.store(bytes, Ordering::Relaxed);
-        self.recount_all();
+        self.update_all_memory();
     }
 
     /// Returns `maxmemory-clients` in bytes, if set.
@@ -71,38 +71,38 @@ impl Clients {
     }
 
     /// Updates the total with the client's current memory, if there is a limit.
-    pub fn recount(&self, client: &Client) {
-        if self.memory_limit().is_none() || client.is_killed() || !client.counts_for_limit() {
+    pub fn update_memory(&self, client: &Client) {
+        if self.memory_limit().is_none() || client.is_killed() || !client.counts_towards_limit() {
             return;
         }
-        let (now, footprint) = (client.bytes(), &client.footprint);
+        let (now, footprint) = (client.memory_bytes(), &client.memory_share);
         if footprint.used.load(Ordering::Relaxed) == now {
             return;
         }
         let before = footprint.used.swap(now, Ordering::AcqRel);
         self.memory.used.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
-        if footprint.gone.load(Ordering::Acquire) {
-            self.forget_memory(client);
+        if footprint.is_removed.load(Ordering::Acquire) {
+            self.remove_memory(client);
         }
     }
 
     /// Updates the total for all clients.
-    pub fn recount_all(&self) {
+    pub fn update_all_memory(&self) {
         if self.memory_limit().is_some() {
-            self.by_id.read().values().for_each(|client| self.recount(client));
+            self.by_id.read().values().for_each(|client| self.update_memory(client));
         }
     }
 
     /// Removes a disconnected client from the sums.
-    pub(super) fn forget_memory(&self, client: &Client) {
-        let footprint = &client.footprint;
-        footprint.gone.store(true, Ordering::Release);
+    pub(super) fn remove_memory(&self, client: &Client) {
+        let footprint = &client.memory_share;
+        footprint.is_removed.store(true, Ordering::Release);
         self.memory.used.fetch_sub(footprint.used.swap(0, Ordering::AcqRel), Ordering::AcqRel);
         self.memory.closing.fetch_sub(footprint.closing.swap(0, Ordering::AcqRel), Ordering::AcqRel);
     }
 
     /// Returns the bytes by which the clients exceed the limit.
-    fn excess(&self) -> usize {
+    fn excess_bytes(&self) -> usize {
         let Some(limit) = self.memory_limit() else { return 0 };
         let (used, closing) = (self.memory.used.load(Ordering::Relaxed), self.closing_bytes());
         // A temporarily wrapped sum counts as zero.
@@ -111,21 +111,21 @@ impl Clients {
     }
 
     /// Counts the client's memory at the end of a batch, and evicts clients above the limit.
-    pub fn settle(&self, client: &Client) {
-        client.footprint.replies.store(0, Ordering::Relaxed);
-        self.recount(client);
+    pub fn update_memory_and_evict(&self, client: &Client) {
+        client.memory_share.replies.store(0, Ordering::Relaxed);
+        self.update_memory(client);
         self.evict();
     }
 
     /// Returns whether the clients exceed the limit.
     #[inline]
-    pub(crate) fn are_over_limit(&self) -> bool {
-        self.excess() > 0
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.excess_bytes() > 0
     }
 
     /// Closes the largest clients until the others are within the limit. Clients with CLIENT NO-EVICT stay.
     pub fn evict(&self) {
-        if self.excess() > 0 {
+        if self.excess_bytes() > 0 {
             self.evict_largest();
         }
     }
@@ -133,24 +133,24 @@ impl Clients {
     #[cold]
     fn evict_largest(&self) {
         let _evicting = self.memory.evicting.lock();
-        let all = self.all();
+        let all = self.list();
         let may_go = |client: &&Arc<Client>| {
-            client.counts_for_limit() && !client.flags().contains(ClientFlags::NO_EVICT)
+            client.counts_towards_limit() && !client.flags().contains(ClientFlags::NO_EVICT)
         };
-        let size = |client: &Arc<Client>| client.footprint.used.load(Ordering::Relaxed);
+        let size = |client: &Arc<Client>| client.memory_share.used.load(Ordering::Relaxed);
         let mut sizes: Vec<(usize, &Arc<Client>)> =
             all.iter().filter(may_go).map(|client| (size(client), client)).collect();
         sizes.sort_unstable_by_key(|(bytes, _)| *bytes);
-        while self.excess() > 0
+        while self.excess_bytes() > 0
             && let Some((_, client)) = sizes.pop()
         {
             let bytes = size(client);
-            client.footprint.closing.store(bytes, Ordering::Release);
+            client.memory_share.closing.store(bytes, Ordering::Release);
             self.memory.closing.fetch_add(bytes, Ordering::AcqRel);
             self.memory.evicted.fetch_add(1, Ordering::Relaxed);
-            client.cut_off(ForcedClose::Evicted);
-            if client.footprint.gone.load(Ordering::Acquire) {
-                self.forget_memory(client);
+            client.force_close(ForcedClose::Evicted);
+            if client.memory_share.is_removed.load(Ordering::Acquire) {
+                self.remove_memory(client);
             }
         }
     }
@@ -166,7 +166,7 @@ mod tests {
     fn connect(clients: &Clients, output: usize) -> Arc<Client> {
         let client = clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
         client.output_bytes.store(output, Ordering::Relaxed);
-        clients.recount(&client);
+        clients.update_memory(&client);
         client
     }
 
@@ -180,7 +180,7 @@ mod tests {
         clients.evict();
         let evicted: Vec<bool> = all.iter().map(|client| client.is_evicted()).collect();
         assert_eq!((early.is_evicted(), evicted), (true, vec![false, true, false, false]));
-        assert_eq!((clients.evicted(), clients.excess()), (2, 0));
+        assert_eq!((clients.evicted(), clients.excess_bytes()), (2, 0));
         // Their memory counts as free immediately, and leaves all sums once they disconnect.
         assert!(clients.closing_bytes() >= 130_000);
         for client in [&early, &all[1]] {
@@ -188,7 +188,7 @@ mod tests {
             clients.disconnect(client.id);
         }
         assert_eq!(clients.closing_bytes(), 0);
-        let rest: usize = [0, 2, 3].map(|index: usize| all[index].bytes()).into_iter().sum();
+        let rest: usize = [0, 2, 3].map(|index: usize| all[index].memory_bytes()).into_iter().sum();
         assert_eq!(clients.memory.used.load(Ordering::Relaxed), rest);
     }
 

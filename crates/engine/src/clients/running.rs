@@ -15,7 +15,7 @@ impl RunningRequests {
     }
 
     /// Marks that the client is about to check for revocations.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn mark_check(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 2, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -26,11 +26,11 @@ impl RunningRequests {
         self.0.store(count + (count & 1), Ordering::Release);
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    pub(crate) fn are_on(&self) -> bool {
-        self.count() % 2 == 1
+    pub(crate) fn is_running(&self) -> bool {
+        self.generation() % 2 == 1
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::Client;
-use super::inbox::bytes_of;
+use super::inbox::subscription_bytes;
 
 /// Which keys a client receives invalidations for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Tracking {
 
 /// Returns the memory of prefixes, here and in the prefix table.
 fn prefix_bytes(prefixes: &BTreeSet<Vec<u8>>) -> usize {
-    prefixes.iter().map(|prefix| bytes_of(prefix)).sum()
+    prefixes.iter().map(|prefix| subscription_bytes(prefix)).sum()
 }
 
 impl Client {
@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Returns whether the keys read now are recorded.
-    pub(crate) fn notes_reads(&self) -> bool {
+    pub(crate) fn records_reads(&self) -> bool {
         match &*self.tracking.lock() {
             None => false,
             Some(Tracking { mode, caching, .. }) => match mode {

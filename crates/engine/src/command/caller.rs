@@ -21,7 +21,7 @@ pub(crate) enum Caller {
 
 impl Caller {
     /// Returns the caller of the session's own commands.
-    pub(crate) fn of(session: &Session) -> Self {
+    pub(crate) fn of_session(session: &Session) -> Self {
         match session.origin {
             CommandOrigin::Client => Self::Client,
             CommandOrigin::Master => Self::Master,
@@ -30,7 +30,7 @@ impl Caller {
     }
 
     /// Returns the caller of commands inside EXEC or a script; a master stays a master.
-    pub(crate) fn within(self, session: &Session) -> Self {
+    pub(crate) fn for_nested_command(self, session: &Session) -> Self {
         match session.origin {
             CommandOrigin::Client => self,
             CommandOrigin::Master => Self::Master,

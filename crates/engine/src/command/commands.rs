@@ -7,7 +7,7 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use super::LockScope;
-use super::registry::{Registered, Registry};
+use super::registry::{RegisteredCommand, Registry};
 use super::shell::Shell;
 
 /// The command set of a server or sentinel, and the shell that runs part of it.
@@ -16,7 +16,7 @@ pub struct Commands {
     /// By the names that clients use, which `rename-command` may change.
     registry: &'static Registry,
     /// By original names.
-    own_names: &'static Registry,
+    by_original_name: &'static Registry,
     /// Unset in tests and in sentinels.
     shell: OnceLock<Weak<dyn Shell>>,
 }
@@ -25,12 +25,12 @@ impl Commands {
     /// Creates a command set with the original names.
     #[must_use]
     pub fn new(registry: &'static Registry) -> Self {
-        Self { registry, own_names: registry, shell: OnceLock::new() }
+        Self { registry, by_original_name: registry, shell: OnceLock::new() }
     }
 
     /// Sets the renamed commands; see [`Registry::rename`].
     #[must_use]
-    pub fn called(self, registry: &'static Registry) -> Self {
+    pub fn with_renames(self, registry: &'static Registry) -> Self {
         Self { registry, ..self }
     }
 
@@ -53,17 +53,17 @@ impl Commands {
     }
 
     /// Returns the commands by original names, which a master uses in its own log entries.
-    pub(crate) fn own_names(&self) -> &'static Registry {
-        self.own_names
+    pub(crate) fn by_original_name(&self) -> &'static Registry {
+        self.by_original_name
     }
 
     /// Returns the slots of the keys of a logged command, or `None` if the command is unknown.
     #[must_use]
-    pub fn slots_of(&self, args: Args<'_>) -> Option<SmallVec<[Slot; 4]>> {
-        let entry = self.own_names.lookup(args)?;
+    pub fn key_slots(&self, args: Args<'_>) -> Option<SmallVec<[Slot; 4]>> {
+        let entry = self.by_original_name.lookup(args)?;
         let mut slots = SmallVec::new();
         entry.command.visit_keys(args, &mut |index, _| slots.extend(args.get(index).map(Slot::of_key)));
-        if entry.command.reach == LockScope::NamedSlot {
+        if entry.command.lock_scope == LockScope::NamedSlot {
             let number = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
             slots.extend(number.and_then(Slot::new));
         }
@@ -73,7 +73,7 @@ impl Commands {
     /// Returns the command with this number.
     #[inline]
     #[must_use]
-    pub fn entry(&self, number: usize) -> &'static Registered {
-        self.registry.all()[number]
+    pub fn by_number(&self, number: usize) -> &'static RegisteredCommand {
+        self.registry.commands()[number]
     }
 }

@@ -18,13 +18,13 @@ use keyspace::{GlobalLock, Key, LockedSlots, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
-use super::{Caller, Command, Commands, Flags, Registered};
+use super::{Caller, Command, Commands, Flags, RegisteredCommand};
 use crate::clients::Client;
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::long_commands::LongSlots;
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::session::{CommandOrigin, Session};
 use crate::stats::add;
 use crate::waiting::ReadyKey;
@@ -47,25 +47,25 @@ pub struct Context<'a> {
     pub now: Millis,
     pub(crate) worker: &'a mut Worker,
     /// Number of the running command.
-    pub(crate) index: usize,
+    pub(crate) command_index: usize,
     /// The key that was hashed when the batch was prefetched, with its argument index.
-    prepared: Option<&'a (usize, Key<'a>)>,
+    prefetched_key: Option<&'a (usize, Key<'a>)>,
     /// Keys hashed while the slots of this or an earlier command were locked.
     pub(crate) keys: Vec<Key<'a>>,
     /// Index in `keys` of the key that is likely to be requested next.
     next_key: Cell<usize>,
     /// Whether all slots are locked.
-    pub(crate) holds_all: bool,
+    pub(crate) holds_all_slots: bool,
     /// The permission to lock further slots, if the command has it.
-    pub(crate) turn: Option<GlobalLock<'a>>,
+    pub(crate) global_lock: Option<GlobalLock<'a>>,
     /// While the command runs in the background: slots that clients should not wait for on their own workers.
-    pub(crate) long: Option<LongSlots<'a>>,
+    pub(crate) long_slots: Option<LongSlots<'a>>,
     /// Who the command runs for.
     pub(crate) caller: Caller,
     /// The slot of the running transaction's keys, in cluster mode.
     pub(crate) transaction_slot: Option<Slot>,
     /// The usage stamp of a key accessed now, except for LFU, where the old counter matters.
-    used_now: Usage,
+    access_stamp: Usage,
 }
 
 impl std::fmt::Debug for Context<'_> {
@@ -84,7 +84,7 @@ impl<'a> Context<'a> {
         now: Millis,
         reply: Writer<'a>,
     ) -> Self {
-        let caller = Caller::of(session);
+        let caller = Caller::of_session(session);
         Self {
             engine,
             commands,
@@ -94,29 +94,30 @@ impl<'a> Context<'a> {
             slots: LockedSlots::default(),
             now,
             worker,
-            index: 0,
-            prepared: None,
+            command_index: 0,
+            prefetched_key: None,
             keys: Vec::new(),
             next_key: Cell::new(0),
-            holds_all: false,
-            turn: None,
-            long: None,
+            holds_all_slots: false,
+            global_lock: None,
+            long_slots: None,
             caller,
             transaction_slot: None,
-            used_now: Usage::lru(now),
+            access_stamp: Usage::lru(now),
         }
     }
 
-    /// Starts a command whose slots are locked (all slots if `holds_all`); `key` is the key hashed during prefetching.
+    /// Starts a command whose slots are locked (all slots if `holds_all_slots`); `key` is the key hashed during prefetching.
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'a>,
         key: Option<&'a (usize, Key<'a>)>,
         holds_all: bool,
     ) {
-        (self.index, self.args, self.prepared, self.holds_all) = (entry.index, args, key, holds_all);
+        (self.command_index, self.args, self.prefetched_key, self.holds_all_slots) =
+            (entry.index, args, key, holds_all);
     }
 
     /// Returns argument `index` as a key whose slot is locked.
@@ -126,7 +127,7 @@ impl<'a> Context<'a> {
     /// harm.
     #[inline]
     pub fn key(&self, index: usize) -> Result<Key<'a>, CommandError> {
-        match self.prepared {
+        match self.prefetched_key {
             Some(&(place, key)) if place == index => Ok(key),
             _ => self.hashed_key(index),
         }
@@ -156,18 +157,18 @@ impl<'a> Context<'a> {
     /// being locked. The same applies to long requests: searching all keys for each key would take quadratic time.
     #[inline]
     fn is_declared(&self, index: usize) -> bool {
-        const MOST_WORDS_SEARCHED: usize = 256;
-        let command = self.commands.entry(self.index).row_for(self.args).command;
+        const MAX_WORDS_SEARCHED: usize = 256;
+        let command = self.commands.by_number(self.command_index).row_for_request(self.args).command;
         let is_exact =
-            (cfg!(debug_assertions) || command.has_key_parser()) && self.args.len() <= MOST_WORDS_SEARCHED;
-        !is_exact || command.declares(self.args, index)
+            (cfg!(debug_assertions) || command.has_key_parser()) && self.args.len() <= MAX_WORDS_SEARCHED;
+        !is_exact || command.declares_key(self.args, index)
     }
 
     /// Counts an access to an undeclared key and returns the error for it.
     #[cold]
     fn undeclared_key_error(&self) -> CommandError {
-        let name = &self.commands.entry(self.index).full_name;
-        self.engine.undeclared_keys.note(name);
+        let name = &self.commands.by_number(self.command_index).full_name;
+        self.engine.undeclared_keys.record(name);
         CommandError::UndeclaredKey(name.clone())
     }
 
@@ -201,75 +202,75 @@ impl<'a> Context<'a> {
     }
 
     /// Reports a changed value or expiry of `key`.
-    pub fn modified(&mut self, key: &Key<'_>) {
-        self.modified_in(self.session.db, key);
+    pub fn report_modified(&mut self, key: &Key<'_>) {
+        self.report_modified_in(self.session.db, key);
     }
 
     /// Reports a changed key in another database.
-    pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
-        self.modified_uncounted(db, key);
-        self.changed(1);
+    pub fn report_modified_in(&mut self, db: u16, key: &Key<'_>) {
+        self.report_modified_uncounted(db, key);
+        self.count_changes(1);
     }
 
     /// Reports a changed key that counts as several changes in `rdb_changes_since_last_save`, as in Valkey. 0 counts as
     /// one, since a modified key is logged.
-    pub fn modified_times(&mut self, key: &Key<'_>, changes: usize) {
-        self.modified_uncounted(self.session.db, key);
-        self.changed(changes.max(1) as u64);
+    pub fn report_changes(&mut self, key: &Key<'_>, changes: usize) {
+        self.report_modified_uncounted(self.session.db, key);
+        self.count_changes(changes.max(1) as u64);
     }
 
     /// Reports a changed key whose change is already counted with another key's.
-    pub fn modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
-        self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
-        if self.engine.waits.any(key.slot()) {
-            self.note_ready(db, key.slot(), key.bytes());
+    pub fn report_modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
+        self.engine.report_changed(db, key.slot(), key.bytes(), Some(self.session.id));
+        if self.engine.wait_queues.may_have_waiters(key.slot()) {
+            self.queue_ready_key(db, key.slot(), key.bytes());
         }
     }
 
-    /// Publishes a keyspace event of `key` ([`crate::notifications`]). Called after [`Context::modified`], with the
+    /// Publishes a keyspace event of `key` ([`crate::notifications`]). Called after [`Context::report_modified`], with the
     /// event's name in Redis.
     #[inline]
-    pub fn notify(&self, class: Class, event: &str, key: &Key<'_>) {
+    pub fn notify(&self, class: EventClass, event: &str, key: &Key<'_>) {
         self.notify_in(self.session.db, class, event, key);
     }
 
     /// Publishes a keyspace event of a key in another database.
     #[inline]
-    pub fn notify_in(&self, db: u16, class: Class, event: &str, key: &Key<'_>) {
-        if self.engine.settings.notified().contains(Class::NEW) {
-            self.notify_new();
+    pub fn notify_in(&self, db: u16, class: EventClass, event: &str, key: &Key<'_>) {
+        if self.engine.settings.notified_classes().contains(EventClass::NEW) {
+            self.publish_new_keys();
         }
         self.engine.notify(class, event, db, key.bytes());
     }
 
     /// Queues the key's waiters, if any, to be served after the command.
     #[cold]
-    pub(crate) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
-        let ready = &mut self.worker.ready;
+    pub(crate) fn queue_ready_key(&mut self, db: u16, slot: Slot, key: &[u8]) {
+        let ready = &mut self.worker.ready_keys;
         // Duplicates are harmless; only repeats of the last key are skipped.
         let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
-        if !noted && self.engine.waits.has(db, slot, key) {
+        if !noted && self.engine.wait_queues.has_waiters(db, slot, key) {
             ready.push(ReadyKey::new(db, key));
         }
     }
 
-    /// Adds `count` to the number of changes. The command is logged as the client sent it unless [`Context::effect`]
+    /// Adds `count` to the number of changes. The command is logged as the client sent it unless [`Context::log_effect`]
     /// replaces it.
     #[inline]
-    pub fn changed(&mut self, count: u64) {
+    pub fn count_changes(&mut self, count: u64) {
         self.worker.effects.changes += count;
     }
 
-    /// Counts changes that are logged only through [`Context::effect`], if at all.
-    pub fn changed_unlogged(&mut self, count: u64) {
-        self.changed(count);
-        self.worker.effects.rewritten = true;
+    /// Counts changes that are logged only through [`Context::log_effect`], if at all.
+    pub fn count_unlogged_changes(&mut self, count: u64) {
+        self.count_changes(count);
+        self.worker.effects.is_rewritten = true;
     }
 
     /// Logs this command in place of the client's, where the original would give another result on another node or at
     /// another time. Several calls append several commands.
-    pub fn effect(&mut self, args: &[&[u8]]) {
-        self.worker.effects.rewritten = true;
+    pub fn log_effect(&mut self, args: &[&[u8]]) {
+        self.worker.effects.is_rewritten = true;
         self.worker.effects.push(args.iter().copied());
     }
 
@@ -277,16 +278,16 @@ impl<'a> Context<'a> {
     /// this does nothing.
     pub fn replicate(&mut self) {
         if self.deletes_expired() {
-            self.worker.effects.rewritten = true;
+            self.worker.effects.is_rewritten = true;
             self.worker.effects.push_request(self.args);
         }
     }
 
     /// Completes the effects of a command; they stay queued for the log.
     #[inline]
-    pub(crate) fn seal_effects(&mut self) {
+    pub(crate) fn finish_effects(&mut self) {
         let Worker { effects, stats, .. } = &mut *self.worker;
-        add(&stats.changes, effects.seal());
+        add(&stats.changes, effects.finish_group());
     }
 
     /// Appends the queued effects to the log, for database `db`, while the slots are still locked.
@@ -303,11 +304,11 @@ impl<'a> Context<'a> {
 
     /// Records the keys read by a client with tracking.
     #[cold]
-    pub(crate) fn note_reads(&mut self, command: &'static Command) {
+    pub(crate) fn record_reads(&mut self, command: &'static Command) {
         let client = &self.session.client;
         // Commands called by a script record their own keys; the script need not read all keys that it declares.
         let is_script = matches!(command.run, crate::command::CommandRunner::Script(_));
-        if !command.flags.contains(Flags::READONLY) || is_script || !client.notes_reads() {
+        if !command.flags.contains(Flags::READONLY) || is_script || !client.records_reads() {
             return;
         }
         let (engine, args) = (self.engine, self.args);
@@ -316,34 +317,34 @@ impl<'a> Context<'a> {
                 return;
             }
             let key = &args[index];
-            engine.tracking.note(&engine.clients, Slot::of_key(key), key, client.id);
+            engine.tracking.record_read(&engine.clients, Slot::of_key(key), key, client.id);
         });
     }
 
     /// Registers clients that the command closed or whose permissions it changed. The caller gets its reply once they
     /// have stopped, after the slot locks are released ([`Engine::await_revoked`]).
-    pub fn revoke(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
-        self.worker.revoked.extend(clients);
+    pub fn register_revoked(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
+        self.worker.revoked_clients.extend(clients);
     }
 
     /// Writes a push message in the reply's position; it is sent even if replies are suppressed.
-    pub fn announce(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
+    pub fn write_push(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
         if self.session.is_mute() {
-            write(&mut Writer::new(&mut self.worker.pushes, self.session.protocol));
+            write(&mut Writer::new(&mut self.worker.push_messages, self.session.protocol));
         } else {
             write(&mut self.reply);
         }
     }
 
     /// Returns a uniform random number.
-    pub fn random(&mut self) -> u64 {
-        self.worker.random.number()
+    pub fn random_u64(&mut self) -> u64 {
+        self.worker.random.next_u64()
     }
 
     /// Returns the worker's monotonic clock in nanoseconds.
     #[inline]
-    pub fn nanos(&self) -> u64 {
-        (self.worker.nanos)()
+    pub fn monotonic_nanos(&self) -> u64 {
+        (self.worker.clock_nanos)()
     }
 
     /// Returns the wall clock in microseconds.
@@ -351,7 +352,7 @@ impl<'a> Context<'a> {
         match self.engine.wall_base.load(Ordering::Relaxed) {
             // The clock offset is unknown: use the time at which the batch was read.
             0 => self.now.0 * 1000,
-            base => base + (self.nanos() / 1000) as i64,
+            base => base + (self.monotonic_nanos() / 1000) as i64,
         }
     }
 
@@ -359,14 +360,14 @@ impl<'a> Context<'a> {
     pub fn frozen_wall_micros(&mut self) -> i64 {
         let micros = self.wall_micros();
         match self.caller {
-            Caller::Exec | Caller::Script => *self.worker.time_of_several.get_or_insert(micros),
+            Caller::Exec | Caller::Script => *self.worker.frozen_wall_micros.get_or_insert(micros),
             Caller::Client | Caller::Waiter | Caller::Master | Caller::Source => micros,
         }
     }
 
     /// Returns whether the command may block: only for a client, outside of transactions and scripts.
     #[inline]
-    pub fn may_wait(&self) -> bool {
+    pub fn can_block(&self) -> bool {
         match self.caller {
             Caller::Client | Caller::Waiter => true,
             Caller::Exec | Caller::Script | Caller::Master | Caller::Source => false,
@@ -374,7 +375,7 @@ impl<'a> Context<'a> {
     }
 
     /// Replies with an error and counts it.
-    pub(crate) fn refuse(&mut self, error: &CommandError) {
+    pub(crate) fn reply_error(&mut self, error: &CommandError) {
         let text = error.to_string();
         self.worker.stats.count_error(&text);
         self.reply.error(&text);
@@ -386,12 +387,12 @@ impl<'a> Context<'a> {
     }
 
     /// Returns whether the command has locked all slots.
-    pub fn holds_all(&self) -> bool {
-        self.holds_all
+    pub fn holds_all_slots(&self) -> bool {
+        self.holds_all_slots
     }
 
     /// Publishes this command as the client's last one, for CLIENT LIST.
     pub fn publish(&self) {
-        self.session.publish(self.now, self.index);
+        self.session.publish(self.now, self.command_index);
     }
 }

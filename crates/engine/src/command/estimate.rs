@@ -13,10 +13,10 @@ use crate::engine::Engine;
 use crate::keys::KeyFlags;
 
 /// Returns the estimated duration of a request in nanoseconds.
-pub(crate) type Estimate = fn(&Estimated<'_>) -> u64;
+pub(crate) type EstimateFn = fn(&EstimateInput<'_>) -> u64;
 
 /// A request with locked slots, as seen by an estimate function.
-pub struct Estimated<'e> {
+pub struct EstimateInput<'e> {
     /// The arguments, with the command's name first.
     pub args: Args<'e>,
     pub(crate) command: &'static Command,
@@ -26,15 +26,15 @@ pub struct Estimated<'e> {
     pub(crate) now: Millis,
 }
 
-impl std::fmt::Debug for Estimated<'_> {
+impl std::fmt::Debug for EstimateInput<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Estimated").field("args", &self.args).finish_non_exhaustive()
     }
 }
 
-impl Estimated<'_> {
+impl EstimateInput<'_> {
     /// Passes the value of the key at argument `index` to `look`, unless it is small or missing.
-    pub fn value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
+    pub fn with_value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         let word = self.args.get(index)?;
         let slot = Slot::of_key(word);
         if !self.slots.has(slot) {
@@ -53,21 +53,21 @@ impl Estimated<'_> {
 
     /// Returns the number of elements of the value at argument `index`, or of bytes if it is a string; 0 if it is
     /// small.
-    pub fn extent(&self, index: usize) -> usize {
-        self.value(index, |value| value.extent()).unwrap_or(0)
+    pub fn value_size(&self, index: usize) -> usize {
+        self.with_value(index, |value| value.extent()).unwrap_or(0)
     }
 
     /// Visits the sizes of all values that the request reads.
-    pub fn each_extent(&self, mut visit: impl FnMut(usize)) {
+    pub fn visit_value_sizes(&self, mut visit: impl FnMut(usize)) {
         self.command.visit_keys(self.args, &mut |index, flags| {
             if !flags.contains(KeyFlags::OW) {
-                visit(self.extent(index));
+                visit(self.value_size(index));
             }
         });
     }
 
     /// Returns the number of keys in all databases, read without locks since the request may already hold them.
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.engine.keyspace.keys()
     }
 }

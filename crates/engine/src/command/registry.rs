@@ -5,15 +5,15 @@ use std::ops::RangeInclusive;
 use resp::Args;
 
 use super::{Command, CommandRunner, Flags, Handler, LockScope};
-use crate::error::{CommandError, until_nul};
+use crate::error::{CommandError, truncate_at_nul};
 
 /// A command with properties derived from its table row.
 #[derive(Debug, Clone)]
-pub struct Registered {
+pub struct RegisteredCommand {
     /// The table row.
     pub command: &'static Command,
     /// The name that clients use: the original one unless `rename-command` changed it.
-    pub called: &'static str,
+    pub client_name: &'static str,
     /// Index into per-command arrays. DEBUG subcommands share DEBUG's index and name.
     pub index: usize,
     /// `name`, or `container|sub`: the name in statistics, ACL and COMMAND, regardless of renaming.
@@ -23,13 +23,13 @@ pub struct Registered {
     /// Whether the engine runs the command without any slot lock.
     pub(crate) is_lock_free: bool,
     /// Argument index of the word that probably names an element of the key's value; used for prefetching.
-    pub(crate) part: Option<usize>,
+    pub(crate) element_position: Option<usize>,
     /// The handler, if it belongs to the engine and no configuration restricts the command.
-    plain: Option<Handler>,
+    unrestricted_handler: Option<Handler>,
     /// The allowed number of words.
-    words: RangeInclusive<usize>,
-    name: Folded,
-    subcommands: Vec<&'static Registered>,
+    allowed_word_counts: RangeInclusive<usize>,
+    name: FoldedName,
+    subcommands: Vec<&'static RegisteredCommand>,
 }
 
 /// All commands by number and name. The creator of an engine provides it: the engine itself knows no commands. The rows
@@ -37,11 +37,11 @@ pub struct Registered {
 #[derive(Debug, Clone)]
 pub struct Registry {
     /// Flags that a subcommand must have to be included.
-    wanted: Flags,
-    all: Vec<&'static Registered>,
-    top: Vec<&'static Registered>,
+    required_flags: Flags,
+    commands: Vec<&'static RegisteredCommand>,
+    top_level: Vec<&'static RegisteredCommand>,
     /// Open-addressing hash table over the names; its length is a power of two.
-    buckets: Vec<Option<&'static Registered>>,
+    buckets: Vec<Option<&'static RegisteredCommand>>,
 }
 
 /// Errors of renaming a command.
@@ -79,30 +79,31 @@ impl Registry {
     /// Returns whether this is a sentinel's registry.
     #[must_use]
     pub fn is_sentinel_registry(&self) -> bool {
-        self.wanted.contains(Flags::SENTINEL)
+        self.required_flags.contains(Flags::SENTINEL)
     }
 
     /// Returns the commands for access control, with the same numbers.
     #[must_use]
     pub fn catalogue(&self) -> acl::CommandCatalogue {
         acl::CommandCatalogue::new(
-            self.all.iter().map(|entry| (entry.full_name.clone(), entry.command.categories())),
+            self.commands.iter().map(|entry| (entry.full_name.clone(), entry.command.categories())),
         )
     }
 
     fn build(rows: impl IntoIterator<Item = &'static Command>, wanted: Flags) -> Self {
-        let mut registry = Self { wanted, all: Vec::new(), top: Vec::new(), buckets: Vec::new() };
+        let mut registry =
+            Self { required_flags: wanted, commands: Vec::new(), top_level: Vec::new(), buckets: Vec::new() };
         for command in rows {
             let top = registry.register(command, None);
-            registry.top.push(top);
+            registry.top_level.push(top);
         }
         registry.fill_buckets();
         registry
     }
 
     fn fill_buckets(&mut self) {
-        self.buckets = vec![None; (self.top.len() * 4).next_power_of_two()];
-        for &entry in &self.top {
+        self.buckets = vec![None; (self.top_level.len() * 4).next_power_of_two()];
+        for &entry in &self.top_level {
             let mut bucket = entry.name.bucket(self.buckets.len());
             while self.buckets[bucket].is_some() {
                 bucket = (bucket + 1) % self.buckets.len();
@@ -116,8 +117,8 @@ impl Registry {
     /// # Errors
     /// No command is named `from`, or another is already named `to`.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), RenameError> {
-        let place = self.top.iter().position(|entry| entry.is_named(from.as_bytes()));
-        let entry = self.top.remove(place.ok_or(RenameError::NoSuchCommand)?);
+        let place = self.top_level.iter().position(|entry| entry.is_named(from.as_bytes()));
+        let entry = self.top_level.remove(place.ok_or(RenameError::NoSuchCommand)?);
         self.fill_buckets();
         if to.is_empty() {
             return Ok(());
@@ -126,15 +127,23 @@ impl Registry {
             return Err(RenameError::NameTaken);
         }
         let called: &'static str = String::leak(to.to_owned());
-        let renamed = Registered { called, name: Folded::of_command(called), ..entry.clone() };
-        let renamed: &'static Registered = Box::leak(Box::new(renamed));
-        self.all[renamed.index] = renamed;
-        self.top.push(renamed);
+        let renamed = RegisteredCommand {
+            client_name: called,
+            name: FoldedName::from_command(called),
+            ..entry.clone()
+        };
+        let renamed: &'static RegisteredCommand = Box::leak(Box::new(renamed));
+        self.commands[renamed.index] = renamed;
+        self.top_level.push(renamed);
         self.fill_buckets();
         Ok(())
     }
 
-    fn register(&mut self, command: &'static Command, container: Option<&Registered>) -> &'static Registered {
+    fn register(
+        &mut self,
+        command: &'static Command,
+        container: Option<&RegisteredCommand>,
+    ) -> &'static RegisteredCommand {
         let one = container.filter(|container| container.is_one_command());
         let full_name = match (one, container) {
             (Some(one), _) => one.full_name.clone(),
@@ -143,10 +152,10 @@ impl Registry {
         };
         // Commands that visit slots one by one lock each themselves; their routing argument is not a key.
         let single_key = match command.keys {
-            [only] if command.reach != LockScope::EachSlot => only.single(),
+            [only] if command.lock_scope != LockScope::EachSlot => only.fixed_position(),
             _ => None,
         };
-        let part = single_key.zip(command.part).map(|(key, behind)| key + usize::from(behind));
+        let part = single_key.zip(command.element_offset).map(|(key, behind)| key + usize::from(behind));
         let plain = match command.run {
             CommandRunner::Engine(handler)
                 if !command.flags.intersects(Flags::PROTECTED.union(Flags::ADMIN)) =>
@@ -157,63 +166,63 @@ impl Registry {
         };
         let is_lock_free = matches!(command.run, CommandRunner::Engine(_) | CommandRunner::MayBlock(_))
             && command.keys.is_empty()
-            && matches!(command.reach, LockScope::Keys | LockScope::EachSlot);
-        let words = command.words();
-        let name = Folded::of_command(command.name);
-        let index = one.map_or(self.all.len(), |one| one.index);
-        let wanted = self.wanted;
+            && matches!(command.lock_scope, LockScope::Keys | LockScope::EachSlot);
+        let words = command.allowed_word_counts();
+        let name = FoldedName::from_command(command.name);
+        let index = one.map_or(self.commands.len(), |one| one.index);
+        let wanted = self.required_flags;
         let children = command.subcommands.iter().filter(|child| child.flags.contains(wanted));
         // Reserve the container's number before those of its subcommands.
-        let placeholder: &'static Registered = Box::leak(Box::new(Registered {
+        let placeholder: &'static RegisteredCommand = Box::leak(Box::new(RegisteredCommand {
             command,
-            called: command.name,
+            client_name: command.name,
             index,
             full_name,
             single_key,
             is_lock_free,
-            part,
-            plain,
-            words,
+            element_position: part,
+            unrestricted_handler: plain,
+            allowed_word_counts: words,
             name,
             subcommands: Vec::new(),
         }));
         if one.is_none() {
-            self.all.push(placeholder);
+            self.commands.push(placeholder);
         }
         let subcommands: Vec<_> = children.map(|child| self.register(child, Some(placeholder))).collect();
         if subcommands.is_empty() {
             return placeholder;
         }
-        let entry = Box::leak(Box::new(Registered { subcommands, ..placeholder.clone() }));
-        self.all[index] = entry;
+        let entry = Box::leak(Box::new(RegisteredCommand { subcommands, ..placeholder.clone() }));
+        self.commands[index] = entry;
         entry
     }
 
     /// Returns all commands and subcommands, ordered by number.
     #[must_use]
-    pub fn all(&self) -> &[&'static Registered] {
-        &self.all
+    pub fn commands(&self) -> &[&'static RegisteredCommand] {
+        &self.commands
     }
 
     /// Returns all commands without subcommands.
     #[must_use]
-    pub fn top(&self) -> &[&'static Registered] {
-        &self.top
+    pub fn top_level(&self) -> &[&'static RegisteredCommand] {
+        &self.top_level
     }
 
     /// Returns the commands that COMMAND lists, each followed by its subcommands.
-    pub fn shown(&self) -> impl Iterator<Item = &'static Registered> {
-        self.top.iter().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands())).copied()
+    pub fn listed_commands(&self) -> impl Iterator<Item = &'static RegisteredCommand> {
+        self.top_level.iter().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands())).copied()
     }
 
     /// Finds a command by name, ignoring case.
     #[inline(always)]
     #[must_use]
-    pub fn find(&self, name: &[u8]) -> Option<&'static Registered> {
-        let folded = Folded::new(name);
+    pub fn find(&self, name: &[u8]) -> Option<&'static RegisteredCommand> {
+        let folded = FoldedName::new(name);
         let mut bucket = folded.bucket(self.buckets.len());
         while let Some(entry) = self.buckets[bucket] {
-            if entry.name == folded && (entry.name.exact || entry.is_named(name)) {
+            if entry.name == folded && (entry.name.is_exact || entry.is_named(name)) {
                 return Some(entry);
             }
             bucket = (bucket + 1) % self.buckets.len();
@@ -223,7 +232,7 @@ impl Registry {
 
     /// Finds a command by full name (`container|sub` for a subcommand), ignoring case.
     #[must_use]
-    pub fn find_full(&self, name: &[u8]) -> Option<&'static Registered> {
+    pub fn find_full(&self, name: &[u8]) -> Option<&'static RegisteredCommand> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
             Some(bar) => {
@@ -236,13 +245,13 @@ impl Registry {
     /// Finds the command or subcommand of a request.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn lookup(&self, args: Args<'_>) -> Option<&'static Registered> {
+    pub(crate) fn lookup(&self, args: Args<'_>) -> Option<&'static RegisteredCommand> {
         let entry = self.find(args.get(0)?)?;
         if entry.subcommands.is_empty() {
             return Some(entry);
         }
         if entry.is_one_command() {
-            return Some(entry.row_for(args));
+            return Some(entry.row_for_request(args));
         }
         args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
     }
@@ -251,12 +260,12 @@ impl Registry {
     ///
     /// # Errors
     /// The command or subcommand is unknown, or the arity is wrong.
-    pub fn resolve(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
+    pub fn resolve(&self, args: Args<'_>) -> Result<&'static RegisteredCommand, CommandError> {
         self.lookup(args).ok_or_else(|| {
             let name = args.get(0).unwrap_or_default();
             match (self.find(name), args.get(1)) {
                 (Some(entry), Some(sub)) => {
-                    CommandError::UnknownSubcommand { container: entry.called, name: sub.to_vec() }
+                    CommandError::UnknownSubcommand { container: entry.client_name, name: sub.to_vec() }
                 }
                 _ => CommandError::UnknownCommand {
                     name: name.to_vec(),
@@ -272,7 +281,7 @@ impl Registry {
     ///
     /// # Errors
     /// The error reply for the client.
-    pub fn check(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
+    pub fn check(&self, args: Args<'_>) -> Result<&'static RegisteredCommand, CommandError> {
         let entry = self.resolve(args)?;
         if !entry.command.accepts(args.len()) || matches!(entry.command.run, CommandRunner::Container) {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
@@ -284,37 +293,37 @@ impl Registry {
 /// The first eight letters of a name in lower case and its length: the whole name of most commands, and enough to
 /// distinguish nearly all others.
 #[derive(Debug, Clone, Copy)]
-struct Folded {
-    head: u64,
+struct FoldedName {
+    prefix: u64,
     len: usize,
     /// Whether the name is at most eight letters and nothing else, so that equal folded forms mean equal names.
-    exact: bool,
+    is_exact: bool,
 }
 
-impl Folded {
+impl FoldedName {
     fn new(name: &[u8]) -> Self {
         Self {
             // Sets the lower-case bit of ASCII letters. No other byte becomes a letter by that.
-            head: head(name) | 0x2020_2020_2020_2020,
+            prefix: prefix(name) | 0x2020_2020_2020_2020,
             len: name.len(),
-            exact: false,
+            is_exact: false,
         }
     }
 
-    fn of_command(name: &str) -> Self {
+    fn from_command(name: &str) -> Self {
         let exact = name.len() <= 8 && name.bytes().all(|byte| byte.is_ascii_lowercase());
-        Self { exact, ..Self::new(name.as_bytes()) }
+        Self { is_exact: exact, ..Self::new(name.as_bytes()) }
     }
 
     fn bucket(self, buckets: usize) -> usize {
-        let hash = (self.head ^ self.len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = (self.prefix ^ self.len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (hash >> 40) as usize & (buckets - 1)
     }
 }
 
 /// Returns the first eight bytes of `name`, padded with zeros, using two reads that may overlap.
 #[inline]
-fn head(name: &[u8]) -> u64 {
+fn prefix(name: &[u8]) -> u64 {
     let four = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
     match (name.first_chunk::<8>(), name.first_chunk::<4>(), name.last_chunk::<4>(), name) {
         (Some(eight), ..) => u64::from_le_bytes(*eight),
@@ -326,21 +335,21 @@ fn head(name: &[u8]) -> u64 {
     }
 }
 
-impl PartialEq for Folded {
+impl PartialEq for FoldedName {
     fn eq(&self, other: &Self) -> bool {
-        (self.head, self.len) == (other.head, other.len)
+        (self.prefix, self.len) == (other.prefix, other.len)
     }
 }
 
-impl Registered {
+impl RegisteredCommand {
     /// Returns the handler if nothing about the request requires the slow path.
     #[inline]
-    pub(crate) fn plain(&self, args: Args<'_>) -> Option<Handler> {
-        self.plain.filter(|_| self.words.contains(&args.len()))
+    pub(crate) fn unrestricted_handler(&self, args: Args<'_>) -> Option<Handler> {
+        self.unrestricted_handler.filter(|_| self.allowed_word_counts.contains(&args.len()))
     }
 
     fn is_named(&self, name: &[u8]) -> bool {
-        self.called.as_bytes().eq_ignore_ascii_case(name)
+        self.client_name.as_bytes().eq_ignore_ascii_case(name)
     }
 
     /// DEBUG's subcommands are not part of the public command set.
@@ -350,24 +359,24 @@ impl Registered {
 
     /// Returns the row that runs this request: DEBUG subcommands have rows of their own, and DEBUG itself reports
     /// unknown ones.
-    pub(crate) fn row_for(&'static self, args: Args<'_>) -> &'static Self {
+    pub(crate) fn row_for_request(&'static self, args: Args<'_>) -> &'static Self {
         if self.subcommands.is_empty() || !self.is_one_command() {
             return self;
         }
         let tool = args.get(1).and_then(|name| self.subcommand(name));
-        tool.filter(|tool| tool.words.contains(&args.len())).unwrap_or(self)
+        tool.filter(|tool| tool.allowed_word_counts.contains(&args.len())).unwrap_or(self)
     }
 
     /// Finds a subcommand by name, ignoring case. As in Valkey, a subcommand's name ends at the first NUL; a command's
     /// does not.
-    fn subcommand(&self, name: &[u8]) -> Option<&'static Registered> {
-        let name = until_nul(name);
+    fn subcommand(&self, name: &[u8]) -> Option<&'static RegisteredCommand> {
+        let name = truncate_at_nul(name);
         self.subcommands.iter().copied().find(|sub| sub.is_named(name))
     }
 
     /// Returns the subcommands, except those of DEBUG.
     #[must_use]
-    pub fn subcommands(&self) -> &[&'static Registered] {
+    pub fn subcommands(&self) -> &[&'static RegisteredCommand] {
         if self.is_one_command() { &[] } else { &self.subcommands }
     }
 }

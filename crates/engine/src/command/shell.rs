@@ -15,12 +15,12 @@ pub trait Shell: Send + Sync + std::fmt::Debug {
     /// Runs `command` and writes its reply, or defers it to the connection.
     ///
     /// The caller may hold slot locks, so the implementation must access slots only through `context`
-    /// ([`Context::with_slot`]). If the caller cannot block ([`Context::may_wait`]), a waiting command such as WAIT
+    /// ([`Context::with_slot`]). If the caller cannot block ([`Context::can_block`]), a waiting command such as WAIT
     /// returns at once.
     ///
     /// # Errors
     /// The error reply for the client.
-    fn carry_out(
+    fn run_command(
         &self,
         command: ShellCommand,
         context: &mut Context<'_>,

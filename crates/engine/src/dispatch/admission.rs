@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use keyspace::LockedSlots;
 use slot_routing::Topology;
 
-use super::transaction::queued;
+use super::transaction::queued_commands;
 use super::{DispatchStatus, PrefetchedRequest, is_http};
 use crate::clients::ClientFlags;
-use crate::command::{Caller, CommandRunner, Context, Flags, Registered};
+use crate::command::{Caller, CommandRunner, Context, Flags, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{CommandOrigin, Session};
@@ -24,7 +24,7 @@ use crate::transaction::Transaction;
 /// The properties of a command that decide admission.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CommandNeeds {
-    /// The flags returned by [`Engine::nature`].
+    /// The flags returned by [`Engine::effective_flags`].
     pub(super) flags: Flags,
     /// Whether it accesses keys, or channels that have a slot.
     pub(super) keys: bool,
@@ -37,7 +37,7 @@ pub(super) struct CommandNeeds {
     /// Whether its client wants to be redirected to the master.
     pub(super) follows_master: bool,
     /// Whether it may read while the cluster is down.
-    pub(super) reads_when_down: bool,
+    pub(super) may_read_when_down: bool,
     /// Whether its slots are locked.
     pub(super) is_locked: bool,
     /// Whether one of its slots is paused for writes ([`NodeFlags::SLOT_WRITES_PAUSED`]).
@@ -68,15 +68,15 @@ pub(super) enum Verdict {
     /// The command waits until the pause ends.
     Wait,
     /// The blocked client runs it again and gets the error itself.
-    Again,
+    Rerun,
     /// The command is refused because of this flag.
     Refuse(NodeFlags),
 }
 
 /// A node state flag and the commands that it stops.
 struct AdmissionRule {
-    state: NodeFlags,
-    concerns: fn(&CommandNeeds) -> bool,
+    flag: NodeFlags,
+    applies_to: fn(&CommandNeeds) -> bool,
     /// Whether the commands wait for the flag to clear instead of being refused.
     waits: bool,
     /// Whether it also applies to commands of a script that was admitted before.
@@ -84,7 +84,7 @@ struct AdmissionRule {
 }
 
 const fn refused(state: NodeFlags, concerns: fn(&CommandNeeds) -> bool) -> AdmissionRule {
-    AdmissionRule { state, concerns, waits: false, for_scripts: false }
+    AdmissionRule { flag: state, applies_to: concerns, waits: false, for_scripts: false }
 }
 
 impl AdmissionRule {
@@ -98,7 +98,7 @@ impl AdmissionRule {
 }
 
 /// PING has its own reply on a master without data.
-const EVEN_EMPTY: Flags = Flags::STALE.union(Flags::WHILE_SUBSCRIBED);
+const ALLOWED_ON_EMPTY_MASTER: Flags = Flags::STALE.union(Flags::WHILE_SUBSCRIBED);
 
 const RULES: &[AdmissionRule] = &[
     refused(NodeFlags::ALL_PAUSED, |need| !need.is_queued).waits(),
@@ -106,7 +106,7 @@ const RULES: &[AdmissionRule] = &[
     refused(NodeFlags::SLOT_WRITES_PAUSED, |need| need.is_slot_held && need.may_write()).waits(),
     refused(NodeFlags::REDIRECTS, |need| need.follows_master),
     refused(NodeFlags::CLUSTER_DOWN, |need| {
-        need.keys && (!need.reads_when_down || need.flags.contains(Flags::WRITE))
+        need.keys && (!need.may_read_when_down || need.flags.contains(Flags::WRITE))
     })
     .for_scripts(),
     refused(NodeFlags::OUT_OF_MEMORY, |need| need.flags.contains(Flags::DENYOOM) && !need.has_written)
@@ -117,7 +117,7 @@ const RULES: &[AdmissionRule] = &[
     // In cluster mode writes are redirected by the key's slot (MOVED) instead.
     refused(NodeFlags::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
     refused(NodeFlags::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
-    refused(NodeFlags::EMPTY_MASTER, |need| !need.flags.intersects(EVEN_EMPTY)).for_scripts(),
+    refused(NodeFlags::EMPTY_MASTER, |need| !need.flags.intersects(ALLOWED_ON_EMPTY_MASTER)).for_scripts(),
     refused(NodeFlags::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
     refused(NodeFlags::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
     refused(NodeFlags::LOADING, |need| !need.flags.contains(Flags::LOADING)),
@@ -127,22 +127,22 @@ const RULES: &[AdmissionRule] = &[
 
 /// Returns whether a command may run for `caller` while the flags in `gate` are set.
 pub(super) fn admit(gate: NodeFlags, caller: Caller, need: &CommandNeeds) -> Verdict {
-    let in_force = |rule: &&AdmissionRule| gate.contains(rule.state) && (rule.concerns)(need);
+    let in_force = |rule: &&AdmissionRule| gate.contains(rule.flag) && (rule.applies_to)(need);
     let of = |for_scripts: bool| RULES.iter().filter(|rule| rule.for_scripts || !for_scripts).find(in_force);
     match caller {
         Caller::Exec | Caller::Master => Verdict::Run,
         Caller::Client => match of(false) {
             None => Verdict::Run,
             Some(rule) if rule.waits => Verdict::Wait,
-            Some(rule) => Verdict::Refuse(rule.state),
+            Some(rule) => Verdict::Refuse(rule.flag),
         },
         Caller::Source => match of(false) {
             Some(rule) if rule.waits => Verdict::Wait,
             _ if gate.contains(NodeFlags::REPLICA) => Verdict::Refuse(NodeFlags::REPLICA),
             _ => Verdict::Run,
         },
-        Caller::Script => of(true).map_or(Verdict::Run, |rule| Verdict::Refuse(rule.state)),
-        Caller::Waiter => of(false).map_or(Verdict::Run, |_| Verdict::Again),
+        Caller::Script => of(true).map_or(Verdict::Run, |rule| Verdict::Refuse(rule.flag)),
+        Caller::Waiter => of(false).map_or(Verdict::Run, |_| Verdict::Rerun),
     }
 }
 
@@ -152,24 +152,24 @@ impl Engine {
         &self,
         context: &Context<'_>,
         request: &PrefetchedRequest<'_>,
-    ) -> Result<(&'static Registered, DispatchStatus), CommandError> {
+    ) -> Result<(&'static RegisteredCommand, DispatchStatus), CommandError> {
         let session = &*context.session;
-        let is_open = |entry: &Registered| entry.command.flags.contains(Flags::NO_AUTH);
-        if !session.authenticated && !request.found.is_some_and(is_open) {
+        let is_open = |entry: &RegisteredCommand| entry.command.flags.contains(Flags::NO_AUTH);
+        if !session.authenticated && !request.command.is_some_and(is_open) {
             return Err(CommandError::NoAuth);
         }
         let entry = self.find_callable(context, request)?;
         self.check_access(session, entry, request.args, context.now)?;
         let mut gate = self.settings.node_flags();
         if gate.intersects(NodeFlags::PAUSED) {
-            self.pauses.end_overdue(&self.settings, context.now);
+            self.pauses.end_expired(&self.settings, context.now);
             gate = self.settings.node_flags();
         }
         let flow = match gate.is_empty() {
             true => DispatchStatus::Done,
             false => {
-                let need = self.need(context, entry, request);
-                self.pass(gate, session, &need)
+                let need = self.collect_needs(context, entry, request);
+                self.check_client_command(gate, session, &need)
                     .map_err(|error| self.refine_cluster_down(error, entry, request))?
             }
         };
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Checks whether a RESP2 client with subscriptions may run this command.
-    fn check_listener(&self, session: &Session, entry: &Registered) -> Result<(), CommandError> {
+    fn check_listener(&self, session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
         if session.is_subscriber_only() && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
             let name = &entry.full_name;
             return Err(CommandError::Text(
@@ -198,24 +198,26 @@ impl Engine {
     }
 
     /// Collects the properties of a request.
-    fn need(
+    fn collect_needs(
         &self,
         context: &Context<'_>,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         request: &PrefetchedRequest<'_>,
     ) -> CommandNeeds {
         let (session, worker) = (&*context.session, &*context.worker);
         let queue = session.transaction.as_deref();
         let (flags, keys) = match (entry.command.run, queue) {
-            (CommandRunner::Exec, Some(queue)) => self.nature_of_exec(context, entry.command.flags, queue),
-            _ => self.nature(worker, entry, request.args),
+            (CommandRunner::Exec, Some(queue)) => {
+                self.effective_flags_of_exec(context, entry.command.flags, queue)
+            }
+            _ => self.effective_flags(worker, entry, request.args),
         };
         let is_queued = queue.is_some() && !matches!(entry.command.run, CommandRunner::Exec);
-        CommandNeeds { is_queued, ..self.need_of(session, flags, keys) }
+        CommandNeeds { is_queued, ..self.needs_of_flags(session, flags, keys) }
     }
 
     /// Collects the properties of a command with these flags.
-    pub(super) fn need_of(&self, session: &Session, flags: Flags, keys: bool) -> CommandNeeds {
+    pub(super) fn needs_of_flags(&self, session: &Session, flags: Flags, keys: bool) -> CommandNeeds {
         let settings = &self.settings;
         // `cluster-allow-pubsubshard-when-down` applies to shard channels.
         let exempt = flags.contains(Flags::PUBSUB)
@@ -228,14 +230,19 @@ impl Engine {
             is_queued: false,
             has_written: false,
             follows_master: session.knows_redirect && moves,
-            reads_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
+            may_read_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
             is_locked: false,
             is_slot_held: false,
         }
     }
 
     /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's.
-    pub(super) fn nature(&self, worker: &Worker, entry: &Registered, args: resp::Args<'_>) -> (Flags, bool) {
+    pub(super) fn effective_flags(
+        &self,
+        worker: &Worker,
+        entry: &RegisteredCommand,
+        args: resp::Args<'_>,
+    ) -> (Flags, bool) {
         let flags = match entry.command.run {
             CommandRunner::Script(_) => self.flags_of_script(worker, entry, args),
             CommandRunner::Engine(_)
@@ -250,64 +257,65 @@ impl Engine {
 
     /// Returns the same for EXEC: the union of flags such as write and deny-oom over the queue, and the intersection of
     /// flags that allow commands while loading or stale.
-    pub(super) fn nature_of_exec(
+    pub(super) fn effective_flags_of_exec(
         &self,
         context: &Context<'_>,
         own: Flags,
         queue: &Transaction,
     ) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
-        let requests = queued(context.commands, queue);
-        let all = requests.map(|(entry, request)| self.nature(context.worker, entry, request.args()));
+        let requests = queued_commands(context.commands, queue);
+        let all =
+            requests.map(|(entry, request)| self.effective_flags(context.worker, entry, request.args()));
         all.fold((own, false), |(flags, keys), (more, has_keys)| {
             (((flags | more) - of_all) | (flags & more & of_all), keys || has_keys)
         })
     }
 
     /// Checks a client's command: `Done` if it may run, `Paused`, or an error.
-    fn pass(
+    fn check_client_command(
         &self,
         gate: NodeFlags,
         session: &Session,
         need: &CommandNeeds,
     ) -> Result<DispatchStatus, CommandError> {
-        match admit(gate, Caller::of(session), need) {
+        match admit(gate, Caller::of_session(session), need) {
             Verdict::Run => Ok(DispatchStatus::Done),
-            Verdict::Wait | Verdict::Again => Ok(DispatchStatus::Paused),
-            Verdict::Refuse(state) => Err(self.refusal(state, need.flags)),
+            Verdict::Wait | Verdict::Rerun => Ok(DispatchStatus::Paused),
+            Verdict::Refuse(state) => Err(self.refusal_error(state, need.flags)),
         }
     }
 
     /// Checks again under the slot locks. A thread that changes the flags waits until each slot was unlocked once, and
     /// relies on this check.
     #[cold]
-    pub(super) fn pass_locked(
+    pub(super) fn check_under_locks(
         &self,
         session: &Session,
         gate: NodeFlags,
         (flags, keys): (Flags, bool),
         slots: &mut LockedSlots<'_>,
     ) -> Result<DispatchStatus, CommandError> {
-        let need = self.need_of(session, flags, keys);
+        let need = self.needs_of_flags(session, flags, keys);
         let is_slot_held =
             gate.contains(NodeFlags::SLOT_WRITES_PAUSED) && slots.iter_mut().any(|slot| slot.is_held());
         // A command that its connection runs (MIGRATE) locks no slots here.
         let is_locked = slots.iter_mut().next().is_some();
-        self.pass(gate, session, &CommandNeeds { is_locked, is_slot_held, ..need })
+        self.check_client_command(gate, session, &CommandNeeds { is_locked, is_slot_held, ..need })
     }
 
     /// Returns the error for a command refused by a flag.
-    pub(super) fn refusal(&self, state: NodeFlags, flags: Flags) -> CommandError {
+    pub(super) fn refusal_error(&self, state: NodeFlags, flags: Flags) -> CommandError {
         let settings = &self.settings;
         let reasons = [
-            (NodeFlags::REDIRECTS, CommandError::ToMaster(settings.redirect_to.load().to_string())),
+            (NodeFlags::REDIRECTS, CommandError::RedirectToMaster(settings.redirect_to.load().to_string())),
             (NodeFlags::OUT_OF_MEMORY, CommandError::OutOfMemory),
             (NodeFlags::MISCONF, CommandError::MisConf),
             (NodeFlags::NO_REPLICAS, CommandError::NoReplicas),
             (NodeFlags::READ_ONLY_REPLICA | NodeFlags::REPLICA, CommandError::ReadOnlyReplica),
             (NodeFlags::MASTER_DOWN, CommandError::MasterDown),
             (NodeFlags::EMPTY_MASTER, CommandError::EmptyMaster),
-            (NodeFlags::BUSY, self.busy()),
+            (NodeFlags::BUSY, self.busy_error()),
         ];
         if state == NodeFlags::AOF_FAILED {
             return CommandError::AofFailed(settings.aof_error.load().to_string());
@@ -339,7 +347,7 @@ impl Engine {
 
     /// Returns the error for clients while a script or function is blocking the server.
     #[cold]
-    pub(super) fn busy(&self) -> CommandError {
+    pub(super) fn busy_error(&self) -> CommandError {
         let is_function =
             |running: &Arc<scripting::InterpreterState>| running.is_busy() && running.is_function();
         self.with_redis_name(match self.scripts.running().iter().any(is_function) {
@@ -353,9 +361,9 @@ impl Engine {
         &self,
         context: &Context<'_>,
         request: &PrefetchedRequest<'_>,
-    ) -> Result<&'static Registered, CommandError> {
+    ) -> Result<&'static RegisteredCommand, CommandError> {
         let session = &*context.session;
-        let found = request.found.ok_or(()).or_else(|()| context.commands.registry().resolve(request.args));
+        let found = request.command.ok_or(()).or_else(|()| context.commands.registry().resolve(request.args));
         let entry = found?;
         check_effect(session, entry)?;
         if !entry.command.accepts(request.args.len()) || matches!(entry.command.run, CommandRunner::Container)
@@ -376,7 +384,7 @@ impl Engine {
         } else {
             (&settings.debug_command, "DEBUG", "enable-debug-command")
         };
-        if permission.allows(session.client.link.local) {
+        if permission.allows(session.client.connection.is_local) {
             return Ok(());
         }
         Err(CommandError::NotAllowed { command, option })
@@ -386,12 +394,12 @@ impl Engine {
     fn refine_cluster_down(
         &self,
         error: CommandError,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         request: &PrefetchedRequest<'_>,
     ) -> CommandError {
         let down = matches!(error, CommandError::ClusterDown | CommandError::ClusterDownReadsOnly);
         let hole = |topology: &Topology| {
-            self.slots_of(entry, request.args).iter().any(|slot| topology.owner(*slot).is_none())
+            self.key_slots(entry, request.args).iter().any(|slot| topology.owner(*slot).is_none())
         };
         match &self.topology {
             Some(topology) if down && hole(&topology.load()) => CommandError::SlotNotServed,
@@ -401,14 +409,14 @@ impl Engine {
 
     /// Returns whether changes of a client's command are logged under these flags. The flags at admission decide for
     /// the whole command: until its slots are unlocked, no thread relies on changed flags.
-    pub(super) fn logs_under(&self, gate: NodeFlags) -> bool {
-        !gate.contains(NodeFlags::REPLICA) && self.log.wanted()
+    pub(super) fn is_logged_under(&self, gate: NodeFlags) -> bool {
+        !gate.contains(NodeFlags::REPLICA) && self.log.has_readers()
     }
 }
 
 /// Checks whether a master's stream or a persistence file may contain this command: administrative commands without
 /// effect on data are left to this node's operators.
-fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandError> {
+fn check_effect(session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
     let flags = entry.command.flags;
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
     let is_for_operators =
@@ -423,7 +431,7 @@ fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandErro
 
 /// Detects a browser tricked into sending HTTP to this port: the following lines may be attacker-controlled commands.
 pub(super) fn is_cross_protocol(request: &PrefetchedRequest<'_>) -> bool {
-    request.found.is_none() && request.args.get(0).is_some_and(is_http)
+    request.command.is_none() && request.args.get(0).is_some_and(is_http)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The decision is made under the command's slot locks: by its estimate ([`crate::Command::long`]), for scripts by the
 //! duration of earlier runs, and for EXEC by the sum of its commands. A slow request does not run here: its connection
-//! moves to a background worker ([`DispatchStatus::Long`]) and runs it there like any other request. Everything that can happen
+//! moves to a background worker ([`DispatchStatus::SlowCommand`]) and runs it there like any other request. Everything that can happen
 //! to a waiting connection can therefore also happen during the move.
 
 use std::cell::Cell;
@@ -12,9 +12,9 @@ use clock::Millis;
 use resp::Args;
 use slot_routing::Slot;
 
-use super::transaction::queued;
+use super::transaction::queued_commands;
 use super::{DispatchStatus, PrefetchedRequest};
-use crate::command::{CommandRunner, Context, Estimated, LockScope, Registered};
+use crate::command::{CommandRunner, Context, EstimateInput, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::long_commands::LongSlots;
@@ -25,24 +25,24 @@ use crate::transaction::Transaction;
 use keyspace::LockedSlots;
 
 /// Runs of scripts shorter than this are not recorded.
-pub(super) const NOTED_NANOS: u64 = 250_000;
+pub(super) const MIN_RECORDED_NANOS: u64 = 250_000;
 
 /// A command that waits for a slot lock longer than this continues to wait in the background.
-const LONG_WAIT: Duration = Duration::from_millis(2);
+const MAX_WAIT_ON_WORKER: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Returns whether a request must move to a background worker and is not on one yet.
     #[inline(never)]
-    pub(super) fn goes_to_background(
+    pub(super) fn must_move_to_background(
         &self,
         context: &Context<'_>,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'_>,
         gate: NodeFlags,
     ) -> bool {
         let may_be_long = entry.command.estimate.is_some()
             || matches!(entry.command.run, CommandRunner::Script(_))
-            || entry.command.reach == LockScope::EachSlot
+            || entry.command.lock_scope == LockScope::EachSlot
             || gate.contains(NodeFlags::BACKGROUND);
         may_be_long
             && matches!(context.session.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker)
@@ -52,35 +52,35 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn is_long(&self, context: &Context<'_>, entry: &Registered, args: Args<'_>) -> bool {
+    fn is_long(&self, context: &Context<'_>, entry: &RegisteredCommand, args: Args<'_>) -> bool {
         let threshold = self.long_commands.threshold();
         let estimate = match entry.command.run {
             CommandRunner::Script(_) => {
-                context.worker.scripting.found.as_ref().map_or(0, Runnable::mean_nanos)
+                context.worker.scripting.next_script.as_ref().map_or(0, Runnable::mean_nanos)
             }
-            _ => self.estimate(context, &context.slots, entry, args),
+            _ => self.estimate_nanos(context, &context.slots, entry, args),
         };
         estimate >= threshold
     }
 
     /// Estimates the duration of a command with locked slots, in nanoseconds.
-    fn estimate(
+    fn estimate_nanos(
         &self,
         context: &Context<'_>,
         slots: &LockedSlots<'_>,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> u64 {
         if !entry.command.accepts(args.len()) {
             return 0;
         }
         let (db, now) = (context.session.db, context.now);
-        let estimated = Estimated { args, command: entry.command, engine: self, slots, db, now };
+        let estimated = EstimateInput { args, command: entry.command, engine: self, slots, db, now };
         entry.command.estimate.map_or(0, |estimate| estimate(&estimated))
     }
 
     /// Returns whether a transaction must move to a background worker and is not on one yet.
-    pub(super) fn queue_goes_to_background(
+    pub(super) fn transaction_must_move_to_background(
         &self,
         context: &Context<'_>,
         slots: &LockedSlots<'_>,
@@ -91,14 +91,15 @@ impl Engine {
         if !may_leave || self.settings.node_flags().contains(NodeFlags::BUSY) {
             return false;
         }
-        let of_one = |(entry, request): (&Registered, &resp::Request)| match entry.command.run {
+        let of_one = |(entry, request): (&RegisteredCommand, &resp::Request)| match entry.command.run {
             CommandRunner::Script(_) => {
-                let found = self.runnable(&context.worker.scripting, entry.command.name, request.args());
+                let found =
+                    self.find_cached_script(&context.worker.scripting, entry.command.name, request.args());
                 found.map_or(0, |found| found.mean_nanos())
             }
-            _ => self.estimate(context, slots, entry, request.args()),
+            _ => self.estimate_nanos(context, slots, entry, request.args()),
         };
-        let sum = queued(context.commands, queue).map(of_one).fold(0, u64::saturating_add);
+        let sum = queued_commands(context.commands, queue).map(of_one).fold(0, u64::saturating_add);
         sum >= self.long_commands.threshold()
     }
 
@@ -110,7 +111,7 @@ impl Engine {
         context: &Context<'_>,
         request: &PrefetchedRequest<'_>,
     ) -> LongSlots<'_> {
-        let Some(entry) = request.found.filter(|entry| entry.command.accepts(request.args.len())) else {
+        let Some(entry) = request.command.filter(|entry| entry.command.accepts(request.args.len())) else {
             return self.long_commands.begin(Vec::new());
         };
         let mut slots = Vec::new();
@@ -119,15 +120,16 @@ impl Engine {
                 if entry.command.releases_locks.is_some_and(|does| does(request.args))
                     && context.may_release_slots() => {}
             (CommandRunner::Exec, Some(queue)) => {
-                for (entry, request) in queued(context.commands, queue) {
-                    slots.extend(self.slots_of(entry, request.args()));
+                for (entry, request) in queued_commands(context.commands, queue) {
+                    slots.extend(self.key_slots(entry, request.args()));
                 }
             }
             (_, Some(_)) => {}
-            (_, None) => slots.extend(self.slots_of(entry, request.args)),
+            (_, None) => slots.extend(self.key_slots(entry, request.args)),
         }
         if let CommandRunner::Script(_) = entry.command.run
-            && let Some(found) = self.runnable(&context.worker.scripting, entry.command.name, request.args)
+            && let Some(found) =
+                self.find_cached_script(&context.worker.scripting, entry.command.name, request.args)
         {
             found.decay_mean();
         }
@@ -138,28 +140,28 @@ impl Engine {
     /// slots.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_time(
+    pub(super) fn record_script_time(
         &self,
         worker: &Worker,
-        (entry, args): (&Registered, Args<'_>),
+        (entry, args): (&RegisteredCommand, Args<'_>),
         end: u64,
         nanos: u64,
     ) {
         if let CommandRunner::Script(_) = entry.command.run
-            && let Some(found) = self.runnable(&worker.scripting, entry.command.name, args)
+            && let Some(found) = self.find_cached_script(&worker.scripting, entry.command.name, args)
         {
-            found.record_run(nanos.min(end.saturating_sub(worker.scripting.began)));
+            found.record_run(nanos.min(end.saturating_sub(worker.scripting.started_at)));
         }
     }
 
     /// Starts to measure a wait for these slot locks; an empty list means all slots.
-    pub(crate) fn slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
+    pub(crate) fn start_slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
         SlotWait {
             engine: self,
             slots,
-            from_client: context.session.origin == CommandOrigin::Client,
-            background: context.session.background,
-            clock: context.worker.nanos,
+            is_from_client: context.session.origin == CommandOrigin::Client,
+            background_mode: context.session.background,
+            clock: context.worker.clock_nanos,
             now: context.now,
             began: Cell::new(None),
             has_offloaded_clients: Cell::new(false),
@@ -169,9 +171,9 @@ impl Engine {
 
 impl CommandError {
     /// Returns where a deferred request that has not run continues, if this error defers it.
-    pub(super) fn deferral(&self) -> Option<DispatchStatus> {
+    pub(super) fn deferred_status(&self) -> Option<DispatchStatus> {
         match self {
-            Self::SlowCommandHoldsSlots => Some(DispatchStatus::Long),
+            Self::SlowCommandHoldsSlots => Some(DispatchStatus::SlowCommand),
             Self::SlotsLocked => Some(DispatchStatus::SlotsLocked),
             _ => None,
         }
@@ -181,7 +183,7 @@ impl CommandError {
 impl DispatchStatus {
     /// Returns whether the request has not run and will start again.
     pub(super) fn is_deferred(self) -> bool {
-        matches!(self, Self::Paused | Self::Long | Self::SlotsLocked)
+        matches!(self, Self::Paused | Self::SlowCommand | Self::SlotsLocked)
     }
 }
 
@@ -189,8 +191,8 @@ impl DispatchStatus {
 pub(crate) struct SlotWait<'s> {
     engine: &'s Engine,
     slots: &'s [Slot],
-    from_client: bool,
-    background: BackgroundMode,
+    is_from_client: bool,
+    background_mode: BackgroundMode,
     clock: fn() -> u64,
     now: Millis,
     began: Cell<Option<u64>>,
@@ -200,7 +202,7 @@ pub(crate) struct SlotWait<'s> {
 impl SlotWait<'_> {
     /// Returns whether to keep waiting. Clients never wait for a busy script, and not on their own worker for a slow
     /// command, whether it is known as slow or not. Commands of a master always wait.
-    pub(crate) fn keeps_waiting(&self, waited: Duration) -> bool {
+    pub(crate) fn should_keep_waiting(&self, waited: Duration) -> bool {
         if self.began.get().is_none() {
             self.began.set(Some((self.clock)()));
         }
@@ -209,31 +211,32 @@ impl SlotWait<'_> {
 
     /// Returns the error for a wait that was given up.
     #[cold]
-    pub(crate) fn refusal(&self) -> CommandError {
+    pub(crate) fn wait_error(&self) -> CommandError {
         // The reason may have disappeared meanwhile.
-        self.give_up_error(LONG_WAIT).unwrap_or_else(|| match self.background {
+        self.give_up_error(MAX_WAIT_ON_WORKER).unwrap_or_else(|| match self.background_mode {
             BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker => CommandError::SlotsLocked,
-            BackgroundMode::OnBackgroundWorker | BackgroundMode::Unavailable => self.engine.busy(),
+            BackgroundMode::OnBackgroundWorker | BackgroundMode::Unavailable => self.engine.busy_error(),
         })
     }
 
     fn give_up_error(&self, waited: Duration) -> Option<CommandError> {
-        if self.from_client && self.engine.settings.node_flags().contains(NodeFlags::BUSY) {
-            return Some(self.engine.busy());
+        if self.is_from_client && self.engine.settings.node_flags().contains(NodeFlags::BUSY) {
+            return Some(self.engine.busy_error());
         }
-        let can_leave = matches!(self.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker);
-        if can_leave && self.engine.long_commands.hold_any(self.slots) {
+        let can_leave =
+            matches!(self.background_mode, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker);
+        if can_leave && self.engine.long_commands.uses_any_slot(self.slots) {
             return Some(CommandError::SlowCommandHoldsSlots);
         }
-        (self.background == BackgroundMode::Offloadable && waited >= LONG_WAIT)
+        (self.background_mode == BackgroundMode::Offloadable && waited >= MAX_WAIT_ON_WORKER)
             .then_some(CommandError::SlotsLocked)
     }
 
     /// Keeps waiting for a command that has started and needs the lock; if others would give up, the thread's other
     /// clients are moved to another worker.
     pub(crate) fn wait_or_offload(&self, waited: Duration) -> bool {
-        if !self.keeps_waiting(waited) && !self.has_offloaded_clients.replace(true) {
-            (self.engine.script_hooks.busy)();
+        if !self.should_keep_waiting(waited) && !self.has_offloaded_clients.replace(true) {
+            (self.engine.script_hooks.on_busy)();
         }
         true
     }
@@ -243,7 +246,7 @@ impl Drop for SlotWait<'_> {
     fn drop(&mut self) {
         if let Some(began) = self.began.get() {
             let nanos = (self.clock)().saturating_sub(began);
-            self.engine.slot_waits.note(nanos);
+            self.engine.slot_waits.record_wait(nanos);
             self.engine.latency.sample("slot-wait", self.now, nanos);
         }
     }

@@ -10,26 +10,26 @@ use keyspace::Key;
 use resp::Args;
 
 use super::ExecutedCommand;
-use super::background::NOTED_NANOS;
-use super::slots::handle;
-use crate::command::{Caller, CommandRunner, Context, Registered};
+use super::background::MIN_RECORDED_NANOS;
+use super::slots::run_handler;
+use crate::command::{Caller, CommandRunner, Context, RegisteredCommand};
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::session::CommandOrigin;
-use crate::settings::Measures;
+use crate::settings::Measurements;
 use crate::shell_commands::{NodeCommand, ShellCommand};
 use crate::stats::add;
 use crate::waiting::HandlerOutcome;
 
 /// A command whose slots are locked.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
-    pub(super) entry: &'static Registered,
+pub(super) struct LockedCommand<'a> {
+    pub(super) entry: &'static RegisteredCommand,
     pub(super) args: Args<'a>,
     /// Its first key with its argument index, if already hashed.
     pub(super) key: Option<&'a (usize, Key<'a>)>,
     /// Whether all slots are locked.
-    pub(super) holds_all: bool,
+    pub(super) holds_all_slots: bool,
 }
 
 /// Whether a caller can restart a script that needs more locks and has not written yet. Only callers that can release
@@ -110,13 +110,13 @@ pub(super) enum NestedOutcome {
 #[inline(always)]
 pub(super) fn execute<'r, T>(
     context: &mut Context<'r>,
-    call: Call<'r>,
+    call: LockedCommand<'r>,
     handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    context.begin(call.entry, call.args, call.key, call.holds_all);
-    let outcome = handle(context, call.entry.command, handler);
+    context.begin(call.entry, call.args, call.key, call.holds_all_slots);
+    let outcome = run_handler(context, call.entry.command, handler);
     if context.session.tracks {
-        context.note_reads(call.entry.command);
+        context.record_reads(call.entry.command);
     }
     context.worker.effects.end_command(call.args);
     outcome
@@ -126,16 +126,16 @@ impl Context<'_> {
     /// Invokes the handler of a command.
     pub(super) fn invoke<R: Restart>(
         &mut self,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
     ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
         match entry.command.run {
             CommandRunner::Engine(handler) => handler(self).map(|()| HandlerOutcome::Done),
-            CommandRunner::MayBlock(handler) => handler(self).map(HandlerOutcome::widen),
+            CommandRunner::MayBlock(handler) => handler(self).map(HandlerOutcome::allow_retry),
             CommandRunner::Script(find) => {
                 let script = find(self)?;
                 self.run_script::<R>(&script)
             }
-            CommandRunner::Shell(command) => self.carry_out(command).map(HandlerOutcome::widen),
+            CommandRunner::Shell(command) => self.run_shell_command(command).map(HandlerOutcome::allow_retry),
             CommandRunner::Node(command) => Ok(HandlerOutcome::Defer(command)),
             CommandRunner::Exec => Err(CommandError::WrongArity(entry.full_name.clone())),
             CommandRunner::Container => {
@@ -146,9 +146,9 @@ impl Context<'_> {
     }
 
     /// Lets the shell run a command. A master's stream refers to commands by their original names.
-    fn carry_out(&mut self, command: ShellCommand) -> Result<HandlerOutcome, CommandError> {
+    fn run_shell_command(&mut self, command: ShellCommand) -> Result<HandlerOutcome, CommandError> {
         match (self.session.origin, self.commands.shell()) {
-            (CommandOrigin::Client, Some(shell)) => shell.carry_out(command, self),
+            (CommandOrigin::Client, Some(shell)) => shell.run_command(command, self),
             (CommandOrigin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
             (CommandOrigin::Master | CommandOrigin::Source, _) => Ok(HandlerOutcome::Done),
         }
@@ -158,60 +158,64 @@ impl Context<'_> {
 impl Engine {
     /// Runs a command inside EXEC or a script, counts it, and replies its error if it fails. The client never waits for
     /// it.
-    pub(super) fn execute_nested<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> NestedOutcome {
-        let (start, begin) = (context.reply.len(), context.nanos());
+    pub(super) fn execute_nested<'r>(
+        &self,
+        context: &mut Context<'r>,
+        call: LockedCommand<'r>,
+    ) -> NestedOutcome {
+        let (start, begin) = (context.reply.len(), context.monotonic_nanos());
         let outcome = execute(context, call, |context| context.invoke::<NoRestart>(call.entry));
         match outcome {
             Ok(HandlerOutcome::Defer(command)) => return NestedOutcome::Defer(command),
-            Ok(HandlerOutcome::Block(wait)) => return NestedOutcome::WouldBlock(wait.nothing),
+            Ok(HandlerOutcome::Block(wait)) => return NestedOutcome::WouldBlock(wait.timeout_reply),
             Ok(HandlerOutcome::Done) | Err(_) => {}
         }
-        let nanos = context.nanos().saturating_sub(begin);
-        let measures = self.count(context, (call.entry, call.args), start, nanos);
-        if nanos >= NOTED_NANOS {
-            self.note_time(context.worker, (call.entry, call.args), begin + nanos, nanos);
+        let nanos = context.monotonic_nanos().saturating_sub(begin);
+        let measures = self.record_call(context, (call.entry, call.args), start, nanos);
+        if nanos >= MIN_RECORDED_NANOS {
+            self.record_script_time(context.worker, (call.entry, call.args), begin + nanos, nanos);
         }
         if let Err(error) = outcome {
-            context.fail(call.entry, start, &error);
+            context.reply_failure(call.entry, start, &error);
         }
         // Commands of EXEC or a script are charged with the whole.
-        if measures.contains(Measures::SLOTS) && context.caller == Caller::Waiter {
-            self.count_slot(context, (call.entry, call.args), start, nanos);
+        if measures.contains(Measurements::SLOTS) && context.caller == Caller::Waiter {
+            self.charge_command(context, (call.entry, call.args), start, nanos);
         }
         NestedOutcome::Replied
     }
 
     /// Counts a command whose reply begins at `start`; returns the enabled optional measurements.
     #[inline(always)]
-    pub(super) fn count(
+    pub(super) fn record_call(
         &self,
         context: &mut Context<'_>,
-        (entry, args): (&'static Registered, Args<'_>),
+        (entry, args): (&'static RegisteredCommand, Args<'_>),
         start: usize,
         nanos: u64,
-    ) -> Measures {
+    ) -> Measurements {
         let ran =
             ExecutedCommand { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
-        self.account(&context.worker.stats, context.session, context.now, &ran)
+        self.record_execution(&context.worker.stats, context.session, context.now, &ran)
     }
 }
 
 impl Context<'_> {
     /// Replies an error that stopped a command before execution, and counts it.
-    pub(super) fn reject(&mut self, entry: Option<&Registered>, error: &CommandError) {
+    pub(super) fn reject(&mut self, entry: Option<&RegisteredCommand>, error: &CommandError) {
         if let Some(entry) = entry {
-            add(&self.worker.stats.commands[entry.index].rejected, 1);
+            add(&self.worker.stats.commands[entry.index].rejected_calls, 1);
         }
-        self.refuse(error);
+        self.reply_error(error);
     }
 
     /// Replies the error of a command whose reply begins at `start`, and counts it.
     #[cold]
-    pub(super) fn fail(&mut self, entry: &Registered, start: usize, error: &CommandError) {
+    pub(super) fn reply_failure(&mut self, entry: &RegisteredCommand, start: usize, error: &CommandError) {
         self.reply.truncate(start);
         let stats = &self.worker.stats.commands[entry.index];
         // Redirections count as rejected calls, not as failed ones.
-        add(if error.is_refusal() { &stats.rejected } else { &stats.failed }, 1);
-        self.refuse(error);
+        add(if error.is_refusal() { &stats.rejected_calls } else { &stats.failed_calls }, 1);
+        self.reply_error(error);
     }
 }

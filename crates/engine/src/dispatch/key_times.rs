@@ -24,12 +24,12 @@ impl Context<'_> {
         let (args, mut times) = (self.args, KeyExpiries::new());
         command.visit_keys(args, &mut |index, _| {
             let databases = 0..self.engine.keyspace.databases();
-            times.extend(databases.map(|db| (db, args[index].to_vec(), self.time_of(db, &args[index]))));
+            times.extend(databases.map(|db| (db, args[index].to_vec(), self.expiry_of(db, &args[index]))));
         });
         times
     }
 
-    fn time_of(&self, db: u16, name: &[u8]) -> Option<Millis> {
+    fn expiry_of(&self, db: u16, name: &[u8]) -> Option<Millis> {
         let key = self.engine.keyspace.key(name);
         // Commands called by a script lock slots of their own.
         if !self.slots.has(key.slot()) {
@@ -45,9 +45,9 @@ impl Context<'_> {
     /// Records the keys whose expiry differs from `before`.
     pub(super) fn record_key_expiries(&self, before: KeyExpiries) {
         for (db, name, time) in before {
-            let now = self.time_of(db, &name);
+            let now = self.expiry_of(db, &name);
             if now != time {
-                self.engine.note_local_time(db, name, now);
+                self.engine.record_local_expiry(db, name, now);
             }
         }
     }

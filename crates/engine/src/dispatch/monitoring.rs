@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use resp::Args;
 
-use crate::command::{Context, Flags, Registered};
+use crate::command::{Context, Flags, RegisteredCommand};
 use crate::command_log::is_secret;
 use crate::session::CommandOrigin;
 use crate::settings::NodeFlags;
@@ -12,34 +12,34 @@ use crate::settings::NodeFlags;
 impl Context<'_> {
     /// Shows a command to monitors before it runs; `from_script` marks calls of scripts.
     #[inline]
-    pub(crate) fn show(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
+    pub(crate) fn show_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
         if self.engine.settings.node_flags().contains(NodeFlags::MONITORED) {
             self.send_to_monitors(entry, args, from_script);
         }
     }
 
     #[cold]
-    fn send_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
+    fn send_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
         // Imported slots arrive like a replication stream.
         let imported = self.session.origin == CommandOrigin::Source && !from_script;
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
         }
         let monitors = &self.engine.monitors;
-        if monitors.sampler.is_on() {
+        if monitors.key_sampler.is_sampling() {
             entry.command.visit_keys(args, &mut |index, _| {
                 let key = self.engine.keyspace.key(&args[index]);
-                monitors.sampler.count(key.bytes(), key.slot().number());
+                monitors.key_sampler.count_key(key.bytes(), key.slot().number());
             });
         }
         if monitors.clients() > 0 {
-            let db = self.database_after(entry, args);
-            monitors.show(self.line(db, args, from_script));
+            let db = self.database_shown(entry, args);
+            monitors.send_line(self.format_line(db, args, from_script));
         }
     }
 
     /// Returns the session's database after the command: as in Valkey, SELECT is shown with its new database.
-    fn database_after(&self, entry: &Registered, args: Args<'_>) -> u16 {
+    fn database_shown(&self, entry: &RegisteredCommand, args: Args<'_>) -> u16 {
         let selected = || {
             let db = u16::try_from(resp::parse_i64(args.get(1)?)?).ok()?;
             (db < self.engine.keyspace.databases()).then_some(db)
@@ -52,8 +52,8 @@ impl Context<'_> {
     }
 
     /// Formats a line such as `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`.
-    fn line(&self, db: u16, args: Args<'_>, from_script: bool) -> Vec<u8> {
-        let (micros, link) = (self.wall_micros(), &self.session.client.link);
+    fn format_line(&self, db: u16, args: Args<'_>, from_script: bool) -> Vec<u8> {
+        let (micros, link) = (self.wall_micros(), &self.session.client.connection);
         let source = match (from_script, link.unix_socket) {
             (true, _) => "lua",
             (false, true) => link.local_address.trim_end_matches(":0"),
@@ -64,7 +64,7 @@ impl Context<'_> {
         let mut line = format!("+{secs}.{rest:06} [{db} {family}{source}]").into_bytes();
         for index in 0..args.len() {
             line.push(b' ');
-            quote(if is_secret(args, index) { b"(redacted)" } else { &args[index] }, &mut line);
+            append_quoted(if is_secret(args, index) { b"(redacted)" } else { &args[index] }, &mut line);
         }
         line.extend_from_slice(b"\r\n");
         line
@@ -72,7 +72,7 @@ impl Context<'_> {
 }
 
 /// Quotes and escapes an argument, so that it fits in one line.
-fn quote(word: &[u8], line: &mut Vec<u8>) {
+fn append_quoted(word: &[u8], line: &mut Vec<u8>) {
     line.push(b'"');
     for byte in word {
         match byte {

@@ -1,34 +1,34 @@
 //! Pipelined requests of one read: the dispatcher's state across commands.
 //!
 //! While the log has readers, a slot changed by a command stays locked until the effects of several commands are
-//! appended together ([`Pipeline::release_ended`]): at the end of the batch, and before anything that waits or may be
+//! appended together ([`Pipeline::release_completed`]): at the end of the batch, and before anything that waits or may be
 //! slow. This takes the log's mutex once per group and keeps the log in execution order within each slot.
 
 use keyspace::SlotGuard;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::{AHEAD, LONG, LockedAhead};
+use super::{LockedAhead, MAX_BYTES_LOCKED_AHEAD, PREFETCH_BATCH};
 use crate::command::Context;
 use crate::session::ReplySuppression;
 
 /// Maximum capacity that an empty push message buffer keeps.
-const KEEP_PUSHES: usize = 16 * 1024;
+const MAX_KEPT_PUSH_CAPACITY: usize = 16 * 1024;
 
 /// State across the commands of a batch.
 pub(super) struct Pipeline<'a> {
     /// The handlers' context.
     pub(super) context: Context<'a>,
     /// Slots locked ahead for later commands.
-    pub(super) ahead: LockedAhead<'a>,
+    pub(super) locked_ahead: LockedAhead<'a>,
     /// When the previous command finished, on the worker's clock.
-    pub(super) clock: u64,
+    pub(super) last_finish: u64,
     /// Slots changed by commands whose effects are not appended yet.
-    held: SmallVec<[SlotGuard<'a>; AHEAD]>,
+    held_slots: SmallVec<[SlotGuard<'a>; PREFETCH_BATCH]>,
     /// Whether the currently locked slots belong to that group.
-    pub(super) changed: bool,
+    pub(super) holds_changed_slots: bool,
     /// Whether the command was already shown to monitors.
-    pub(super) shown: bool,
+    pub(super) is_shown: bool,
 }
 
 impl<'a> Pipeline<'a> {
@@ -36,33 +36,33 @@ impl<'a> Pipeline<'a> {
     #[inline(always)]
     pub(super) fn new(context: Context<'a>) -> Self {
         Self {
-            clock: (context.worker.nanos)(),
+            last_finish: (context.worker.clock_nanos)(),
             context,
-            ahead: SmallVec::new(),
-            held: SmallVec::new(),
-            changed: false,
-            shown: false,
+            locked_ahead: SmallVec::new(),
+            held_slots: SmallVec::new(),
+            holds_changed_slots: false,
+            is_shown: false,
         }
     }
 
     /// Releases the slots of the completed command, or keeps them locked until its effects are appended.
     #[inline(always)]
-    pub(super) fn leave_slots(&mut self) {
-        if self.changed {
-            self.hold_slots();
+    pub(super) fn release_or_keep_slots(&mut self) {
+        if self.holds_changed_slots {
+            self.keep_slots_locked();
         }
         self.context.slots.release();
-        self.context.turn = None;
+        self.context.global_lock = None;
     }
 
-    fn hold_slots(&mut self) {
+    fn keep_slots_locked(&mut self) {
         match self.context.slots.take_single() {
-            Some(guard) if self.context.worker.effects.pending() < LONG => {
-                self.held.push(guard);
-                self.changed = false;
+            Some(guard) if self.context.worker.effects.completed_len() < MAX_BYTES_LOCKED_AHEAD => {
+                self.held_slots.push(guard);
+                self.holds_changed_slots = false;
             }
             guard => {
-                self.release_ended();
+                self.release_completed();
                 drop(guard);
             }
         }
@@ -71,42 +71,42 @@ impl<'a> Pipeline<'a> {
     /// Reuses a slot that is still locked for an earlier command; returns whether there was one.
     #[cold]
     pub(super) fn take_held_slot(&mut self, slot: Slot) -> bool {
-        let Some(place) = self.held.iter().position(|guard| guard.slot() == slot) else { return false };
-        self.context.slots.put_single(self.held.swap_remove(place));
-        self.changed = true;
+        let Some(place) = self.held_slots.iter().position(|guard| guard.slot() == slot) else { return false };
+        self.context.slots.put_single(self.held_slots.swap_remove(place));
+        self.holds_changed_slots = true;
         true
     }
 
     /// Appends the effects of completed commands and releases their slots.
     #[inline]
-    pub(super) fn release_ended(&mut self) {
-        if self.context.worker.effects.pending() > 0 {
+    pub(super) fn release_completed(&mut self) {
+        if self.context.worker.effects.completed_len() > 0 {
             self.context.append_effects(self.context.session.db);
         }
-        self.held.clear();
-        self.changed = false;
+        self.held_slots.clear();
+        self.holds_changed_slots = false;
     }
 
     /// Releases all locks, of completed and of later commands.
     pub(super) fn release_all(&mut self) {
-        self.release_ended();
+        self.release_completed();
         self.context.slots.release();
-        self.ahead.clear();
+        self.locked_ahead.clear();
     }
 
     /// Returns the nanoseconds since the previous command finished, and restarts the measurement.
     #[inline(always)]
-    pub(super) fn lap(&mut self) -> u64 {
-        let end = (self.context.worker.nanos)();
-        let nanos = end.saturating_sub(self.clock);
-        self.clock = end;
+    pub(super) fn lap_nanos(&mut self) -> u64 {
+        let end = (self.context.worker.clock_nanos)();
+        let nanos = end.saturating_sub(self.last_finish);
+        self.last_finish = end;
         nanos
     }
 
     /// Returns whether the time slice was over when the last counted command finished.
     #[inline(always)]
     pub(super) fn is_time_slice_over(&self) -> bool {
-        self.clock >= self.context.session.time_slice_ends
+        self.last_finish >= self.context.session.time_slice_ends
     }
 
     /// Waits, without locks, until clients affected by the command have stopped running under old rules. Returns
@@ -115,7 +115,7 @@ impl<'a> Pipeline<'a> {
     pub(super) fn await_revoked(&mut self) -> bool {
         self.release_all();
         let Context { engine, worker, session, .. } = &mut self.context;
-        let revoked = std::mem::take(&mut worker.revoked);
+        let revoked = std::mem::take(&mut worker.revoked_clients);
         // Avoids a deadlock: another revoker may be waiting for this client.
         session.end_turn();
         engine.await_revoked(&revoked);
@@ -124,14 +124,14 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Drops the reply that begins at `start` if the client suppressed it (CLIENT REPLY), but keeps push messages.
-    pub(super) fn keep_reply_from(&mut self, start: usize) {
+    pub(super) fn apply_reply_suppression(&mut self, start: usize) {
         let Context { session, reply, worker, .. } = &mut self.context;
         if session.is_mute() {
             reply.truncate(start);
         }
-        reply.raw(&worker.pushes);
-        worker.pushes.clear();
-        worker.pushes.shrink_to(KEEP_PUSHES);
+        reply.raw(&worker.push_messages);
+        worker.push_messages.clear();
+        worker.push_messages.shrink_to(MAX_KEPT_PUSH_CAPACITY);
         if session.mute == ReplySuppression::Current {
             session.mute = ReplySuppression::None;
         }
@@ -141,6 +141,6 @@ impl<'a> Pipeline<'a> {
 /// On every exit path, changes are logged before their slots are unlocked.
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
-        self.release_ended();
+        self.release_completed();
     }
 }

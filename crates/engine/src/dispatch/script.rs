@@ -20,9 +20,9 @@ use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
 use super::admission::{CommandNeeds, Verdict, admit};
-use super::execution::{Call, NestedOutcome, Restart};
-use super::slots::Slots;
-use crate::command::{Caller, Command, CommandRunner, Context, Flags, LockScope, Registered};
+use super::execution::{LockedCommand, NestedOutcome, Restart};
+use super::slots::KeySlots;
+use crate::command::{Caller, Command, CommandRunner, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{CopyOnAccess, Engine, Worker};
 use crate::error::CommandError;
 use crate::scripting::{Runnable, ScriptCall};
@@ -32,8 +32,8 @@ use crate::stats::add;
 use crate::waiting::HandlerOutcome;
 
 /// Rounds for which a call waits for a locked slot or for the script lock.
-const ATTEMPTS: u32 = 1000;
-const ROUND: Duration = Duration::from_micros(100);
+const MAX_WAIT_ROUNDS: u32 = 1000;
+const WAIT_ROUND: Duration = Duration::from_micros(100);
 
 const NOT_FOR_SCRIPTS: CommandError =
     CommandError::text("ERR This Valkey command is not allowed from script");
@@ -59,7 +59,7 @@ fn denied(text: &'static str) -> CallError {
 }
 
 /// Converts the error of an unknown subcommand, which reads the same in scripts as for clients.
-fn unknown_in_script(error: CommandError) -> CallError {
+fn unknown_command_error(error: CommandError) -> CallError {
     match error {
         CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
         error => CallError::Error(error),
@@ -69,9 +69,9 @@ fn unknown_in_script(error: CommandError) -> CallError {
 /// The server as seen by a running script.
 struct ScriptHost<'c, 'a> {
     context: &'c mut Context<'a>,
-    what: &'c Runnable,
+    runnable: &'c Runnable,
     /// The first declared key, which most calls use.
-    named: Option<Key<'a>>,
+    first_key: Option<Key<'a>>,
     /// Whether writes are refused.
     read_only: bool,
     /// Whether the script can release everything and restart. Not under a debugger, whose user has seen the run.
@@ -80,16 +80,16 @@ struct ScriptHost<'c, 'a> {
     /// The reply of the last call.
     reply: Vec<u8>,
     /// Whether it has written.
-    dirty: bool,
+    has_written: bool,
     /// Whether it must not run again, since it has written or published.
-    has_acted: bool,
+    has_side_effects: bool,
     /// Whether its changes are logged.
-    logged: bool,
+    is_logged: bool,
     /// The database of the last logged effect.
     logged_db: u16,
     /// The slots that its calls may access.
-    reach: AllowedSlots,
-    running: Arc<scripting::InterpreterState>,
+    allowed_slots: AllowedSlots,
+    interpreter: Arc<scripting::InterpreterState>,
 }
 
 /// The slots that a script's calls may access.
@@ -99,17 +99,17 @@ enum AllowedSlots {
     /// line, which predate flags.
     Any,
     /// The slot of the first key used, since neither the script nor its transaction declares keys.
-    OfFirstKey,
+    SlotOfFirstKey,
     /// This slot only.
-    One(Slot),
+    Single(Slot),
 }
 
 impl AllowedSlots {
     fn new(context: &Context<'_>, flags: ScriptFlags, declared: Option<Key<'_>>) -> Self {
         match declared.map(|key| key.slot()).or(context.transaction_slot) {
             _ if context.engine.topology.is_none() || !flags.declared || flags.allow_cross_slot => Self::Any,
-            Some(slot) => Self::One(slot),
-            None => Self::OfFirstKey,
+            Some(slot) => Self::Single(slot),
+            None => Self::SlotOfFirstKey,
         }
     }
 }
@@ -119,7 +119,7 @@ type HashedKey<'w> = (usize, Key<'w>);
 
 /// A call whose slots are locked.
 struct LockedCall<'w> {
-    entry: &'static Registered,
+    entry: &'static RegisteredCommand,
     args: Args<'w>,
     /// The call's first key.
     key: Option<HashedKey<'w>>,
@@ -129,9 +129,15 @@ struct LockedCall<'w> {
 impl Engine {
     /// Returns the flags of a script command: those that the script declares, if any. The script may not be compiled
     /// yet.
-    pub(super) fn flags_of_script(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> Flags {
+    pub(super) fn flags_of_script(
+        &self,
+        worker: &Worker,
+        entry: &RegisteredCommand,
+        args: Args<'_>,
+    ) -> Flags {
         let own = entry.command.flags;
-        let known = self.runnable(&worker.scripting, entry.command.name, args).map(|found| found.flags());
+        let known =
+            self.find_cached_script(&worker.scripting, entry.command.name, args).map(|found| found.flags());
         let declared = known.or_else(|| {
             let is_text = matches!(entry.command.name, "eval" | "eval_ro");
             args.get(1).filter(|_| is_text).and_then(|text| Some(Script::new(text).ok()?.flags))
@@ -155,10 +161,10 @@ impl Engine {
     pub(super) fn touches_undeclared_keys(
         &self,
         worker: &Worker,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> bool {
-        let found = self.runnable(&worker.scripting, entry.command.name, args);
+        let found = self.find_cached_script(&worker.scripting, entry.command.name, args);
         found.is_some_and(|found| found.has_undeclared_keys() || found.flags().allow_cross_slot)
     }
 
@@ -167,23 +173,23 @@ impl Engine {
     pub(super) fn lock_script<'r>(
         &'r self,
         context: &mut Context<'r>,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'r>,
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
-        let found = self.runnable(&context.worker.scripting, entry.command.name, args);
+        let found = self.find_cached_script(&context.worker.scripting, entry.command.name, args);
         let has_undeclared_keys = found.as_ref().is_some_and(Runnable::has_undeclared_keys);
-        context.worker.scripting.found = found;
+        context.worker.scripting.next_script = found;
         if !has_undeclared_keys {
             return self.lock_key_slots(context, entry, args);
         }
-        let slots = self.slots_of(entry, args);
+        let slots = self.key_slots(entry, args);
         // Applies even with `allow-cross-slot-keys`, which is about undeclared keys.
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
         let mut locked = LockedSlots::default();
-        context.turn = Some(self.lock_with_global_lock(context, &mut locked, &slots)?);
+        context.global_lock = Some(self.lock_with_global_lock(context, &mut locked, &slots)?);
         context.slots = locked;
         Ok(slots.first().copied())
     }
@@ -192,12 +198,12 @@ impl Engine {
 impl<'a> Context<'a> {
     /// Returns the script of this command if it is cached: found while its slots were locked, or looked up now for
     /// transactions, whose slots are locked together.
-    pub fn take_found(&mut self) -> Option<Runnable> {
+    pub fn take_cached_script(&mut self) -> Option<Runnable> {
         match self.caller {
-            Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.found.take(),
+            Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.next_script.take(),
             Caller::Exec | Caller::Script | Caller::Waiter => {
-                let name = self.commands.entry(self.index).command.name;
-                self.engine.runnable(&self.worker.scripting, name, self.args)
+                let name = self.commands.by_number(self.command_index).command.name;
+                self.engine.find_cached_script(&self.worker.scripting, name, self.args)
             }
         }
     }
@@ -207,7 +213,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The script may not run.
-    pub fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
+    pub fn check_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
         if read_only && flags.declared && !flags.no_writes {
             return Err(CommandError::text(
                 "ERR Can not execute a script with write flag using *_ro command.",
@@ -221,7 +227,7 @@ impl<'a> Context<'a> {
         }
         let stale = self.engine.settings.node_flags() & NodeFlags::STALE;
         if !flags.declared && !stale.is_empty() {
-            return Err(self.engine.refusal(stale, Flags::empty()));
+            return Err(self.engine.refusal_error(stale, Flags::empty()));
         }
         Ok(())
     }
@@ -230,18 +236,18 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The script does not compile.
-    pub fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
-        let (engine, nanos) = (self.engine, self.worker.nanos);
+    pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
+        let (engine, nanos) = (self.engine, self.worker.clock_nanos);
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = interpreter.compile(script);
-        self.worker.scripting.put_back(interpreter);
-        compiled.map_err(described)
+        self.worker.scripting.return_interpreter(interpreter);
+        compiled.map_err(to_command_error)
     }
 
     /// Caches a script under its text for this thread.
-    pub fn note_text(&mut self, text: &[u8], script: &Arc<Script>) {
+    pub fn cache_text(&mut self, text: &[u8], script: &Arc<Script>) {
         let hash = self.engine.keyspace.hash_element_name(text);
-        self.worker.scripting.note_text(hash, script.clone());
+        self.worker.scripting.cache_text(hash, script.clone());
     }
 
     /// Loads a library's code: its name and functions.
@@ -249,12 +255,12 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The code is not a valid library.
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
-        let (engine, nanos) = (self.engine, self.worker.nanos);
+        let (engine, nanos) = (self.engine, self.worker.clock_nanos);
         // A library that another node accepted must be loaded, regardless of the time limit.
         let hurried = self.session.origin == CommandOrigin::Client;
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);
-        self.worker.scripting.put_back(interpreter);
+        self.worker.scripting.return_interpreter(interpreter);
         library.map_err(|error| CommandError::Text(error.to_string().into()))
     }
 
@@ -263,15 +269,15 @@ impl<'a> Context<'a> {
         &mut self,
         script: &ScriptCall,
     ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
-        let ScriptCall { ref what, keys, read_only } = *script;
+        let ScriptCall { runnable: ref what, keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db);
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
         let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
         let call =
             scripting::Invocation { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
-        let nanos = self.worker.nanos;
+        let nanos = self.worker.clock_nanos;
         if self.caller != Caller::Exec {
-            self.worker.time_of_several = None;
+            self.worker.frozen_wall_micros = None;
         }
         let console = self.worker.scripting.console.take();
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
@@ -283,18 +289,18 @@ impl<'a> Context<'a> {
         };
         let flags = what.flags();
         let mut reached = ScriptHost {
-            what,
-            named,
+            runnable: what,
+            first_key: named,
             read_only: read_only || flags.no_writes,
             can_restart: R::RETRY.is_some() && console.is_none(),
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
-            dirty: false,
-            has_acted: false,
-            logged: self.worker.effects.wanted,
+            has_written: false,
+            has_side_effects: false,
+            is_logged: self.worker.effects.has_readers,
             logged_db: db,
-            reach: AllowedSlots::new(self, flags, named),
-            running: interpreter.running().clone(),
+            allowed_slots: AllowedSlots::new(self, flags, named),
+            interpreter: interpreter.running().clone(),
             context: self,
         };
         let ran = compiled.and_then(|()| match (what, console) {
@@ -303,20 +309,20 @@ impl<'a> Context<'a> {
             }
             _ => run_with_gc_retry(&mut interpreter, &call, &mut reached),
         });
-        let ScriptHost { mut reply, logged, logged_db, .. } = reached;
+        let ScriptHost { mut reply, is_logged: logged, logged_db, .. } = reached;
         reply.clear();
-        if reply.capacity() > super::LONG {
+        if reply.capacity() > super::MAX_BYTES_LOCKED_AHEAD {
             reply = Vec::new();
         }
         self.worker.scripting.reply = reply;
-        self.worker.scripting.began = interpreter.running().started();
+        self.worker.scripting.started_at = interpreter.running().started();
         self.session.db = db;
-        self.worker.effects.wanted = logged;
-        if logged_db != db && self.worker.effects.any {
-            self.worker.effects.select(db);
+        self.worker.effects.has_readers = logged;
+        if logged_db != db && self.worker.effects.has_commands {
+            self.worker.effects.add_select(db);
         }
         let ended = ran.and_then(|outcome| self.write_returned(&mut interpreter, &outcome));
-        self.worker.scripting.put_back(interpreter);
+        self.worker.scripting.return_interpreter(interpreter);
         self.end_script::<R>(ended, what)
     }
 
@@ -335,7 +341,7 @@ impl<'a> Context<'a> {
         };
         interpreter.write(returned, &mut self.reply, &mut told)?;
         if has_errors {
-            add(&self.worker.stats.commands[self.index].failed, 1);
+            add(&self.worker.stats.commands[self.command_index].failed_calls, 1);
         }
         Ok(())
     }
@@ -352,18 +358,20 @@ impl<'a> Context<'a> {
         match ran {
             Ok(()) => Ok(HandlerOutcome::Done),
             Err(ScriptFailure::Restart) => {
-                what.note_undeclared_keys();
-                R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| described(ScriptFailure::Restart))
+                what.record_undeclared_keys();
+                R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| to_command_error(ScriptFailure::Restart))
             }
             Err(ScriptFailure::Error { text, counted }) => {
                 if !counted {
                     self.worker.stats.count_scripts_error(&text);
                 }
-                add(&self.worker.stats.commands[self.index].failed, 1);
+                add(&self.worker.stats.commands[self.command_index].failed_calls, 1);
                 self.reply.error_bytes(&text);
                 Ok(HandlerOutcome::Done)
             }
-            Err(failure @ (ScriptFailure::Syntax(_) | ScriptFailure::Memory)) => Err(described(failure)),
+            Err(failure @ (ScriptFailure::Syntax(_) | ScriptFailure::Memory)) => {
+                Err(to_command_error(failure))
+            }
         }
     }
 }
@@ -374,7 +382,7 @@ fn run_with_gc_retry(
     call: &scripting::Invocation<'_>,
     reached: &mut ScriptHost<'_, '_>,
 ) -> Result<scripting::ScriptValue, ScriptFailure> {
-    let what = reached.what;
+    let what = reached.runnable;
     let run = |interpreter: &mut Interpreter, reached: &mut ScriptHost<'_, '_>| match what {
         Runnable::Script(script) => interpreter.run(script, call, reached),
         Runnable::Function(library, place) => {
@@ -383,17 +391,17 @@ fn run_with_gc_retry(
     };
     let db = reached.context.session.db;
     match run(interpreter, reached) {
-        Err(ScriptFailure::Memory) if !reached.has_acted => {
+        Err(ScriptFailure::Memory) if !reached.has_side_effects => {
             reached.context.session.db = db;
-            reached.reach = AllowedSlots::new(reached.context, reached.flags, reached.named);
-            reached.context.worker.effects.wanted = reached.logged;
+            reached.allowed_slots = AllowedSlots::new(reached.context, reached.flags, reached.first_key);
+            reached.context.worker.effects.has_readers = reached.is_logged;
             interpreter.collecting_all(|interpreter| run(interpreter, reached))
         }
         ran => ran,
     }
 }
 
-fn described(failure: ScriptFailure) -> CommandError {
+fn to_command_error(failure: ScriptFailure) -> CommandError {
     CommandError::Text(match failure {
         ScriptFailure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
         ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
@@ -414,17 +422,17 @@ impl LuaHost for ScriptHost<'_, '_> {
         let stats = &self.context.worker.stats;
         stats.count_error(counted.unwrap_or(&error));
         if let Ok(entry) = self.context.commands.registry().resolve(request.args()) {
-            add(&stats.commands[entry.index].rejected, 1);
+            add(&stats.commands[entry.index].rejected_calls, 1);
         }
         Writer::new(&mut self.reply, protocol).error(&error);
         Ok(&self.reply)
     }
 
     fn set_replicated(&mut self, replicated: bool) {
-        self.context.worker.effects.wanted = self.logged && replicated;
+        self.context.worker.effects.has_readers = self.is_logged && replicated;
     }
 
-    fn may_run(&mut self, request: &Request) -> Option<bool> {
+    fn is_permitted(&mut self, request: &Request) -> Option<bool> {
         let entry = self.context.commands.registry().lookup(request.args())?;
         Some(self.context.engine.permits(self.context.session, entry, request.args()).is_ok())
     }
@@ -433,10 +441,10 @@ impl LuaHost for ScriptHost<'_, '_> {
 impl ScriptHost<'_, '_> {
     fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), CallError> {
         let engine = self.context.engine;
-        let entry = self.context.commands.registry().resolve(args).map_err(unknown_in_script)?;
+        let entry = self.context.commands.registry().resolve(args).map_err(unknown_command_error)?;
         self.admit(entry, args)?;
-        let (slots, key) = self.hold(entry, args)?;
-        if let Some(staged) = &engine.staged {
+        let (slots, key) = self.lock_slots_of_call(entry, args)?;
+        if let Some(staged) = &engine.copy_on_access {
             self.copy_key(staged, entry, args)?;
         }
         self.check_cluster(entry, args, &slots)?;
@@ -445,7 +453,7 @@ impl ScriptHost<'_, '_> {
     }
 
     /// Makes all checks of a call that do not depend on its slots, including the client's permissions.
-    fn admit(&mut self, entry: &'static Registered, args: Args<'_>) -> Result<(), CallError> {
+    fn admit(&mut self, entry: &'static RegisteredCommand, args: Args<'_>) -> Result<(), CallError> {
         let command = entry.command;
         if !command.accepts(args.len()) || matches!(command.run, CommandRunner::Container) {
             return Err(denied("ERR Wrong number of args calling command from script"));
@@ -453,25 +461,25 @@ impl ScriptHost<'_, '_> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
         let for_scripts = !flags.contains(Flags::NOSCRIPT)
-            || engine.settings.scripts_call_all.load(std::sync::atomic::Ordering::Relaxed);
+            || engine.settings.scripts_may_call_all.load(std::sync::atomic::Ordering::Relaxed);
         if !for_scripts || matches!(command.run, CommandRunner::Script(_) | CommandRunner::Exec) {
             return Err(NOT_FOR_SCRIPTS.into());
         }
         // Memory is checked first and the other flags last, as in Valkey.
-        self.pass(command, NodeFlags::OUT_OF_MEMORY)?;
+        self.check_flags(command, NodeFlags::OUT_OF_MEMORY)?;
         engine.permits(context.session, entry, args).map_err(|refused| {
             context.publish();
-            engine.note_denial(context.session, context.now, "lua", &refused);
+            engine.record_denial(context.session, context.now, "lua", &refused);
             CallError::Forbidden(refused.error_in_script())
         })?;
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Err(denied("ERR Write commands are not allowed from read-only scripts."));
         }
-        self.pass(command, NodeFlags::all())
+        self.check_flags(command, NodeFlags::all())
     }
 
     /// Checks a call against those of `states` that are set.
-    fn pass(&self, command: &Command, states: NodeFlags) -> Result<(), CallError> {
+    fn check_flags(&self, command: &Command, states: NodeFlags) -> Result<(), CallError> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
         let gate = engine.settings.node_flags() & states;
@@ -479,18 +487,18 @@ impl ScriptHost<'_, '_> {
             return Ok(());
         }
         let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
-        let need = engine.need_of(context.session, flags - needs_memory, !command.keys.is_empty());
+        let need = engine.needs_of_flags(context.session, flags - needs_memory, !command.keys.is_empty());
         // Refused regardless of its slot: the script was admitted on this node.
-        let need = CommandNeeds { has_written: self.dirty, is_routed: false, ..need };
-        match admit(gate, Caller::Script.within(context.session), &need) {
-            Verdict::Refuse(state) => Err(CallError::Error(self.refusal(state, flags))),
+        let need = CommandNeeds { has_written: self.has_written, is_routed: false, ..need };
+        match admit(gate, Caller::Script.for_nested_command(context.session), &need) {
+            Verdict::Refuse(state) => Err(CallError::Error(self.refusal_error(state, flags))),
             _ => Ok(()),
         }
     }
 
     /// Returns the error for a script, which may differ from a client's.
-    fn refusal(&self, state: NodeFlags, flags: Flags) -> CommandError {
-        let error = self.context.engine.refusal(state, flags);
+    fn refusal_error(&self, state: NodeFlags, flags: Flags) -> CommandError {
+        let error = self.context.engine.refusal_error(state, flags);
         match error {
             CommandError::MasterDown | CommandError::EmptyMaster => {
                 CommandError::text("ERR Can not execute the command on a stale replica")
@@ -506,22 +514,22 @@ impl ScriptHost<'_, '_> {
     }
 
     /// Returns whether the call accesses undeclared keys. In a cluster those are in the slot of its declared keys.
-    fn has_key_patterns(&self, entry: &Registered, args: Args<'_>) -> bool {
+    fn has_key_patterns(&self, entry: &RegisteredCommand, args: Args<'_>) -> bool {
         self.context.engine.topology.is_none() && entry.command.has_key_patterns(args)
     }
 
     /// Locks the slots of a call and returns them with its first key; the list is empty for a command that visits all
     /// slots.
-    fn hold<'w>(
+    fn lock_slots_of_call<'w>(
         &mut self,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'w>,
-    ) -> Result<(Slots, Option<HashedKey<'w>>), CallError> {
-        match entry.command.reach {
+    ) -> Result<(KeySlots, Option<HashedKey<'w>>), CallError> {
+        match entry.command.lock_scope {
             LockScope::Keys | LockScope::Patterns if !self.has_key_patterns(entry, args) => {
-                let (mut slots, mut first) = (Slots::new(), None);
+                let (mut slots, mut first) = (KeySlots::new(), None);
                 entry.command.visit_keys(args, &mut |index, _| {
-                    let key = self.key_of(args.get(index).expect("a key is one of the words"));
+                    let key = self.hash_key(args.get(index).expect("a key is one of the words"));
                     slots.push(key.slot());
                     first.get_or_insert((index, key));
                 });
@@ -531,21 +539,21 @@ impl ScriptHost<'_, '_> {
                 Ok((slots, first))
             }
             // Its log position is that of the script.
-            LockScope::FirstArgument => Ok((Slots::new(), None)),
+            LockScope::FirstArgument => Ok((KeySlots::new(), None)),
             // A pattern may match a key in any slot.
             LockScope::Keys
             | LockScope::Patterns
             | LockScope::EachSlot
             | LockScope::AllSlots
             | LockScope::NamedSlot => {
-                if !self.context.holds_all {
+                if !self.context.holds_all_slots {
                     let all: Vec<Slot> = Slot::all().collect();
                     self.lock_undeclared_slots(&all)?;
-                    self.context.holds_all = true;
+                    self.context.holds_all_slots = true;
                 }
-                let mut routed = Slots::new();
-                if entry.command.reach == LockScope::EachSlot {
-                    routed = self.context.engine.slots_of(entry, args);
+                let mut routed = KeySlots::new();
+                if entry.command.lock_scope == LockScope::EachSlot {
+                    routed = self.context.engine.key_slots(entry, args);
                 }
                 Ok((routed, None))
             }
@@ -553,8 +561,8 @@ impl ScriptHost<'_, '_> {
     }
 
     /// Hashes an argument as a key.
-    fn key_of<'w>(&self, word: &'w [u8]) -> Key<'w> {
-        let named = self.named.and_then(|named| named.rebind(word));
+    fn hash_key<'w>(&self, word: &'w [u8]) -> Key<'w> {
+        let named = self.first_key.and_then(|named| named.rebind(word));
         named.unwrap_or_else(|| self.context.engine.keyspace.key(word))
     }
 
@@ -562,12 +570,12 @@ impl ScriptHost<'_, '_> {
     fn copy_key(
         &mut self,
         staged: &CopyOnAccess,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> Result<(), CallError> {
         let context = &mut *self.context;
         let (keyspace, slots) = (&context.engine.keyspace, &mut context.slots);
-        if !context.holds_all {
+        if !context.holds_all_slots {
             entry.command.visit_keys(args, &mut |index, _| staged.copy_key(keyspace, slots, &args[index]));
         } else if !staged.copy_all(keyspace, slots) {
             return Err(denied(
@@ -582,50 +590,50 @@ impl ScriptHost<'_, '_> {
     #[cold]
     fn lock_undeclared_slots(&mut self, slots: &[Slot]) -> Result<(), CallError> {
         let engine = self.context.engine;
-        if self.context.turn.is_none() && self.context.slots.is_empty() {
-            self.what.note_undeclared_keys();
-            let wait = engine.slot_wait(self.context, &[]);
-            self.context.turn =
+        if self.context.global_lock.is_none() && self.context.slots.is_empty() {
+            self.runnable.record_undeclared_keys();
+            let wait = engine.start_slot_wait(self.context, &[]);
+            self.context.global_lock =
                 engine.keyspace.acquire_global_lock_while(&|waited| wait.wait_or_offload(waited));
         }
-        if self.context.turn.is_none() && !self.has_acted && self.can_restart {
+        if self.context.global_lock.is_none() && !self.has_side_effects && self.can_restart {
             return Err(CallError::Stop(StopReason::Restart));
         }
-        let wait = engine.slot_wait(self.context, &[]);
-        match &self.context.turn {
+        let wait = engine.start_slot_wait(self.context, &[]);
+        match &self.context.global_lock {
             Some(turn) if slots.len() == SLOT_COUNT => {
                 self.context.slots.add_all(turn, &|waited| wait.wait_or_offload(waited));
             }
-            _ => slots.iter().try_for_each(|slot| self.add(*slot))?,
+            _ => slots.iter().try_for_each(|slot| self.lock_slot(*slot))?,
         }
         // Newly locked slots may have moved or the state may have changed, as for any command.
         let gate = engine.settings.node_flags();
         if self.context.session.origin == CommandOrigin::Client
             && gate.intersects(NodeFlags::PAUSED)
-            && !self.dirty
+            && !self.has_written
         {
             return Err(denied("ERR Writes are paused, and the script touches keys that it does not name"));
         }
         Ok(())
     }
 
-    fn add(&mut self, slot: Slot) -> Result<(), CallError> {
+    fn lock_slot(&mut self, slot: Slot) -> Result<(), CallError> {
         let context = &mut *self.context;
         let (engine, wanted) = (context.engine, [slot]);
         let keyspace = &engine.keyspace;
-        let wait = engine.slot_wait(context, &wanted);
-        if let Some(turn) = &context.turn {
+        let wait = engine.start_slot_wait(context, &wanted);
+        if let Some(turn) = &context.global_lock {
             context.slots.add(turn, slot, &|waited| wait.wait_or_offload(waited));
             return Ok(());
         }
-        self.what.note_undeclared_keys();
-        for _ in 0..ATTEMPTS {
+        self.runnable.record_undeclared_keys();
+        for _ in 0..MAX_WAIT_ROUNDS {
             if context.slots.try_add(keyspace, slot) {
                 return Ok(());
             }
-            if let Some(turn) = keyspace.acquire_global_lock_within(ROUND) {
+            if let Some(turn) = keyspace.acquire_global_lock_within(WAIT_ROUND) {
                 context.slots.add(&turn, slot, &|waited| wait.wait_or_offload(waited));
-                context.turn = Some(turn);
+                context.global_lock = Some(turn);
                 return Ok(());
             }
         }
@@ -635,7 +643,7 @@ impl ScriptHost<'_, '_> {
     /// Checks the rules for keys in cluster mode.
     fn check_cluster(
         &mut self,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         args: Args<'_>,
         slots: &[Slot],
     ) -> Result<(), CallError> {
@@ -652,22 +660,22 @@ impl ScriptHost<'_, '_> {
         };
         if crosses || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
-            let call = Invocation { entry, args, asked: session.asking, db: session.db };
-            let access = engine.access(session, call, locked, *now);
+            let call = Invocation { entry, args, asking: session.asking, db: session.db };
+            let access = engine.route_request(session, call, locked, *now);
             let ownership = locked.slot(*first).ownership();
-            let via = session.client.link.via;
+            let via = session.client.connection.transport;
             let routed = engine.check_route(&topology.load(), *first, ownership, access, via);
             if crosses || routed.is_err() {
                 return Err(denied("ERR Attempted to access a non local key in a cluster node"));
             }
         }
-        match self.reach {
-            AllowedSlots::One(slot) if slot != *first => {
+        match self.allowed_slots {
+            AllowedSlots::Single(slot) if slot != *first => {
                 Err(denied("ERR Script attempted to access keys that do not hash to the same slot"))
             }
-            AllowedSlots::Any | AllowedSlots::One(_) => Ok(()),
-            AllowedSlots::OfFirstKey => {
-                self.reach = AllowedSlots::One(*first);
+            AllowedSlots::Any | AllowedSlots::Single(_) => Ok(()),
+            AllowedSlots::SlotOfFirstKey => {
+                self.allowed_slots = AllowedSlots::Single(*first);
                 Ok(())
             }
         }
@@ -677,14 +685,14 @@ impl ScriptHost<'_, '_> {
     fn perform(&mut self, call: &LockedCall<'_>, protocol: Protocol) -> Result<(), CallError> {
         let LockedCall { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
-        let (engine, holds_all) = (outer.engine, outer.holds_all);
-        self.has_acted |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
-        if entry.command.flags.contains(Flags::WRITE) && !self.dirty {
-            self.dirty = true;
-            self.running.set_dirty();
+        let (engine, holds_all) = (outer.engine, outer.holds_all_slots);
+        self.has_side_effects |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
+        if entry.command.flags.contains(Flags::WRITE) && !self.has_written {
+            self.has_written = true;
+            self.interpreter.set_dirty();
         }
-        outer.show(entry, args, true);
-        let lent: LockedSlots<'_> = match entry.command.reach {
+        outer.show_to_monitors(entry, args, true);
+        let lent: LockedSlots<'_> = match entry.command.lock_scope {
             LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot => outer.slots.lend_all(),
             LockScope::Patterns if slots.is_empty() => outer.slots.lend_all(),
             LockScope::Keys | LockScope::Patterns | LockScope::FirstArgument => outer.slots.lend(slots),
@@ -695,14 +703,14 @@ impl ScriptHost<'_, '_> {
         let db = context.session.db;
         if db != self.logged_db {
             self.logged_db = db;
-            context.worker.effects.select(db);
+            context.worker.effects.add_select(db);
         }
-        let call = Call { entry, args, key: call.key.as_ref(), holds_all };
+        let call = LockedCommand { entry, args, key: call.key.as_ref(), holds_all_slots: holds_all };
         match engine.execute_nested(&mut context, call) {
             NestedOutcome::Replied => Ok(()),
             NestedOutcome::WouldBlock(nothing) => {
                 nothing(&mut context.reply);
-                engine.count(&mut context, (entry, args), 0, 0);
+                engine.record_call(&mut context, (entry, args), 0, 0);
                 Ok(())
             }
             NestedOutcome::Defer(_) => Err(NOT_FOR_SCRIPTS.into()),

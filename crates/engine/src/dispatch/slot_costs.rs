@@ -5,28 +5,28 @@ use resp::{Args, Protocol, Writer};
 use slot_routing::Slot;
 
 use super::ExecutedCommand;
-use crate::command::{Caller, CommandRunner, Context, Registered};
+use crate::command::{Caller, CommandRunner, Context, RegisteredCommand};
 use crate::engine::Engine;
 use crate::hot_keys::KeyCost;
 use crate::session::CommandOrigin;
-use crate::settings::Measures;
+use crate::settings::Measurements;
 use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
 
 impl Engine {
     /// Charges a command that took `nanos` and whose reply begins at `start`.
     #[cold]
-    pub(super) fn count_slot(
+    pub(super) fn charge_command(
         &self,
         context: &mut Context<'_>,
-        (entry, args): (&'static Registered, Args<'_>),
+        (entry, args): (&'static RegisteredCommand, Args<'_>),
         start: usize,
         nanos: u64,
     ) {
         if matches!(entry.command.run, CommandRunner::Exec) {
-            // Charged to the queue's slot in `count_exec`.
+            // Charged to the queue's slot in `charge_exec`.
             return;
         }
-        let logged = self.sent_to_replicas(context);
+        let logged = self.take_bytes_sent_to_replicas(context);
         let replied = match context.session.origin {
             CommandOrigin::Client => context.reply.len().saturating_sub(start) as u64,
             // Applied replication commands cost a replica time and input bytes, but no replies.
@@ -36,7 +36,7 @@ impl Engine {
         if self.topology.is_none() {
             return;
         }
-        if let Some(slot) = self.slots_of(entry, args).first() {
+        if let Some(slot) = self.key_slots(entry, args).first() {
             let bytes_out = replied + logged;
             // A waiter's request is a re-encoded copy, so its length differs from the input.
             let is_copy = context.caller == Caller::Waiter;
@@ -47,7 +47,7 @@ impl Engine {
 
     /// Charges a command to its keys. Commands of scripts and transactions are charged individually.
     #[cold]
-    pub(super) fn count_keys(&self, db: u16, now: Millis, ran: &ExecutedCommand<'_>) {
+    pub(super) fn charge_keys(&self, db: u16, now: Millis, ran: &ExecutedCommand<'_>) {
         if matches!(ran.entry.command.run, CommandRunner::Exec | CommandRunner::Script(_)) {
             return;
         }
@@ -59,36 +59,37 @@ impl Engine {
     }
 
     /// Returns the slot to which the client's EXEC is charged, if slot statistics are on.
-    pub(super) fn slot_of_queue(&self, context: &Context<'_>) -> Option<Slot> {
-        if !self.settings.measures().contains(Measures::SLOTS) {
+    pub(super) fn charged_slot_of_exec(&self, context: &Context<'_>) -> Option<Slot> {
+        if !self.settings.measurements().contains(Measurements::SLOTS) {
             return None;
         }
         self.transaction_slot(context.commands, context.session.transaction.as_ref()?)
     }
 
     /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already.
-    pub(super) fn count_exec(
+    pub(super) fn charge_exec(
         &self,
         context: &mut Context<'_>,
         (slot, args): (Slot, Args<'_>),
         start: usize,
         nanos: u64,
     ) {
-        let bytes_out = context.reply.len().saturating_sub(start) as u64 + self.sent_to_replicas(context);
+        let bytes_out =
+            context.reply.len().saturating_sub(start) as u64 + self.take_bytes_sent_to_replicas(context);
         let cost = SlotCost { nanos, bytes_in: MULTI_LEN + wire_len(args), bytes_out };
         context.worker.stats.slots.add(slot, cost);
     }
 
     /// Returns the bytes sent to replicas for the command's log entries.
-    fn sent_to_replicas(&self, context: &mut Context<'_>) -> u64 {
-        (context.worker.effects.take_last() * self.log.replicas()) as u64
+    fn take_bytes_sent_to_replicas(&self, context: &mut Context<'_>) -> u64 {
+        (context.worker.effects.take_last_len() * self.log.replicas()) as u64
     }
 }
 
 impl Context<'_> {
     /// Charges a shard channel message delivered to `receivers` subscribers, if slot statistics are on.
-    pub fn count_shard_message(&self, channel: &[u8], message: &[u8], receivers: usize) {
-        if receivers == 0 || !self.engine.settings.measures().contains(Measures::SLOTS) {
+    pub fn charge_shard_message(&self, channel: &[u8], message: &[u8], receivers: usize) {
+        if receivers == 0 || !self.engine.settings.measurements().contains(Measurements::SLOTS) {
             return;
         }
         let mut bytes = Vec::new();

@@ -8,46 +8,46 @@ use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
 use super::{Invocation, PrefetchedRequest};
-use crate::command::{Command, CommandRunner, Context, Flags, LockScope, Registered};
+use crate::command::{Command, CommandRunner, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::session::{CommandOrigin, Session};
 
 /// The slots of a command's keys.
-pub(super) type Slots = SmallVec<[Slot; 16]>;
+pub(super) type KeySlots = SmallVec<[Slot; 16]>;
 
 /// Runs an admitted command with locked slots, unless it would add data to a full slot.
 #[inline(always)]
-pub(super) fn handle<'r, T>(
+pub(super) fn run_handler<'r, T>(
     context: &mut Context<'r>,
     command: &Command,
     handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     if keyspace::was_ever_crowded() {
-        check_room(context, command)?;
+        check_slot_space(context, command)?;
     }
     if context.writes_on_replica(command) {
         let before = context.key_expiries(command);
-        let outcome = handle_new(context, command, handler);
+        let outcome = run_and_publish_new_keys(context, command, handler);
         context.record_key_expiries(before);
         return outcome;
     }
-    handle_new(context, command, handler)
+    run_and_publish_new_keys(context, command, handler)
 }
 
 /// Runs the command and publishes events for new keys.
 #[inline(always)]
-fn handle_new<'r, T>(
+fn run_and_publish_new_keys<'r, T>(
     context: &mut Context<'r>,
     command: &Command,
     handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    if context.engine.settings.notified().contains(Class::NEW) {
-        context.note_absent(command);
+    if context.engine.settings.notified_classes().contains(EventClass::NEW) {
+        context.record_absent_keys(command);
         let outcome = handler(context);
-        context.notify_new();
+        context.publish_new_keys();
         return outcome;
     }
     handler(context)
@@ -57,8 +57,8 @@ fn handle_new<'r, T>(
 /// gigabytes. Commands that may add data are refused above half of it, so that the rest remains for writes that must
 /// not fail: replication and copy-on-write for snapshots. Near the end clients can only delete.
 #[cold]
-fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
-    const GROWS: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
+fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
+    const GROWING_USES: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
     if context.session.origin != CommandOrigin::Client || !command.flags.contains(Flags::WRITE) {
         return Ok(());
     }
@@ -69,7 +69,7 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
         if context.slots.has(key.slot()) {
             fill_level = fill_level.max(context.slots.slot(key.slot()).fill_level(&key));
         }
-        grows |= flags.intersects(GROWS);
+        grows |= flags.intersects(GROWING_USES);
     });
     match fill_level {
         FillLevel::Crowded if command.flags.contains(Flags::DENYOOM) => Err(CommandError::SlotFull),
@@ -81,14 +81,18 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
 impl Engine {
     /// Waits for a slot lock held by another thread.
     #[cold]
-    fn wait_for<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandError> {
-        pipeline.ahead.clear();
-        pipeline.release_ended();
+    fn wait_for_slot<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandError> {
+        pipeline.locked_ahead.clear();
+        pipeline.release_completed();
         let wanted = [slot];
-        let wait = self.slot_wait(&pipeline.context, &wanted);
-        match pipeline.context.slots.wait_for(&self.keyspace, slot, &|waited| wait.keeps_waiting(waited)) {
+        let wait = self.start_slot_wait(&pipeline.context, &wanted);
+        match pipeline
+            .context
+            .slots
+            .wait_for(&self.keyspace, slot, &|waited| wait.should_keep_waiting(waited))
+        {
             true => Ok(()),
-            false => Err(wait.refusal()),
+            false => Err(wait.wait_error()),
         }
     }
 
@@ -98,35 +102,35 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &PrefetchedRequest<'r>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         asked: bool,
     ) -> Result<(), CommandError> {
         let first = match request.slot() {
             Some(slot) => {
-                let touched = pipeline.ahead.get_mut(request.number).and_then(Option::take);
+                let touched = pipeline.locked_ahead.get_mut(request.index).and_then(Option::take);
                 if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched)
                     && !pipeline.take_held_slot(slot)
                 {
-                    self.wait_for(pipeline, slot)?;
+                    self.wait_for_slot(pipeline, slot)?;
                 }
                 Some(slot)
             }
             None if entry.is_lock_free => {
-                pipeline.ahead.clear();
-                pipeline.release_ended();
+                pipeline.locked_ahead.clear();
+                pipeline.release_completed();
                 pipeline.context.slots.release();
                 return Ok(());
             }
             None => {
-                pipeline.ahead.clear();
-                pipeline.release_ended();
+                pipeline.locked_ahead.clear();
+                pipeline.release_completed();
                 if self.topology.is_none() && entry.command.has_key_patterns(request.args) {
                     pipeline.context.slots.release();
-                    pipeline.context.turn = Some(self.take_global_lock(&pipeline.context)?);
+                    pipeline.context.global_lock = Some(self.take_global_lock(&pipeline.context)?);
                 }
                 match entry.command.run {
-                    CommandRunner::Engine(_) if entry.command.reach == LockScope::EachSlot => {
-                        return self.check_walk(&mut pipeline.context, request.args, entry, asked);
+                    CommandRunner::Engine(_) if entry.command.lock_scope == LockScope::EachSlot => {
+                        return self.check_routed_scan(&mut pipeline.context, request.args, entry, asked);
                     }
                     CommandRunner::Script(_) => {
                         self.lock_script(&mut pipeline.context, entry, request.args)?
@@ -147,35 +151,35 @@ impl Engine {
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Mine
         {
             let db = pipeline.context.session.db_of_next();
-            let call = Invocation { entry, args: request.args, asked, db };
-            return self.check_served(&mut pipeline.context, call, slot, &topology.load());
+            let call = Invocation { entry, args: request.args, asking: asked, db };
+            return self.check_slot_served(&mut pipeline.context, call, slot, &topology.load());
         }
         Ok(())
     }
 
     /// Checks whether a routed scan may start here. It locks the slots that it visits itself.
-    fn check_walk<'r>(
+    fn check_routed_scan<'r>(
         &'r self,
         context: &mut Context<'r>,
         args: Args<'r>,
-        entry: &'static Registered,
+        entry: &'static RegisteredCommand,
         asked: bool,
     ) -> Result<(), CommandError> {
         context.slots.release();
         let (Some(topology), CommandOrigin::Client) = (&self.topology, context.session.origin) else {
             return Ok(());
         };
-        let slots = self.slots_of(entry, args);
+        let slots = self.key_slots(entry, args);
         let Some(first) = slots.first() else { return Ok(()) };
         context.slots = self.lock_slots(context, &slots)?;
-        let call = Invocation { entry, args, asked, db: context.session.db_of_next() };
-        let served = self.check_served(context, call, *first, &topology.load());
+        let call = Invocation { entry, args, asking: asked, db: context.session.db_of_next() };
+        let served = self.check_slot_served(context, call, *first, &topology.load());
         context.slots.release();
         served
     }
 
     #[cold]
-    fn check_served(
+    fn check_slot_served(
         &self,
         context: &mut Context<'_>,
         call: Invocation<'_>,
@@ -183,13 +187,13 @@ impl Engine {
         topology: &Topology,
     ) -> Result<(), CommandError> {
         let Context { session, slots, now, .. } = context;
-        let mut access = self.access(session, call, slots, *now);
+        let mut access = self.route_request(session, call, slots, *now);
         if session.in_transaction() {
             // Earlier commands of the queue may create or move the keys, so the missing keys are counted when EXEC
             // runs.
             access.missing_keys = 0;
         }
-        let via = session.client.link.via;
+        let via = session.client.connection.transport;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
     }
 
@@ -197,15 +201,15 @@ impl Engine {
     pub(super) fn lock_key_slots<'r>(
         &'r self,
         context: &mut Context<'r>,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'r>,
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
-        if entry.command.reach == LockScope::AllSlots {
+        if entry.command.lock_scope == LockScope::AllSlots {
             context.slots = self.lock_all(context)?;
             return Ok(None);
         }
-        if entry.command.reach == LockScope::NamedSlot {
+        if entry.command.lock_scope == LockScope::NamedSlot {
             let named = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
             // With an invalid slot number the command fails by itself.
             if let Some(slot) = named.and_then(Slot::new) {
@@ -213,16 +217,16 @@ impl Engine {
             }
             return Ok(None);
         }
-        if entry.command.keys.is_empty() && entry.command.reach != LockScope::FirstArgument {
+        if entry.command.keys.is_empty() && entry.command.lock_scope != LockScope::FirstArgument {
             return Ok(None);
         }
         let slots = self.hash_keys(context, entry, args);
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        let wait = self.slot_wait(context, &slots);
-        if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.keeps_waiting(waited)) {
-            return Err(wait.refusal());
+        let wait = self.start_slot_wait(context, &slots);
+        if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.should_keep_waiting(waited)) {
+            return Err(wait.wait_error());
         }
         if context.keys.len() > 1 {
             context.slots.prefetch(context.session.db, &context.keys);
@@ -231,7 +235,12 @@ impl Engine {
     }
 
     /// Hashes the command's keys and prefetches their slots, which it returns.
-    fn hash_keys<'r>(&'r self, context: &mut Context<'r>, entry: &Registered, args: Args<'r>) -> Slots {
+    fn hash_keys<'r>(
+        &'r self,
+        context: &mut Context<'r>,
+        entry: &RegisteredCommand,
+        args: Args<'r>,
+    ) -> KeySlots {
         let keys = &mut context.keys;
         keys.clear();
         entry.command.visit_keys(args, &mut |index, _| {
@@ -239,7 +248,7 @@ impl Engine {
             self.keyspace.prefetch_slot(&key);
             keys.push(key);
         });
-        if keys.is_empty() { self.slots_of(entry, args) } else { keys.iter().map(Key::slot).collect() }
+        if keys.is_empty() { self.key_slots(entry, args) } else { keys.iter().map(Key::slot).collect() }
     }
 
     /// Locks the given slots.
@@ -248,16 +257,16 @@ impl Engine {
         context: &Context<'_>,
         slots: &[Slot],
     ) -> Result<LockedSlots<'_>, CommandError> {
-        let (mut locked, wait) = (LockedSlots::default(), self.slot_wait(context, slots));
-        let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.keeps_waiting(waited));
-        free.then_some(locked).ok_or_else(|| wait.refusal())
+        let (mut locked, wait) = (LockedSlots::default(), self.start_slot_wait(context, slots));
+        let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.should_keep_waiting(waited));
+        free.then_some(locked).ok_or_else(|| wait.wait_error())
     }
 
     /// Acquires the global script lock.
     pub(crate) fn take_global_lock(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandError> {
-        let wait = self.slot_wait(context, &[]);
-        let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.keeps_waiting(waited));
-        turn.ok_or_else(|| wait.refusal())
+        let wait = self.start_slot_wait(context, &[]);
+        let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.should_keep_waiting(waited));
+        turn.ok_or_else(|| wait.wait_error())
     }
 
     /// Locks slots together with the script lock, for a command that may need further slots.
@@ -267,36 +276,37 @@ impl Engine {
         locked: &mut LockedSlots<'s>,
         slots: &[Slot],
     ) -> Result<GlobalLock<'s>, CommandError> {
-        let (turn, wait) = (self.take_global_lock(context)?, self.slot_wait(context, slots));
-        let all = slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.keeps_waiting(waited)));
-        if all { Ok(turn) } else { Err(wait.refusal()) }
+        let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, slots));
+        let all =
+            slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.should_keep_waiting(waited)));
+        if all { Ok(turn) } else { Err(wait.wait_error()) }
     }
 
     /// Locks every slot.
     pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
-        let (turn, wait) = (self.take_global_lock(context)?, self.slot_wait(context, &[]));
-        let locked = LockedSlots::all_while(&turn, &|waited| wait.keeps_waiting(waited));
-        locked.ok_or_else(|| wait.refusal())
+        let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, &[]));
+        let locked = LockedSlots::all_while(&turn, &|waited| wait.should_keep_waiting(waited));
+        locked.ok_or_else(|| wait.wait_error())
     }
 
-    pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {
-        let mut slots = Slots::new();
+    pub(super) fn key_slots(&self, entry: &RegisteredCommand, args: Args<'_>) -> KeySlots {
+        let mut slots = KeySlots::new();
         entry.command.visit_keys(args, &mut |index, _| slots.push(Slot::of_key(&args[index])));
-        if entry.command.reach == LockScope::FirstArgument && self.topology.is_none() {
+        if entry.command.lock_scope == LockScope::FirstArgument && self.topology.is_none() {
             slots.extend(args.get(1).map(Slot::of_key));
         }
         slots
     }
 
     /// Collects the inputs of the routing decision. Looks up keys only in a slot that is being migrated.
-    pub(super) fn access(
+    pub(super) fn route_request(
         &self,
         session: &Session,
         call: Invocation<'_>,
         locked: &mut LockedSlots<'_>,
         now: Millis,
     ) -> RouteRequest {
-        let Invocation { entry, args, asked, db } = call;
+        let Invocation { entry, args, asking: asked, db } = call;
         let flags = entry.command.flags;
         // Shard channels also work on replicas and contain no keys of the slot.
         let channels = flags.contains(Flags::PUBSUB);

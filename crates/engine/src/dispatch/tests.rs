@@ -16,7 +16,7 @@ use crate::effects::EffectLog;
 use crate::keys::{KeyFlags, KeySpec};
 use crate::settings::NodeFlags;
 
-const KEY: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW)];
+const KEY: &[KeySpec] = &[KeySpec::single_key(1, KeyFlags::RW)];
 
 const fn row(name: &'static str, arity: i8, flags: Flags) -> Command {
     Command::new(name, Group::Generic, "1.0.0", arity, "Is a command.").flags(flags)
@@ -48,7 +48,7 @@ fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     match context.find_typed::<StringRef<'_>>(&key)? {
         None => context.reply.null(),
         Some(place) => {
-            let value = context.string(&key, place)?.bytes.to_vec();
+            let value = context.string_value(&key, place)?.bytes.to_vec();
             context.reply.bulk(&value);
         }
     }
@@ -66,8 +66,8 @@ fn faulty(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.clear(None, true);
-    context.changed(1);
+    context.clear_databases(None, true);
+    context.count_changes(1);
     context.reply.ok();
     Ok(())
 }
@@ -77,7 +77,7 @@ fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
 impl EffectLog for Kept {
-    fn wanted(&self) -> bool {
+    fn has_readers(&self) -> bool {
         true
     }
 
@@ -119,8 +119,8 @@ impl Client {
     fn say(&mut self, lines: &str) -> String {
         let (buffer, batch) = parsed(lines);
         let (worker, session, mut out) = (&mut self.worker, &mut self.session, Vec::new());
-        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
-        self.commands.on(&self.engine).run(worker, session, NOW, requests, &mut out);
+        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 };
+        self.commands.dispatcher(&self.engine).run(worker, session, NOW, requests, &mut out);
         String::from_utf8(out).expect("text")
     }
 }
@@ -296,7 +296,8 @@ fn slow_command_releases_slots_locked_ahead() {
     let (worker, session) = (&mut client.worker, &mut client.session);
     let mut pipeline = Pipeline::new(Context::new(engine, &client.commands, worker, session, NOW, reply));
     engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
-    let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
+    let held =
+        |pipeline: &Pipeline<'_>| pipeline.locked_ahead.iter().filter(|touched| touched.is_some()).count();
     assert_eq!(held(&pipeline), 4);
     for (request, held_after) in prepared.iter().zip([3, 2, 0, 0]) {
         assert_eq!(engine.run_request(&mut pipeline, request, true), DispatchStatus::Done);
@@ -315,7 +316,7 @@ fn undeclared_key_access_is_error_for_that_client_only() {
         assert_eq!(client.say(line), REFUSED, "{line}");
     }
     assert_eq!(
-        (client.engine.undeclared_keys.count(), &*client.engine.undeclared_keys.last()),
+        (client.engine.undeclared_keys.count(), &*client.engine.undeclared_keys.last_command()),
         (3, "faulty")
     );
     assert_eq!(client.say("get other"), "$1\r\nv\r\n", "the server lives, and nothing was written");

@@ -17,10 +17,10 @@ use keyspace::{GlobalLock, KeyLookup, LockedSlots};
 use resp::{Args, Request, Writer};
 use slot_routing::{Ownership, RouteRequest, Slot};
 
-use super::execution::{Call, NestedOutcome};
+use super::execution::{LockedCommand, NestedOutcome};
 use super::pipeline::Pipeline;
 use super::{DispatchStatus, Dispatcher, Invocation, PrefetchedRequest};
-use crate::command::{Caller, CommandRunner, Commands, Context, Flags, LockScope, Registered};
+use crate::command::{Caller, CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{CommandOrigin, Session};
@@ -33,36 +33,36 @@ use crate::transaction::{DeferredExec, MAX_QUEUED_BYTES, Transaction};
 struct HeldLocks<'a> {
     slots: LockedSlots<'a>,
     /// Whether all slots are locked.
-    is_all: bool,
+    holds_all_slots: bool,
     /// The script lock, if a command of the queue may need further slots.
-    turn: Option<GlobalLock<'a>>,
+    global_lock: Option<GlobalLock<'a>>,
 }
 
 /// Result of running a queue.
 enum QueueResult {
     /// All commands have replied.
-    Answered,
+    Complete,
     /// The total reply exceeds the client's limit.
     TooLong,
     /// Some replies are missing; the others are in their positions.
-    Unanswered(Vec<Option<Vec<u8>>>),
+    Incomplete(Vec<Option<Vec<u8>>>),
 }
 
 impl HeldLocks<'_> {
-    fn is_nothing(&self) -> bool {
-        self.slots.is_empty() && self.turn.is_none()
+    fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.global_lock.is_none()
     }
 }
 
 impl Engine {
     /// Queues a request in a transaction; returns `None` for commands that run immediately.
-    pub(super) fn queue<'r>(
+    pub(super) fn queue_command<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
         asked: bool,
     ) -> Option<Result<(), CommandError>> {
-        if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::NOT_QUEUED)) {
+        if request.command.is_some_and(|entry| entry.command.flags.contains(Flags::NOT_QUEUED)) {
             return None;
         }
         let admitted = self.admit(&pipeline.context, request);
@@ -72,20 +72,20 @@ impl Engine {
         let result = match queued {
             Ok(entry) => {
                 transaction.push(entry.index, request.args);
-                let selected = entry.command.selects(request.args, self.keyspace.databases());
+                let selected = entry.command.selected_database(request.args, self.keyspace.databases());
                 transaction.db = selected.unwrap_or(transaction.db);
-                if transaction.bytes > MAX_QUEUED_BYTES && session.origin == CommandOrigin::Client {
+                if transaction.memory_bytes > MAX_QUEUED_BYTES && session.origin == CommandOrigin::Client {
                     session.closing = true;
                 }
                 let queued = transaction.queue.len() as i32;
-                session.client.queued.store(queued, Ordering::Relaxed);
-                session.client.queued_bytes.store(transaction.bytes, Ordering::Relaxed);
+                session.client.queued_commands.store(queued, Ordering::Relaxed);
+                session.client.queued_bytes.store(transaction.memory_bytes, Ordering::Relaxed);
                 Ok(())
             }
             // The request will start again elsewhere.
-            Err(error) if error.deferral().is_some() => Err(error),
+            Err(error) if error.deferred_status().is_some() => Err(error),
             Err(error) => {
-                transaction.failed = true;
+                transaction.has_failed = true;
                 Err(error)
             }
         };
@@ -97,8 +97,8 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
         asked: bool,
-        entry: &'static Registered,
-    ) -> Result<&'static Registered, CommandError> {
+        entry: &'static RegisteredCommand,
+    ) -> Result<&'static RegisteredCommand, CommandError> {
         if entry.command.flags.contains(Flags::NO_MULTI) {
             let text = format!("ERR Command '{}' not allowed inside a transaction", entry.full_name);
             return Err(CommandError::Text(text.into()));
@@ -119,16 +119,18 @@ impl Engine {
     ) -> Result<DispatchStatus, CommandError> {
         let none = CommandError::text("ERR EXEC without MULTI");
         let transaction = context.session.transaction.take().ok_or(none)?;
-        if transaction.failed {
+        if transaction.has_failed {
             context.session.leave_transaction();
             self.unwatch(context.session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let mut held = self.lock_transaction(context, &transaction, asked);
-        let long = |held: &HeldLocks<'_>| self.queue_goes_to_background(context, &held.slots, &transaction);
-        let deferral = held
-            .as_ref()
-            .map_or_else(CommandError::deferral, |held| long(held).then_some(DispatchStatus::Long));
+        let long = |held: &HeldLocks<'_>| {
+            self.transaction_must_move_to_background(context, &held.slots, &transaction)
+        };
+        let deferral = held.as_ref().map_or_else(CommandError::deferred_status, |held| {
+            long(held).then_some(DispatchStatus::SlowCommand)
+        });
         if let Some(flow) = deferral {
             drop(held);
             context.session.transaction = Some(transaction);
@@ -138,8 +140,9 @@ impl Engine {
         let gate = self.settings.node_flags();
         let passed = match (context.session.origin, &mut held) {
             (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
-                let nature = self.nature_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
-                self.pass_locked(context.session, gate, nature, &mut held.slots)
+                let nature =
+                    self.effective_flags_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
+                self.check_under_locks(context.session, gate, nature, &mut held.slots)
             }
             _ => Ok(DispatchStatus::Done),
         };
@@ -150,7 +153,7 @@ impl Engine {
             return Ok(DispatchStatus::Paused);
         }
         session.leave_transaction();
-        let held = passed.map_err(aborted).and(held).map(|mut held| {
+        let held = passed.map_err(abort_error).and(held).map(|mut held| {
             let changed =
                 session.watching.is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
             (!changed).then_some(held)
@@ -160,19 +163,19 @@ impl Engine {
             reply.null_array();
             return Ok(DispatchStatus::Done);
         };
-        let logged = context.session.origin.is_logged() && self.logs_under(gate);
+        let logged = context.session.origin.is_logged() && self.is_logged_under(gate);
         let start = context.reply.len();
         context.reply.array(transaction.queue.len());
         let ran = self.run_queue(context, &transaction, held, logged);
         // A queued HELLO changes the protocol of later replies.
         context.reply.set_protocol(context.session.protocol);
         match ran {
-            QueueResult::Answered => Ok(DispatchStatus::Done),
+            QueueResult::Complete => Ok(DispatchStatus::Done),
             QueueResult::TooLong => {
-                context.session.client.overflow();
+                context.session.client.close_for_output_limit();
                 Ok(DispatchStatus::Close)
             }
-            QueueResult::Unanswered(replies) => {
+            QueueResult::Incomplete(replies) => {
                 context.reply.truncate(start);
                 context.session.unfinished = Some(Box::new(DeferredExec { transaction, replies }));
                 Ok(DispatchStatus::Node(NodeCommand::Exec))
@@ -190,18 +193,18 @@ impl Engine {
     ) -> QueueResult {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.commands, outer.worker, outer.session, outer.now, reply);
-        let (holds_all, in_order) = (held.is_all, held.is_nothing());
-        (context.slots, context.turn, context.caller) = (held.slots, held.turn, Caller::Exec);
+        let (holds_all, in_order) = (held.holds_all_slots, held.is_empty());
+        (context.slots, context.global_lock, context.caller) = (held.slots, held.global_lock, Caller::Exec);
         context.transaction_slot = self.transaction_slot(outer.commands, transaction);
         let first_db = context.session.db;
-        context.worker.effects.start(logged);
-        context.worker.time_of_several = None;
+        context.worker.effects.begin(logged);
+        context.worker.frozen_wall_micros = None;
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in queued(outer.commands, transaction) {
+        for (entry, request) in queued_commands(outer.commands, transaction) {
             if context.session.db != logged_db {
                 logged_db = context.session.db;
-                context.worker.effects.select(logged_db);
+                context.worker.effects.add_select(logged_db);
             }
             // Commands of the shell keep their order.
             let follows = waits && is_shell_command(entry);
@@ -210,27 +213,27 @@ impl Engine {
                 continue;
             }
             let start = context.reply.len();
-            let call = Call { entry, args: request.args(), key: None, holds_all };
+            let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: holds_all };
             let answered = self.run_queued(&mut context, call).is_none();
             places.push(answered.then(|| start..context.reply.len()));
             waits |= !answered;
         }
-        if logged_db != first_db && context.worker.effects.any {
+        if logged_db != first_db && context.worker.effects.has_commands {
             // Restores the log's selected database.
-            context.worker.effects.select(first_db);
+            context.worker.effects.add_select(first_db);
         }
-        context.seal_effects();
+        context.finish_effects();
         context.append_effects(first_db);
         let ran = match (waits, context.reply.is_over_limit()) {
             (_, true) => QueueResult::TooLong,
-            (false, false) => QueueResult::Answered,
+            (false, false) => QueueResult::Complete,
             (true, false) => {
                 let reply = context.reply.buffer();
                 let replies = places.into_iter().map(|place| place.map(|place| reply[place].to_vec()));
-                QueueResult::Unanswered(replies.collect())
+                QueueResult::Incomplete(replies.collect())
             }
         };
-        if !context.worker.ready.is_empty() {
+        if !context.worker.ready_keys.is_empty() {
             self.serve_waiters(&mut context);
         }
         ran
@@ -239,50 +242,50 @@ impl Engine {
     /// Returns the slot of the queued keys, if there are any. In cluster mode all of them have the same slot.
     pub(super) fn transaction_slot(&self, commands: &Commands, transaction: &Transaction) -> Option<Slot> {
         self.topology.as_ref()?;
-        queued(commands, transaction)
-            .find_map(|(entry, request)| self.slots_of(entry, request.args()).first().copied())
+        queued_commands(commands, transaction)
+            .find_map(|(entry, request)| self.key_slots(entry, request.args()).first().copied())
     }
 
     /// Runs one command of a queue; returns it if the connection must run it later.
-    fn run_queued<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Option<NodeCommand> {
-        context.begin(call.entry, call.args, None, call.holds_all);
+    fn run_queued<'r>(&self, context: &mut Context<'r>, call: LockedCommand<'r>) -> Option<NodeCommand> {
+        context.begin(call.entry, call.args, None, call.holds_all_slots);
         if self.is_denied(context, call.entry) {
             return None;
         }
         // A command that may be deferred is shown to monitors only when it runs.
         let is_shell_command = is_shell_command(call.entry);
         if !is_shell_command {
-            context.show(call.entry, call.args, false);
+            context.show_to_monitors(call.entry, call.args, false);
         }
         match self.execute_nested(context, call) {
             NestedOutcome::Replied => {
                 if is_shell_command {
-                    context.show(call.entry, call.args, false);
+                    context.show_to_monitors(call.entry, call.args, false);
                 }
                 None
             }
             NestedOutcome::WouldBlock(nothing) => {
                 nothing(&mut context.reply);
-                self.count(context, (call.entry, call.args), context.reply.len(), 0);
+                self.record_call(context, (call.entry, call.args), context.reply.len(), 0);
                 None
             }
             NestedOutcome::Defer(command) if context.session.origin == CommandOrigin::Client => Some(command),
             NestedOutcome::Defer(_) => {
-                context.refuse(&CommandError::text("ERR Command not allowed inside a transaction"));
+                context.reply_error(&CommandError::text("ERR Command not allowed inside a transaction"));
                 None
             }
         }
     }
 
     /// Replies an error to a queued command that its client lost the permission for; returns whether it did.
-    fn is_denied(&self, context: &mut Context<'_>, entry: &Registered) -> bool {
+    fn is_denied(&self, context: &mut Context<'_>, entry: &RegisteredCommand) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
-        if let Some(exec) = context.commands.own_names().find(b"exec") {
+        if let Some(exec) = context.commands.by_original_name().find(b"exec") {
             context.session.publish(context.now, exec.index);
         }
-        self.note_denial(context.session, context.now, "multi", &denied);
+        self.record_denial(context.session, context.now, "multi", &denied);
         let text = denied.error_in_exec().to_string();
-        add(&context.worker.stats.commands[entry.index].rejected, 1);
+        add(&context.worker.stats.commands[entry.index].rejected_calls, 1);
         context.worker.stats.count_error(&text);
         context.reply.error(&text);
         true
@@ -298,11 +301,11 @@ impl Engine {
         let (session, worker) = (&*context.session, &*context.worker);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
-        for (entry, request) in queued(context.commands, transaction) {
+        for (entry, request) in queued_commands(context.commands, transaction) {
             // The shell locks slots itself.
             if !is_shell_command(entry) {
-                let of_one = self.slots_of(entry, request.args());
-                goes_beyond |= self.may_touch_undeclared_keys(worker, entry, request.args(), &of_one);
+                let of_one = self.key_slots(entry, request.args());
+                goes_beyond |= self.may_access_undeclared_keys(worker, entry, request.args(), &of_one);
                 slots.extend(of_one);
             }
         }
@@ -312,7 +315,7 @@ impl Engine {
         }
         let routed = slots.first().copied();
         slots.extend(session.watching.keys.iter().map(|watched| Slot::of_key(&watched.key)));
-        let mut held = self.hold(context, transaction, &slots, goes_beyond)?;
+        let mut held = self.hold_locks(context, transaction, &slots, goes_beyond)?;
         if let Some(routed) = routed.filter(|_| routes) {
             self.check_queue_served(context, transaction, (routed, asked), &mut held.slots)?;
         }
@@ -321,7 +324,7 @@ impl Engine {
 
     /// Locks these slots, or all if a command visits all; together with the script lock if undeclared keys may be
     /// accessed.
-    fn hold<'s>(
+    fn hold_locks<'s>(
         &'s self,
         context: &Context<'_>,
         transaction: &Transaction,
@@ -329,15 +332,17 @@ impl Engine {
         goes_beyond: bool,
     ) -> Result<HeldLocks<'s>, CommandError> {
         let mut held = HeldLocks::default();
-        let walks = |by: fn(CommandRunner) -> bool| walks_all(queued(context.commands, transaction), by);
+        let walks = |by: fn(CommandRunner) -> bool| {
+            any_visits_all_slots(queued_commands(context.commands, transaction), by)
+        };
         let shell_walks = walks(|run| matches!(run, CommandRunner::Shell(_)));
         if walks(|run| !matches!(run, CommandRunner::Shell(_)))
             || shell_walks && (goes_beyond || !slots.is_empty())
         {
             held.slots = self.lock_all(context)?;
-            held.is_all = true;
+            held.holds_all_slots = true;
         } else if goes_beyond {
-            held.turn = Some(self.lock_with_global_lock(context, &mut held.slots, slots)?);
+            held.global_lock = Some(self.lock_with_global_lock(context, &mut held.slots, slots)?);
         } else {
             held.slots = self.lock_slots(context, slots)?;
         }
@@ -358,24 +363,24 @@ impl Engine {
         };
         let mut whole = RouteRequest { asking: asked, replica_read: true, ..RouteRequest::default() };
         let mut db = session.db;
-        for (entry, request) in queued(context.commands, transaction) {
-            let call = Invocation { entry, args: request.args(), asked, db };
-            let access = self.access(session, call, locked, context.now);
+        for (entry, request) in queued_commands(context.commands, transaction) {
+            let call = Invocation { entry, args: request.args(), asking: asked, db };
+            let access = self.route_request(session, call, locked, context.now);
             whole.replica_read &= access.replica_read || access.keys == 0;
             whole.keys += access.keys;
             whole.missing_keys += access.missing_keys;
             whole.crosses_databases |= access.crosses_databases;
-            db = entry.command.selects(request.args(), self.keyspace.databases()).unwrap_or(db);
+            db = entry.command.selected_database(request.args(), self.keyspace.databases()).unwrap_or(db);
         }
-        self.check_route(&topology.load(), slot, ownership, whole, session.client.link.via)
+        self.check_route(&topology.load(), slot, ownership, whole, session.client.connection.transport)
     }
 
     /// Returns whether a command may access undeclared keys. In a cluster the undeclared keys of a script with declared
     /// keys are in the same slot.
-    fn may_touch_undeclared_keys(
+    fn may_access_undeclared_keys(
         &self,
         worker: &Worker,
-        entry: &Registered,
+        entry: &RegisteredCommand,
         args: Args<'_>,
         slots: &[Slot],
     ) -> bool {
@@ -394,27 +399,27 @@ impl Engine {
         session.watching.keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
             let found = slots.slot_mut(key.slot()).table(watched.db).find(&key, now);
-            matches!(found, KeyLookup::Expired(_)) && !self.watches.was_expired(watched, session.id)
+            matches!(found, KeyLookup::Expired(_)) && !self.watch_table.was_expired(watched, session.id)
         })
     }
 
     /// Refuses an EXEC as a whole, which ends the transaction; redirections keep their usual error. Any other refused
     /// command marks the transaction as failed.
-    pub(super) fn refused_exec(
+    pub(super) fn refuse_exec(
         &self,
         session: &mut Session,
         request: &PrefetchedRequest<'_>,
         error: CommandError,
     ) -> CommandError {
-        let is_exec = request.found.is_some_and(|entry| matches!(entry.command.run, CommandRunner::Exec));
+        let is_exec = request.command.is_some_and(|entry| matches!(entry.command.run, CommandRunner::Exec));
         if !is_exec {
             if let Some(transaction) = &mut session.transaction {
-                transaction.failed = true;
+                transaction.has_failed = true;
             }
             return error;
         }
-        self.discard(session);
-        aborted(error)
+        self.discard_transaction(session);
+        abort_error(error)
     }
 }
 
@@ -430,13 +435,13 @@ impl Dispatcher<'_> {
         out: &mut Vec<u8>,
     ) -> Option<(NodeCommand, Request)> {
         let mut unfinished = session.unfinished.take()?;
-        if let (Some(answered), Some(_)) = (unfinished.next(), &reply) {
+        if let (Some(answered), Some(_)) = (unfinished.next_unanswered(), &reply) {
             unfinished.replies[answered] = reply;
         }
-        while let Some(next) = unfinished.next() {
-            let (entry, request) = queued_at(self.commands, &unfinished.transaction.queue[next]);
+        while let Some(next) = unfinished.next_unanswered() {
+            let (entry, request) = queued_command(self.commands, &unfinished.transaction.queue[next]);
             let mut reply = Vec::new();
-            let call = Call { entry, args: request.args(), key: None, holds_all: false };
+            let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: false };
             if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
                 let request = request.clone();
                 session.unfinished = Some(unfinished);
@@ -456,57 +461,57 @@ impl Dispatcher<'_> {
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        call: Call<'_>,
+        call: LockedCommand<'_>,
         reply: &mut Vec<u8>,
     ) -> Option<NodeCommand> {
         let engine = self.engine;
         let (reply, db) = (Writer::new(reply, session.protocol), session.db);
         let mut context = Context::new(engine, self.commands, worker, session, now, reply);
         context.caller = Caller::Exec;
-        context.worker.effects.start(engine.logs_under(engine.settings.node_flags()));
+        context.worker.effects.begin(engine.is_logged_under(engine.settings.node_flags()));
         let handed_over = engine.run_queued(&mut context, call);
         if handed_over.is_some() {
-            context.show(call.entry, call.args, false);
+            context.show_to_monitors(call.entry, call.args, false);
         }
-        context.seal_effects();
+        context.finish_effects();
         context.append_effects(db);
         handed_over
     }
 }
 
 /// Returns the queued commands with their arguments.
-pub(super) fn queued<'t>(
+pub(super) fn queued_commands<'t>(
     commands: &'t Commands,
     transaction: &'t Transaction,
-) -> impl Iterator<Item = (&'static Registered, &'t Request)> {
-    transaction.queue.iter().map(|queued| queued_at(commands, queued))
+) -> impl Iterator<Item = (&'static RegisteredCommand, &'t Request)> {
+    transaction.queue.iter().map(|queued| queued_command(commands, queued))
 }
 
-fn queued_at<'t>(
+fn queued_command<'t>(
     commands: &Commands,
     (number, request): &'t (usize, Request),
-) -> (&'static Registered, &'t Request) {
-    (commands.entry(*number).row_for(request.args()), request)
+) -> (&'static RegisteredCommand, &'t Request) {
+    (commands.by_number(*number).row_for_request(request.args()), request)
 }
 
 /// Returns whether any of the commands selected by their caller visits all slots.
-fn walks_all<'t>(
-    queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
+fn any_visits_all_slots<'t>(
+    queue: impl Iterator<Item = (&'static RegisteredCommand, &'t Request)>,
     by: impl Fn(CommandRunner) -> bool,
 ) -> bool {
     let through_them =
         |reach| matches!(reach, LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot);
     let mut commands = queue.map(|(entry, _)| entry.command);
-    commands.any(|command| through_them(command.reach) && by(command.run))
+    commands.any(|command| through_them(command.lock_scope) && by(command.run))
 }
 
 /// Returns whether the shell or the connection runs the command.
-fn is_shell_command(entry: &Registered) -> bool {
+fn is_shell_command(entry: &RegisteredCommand) -> bool {
     matches!(entry.command.run, CommandRunner::Shell(_) | CommandRunner::Node(_))
 }
 
 /// Returns EXEC's error when it is refused as a whole.
-fn aborted(error: CommandError) -> CommandError {
+fn abort_error(error: CommandError) -> CommandError {
     if error.is_about_cluster() {
         return error;
     }

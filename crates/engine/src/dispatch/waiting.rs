@@ -8,7 +8,7 @@ use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 
 use super::admission::{Verdict, admit};
-use super::execution::{Call, NestedOutcome};
+use super::execution::{LockedCommand, NestedOutcome};
 use super::{DispatchStatus, Dispatcher, ExecutedCommand, Invocation};
 use crate::clients::UnblockReason;
 use crate::command::{Caller, Commands, Context, Flags};
@@ -35,7 +35,7 @@ struct WaiterCandidate {
 
 impl Engine {
     /// Blocks the client, or replies like after a timeout if the caller may not block. The command's slots are locked.
-    pub(super) fn block(
+    pub(super) fn block_client(
         &self,
         context: &mut Context<'_>,
         call: Invocation<'_>,
@@ -43,19 +43,19 @@ impl Engine {
     ) -> DispatchStatus {
         let session = &mut *context.session;
         if let Some(until) = session.resumes {
-            wait.until = until;
+            wait.deadline = until;
         }
         let waiting = BlockedCommand {
             command: call.entry.index,
-            request: wait.resolved.take().unwrap_or_else(|| Request::from(call.args)),
-            slots: self.slots_of(call.entry, call.args).into_iter().collect(),
+            request: wait.resolved_request.take().unwrap_or_else(|| Request::from(call.args)),
+            slots: self.key_slots(call.entry, call.args).into_iter().collect(),
             db: session.db,
             protocol: session.protocol,
-            asked: call.asked,
+            asking: call.asking,
             reads_from_replicas: session.readonly && call.entry.command.flags.contains(Flags::READONLY),
             users_version: session.users_version,
         };
-        session.waiting = Some(self.waits.add(&session.client, waiting, wait));
+        session.waiting = Some(self.wait_queues.add(&session.client, waiting, wait));
         // A thread that sets the flag makes the existing waiters run their commands again; this one may have been added
         // after that.
         if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
@@ -70,18 +70,19 @@ impl Engine {
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
         // Changes under the same locks are logged if the command's own are.
-        let logged = context.worker.effects.wanted;
+        let logged = context.worker.effects.has_readers;
         // A key may have expired while the command ran.
         let now = context.now.max(Millis(context.wall_micros() / 1000));
         let mut slots = std::mem::take(&mut context.slots);
-        let mut ready = std::mem::take(&mut context.worker.ready);
+        let mut ready = std::mem::take(&mut context.worker.ready_keys);
         while !ready.is_empty() {
             let (mut candidates, mut more) = (Vec::new(), Vec::new());
             for (number, key) in ready.iter_mut().enumerate() {
                 let slot = Slot::of_key(&key.key);
-                let waiters = self.waits.next(key.db, slot, &key.key, key.after, key.is_gone);
+                let waiters =
+                    self.wait_queues.next_waiters(key.db, slot, &key.key, key.last_tried, key.is_removed);
                 more.push(waiters.len() == FETCH_BATCH);
-                key.after = waiters.last().map(|waiter| waiter.number());
+                key.last_tried = waiters.last().map(|waiter| waiter.sequence());
                 candidates
                     .extend(waiters.into_iter().map(|waiter| WaiterCandidate { ready: number, waiter }));
             }
@@ -93,15 +94,15 @@ impl Engine {
                 ready: &ready,
                 candidates: &candidates,
             };
-            let is_there = round.serve(context.worker, std::mem::take(&mut slots));
+            let is_there = round.serve_all(context.worker, std::mem::take(&mut slots));
             let mut left = more.into_iter().zip(is_there);
             ready.retain_mut(|key| {
                 let (more, is_there) = left.next().unwrap_or((false, false));
-                key.is_gone |= !is_there;
+                key.is_removed |= !is_there;
                 more
             });
             // Serving one waiter may change a key that another waits for.
-            ready.append(&mut context.worker.ready);
+            ready.append(&mut context.worker.ready_keys);
         }
     }
 }
@@ -132,30 +133,37 @@ impl Dispatcher<'_> {
                 return WaitEnd::Replied;
             }
             (None, UnblockReason::Retry) => {
-                session.asking |= waiter.call.asked;
-                session.resumes = Some(waiter.wait.until);
-                return WaitEnd::RunAgain(waiter.call.request.clone());
+                session.asking |= waiter.command.asking;
+                session.resumes = Some(waiter.wait.deadline);
+                return WaitEnd::RunAgain(waiter.command.request.clone());
             }
-            (None, UnblockReason::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
+            (None, UnblockReason::Timeout) => {
+                (waiter.wait.timeout_reply)(&mut Writer::new(out, session.protocol))
+            }
             (None, UnblockReason::Error | UnblockReason::RoleChanged) => {
                 let text = how.error().unwrap_or_default();
-                worker.stats.count_rejection(waiter.call.command, text);
+                worker.stats.count_rejection(waiter.command.command, text);
                 Writer::new(out, session.protocol).error(text);
                 session.closing |= how == UnblockReason::RoleChanged;
             }
         }
-        let (args, reply_len) = (waiter.call.request.args(), out.len() - start);
-        let entry = self.commands.entry(waiter.call.command);
-        engine.account(&worker.stats, session, now, &ExecutedCommand { entry, args, nanos: 0, reply_len });
+        let (args, reply_len) = (waiter.command.request.args(), out.len() - start);
+        let entry = self.commands.by_number(waiter.command.command);
+        engine.record_execution(
+            &worker.stats,
+            session,
+            now,
+            &ExecutedCommand { entry, args, nanos: 0, reply_len },
+        );
         WaitEnd::Replied
     }
 }
 
 /// Creates a copy of the client's session in which its command runs.
-fn stand_in(waiter: &Waiter) -> Session {
+fn session_copy(waiter: &Waiter) -> Session {
     let mut session = Session::of(waiter.client.clone(), CommandOrigin::Client, true);
-    session.db = waiter.call.db;
-    session.protocol = waiter.call.protocol;
+    session.db = waiter.command.db;
+    session.protocol = waiter.command.protocol;
     session
 }
 
@@ -172,40 +180,42 @@ struct ServingRound<'a> {
 
 impl<'a> ServingRound<'a> {
     /// Serves all waiters that can be served; `slots` are locked already. Returns for each key whether it still exists.
-    fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
+    fn serve_all(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
         let mut is_there = vec![true; self.ready.len()];
         let Some(first) = self.candidates.first() else { return is_there };
-        let (mut session, mut reply) = (stand_in(&first.waiter), Vec::new());
+        let (mut session, mut reply) = (session_copy(&first.waiter), Vec::new());
         let reply = Writer::new(&mut reply, session.protocol);
         let mut context = Context::new(self.engine, self.commands, worker, &mut session, self.now, reply);
         (context.slots, context.caller) = (slots, Caller::Waiter);
         let mut logged = self.logged;
         for candidate in self.candidates {
             let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if (*there || waiter.wait.wakes_on_removal) && self.may_serve(&mut context, waiter, &mut logged) {
-                context.worker.effects.start(logged);
-                *there = self.try_one(&mut context, waiter, &self.ready[candidate.ready]);
+            if (*there || waiter.wait.wakes_on_removal)
+                && self.lock_and_check(&mut context, waiter, &mut logged)
+            {
+                context.worker.effects.begin(logged);
+                *there = self.try_waiter(&mut context, waiter, &self.ready[candidate.ready]);
             }
         }
         is_there
     }
 
     /// Locks all slots of a waiter's command and checks admission under the locks.
-    fn may_serve(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
-        if !waiter.call.slots.iter().all(|slot| context.slots.has(*slot)) {
+    fn lock_and_check(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
+        if !waiter.command.slots.iter().all(|slot| context.slots.has(*slot)) {
             context.slots.release();
-            context.slots = self.engine.keyspace.lock_many(&waiter.call.slots);
+            context.slots = self.engine.keyspace.lock_many(&waiter.command.slots);
             // The flags and slot ownership may have changed since the key was changed.
-            *logged = self.engine.logs_under(self.engine.settings.node_flags());
+            *logged = self.engine.is_logged_under(self.engine.settings.node_flags());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
-                waiter.run_again();
+                waiter.retry();
                 return false;
             }
         }
         let may = self.is_admitted(context, waiter);
         if !may {
             // Its connection runs the command again and gets the error.
-            waiter.run_again();
+            waiter.retry();
         }
         may
     }
@@ -213,21 +223,21 @@ impl<'a> ServingRound<'a> {
     /// Returns whether a waiter's command may run now, by node state and permissions.
     fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
         let (engine, gate) = (self.engine, self.engine.settings.node_flags());
-        let entry = self.commands.entry(waiter.call.command);
-        let session = stand_in(waiter);
+        let entry = self.commands.by_number(waiter.command.command);
+        let session = session_copy(waiter);
         if !gate.is_empty() {
-            let (flags, keys) = engine.nature(context.worker, entry, waiter.call.request.args());
-            let need = engine.need_of(&session, flags, keys);
+            let (flags, keys) = engine.effective_flags(context.worker, entry, waiter.command.request.args());
+            let need = engine.needs_of_flags(&session, flags, keys);
             if admit(gate, Caller::Waiter, &need) != Verdict::Run {
                 return false;
             }
         }
-        waiter.call.users_version == engine.users_version()
-            || engine.permits(&session, entry, waiter.call.request.args()).is_ok()
+        waiter.command.users_version == engine.users_version()
+            || engine.permits(&session, entry, waiter.command.request.args()).is_ok()
     }
 
     /// Runs a waiter's command if it can complete; returns whether the key still exists.
-    fn try_one(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &ReadyKey) -> bool {
+    fn try_waiter(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &ReadyKey) -> bool {
         let engine = self.engine;
         let key = engine.keyspace.key(&ready.key);
         if !context.slots.has(key.slot()) {
@@ -241,18 +251,19 @@ impl<'a> ServingRound<'a> {
         if kind != Some(waiter.wait.kind) && !waiter.wait.wakes_on_removal {
             return kind.is_some();
         }
-        let mut served = waiter.served.lock();
+        let mut served = waiter.served_reply.lock();
         if !waiter.is_waiting(served.as_ref()) {
             return true;
         }
-        *context.session = stand_in(waiter);
+        *context.session = session_copy(waiter);
         context.reply.set_protocol(context.session.protocol);
-        let entry = self.commands.entry(waiter.call.command);
-        let call = Call { entry, args: waiter.call.request.args(), key: None, holds_all: false };
+        let entry = self.commands.by_number(waiter.command.command);
+        let call =
+            LockedCommand { entry, args: waiter.command.request.args(), key: None, holds_all_slots: false };
         waiter.client.hold_messages_for_reply();
         let part = engine.execute_nested(context, call);
-        context.seal_effects();
-        context.append_effects(waiter.call.db);
+        context.finish_effects();
+        context.append_effects(waiter.command.db);
         match part {
             NestedOutcome::Replied => {}
             NestedOutcome::WouldBlock(_) | NestedOutcome::Defer(_) => {
@@ -264,9 +275,9 @@ impl<'a> ServingRound<'a> {
         let reply = std::mem::take(context.reply.buffer());
         let Session { last_write, last_change, .. } = *context.session;
         *served = Some(ServedReply { reply, last_write, last_change });
-        engine.waits.remove(waiter);
+        engine.wait_queues.remove(waiter);
         drop(served);
-        waiter.let_go();
+        waiter.finish();
         true
     }
 }

@@ -14,12 +14,12 @@ impl Engine {
         self.settings.configure(values);
         self.configure_logs(values);
         let windows = HotKeyWindows {
-            top: values[keys::HOTKEYS_TOP_K],
+            top_k: values[keys::HOTKEYS_TOP_K],
             percent: values[keys::HOTKEYS_SAMPLING_PERCENTAGE],
             seconds: values[keys::HOTKEYS_WINDOW_SECONDS],
         };
         self.hot_keys.configure(&self.settings, windows);
-        self.configure_outputs(values);
+        self.configure_output_limits(values);
         let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
         self.users.write().set_all_channels_by_default(open_channels);
         self.limit_memory(values[keys::MAXMEMORY]);
@@ -34,7 +34,7 @@ impl Engine {
     fn configure_logs(&self, values: &Values) {
         let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
         self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
-        let logs = &self.logs;
+        let logs = &self.command_logs;
         for (log, threshold, len) in [
             (&logs.slow, keys::SLOWLOG_LOG_SLOWER_THAN, keys::SLOWLOG_MAX_LEN),
             (
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// Sets the output limits of subscribers and monitors, and the size of the tracking table.
-    fn configure_outputs(&self, values: &Values) {
+    fn configure_output_limits(&self, values: &Values) {
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
         self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);
         self.tracking.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);

@@ -13,21 +13,21 @@ use smallvec::SmallVec;
 
 use super::{Engine, Worker};
 use crate::eviction::{Candidate, EvictionRule, Evictor, MemoryState};
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::random::Random;
 use crate::settings::{EvictionSettings, LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
 /// Inspects one of this many keys before it moves on to another slot.
-const MANY: usize = 2;
+const SLOT_SAMPLE_FRACTION: usize = 2;
 /// Number of consecutive rounds without a candidate after which there is assumed to be none.
-const ROUNDS: usize = 64;
+const MAX_EMPTY_ROUNDS: usize = 64;
 
 impl Engine {
     /// Returns whether this node may evict: replicas leave eviction to the master, and paused writes and loading forbid
     /// it.
     fn may_evict(&self, gate: NodeFlags) -> bool {
-        let replica = gate.contains(NodeFlags::REPLICA) && self.settings.evicting().replica_ignores;
+        let replica = gate.contains(NodeFlags::REPLICA) && self.settings.eviction_settings().replica_ignores;
         !replica && !gate.intersects(NodeFlags::PAUSED | NodeFlags::LOADING)
     }
 
@@ -40,16 +40,16 @@ impl Engine {
     /// Sets the limit on the memory of all clients in bytes; 0 means unlimited. As in Valkey, the minimum is 128 KB:
     /// below that no client could stay connected to raise it.
     pub(crate) fn set_client_memory_limit(&self, bytes: usize) {
-        const LEAST_CLIENT_LIMIT: usize = 128 * 1024;
-        let bytes = if bytes == 0 { 0 } else { bytes.max(LEAST_CLIENT_LIMIT) };
+        const MIN_CLIENT_MEMORY_LIMIT: usize = 128 * 1024;
+        let bytes = if bytes == 0 { 0 } else { bytes.max(MIN_CLIENT_MEMORY_LIMIT) };
         self.clients.limit_memory(bytes);
         self.budget.set_clients_limited(bytes > 0);
     }
 
     /// Returns the bytes by which memory use exceeds the limit.
-    pub(crate) fn excess(&self) -> usize {
-        self.budget.excess(|| {
-            let log = self.log.bytes_for_readers();
+    pub(crate) fn excess_bytes(&self) -> usize {
+        self.budget.excess_bytes(|| {
+            let log = self.log.retained_bytes();
             let clients = self.clients.closing_bytes();
             // Several Lua states at their individual limits could exceed `maxmemory` themselves, so only a bounded part
             // counts.
@@ -62,24 +62,24 @@ impl Engine {
     /// memory allocated by others.
     pub fn report_allocations(&self, worker: &mut Worker) {
         if self.budget.is_limited() {
-            self.budget.tell(&mut worker.told);
+            self.budget.report_allocations(&mut worker.reported_allocations);
         }
     }
 
     /// Evicts clients if together they exceed `maxmemory-clients`.
     pub fn evict_clients(&self) {
-        self.clients.recount_all();
+        self.clients.update_all_memory();
         self.clients.evict();
     }
 
     /// Evicts keys if memory use exceeds the limit. The caller must not hold a slot lock.
-    pub fn make_room(&self, worker: &mut Worker, now: Millis) -> MemoryState {
-        self.budget.tell(&mut worker.told);
-        let room = match self.excess() {
+    pub fn evict_if_over_limit(&self, worker: &mut Worker, now: Millis) -> MemoryState {
+        self.budget.report_allocations(&mut worker.reported_allocations);
+        let room = match self.excess_bytes() {
             0 => MemoryState::BelowLimit,
             _ => self.evict_until_deadline(worker, now),
         };
-        self.budget.record_over_limit(room != MemoryState::BelowLimit, worker.nanos);
+        self.budget.record_over_limit(room != MemoryState::BelowLimit, worker.clock_nanos);
         self.settings.set_node_flags(
             NodeFlags::OUT_OF_MEMORY,
             if room == MemoryState::Exhausted { NodeFlags::OUT_OF_MEMORY } else { NodeFlags::empty() },
@@ -91,10 +91,10 @@ impl Engine {
     fn evict_until_deadline(&self, worker: &mut Worker, now: Millis) -> MemoryState {
         // Evict clients before keys.
         self.evict_clients();
-        if self.excess() == 0 {
+        if self.excess_bytes() == 0 {
             return MemoryState::BelowLimit;
         }
-        let evicting = self.settings.evicting();
+        let evicting = self.settings.eviction_settings();
         if !self.may_evict(self.settings.node_flags()) {
             return MemoryState::BelowLimit;
         }
@@ -102,22 +102,22 @@ impl Engine {
         if evicting.policy.order.is_none() || self.settings.node_flags().contains(NodeFlags::IMPORTING) {
             return MemoryState::Exhausted;
         }
-        let begun = (worker.nanos)();
+        let begun = (worker.clock_nanos)();
         let mut evictor = std::mem::take(&mut worker.evictor);
         let mut room = MemoryState::BelowLimit;
-        while self.excess() > 0 {
+        while self.excess_bytes() > 0 {
             if !self.evict_one(worker, &mut evictor, evicting, now) {
                 room = MemoryState::Exhausted;
                 break;
             }
-            self.budget.tell(&mut worker.told);
-            if (worker.nanos)().saturating_sub(begun) > evicting.nanos {
+            self.budget.report_allocations(&mut worker.reported_allocations);
+            if (worker.clock_nanos)().saturating_sub(begun) > evicting.nanos {
                 room = MemoryState::Evicting;
                 break;
             }
         }
         worker.evictor = evictor;
-        self.latency.sample("eviction-cycle", now, (worker.nanos)().saturating_sub(begun));
+        self.latency.sample("eviction-cycle", now, (worker.clock_nanos)().saturating_sub(begun));
         room
     }
 
@@ -129,10 +129,10 @@ impl Engine {
         evicting: EvictionSettings,
         now: Millis,
     ) -> bool {
-        evictor.follow(evicting.policy);
-        for _ in 0..ROUNDS {
+        evictor.set_policy(evicting.policy);
+        for _ in 0..MAX_EMPTY_ROUNDS {
             // A sampled key may still turn out to be a better candidate.
-            if let Some(best) = evictor.best() {
+            if let Some(best) = evictor.best_candidate() {
                 self.keyspace.prefetch_slot(&self.keyspace.key_in(best.slot, &best.key));
             }
             if !self.sample_candidates(worker, evictor, evicting, now) {
@@ -158,7 +158,7 @@ impl Engine {
         let EvictionSettings { policy, samples, .. } = evicting;
         let (mut seen, lfu) = (0, self.settings.lfu());
         while seen < samples {
-            let random = worker.random.number();
+            let random = worker.random.next_u64();
             let Some(slot) = evictor.choose_slot(&self.keyspace, policy.volatile, random) else {
                 return !evictor.is_empty();
             };
@@ -166,16 +166,21 @@ impl Engine {
             let guard = self.keyspace.lock(slot);
             let databases = guard.databases().into_iter().filter_map(|db| Some((db, guard.table_if(db)?)));
             for (db, table) in databases {
-                let merit = |item: &ScanItem<'_>| {
-                    policy.merit(self.usage_in(slot, item.usage), item.expiry, lfu, now)
-                };
-                sample(table, policy.volatile, samples - seen.min(samples - 1), &mut worker.random, |item| {
-                    seen += 1;
-                    evictor.remember(merit(&item), slot, db, item.key);
-                });
+                let merit =
+                    |item: &ScanItem<'_>| policy.rank(self.usage_in(slot, item.usage), item.expiry, lfu, now);
+                sample_keys(
+                    table,
+                    policy.volatile,
+                    samples - seen.min(samples - 1),
+                    &mut worker.random,
+                    |item| {
+                        seen += 1;
+                        evictor.add_candidate(merit(&item), slot, db, item.key);
+                    },
+                );
             }
             if seen == before {
-                evictor.count_again();
+                evictor.invalidate_counts();
                 break;
             }
         }
@@ -184,8 +189,8 @@ impl Engine {
 
     /// Removes a key unless it is gone or was used since it was sampled.
     fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: EvictionRule, now: Millis) -> bool {
-        let Candidate { merit, slot, db, ref key } = *candidate;
-        let begun = (worker.nanos)();
+        let Candidate { rank: merit, slot, db, ref key } = *candidate;
+        let begun = (worker.clock_nanos)();
         let mut guard = self.keyspace.lock(slot);
         // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their flag.
         if !self.may_evict(self.settings.node_flags()) {
@@ -197,25 +202,24 @@ impl Engine {
             return false;
         };
         let (usage, expiry) = (self.usage_in(slot, table.usage(place)), table.expiry(place));
-        if policy.volatile && expiry.is_none()
-            || policy.merit(usage, expiry, self.settings.lfu(), now) < merit
+        if policy.volatile && expiry.is_none() || policy.rank(usage, expiry, self.settings.lfu(), now) < merit
         {
             return false;
         }
         let dropped = guard.table(db).evict(place, &hashed);
-        self.log_removed_key(db, slot, key, self.settings.deletion(LazyFreeReason::EVICTION));
-        self.notify(Class::EVICTED, "evicted", db, key);
+        self.log_removed_key(db, slot, key, self.settings.deletion_command(LazyFreeReason::EVICTION));
+        self.notify(EventClass::EVICTED, "evicted", db, key);
         drop(guard);
-        self.lazy_free.discard(dropped, self.settings.is_lazy(LazyFreeReason::EVICTION));
+        self.lazy_free.discard(dropped, self.settings.frees_lazily(LazyFreeReason::EVICTION));
         add(&worker.stats.evicted_keys, 1);
-        self.latency.sample("eviction-del", now, (worker.nanos)().saturating_sub(begun));
+        self.latency.sample("eviction-del", now, (worker.clock_nanos)().saturating_sub(begun));
         true
     }
 }
 
 /// Passes up to `count` keys of a table to `visit`. Slots are chosen in proportion to their number of keys, so each key
 /// of the server is equally likely to be sampled.
-fn sample(
+fn sample_keys(
     table: &Table,
     volatile: bool,
     count: usize,
@@ -223,7 +227,8 @@ fn sample(
     mut visit: impl FnMut(ScanItem<'_>),
 ) {
     let keys = if volatile { table.volatile_len() } else { table.len() };
-    let randoms: SmallVec<[u64; 8]> = (0..count.min(keys.div_ceil(MANY))).map(|_| random.number()).collect();
+    let randoms: SmallVec<[u64; 8]> =
+        (0..count.min(keys.div_ceil(SLOT_SAMPLE_FRACTION))).map(|_| random.next_u64()).collect();
     if !volatile {
         table.sample(&randoms, &mut visit);
         return;

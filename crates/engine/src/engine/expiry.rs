@@ -14,14 +14,14 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use super::{Engine, Worker};
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
 /// Keys and fields removed per lock of a slot: about ten microseconds of work.
 const KEYS_PER_LOCK: usize = 32;
 /// Maximum capacity in bytes that the buffers for key and field names keep.
-const KEEP_NAME: usize = 16 * 1024;
+const MAX_KEPT_NAME_CAPACITY: usize = 16 * 1024;
 
 /// The slot at which the last cycle stopped.
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ impl Engine {
         if !active || !NodeFlags::REPLICA.contains(stopped) {
             return false;
         }
-        let end = (worker.nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
-        let more = self.expire_local(worker, now, |worker| (worker.nanos)() >= end);
+        let end = (worker.clock_nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
+        let more = self.delete_locally_expired(worker, now, |worker| (worker.clock_nanos)() >= end);
         if more || stopped == NodeFlags::REPLICA {
             self.send_invalidations();
             return more;
@@ -49,9 +49,9 @@ impl Engine {
         due.rotate_left(first);
         for slot in due {
             loop {
-                let more = self.expire_some(worker, slot, now);
+                let more = self.expire_batch(worker, slot, now);
                 // Checked after every slot, even if few of its keys were due, since there may be many slots.
-                if (worker.nanos)() >= end {
+                if (worker.clock_nanos)() >= end {
                     self.send_invalidations();
                     self.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
                     return true;
@@ -66,27 +66,28 @@ impl Engine {
     }
 
     /// Removes a few keys and fields of a slot; returns whether more may be due.
-    fn expire_some(&self, worker: &mut Worker, slot: Slot, now: Millis) -> bool {
+    fn expire_batch(&self, worker: &mut Worker, slot: Slot, now: Millis) -> bool {
         let mut dropped: SmallVec<[_; KEYS_PER_LOCK]> = SmallVec::new();
         let mut fields = 0;
-        let (mut key, mut name) = (std::mem::take(&mut worker.key), std::mem::take(&mut worker.name));
+        let (mut key, mut name) =
+            (std::mem::take(&mut worker.key_buffer), std::mem::take(&mut worker.name_buffer));
         // Skip locked slots: a script may hold one for long, and this thread must not block.
         let Some(mut guard) = self.keyspace.try_lock(slot) else {
-            (worker.key, worker.name) = (key, name);
+            (worker.key_buffer, worker.name_buffer) = (key, name);
             return false;
         };
         // Checked again under the slot lock: pausing and becoming a replica lock each slot once after they set their
         // flag.
         let stopped = self.settings.node_flags().intersects(NodeFlags::NO_OWN_CHANGES);
-        let wanted = self.log.wanted();
-        let deletion = self.settings.deletion(LazyFreeReason::EXPIRE);
+        let wanted = self.log.has_readers();
+        let deletion = self.settings.deletion_command(LazyFreeReason::EXPIRE);
         for (db, table) in guard.tables().filter(|_| !stopped) {
-            worker.effects.start(wanted);
+            worker.effects.begin(wanted);
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.remove_expired(now, &mut key) else { break };
                 dropped.push(value);
                 self.report_removed(db, slot, &key);
-                self.notify(Class::EXPIRED, "expired", db, &key);
+                self.notify(EventClass::EXPIRED, "expired", db, &key);
                 worker.effects.push([deletion, &key]);
             }
             // All fields of a hash that expire together cause one event.
@@ -95,30 +96,31 @@ impl Engine {
                 let Some(value) = table.remove_expired_field(now, &mut key, &mut name) else { break };
                 dropped.push(value);
                 fields += 1;
-                self.changed(db, slot, &key, None);
+                self.report_changed(db, slot, &key, None);
                 worker.effects.push([&b"HDEL"[..], &key, &name]);
-                if self.settings.notified().intersects(Class::HASH | Class::GENERIC) && !hashes.contains(&key)
+                if self.settings.notified_classes().intersects(EventClass::HASH | EventClass::GENERIC)
+                    && !hashes.contains(&key)
                 {
                     hashes.push(key.clone());
                 }
             }
             for hash in hashes {
-                self.notify(Class::HASH, "hexpired", db, &hash);
+                self.notify(EventClass::HASH, "hexpired", db, &hash);
                 if table.find(&self.keyspace.key_in(slot, &hash), Millis(i64::MIN)) == KeyLookup::Missing {
-                    self.notify(Class::GENERIC, "del", db, &hash);
+                    self.notify(EventClass::GENERIC, "del", db, &hash);
                 }
             }
-            worker.effects.seal_each();
+            worker.effects.finish_unwrapped();
             worker.effects.append(&*self.log, db);
         }
         drop(guard);
-        key.shrink_to(KEEP_NAME);
-        name.shrink_to(KEEP_NAME);
-        (worker.key, worker.name) = (key, name);
+        key.shrink_to(MAX_KEPT_NAME_CAPACITY);
+        name.shrink_to(MAX_KEPT_NAME_CAPACITY);
+        (worker.key_buffer, worker.name_buffer) = (key, name);
         let full = dropped.len() == KEYS_PER_LOCK;
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
         add(&worker.stats.expired_fields, fields as u64);
-        let lazy = self.settings.is_lazy(LazyFreeReason::EXPIRE);
+        let lazy = self.settings.frees_lazily(LazyFreeReason::EXPIRE);
         dropped.into_iter().for_each(|value| self.lazy_free.discard(value, lazy));
         full
     }

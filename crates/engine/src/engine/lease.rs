@@ -59,10 +59,10 @@ mod tests {
         assert!(is_open_at(u64::MAX), "without others there is no lease");
         engine.renew_lease(100);
         assert!(is_open_at(100));
-        let ends = engine.pauses.ends();
+        let ends = engine.pauses.ended_count();
         assert!(!is_open_at(101));
         engine.renew_lease(200);
         assert!(is_open_at(101));
-        assert_eq!(engine.pauses.ends(), ends + 1, "they are woken");
+        assert_eq!(engine.pauses.ended_count(), ends + 1, "they are woken");
     }
 }

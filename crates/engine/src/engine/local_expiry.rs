@@ -19,7 +19,7 @@ use keyspace::KeyLookup;
 use parking_lot::Mutex;
 
 use super::{Engine, Worker};
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
@@ -63,12 +63,12 @@ pub(crate) struct LocalExpiry {
     /// Number of recorded keys; makes the empty case one atomic load.
     count: AtomicUsize,
     /// Lock order: after the slot lock.
-    times: Mutex<RecordedExpiries>,
+    expiries: Mutex<RecordedExpiries>,
 }
 
 impl LocalExpiry {
-    fn change<R>(&self, change: impl FnOnce(&mut RecordedExpiries) -> R) -> R {
-        let mut times = self.times.lock();
+    fn update<R>(&self, change: impl FnOnce(&mut RecordedExpiries) -> R) -> R {
+        let mut times = self.expiries.lock();
         let outcome = change(&mut times);
         self.count.store(times.by_name.len(), Ordering::Relaxed);
         outcome
@@ -81,8 +81,8 @@ impl LocalExpiry {
 
 impl Engine {
     /// Records that a client of this replica set or removed a key's expiry.
-    pub(crate) fn note_local_time(&self, db: u16, name: Vec<u8>, time: Option<Millis>) {
-        self.local_expiry.change(|times| times.set((db, name.into()), time));
+    pub(crate) fn record_local_expiry(&self, db: u16, name: Vec<u8>, time: Option<Millis>) {
+        self.local_expiry.update(|times| times.set((db, name.into()), time));
     }
 
     /// Returns the number of recorded keys.
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Deletes recorded keys that have expired until `is_over` returns true; returns whether more are due.
-    pub(crate) fn expire_local(
+    pub(crate) fn delete_locally_expired(
         &self,
         worker: &mut Worker,
         now: Millis,
@@ -102,12 +102,12 @@ impl Engine {
             return false;
         }
         if !self.settings.is_replica() {
-            self.local_expiry.change(|times| *times = RecordedExpiries::default());
+            self.local_expiry.update(|times| *times = RecordedExpiries::default());
             return false;
         }
-        while let Some((time, (db, name))) = self.local_expiry.change(|times| times.pop_due(now)) {
+        while let Some((time, (db, name))) = self.local_expiry.update(|times| times.pop_due(now)) {
             if self.expire_if_local(worker, db, &name, time).is_none() {
-                self.local_expiry.change(|times| times.set((db, name), Some(time)));
+                self.local_expiry.update(|times| times.set((db, name), Some(time)));
                 return false;
             }
             if is_over(worker) {
@@ -136,10 +136,10 @@ impl Engine {
         }
         let dropped = table.remove(place, &key);
         self.report_removed(db, key.slot(), name);
-        self.notify(Class::EXPIRED, "expired", db, name);
+        self.notify(EventClass::EXPIRED, "expired", db, name);
         drop(guard);
         add(&worker.stats.expired_keys, 1);
-        self.lazy_free.discard(dropped, self.settings.is_lazy(LazyFreeReason::EXPIRE));
+        self.lazy_free.discard(dropped, self.settings.frees_lazily(LazyFreeReason::EXPIRE));
         Some(())
     }
 }
@@ -148,7 +148,7 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn name(name: &str) -> DbKey {
+    fn db_key(name: &str) -> DbKey {
         (0, name.as_bytes().into())
     }
 
@@ -156,12 +156,12 @@ mod tests {
     fn recorded_keys_are_popped_once_in_expiry_order() {
         let mut times = RecordedExpiries::default();
         for (key, time) in [("a", 30), ("b", 20), ("a", 10), ("c", 40)] {
-            times.set(name(key), Some(Millis(time)));
+            times.set(db_key(key), Some(Millis(time)));
         }
-        times.set(name("b"), None);
+        times.set(db_key("b"), None);
         assert_eq!(times.pop_due(Millis(9)), None);
-        assert_eq!(times.pop_due(Millis(50)), Some((Millis(10), name("a"))));
-        assert_eq!(times.pop_due(Millis(50)), Some((Millis(40), name("c"))));
+        assert_eq!(times.pop_due(Millis(50)), Some((Millis(10), db_key("a"))));
+        assert_eq!(times.pop_due(Millis(50)), Some((Millis(40), db_key("c"))));
         assert_eq!(times.pop_due(Millis(50)), None);
         assert!(times.by_name.is_empty());
     }
@@ -170,10 +170,10 @@ mod tests {
     fn number_of_recorded_keys_is_limited() {
         let mut times = RecordedExpiries::default();
         for number in 0..=MAX_RECORDED_KEYS {
-            times.set(name(&number.to_string()), Some(Millis(1)));
+            times.set(db_key(&number.to_string()), Some(Millis(1)));
         }
         assert_eq!((times.by_name.len(), times.by_time.len()), (MAX_RECORDED_KEYS, MAX_RECORDED_KEYS));
-        times.set(name("0"), Some(Millis(2)));
-        assert_eq!(times.by_name.get(&name("0")), Some(&Millis(2)), "one that is known keeps its place");
+        times.set(db_key("0"), Some(Millis(2)));
+        assert_eq!(times.by_name.get(&db_key("0")), Some(&Millis(2)), "one that is known keeps its place");
     }
 }

@@ -23,20 +23,20 @@ use crate::session::Session;
 use crate::settings::{NodeFlags, Settings};
 
 /// Most commands finish within this many spins.
-const SPINS: u32 = 200;
+const SPIN_LIMIT: u32 = 200;
 /// Sleep time between two checks.
-const ROUND: Duration = Duration::from_micros(50);
+const SLEEP_ROUND: Duration = Duration::from_micros(50);
 
 /// Number of waiting revokers.
 #[derive(Debug, Default)]
 pub(super) struct Revocations {
     revokers: Mutex<usize>,
     /// Revokers sleep on it with a timeout; it is never notified.
-    sleep: Condvar,
+    sleep_condvar: Condvar,
 }
 
 impl Revocations {
-    fn change(&self, settings: &Settings, change: impl FnOnce(&mut usize)) {
+    fn update_revokers(&self, settings: &Settings, change: impl FnOnce(&mut usize)) {
         let mut revokers = self.revokers.lock();
         change(&mut revokers);
         settings.set_node_flag(NodeFlags::REVOKING, *revokers > 0);
@@ -56,7 +56,7 @@ impl Engine {
     /// The check between two requests of a batch, which a revoker is waiting for.
     #[cold]
     pub(crate) fn check_revocation(&self, session: &mut Session) -> bool {
-        session.client.running.renew();
+        session.client.running_requests.mark_check();
         self.check_session(session)
     }
 
@@ -64,7 +64,7 @@ impl Engine {
     /// and none of its own requests counts as running. Clients blocked by a busy script are not waited for.
     pub fn await_revoked(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
-        if clients.iter().any(|client| client.running.are_on()) {
+        if clients.iter().any(|client| client.running_requests.is_running()) {
             self.wait_for_request_end(clients);
         }
         clients.iter().filter(|client| client.is_killed()).for_each(|client| self.stop_notifications(client));
@@ -72,22 +72,22 @@ impl Engine {
 
     #[cold]
     fn wait_for_request_end(&self, clients: &[Arc<Client>]) {
-        self.revocations.change(&self.settings, |revokers| *revokers += 1);
+        self.revocations.update_revokers(&self.settings, |revokers| *revokers += 1);
         fence(Ordering::SeqCst);
-        for turns in clients.iter().map(|client| &client.running) {
-            let (count, mut spins) = (turns.count(), 0);
-            while turns.are_on() && turns.count() == count {
+        for turns in clients.iter().map(|client| &client.running_requests) {
+            let (count, mut spins) = (turns.generation(), 0);
+            while turns.is_running() && turns.generation() == count {
                 spins += 1;
-                if spins < SPINS {
+                if spins < SPIN_LIMIT {
                     std::hint::spin_loop();
                 } else if self.settings.node_flags().contains(NodeFlags::BUSY) {
                     break;
                 } else {
                     let mut revokers = self.revocations.revokers.lock();
-                    let _ = self.revocations.sleep.wait_for(&mut revokers, ROUND);
+                    let _ = self.revocations.sleep_condvar.wait_for(&mut revokers, SLEEP_ROUND);
                 }
             }
         }
-        self.revocations.change(&self.settings, |revokers| *revokers -= 1);
+        self.revocations.update_revokers(&self.settings, |revokers| *revokers -= 1);
     }
 }

@@ -15,9 +15,9 @@ use crate::settings::NodeFlags;
 #[derive(Debug)]
 #[must_use]
 pub struct TopologyChange {
-    before: Arc<Topology>,
+    previous: Arc<Topology>,
     topology: Arc<Topology>,
-    others: Vec<Slot>,
+    other_slots: Vec<Slot>,
 }
 
 impl Engine {
@@ -39,16 +39,16 @@ impl Engine {
             changed.filter(|slot| self.keyspace.is_in_use(*slot)).partition(is_ours);
         self.update_ownership(&topology, ours);
         published.store(topology.clone());
-        Some(TopologyChange { before, topology, others })
+        Some(TopologyChange { previous: before, topology, other_slots: others })
     }
 
     /// Second half of a switch: updates all other changed slots.
     pub fn end_topology_change(&self, rerouting: TopologyChange) {
-        let TopologyChange { before, topology, others } = rerouting;
+        let TopologyChange { previous: before, topology, other_slots: others } = rerouting;
         self.update_ownership(&topology, others);
         let (served, serves) = (before.slots_of_my_shard(), topology.slots_of_my_shard());
         let left = |slot: Slot| served.contains(slot) && !serves.contains(slot);
-        self.pubsub.leave_slots(left);
+        self.pubsub.unsubscribe_moved_slots(left);
         self.reset_slot_costs(self.keyspace.slots().filter(|slot| left(*slot)));
         self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.serving);
         if !topology.serving {

@@ -10,21 +10,21 @@ use crate::scripting::{Runnable, ScriptHooks, Scripting, sha_of};
 use crate::settings::NodeFlags;
 
 /// The Redis version that scripts see in `redis.REDIS_VERSION`.
-const VERSION: &str = "7.2.4";
-const VERSION_NUMBER: u32 = 0x0007_0204;
+const REDIS_VERSION: &str = "7.2.4";
+const REDIS_VERSION_NUMBER: u32 = 0x0007_0204;
 
 impl Engine {
     /// Takes the thread's interpreter for a run; the caller puts it back.
     pub(crate) fn take_interpreter(&self, scripting: &mut Scripting, nanos: fn() -> u64) -> Box<Interpreter> {
-        scripting.forget_released(self.scripts.announced_releases());
+        scripting.drop_released(self.scripts.announced_releases());
         let deprecated_api = self.settings.lua_deprecated_api.load(Ordering::Relaxed);
-        let interpreter = scripting.take(deprecated_api, || {
-            let ScriptHooks { log, busy } = self.script_hooks;
+        let interpreter = scripting.take_interpreter(deprecated_api, || {
+            let ScriptHooks { log_line: log, on_busy: busy } = self.script_hooks;
             Box::new(Interpreter::new(
                 &self.scripts,
                 &InterpreterOptions {
-                    version: VERSION,
-                    version_number: VERSION_NUMBER,
+                    version: REDIS_VERSION,
+                    version_number: REDIS_VERSION_NUMBER,
                     server_name: "redis",
                     deprecated_api,
                     nanos,
@@ -39,13 +39,13 @@ impl Engine {
 
     /// Drops the calling thread's compiled scripts and libraries that were flushed or replaced. Threads that run no
     /// scripts call it on notification by [`scripting::Scripts::call_when_released`].
-    pub fn forget_released_scripts(&self, worker: &mut Worker) {
-        worker.scripting.forget_released(self.scripts.announced_releases());
+    pub fn drop_released_scripts(&self, worker: &mut Worker) {
+        worker.scripting.drop_released(self.scripts.announced_releases());
     }
 
     /// Sets or clears the busy flag for all commands, depending on whether a script has exceeded
     /// `busy-reply-threshold`. Called periodically by a thread that never waits for a slot.
-    pub fn watch_scripts(&self) -> bool {
+    pub fn update_busy_flag(&self) -> bool {
         let busy = self.scripts.any_busy();
         self.settings
             .set_node_flags(NodeFlags::BUSY, if busy { NodeFlags::BUSY } else { NodeFlags::empty() });
@@ -80,7 +80,12 @@ impl Engine {
     }
 
     /// Finds the cached script or function that a command will run.
-    pub(crate) fn runnable(&self, scripting: &Scripting, name: &str, args: Args<'_>) -> Option<Runnable> {
+    pub(crate) fn find_cached_script(
+        &self,
+        scripting: &Scripting,
+        name: &str,
+        args: Args<'_>,
+    ) -> Option<Runnable> {
         let word = args.get(1)?;
         if name.starts_with("fcall") {
             let (library, place) = self.scripts.functions.find(word)?;

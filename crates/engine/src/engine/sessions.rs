@@ -21,12 +21,12 @@ impl Engine {
         }
         session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
         if first {
-            self.watches.started();
+            self.watch_table.count_watching_client();
         }
         let watcher = Watcher { session: session.id, dirty: watching.dirty.clone(), was_expired };
-        self.watches.watch(session.db, key, watcher);
+        self.watch_table.watch(session.db, key, watcher);
         let keys = u32::try_from(watching.keys.len()).unwrap_or(u32::MAX);
-        session.client.watched.store(keys, Ordering::Relaxed);
+        session.client.watched_keys.store(keys, Ordering::Relaxed);
     }
 
     /// Unwatches all keys.
@@ -34,16 +34,16 @@ impl Engine {
         if session.watching.keys.is_empty() {
             return;
         }
-        self.watches.stopped();
-        session.client.watched.store(0, Ordering::Relaxed);
+        self.watch_table.uncount_watching_client();
+        session.client.watched_keys.store(0, Ordering::Relaxed);
         session.client.watched_bytes.store(0, Ordering::Relaxed);
-        for watched in &session.watching.take() {
-            self.watches.unwatch(watched, session.id);
+        for watched in &session.watching.unwatch_all() {
+            self.watch_table.unwatch(watched, session.id);
         }
     }
 
     /// Discards the transaction, if any, and unwatches all keys.
-    pub fn discard(&self, session: &mut Session) {
+    pub fn discard_transaction(&self, session: &mut Session) {
         session.transaction = None;
         session.leave_transaction();
         self.unwatch(session);
@@ -51,25 +51,25 @@ impl Engine {
 
     /// Returns the number of clients that watch keys.
     pub fn watching_clients(&self) -> usize {
-        self.watches.clients()
+        self.watch_table.clients()
     }
 
     /// Returns the number of watched keys, counting each watcher.
     pub fn watched_keys(&self) -> usize {
-        self.watches.keys()
+        self.watch_table.keys()
     }
 
     /// Removes a closed connection's session with its watches, waits and subscriptions.
     pub fn disconnect(&self, session: &mut Session) {
-        self.discard(session);
+        self.discard_transaction(session);
         self.forget_wait(session);
         self.stop_notifications(&session.client);
         self.clients.disconnect(session.id);
     }
 
     /// Resets the session to its initial state (RESET). Queued messages are appended to `out`.
-    pub fn reset(&self, session: &mut Session, out: &mut Vec<u8>) {
-        self.discard(session);
+    pub fn reset_session(&self, session: &mut Session, out: &mut Vec<u8>) {
+        self.discard_transaction(session);
         self.stop_notifications(&session.client);
         session.take_messages(out);
         self.log_out(session);

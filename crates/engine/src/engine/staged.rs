@@ -13,20 +13,20 @@ use super::Engine;
 use crate::effects::NoLog;
 
 /// Maximum number of keys for copying the whole data set.
-const MOST_COPIED: usize = 100_000;
+const MAX_COPIED_KEYS: usize = 100_000;
 
 /// Copies keys from another engine when they are first accessed.
 #[derive(Debug)]
 pub(crate) struct CopyOnAccess {
     source: Arc<Engine>,
-    copied: Mutex<HashSet<Vec<u8>>>,
-    whole: AtomicBool,
+    copied_keys: Mutex<HashSet<Vec<u8>>>,
+    is_complete: AtomicBool,
 }
 
 impl CopyOnAccess {
     /// Copies a key from all databases, unless it was copied before. The caller has locked its slot.
     pub(crate) fn copy_key(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>, name: &[u8]) {
-        if self.whole.load(Ordering::Relaxed) || !self.copied.lock().insert(name.to_vec()) {
+        if self.is_complete.load(Ordering::Relaxed) || !self.copied_keys.lock().insert(name.to_vec()) {
             return;
         }
         let key = self.source.keyspace.key(name);
@@ -48,7 +48,7 @@ impl CopyOnAccess {
     /// Copies the whole data set; returns `false` if it is too large. The caller has locked all slots.
     pub(crate) fn copy_all(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>) -> bool {
         let source = &self.source.keyspace;
-        if self.whole.load(Ordering::Relaxed) {
+        if self.is_complete.load(Ordering::Relaxed) {
             return true;
         }
         let (mut names, databases) = (Vec::new(), source.databases());
@@ -57,32 +57,32 @@ impl CopyOnAccess {
             for db in 0..databases {
                 slot.table(db).scan(0, usize::MAX, &mut |item| names.push(item.key.to_vec()));
             }
-            if names.len() > MOST_COPIED {
+            if names.len() > MAX_COPIED_KEYS {
                 return false;
             }
         }
         names.iter().for_each(|name| self.copy_key(keyspace, slots, name));
-        self.whole.store(true, Ordering::Relaxed);
+        self.is_complete.store(true, Ordering::Relaxed);
         true
     }
 }
 
 impl Engine {
     /// Creates an engine with a copy-on-access view of this one, for a session at `users_version`.
-    pub(crate) fn staged(self: &Arc<Self>, users_version: u64) -> Self {
+    pub(crate) fn copy_on_access_view(self: &Arc<Self>, users_version: u64) -> Self {
         let keyspace = Keyspace::new(0, self.keyspace.databases());
         let mut engine = Self::new(self.catalogue.clone(), keyspace, None, Box::new(NoLog));
         engine.script_hooks = self.script_hooks;
         engine.users_version.store(users_version, Ordering::Relaxed);
         let (from, to) = (&self.settings, &engine.settings);
-        to.set_limits(&from.limits());
+        to.set_encoding_limits(&from.encoding_limits());
         to.proto_max_bulk_len.store(from.proto_max_bulk_len.load(Ordering::Relaxed), Ordering::Relaxed);
         to.lua_deprecated_api.store(from.lua_deprecated_api.load(Ordering::Relaxed), Ordering::Relaxed);
         to.hll_sparse_bytes.store(from.hll_sparse_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         engine.wall_base.store(self.wall_base.load(Ordering::Relaxed), Ordering::Relaxed);
         let source = self.clone();
-        engine.staged =
-            Some(CopyOnAccess { source, copied: Mutex::default(), whole: AtomicBool::new(false) });
+        engine.copy_on_access =
+            Some(CopyOnAccess { source, copied_keys: Mutex::default(), is_complete: AtomicBool::new(false) });
         engine
     }
 }

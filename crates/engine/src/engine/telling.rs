@@ -5,9 +5,9 @@ use slot_routing::{ReplOffset, Slot};
 
 use super::Engine;
 use crate::clients::{ChannelKind, Client, Tracking, TrackingMode};
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::session::Session;
-use crate::watch::Presence;
+use crate::watch::KeyPresence;
 
 impl Engine {
     /// Subscribes the session's client to a channel or pattern; returns the subscription count for its reply.
@@ -51,21 +51,21 @@ impl Engine {
 
     /// Publishes a keyspace event if anyone may be subscribed. The caller holds the key's slot lock.
     #[inline]
-    pub(crate) fn notify(&self, class: Class, event: &str, db: u16, key: &[u8]) {
-        let wanted = self.settings.notified();
+    pub(crate) fn notify(&self, class: EventClass, event: &str, db: u16, key: &[u8]) {
+        let wanted = self.settings.notified_classes();
         if wanted.intersects(class) {
             self.publish_event(wanted, event, db, key);
         }
     }
 
     #[cold]
-    fn publish_event(&self, wanted: Class, event: &str, db: u16, key: &[u8]) {
-        if wanted.contains(Class::KEYSPACE) {
+    fn publish_event(&self, wanted: EventClass, event: &str, db: u16, key: &[u8]) {
+        if wanted.contains(EventClass::KEYSPACE) {
             let mut channel = format!("__keyspace@{db}__:").into_bytes();
             channel.extend_from_slice(key);
             self.pubsub.deliver(false, &channel, event.as_bytes());
         }
-        if wanted.contains(Class::KEYEVENT) {
+        if wanted.contains(EventClass::KEYEVENT) {
             self.pubsub.deliver(false, format!("__keyevent@{db}__:{event}").as_bytes(), key);
         }
     }
@@ -73,19 +73,19 @@ impl Engine {
     /// Reports a changed key to watchers and tracking clients; `by` is the session that changed it. The caller holds
     /// the slot lock.
     #[inline]
-    pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
-        self.watches.touch(db, slot, key);
-        self.tracking.changed(&self.clients, slot, key, by);
+    pub(crate) fn report_changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
+        self.watch_table.mark_changed(db, slot, key);
+        self.tracking.report_changed(&self.clients, slot, key, by);
     }
 
     /// Reports a key that was removed outside of a command. Waiters for removals run their commands again; watchers
     /// that saw the key expired see no change.
     #[inline]
     pub(crate) fn report_removed(&self, db: u16, slot: Slot, key: &[u8]) {
-        self.watches.report_removed(db, slot, key);
-        self.tracking.changed(&self.clients, slot, key, None);
-        if self.waits.any(slot) {
-            self.waits.report_removal(db, slot, key);
+        self.watch_table.report_removed(db, slot, key);
+        self.tracking.report_changed(&self.clients, slot, key, None);
+        if self.wait_queues.may_have_waiters(slot) {
+            self.wait_queues.report_removal(db, slot, key);
         }
     }
 
@@ -94,7 +94,7 @@ impl Engine {
     /// log offset after the entry if the log has a reader.
     pub fn log_removed_key(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.report_removed(db, slot, key);
-        if !self.log.wanted() {
+        if !self.log.has_readers() {
             return None;
         }
         let mut wire = Vec::with_capacity(key.len() + 32);
@@ -104,9 +104,9 @@ impl Engine {
 
     /// Invalidates all watches and tracked keys, when a full resync replaces the data set without running commands.
     pub fn invalidate_all_watches(&self) {
-        self.tracking.all_changed(&self.clients);
+        self.tracking.invalidate_all(&self.clients);
         for db in 0..self.keyspace.databases() {
-            self.watches.replaced(db, |_| (Presence::Live, Presence::Live));
+            self.watch_table.mark_replaced(db, |_| (KeyPresence::Live, KeyPresence::Live));
         }
     }
 }

@@ -15,14 +15,14 @@ use super::Engine;
 /// The kind of usage data that keys currently have.
 #[derive(Debug)]
 pub(crate) struct UsageKind {
-    counts_uses: AtomicBool,
+    is_counter: AtomicBool,
     /// Slots from this one on may still hold data of the other kind.
     reset_below: AtomicUsize,
 }
 
 impl Default for UsageKind {
     fn default() -> Self {
-        Self { counts_uses: AtomicBool::new(false), reset_below: AtomicUsize::new(SLOT_COUNT) }
+        Self { is_counter: AtomicBool::new(false), reset_below: AtomicUsize::new(SLOT_COUNT) }
     }
 }
 
@@ -37,7 +37,7 @@ impl Engine {
     /// time.
     pub fn reset_usage_of_other_kind(&self, now: Millis) {
         let counts_uses = self.settings.lfu().is_some();
-        if self.usage_kind.counts_uses.swap(counts_uses, Ordering::Relaxed) == counts_uses {
+        if self.usage_kind.is_counter.swap(counts_uses, Ordering::Relaxed) == counts_uses {
             return;
         }
         self.set_initial_usage(now);

@@ -20,7 +20,7 @@ const WRONG_PASS: CommandError =
 
 impl Engine {
     /// Records a denial in ACL LOG: the reason, the object, and the user name.
-    pub(crate) fn note(
+    pub(crate) fn record_denied_access(
         &self,
         session: &Session,
         now: Millis,
@@ -48,10 +48,10 @@ impl Engine {
         };
         let Some(user) = user else {
             let what = (DenialReason::Auth, object.to_vec(), name.to_vec());
-            self.note(session, now, "toplevel", what);
+            self.record_denied_access(session, now, "toplevel", what);
             return Err(WRONG_PASS);
         };
-        session.become_user(name, user);
+        session.set_user(name, user);
         Ok(())
     }
 
@@ -64,10 +64,10 @@ impl Engine {
             names.iter().find_map(|name| Some((name, find(name)?)))
         };
         match (user, names.last()) {
-            (Some((name, user)), _) => session.become_user(name.as_bytes(), user),
+            (Some((name, user)), _) => session.set_user(name.as_bytes(), user),
             (None, Some(name)) => {
                 let what = (DenialReason::Certificate, b"tls-cert".to_vec(), name.as_bytes().to_vec());
-                self.note(session, now, "toplevel", what);
+                self.record_denied_access(session, now, "toplevel", what);
             }
             (None, None) => {}
         }
@@ -77,14 +77,14 @@ impl Engine {
     pub(crate) fn log_out(&self, session: &mut Session) {
         let user = self.users.read().default_user().clone();
         let is_open = user.is_open();
-        session.become_user(acl::DEFAULT, user);
+        session.set_user(acl::DEFAULT, user);
         session.authenticated = is_open;
         session.unrestricted &= is_open;
     }
 
     /// Returns whether new clients are authenticated without a password.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn is_default_user_open(&self) -> bool {
         self.users.read().default_user().is_open()
     }
 
@@ -131,7 +131,7 @@ impl Engine {
             Some(user) => has_forbidden_subscription(client, user),
         };
         let own_id = own.as_ref().map(|session| session.id);
-        let mut others = self.clients.all();
+        let mut others = self.clients.list();
         others.retain(|client| Some(client.id) != own_id);
         others.iter().filter(|client| is_to_go(client)).for_each(|client| client.kill());
         if let Some(session) = own
@@ -147,12 +147,12 @@ impl Engine {
 fn has_forbidden_subscription(client: &Client, user: &User) -> bool {
     ChannelKind::ALL.into_iter().any(|kind| {
         let is_pattern = kind == ChannelKind::Pattern;
-        client.names_of(kind).iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
+        client.subscriptions(kind).iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
     })
 }
 
 impl Session {
-    fn become_user(&mut self, name: &[u8], user: Arc<User>) {
+    fn set_user(&mut self, name: &[u8], user: Arc<User>) {
         *self.client.user.lock() = name.to_vec();
         self.authenticated = true;
         self.unrestricted = user.is_unrestricted();

@@ -18,13 +18,13 @@ impl Engine {
 
     /// Removes a waiter from its queues, so that it is not served any more.
     pub(crate) fn remove_waiter(&self, waiter: &Waiter) -> Option<ServedReply> {
-        let mut served = waiter.served.lock();
+        let mut served = waiter.served_reply.lock();
         match served.take() {
             Some(served) => Some(served),
             None => {
                 // A thread that still holds a reference to the waiter sees it as served.
                 *served = Some(ServedReply::default());
-                self.waits.remove(waiter);
+                self.wait_queues.remove(waiter);
                 None
             }
         }
@@ -46,8 +46,8 @@ impl Engine {
     }
 
     fn retry_slot_waiters(&self, slot: Slot) {
-        if self.waits.any(slot) {
-            for client in self.waits.of_slot(slot) {
+        if self.wait_queues.may_have_waiters(slot) {
+            for client in self.wait_queues.clients_waiting_in_slot(slot) {
                 client.unblock(UnblockReason::Retry);
             }
         }
@@ -58,8 +58,8 @@ impl Engine {
     /// with the REDIRECT capability are redirected to the master.
     pub fn unblock_all(&self) {
         let redirects = self.settings.node_flags().contains(NodeFlags::REDIRECTS);
-        let waiting = self.waits.served_by_replicas();
-        for client in self.clients.all() {
+        let waiting = self.wait_queues.served_by_replicas();
+        for client in self.clients.list() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,
                 // Its command runs again and replies with a redirection.
@@ -73,18 +73,18 @@ impl Engine {
     /// Returns the number of keys that clients wait for.
     #[must_use]
     pub fn awaited_keys(&self) -> usize {
-        self.waits.keys()
+        self.wait_queues.keys()
     }
 
     /// Returns the number of awaited keys whose waiters also end when the key is removed.
     #[must_use]
     pub fn awaited_keys_with_removal(&self) -> usize {
-        self.waits.keys_with_removal_waiters()
+        self.wait_queues.keys_with_removal_waiters()
     }
 
     /// Returns whether all waiters that were counted on entry were counted on exit; for tests.
     #[must_use]
     pub fn waiter_counts_match(&self) -> bool {
-        self.waits.counts_match()
+        self.wait_queues.has_consistent_counts()
     }
 }

@@ -7,7 +7,7 @@
 //! | read | a key has arrived | release it here, unless COPY is set |
 //! | release | deleted or changed | next reply; changed keys are captured again after the last one |
 //!
-//! A key that is written continuously would be sent forever: after [`TRIES`] rounds, writes to the slots of the
+//! A key that is written continuously would be sent forever: after [`MAX_RESEND_ROUNDS`] rounds, writes to the slots of the
 //! remaining keys are paused until the end. A key that was deleted meanwhile is deleted on the target. If the target
 //! does not know a value's format, the value is sent again in Valkey's format. A reused connection may have been closed
 //! by the target: if no reply has come over it, nothing was executed, and a new connection is made.
@@ -29,9 +29,9 @@ use super::{CapturedKey, MigrateArgs, ReleaseResult};
 use crate::error::CommandError;
 
 /// Number of rounds in which changed keys are sent again before writes are paused.
-const TRIES: u32 = 3;
+const MAX_RESEND_ROUNDS: u32 = 3;
 /// The reply of a target that does not know the value's format.
-const UNREADABLE: &str = "ERR Bad data format";
+const BAD_FORMAT_REPLY: &str = "ERR Bad data format";
 
 /// Why MIGRATE failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum MigrateError {
     Refused(String),
     /// The keys are not served by this node.
     #[error("{0}")]
-    NotOurs(CommandError),
+    NotServed(CommandError),
 }
 
 /// The next step of the driver. Each step except the last is answered by one [`MigrateStepResult`].
@@ -64,7 +64,7 @@ pub enum MigrateStep {
         keys: Vec<(usize, Dialect)>,
     },
     /// Connect to the target, or reuse a cached connection.
-    Link {
+    Connect {
         /// Whether a cached connection must not be used.
         anew: bool,
     },
@@ -96,22 +96,22 @@ pub enum MigrateStepResult {
     /// The captured keys in the order of the step; `None` for missing ones.
     Captured(Vec<Option<CapturedKey>>),
     /// Connected to the target.
-    Linked {
+    Connected {
         /// Whether a cached connection was reused.
         kept: bool,
         /// Whether the target is this server itself: its keys must not be deleted after restoring them.
         to_self: bool,
     },
     /// Connecting failed.
-    NotLinked(MigrateError),
+    ConnectFailed(MigrateError),
     /// All bytes were sent.
     Sent,
     /// The connection broke while sending.
-    NotSent,
+    SendFailed,
     /// The next reply.
-    Answered(Value),
+    Replied(Value),
     /// The connection broke or sent malformed data.
-    NotAnswered,
+    ReadFailed,
     /// The result of releasing the key.
     Released(Result<ReleaseResult, CommandError>),
     /// No pause is active any more.
@@ -142,19 +142,19 @@ enum TargetLink {
 /// The state of a running MIGRATE.
 #[derive(Debug)]
 pub struct Migration {
-    order: MigrateArgs,
-    asking: bool,
+    args: MigrateArgs,
+    sends_asking: bool,
     deadline: Instant,
     link: TargetLink,
     round: u32,
     /// The keys of this round, in the order of their replies.
-    parcels: Vec<KeyTransfer>,
+    transfers: Vec<KeyTransfer>,
     /// Index of the key whose reply is next.
-    next: usize,
+    next_reply: usize,
     /// Whether the next reply is that of ASKING before a DEL.
     expects_asking_reply: bool,
     /// Keys to send again.
-    again: Vec<KeyTransfer>,
+    resend: Vec<KeyTransfer>,
     failure: Option<MigrateError>,
     /// The error if the deadline passes in the current step.
     timeout_error: MigrateError,
@@ -169,14 +169,14 @@ impl Migration {
             deadline: now + order.timeout,
             link: TargetLink::None,
             round: 0,
-            parcels: Vec::new(),
-            next: 0,
+            transfers: Vec::new(),
+            next_reply: 0,
             expects_asking_reply: false,
-            again: (0..order.keys.len()).map(parcel).collect(),
+            resend: (0..order.keys.len()).map(parcel).collect(),
             failure: None,
             timeout_error: MigrateError::Reading,
-            order,
-            asking,
+            args: order,
+            sends_asking: asking,
         };
         let first = migration.begin_round();
         (migration, first)
@@ -196,19 +196,19 @@ impl Migration {
     pub fn handle(&mut self, wall: Millis, outcome: MigrateStepResult) -> MigrateStep {
         match outcome {
             MigrateStepResult::Captured(captured) => self.on_captured(wall, captured),
-            MigrateStepResult::Linked { to_self: true, .. } => reply(Err(MigrateError::Reading)),
-            MigrateStepResult::Linked { kept, to_self: false } => {
+            MigrateStepResult::Connected { to_self: true, .. } => reply(Err(MigrateError::Reading)),
+            MigrateStepResult::Connected { kept, to_self: false } => {
                 self.link = TargetLink::Up { untried: kept };
                 self.send(wall)
             }
-            MigrateStepResult::NotLinked(failure) => reply(Err(failure)),
+            MigrateStepResult::ConnectFailed(failure) => reply(Err(failure)),
             MigrateStepResult::Sent => self.read(),
-            MigrateStepResult::NotSent => self.on_connection_lost(MigrateError::Writing),
-            MigrateStepResult::Answered(answer) => {
+            MigrateStepResult::SendFailed => self.on_connection_lost(MigrateError::Writing),
+            MigrateStepResult::Replied(answer) => {
                 self.link = TargetLink::Up { untried: false };
                 self.on_answer(answer)
             }
-            MigrateStepResult::NotAnswered => self.on_connection_lost(MigrateError::Reading),
+            MigrateStepResult::ReadFailed => self.on_connection_lost(MigrateError::Reading),
             MigrateStepResult::Released(outcome) => self.on_released(outcome),
             MigrateStepResult::Unpaused => self.release(),
             // A timeout does not mean failure: the target may still execute what was sent.
@@ -218,46 +218,48 @@ impl Migration {
 
     fn begin_round(&mut self) -> MigrateStep {
         self.round += 1;
-        (self.parcels, self.next) = (take(&mut self.again), 0);
-        let slots: BTreeSet<Slot> = match self.round > TRIES {
-            true => self.parcels.iter().map(|parcel| Slot::of_key(&self.order.keys[parcel.key])).collect(),
+        (self.transfers, self.next_reply) = (take(&mut self.resend), 0);
+        let slots: BTreeSet<Slot> = match self.round > MAX_RESEND_ROUNDS {
+            true => self.transfers.iter().map(|parcel| Slot::of_key(&self.args.keys[parcel.key])).collect(),
             false => BTreeSet::new(),
         };
-        let keys = self.parcels.iter().map(|parcel| (parcel.key, parcel.dialect)).collect();
+        let keys = self.transfers.iter().map(|parcel| (parcel.key, parcel.dialect)).collect();
         MigrateStep::Capture { hold: slots.into_iter().collect(), keys }
     }
 
     fn on_captured(&mut self, wall: Millis, captured: Vec<Option<CapturedKey>>) -> MigrateStep {
-        assert_eq!(captured.len(), self.parcels.len(), "each key is looked for");
-        for (parcel, captured) in self.parcels.iter_mut().zip(captured) {
+        assert_eq!(captured.len(), self.transfers.len(), "each key is looked for");
+        for (parcel, captured) in self.transfers.iter_mut().zip(captured) {
             parcel.captured = captured;
         }
         if self.round == 1 {
-            self.parcels.retain(|parcel| parcel.captured.is_some());
+            self.transfers.retain(|parcel| parcel.captured.is_some());
         }
         match self.link {
-            _ if self.parcels.is_empty() => reply(Ok("NOKEY")),
-            TargetLink::None => self.reach(false),
+            _ if self.transfers.is_empty() => reply(Ok("NOKEY")),
+            TargetLink::None => self.connect(false),
             TargetLink::Up { .. } => self.send(wall),
         }
     }
 
-    fn reach(&mut self, anew: bool) -> MigrateStep {
+    fn connect(&mut self, anew: bool) -> MigrateStep {
         (self.link, self.timeout_error) = (TargetLink::None, MigrateError::Connecting);
-        MigrateStep::Link { anew }
+        MigrateStep::Connect { anew }
     }
 
     fn send(&mut self, wall: Millis) -> MigrateStep {
         self.timeout_error = MigrateError::Writing;
         // Keys that are sent again replace their earlier values.
-        let replace = self.order.replace || self.round > 1;
+        let replace = self.args.replace || self.round > 1;
         let mut wire = Vec::new();
-        for parcel in &self.parcels {
-            let key = &self.order.keys[parcel.key];
+        for parcel in &self.transfers {
+            let key = &self.args.keys[parcel.key];
             match &parcel.captured {
-                Some(captured) => restore(&mut wire, key, captured, (self.asking, replace), wall),
+                Some(captured) => {
+                    encode_restore(&mut wire, key, captured, (self.sends_asking, replace), wall)
+                }
                 None => {
-                    if self.asking {
+                    if self.sends_asking {
                         encode_request(&mut wire, [&b"ASKING"[..]]);
                     }
                     encode_request(&mut wire, [&b"DEL"[..], key]);
@@ -270,21 +272,21 @@ impl Migration {
     /// Waits for the next key's reply, or ends the round.
     fn read(&mut self) -> MigrateStep {
         self.timeout_error = MigrateError::Reading;
-        match self.parcels.get(self.next) {
+        match self.transfers.get(self.next_reply) {
             Some(parcel) => {
-                self.expects_asking_reply = parcel.captured.is_none() && self.asking;
+                self.expects_asking_reply = parcel.captured.is_none() && self.sends_asking;
                 MigrateStep::Read
             }
             None => match self.failure.take() {
                 Some(failure) => reply(Err(failure)),
-                None if self.again.is_empty() => MigrateStep::Reply { result: Ok("OK"), keep_link: true },
+                None if self.resend.is_empty() => MigrateStep::Reply { result: Ok("OK"), keep_link: true },
                 None => self.begin_round(),
             },
         }
     }
 
     fn read_next(&mut self) -> MigrateStep {
-        self.next += 1;
+        self.next_reply += 1;
         self.read()
     }
 
@@ -292,20 +294,20 @@ impl Migration {
         if take(&mut self.expects_asking_reply) {
             return MigrateStep::Read;
         }
-        let parcel = &self.parcels[self.next];
+        let parcel = &self.transfers[self.next_reply];
         match answer {
-            Value::Error(text) if text == UNREADABLE && parcel.dialect == Dialect::Redis => {
-                self.again.push(KeyTransfer { dialect: Dialect::Valkey, ..parcel.clone() });
+            Value::Error(text) if text == BAD_FORMAT_REPLY && parcel.dialect == Dialect::Redis => {
+                self.resend.push(KeyTransfer { dialect: Dialect::Valkey, ..parcel.clone() });
                 self.read_next()
             }
             Value::Error(text) => self.fail(MigrateError::Refused(text)),
-            _ if self.order.copy => self.read_next(),
+            _ if self.args.copy => self.read_next(),
             _ => self.release(),
         }
     }
 
     fn release(&mut self) -> MigrateStep {
-        let parcel = &self.parcels[self.next];
+        let parcel = &self.transfers[self.next_reply];
         match &parcel.captured {
             Some(captured) => MigrateStep::Release { key: parcel.key, captured: captured.clone() },
             None => self.read_next(),
@@ -314,13 +316,13 @@ impl Migration {
 
     fn on_released(&mut self, outcome: Result<ReleaseResult, CommandError>) -> MigrateStep {
         match outcome {
-            Ok(ReleaseResult::Gone(_)) => self.read_next(),
+            Ok(ReleaseResult::Deleted(_)) => self.read_next(),
             Ok(ReleaseResult::Changed) => {
-                self.again.push(self.parcels[self.next].clone());
+                self.resend.push(self.transfers[self.next_reply].clone());
                 self.read_next()
             }
             Ok(ReleaseResult::Paused) => MigrateStep::AwaitUnpause,
-            Err(error) => self.fail(MigrateError::NotOurs(error)),
+            Err(error) => self.fail(MigrateError::NotServed(error)),
         }
     }
 
@@ -332,7 +334,7 @@ impl Migration {
 
     fn on_connection_lost(&mut self, failure: MigrateError) -> MigrateStep {
         match self.link {
-            TargetLink::Up { untried: true } => self.reach(true),
+            TargetLink::Up { untried: true } => self.connect(true),
             TargetLink::Up { untried: false } | TargetLink::None => reply(Err(failure)),
         }
     }
@@ -342,7 +344,7 @@ fn reply(result: Result<&'static str, MigrateError>) -> MigrateStep {
     MigrateStep::Reply { result, keep_link: false }
 }
 
-fn restore(
+fn encode_restore(
     wire: &mut Vec<u8>,
     key: &[u8],
     captured: &CapturedKey,

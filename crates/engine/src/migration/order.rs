@@ -51,8 +51,8 @@ enum MigrateOption {
 }
 
 /// Parses the option at `index` and returns the index of the next one. Shared by [`MigrateArgs::parse`] and
-/// [`keys_of_migrate`].
-fn option_at(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
+/// [`migrate_key_positions`].
+fn parse_option(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is = |name: &[u8], more: usize| word.eq_ignore_ascii_case(name) && index + more < args.len();
     let next = index + 1;
@@ -69,10 +69,10 @@ fn option_at(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
 /// Returns the positions of the keys: those after KEYS, or the third argument. Empty if both are given, which is
 /// refused.
 #[must_use]
-pub fn keys_of_migrate(args: Args<'_>) -> Range<usize> {
+pub fn migrate_key_positions(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
     while index < args.len() {
-        let (option, next) = option_at(args, index);
+        let (option, next) = parse_option(args, index);
         match option {
             MigrateOption::Keys(keys) if keys.is_empty() => break,
             MigrateOption::Keys(keys) if args[3].is_empty() => return keys,
@@ -100,7 +100,7 @@ impl MigrateArgs {
         };
         let mut index = 6;
         while index < args.len() {
-            let (option, next) = option_at(args, index);
+            let (option, next) = parse_option(args, index);
             index = next;
             match option {
                 MigrateOption::Copy => order.copy = true,
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    fn order(
+    fn migrate_args(
         keys: &[&str],
         db: i64,
         millis: u64,
@@ -148,14 +148,14 @@ mod tests {
     fn migrate_arguments_are_parsed() {
         let no = (false, false);
         let table = [
-            ("k 0 5", Ok(order(&["k"], 0, 5, &[], no))),
-            ("k 3 0", Ok(order(&["k"], 3, 1000, &[], no))),
-            ("k -1 -7", Ok(order(&["k"], -1, 1000, &[], no))),
-            ("k 0 5 copy REPLACE", Ok(order(&["k"], 0, 5, &[], (true, true)))),
-            ("k 0 5 AUTH pw", Ok(order(&["k"], 0, 5, &["pw"], no))),
-            ("k 0 5 auth2 me pw replace", Ok(order(&["k"], 0, 5, &["me", "pw"], (false, true)))),
-            ("- 0 5 keys a b copy", Ok(order(&["a", "b", "copy"], 0, 5, &[], no))),
-            ("- 0 5 replace keys", Ok(order(&[], 0, 5, &[], (false, true)))),
+            ("k 0 5", Ok(migrate_args(&["k"], 0, 5, &[], no))),
+            ("k 3 0", Ok(migrate_args(&["k"], 3, 1000, &[], no))),
+            ("k -1 -7", Ok(migrate_args(&["k"], -1, 1000, &[], no))),
+            ("k 0 5 copy REPLACE", Ok(migrate_args(&["k"], 0, 5, &[], (true, true)))),
+            ("k 0 5 AUTH pw", Ok(migrate_args(&["k"], 0, 5, &["pw"], no))),
+            ("k 0 5 auth2 me pw replace", Ok(migrate_args(&["k"], 0, 5, &["me", "pw"], (false, true)))),
+            ("- 0 5 keys a b copy", Ok(migrate_args(&["a", "b", "copy"], 0, 5, &[], no))),
+            ("- 0 5 replace keys", Ok(migrate_args(&[], 0, 5, &[], (false, true)))),
             ("k 0 5 auth", Err(SYNTAX)),
             ("k 0 5 auth2 me", Err(SYNTAX)),
             ("k 0 5 nonsense", Err(SYNTAX)),

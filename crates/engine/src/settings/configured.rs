@@ -10,8 +10,8 @@ use config::{Values, keys};
 use keyspace::{EncodingLimits, IdempotenceBounds, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds};
 use persistence::{Checks, Depth, Versions};
 
-use crate::notifications::Class;
-use crate::settings::{LazyFreeReason, Measures, NodeFlags, Settings};
+use crate::notifications::EventClass;
+use crate::settings::{LazyFreeReason, Measurements, NodeFlags, Settings};
 
 impl Settings {
     /// Applies the current configuration.
@@ -25,8 +25,8 @@ impl Settings {
         ] {
             setting.store(values[key], Ordering::Relaxed);
         }
-        self.set_measures(Measures::TIMES, values[keys::LATENCY_TRACKING]);
-        self.set_measures(Measures::SLOTS, values[keys::CLUSTER_SLOT_STATS_ENABLED]);
+        self.set_measurements(Measurements::LATENCY, values[keys::LATENCY_TRACKING]);
+        self.set_measurements(Measurements::SLOTS, values[keys::CLUSTER_SLOT_STATS_ENABLED]);
         for (permission, key) in [
             (&self.debug_command, keys::ENABLE_DEBUG_COMMAND),
             (&self.module_command, keys::ENABLE_MODULE_COMMAND),
@@ -36,13 +36,15 @@ impl Settings {
         }
         self.set_node_flag(NodeFlags::IMPORTING, values[keys::IMPORT_MODE]);
         self.set_endpoint(values[keys::CLUSTER_PREFERRED_ENDPOINT_TYPE]);
-        self.set_notified(Class::of_letters(&values[keys::NOTIFY_KEYSPACE_EVENTS]).unwrap_or_default());
+        self.set_notified(
+            EventClass::from_letters(&values[keys::NOTIFY_KEYSPACE_EVENTS]).unwrap_or_default(),
+        );
         self.availability_zone.store(Arc::new(values[keys::AVAILABILITY_ZONE].to_string()));
         self.proto_max_bulk_len.store(values[keys::PROTO_MAX_BULK_LEN], Ordering::Relaxed);
         let busy = values[keys::BUSY_REPLY_THRESHOLD].as_millis();
         self.busy_reply_threshold.store(i64::try_from(busy).unwrap_or(i64::MAX), Ordering::Relaxed);
         self.hll_sparse_bytes.store(values[keys::HLL_SPARSE_MAX_BYTES], Ordering::Relaxed);
-        self.set_limits(&limits(values));
+        self.set_encoding_limits(&encoding_limits(values));
         self.configure_checks(values);
         self.set_idempotence_bounds(IdempotenceBounds {
             duration: values[keys::STREAM_IDMP_DURATION],
@@ -53,31 +55,35 @@ impl Settings {
 
     /// Sets how thoroughly files and payloads are validated.
     fn configure_checks(&self, values: &Values) {
-        self.any_version.store(values[keys::RDB_VERSION_CHECK] == "relaxed", Ordering::Relaxed);
+        self.accepts_any_version.store(values[keys::RDB_VERSION_CHECK] == "relaxed", Ordering::Relaxed);
         let (files, payloads) = match values[keys::SANITIZE_DUMP_PAYLOAD] {
             "yes" => (true, true),
             "clients" => (false, true),
             _ => (false, false),
         };
-        self.deep_files.store(files, Ordering::Relaxed);
-        self.deep_payloads.store(payloads, Ordering::Relaxed);
+        self.validates_files.store(files, Ordering::Relaxed);
+        self.validates_payloads.store(payloads, Ordering::Relaxed);
     }
 
     /// Returns the checks for files and data received from a master.
     #[must_use]
     pub fn file_checks(&self) -> Checks {
-        self.checks(&self.deep_files)
+        self.checks(&self.validates_files)
     }
 
     /// Returns the checks for payloads sent by clients (RESTORE).
     #[must_use]
     pub fn payload_checks(&self) -> Checks {
-        self.checks(&self.deep_payloads)
+        self.checks(&self.validates_payloads)
     }
 
     fn checks(&self, deep: &AtomicBool) -> Checks {
         Checks {
-            versions: if self.any_version.load(Ordering::Relaxed) { Versions::Any } else { Versions::Known },
+            versions: if self.accepts_any_version.load(Ordering::Relaxed) {
+                Versions::Any
+            } else {
+                Versions::Known
+            },
             depth: if deep.load(Ordering::Relaxed) { Depth::Deep } else { Depth::AsRead },
         }
     }
@@ -87,7 +93,7 @@ impl Settings {
         self.lfu_log_factor.store(values[keys::LFU_LOG_FACTOR], Ordering::Relaxed);
         let minutes = u32::try_from(values[keys::LFU_DECAY_TIME]).unwrap_or(u32::MAX);
         self.lfu_decay_minutes.store(minutes, Ordering::Relaxed);
-        self.set_evicting(
+        self.set_eviction_settings(
             values[keys::MAXMEMORY_POLICY],
             values[keys::MAXMEMORY_SAMPLES],
             values[keys::MAXMEMORY_EVICTION_TENACITY],
@@ -100,12 +106,12 @@ impl Settings {
             (keys::LAZYFREE_LAZY_USER_DEL, LazyFreeReason::USER_DEL),
         ];
         let lazy = reasons.into_iter().filter(|(key, _)| values[*key]).map(|(_, reason)| reason);
-        self.set_lazy(lazy.collect());
+        self.set_lazy_reasons(lazy.collect());
     }
 }
 
 /// Returns the maximum sizes of compact encodings.
-fn limits(values: &Values) -> EncodingLimits {
+fn encoding_limits(values: &Values) -> EncodingLimits {
     EncodingLimits {
         list: ListLimit(values[keys::LIST_MAX_LISTPACK_SIZE]),
         set: SetBounds {
@@ -163,9 +169,14 @@ mod tests {
         settings.configure(&config.values());
         assert!(settings.debug_command.allows(true) && !settings.debug_command.allows(false));
         assert!(settings.lfu().is_some());
-        assert!(!settings.is_lazy(LazyFreeReason::EXPIRE) && settings.is_lazy(LazyFreeReason::USER_DEL));
-        assert_eq!(settings.limits().hash.entries, 7);
+        assert!(
+            !settings.frees_lazily(LazyFreeReason::EXPIRE) && settings.frees_lazily(LazyFreeReason::USER_DEL)
+        );
+        assert_eq!(settings.encoding_limits().hash.entries, 7);
         assert_eq!(settings.busy_reply_threshold.load(Ordering::Relaxed), 70);
-        assert_eq!(settings.notified(), Class::KEYSPACE | Class::KEYEVENT | Class::EXPIRED);
+        assert_eq!(
+            settings.notified_classes(),
+            EventClass::KEYSPACE | EventClass::KEYEVENT | EventClass::EXPIRED
+        );
     }
 }

@@ -79,9 +79,9 @@ async fn link_shows_both_addresses() {
     let (ours, theirs) = tcp_pair().await;
     let (ours, theirs) = (ours.link().unwrap(), theirs.link().unwrap());
     assert_eq!((&ours.address, &ours.local_address), (&theirs.local_address, &theirs.address));
-    assert!(ours.local && !ours.unix_socket && ours.descriptor > 0);
+    assert!(ours.is_local && !ours.unix_socket && ours.descriptor > 0);
     let (unix, _other) = unix_pair();
     let link = unix.link().unwrap();
-    assert!(link.local && link.unix_socket);
+    assert!(link.is_local && link.unix_socket);
     assert_eq!(link.address, ":0");
 }

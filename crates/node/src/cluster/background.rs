@@ -140,7 +140,7 @@ impl BackgroundWorkers {
     pub(super) fn drain(&self, pause: u64) {
         let (engine, done) = (self.engine.clone(), self.done.clone());
         tokio::task::spawn_blocking(move || {
-            engine.drain();
+            engine.wait_for_admitted_commands();
             let _ = done.send(Done::Drained { pause });
         });
     }
@@ -151,7 +151,7 @@ impl BackgroundWorkers {
         let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
         let back = self.leaving.lock().update(&before, topology);
         for slot in back {
-            while self.engine.leave_slot(slot) == RemainingKeys::Some {}
+            while self.engine.delete_unowned_keys(slot) == RemainingKeys::MaybeMore {}
             self.leaving.lock().remove(slot);
         }
     }
@@ -245,7 +245,7 @@ fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, do
                 }
             }
             Job::Empty => {
-                engine.forget_everything();
+                engine.clear_all_unlogged();
                 let _ = done.send(Done::Emptied);
             }
             Job::Look { at_start } => {
@@ -264,12 +264,12 @@ fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> RemainingKeys {
         let Some(slot) = leaving.lock().first() else { return RemainingKeys::None };
         let mut is_told = false;
         while leaving.lock().contains(slot) {
-            match engine.leave_slot(slot) {
-                RemainingKeys::Some if !is_told => {
+            match engine.delete_unowned_keys(slot) {
+                RemainingKeys::MaybeMore if !is_told => {
                     is_told = true;
                     log_deletion(engine, slot);
                 }
-                RemainingKeys::Some => {}
+                RemainingKeys::MaybeMore => {}
                 RemainingKeys::Paused => return RemainingKeys::Paused,
                 RemainingKeys::None => leaving.lock().remove(slot),
             }

@@ -43,7 +43,7 @@ impl Outbox {
 }
 
 impl Bus for Outbox {
-    fn longest(&self) -> usize {
+    fn max_message_len(&self) -> usize {
         gossip::wire::MAX_PUBLICATION_BYTES
     }
 

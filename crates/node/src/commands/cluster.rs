@@ -26,7 +26,7 @@ pub(super) fn at_once(
 ) -> Result<HandlerOutcome, CommandError> {
     let Some(cluster) = &server.cluster else { return Err(CommandError::text(DISABLED)) };
     let query = match ParsedCommand::of(command) {
-        ParsedCommand::Query(query) if !context.may_wait() => query,
+        ParsedCommand::Query(query) if !context.can_block() => query,
         ParsedCommand::Query(_)
         | ParsedCommand::Links
         | ParsedCommand::Change(_)
@@ -34,7 +34,7 @@ pub(super) fn at_once(
             return Ok(HandlerOutcome::Defer(NodeCommand::Cluster(command)));
         }
     };
-    let via = context.session.client.link.via;
+    let via = context.session.client.connection.transport;
     read(server, &cluster.machine, query, context.args, via, &mut context.reply)
         .map(|()| HandlerOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
@@ -106,7 +106,7 @@ impl ParsedCommand {
 /// Executes a CLUSTER command and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
     let server = connection.server.clone();
-    let (protocol, via) = (connection.session.protocol, connection.session.client.link.via);
+    let (protocol, via) = (connection.session.protocol, connection.session.client.connection.transport);
     let Some(cluster) = server.cluster.clone() else {
         return Writer::new(connection.output(), protocol).error(DISABLED);
     };

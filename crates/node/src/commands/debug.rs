@@ -96,7 +96,7 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     server.housekeeping.standstill.begin(duration);
     server.replication.tell(Event::StandStill(duration));
     tokio::time::sleep(duration).await;
-    pauses.end_overdue(settings, time::now());
+    pauses.end_expired(settings, time::now());
     Ok(())
 }
 
@@ -172,7 +172,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
         server.pauses.pause_for_shutdown();
         let saving = server.clone();
         let saved = tokio::task::spawn_blocking(move || {
-            saving.engine.drain();
+            saving.engine.wait_for_admitted_commands();
             saving::save_at_shutdown(
                 &saving.durability,
                 ShutdownSave::AsConfigured,
@@ -240,9 +240,9 @@ fn client_eviction(connection: &mut Connection) {
         return connection.reply().error("ERR maxmemory-clients is disabled.");
     }
     let mut pools = [(0_usize, 0_usize); (MOST_POWER - LEAST_POWER + 1) as usize];
-    for client in server.engine.clients.all() {
+    for client in server.engine.clients.list() {
         if matches!(client.kind(), ClientKind::Normal | ClientKind::PubSub) {
-            let bytes = client.bytes();
+            let bytes = client.memory_bytes();
             let power = bytes.checked_ilog2().map_or(0, |power| power + 1);
             let pool = &mut pools[(power.clamp(LEAST_POWER, MOST_POWER) - LEAST_POWER) as usize];
             *pool = (pool.0 + bytes, pool.1 + 1);

@@ -63,7 +63,7 @@ impl<'a> Source<'a> {
 
     async fn run(&mut self) -> Result<&'static str, MigrateError> {
         let engine = &self.server.engine;
-        engine.may_migrate(&self.order.keys).map_err(MigrateError::NotOurs)?;
+        engine.check_migratable(&self.order.keys).map_err(MigrateError::NotServed)?;
         let asking = engine.topology.is_some();
         let (mut machine, mut step) = Migration::new(time::instant(), self.order.clone(), asking);
         loop {
@@ -77,7 +77,7 @@ impl<'a> Source<'a> {
                 }
                 MigrateStep::Capture { hold, keys } => self.capture(&hold, &keys),
                 MigrateStep::Release { key, captured } => self.release(key, &captured),
-                MigrateStep::Link { anew } => timely(left, self.link(anew)).await,
+                MigrateStep::Connect { anew } => timely(left, self.link(anew)).await,
                 MigrateStep::Send(bytes) => timely(left, self.send(&bytes)).await,
                 MigrateStep::Read => timely(left, self.read()).await,
                 MigrateStep::AwaitUnpause => {
@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
         let (engine, key) = (&self.server.engine, &self.order.keys[key]);
         let outcome =
             with_scratch(|scratch| engine.release(&scratch.worker, self.db, key, time::now(), captured));
-        if let Ok(ReleaseResult::Gone(end)) = outcome {
+        if let Ok(ReleaseResult::Deleted(end)) = outcome {
             self.released = end.or(self.released);
         }
         MigrateStepResult::Released(outcome)
@@ -122,9 +122,9 @@ impl<'a> Source<'a> {
             Ok(target) => {
                 let (kept, to_self) = (target.is_kept(), target.is_at(&self.server.network.listeners));
                 self.target = Some(target);
-                MigrateStepResult::Linked { kept, to_self }
+                MigrateStepResult::Connected { kept, to_self }
             }
-            Err(failure) => MigrateStepResult::NotLinked(failure),
+            Err(failure) => MigrateStepResult::ConnectFailed(failure),
         }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Source<'a> {
             Some(target) => target.write(bytes).await.is_ok(),
             None => false,
         };
-        if sent { MigrateStepResult::Sent } else { MigrateStepResult::NotSent }
+        if sent { MigrateStepResult::Sent } else { MigrateStepResult::SendFailed }
     }
 
     async fn read(&mut self) -> MigrateStepResult {
@@ -141,7 +141,7 @@ impl<'a> Source<'a> {
             Some(target) => target.read().await.ok(),
             None => None,
         };
-        answer.map_or(MigrateStepResult::NotAnswered, MigrateStepResult::Answered)
+        answer.map_or(MigrateStepResult::ReadFailed, MigrateStepResult::Replied)
     }
 }
 

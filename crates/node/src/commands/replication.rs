@@ -18,8 +18,8 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
     // A replica that received its snapshot from this node has this node's data.
-    let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_over.is_some());
-    let served = connection.profile.as_ref().is_none_or(|profile| profile.can_be_served());
+    let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_connection.is_some());
+    let served = connection.profile.as_ref().is_none_or(|profile| profile.is_servable());
     let client = connection.session.client.clone();
     let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
     let request = match args.len() {
@@ -29,7 +29,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
             Err(error) => return refuse(&error.to_string()),
         },
     };
-    if let Some(request) = request.as_ref().filter(|request| request.failover)
+    if let Some(request) = request.as_ref().filter(|request| request.is_failover)
         && let Err(text) = take_over(&server, &client, request)
     {
         return refuse(text);
@@ -51,7 +51,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     match connection.hand_over() {
         Ok(given) => {
             let newcomer = Newcomer {
-                link: connection.session.client.link.clone(),
+                link: connection.session.client.connection.clone(),
                 id,
                 socket: given.socket,
                 address: given.address,

@@ -14,7 +14,7 @@ pub(super) async fn exec(connection: &mut Connection) {
         let (server, now) = (connection.server.clone(), process::time::now());
         let next = with_scratch(|scratch| {
             let (worker, session) = (&mut scratch.worker, &mut connection.session);
-            let dispatcher = server.commands.on(&server.engine);
+            let dispatcher = server.commands.dispatcher(&server.engine);
             dispatcher.resume_exec(worker, session, now, reply.take(), connection.output.buffer())
         });
         let Some((command, request)) = next else { return };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::{Context, UnblockReason};
 use process::time;
-use replication::wait::{AppendOnlyOff, Copies, RequiredCopies};
+use replication::wait::{AppendOnlyOff, CopyCount, RequiredCopies};
 use resp::{Args, Writer};
 
 use super::Outcome;
@@ -47,7 +47,7 @@ pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
     }
     let by = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     let by = usize::try_from(by).unwrap_or(0);
-    Ok((RequiredCopies::Acknowledged { by }, timeout(&args[2])?))
+    Ok((RequiredCopies::Acknowledged { replicas: by }, timeout(&args[2])?))
 }
 
 /// WAITAOF numlocal numreplicas timeout.
@@ -65,7 +65,7 @@ pub(super) fn wait_aof_asks(replication: &Replication, args: Args<'_>) -> Asked 
                     are just local and are not propagated.",
         );
     }
-    Ok((RequiredCopies::Synced { here: local > 0, at }, timeout))
+    Ok((RequiredCopies::Synced { local: local > 0, replicas: at }, timeout))
 }
 
 fn timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
@@ -82,7 +82,7 @@ async fn copies_in_time(
     connection: &mut Connection,
     wanted: RequiredCopies,
     timeout: Option<Duration>,
-) -> Result<Copies, &'static str> {
+) -> Result<CopyCount, &'static str> {
     let server = connection.server.clone();
     let replication = &server.replication;
     let offset = connection.session.last_write;
@@ -119,13 +119,13 @@ fn no_file(_: AppendOnlyOff) -> &'static str {
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
 }
 
-fn answer(reply: &mut Writer<'_>, wanted: RequiredCopies, copies: Copies) {
+fn answer(reply: &mut Writer<'_>, wanted: RequiredCopies, copies: CopyCount) {
     let replicas = copies.replicas as i64;
     match wanted {
         RequiredCopies::Acknowledged { .. } => reply.integer(replicas),
         RequiredCopies::Synced { .. } => {
             reply.array(2);
-            reply.integer(i64::from(copies.here));
+            reply.integer(i64::from(copies.local));
             reply.integer(replicas);
         }
     }

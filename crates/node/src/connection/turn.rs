@@ -34,7 +34,7 @@ impl Turn {
             session.time_slice_ends = now + LENGTH_NANOS;
         }
         if let Some(since) = self.since.replace(now) {
-            session.client.count_work(now.saturating_sub(since));
+            session.client.count_worker_nanos(now.saturating_sub(since));
         }
         now >= session.time_slice_ends
     }
@@ -43,7 +43,7 @@ impl Turn {
     pub(super) fn lend(&mut self, client: &Client) {
         stall_detector::end_task();
         if let Some(since) = self.since.take() {
-            client.count_work(process::time::nanos().saturating_sub(since));
+            client.count_worker_nanos(process::time::nanos().saturating_sub(since));
         }
     }
 
@@ -62,7 +62,7 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
         stall_detector::begin_task(began);
         let polled = work.as_mut().poll(context);
         stall_detector::end_task();
-        client.count_work(process::time::nanos().saturating_sub(began));
+        client.count_worker_nanos(process::time::nanos().saturating_sub(began));
         polled
     })
     .await

@@ -62,7 +62,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             continue;
         }
         house.network.worker_pool.watch_scripts(&house.engine);
-        let (now, clients) = (time::instant(), house.engine.clients.all());
+        let (now, clients) = (time::instant(), house.engine.clients.list());
         let since = now.since(looked);
         if since + adaptive_tick::TICK_PERIOD / 2 >= SECOND {
             (looked, seconds) = (now, seconds + 1);
@@ -70,7 +70,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             faults.tell(&house.engine, seconds);
             targets.sweep(now);
         }
-        house.engine.pauses.end_overdue(&house.engine.settings, time::now());
+        house.engine.pauses.end_expired(&house.engine.settings, time::now());
         let before = std::mem::replace(&mut counts, Activity::of(&house));
         quiet = if counts == before { quiet + 1 } else { 0 };
         house.is_quiet.store(quiet > 0, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl FaultLog {
         }
         let more = count - self.logged;
         (self.logged, self.next) = (count, second + FAULT_LOG_SECONDS);
-        let command = faults.last();
+        let command = faults.last_command();
         tracing::error!(
             "{more} commands asked for keys that they had not declared and got an error, '{command}' last: a fault of \
              this server, please report it with the command's arguments"
@@ -119,7 +119,7 @@ impl FaultLog {
 
 /// Returns whether no deadline must be checked at the next tick.
 fn may_rest(house: &Housekeeping) -> bool {
-    let pauses = house.engine.pauses.end_overdue(&house.engine.settings, time::now());
+    let pauses = house.engine.pauses.end_expired(&house.engine.settings, time::now());
     let busy = house.engine.settings.node_flags().contains(NodeFlags::BUSY)
         || house.network.worker_pool.has_stalled_worker();
     pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
@@ -265,7 +265,7 @@ pub(crate) async fn empty_bin(engine: Arc<Engine>) {
     engine.lazy_free.call_when_filled(move || ring.notify_one());
     loop {
         let engine = engine.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || engine.lazy_free.empty()).await {
+        if let Err(error) = tokio::task::spawn_blocking(move || engine.lazy_free.free_all()).await {
             tracing::warn!("Deleted values were not dropped: {error}");
         }
         filled.notified().await;
@@ -292,8 +292,8 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
     for client in clients {
         let waits = client.flags().contains(ClientFlags::BLOCKED) || client.is_in_background();
         let exempt = waits || client.kind() != ClientKind::Normal;
-        if !exempt && client.idle(now) > limit {
-            tracing::debug!("Closing idle client {}", client.link.address);
+        if !exempt && client.idle_millis(now) > limit {
+            tracing::debug!("Closing idle client {}", client.connection.address);
             client.kill();
         }
     }
@@ -305,7 +305,7 @@ fn close_slow(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);
         if since > 0 && limits.output_limit_for(client).is_soft_limit_exceeded(since, now) {
-            client.overflow();
+            client.close_for_output_limit();
         }
     }
 }
@@ -319,7 +319,7 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
         }
         house.engine.evict_clients();
         let evicts = house.engine.budget.is_limited() && evict_some(&house);
-        let limited = house.engine.budget.is_watched();
+        let limited = house.engine.budget.is_checked_per_command();
         match (evicts, limited && !house.network.tick.is_idle()) {
             (true, _) => tokio::time::sleep(EVICT_REST).await,
             (false, true) => tokio::time::sleep(MEMORY_PERIOD).await,
@@ -330,14 +330,15 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
 
 /// Reads the allocator's statistics, which include memory that workers do not count.
 pub(crate) fn check_memory(house: &Housekeeping) {
-    let heap = house.engine.budget.measure(memory::HEAP.of_all);
+    let heap = house.engine.budget.measure(memory::HEAP.total_bytes);
     house.memory.record(heap + pool_used_bytes());
 }
 
 /// Evicts keys for a short time if memory exceeds the limit. Returns whether more must be evicted.
 fn evict_some(house: &Housekeeping) -> bool {
     let now = time::now();
-    with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == MemoryState::Evicting
+    with_scratch(|scratch| house.engine.evict_if_over_limit(&mut scratch.worker, now))
+        == MemoryState::Evicting
 }
 
 #[cfg(test)]

@@ -26,19 +26,19 @@ impl Overhead {
         let startup = house.memory.startup();
         let (kept, beyond_backlog) = {
             let log = house.replication.log.lock();
-            (log.first_byte().map_or(0, |(_, len)| len as usize), log.len_beyond_capacity() as usize)
+            (log.retained_range().map_or(0, |(_, len)| len as usize), log.len_beyond_capacity() as usize)
         };
         let backlog = kept - beyond_backlog;
         let mut overhead =
             Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
-        for client in house.engine.clients.all() {
+        for client in house.engine.clients.list() {
             match client.kind() {
                 // The output of a replica is in the log.
                 ClientKind::Replica => {
-                    overhead.replicas += client.bytes() - client.output_bytes.load(Ordering::Relaxed);
+                    overhead.replicas += client.memory_bytes() - client.output_bytes.load(Ordering::Relaxed);
                 }
                 ClientKind::Normal | ClientKind::Master | ClientKind::PubSub => {
-                    overhead.clients += client.bytes();
+                    overhead.clients += client.memory_bytes();
                 }
             }
         }

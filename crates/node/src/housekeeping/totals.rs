@@ -67,7 +67,7 @@ impl Totals {
     /// Sums the counters since startup.
     pub(crate) fn sum(engine: &Engine, network: &NetworkContext) -> Self {
         let mut totals = Self::of_traffic(network);
-        totals.commands.resize(::commands::for_server().all().len(), CommandTotals::default());
+        totals.commands.resize(::commands::for_server().commands().len(), CommandTotals::default());
         let mut add = |count: Count, value: &AtomicU64| {
             totals.counts[count as usize] += value.load(Ordering::Relaxed);
         };
@@ -90,8 +90,8 @@ impl Totals {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
                 total.calls += stats.calls.load(Ordering::Relaxed);
                 total.nanos += stats.nanos.load(Ordering::Relaxed);
-                total.rejected += stats.rejected.load(Ordering::Relaxed);
-                total.failed += stats.failed.load(Ordering::Relaxed);
+                total.rejected += stats.rejected_calls.load(Ordering::Relaxed);
+                total.failed += stats.failed_calls.load(Ordering::Relaxed);
             }
         }
         for (code, count) in workers.iter().flat_map(|worker| worker.errors()) {

@@ -295,7 +295,7 @@ impl<'a> Source<'a> {
     /// Returns how much of the log remains to be read, once the snapshot is sent.
     fn behind(&self) -> Option<u64> {
         let cursor = self.cursor.filter(|_| self.streams)?;
-        self.migrations.replication.log.lock().pending(cursor).ok()
+        self.migrations.replication.log.lock().unread_bytes(cursor).ok()
     }
 
     fn look_at_topology(&mut self) {
@@ -453,7 +453,7 @@ impl<'a> Source<'a> {
         }
         let log = &self.migrations.replication.log;
         let end = log.lock().position().offset;
-        let there = |cursor: CursorId| log.lock().position_of(cursor).is_none_or(|at| at >= end);
+        let there = |cursor: CursorId| log.lock().cursor_offset(cursor).is_none_or(|at| at >= end);
         let before = self.inputs.len();
         while let Some(cursor) = self.cursor
             && !there(cursor)
@@ -550,7 +550,7 @@ async fn until(deadline: Option<Instant>) {
 async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     let Some(cursor) = cursor else { return pending().await };
     let log = &migrations.replication.log;
-    log.wait_for_growth(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
+    log.wait_for_growth(|| (log.lock().unread_bytes(cursor) != Ok(0)).then_some(())).await;
 }
 
 fn walk_slots(

@@ -79,7 +79,7 @@ impl Filter {
             }
             b"flushall" | b"flushdb" | b"swapdb" => return Seen::Flush,
             _ => {
-                let slots = self.commands.slots_of(args).unwrap_or_default();
+                let slots = self.commands.key_slots(args).unwrap_or_default();
                 if slots.iter().any(|slot| self.slots.contains(*slot)) {
                     self.pass_on(args, out);
                 }

@@ -67,7 +67,7 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
                 match migrations.engine.delete_imported_keys(slot) {
                     RemainingKeys::None => break,
                     // Other tasks run on this thread too.
-                    RemainingKeys::Some => tokio::task::yield_now().await,
+                    RemainingKeys::MaybeMore => tokio::task::yield_now().await,
                     RemainingKeys::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
             }
@@ -117,9 +117,9 @@ impl<'a> Target<'a> {
         // Keys left in these slots would be mistaken for received ones.
         for slot in slots.iter() {
             loop {
-                match migrations.engine.leave_slot(slot) {
+                match migrations.engine.delete_unowned_keys(slot) {
                     RemainingKeys::None => break,
-                    RemainingKeys::Some => {}
+                    RemainingKeys::MaybeMore => {}
                     RemainingKeys::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
             }
@@ -130,7 +130,7 @@ impl<'a> Target<'a> {
         let mut link = tokio::io::split(Stream::open(connection.socket)?);
         link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
         Ok(Self {
-            clears: migrations.engine.settings.clears.load(Ordering::Relaxed),
+            clears: migrations.engine.settings.cleared_databases.load(Ordering::Relaxed),
             machine: Import::new(
                 time::instant(),
                 migrations.config.get(keys::REPL_TIMEOUT),
@@ -211,7 +211,7 @@ impl<'a> Target<'a> {
         let topology = topology(self.migrations).ok();
         let source_serves =
             topology.as_ref().is_some_and(|topology| serves(topology, self.import.source, &self.slots));
-        let clears = self.migrations.engine.settings.clears.load(Ordering::Relaxed);
+        let clears = self.migrations.engine.settings.cleared_databases.load(Ordering::Relaxed);
         ImportConditions { is_master: topology.is_some(), source_serves, flushed: clears != self.clears }
     }
 
@@ -346,12 +346,12 @@ impl<'a> Target<'a> {
         }
         let (mut next, mut replies) = (0, Vec::new());
         while next < batch.len() {
-            let ends = self.migrations.engine.pauses.ends();
+            let ends = self.migrations.engine.pauses.ended_count();
             let (after, flow, failed) = with_scratch(|scratch| {
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(&scratch.worker);
-                let requests = PipelinedRequests { buffer: input, batch, from: next };
-                let dispatcher = self.migrations.commands.on(&self.migrations.engine);
+                let requests = PipelinedRequests { buffer: input, batch, first_pending: next };
+                let dispatcher = self.migrations.commands.dispatcher(&self.migrations.engine);
                 let (after, flow) = dispatcher.run(
                     &mut scratch.worker,
                     &mut self.session,
@@ -385,7 +385,7 @@ impl<'a> Target<'a> {
                 DispatchStatus::Done
                 | DispatchStatus::TimeSliceOver
                 | DispatchStatus::Blocked
-                | DispatchStatus::Long
+                | DispatchStatus::SlowCommand
                 | DispatchStatus::SlotsLocked => {}
                 DispatchStatus::Close => return Err("The source sent what ends its connection".to_owned()),
             }
@@ -395,7 +395,7 @@ impl<'a> Target<'a> {
 
     fn check(&self, args: Args<'_>) -> Result<(), String> {
         let name = args.get(0).unwrap_or_default();
-        let about = self.migrations.commands.slots_of(args).unwrap_or_default();
+        let about = self.migrations.commands.key_slots(args).unwrap_or_default();
         if is_allowed_in_import(name, &about, &self.slots) {
             return Ok(());
         }

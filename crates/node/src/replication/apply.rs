@@ -62,7 +62,7 @@ impl Applier {
 
     fn restart(&mut self) {
         self.incoming.restart();
-        self.replication.engine.discard(&mut self.session);
+        self.replication.engine.discard_transaction(&mut self.session);
     }
 
     /// Prepares for the stream after a snapshot, which starts in the database that the snapshot names.
@@ -74,7 +74,7 @@ impl Applier {
     /// Applies received bytes unless the stream is superseded. That is checked under the lock that covers both the
     /// effects and the log.
     pub(super) fn apply(&mut self, bytes: Vec<u8>) -> Result<Applied, ApplyError> {
-        let piece = self.incoming.take(bytes);
+        let piece = self.incoming.add_bytes(bytes);
         let mut applied = Applied { commands: piece.batch.len(), ..Applied::default() };
         if !piece.bytes.is_empty() {
             let replication = self.replication.clone();
@@ -86,7 +86,7 @@ impl Applier {
             self.run(&piece, &mut applied);
             replication.applied.select(self.session.db);
             let append = |bytes: &[u8]| replication.log.append_stream(self.stream, bytes);
-            applied.bytes = self.incoming.log(&piece, self.session.in_transaction(), append);
+            applied.bytes = self.incoming.append_executed(&piece, self.session.in_transaction(), append);
         }
         match piece.error {
             Some(error) => Err(error.into()),
@@ -105,11 +105,11 @@ impl Applier {
                 let worker = &mut scratch.worker;
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(worker);
-                let ran = commands.on(engine).run(
+                let ran = commands.dispatcher(engine).run(
                     worker,
                     &mut self.session,
                     now,
-                    PipelinedRequests { buffer: input, batch, from: next },
+                    PipelinedRequests { buffer: input, batch, first_pending: next },
                     &mut replies,
                 );
                 (next, ran, errors(worker) - before)
@@ -204,11 +204,11 @@ mod tests {
             &ParseLimits { authenticated: true, ..ParseLimits::default() },
         );
         with_scratch(|scratch| {
-            commands().on(engine).run(
+            commands().dispatcher(engine).run(
                 &mut scratch.worker,
                 session,
                 Millis(1),
-                PipelinedRequests { buffer: &input, batch: &batch, from: 0 },
+                PipelinedRequests { buffer: &input, batch: &batch, first_pending: 0 },
                 &mut out,
             )
         });
@@ -240,7 +240,7 @@ mod tests {
         let mut monitor = Session::of(client, CommandOrigin::Client, true);
         run(&engine, &mut monitor, "MONITOR");
         let stream = log.lock().demote();
-        log.lock().follow(stream).unwrap();
+        log.lock().accept_stream(stream).unwrap();
         let mut applier = Applier::new(replication, stream);
         applier
             .reconnected(ConnectionInfo { address: "10.0.0.1:6379".to_owned(), ..ConnectionInfo::default() });
@@ -263,7 +263,7 @@ mod tests {
     fn administrative_commands_in_the_stream_are_skipped() {
         let (engine, replication, log) = node();
         let stream = log.lock().demote();
-        log.lock().follow(stream).unwrap();
+        log.lock().accept_stream(stream).unwrap();
         let mut applier = Applier::new(replication.clone(), stream);
         let bytes = b"SET k 1\r\nACL SETUSER me on nopass +@all\r\nSHUTDOWN NOSAVE\r\nINCR k\r\nREPLCONF GETACK *\r\n";
         let applied = applier.apply(bytes.to_vec()).unwrap();
@@ -282,7 +282,7 @@ mod tests {
             run(&engine, &mut reader, line);
         }
         let stream = log.lock().demote();
-        log.lock().follow(stream).unwrap();
+        log.lock().accept_stream(stream).unwrap();
         Applier::new(replication, stream).apply(b"SET k v\r\n".to_vec()).unwrap();
         let mut told = Vec::new();
         reader.take_messages(&mut told);

@@ -82,7 +82,7 @@ impl Replication {
     /// Returns the replicas that can be named: those that have everything before `offset`. `None` if a connected
     /// replica does not understand the message.
     pub(crate) fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
-        self.serving.lock().master().successors(offset)
+        self.serving.lock().master().in_sync_node_ids(offset)
     }
 
     /// Replicates a change of a slot. Returns the offset to acknowledge and the number of replicas that must do so;
@@ -93,7 +93,7 @@ impl Replication {
         change: &SlotChange,
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
-        let readers = self.serving.lock().master().readers_of_slot_moves()?;
+        let readers = self.serving.lock().master().slot_move_reader_count()?;
         let command = ControlCommand::SetSlot(slot, change.clone()).encoded();
         // Recorded before it is logged, so that a later snapshot includes it.
         self.cluster_stream.said.lock().extend(token.map(|token| (token, slot, change.clone())));

@@ -35,7 +35,7 @@ impl Replication {
         let waiting = EmptyMaster::new(followers, process::time::instant(), timeout);
         *self.empty.lock() = Some(waiting);
         self.copies.store(Arc::new(ReplicaAdmission::None));
-        self.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
+        self.engine.settings.sentinel.hides_from_sentinels.store(true, Ordering::Relaxed);
         self.update_gates();
     }
 
@@ -53,13 +53,13 @@ impl Replication {
         let was = self.empty.lock().take().is_some();
         if was {
             self.copies.store(Arc::new(ReplicaAdmission::All));
-            self.engine.settings.watched.hidden.store(false, Ordering::Relaxed);
+            self.engine.settings.sentinel.hides_from_sentinels.store(false, Ordering::Relaxed);
         }
         was
     }
 
     fn look_while_empty(&self, greeting: Option<&[u8]>) {
-        let watched = &self.engine.settings.watched;
+        let watched = &self.engine.settings.sentinel;
         let mut empty = self.empty.lock();
         let Some(waiting) = empty.as_mut() else { return };
         let values = self.config.values();
@@ -71,7 +71,7 @@ impl Replication {
         {
             tracing::info!("Sentinels have another master: waiting to be told to follow it");
         }
-        watched.hidden.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
+        watched.hides_from_sentinels.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
         if waiting.is_over(process::time::instant()) {
             drop(empty);
             tracing::warn!(
@@ -85,7 +85,7 @@ impl Replication {
     /// Returns the replicas of this server if it is a master watched by sentinels now, or `was_watched` before its
     /// start.
     fn followers(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
-        let watched = was_watched || self.engine.settings.watched.seen.load(Ordering::Relaxed);
+        let watched = was_watched || self.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {
             return None;
         }
@@ -107,7 +107,7 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
             () = replication.tick.wait_for_tick() => {}
             () = replication.replica_came.notified() => {}
         }
-        let greeting = replication.engine.settings.watched.greeting.swap(None);
+        let greeting = replication.engine.settings.sentinel.last_hello.swap(None);
         let greeting = greeting.as_deref().map(Vec::as_slice);
         if replication.promoted.swap(false, Ordering::Relaxed) {
             keeping.on_promoted();
@@ -118,10 +118,12 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
             continue;
         }
         let (now, timeout) = (process::time::instant(), timeout(&replication.config));
-        let replicas = keeping.look(now, replication.followers(kept.is_some()), timeout).map(<[_]>::to_vec);
+        let replicas =
+            keeping.update_recorded(now, replication.followers(kept.is_some()), timeout).map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
-        let own = keeping.own().cloned();
-        let text = replicas.map(|replicas| RecordedReplicas { history, own, replicas }.text());
+        let own = keeping.own_address().cloned();
+        let text =
+            replicas.map(|replicas| RecordedReplicas { history, own_address: own, replicas }.to_file_text());
         if text == kept {
             continue;
         }

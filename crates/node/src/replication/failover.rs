@@ -83,12 +83,12 @@ impl Failover {
 
     /// Returns the state for INFO.
     pub(crate) fn name(&self) -> &'static str {
-        self.steps.lock().machine.name()
+        self.steps.lock().machine.state_name()
     }
 
     /// Returns whether a failover is running.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.steps.lock().machine.is_under_way()
+        self.steps.lock().machine.is_in_progress()
     }
 
     fn situation(&self) -> HandoverContext {
@@ -109,7 +109,7 @@ impl Failover {
             HandoverAction::HoldWrites(_) => {
                 tracing::info!("FAILOVER requested.");
                 // Every command admitted before has been logged once each slot was locked.
-                self.engine.drain();
+                self.engine.wait_for_admitted_commands();
                 self.give(HandoverEvent::WritesHeld);
             }
             HandoverAction::AskForAcknowledgements => self.replication.request_acknowledgements(),
@@ -117,7 +117,7 @@ impl Failover {
                 tracing::info!("Failover target is {host}:{port}, it is asked to take over.");
                 self.replication.hand_over_to(MasterAddress { host, port });
             }
-            HandoverAction::Settle((host, port)) => {
+            HandoverAction::RecordMaster((host, port)) => {
                 self.config.put(keys::REPLICAOF, Some(MasterAddress { host, port }));
                 self.replication.settle_handover();
             }
@@ -140,7 +140,7 @@ impl Failover {
     /// Returns whether the task has nothing left to do and ends. The next command starts a new one.
     fn is_finished(&self) -> bool {
         let mut steps = self.steps.lock();
-        let is_finished = steps.actions.is_empty() && !steps.machine.is_under_way();
+        let is_finished = steps.actions.is_empty() && !steps.machine.is_in_progress();
         steps.driven &= !is_finished;
         is_finished
     }
@@ -154,7 +154,7 @@ pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<()
     let situation = failover.situation();
     let mut actions = Vec::new();
     let mut steps = failover.steps.lock();
-    let ordered = steps.machine.order(time::instant(), order, &situation, &mut actions);
+    let ordered = steps.machine.handle_command(time::instant(), order, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
     // Performed before the reply, as in Valkey, so that a write sent after the reply waits.
     for action in &actions {
@@ -189,8 +189,8 @@ async fn drive(failover: Arc<Failover>) {
         let now_following = *following.borrow_and_update();
         match now_following {
             Following::No => {}
-            Following::Yes => failover.give(HandoverEvent::Following),
-            Following::TurnedAway => failover.give(HandoverEvent::TurnedAway),
+            Following::Yes => failover.give(HandoverEvent::LinkUp),
+            Following::TurnedAway => failover.give(HandoverEvent::Refused),
         }
         if !failover.steps.lock().actions.is_empty() {
             continue;

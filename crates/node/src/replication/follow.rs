@@ -38,7 +38,7 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
     let loading = replication.loading.clone();
     drop(loading.lock().await);
     // After this, every write admitted as a master is in the log.
-    replication.engine.drain();
+    replication.engine.wait_for_admitted_commands();
     if !replication.is_handing_over() {
         // Blocked clients are only disconnected once a failover has succeeded.
         replication.engine.unblock_all();
@@ -179,7 +179,7 @@ impl Follower {
         }
         let (deadline, reads) = {
             let role = replication.role.lock();
-            (role.next_deadline(stream), [role.reads(stream), role.reads_rdb(stream)])
+            (role.next_deadline(stream), [role.should_read(stream), role.should_read_rdb_channel(stream)])
         };
         let now = process::time::instant();
         let mut wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
@@ -251,12 +251,12 @@ impl Follower {
             self.snapshot = None;
         }
         let mut orders = Vec::new();
-        let synced = self.durability.append_only.on_disk().upto();
+        let synced = self.durability.append_only.on_disk().end();
         let held = {
             let (mut role, input) = (self.replication.role.lock(), (self.stream, input));
-            role.note_synced(synced);
+            role.set_fsynced_offset(synced);
             role.handle(process::time::instant(), input, &mut &*self.replication.log, &mut orders);
-            role.replica().map_or(0, Replica::held)
+            role.replica().map_or(0, Replica::buffered_bytes)
         };
         if held > 0 {
             self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
@@ -266,11 +266,11 @@ impl Follower {
         let mut inputs = Vec::new();
         for order in orders {
             match order {
-                ReplicaDriverAction::Over => return None,
+                ReplicaDriverAction::StreamSuperseded => return None,
                 ReplicaDriverAction::HistoryReplaced => {
                     self.replication.tell(Event::Serve(master_driver::MasterDriverEvent::HistoryReplaced));
                 }
-                ReplicaDriverAction::Act(action) => inputs.extend(self.act(action).await),
+                ReplicaDriverAction::LinkAction(action) => inputs.extend(self.act(action).await),
             }
         }
         self.replication.update_gates();
@@ -303,7 +303,7 @@ impl Follower {
                 tracing::info!("PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization.");
                 vec![]
             }
-            ReplicaAction::Up => {
+            ReplicaAction::LinkUp => {
                 tracing::info!("PRIMARY <-> REPLICA sync: the link is up");
                 vec![]
             }
@@ -320,8 +320,8 @@ impl Follower {
             LinkError::Refused(text) => {
                 tracing::warn!("PRIMARY aborted replication with an error: {text}");
             }
-            LinkError::Silent => tracing::warn!("{}", self.silence()),
-            LinkError::Nonsense(_) | LinkError::LoadFailed | LinkError::RdbChannelLost => {}
+            LinkError::TimedOut => tracing::warn!("{}", self.silence()),
+            LinkError::MalformedReply(_) | LinkError::LoadFailed | LinkError::RdbChannelLost => {}
         }
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
@@ -344,7 +344,7 @@ impl Follower {
         match self.dial().await {
             Ok(link) => {
                 tracing::info!("Non blocking connect for SYNC fired the event.");
-                self.applier.reconnected(link.seen.client.link.clone());
+                self.applier.reconnected(link.seen.client.connection.clone());
                 self.paused = PausedStream::default();
                 self.link = Some(link);
                 self.tell_request();
@@ -433,7 +433,7 @@ impl Follower {
                 }
                 let replaces = intake.replaces();
                 self.snapshot = Some(intake);
-                replaces.then_some(ReplicaEvent::Replacing)
+                replaces.then_some(ReplicaEvent::ReplacingData)
             }
             Err(error) => self.give_up(&error.to_string()),
         }
@@ -475,7 +475,7 @@ impl Follower {
     fn is_paused(&self) -> bool {
         let engine = &self.replication.engine;
         engine.settings.node_flags().intersects(NodeFlags::PAUSED)
-            && engine.pauses.holds(PausePurpose::Client, process::time::now())
+            && engine.pauses.is_active(PausePurpose::Client, process::time::now())
     }
 
     /// Applies the next batch that was held by a pause, once the pause is over.
@@ -505,11 +505,11 @@ impl Follower {
                 }
                 let mut inputs = vec![ReplicaEvent::Applied { bytes: applied.bytes }];
                 if applied.ack_wanted {
-                    inputs.push(ReplicaEvent::AckWanted);
+                    inputs.push(ReplicaEvent::AckRequested);
                 }
                 inputs
             }
-            Err(ApplyError::Nonsense(error)) => vec![ReplicaEvent::Garbage(error.to_string())],
+            Err(ApplyError::Nonsense(error)) => vec![ReplicaEvent::InvalidStream(error.to_string())],
             Err(ApplyError::Over(over)) => {
                 self.give_up(&format!("Not applying more: {over}")).into_iter().collect()
             }

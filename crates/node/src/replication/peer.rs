@@ -98,14 +98,14 @@ async fn read(
     loop {
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut input, &mut batch, &ParseLimits::default());
-        let mut heard = MasterDriverEvent::Heard(peer);
+        let mut heard = MasterDriverEvent::Alive(peer);
         for index in 0..batch.len() {
             let args = batch.args(index, &input);
             client.count_commands(1);
             if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
                 && let Ok(ReplconfAction::Ack(offset)) = profile.replconf(args)
             {
-                heard = MasterDriverEvent::Acknowledged { peer, offset, synced: profile.synced };
+                heard = MasterDriverEvent::Acknowledged { peer, offset, synced: profile.fsynced_offset };
             }
         }
         replication.tell(Event::Serve(heard));
@@ -188,8 +188,8 @@ impl Sender<'_> {
             // The log no longer keeps these bytes: this thread has freed memory that other threads allocated.
             with_scratch(|scratch| self.replication.engine.report_allocations(&mut scratch.worker));
             // The cursor still belongs to this history, so the replica was too slow.
-            if read.is_err() && log.lock().position_of(cursor).is_some() {
-                self.client.overflow();
+            if read.is_err() && log.lock().cursor_offset(cursor).is_some() {
+                self.client.close_for_output_limit();
             }
             if read.is_err() || !self.write(&chunk).await {
                 return;

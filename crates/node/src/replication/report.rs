@@ -14,8 +14,8 @@ use super::failover::Failover;
 /// ROLE.
 pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
     let offset = replication.offset();
-    if let Some((master, machine)) = replication.role.lock().upstream() {
-        let link = machine.link();
+    if let Some((master, machine)) = replication.role.lock().followed_master() {
+        let link = machine.link_state();
         reply.array(5);
         reply.bulk(b"slave");
         reply.bulk(master.host.as_bytes());
@@ -44,7 +44,7 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
 pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut String) {
     let offset = replication.offset().0;
     let reach = replication.reach().0;
-    match replication.role.lock().upstream() {
+    match replication.role.lock().followed_master() {
         None => line(text, "role", "master"),
         Some((master, machine)) => {
             line(text, "role", "slave");
@@ -66,11 +66,11 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
     line(text, "master_failover_state", failover.name());
     let log = replication.log.lock();
     line(text, "master_replid", log.position().id);
-    line(text, "master_replid2", log.second().map_or(ReplId::NONE, |second| second.id));
+    line(text, "master_replid2", log.second_history().map_or(ReplId::NONE, |second| second.id));
     line(text, "master_repl_offset", offset);
-    let second = log.second().map_or(-1, |second| second.offset.0 as i64 + 1);
+    let second = log.second_history().map_or(-1, |second| second.offset.0 as i64 + 1);
     line(text, "second_repl_offset", second);
-    let (first, len) = log.first_byte().unwrap_or((0, 0));
+    let (first, len) = log.retained_range().unwrap_or((0, 0));
     line(text, "repl_backlog_active", u8::from(log.is_open()));
     line(text, "repl_backlog_size", log.capacity());
     line(text, "repl_backlog_first_byte_offset", first);
@@ -80,16 +80,16 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
 /// Writes the fields about the link to the master.
 fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
     let now = process::time::instant();
-    let up = machine.link() == LinkState::Connected;
+    let up = machine.link_state() == LinkState::Connected;
     let since_heard = now.since(machine.last_heard()).as_secs();
     line(text, "master_link_status", if up { "up" } else { "down" });
     line(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
-    line(text, "master_sync_in_progress", u8::from(machine.link() == LinkState::Sync));
+    line(text, "master_sync_in_progress", u8::from(machine.link_state() == LinkState::Sync));
     line(text, "slave_read_repl_offset", reach);
     line(text, "slave_repl_offset", reach);
-    line(text, "replicas_repl_buffer_size", machine.held());
+    line(text, "replicas_repl_buffer_size", machine.buffered_bytes());
     line(text, "replicas_repl_buffer_peak", held_peak);
-    if let Some((len, received)) = machine.transfer() {
+    if let Some((len, received)) = machine.transfer_progress() {
         let total = len.unwrap_or(0);
         let percent = if total == 0 { 0.0 } else { received as f64 / total as f64 * 100.0 };
         line(text, "master_sync_total_bytes", total);
@@ -114,7 +114,7 @@ fn replicas(replication: &Replication, text: &mut String) {
     if replication.config.get(keys::MIN_REPLICAS_TO_WRITE) > 0
         && !replication.config.get(keys::MIN_REPLICAS_MAX_LAG).is_zero()
     {
-        line(text, "min_slaves_good_slaves", machine.good_replicas(now));
+        line(text, "min_slaves_good_slaves", machine.good_replica_count(now));
     }
     for (number, (id, peer)) in machine.peers().enumerate() {
         let address = peer.profile.ip_address.as_ref().or(addresses.get(&id));
@@ -124,8 +124,8 @@ fn replicas(replication: &Replication, text: &mut String) {
             peer.profile.listening_port,
             peer.state().name(),
             peer.acknowledged.unwrap_or_default(),
-            peer.lag(now),
-            peer.channel()
+            peer.lag_seconds(now),
+            peer.channel_name()
         );
         line(text, &format!("slave{number}"), value);
     }

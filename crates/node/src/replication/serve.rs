@@ -126,7 +126,9 @@ async fn run(
 
 /// Waits until the next check of pending bytes is due; for ever if there is none.
 async fn due(look: Option<NextPendingCheck>, log: &SharedLog) {
-    let Some(NextPendingCheck { past, at }) = look else { return std::future::pending().await };
+    let Some(NextPendingCheck { log_end: past, earliest_check: at }) = look else {
+        return std::future::pending().await;
+    };
     if let Some(end) = past {
         log.wait_for_growth(|| (log.lock().position().offset != end).then_some(())).await;
     }
@@ -237,18 +239,18 @@ impl Thread {
         let task = task.abort_handle();
         self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
         self.replication.addresses.lock().insert(peer, address);
-        self.give(MasterDriverEvent::Asked { peer, profile, request });
+        self.give(MasterDriverEvent::PsyncReceived { peer, profile, request });
         let awaited = self.replication.serving.lock().master().awaited_snapshot(peer);
         match awaited {
             None => {}
             Some(AwaitedSnapshot::Delayed) => tracing::info!("Delay next BGSAVE for diskless SYNC"),
-            Some(AwaitedSnapshot::BehindStreamed) => {
+            Some(AwaitedSnapshot::NextAfterStreamed) => {
                 tracing::info!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC");
             }
-            Some(AwaitedSnapshot::BehindFile) => tracing::info!(
+            Some(AwaitedSnapshot::NextAfterFile) => tracing::info!(
                 "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
             ),
-            Some(AwaitedSnapshot::Joined) => tracing::info!("Waiting for end of BGSAVE for SYNC"),
+            Some(AwaitedSnapshot::JoinedOpenFile) => tracing::info!("Waiting for end of BGSAVE for SYNC"),
         }
         self.replication.replica_came.notify_one();
         Ok(())
@@ -259,7 +261,7 @@ impl Thread {
         let stats = &self.replication.stats;
         let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
         match answer {
-            PsyncAnswer::Partial { from, missing } => {
+            PsyncAnswer::Partial { from, missing_bytes: missing } => {
                 stats.partial_ok.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(
                     "Partial resynchronization request from {name} accepted. Sending {missing} bytes of backlog \
@@ -271,7 +273,7 @@ impl Thread {
                 stats.full.fetch_add(1, Ordering::Relaxed);
                 match refusal {
                     None => {}
-                    Some(FullSyncReason::NothingAsked) => {
+                    Some(FullSyncReason::Requested) => {
                         tracing::info!("Full resync requested by replica {name}");
                     }
                     Some(refusal) => {
@@ -291,7 +293,7 @@ impl Thread {
         let delay = replication.serving.lock().check_pending(now, &mut &*replication.log, &mut orders);
         for (id, replica) in replication.serving.lock().master().peers() {
             if let Some(peer) = self.peers.get(&id) {
-                peer.client.set_unsent_log_bytes(replica.pending());
+                peer.client.set_unsent_log_bytes(replica.pending_bytes());
             }
         }
         self.carry_out(orders);
@@ -322,8 +324,8 @@ impl Thread {
     fn act(&mut self, order: MasterDriverAction) {
         let log = &self.replication.log;
         match order {
-            MasterDriverAction::Answered(peer, answer) => self.note_answer(peer, answer),
-            MasterDriverAction::Snapshot { transfer, peers, eof, form } => {
+            MasterDriverAction::SendPsyncAnswer(peer, answer) => self.note_answer(peer, answer),
+            MasterDriverAction::Snapshot { transfer, peers, eof, format: form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
             MasterDriverAction::CancelSnapshot(transfer) => {
@@ -334,7 +336,7 @@ impl Thread {
             MasterDriverAction::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
             MasterDriverAction::Continue { peer, id } => {
                 let states = self.replication.cluster_stream.states(&self.replication.engine);
-                self.send(peer, Outgoing::Bytes(master_driver::continue_with(id, &states)));
+                self.send(peer, Outgoing::Bytes(master_driver::continue_line(id, &states)));
             }
             MasterDriverAction::SendSnapshot(peer) => {
                 if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.pieces.take()) {
@@ -415,7 +417,7 @@ impl Thread {
 
     fn close(&mut self, peer: PeerId, reason: CloseReason) {
         if let Some(gone) = self.forget(peer) {
-            if reason == CloseReason::Silent {
+            if reason == CloseReason::TimedOut {
                 tracing::warn!("Disconnecting timedout replica (streaming sync): {}", gone.address);
             }
             if reason == CloseReason::TooFarBehind && !gone.client.exceeded_output_limit() {

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use replication::wait::{AppendOnlyOff, Copies, LogProgress, RequiredCopies, Waiters};
+use replication::wait::{AppendOnlyOff, CopyCount, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 use tokio::sync::oneshot;
 
 use super::{Event, Replication};
 
 /// The result of a wait that was not given up.
-pub(crate) type Outcome = Result<Copies, AppendOnlyOff>;
+pub(crate) type Outcome = Result<CopyCount, AppendOnlyOff>;
 
 /// Identifies a waiter, to remove it when it gives up.
 pub(crate) type Token = u64;
@@ -34,26 +34,30 @@ pub(crate) enum Wait {
 impl Replication {
     /// Counts the copies of the log before `offset`.
     pub(crate) fn copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> Outcome {
-        self.copied().copies(offset, wanted)
+        self.copied().count_copies(offset, wanted)
     }
 
     /// Returns how many replicas have acknowledged the log before `offset`.
     pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
-        self.copies(offset, RequiredCopies::Acknowledged { by: 0 }).map_or(0, |copies| copies.replicas)
+        self.copies(offset, RequiredCopies::Acknowledged { replicas: 0 }).map_or(0, |copies| copies.replicas)
     }
 
     fn copied(&self) -> LogProgress {
         let here = *self.on_disk.borrow();
         let serving = self.serving.lock();
         let master = serving.master();
-        LogProgress { here, acknowledged: master.acknowledged(), synced: master.synced() }
+        LogProgress {
+            local: here,
+            acknowledged: master.acknowledged_offsets(),
+            synced: master.synced_offsets(),
+        }
     }
 
     /// Waits for copies of the log before `offset` unless there are enough already.
     pub(crate) fn wait_for(&self, offset: ReplOffset, wanted: RequiredCopies) -> Wait {
         let mut waiting = self.waiting.lock();
         let copies = self.copies(offset, wanted);
-        if copies.map_or(true, |copies| copies.suffice(wanted)) {
+        if copies.map_or(true, |copies| copies.satisfies(wanted)) {
             return Wait::Over(copies);
         }
         waiting.next += 1;
@@ -71,7 +75,7 @@ impl Replication {
 
     /// Waits until `by` replicas have acknowledged the log before `offset`. Returns false on a timeout.
     pub(crate) async fn reaches(&self, offset: ReplOffset, by: usize, timeout: Duration) -> bool {
-        match self.wait_for(offset, RequiredCopies::Acknowledged { by }) {
+        match self.wait_for(offset, RequiredCopies::Acknowledged { replicas: by }) {
             Wait::Over(copies) => copies.is_ok(),
             Wait::Begun(token, woken) => {
                 let reached = tokio::time::timeout(timeout, woken).await.is_ok();
@@ -90,7 +94,7 @@ impl Replication {
 
     /// Returns whether a waiter requires the disk of this node.
     pub(super) fn requires_disk(&self) -> bool {
-        self.waiting.lock().waiters.requires_disk()
+        self.waiting.lock().waiters.needs_disk()
     }
 
     /// Wakes the waiters that have enough copies.

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use process::{daemon, time};
 use replication::ShutdownSequence;
 use replication::shutdown::{CancelReason, PausedLog, ShutdownAction, ShutdownEvent, ShutdownOptions};
-use replication::wait::{Copies, RequiredCopies};
+use replication::wait::{CopyCount, RequiredCopies};
 use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -101,7 +101,7 @@ impl<'a> Hold<'a> {
         *server.shutdown.under_way.lock() += 1;
         server.engine.scripts.begin_shutdown(!plan.is_without_saving());
         server.pauses.pause_for_shutdown();
-        server.engine.drain();
+        server.engine.wait_for_admitted_commands();
         Self(server)
     }
 
@@ -131,7 +131,7 @@ struct Awaited<'a> {
     end: ReplOffset,
     token: Option<Token>,
     /// Completes once enough replicas have caught up.
-    reached: Pin<Box<dyn Future<Output = Option<Copies>> + Send>>,
+    reached: Pin<Box<dyn Future<Output = Option<CopyCount>> + Send>>,
     aborted: Pin<Box<Notified<'a>>>,
     is_aborted: bool,
 }
@@ -143,7 +143,7 @@ impl<'a> Awaited<'a> {
         server.shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
         server.shutdown.waits.lock().begun += 1;
         let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =
-            match server.replication.wait_for(end, RequiredCopies::Acknowledged { by: replicas }) {
+            match server.replication.wait_for(end, RequiredCopies::Acknowledged { replicas }) {
                 Wait::Over(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
                 Wait::Begun(token, woken) => {
                     tracing::info!("Waiting for replicas before shutting down.");
@@ -204,9 +204,9 @@ impl Order {
             match word.to_ascii_lowercase().as_slice() {
                 b"nosave" if plan.at_end != ShutdownSave::Save => plan.at_end = ShutdownSave::NoSave,
                 b"save" if plan.at_end != ShutdownSave::NoSave => plan.at_end = ShutdownSave::Save,
-                b"now" => plan.steps.now = true,
-                b"force" => plan.steps.force = true,
-                b"failover" => plan.steps.hand_over = true,
+                b"now" => plan.steps.skips_replicas = true,
+                b"force" => plan.steps.ignores_save_errors = true,
+                b"failover" => plan.steps.hands_over = true,
                 b"safe" => plan.safe = true,
                 b"abort" => aborts = true,
                 _ => return None,
@@ -224,7 +224,7 @@ impl Plan {
     const AS_CONFIGURED: Self = Self {
         at_end: ShutdownSave::AsConfigured,
         safe: false,
-        steps: ShutdownOptions { now: false, force: false, hand_over: false },
+        steps: ShutdownOptions { skips_replicas: false, ignores_save_errors: false, hands_over: false },
     };
 
     /// Returns whether NOSAVE was given.
@@ -240,9 +240,9 @@ impl Plan {
                 ShutdownWord::Default => {}
                 ShutdownWord::Save => plan.at_end = ShutdownSave::Save,
                 ShutdownWord::NoSave => plan.at_end = ShutdownSave::NoSave,
-                ShutdownWord::Now => plan.steps.now = true,
-                ShutdownWord::Force => plan.steps.force = true,
-                ShutdownWord::Failover => plan.steps.hand_over = true,
+                ShutdownWord::Now => plan.steps.skips_replicas = true,
+                ShutdownWord::Force => plan.steps.ignores_save_errors = true,
+                ShutdownWord::Failover => plan.steps.hands_over = true,
                 ShutdownWord::Safe => plan.safe = true,
             }
         }
@@ -253,21 +253,22 @@ impl Plan {
 /// Runs a shutdown. The server stops if it succeeds.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
     if plan.safe && is_voting_master(server) {
-        let end = if plan.steps.force { "Exit anyway." } else { "Refusing to shut down." };
+        let end = if plan.steps.ignores_save_errors { "Exit anyway." } else { "Refusing to shut down." };
         tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
-        if !plan.steps.force {
+        if !plan.steps.ignores_save_errors {
             return Err(Refusal::Needed);
         }
     }
-    if !plan.steps.force && server.durability.append_only.is_writing_first_base() {
+    if !plan.steps.ignores_save_errors && server.durability.append_only.is_writing_first_base() {
         // Checked first, so that writes are not paused for a shutdown that cannot happen.
         tracing::warn!("Writing initial AOF, can't exit.");
         return Err(Refusal::NotSaved);
     }
     let mut actions = Vec::new();
     // Only a master in a cluster can hand over.
-    let hand_over = plan.steps.hand_over && is_voting_master(server);
-    let machine = ShutdownSequence::new(ShutdownOptions { hand_over, ..plan.steps }, &mut actions);
+    let hand_over = plan.steps.hands_over && is_voting_master(server);
+    let machine =
+        ShutdownSequence::new(ShutdownOptions { hands_over: hand_over, ..plan.steps }, &mut actions);
     Driver { server, plan, machine, hold: None, end: ReplOffset(0), awaited: None, hands_over: false }
         .run(actions.into())
         .await
@@ -298,7 +299,7 @@ impl<'a> Driver<'a> {
                     self.awaited = Some(Awaited::new(self.server, end, replicas, longest));
                     vec![]
                 }
-                Some(ShutdownAction::NoteInSync { in_sync, of }) => {
+                Some(ShutdownAction::LogInSync { in_sync, total: of }) => {
                     self.awaited = None;
                     tracing::info!("{in_sync} of {of} replicas are in sync when shutting down.");
                     vec![]
@@ -335,7 +336,7 @@ impl<'a> Driver<'a> {
             end,
             replicas,
             in_sync,
-            longest: server.config.get(keys::SHUTDOWN_TIMEOUT),
+            replica_timeout: server.config.get(keys::SHUTDOWN_TIMEOUT),
         })
     }
 
@@ -413,7 +414,8 @@ pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
 async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
-    let unfinished = if plan.steps.force { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
+    let unfinished =
+        if plan.steps.ignores_save_errors { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
     let finish = move || saving::save_at_shutdown(&saver.durability, plan.at_end, unfinished);
     let saved = tokio::task::spawn_blocking(finish).await;
     match &saved {
@@ -441,9 +443,14 @@ mod tests {
     fn shutdown_arguments_are_parsed() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
         let stop = |at_end, steps| Some(Order::Stop(Plan { at_end, safe: false, steps }));
-        let plan = |at_end, now, force| stop(at_end, ShutdownOptions { now, force, hand_over: false });
-        let hands_over = ShutdownOptions { hand_over: true, ..ShutdownOptions::default() };
-        let forced = ShutdownOptions { force: true, ..ShutdownOptions::default() };
+        let plan = |at_end, now, force| {
+            stop(
+                at_end,
+                ShutdownOptions { skips_replicas: now, ignores_save_errors: force, hands_over: false },
+            )
+        };
+        let hands_over = ShutdownOptions { hands_over: true, ..ShutdownOptions::default() };
+        let forced = ShutdownOptions { ignores_save_errors: true, ..ShutdownOptions::default() };
         let safe = Plan { at_end: ShutdownSave::NoSave, safe: true, steps: forced };
         let table = [
             ("", plan(ShutdownSave::AsConfigured, false, false)),

@@ -23,7 +23,7 @@ impl crash::CrashReportSource for CrashReport {
         let server = &self.0;
         let text = info::render(server, &["everything".to_owned()], &mut info::Data::Unknown);
         say("INFO OUTPUT", &text.replace('\r', ""));
-        let (now, clients) = (time::now(), server.engine.clients.all());
+        let (now, clients) = (time::now(), server.engine.clients.list());
         let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));
         let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
         say("CLIENT LIST OUTPUT", &lines.join("\n"));

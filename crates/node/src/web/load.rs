@@ -70,7 +70,7 @@ impl Load {
 }
 
 fn summary(sample: engine::KeySample, lasted: Duration) -> Sample {
-    let named = sample.keys.values().sum::<u64>() + sample.others;
+    let named = sample.keys.values().sum::<u64>() + sample.other_keys;
     let mut slots: BTreeMap<u16, u64> = BTreeMap::new();
     for ((_, slot), count) in &sample.keys {
         *slots.entry(*slot).or_default() += count;

@@ -74,11 +74,11 @@ fn limits(server: &Server) -> Limits {
 pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals();
-    let all = ::commands::for_server().all().iter().zip(&totals.commands);
+    let all = ::commands::for_server().commands().iter().zip(&totals.commands);
     let called = all.filter(|(_, total)| total.calls > 0);
     called
         .map(|(entry, total)| {
-            let times = server.engine.latency_of(entry.index);
+            let times = server.engine.command_latency(entry.index);
             let quantile = |percent: &f64| (percent / 100.0, times.percentile(*percent) as f64 / 1000.0);
             let quantiles =
                 if times.calls() == 0 { Vec::new() } else { percents.iter().map(quantile).collect() };
@@ -94,8 +94,8 @@ pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
 }
 
 fn slow_log(server: &Server) -> SlowLog {
-    let log = &server.engine.logs.slow;
-    let last = log.newest(1).pop().map(|entry| (entry.id, entry.measure as f64 / 1e6));
+    let log = &server.engine.command_logs.slow;
+    let last = log.newest(1).pop().map(|entry| (entry.id, entry.value as f64 / 1e6));
     SlowLog { length: log.count(), last }
 }
 

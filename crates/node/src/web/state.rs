@@ -152,13 +152,13 @@ fn commands(server: &Server) -> Vec<CommandFigures> {
 }
 
 fn slow(server: &Server) -> Vec<SlowCommand> {
-    let entries = server.engine.logs.slow.newest(SLOW).into_iter();
+    let entries = server.engine.command_logs.slow.newest(SLOW).into_iter();
     let shown = |word: &Vec<u8>| super::shown(word, BYTES);
     entries
         .map(|entry| SlowCommand {
             id: entry.id,
-            at: entry.at.0,
-            micros: entry.measure,
+            at: entry.time.0,
+            micros: entry.value,
             words: entry.args.iter().take(WORDS).map(shown).collect::<Vec<_>>().join(" "),
             client: entry.address,
         })

@@ -2,19 +2,19 @@ use proptest::prelude::*;
 
 use super::*;
 
-const A: ReplId = ReplId::NONE;
+const ID_A: ReplId = ReplId::NONE;
 
 fn id(byte: u8) -> ReplId {
     ReplId::from_random([byte; 20])
 }
 
 fn open_log(capacity: u64) -> Log {
-    let mut log = Log::new(A, capacity);
+    let mut log = Log::new(ID_A, capacity);
     log.open(id(1));
     log
 }
 
-fn rest(log: &mut Log, cursor: CursorId) -> Result<String, CursorLost> {
+fn read_rest(log: &mut Log, cursor: CursorId) -> Result<String, CursorLost> {
     let mut out = Vec::new();
     log.read(cursor, usize::MAX, &mut out).map(|()| String::from_utf8(out).unwrap())
 }
@@ -29,7 +29,7 @@ fn closed_log_keeps_and_counts_nothing() {
     assert_eq!(log.position().id, id(2), "what changed before is no part of the old history");
     log.append_control(b"kept");
     assert_eq!(log.position().offset, ReplOffset(4));
-    assert_eq!(log.first_byte(), Some((1, 4)));
+    assert_eq!(log.retained_range(), Some((1, 4)));
 }
 
 #[test]
@@ -43,20 +43,20 @@ fn select_is_logged_when_the_database_changes() {
     log.append(3, b"d");
     let select = |db| format!("*2\r\n$6\r\nSELECT\r\n$1\r\n{db}\r\n");
     let expected = format!("{}ab{}c{}d", select(0), select(3), select(3));
-    assert_eq!(rest(&mut log, cursor), Ok(expected));
-    assert_eq!(log.pending(cursor), Ok(0));
+    assert_eq!(read_rest(&mut log, cursor), Ok(expected));
+    assert_eq!(log.unread_bytes(cursor), Ok(0));
 }
 
 #[test]
 fn partial_and_full_synchronisations_are_told_apart() {
     let mut log = open_log(1000);
     log.append_control(&[b'x'; 100]);
-    log.rename(id(2));
+    log.change_id(id(2));
     log.append_control(&[b'y'; 50]);
     let (new, old, other) = (id(2), id(1), id(3));
     // replication id, first byte requested, offset at which the replica continues
     let table: &[(&str, i64, Result<u64, FullSyncReason>)] = &[
-        ("?", -1, Err(FullSyncReason::NothingAsked)),
+        ("?", -1, Err(FullSyncReason::Requested)),
         ("short", 5, Err(FullSyncReason::OtherHistory)),
         (other.as_str(), 5, Err(FullSyncReason::OtherHistory)),
         (new.as_str(), 1, Ok(0)),
@@ -81,16 +81,16 @@ fn replica_adopts_its_masters_history() {
     log.append_control(b"own");
     let cursor = log.add_cursor(ReplOffset(0));
     let stream = log.demote();
-    assert_eq!(log.follow(stream), Ok(Some(Position { id: id(1), offset: ReplOffset(3) })));
-    log.adopt_loaded(Position { id: id(7), offset: ReplOffset(5000) }, id(9));
-    assert_eq!(rest(&mut log, cursor), Err(CursorLost));
+    assert_eq!(log.accept_stream(stream), Ok(Some(Position { id: id(1), offset: ReplOffset(3) })));
+    log.adopt_loaded_history(Position { id: id(7), offset: ReplOffset(5000) }, id(9));
+    assert_eq!(read_rest(&mut log, cursor), Err(CursorLost));
     assert!(log.append_stream(stream, b"theirs"));
     assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
-    assert_eq!(log.first_byte(), Some((5001, 6)));
-    assert_eq!(log.second(), None);
+    assert_eq!(log.retained_range(), Some((5001, 6)));
+    assert_eq!(log.second_history(), None);
     // After the promotion, replicas of the old master can continue here up to this position.
     assert!(log.promote(id(8)));
-    assert_eq!(log.second(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
+    assert_eq!(log.second_history(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
 }
 
@@ -101,26 +101,26 @@ fn replica_adopts_its_masters_history() {
 fn renamed_history_drops_the_cursors_of_replicas() {
     let mut log = open_log(1000);
     let stream = log.demote();
-    log.follow(stream).unwrap();
+    log.accept_stream(stream).unwrap();
     assert!(log.append_stream(stream, b"old"));
     let (replica, file) = (log.add_cursor(ReplOffset(1)), log.add_own_cursor(ReplOffset(1)));
-    log.rename(id(2));
+    log.change_id(id(2));
     assert!(log.append_stream(stream, b"new"));
-    assert_eq!(rest(&mut log, replica), Err(CursorLost));
+    assert_eq!(read_rest(&mut log, replica), Err(CursorLost));
     assert_eq!(log.resume(id(1).as_str().as_bytes(), 2), Ok(ReplOffset(1)), "it comes back and goes on");
-    assert_eq!(rest(&mut log, file), Ok("ldnew".to_owned()), "this node's file is of both");
+    assert_eq!(read_rest(&mut log, file), Ok("ldnew".to_owned()), "this node's file is of both");
     let again = log.add_cursor(ReplOffset(1));
-    log.rename(id(2));
-    assert_eq!(rest(&mut log, again), Ok("ldnew".to_owned()), "that name is known");
+    log.change_id(id(2));
+    assert_eq!(read_rest(&mut log, again), Ok("ldnew".to_owned()), "that name is known");
     assert!(log.promote(id(3)));
-    assert_eq!(rest(&mut log, again), Err(CursorLost));
+    assert_eq!(read_rest(&mut log, again), Err(CursorLost));
 }
 
 #[test]
 fn no_replica_continues_after_a_history_was_parted() {
     let mut log = open_log(1000);
     log.append_control(b"old");
-    log.part(id(2));
+    log.start_new_history(id(2));
     assert_eq!(log.resume(id(1).as_str().as_bytes(), 4), Err(FullSyncReason::OtherHistory));
     assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
 }
@@ -133,7 +133,7 @@ fn position_of_a_demoted_master_includes_its_last_write() {
     let stream = log.demote();
     assert!(!log.append_stream(stream, b"too early"), "its master's stream begins where this one ends");
     let end = log.append(3, b"begun before");
-    assert_eq!(log.follow(stream), Ok(Some(Position { id: id(1), offset: end })));
+    assert_eq!(log.accept_stream(stream), Ok(Some(Position { id: id(1), offset: end })));
     assert_eq!(log.append(3, b"a replica's own"), end, "is nobody else's");
     assert_eq!(log.append_control(b"PING"), end);
     assert!(log.append_stream(stream, b"theirs"));
@@ -146,15 +146,15 @@ fn promoted_log_drops_the_old_stream_and_selects_its_database_again() {
     let mut log = open_log(1000);
     log.append(0, b"own");
     let stream = log.demote();
-    log.follow(stream).unwrap();
+    log.accept_stream(stream).unwrap();
     assert!(log.append_stream(stream, b"SELECT 9"));
     assert!(log.promote(id(2)));
     let at = log.position().offset;
     let cursor = log.add_cursor(at);
     assert!(!log.append_stream(stream, b"late"));
-    assert_eq!(log.follow(stream), Err(StreamSuperseded));
+    assert_eq!(log.accept_stream(stream), Err(StreamSuperseded));
     log.append(0, b"mine");
-    assert_eq!(rest(&mut log, cursor), Ok("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\nmine".to_owned()));
+    assert_eq!(read_rest(&mut log, cursor), Ok("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\nmine".to_owned()));
     assert!(!log.promote(id(3)), "it is a master");
     assert_eq!(log.position().id, id(2));
 }
@@ -164,12 +164,12 @@ fn promoted_log_drops_the_old_stream_and_selects_its_database_again() {
 fn snapshot_loaded_after_a_promotion_starts_a_new_history() {
     let mut log = open_log(1000);
     let stream = log.demote();
-    log.follow(stream).unwrap();
+    log.accept_stream(stream).unwrap();
     log.close();
     assert!(log.promote(id(2)));
     let loaded = Position { id: id(7), offset: ReplOffset(5000) };
-    log.adopt_loaded(loaded, id(3));
-    assert_eq!((log.position().id, log.second()), (id(3), Some(loaded)));
+    log.adopt_loaded_history(loaded, id(3));
+    assert_eq!((log.position().id, log.second_history()), (id(3), Some(loaded)));
 }
 
 /// Bytes are freed in chunks, so more than the capacity is kept, possibly more than the cursor bound. A replica that
@@ -178,7 +178,7 @@ fn snapshot_loaded_after_a_promotion_starts_a_new_history() {
 fn replica_beyond_the_cursor_bound_needs_a_full_synchronisation() {
     let mut log = open_log(100);
     log.append_control(&[b'z'; 1000]);
-    assert_eq!(log.first_byte(), Some((1, 1000)));
+    assert_eq!(log.retained_range(), Some((1, 1000)));
     let own = log.position().id;
     let resume = |log: &Log, offset: i64| log.resume(own.as_str().as_bytes(), offset + 1);
     assert_eq!(resume(&log, 0), Ok(ReplOffset(0)), "without a bound all that is kept will do");
@@ -197,11 +197,11 @@ fn old_bytes_are_kept_for_cursors_within_their_bound() {
     for _ in 0..8 {
         log.append_control(&block);
     }
-    assert_eq!(log.first_byte(), Some((1, 8 * 65536)), "the cursor holds it");
+    assert_eq!(log.retained_range(), Some((1, 8 * 65536)), "the cursor holds it");
     log.set_cursor_bound(4 * 64 * 1024);
     assert!(!log.take_cursor_lost());
     log.append_control(&block);
-    assert!(log.first_byte().unwrap().1 <= 5 * 65536);
+    assert!(log.retained_range().unwrap().1 <= 5 * 65536);
     assert!(log.take_cursor_lost(), "it may wait for its peer and not read for long");
     log.append_control(&block);
     assert!(!log.take_cursor_lost(), "it has fallen off once");
@@ -209,7 +209,7 @@ fn old_bytes_are_kept_for_cursors_within_their_bound() {
     assert_eq!(log.read(cursor, 10, &mut out), Err(CursorLost));
     log.remove_cursor(cursor);
     log.remove_cursor(cursor);
-    assert!(log.first_byte().unwrap().1 <= 2 * 65536);
+    assert!(log.retained_range().unwrap().1 <= 2 * 65536);
 }
 
 proptest! {
@@ -230,7 +230,7 @@ proptest! {
                     all.extend(bytes);
                 }
                 1 => {
-                    let start = log.first_byte().unwrap().0 as usize - 1;
+                    let start = log.retained_range().unwrap().0 as usize - 1;
                     let at = start + amount % (all.len() - start + 1);
                     cursors.push((log.add_cursor(ReplOffset(at as u64)), at));
                 }
@@ -245,7 +245,7 @@ proptest! {
                 }
             }
             let held = cursors.iter().map(|(_, at)| all.len() - at).max().unwrap_or(0) as u64;
-            prop_assert!(log.first_byte().unwrap().1 < capacity.max(held) + 2 * 65536);
+            prop_assert!(log.retained_range().unwrap().1 < capacity.max(held) + 2 * 65536);
         }
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use super::peer::{Phase, Replica};
+use super::peer::{ConnectedReplica, Phase};
 use super::{CloseReason, Master, MasterAction, PeerId};
 use crate::log::Position;
 use crate::psync::PeerProfile;
@@ -35,9 +35,9 @@ impl Master {
     /// Returns whether a replica that needs a full synchronisation must fetch the snapshot over a second connection.
     #[must_use]
     pub fn needs_rdb_channel(&self, profile: &PeerProfile) -> bool {
-        let capable = profile.capabilities.dual_channel && profile.capabilities.eof;
+        let capable = profile.capabilities.dual_channel && profile.capabilities.has_eof;
         // A replica whose dual-channel synchronisation failed gets a normal one.
-        let first = profile.snapshot_over.is_none();
+        let first = profile.snapshot_connection.is_none();
         self.config.dual_channel && self.config.diskless && capable && first
     }
 
@@ -45,7 +45,10 @@ impl Master {
     #[must_use]
     pub fn awaits_main_channel(&self, rdb: PeerId) -> bool {
         self.peers.get(&rdb).is_some_and(|peer| {
-            let cut = matches!(peer.phase, Phase::Sending { cut: Some(_), .. } | Phase::Fetched { .. });
+            let cut = matches!(
+                peer.phase,
+                Phase::Sending { position: Some(_), .. } | Phase::SnapshotDelivered { .. }
+            );
             cut && peer.awaits_main_channel()
         })
     }
@@ -65,28 +68,28 @@ impl Master {
         resume: Option<Position>,
         out: &mut Vec<MasterAction>,
     ) {
-        let Some(rdb) = profile.snapshot_over else { return };
+        let Some(rdb) = profile.snapshot_connection else { return };
         let awaited = self.awaits_main_channel(rdb);
         let (true, Some(Position { id, offset })) = (awaited, resume) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
             // A snapshot connection that does not belong to it is left alone.
-            let profile = PeerProfile { snapshot_over: Some(rdb).filter(|_| awaited), ..profile };
-            self.peers.insert(peer, Replica::new(profile, Phase::Apart, None, now));
+            let profile = PeerProfile { snapshot_connection: Some(rdb).filter(|_| awaited), ..profile };
+            self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
             return self.close(now, peer, reason, out);
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
         // The snapshot contains the state of migrating slots.
         out.push(MasterAction::Continue { peer, id, with_slot_states: false });
         out.push(MasterAction::Stream { peer, from: offset });
-        out.push(MasterAction::Release { peer: rdb });
+        out.push(MasterAction::RemoveCursor { peer: rdb });
         // It acknowledges only what it has loaded.
-        self.peers.insert(peer, Replica::new(profile, Phase::Apart, None, now));
+        self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
-            rdb.main = Some(peer);
-            rdb.is_fetched()
+            rdb.main_channel = Some(peer);
+            rdb.has_snapshot()
         });
         if fetched {
-            self.close(now, rdb, CloseReason::Served, out);
+            self.close(now, rdb, CloseReason::SnapshotSent, out);
         }
     }
 }

@@ -12,18 +12,18 @@ pub struct OutputLimit {
     /// The soft limit in bytes; 0 for no limit.
     pub soft: u64,
     /// How long the soft limit may be exceeded.
-    pub soft_for: Duration,
+    pub soft_duration: Duration,
 }
 
 impl OutputLimit {
     /// Raises limits below `bytes` to `bytes`, as Valkey does for replicas.
-    pub(super) fn at_least(self, bytes: u64) -> Self {
+    pub(super) fn raised_to(self, bytes: u64) -> Self {
         let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(bytes) };
         Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
     }
 
     /// Returns whether the limit is exceeded. `since` keeps the time at which the soft limit was first exceeded.
-    pub(super) fn exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
+    pub(super) fn is_exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
         if self.hard > 0 && pending > self.hard {
             return true;
         }
@@ -31,7 +31,7 @@ impl OutputLimit {
             *since = None;
             return false;
         }
-        now.since(*since.get_or_insert(now)) > self.soft_for
+        now.since(*since.get_or_insert(now)) > self.soft_duration
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn hard_limit_applies_at_once_soft_limit_after_an_unbroken_time() {
-        let limit = OutputLimit { hard: 100, soft: 10, soft_for: Duration::from_secs(5) };
+        let limit = OutputLimit { hard: 100, soft: 10, soft_duration: Duration::from_secs(5) };
         let mut since = None;
         // second, pending bytes, whether the limit is exceeded
         let table = [
@@ -56,12 +56,12 @@ mod tests {
         ];
         for (second, pending, expected) in table {
             let now = Instant::from_millis(second * 1000);
-            assert_eq!(limit.exceeded(now, pending, &mut since), expected, "second {second}");
+            assert_eq!(limit.is_exceeded(now, pending, &mut since), expected, "second {second}");
         }
         let raised = OutputLimit { hard: 100, soft: 50, ..limit };
-        assert_eq!(limit.at_least(50), raised);
-        let none = OutputLimit { hard: 0, soft: 0, soft_for: Duration::ZERO };
-        assert_eq!(none.at_least(50), none);
-        assert!(!none.exceeded(Instant::ORIGIN, u64::MAX, &mut None));
+        assert_eq!(limit.raised_to(50), raised);
+        let none = OutputLimit { hard: 0, soft: 0, soft_duration: Duration::ZERO };
+        assert_eq!(none.raised_to(50), none);
+        assert!(!none.is_exceeded(Instant::ORIGIN, u64::MAX, &mut None));
     }
 }

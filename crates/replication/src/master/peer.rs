@@ -10,23 +10,23 @@ use crate::psync::PeerProfile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waits for a snapshot to start.
-    Waiting { since: Instant },
+    WaitsForSnapshot { since: Instant },
     /// A snapshot is being taken for it or sent to it.
-    Sending { transfer: TransferId, cut: Option<ReplOffset>, way: Way },
+    Sending { transfer: TransferId, position: Option<ReplOffset>, delivery: Delivery },
     /// Has received the snapshot and has not acknowledged loading it.
-    Loading { cut: ReplOffset },
+    Loading { position: ReplOffset },
     /// Has received the snapshot over this connection, which may be closed already; its main connection has not
     /// appeared.
-    Fetched { since: Instant },
+    SnapshotDelivered { since: Instant },
     /// Receives the stream and has not acknowledged loading the snapshot of its other connection.
-    Apart,
+    AwaitsMainChannel,
     /// Receives the stream.
     Online,
 }
 
 /// How a snapshot is sent to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Delivery {
     /// Streamed while it is taken, with an end mark.
     Streamed,
     /// From a file, preceded by its length.
@@ -61,7 +61,7 @@ impl PeerState {
 
 /// The state of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replica {
+pub struct ConnectedReplica {
     /// The properties announced by REPLCONF.
     pub profile: PeerProfile,
     /// The acknowledged offset; `None` before the first acknowledgement.
@@ -72,12 +72,12 @@ pub struct Replica {
     pub(super) last_heard: Instant,
     pub(super) over_soft_since: Option<Instant>,
     /// The pending bytes as last reported.
-    pub(super) pending: u64,
+    pub(super) pending_bytes: u64,
     /// The main connection of a dual-channel replica, on its RDB channel.
-    pub(super) main: Option<PeerId>,
+    pub(super) main_channel: Option<PeerId>,
 }
 
-impl Replica {
+impl ConnectedReplica {
     pub(super) fn new(
         profile: PeerProfile,
         phase: Phase,
@@ -91,8 +91,8 @@ impl Replica {
             phase,
             last_heard: now,
             over_soft_since: None,
-            pending: 0,
-            main: None,
+            pending_bytes: 0,
+            main_channel: None,
         }
     }
 
@@ -100,17 +100,19 @@ impl Replica {
     #[must_use]
     pub fn state(&self) -> PeerState {
         match self.phase {
-            Phase::Sending { way: Way::File { is_written: true }, .. } => PeerState::SendBulk,
-            Phase::Waiting { .. } | Phase::Sending { .. } | Phase::Fetched { .. } => PeerState::WaitBgsave,
-            Phase::Apart => PeerState::BgTransfer,
+            Phase::Sending { delivery: Delivery::File { is_written: true }, .. } => PeerState::SendBulk,
+            Phase::WaitsForSnapshot { .. } | Phase::Sending { .. } | Phase::SnapshotDelivered { .. } => {
+                PeerState::WaitBgsave
+            }
+            Phase::AwaitsMainChannel => PeerState::BgTransfer,
             Phase::Loading { .. } | Phase::Online => PeerState::Online,
         }
     }
 
     /// Returns the pending bytes as last reported.
     #[must_use]
-    pub fn pending(&self) -> u64 {
-        self.pending
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
     }
 
     /// Returns whether the replica receives the stream.
@@ -121,34 +123,34 @@ impl Replica {
 
     /// Returns whether the replica has acknowledged everything before `offset`.
     #[must_use]
-    pub fn has(&self, offset: ReplOffset) -> bool {
+    pub fn has_snapshot_of(&self, offset: ReplOffset) -> bool {
         self.acknowledged >= Some(offset)
     }
 
     /// Returns the name of the connection's kind in INFO.
     #[must_use]
-    pub fn channel(&self) -> &'static str {
+    pub fn channel_name(&self) -> &'static str {
         match self.phase {
             _ if self.profile.rdb_channel => "rdb-channel",
-            Phase::Apart => "main-channel",
+            Phase::AwaitsMainChannel => "main-channel",
             _ => "replica",
         }
     }
 
     /// Returns the whole seconds since the replica was last heard from.
     #[must_use]
-    pub fn lag(&self, now: Instant) -> u64 {
+    pub fn lag_seconds(&self, now: Instant) -> u64 {
         now.since(self.last_heard).as_secs()
     }
 
     pub(super) fn waiting_since(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Waiting { since } => Some(since),
+            Phase::WaitsForSnapshot { since } => Some(since),
             _ => None,
         }
     }
 
-    pub(super) fn is_in(&self, transfer: TransferId) -> bool {
+    pub(super) fn is_in_transfer(&self, transfer: TransferId) -> bool {
         matches!(self.phase, Phase::Sending { transfer: of, .. } if of == transfer)
     }
 
@@ -156,40 +158,43 @@ impl Replica {
     pub(super) fn needs_keepalive(&self) -> bool {
         let waits = matches!(
             self.phase,
-            Phase::Waiting { .. }
-                | Phase::Sending { cut: None, .. }
-                | Phase::Sending { way: Way::File { is_written: false }, .. }
+            Phase::WaitsForSnapshot { .. }
+                | Phase::Sending { position: None, .. }
+                | Phase::Sending { delivery: Delivery::File { is_written: false }, .. }
         );
-        waits && !self.profile.sync
+        waits && !self.profile.uses_sync
     }
 
     /// Returns whether the replica must send acknowledgements. While a snapshot is sent, progress of the connection
     /// counts.
     pub(super) fn must_acknowledge(&self) -> bool {
-        !self.profile.sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
+        !self.profile.uses_sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
     }
 
     /// Returns whether this is an RDB channel whose main channel has not appeared.
     pub(super) fn awaits_main_channel(&self) -> bool {
-        self.profile.rdb_channel && self.main.is_none()
+        self.profile.rdb_channel && self.main_channel.is_none()
     }
 
     /// Returns whether this is an RDB channel that has received its snapshot and whose main channel has not appeared.
-    pub(super) fn is_fetched(&self) -> bool {
-        matches!(self.phase, Phase::Fetched { .. })
+    pub(super) fn has_snapshot(&self) -> bool {
+        matches!(self.phase, Phase::SnapshotDelivered { .. })
     }
 
     /// Returns whether the main channel has been missing for too long.
     pub(super) fn main_channel_timed_out(&self, now: Instant) -> bool {
-        matches!(self.phase, Phase::Fetched { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
+        matches!(self.phase, Phase::SnapshotDelivered { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
     }
 
     /// Returns the other connection of a dual-channel replica, if it cannot be used without this one.
-    pub(super) fn needs(&self) -> Option<PeerId> {
+    pub(super) fn needs_transfer(&self) -> Option<PeerId> {
         match self.phase {
-            Phase::Sending { .. } => self.main,
-            Phase::Apart => self.profile.snapshot_over,
-            Phase::Waiting { .. } | Phase::Loading { .. } | Phase::Fetched { .. } | Phase::Online => None,
+            Phase::Sending { .. } => self.main_channel,
+            Phase::AwaitsMainChannel => self.profile.snapshot_connection,
+            Phase::WaitsForSnapshot { .. }
+            | Phase::Loading { .. }
+            | Phase::SnapshotDelivered { .. }
+            | Phase::Online => None,
         }
     }
 }

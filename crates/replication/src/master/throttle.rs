@@ -25,9 +25,9 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     /// The time since which writers may be throttled.
-    granted: Option<Instant>,
+    total_granted: Option<Instant>,
     /// The total time throttled since then.
-    used: Duration,
+    total_used: Duration,
     /// The time since which writers have been throttled without a break.
     since: Option<Instant>,
 }
@@ -35,19 +35,19 @@ pub(super) struct Throttle {
 impl Throttle {
     /// Records that a replica was closed for exceeding its limit.
     pub(super) fn on_replica_closed(&mut self, now: Instant) {
-        if self.granted.is_none_or(|at| now.since(at) >= THROTTLE_PERIOD) {
-            (self.granted, self.used) = (Some(now), Duration::ZERO);
+        if self.total_granted.is_none_or(|at| now.since(at) >= THROTTLE_PERIOD) {
+            (self.total_granted, self.total_used) = (Some(now), Duration::ZERO);
         }
     }
 
     /// Returns the delay after a batch of writes, given the pending bytes of the slowest replica.
     pub(super) fn delay(&mut self, now: Instant, pending: u64, limit: OutputLimit) -> Duration {
         if let Some(since) = self.since.take() {
-            self.used += now.since(since);
+            self.total_used += now.since(since);
         }
-        let may =
-            self.granted.is_some_and(|at| now.since(at) < THROTTLE_PERIOD) && self.used < MAX_TOTAL_DELAY;
-        let delay = if may { wanted(pending, limit) } else { Duration::ZERO };
+        let may = self.total_granted.is_some_and(|at| now.since(at) < THROTTLE_PERIOD)
+            && self.total_used < MAX_TOTAL_DELAY;
+        let delay = if may { wanted_delay(pending, limit) } else { Duration::ZERO };
         self.since = Some(now).filter(|_| !delay.is_zero());
         delay
     }
@@ -55,7 +55,7 @@ impl Throttle {
 
 /// Returns the delay for this share of the limit. The lower limit counts, since the soft one may be exceeded for a
 /// while.
-fn wanted(pending: u64, limit: OutputLimit) -> Duration {
+fn wanted_delay(pending: u64, limit: OutputLimit) -> Duration {
     let Some(limit) = [limit.hard, limit.soft].into_iter().filter(|bytes| *bytes > 0).min() else {
         return Duration::ZERO;
     };
@@ -68,7 +68,7 @@ fn wanted(pending: u64, limit: OutputLimit) -> Duration {
 mod tests {
     use super::*;
 
-    const LIMIT: OutputLimit = OutputLimit { hard: 1000, soft: 0, soft_for: Duration::ZERO };
+    const LIMIT: OutputLimit = OutputLimit { hard: 1000, soft: 0, soft_duration: Duration::ZERO };
 
     fn at(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn delay_grows_towards_the_limit() {
-        let soft = OutputLimit { hard: 4000, soft: 1000, soft_for: Duration::from_secs(60) };
-        let none = OutputLimit { hard: 0, soft: 0, soft_for: Duration::ZERO };
+        let soft = OutputLimit { hard: 4000, soft: 1000, soft_duration: Duration::from_secs(60) };
+        let none = OutputLimit { hard: 0, soft: 0, soft_duration: Duration::ZERO };
         // pending bytes, limit, delay in milliseconds
         let table = [
             (0, LIMIT, 0),

@@ -9,7 +9,9 @@
 use slot_routing::ReplOffset;
 
 use super::lines::Lines;
-use super::link::{ANNOUNCED_VALKEY_VERSION, Resumed, authenticate, nonsense, refused, resumed};
+use super::link::{
+    ANNOUNCED_VALKEY_VERSION, ContinueReply, append_auth, malformed_reply, parse_continue, refusal_error,
+};
 use super::stream_buffer::StreamBuffer;
 use super::transfer::Transfer;
 use super::{LinkError, RdbChannelAction, ReplicaAction, ReplicaConfig};
@@ -18,80 +20,80 @@ use crate::log::Position;
 
 /// State of the RDB channel.
 #[derive(Debug)]
-enum Rdb {
+enum RdbChannelState {
     Connecting,
     /// Waits for replies to this many requests, then sends SYNC.
-    Introducing {
+    Handshake {
         missing: u8,
     },
     /// Waits for `$ENDOFF`.
-    Asked,
+    AwaitsEndOffset,
     Transfer(Transfer),
-    Whole,
+    Complete,
 }
 
 /// State of the main channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Main {
+enum MainChannelState {
     /// Waits for the position of the snapshot.
     Waiting,
     /// Has announced which RDB channel it belongs to.
-    Linking,
+    Identifying,
     /// Has sent PSYNC.
-    Asking,
+    AwaitsPsyncReply,
     Streaming,
 }
 
 /// State of both connections.
 #[derive(Debug)]
 pub(super) struct Dual {
-    rdb: Rdb,
-    main: Main,
+    rdb: RdbChannelState,
+    main: MainChannelState,
     rdb_lines: Lines,
     main_lines: Lines,
     /// The position of the snapshot, once known.
     position: Option<Position>,
-    held: StreamBuffer,
+    buffered: StreamBuffer,
 }
 
 impl Dual {
     pub(super) fn start(out: &mut Vec<ReplicaAction>) -> Self {
         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Connect));
         Self {
-            rdb: Rdb::Connecting,
-            main: Main::Waiting,
+            rdb: RdbChannelState::Connecting,
+            main: MainChannelState::Waiting,
             rdb_lines: Lines::default(),
             main_lines: Lines::default(),
             position: None,
-            held: StreamBuffer::default(),
+            buffered: StreamBuffer::default(),
         }
     }
 
     /// Returns the snapshot that is being received.
-    pub(super) fn transfer(&self) -> Option<&Transfer> {
-        if let Rdb::Transfer(transfer) = &self.rdb { Some(transfer) } else { None }
+    pub(super) fn transfer_progress(&self) -> Option<&Transfer> {
+        if let RdbChannelState::Transfer(transfer) = &self.rdb { Some(transfer) } else { None }
     }
 
     /// Returns whether the snapshot has started to arrive.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn has_snapshot_started(&self) -> bool {
         self.position.is_some()
     }
 
-    pub(super) fn held(&self) -> u64 {
-        self.held.bytes()
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.buffered.bytes()
     }
 
     /// Returns the position of the snapshot and the buffered stream once the snapshot is complete and the stream has
     /// started.
-    pub(super) fn whole(&mut self) -> Option<(Position, StreamBuffer)> {
-        let whole = matches!(self.rdb, Rdb::Whole) && self.main == Main::Streaming;
-        Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.held)))
+    pub(super) fn take_complete(&mut self) -> Option<(Position, StreamBuffer)> {
+        let whole = matches!(self.rdb, RdbChannelState::Complete) && self.main == MainChannelState::Streaming;
+        Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.buffered)))
     }
 
     /// Sends the handshake over the RDB channel.
     pub(super) fn on_rdb_connected(&mut self, config: &ReplicaConfig, out: &mut Vec<ReplicaAction>) {
         let mut hello = Vec::new();
-        let auth = authenticate(config, &mut hello);
+        let auth = append_auth(config, &mut hello);
         let port = config.listening_port.to_string();
         let words =
             [&b"REPLCONF"[..], b"capa", b"eof", b"rdb-only", b"1", b"rdb-channel", b"1", b"listening-port"];
@@ -101,13 +103,13 @@ impl Dual {
             words.extend([&b"ip-address"[..], address.as_bytes()]);
         }
         resp::encode_request(&mut hello, words);
-        self.rdb = Rdb::Introducing { missing: 1 + u8::from(auth) };
+        self.rdb = RdbChannelState::Handshake { missing: 1 + u8::from(auth) };
         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(hello)));
     }
 
     /// Returns whether the RDB channel is still needed.
-    pub(super) fn needs_rdb(&self) -> bool {
-        !matches!(self.rdb, Rdb::Whole)
+    pub(super) fn needs_rdb_channel(&self) -> bool {
+        !matches!(self.rdb, RdbChannelState::Complete)
     }
 
     /// Handles bytes of the RDB channel.
@@ -118,16 +120,18 @@ impl Dual {
     ) -> Result<(), LinkError> {
         let rest = match &self.rdb {
             // Data of a closed connection is dropped.
-            Rdb::Connecting | Rdb::Whole => return Ok(()),
-            Rdb::Introducing { .. } | Rdb::Asked => match self.on_rdb_lines(&bytes, out)? {
-                Some(rest) => rest,
-                None => return Ok(()),
-            },
-            Rdb::Transfer(_) => bytes,
+            RdbChannelState::Connecting | RdbChannelState::Complete => return Ok(()),
+            RdbChannelState::Handshake { .. } | RdbChannelState::AwaitsEndOffset => {
+                match self.on_rdb_lines(&bytes, out)? {
+                    Some(rest) => rest,
+                    None => return Ok(()),
+                }
+            }
+            RdbChannelState::Transfer(_) => bytes,
         };
-        let Rdb::Transfer(transfer) = &mut self.rdb else { return Ok(()) };
+        let RdbChannelState::Transfer(transfer) = &mut self.rdb else { return Ok(()) };
         if transfer.advance(rest, out)?.is_some() {
-            self.rdb = Rdb::Whole;
+            self.rdb = RdbChannelState::Complete;
             out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
         Ok(())
@@ -139,28 +143,31 @@ impl Dual {
         mut bytes: &[u8],
         out: &mut Vec<ReplicaAction>,
     ) -> Result<Option<Vec<u8>>, LinkError> {
-        while let Some(line) = self.rdb_lines.next(&mut bytes)? {
+        while let Some(line) = self.rdb_lines.next_line(&mut bytes)? {
             match self.rdb {
-                Rdb::Introducing { missing } if line.first() == Some(&b'+') => {
-                    self.rdb =
-                        if missing > 1 { Rdb::Introducing { missing: missing - 1 } } else { Rdb::Asked };
+                RdbChannelState::Handshake { missing } if line.first() == Some(&b'+') => {
+                    self.rdb = if missing > 1 {
+                        RdbChannelState::Handshake { missing: missing - 1 }
+                    } else {
+                        RdbChannelState::AwaitsEndOffset
+                    };
                     if missing == 1 {
                         let mut sync = Vec::new();
                         resp::encode_request(&mut sync, [&b"SYNC"[..]]);
                         out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(sync)));
                     }
                 }
-                Rdb::Asked if line.starts_with(b"$ENDOFF:") => {
-                    let (position, client) = end_offset(&line).ok_or_else(|| nonsense(&line))?;
+                RdbChannelState::AwaitsEndOffset if line.starts_with(b"$ENDOFF:") => {
+                    let (position, client) = parse_end_offset(&line).ok_or_else(|| malformed_reply(&line))?;
                     self.position = Some(position);
-                    self.rdb = Rdb::Transfer(Transfer::new(position));
-                    self.main = Main::Linking;
+                    self.rdb = RdbChannelState::Transfer(Transfer::new(position));
+                    self.main = MainChannelState::Identifying;
                     let mut link = Vec::new();
                     resp::encode_request(&mut link, [&b"REPLCONF"[..], b"set-rdb-client-id", client]);
                     out.push(ReplicaAction::Send(link));
                     return Ok(Some(bytes.to_vec()));
                 }
-                _ => return Err(refused(&line)),
+                _ => return Err(refusal_error(&line)),
             }
         }
         Ok(None)
@@ -173,37 +180,39 @@ impl Dual {
         out: &mut Vec<ReplicaAction>,
     ) -> Result<(), LinkError> {
         let mut bytes = bytes;
-        while self.main != Main::Streaming {
-            let Some(line) = self.main_lines.next(&mut bytes)? else { return Ok(()) };
-            let Some(position) = &mut self.position else { return Err(refused(&line)) };
+        while self.main != MainChannelState::Streaming {
+            let Some(line) = self.main_lines.next_line(&mut bytes)? else { return Ok(()) };
+            let Some(position) = &mut self.position else { return Err(refusal_error(&line)) };
             match self.main {
-                Main::Linking if line.first() == Some(&b'+') => {
-                    self.main = Main::Asking;
+                MainChannelState::Identifying if line.first() == Some(&b'+') => {
+                    self.main = MainChannelState::AwaitsPsyncReply;
                     let mut ask = Vec::new();
                     let first_byte = (position.offset.0 + 1).to_string();
                     let words = [&b"PSYNC"[..], position.id.as_str().as_bytes(), first_byte.as_bytes()];
                     resp::encode_request(&mut ask, words);
                     out.push(ReplicaAction::Send(ask));
                 }
-                Main::Asking => match resumed(&line) {
-                    Resumed::Yes { id, .. } => {
+                MainChannelState::AwaitsPsyncReply => match parse_continue(&line) {
+                    ContinueReply::Accepted { id, .. } => {
                         position.id = id.unwrap_or(position.id);
-                        self.main = Main::Streaming;
+                        self.main = MainChannelState::Streaming;
                     }
-                    Resumed::Nonsense => return Err(nonsense(&line)),
-                    Resumed::No => return Err(refused(&line)),
+                    ContinueReply::Nonsense => return Err(malformed_reply(&line)),
+                    ContinueReply::FullResyncNeeded => return Err(refusal_error(&line)),
                 },
-                Main::Waiting | Main::Linking | Main::Streaming => return Err(refused(&line)),
+                MainChannelState::Waiting | MainChannelState::Identifying | MainChannelState::Streaming => {
+                    return Err(refusal_error(&line));
+                }
             }
         }
-        self.held.push(bytes);
+        self.buffered.push(bytes);
         Ok(())
     }
 }
 
 /// Parses `$ENDOFF:offset id db client`: the position of the snapshot and the client id of the RDB channel. The
 /// database is ignored, since the snapshot contains it too.
-fn end_offset(line: &[u8]) -> Option<(Position, &[u8])> {
+fn parse_end_offset(line: &[u8]) -> Option<(Position, &[u8])> {
     let mut words = line.strip_prefix(b"$ENDOFF:")?.split(|byte| *byte == b' ');
     let offset = u64::try_from(resp::parse_i64(words.next()?)?).ok()?;
     let id = ReplId::parse(words.next()?).ok()?;

@@ -15,7 +15,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Takes the next complete line from `bytes`. Empty lines only show that the master is alive and are skipped.
-    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LinkError> {
+    pub(super) fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(end) = memchr(b'\n', bytes) {
             self.partial.extend_from_slice(&bytes[..end]);
             *bytes = &bytes[end + 1..];
@@ -30,7 +30,7 @@ impl Lines {
         self.partial.extend_from_slice(bytes);
         *bytes = &[];
         if self.partial.len() > MAX_LINE {
-            return Err(LinkError::Nonsense("a line without end".into()));
+            return Err(LinkError::MalformedReply("a line without end".into()));
         }
         Ok(None)
     }

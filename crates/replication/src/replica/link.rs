@@ -20,7 +20,7 @@ use crate::psync::SLOT_STATES;
 pub(super) const ANNOUNCED_VALKEY_VERSION: &[u8] = b"9.0.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
+enum AwaitedReply {
     Pong,
     Auth,
     /// The number of outstanding REPLCONF replies.
@@ -30,26 +30,26 @@ enum Waiting {
 
 #[derive(Debug)]
 pub(super) struct Handshake {
-    waiting: Waiting,
+    waiting: AwaitedReply,
     lines: Lines,
     replconfs: u8,
 }
 
 /// Progress of the handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    More,
+pub(super) enum HandshakeStep {
+    Incomplete,
     Failed(LinkError),
     /// A snapshot follows; `rest` contains bytes read beyond the handshake.
     Full {
         position: Position,
-        rest: Vec<u8>,
+        remaining: Vec<u8>,
     },
     /// The stream follows.
     Continue {
         id: Option<ReplId>,
         slot_states: Option<Vec<u8>>,
-        rest: Vec<u8>,
+        remaining: Vec<u8>,
     },
     /// The snapshot must be fetched over a second connection.
     TwoChannels,
@@ -58,12 +58,12 @@ pub(super) enum Step {
 impl Handshake {
     pub(super) fn start(send: &mut Vec<u8>) -> Self {
         resp::encode_request(send, [&b"PING"[..]]);
-        Self { waiting: Waiting::Pong, lines: Lines::default(), replconfs: 0 }
+        Self { waiting: AwaitedReply::Pong, lines: Lines::default(), replconfs: 0 }
     }
 
     /// Returns whether PSYNC has been sent.
-    pub(super) fn has_asked(&self) -> bool {
-        self.waiting == Waiting::Psync
+    pub(super) fn has_sent_psync(&self) -> bool {
+        self.waiting == AwaitedReply::Psync
     }
 
     /// Handles bytes from the master and appends the next requests to `send`.
@@ -73,16 +73,16 @@ impl Handshake {
         config: &ReplicaConfig,
         position: Option<Position>,
         send: &mut Vec<u8>,
-    ) -> Step {
+    ) -> HandshakeStep {
         let mut bytes = bytes;
         loop {
-            let line = match self.lines.next(&mut bytes) {
+            let line = match self.lines.next_line(&mut bytes) {
                 Ok(Some(line)) => line,
-                Ok(None) => return Step::More,
-                Err(reason) => return Step::Failed(reason),
+                Ok(None) => return HandshakeStep::Incomplete,
+                Err(reason) => return HandshakeStep::Failed(reason),
             };
             match self.on_line(&line, config, position, send, bytes) {
-                Step::More => {}
+                HandshakeStep::Incomplete => {}
                 step => return step,
             }
         }
@@ -95,36 +95,38 @@ impl Handshake {
         position: Option<Position>,
         send: &mut Vec<u8>,
         rest: &[u8],
-    ) -> Step {
+    ) -> HandshakeStep {
         match self.waiting {
-            Waiting::Pong if pong(line) => {
-                self.introduce(config, send);
-                Step::More
+            AwaitedReply::Pong if is_pong_accepted(line) => {
+                self.append_replconf(config, send);
+                HandshakeStep::Incomplete
             }
-            Waiting::Auth if line.first() == Some(&b'+') => {
-                self.waiting = Waiting::Replconf(self.replconfs);
-                Step::More
+            AwaitedReply::Auth if line.first() == Some(&b'+') => {
+                self.waiting = AwaitedReply::Replconf(self.replconfs);
+                HandshakeStep::Incomplete
             }
-            Waiting::Pong | Waiting::Auth => Step::Failed(refused(line)),
+            AwaitedReply::Pong | AwaitedReply::Auth => HandshakeStep::Failed(refusal_error(line)),
             // Old masters do not know every option and work without it.
-            Waiting::Replconf(missing) if missing > 1 => {
-                self.waiting = Waiting::Replconf(missing - 1);
-                Step::More
+            AwaitedReply::Replconf(missing) if missing > 1 => {
+                self.waiting = AwaitedReply::Replconf(missing - 1);
+                HandshakeStep::Incomplete
             }
-            Waiting::Replconf(_) => {
-                self.waiting = Waiting::Psync;
-                ask(config, position, send);
-                Step::More
+            AwaitedReply::Replconf(_) => {
+                self.waiting = AwaitedReply::Psync;
+                append_psync(config, position, send);
+                HandshakeStep::Incomplete
             }
-            Waiting::Psync if config.dual_channel && line == b"+DUALCHANNELSYNC" => Step::TwoChannels,
-            Waiting::Psync => on_psync(line, position.is_some(), rest),
+            AwaitedReply::Psync if config.dual_channel && line == b"+DUALCHANNELSYNC" => {
+                HandshakeStep::TwoChannels
+            }
+            AwaitedReply::Psync => on_psync(line, position.is_some(), rest),
         }
     }
 
-    fn introduce(&mut self, config: &ReplicaConfig, send: &mut Vec<u8>) {
-        self.waiting = Waiting::Replconf(0);
-        if authenticate(config, send) {
-            self.waiting = Waiting::Auth;
+    fn append_replconf(&mut self, config: &ReplicaConfig, send: &mut Vec<u8>) {
+        self.waiting = AwaitedReply::Replconf(0);
+        if append_auth(config, send) {
+            self.waiting = AwaitedReply::Auth;
         }
         let port = config.listening_port.to_string();
         resp::encode_request(send, [&b"REPLCONF"[..], b"listening-port", port.as_bytes()]);
@@ -145,14 +147,14 @@ impl Handshake {
             resp::encode_request(send, [&b"REPLCONF"[..], b"set-cluster-node-id", node.as_bytes()]);
             self.replconfs += 1;
         }
-        if self.waiting != Waiting::Auth {
-            self.waiting = Waiting::Replconf(self.replconfs);
+        if self.waiting != AwaitedReply::Auth {
+            self.waiting = AwaitedReply::Replconf(self.replconfs);
         }
     }
 }
 
 /// Appends AUTH if a password is configured. Returns whether a reply is expected.
-pub(super) fn authenticate(config: &ReplicaConfig, send: &mut Vec<u8>) -> bool {
+pub(super) fn append_auth(config: &ReplicaConfig, send: &mut Vec<u8>) -> bool {
     let Some(password) = &config.password else { return false };
     match &config.user {
         Some(user) => resp::encode_request(send, [&b"AUTH"[..], user, password]),
@@ -161,13 +163,13 @@ pub(super) fn authenticate(config: &ReplicaConfig, send: &mut Vec<u8>) -> bool {
     true
 }
 
-fn pong(line: &[u8]) -> bool {
+fn is_pong_accepted(line: &[u8]) -> bool {
     let wants_auth: [&[u8]; 3] = [b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
     line.first() == Some(&b'+') || wants_auth.iter().any(|start| line.starts_with(start))
 }
 
 /// Requests the first byte that is missing.
-fn ask(config: &ReplicaConfig, position: Option<Position>, send: &mut Vec<u8>) {
+fn append_psync(config: &ReplicaConfig, position: Option<Position>, send: &mut Vec<u8>) {
     match position {
         Some(Position { id, offset }) => {
             let first_byte = (offset.0 + 1).to_string();
@@ -179,7 +181,7 @@ fn ask(config: &ReplicaConfig, position: Option<Position>, send: &mut Vec<u8>) {
     }
 }
 
-fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> Step {
+fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> HandshakeStep {
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let rest = rest.to_vec();
     match words.next() {
@@ -187,54 +189,57 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> Step {
             let id = words.next().and_then(|id| ReplId::parse(id).ok());
             let offset = words.next().and_then(resp::parse_i64).and_then(|offset| u64::try_from(offset).ok());
             match (id, offset) {
-                (Some(id), Some(offset)) => {
-                    Step::Full { position: Position { id, offset: ReplOffset(offset) }, rest }
-                }
-                _ => Step::Failed(nonsense(line)),
+                (Some(id), Some(offset)) => HandshakeStep::Full {
+                    position: Position { id, offset: ReplOffset(offset) },
+                    remaining: rest,
+                },
+                _ => HandshakeStep::Failed(malformed_reply(line)),
             }
         }
-        _ if !has_position => Step::Failed(refused(line)),
-        _ => match resumed(line) {
-            Resumed::Yes { id, slot_states } => Step::Continue { id, slot_states, rest },
-            Resumed::Nonsense => Step::Failed(nonsense(line)),
-            Resumed::No => Step::Failed(refused(line)),
+        _ if !has_position => HandshakeStep::Failed(refusal_error(line)),
+        _ => match parse_continue(line) {
+            ContinueReply::Accepted { id, slot_states } => {
+                HandshakeStep::Continue { id, slot_states, remaining: rest }
+            }
+            ContinueReply::Nonsense => HandshakeStep::Failed(malformed_reply(line)),
+            ContinueReply::FullResyncNeeded => HandshakeStep::Failed(refusal_error(line)),
         },
     }
 }
 
 /// Whether the master accepted a partial synchronisation.
-pub(super) enum Resumed {
-    Yes {
+pub(super) enum ContinueReply {
+    Accepted {
         /// The new replication id, if it changed.
         id: Option<ReplId>,
         /// The migrating slots, if the master sent them.
         slot_states: Option<Vec<u8>>,
     },
-    No,
+    FullResyncNeeded,
     Nonsense,
 }
 
-pub(super) fn resumed(line: &[u8]) -> Resumed {
+pub(super) fn parse_continue(line: &[u8]) -> ContinueReply {
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     if words.next() != Some(b"+CONTINUE") {
-        return Resumed::No;
+        return ContinueReply::FullResyncNeeded;
     }
     let id = match words.next().map(ReplId::parse) {
         None => None,
         Some(Ok(id)) => Some(id),
-        Some(Err(_)) => return Resumed::Nonsense,
+        Some(Err(_)) => return ContinueReply::Nonsense,
     };
     let slot_states = words.find_map(|word| word.strip_prefix(SLOT_STATES.as_bytes())).map(<[u8]>::to_vec);
-    Resumed::Yes { id, slot_states }
+    ContinueReply::Accepted { id, slot_states }
 }
 
-pub(super) fn refused(line: &[u8]) -> LinkError {
+pub(super) fn refusal_error(line: &[u8]) -> LinkError {
     match line.strip_prefix(b"-") {
         Some(error) => LinkError::Refused(String::from_utf8_lossy(error).into_owned()),
-        None => nonsense(line),
+        None => malformed_reply(line),
     }
 }
 
-pub(super) fn nonsense(line: &[u8]) -> LinkError {
-    LinkError::Nonsense(String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned())
+pub(super) fn malformed_reply(line: &[u8]) -> LinkError {
+    LinkError::MalformedReply(String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned())
 }

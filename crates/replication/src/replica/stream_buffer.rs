@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 /// The size of a part in bytes. All parts but the last are full, so that little memory is wasted.
-const PIECE: usize = 64 * 1024;
+const CHUNK_SIZE: usize = 64 * 1024;
 
 /// The buffered stream, in parts.
 #[derive(Debug, Default)]
 pub(super) struct StreamBuffer {
-    pieces: VecDeque<Vec<u8>>,
+    chunks: VecDeque<Vec<u8>>,
     bytes: u64,
 }
 
@@ -17,11 +17,11 @@ impl StreamBuffer {
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         while !bytes.is_empty() {
-            if self.pieces.back().is_none_or(|last| last.len() >= PIECE) {
-                self.pieces.push_back(Vec::new());
+            if self.chunks.back().is_none_or(|last| last.len() >= CHUNK_SIZE) {
+                self.chunks.push_back(Vec::new());
             }
-            if let Some(last) = self.pieces.back_mut() {
-                let (now, later) = bytes.split_at(bytes.len().min(PIECE - last.len()));
+            if let Some(last) = self.chunks.back_mut() {
+                let (now, later) = bytes.split_at(bytes.len().min(CHUNK_SIZE - last.len()));
                 last.extend_from_slice(now);
                 bytes = later;
             }
@@ -30,7 +30,7 @@ impl StreamBuffer {
 
     /// Removes the first part.
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
-        let piece = self.pieces.pop_front()?;
+        let piece = self.chunks.pop_front()?;
         self.bytes -= piece.len() as u64;
         Some(piece)
     }
@@ -54,7 +54,7 @@ mod tests {
         }
         assert_eq!(held.bytes(), 300_000);
         let pieces: Vec<Vec<u8>> = std::iter::from_fn(|| held.pop()).collect();
-        assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.len() == PIECE));
+        assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.len() == CHUNK_SIZE));
         assert_eq!(pieces.concat(), all);
         assert_eq!(held.bytes(), 0);
     }

@@ -10,7 +10,7 @@ fn config() -> ReplicaConfig {
         timeout: Duration::from_secs(60),
         failover: false,
         dual_channel: false,
-        held_limit: 0,
+        buffer_limit: 0,
     }
 }
 
@@ -18,7 +18,7 @@ fn id(byte: u8) -> ReplId {
     ReplId::from_random([byte; 20])
 }
 
-fn at(byte: u8, offset: u64) -> Position {
+fn at_seconds(byte: u8, offset: u64) -> Position {
     Position { id: id(byte), offset: ReplOffset(offset) }
 }
 
@@ -38,24 +38,24 @@ fn send(lines: &[&str]) -> ReplicaAction {
     ReplicaAction::Send(lines.iter().flat_map(|line| request(line)).collect())
 }
 
-struct Driven {
-    machine: Replica,
+struct ReplicaFixture {
+    replica: Replica,
     now: u64,
 }
 
-impl Driven {
+impl ReplicaFixture {
     fn new(config: ReplicaConfig, position: Option<Position>) -> Self {
-        Self { machine: Replica::new(config, position, ms(0)), now: 0 }
+        Self { replica: Replica::new(config, position, ms(0)), now: 0 }
     }
 
-    fn give(&mut self, input: ReplicaEvent) -> Vec<ReplicaAction> {
+    fn handle_event(&mut self, input: ReplicaEvent) -> Vec<ReplicaAction> {
         let mut out = Vec::new();
-        self.machine.handle(ms(self.now), input, &mut out);
+        self.replica.handle(ms(self.now), input, &mut out);
         out
     }
 
     fn receive(&mut self, bytes: &str) -> Vec<ReplicaAction> {
-        self.give(ReplicaEvent::Received(bytes.as_bytes().to_vec()))
+        self.handle_event(ReplicaEvent::Received(bytes.as_bytes().to_vec()))
     }
 
     fn at(&mut self, now: u64) -> &mut Self {
@@ -66,11 +66,11 @@ impl Driven {
     /// Runs the handshake until PSYNC has been sent.
     fn with_psync_sent(config: ReplicaConfig, position: Option<Position>) -> Self {
         let mut driven = Self::new(config, position);
-        assert_eq!(driven.give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-        driven.give(ReplicaEvent::Connected);
+        assert_eq!(driven.handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        driven.handle_event(ReplicaEvent::Connected);
         driven.receive("+PONG\r\n");
         driven.receive("+OK\r\n+OK\r\n-ERR what?\r\n");
-        assert_eq!(driven.machine.link(), LinkState::Handshake);
+        assert_eq!(driven.replica.link_state(), LinkState::Handshake);
         driven
     }
 
@@ -78,7 +78,7 @@ impl Driven {
         let mut driven = Self::with_psync_sent(config(), Some(position));
         assert_eq!(
             driven.receive("+CONTINUE\r\n"),
-            [ReplicaAction::Resume { id: position.id, slot_states: None }, ReplicaAction::Up]
+            [ReplicaAction::Resume { id: position.id, slot_states: None }, ReplicaAction::LinkUp]
         );
         driven
     }
@@ -88,31 +88,31 @@ impl Driven {
 #[test]
 fn refusal_by_the_master_is_reported() {
     let config = ReplicaConfig { failover: true, ..config() };
-    let mut driven = Driven::new(config.clone(), Some(at(1, 10)));
-    driven.give(ReplicaEvent::Deadline);
-    driven.give(ReplicaEvent::Connected);
+    let mut driven = ReplicaFixture::new(config.clone(), Some(at_seconds(1, 10)));
+    driven.handle_event(ReplicaEvent::Deadline);
+    driven.handle_event(ReplicaEvent::Connected);
     driven.receive("-LOADING later\r\n");
-    assert!(!driven.machine.was_turned_away(), "it has not asked yet");
+    assert!(!driven.replica.is_psync_refused(), "it has not asked yet");
 
-    let mut driven = Driven::with_psync_sent(config, Some(at(1, 10)));
-    assert!(!driven.machine.was_turned_away());
+    let mut driven = ReplicaFixture::with_psync_sent(config, Some(at_seconds(1, 10)));
+    assert!(!driven.replica.is_psync_refused());
     let refusal = "ERR PSYNC FAILOVER replid must match my replid.";
     let closed = [ReplicaAction::Close(LinkError::Refused(refusal.to_owned()))];
     assert_eq!(driven.receive(&format!("-{refusal}\r\n")), closed);
-    assert!(driven.machine.was_turned_away());
-    driven.at(1000).give(ReplicaEvent::Deadline);
-    driven.give(ReplicaEvent::Connected);
+    assert!(driven.replica.is_psync_refused());
+    driven.at(1000).handle_event(ReplicaEvent::Deadline);
+    driven.handle_event(ReplicaEvent::Connected);
     driven.receive("+PONG\r\n");
     driven.receive("+OK\r\n+OK\r\n+OK\r\n");
     driven.receive("+CONTINUE\r\n");
-    assert!(!driven.machine.was_turned_away(), "it has changed its mind");
+    assert!(!driven.replica.is_psync_refused(), "it has changed its mind");
 }
 
 #[test]
 fn new_replica_receives_a_snapshot_with_length_and_then_the_stream() {
-    let mut replica = Driven::new(config(), None);
-    assert_eq!(replica.give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-    assert_eq!(replica.give(ReplicaEvent::Connected), [send(&["PING"])]);
+    let mut replica = ReplicaFixture::new(config(), None);
+    assert_eq!(replica.handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+    assert_eq!(replica.handle_event(ReplicaEvent::Connected), [send(&["PING"])]);
     let introduction = send(&[
         "REPLCONF listening-port 6380",
         "REPLCONF capa eof capa psync2 capa slot-states",
@@ -123,21 +123,22 @@ fn new_replica_receives_a_snapshot_with_length_and_then_the_stream() {
     let reply = format!("\n+FULLRESYNC {} 70\r\n", id(1));
     assert_eq!(replica.receive(&reply), []);
     assert_eq!(replica.receive("\n\n$5\r"), []);
-    let position = at(1, 70);
+    let position = at_seconds(1, 70);
     assert_eq!(
         replica.receive("\nab"),
         [ReplicaAction::BeginTransfer { position, len: Some(5) }, ReplicaAction::Snapshot(b"ab".to_vec())]
     );
-    assert_eq!(replica.machine.transfer(), Some((Some(5), 2)));
+    assert_eq!(replica.replica.transfer_progress(), Some((Some(5), 2)));
     assert_eq!(
         replica.receive("cde*1\r\n"),
         [ReplicaAction::Snapshot(b"cde".to_vec()), ReplicaAction::Load { position }]
     );
-    assert_eq!(replica.machine.position(), None, "the data is neither old nor new");
-    let expected = [ReplicaAction::Up, ReplicaAction::Stream(b"*1\r\n".to_vec()), send(&["REPLCONF ACK 70"])];
-    assert_eq!(replica.give(ReplicaEvent::Loaded), expected);
-    assert_eq!(replica.machine.position(), Some(position));
-    assert_eq!(replica.machine.down_since(), None);
+    assert_eq!(replica.replica.position(), None, "the data is neither old nor new");
+    let expected =
+        [ReplicaAction::LinkUp, ReplicaAction::Stream(b"*1\r\n".to_vec()), send(&["REPLCONF ACK 70"])];
+    assert_eq!(replica.handle_event(ReplicaEvent::Loaded), expected);
+    assert_eq!(replica.replica.position(), Some(position));
+    assert_eq!(replica.replica.down_since(), None);
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn snapshot_with_an_end_mark_may_arrive_in_any_parts() {
     let mark = "0123456789".repeat(4);
     let stream = format!("$EOF:{mark}\r\nbody 0123456789{}{mark}rest", "01234567890123");
     for cut in 0..=stream.len() {
-        let mut replica = Driven::with_psync_sent(config(), None);
+        let mut replica = ReplicaFixture::with_psync_sent(config(), None);
         replica.receive(&format!("+FULLRESYNC {} 0\r\n", id(1)));
         let mut out = replica.receive(&stream[..cut]);
         out.extend(replica.receive(&stream[cut..]));
@@ -156,8 +157,8 @@ fn snapshot_with_an_end_mark_may_arrive_in_any_parts() {
             }
         }
         assert_eq!(body, b"body 012345678901234567890123", "cut at {cut}");
-        assert!(out.contains(&ReplicaAction::Load { position: at(1, 0) }));
-        let mut after = replica.give(ReplicaEvent::Loaded);
+        assert!(out.contains(&ReplicaAction::Load { position: at_seconds(1, 0) }));
+        let mut after = replica.handle_event(ReplicaEvent::Loaded);
         after.retain(|action| matches!(action, ReplicaAction::Stream(_)));
         // The bytes behind the mark, and those received while loading.
         assert_eq!(after, [ReplicaAction::Stream(b"rest".to_vec())], "cut at {cut}");
@@ -173,9 +174,9 @@ fn auth_is_sent_before_replconf() {
         node: NodeId::from_bytes(&[b'a'; 40]).ok(),
         ..config()
     };
-    let mut replica = Driven::new(with, Some(at(1, 9)));
-    replica.give(ReplicaEvent::Deadline);
-    replica.give(ReplicaEvent::Connected);
+    let mut replica = ReplicaFixture::new(with, Some(at_seconds(1, 9)));
+    replica.handle_event(ReplicaEvent::Deadline);
+    replica.handle_event(ReplicaEvent::Connected);
     let introduction = send(&[
         "AUTH repl secret",
         "REPLCONF listening-port 6380",
@@ -192,123 +193,133 @@ fn auth_is_sent_before_replconf() {
         [send(&[&ask])]
     );
 
-    let mut refused = Driven::new(ReplicaConfig { password: Some(b"wrong".to_vec()), ..config() }, None);
-    refused.give(ReplicaEvent::Deadline);
-    refused.give(ReplicaEvent::Connected);
+    let mut refused =
+        ReplicaFixture::new(ReplicaConfig { password: Some(b"wrong".to_vec()), ..config() }, None);
+    refused.handle_event(ReplicaEvent::Deadline);
+    refused.handle_event(ReplicaEvent::Connected);
     refused.receive("+PONG\r\n");
     let reason = LinkError::Refused("WRONGPASS no".into());
     assert_eq!(refused.receive("-WRONGPASS no\r\n"), [ReplicaAction::Close(reason)]);
-    assert_eq!(refused.machine.next_deadline(), Some(ms(1000)));
+    assert_eq!(refused.replica.next_deadline(), Some(ms(1000)));
 }
 
 #[test]
 fn partial_synchronisation_may_change_the_replication_id() {
-    let mut replica = Driven::with_psync_sent(config(), Some(at(1, 70)));
+    let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 70)));
     let reply = format!("+CONTINUE {}\r\nabc", id(2));
     let expected = [
         ReplicaAction::Resume { id: id(2), slot_states: None },
-        ReplicaAction::Up,
+        ReplicaAction::LinkUp,
         ReplicaAction::Stream(b"abc".to_vec()),
     ];
     assert_eq!(replica.receive(&reply), expected);
-    assert_eq!(replica.machine.position(), Some(at(2, 70)));
-    replica.give(ReplicaEvent::Applied { bytes: 3 });
-    assert_eq!(replica.machine.position(), Some(at(2, 73)));
-    assert_eq!(replica.give(ReplicaEvent::AckWanted), [send(&["REPLCONF ACK 73"])]);
+    assert_eq!(replica.replica.position(), Some(at_seconds(2, 70)));
+    replica.handle_event(ReplicaEvent::Applied { bytes: 3 });
+    assert_eq!(replica.replica.position(), Some(at_seconds(2, 73)));
+    assert_eq!(replica.handle_event(ReplicaEvent::AckRequested), [send(&["REPLCONF ACK 73"])]);
 }
 
 #[test]
 fn partial_synchronisation_may_carry_migrating_slots() {
     for (told, slot_states) in [("slot-states=", ""), ("slot-states=7>abc,", "7>abc,")] {
-        let mut replica = Driven::with_psync_sent(config(), Some(at(1, 70)));
+        let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 70)));
         let reply = format!("+CONTINUE {} {told}\r\n", id(1));
         let slot_states = Some(slot_states.as_bytes().to_vec());
         assert_eq!(
             replica.receive(&reply),
-            [ReplicaAction::Resume { id: id(1), slot_states }, ReplicaAction::Up]
+            [ReplicaAction::Resume { id: id(1), slot_states }, ReplicaAction::LinkUp]
         );
     }
 }
 
 #[test]
 fn replica_acknowledges_every_second_and_detects_a_timeout() {
-    let mut replica = Driven::streaming(at(1, 5));
-    assert_eq!(replica.machine.next_deadline(), Some(ms(1000)));
-    assert_eq!(replica.at(999).give(ReplicaEvent::Deadline), []);
-    assert_eq!(replica.at(1000).give(ReplicaEvent::Deadline), [send(&["REPLCONF ACK 5"])]);
+    let mut replica = ReplicaFixture::streaming(at_seconds(1, 5));
+    assert_eq!(replica.replica.next_deadline(), Some(ms(1000)));
+    assert_eq!(replica.at(999).handle_event(ReplicaEvent::Deadline), []);
+    assert_eq!(replica.at(1000).handle_event(ReplicaEvent::Deadline), [send(&["REPLCONF ACK 5"])]);
     assert_eq!(replica.at(59_000).receive("\n"), [ReplicaAction::Stream(b"\n".to_vec())]);
-    assert_eq!(replica.at(118_999).give(ReplicaEvent::Deadline), [send(&["REPLCONF ACK 5"])]);
-    assert_eq!(replica.at(119_000).give(ReplicaEvent::Deadline), [ReplicaAction::Close(LinkError::Silent)]);
-    assert_eq!(replica.machine.down_since(), Some(ms(119_000)));
-    assert_eq!(replica.machine.position(), Some(at(1, 5)), "the data stands where it stood");
+    assert_eq!(replica.at(118_999).handle_event(ReplicaEvent::Deadline), [send(&["REPLCONF ACK 5"])]);
+    assert_eq!(
+        replica.at(119_000).handle_event(ReplicaEvent::Deadline),
+        [ReplicaAction::Close(LinkError::TimedOut)]
+    );
+    assert_eq!(replica.replica.down_since(), Some(ms(119_000)));
+    assert_eq!(replica.replica.position(), Some(at_seconds(1, 5)), "the data stands where it stood");
 }
 
 #[test]
 fn refused_connections_are_retried_sooner_than_other_failures() {
-    let mut replica = Driven::streaming(at(1, 5));
-    replica.at(50).give(ReplicaEvent::Closed);
-    assert_eq!(replica.machine.next_deadline(), Some(ms(50) + LOST_RETRY));
-    assert_eq!(replica.at(70).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-    replica.give(ReplicaEvent::ConnectFailed { refused: true });
-    assert_eq!(replica.machine.next_deadline(), Some(ms(70) + REFUSED_RETRY));
-    assert_eq!(replica.at(170).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-    replica.give(ReplicaEvent::ConnectFailed { refused: false });
-    assert_eq!(replica.machine.next_deadline(), Some(ms(170) + FAILED_RETRY));
-    assert_eq!(replica.machine.down_since(), Some(ms(50)), "since the link was lost, not since the last try");
-    assert_eq!(replica.machine.link(), LinkState::Connect);
+    let mut replica = ReplicaFixture::streaming(at_seconds(1, 5));
+    replica.at(50).handle_event(ReplicaEvent::Closed);
+    assert_eq!(replica.replica.next_deadline(), Some(ms(50) + LOST_RETRY));
+    assert_eq!(replica.at(70).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+    replica.handle_event(ReplicaEvent::ConnectFailed { refused: true });
+    assert_eq!(replica.replica.next_deadline(), Some(ms(70) + REFUSED_RETRY));
+    assert_eq!(replica.at(170).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+    replica.handle_event(ReplicaEvent::ConnectFailed { refused: false });
+    assert_eq!(replica.replica.next_deadline(), Some(ms(170) + FAILED_RETRY));
+    assert_eq!(replica.replica.down_since(), Some(ms(50)), "since the link was lost, not since the last try");
+    assert_eq!(replica.replica.link_state(), LinkState::Connect);
 }
 
 #[test]
 fn broken_transfer_keeps_the_old_data_and_position() {
-    let mut replica = Driven::with_psync_sent(config(), Some(at(1, 5)));
+    let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 5)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$100\r\nsome", id(2)));
-    replica.give(ReplicaEvent::Closed);
-    assert_eq!(replica.machine.position(), Some(at(1, 5)));
-    assert_eq!(replica.machine.link(), LinkState::Connect);
+    replica.handle_event(ReplicaEvent::Closed);
+    assert_eq!(replica.replica.position(), Some(at_seconds(1, 5)));
+    assert_eq!(replica.replica.link_state(), LinkState::Connect);
 }
 
 #[test]
 fn broken_transfer_that_replaced_data_leaves_no_position() {
-    let mut replica = Driven::with_psync_sent(config(), Some(at(1, 10)));
+    let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 10)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$5\r\nab", id(2)));
-    assert_eq!(replica.give(ReplicaEvent::Replacing), []);
-    assert_eq!(replica.machine.position(), None);
-    replica.give(ReplicaEvent::Closed);
-    assert_eq!(replica.machine.position(), None);
+    assert_eq!(replica.handle_event(ReplicaEvent::ReplacingData), []);
+    assert_eq!(replica.replica.position(), None);
+    replica.handle_event(ReplicaEvent::Closed);
+    assert_eq!(replica.replica.position(), None);
 }
 
 #[test]
 fn failed_load_leaves_no_position() {
-    let mut replica = Driven::with_psync_sent(config(), Some(at(1, 5)));
+    let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 5)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
-    assert_eq!(replica.give(ReplicaEvent::LoadFailed), [ReplicaAction::Close(LinkError::LoadFailed)]);
-    assert_eq!(replica.machine.position(), None);
+    assert_eq!(replica.handle_event(ReplicaEvent::LoadFailed), [ReplicaAction::Close(LinkError::LoadFailed)]);
+    assert_eq!(replica.replica.position(), None);
 }
 
 #[test]
 fn rejected_snapshot_keeps_the_data_and_position() {
     // While it is received, and once it is complete.
     for snapshot in ["$5\r\nx", "$1\r\nx"] {
-        let mut replica = Driven::with_psync_sent(config(), Some(at(1, 5)));
+        let mut replica = ReplicaFixture::with_psync_sent(config(), Some(at_seconds(1, 5)));
         replica.receive(&format!("+FULLRESYNC {} 70\r\n{snapshot}", id(2)));
-        assert_eq!(replica.give(ReplicaEvent::LoadRejected), [ReplicaAction::Close(LinkError::LoadFailed)]);
-        assert_eq!(replica.machine.position(), Some(at(1, 5)));
-        assert_eq!(replica.machine.link(), LinkState::Connect);
-        assert_eq!(replica.machine.next_deadline(), Some(ms(0) + FAILED_RETRY));
+        assert_eq!(
+            replica.handle_event(ReplicaEvent::LoadRejected),
+            [ReplicaAction::Close(LinkError::LoadFailed)]
+        );
+        assert_eq!(replica.replica.position(), Some(at_seconds(1, 5)));
+        assert_eq!(replica.replica.link_state(), LinkState::Connect);
+        assert_eq!(replica.replica.next_deadline(), Some(ms(0) + FAILED_RETRY));
     }
 }
 
 #[test]
 fn keepalives_are_sent_while_loading() {
-    let mut replica = Driven::with_psync_sent(config(), None);
+    let mut replica = ReplicaFixture::with_psync_sent(config(), None);
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
     for second in [1000, 2000, 200_000] {
-        assert_eq!(replica.at(second).give(ReplicaEvent::Deadline), [ReplicaAction::Send(b"\n".to_vec())]);
+        assert_eq!(
+            replica.at(second).handle_event(ReplicaEvent::Deadline),
+            [ReplicaAction::Send(b"\n".to_vec())]
+        );
     }
-    assert!(!replica.machine.was_up());
-    replica.at(201_000).give(ReplicaEvent::Loaded);
-    assert_eq!(replica.machine.link(), LinkState::Connected);
-    assert!(replica.machine.was_up(), "however soon it is lost again");
+    assert!(!replica.replica.was_ever_up());
+    replica.at(201_000).handle_event(ReplicaEvent::Loaded);
+    assert_eq!(replica.replica.link_state(), LinkState::Connected);
+    assert!(replica.replica.was_ever_up(), "however soon it is lost again");
 }
 
 #[test]
@@ -330,10 +341,10 @@ fn malformed_replies_close_the_link() {
         ("x".repeat(2 << 20), "nonsense"),
     ];
     for (bytes, kind) in table {
-        let mut replica = Driven::with_psync_sent(config(), None);
+        let mut replica = ReplicaFixture::with_psync_sent(config(), None);
         let reason = match replica.receive(&bytes).pop() {
             Some(ReplicaAction::Close(LinkError::Refused(_))) => "refused",
-            Some(ReplicaAction::Close(LinkError::Nonsense(_))) => "nonsense",
+            Some(ReplicaAction::Close(LinkError::MalformedReply(_))) => "nonsense",
             other => panic!("{other:?} on {bytes:?}"),
         };
         assert_eq!(reason, kind, "{bytes:?}");
@@ -343,24 +354,27 @@ fn malformed_replies_close_the_link() {
 /// A foreign master answers every PSYNC with a snapshot and every acknowledgement with garbage.
 #[test]
 fn failing_full_synchronisations_back_off_exponentially() {
-    let mut replica = Driven::new(config(), None);
-    let full_syncs_until = |replica: &mut Driven, end: u64| {
+    let mut replica = ReplicaFixture::new(config(), None);
+    let full_syncs_until = |replica: &mut ReplicaFixture, end: u64| {
         let mut count = 0;
-        while replica.machine.next_deadline().is_some_and(|at| at <= ms(end)) {
-            let at = replica.machine.next_deadline().expect("asked above");
+        while replica.replica.next_deadline().is_some_and(|at| at <= ms(end)) {
+            let at = replica.replica.next_deadline().expect("asked above");
             replica.now = replica.now.max(u64::try_from(at.since(ms(0)).as_millis()).unwrap());
-            if replica.give(ReplicaEvent::Deadline) != [ReplicaAction::Connect] {
+            if replica.handle_event(ReplicaEvent::Deadline) != [ReplicaAction::Connect] {
                 continue;
             }
-            replica.give(ReplicaEvent::Connected);
+            replica.handle_event(ReplicaEvent::Connected);
             replica.receive("+PONG\r\n");
             assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), [send(&["PSYNC ? -1"])]);
             replica.receive(&format!("+FULLRESYNC {} 0\r\n$1\r\nx", id(1)));
-            replica.give(ReplicaEvent::Loaded);
+            replica.handle_event(ReplicaEvent::Loaded);
             count += 1;
-            let reason = LinkError::Nonsense("garbage".into());
-            assert_eq!(replica.give(ReplicaEvent::Garbage("garbage".into())), [ReplicaAction::Close(reason)]);
-            assert_eq!(replica.machine.position(), None, "it may not be where the master thinks");
+            let reason = LinkError::MalformedReply("garbage".into());
+            assert_eq!(
+                replica.handle_event(ReplicaEvent::InvalidStream("garbage".into())),
+                [ReplicaAction::Close(reason)]
+            );
+            assert_eq!(replica.replica.position(), None, "it may not be where the master thinks");
         }
         count
     };
@@ -375,20 +389,20 @@ fn failing_full_synchronisations_back_off_exponentially() {
 /// A master that closes the link soon after each snapshot, because its replica is too slow or its history changes.
 #[test]
 fn lasting_links_reconnect_at_once_and_others_after_a_second() {
-    let mut replica = Driven::with_psync_sent(config(), None);
+    let mut replica = ReplicaFixture::with_psync_sent(config(), None);
     let table =
         [(6000, LOST_RETRY), (6000, LOST_RETRY), (10, LOST_RETRY), (10, FAILED_RETRY), (10, FAILED_RETRY)];
     for (up, retry) in table {
         replica.receive(&format!("+FULLRESYNC {} 0\r\n$1\r\nx", id(1)));
-        replica.give(ReplicaEvent::Loaded);
+        replica.handle_event(ReplicaEvent::Loaded);
         replica.now += up;
-        replica.give(ReplicaEvent::Deadline);
+        replica.handle_event(ReplicaEvent::Deadline);
         let lost = replica.now;
-        replica.give(ReplicaEvent::Closed);
-        assert_eq!(replica.machine.next_deadline(), Some(ms(lost) + retry));
+        replica.handle_event(ReplicaEvent::Closed);
+        assert_eq!(replica.replica.next_deadline(), Some(ms(lost) + retry));
         replica.now += 1000;
-        assert_eq!(replica.give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-        replica.give(ReplicaEvent::Connected);
+        assert_eq!(replica.handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        replica.handle_event(ReplicaEvent::Connected);
         replica.receive("+PONG\r\n");
         replica.receive("+OK\r\n+OK\r\n+OK\r\n");
     }
@@ -398,55 +412,55 @@ mod two_channels {
     use super::*;
 
     fn config() -> ReplicaConfig {
-        ReplicaConfig { dual_channel: true, held_limit: 100, ..super::config() }
+        ReplicaConfig { dual_channel: true, buffer_limit: 100, ..super::config() }
     }
 
-    fn rdb(bytes: &str) -> ReplicaEvent {
+    fn on_rdb_channel(bytes: &str) -> ReplicaEvent {
         ReplicaEvent::RdbChannel(RdbChannelEvent::Received(bytes.as_bytes().to_vec()))
     }
 
-    fn over_rdb(lines: &[&str]) -> ReplicaAction {
+    fn send_on_rdb_channel(lines: &[&str]) -> ReplicaAction {
         let ReplicaAction::Send(bytes) = send(lines) else { panic!("it is one") };
         ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes))
     }
 
-    const CLOSE_RDB: ReplicaAction = ReplicaAction::RdbChannel(RdbChannelAction::Close);
-    const MARK: &str = "0123456789012345678901234567890123456789";
+    const CLOSE_RDB_CHANNEL: ReplicaAction = ReplicaAction::RdbChannel(RdbChannelAction::Close);
+    const END_MARK: &str = "0123456789012345678901234567890123456789";
 
     /// Runs until the master has sent the position of the snapshot.
-    fn with_snapshot_position(config: ReplicaConfig) -> Driven {
-        let mut replica = Driven::with_psync_sent(config, None);
+    fn with_snapshot_position(config: ReplicaConfig) -> ReplicaFixture {
+        let mut replica = ReplicaFixture::with_psync_sent(config, None);
         let connect = ReplicaAction::RdbChannel(RdbChannelAction::Connect);
         assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [connect]);
         replica
     }
 
-    fn fetching() -> Driven {
+    fn transferring_snapshot() -> ReplicaFixture {
         let mut replica = with_snapshot_position(config());
-        replica.give(ReplicaEvent::RdbChannel(RdbChannelEvent::Connected));
-        replica.give(rdb("+OK\r\n"));
-        replica.give(rdb(&format!("\n$ENDOFF:70 {} -1 17\r\n", id(1))));
-        assert_eq!(replica.machine.link(), LinkState::Sync);
+        replica.handle_event(ReplicaEvent::RdbChannel(RdbChannelEvent::Connected));
+        replica.handle_event(on_rdb_channel("+OK\r\n"));
+        replica.handle_event(on_rdb_channel(&format!("\n$ENDOFF:70 {} -1 17\r\n", id(1))));
+        assert_eq!(replica.replica.link_state(), LinkState::Sync);
         replica
     }
 
     /// The stream has started and the snapshot is still being transferred.
-    fn streaming() -> Driven {
-        let mut replica = fetching();
+    fn streaming() -> ReplicaFixture {
+        let mut replica = transferring_snapshot();
         replica.receive("+OK\r\n");
         replica.receive(&format!("+CONTINUE {}\r\n", id(1)));
         replica
     }
 
     fn whole_snapshot() -> ReplicaEvent {
-        rdb(&format!("$EOF:{MARK}\r\nbody{MARK}"))
+        on_rdb_channel(&format!("$EOF:{END_MARK}\r\nbody{END_MARK}"))
     }
 
     #[test]
     fn dual_channel_is_announced_only_if_enabled() {
-        let mut replica = Driven::new(config(), None);
-        replica.give(ReplicaEvent::Deadline);
-        replica.give(ReplicaEvent::Connected);
+        let mut replica = ReplicaFixture::new(config(), None);
+        replica.handle_event(ReplicaEvent::Deadline);
+        replica.handle_event(ReplicaEvent::Connected);
         let introduction = send(&[
             "REPLCONF listening-port 6380",
             "REPLCONF capa eof capa psync2 capa slot-states capa dual-channel",
@@ -454,80 +468,85 @@ mod two_channels {
         ]);
         assert_eq!(replica.receive("+PONG\r\n"), [introduction]);
 
-        let mut replica = Driven::with_psync_sent(super::config(), None);
-        let reason = LinkError::Nonsense("+DUALCHANNELSYNC".into());
+        let mut replica = ReplicaFixture::with_psync_sent(super::config(), None);
+        let reason = LinkError::MalformedReply("+DUALCHANNELSYNC".into());
         assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [ReplicaAction::Close(reason)]);
     }
 
     #[test]
     fn snapshot_and_stream_are_received_concurrently() {
         let mut replica = with_snapshot_position(config());
-        replica.machine.set_config(ReplicaConfig { announce_ip: Some("10.0.0.1".into()), ..config() });
-        assert_eq!(replica.machine.link(), LinkState::Handshake);
+        replica.replica.set_config(ReplicaConfig { announce_ip: Some("10.0.0.1".into()), ..config() });
+        assert_eq!(replica.replica.link_state(), LinkState::Handshake);
         let introduction = "REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.0.0 \
                             ip-address 10.0.0.1";
         let connected = ReplicaEvent::RdbChannel(RdbChannelEvent::Connected);
-        assert_eq!(replica.give(connected), [over_rdb(&[introduction])]);
-        assert_eq!(replica.give(rdb("+OK\r\n")), [over_rdb(&["SYNC"])]);
-        assert_eq!(replica.give(rdb("\n\n")), []);
+        assert_eq!(replica.handle_event(connected), [send_on_rdb_channel(&[introduction])]);
+        assert_eq!(replica.handle_event(on_rdb_channel("+OK\r\n")), [send_on_rdb_channel(&["SYNC"])]);
+        assert_eq!(replica.handle_event(on_rdb_channel("\n\n")), []);
         let end = format!("$ENDOFF:70 {} -1 17\r\n", id(1));
-        assert_eq!(replica.give(rdb(&end[..9])), []);
-        assert_eq!(replica.give(rdb(&end[9..])), [send(&["REPLCONF set-rdb-client-id 17"])]);
-        let position = at(1, 70);
+        assert_eq!(replica.handle_event(on_rdb_channel(&end[..9])), []);
+        assert_eq!(
+            replica.handle_event(on_rdb_channel(&end[9..])),
+            [send(&["REPLCONF set-rdb-client-id 17"])]
+        );
+        let position = at_seconds(1, 70);
         let begun =
             [ReplicaAction::BeginTransfer { position, len: None }, ReplicaAction::Snapshot(b"bo".to_vec())];
         let ask = send(&[&format!("PSYNC {} 71", id(1))]);
         assert_eq!(replica.receive("+OK\r\n"), [ask]);
-        assert_eq!(replica.give(rdb(&format!("$EOF:{MARK}\r\n"))), begun[..1]);
+        assert_eq!(replica.handle_event(on_rdb_channel(&format!("$EOF:{END_MARK}\r\n"))), begun[..1]);
         assert_eq!(replica.receive(&format!("+CONTINUE {}\r\n*1\r\n", id(1))), []);
         assert_eq!(replica.receive("held"), []);
-        assert_eq!(replica.machine.held(), 8);
-        assert_eq!(replica.machine.position(), None);
+        assert_eq!(replica.replica.buffered_bytes(), 8);
+        assert_eq!(replica.replica.position(), None);
 
-        let load = [ReplicaAction::Snapshot(b"body".to_vec()), CLOSE_RDB, ReplicaAction::Load { position }];
-        assert_eq!(replica.give(rdb(&format!("body{MARK}"))), load);
+        let load =
+            [ReplicaAction::Snapshot(b"body".to_vec()), CLOSE_RDB_CHANNEL, ReplicaAction::Load { position }];
+        assert_eq!(replica.handle_event(on_rdb_channel(&format!("body{END_MARK}"))), load);
         assert_eq!(
-            replica.give(ReplicaEvent::RdbChannel(RdbChannelEvent::Closed)),
+            replica.handle_event(ReplicaEvent::RdbChannel(RdbChannelEvent::Closed)),
             [],
             "the master closed it, too"
         );
         assert_eq!(replica.receive(" more"), [], "it goes on while the snapshot is loaded");
         let up = [
-            ReplicaAction::Up,
+            ReplicaAction::LinkUp,
             ReplicaAction::Stream(b"*1\r\nheld more".to_vec()),
             send(&["REPLCONF ACK 70"]),
         ];
-        assert_eq!(replica.give(ReplicaEvent::Loaded), up);
-        assert_eq!(replica.give(ReplicaEvent::Applied { bytes: 13 }), []);
-        assert_eq!(replica.machine.position(), Some(at(1, 83)));
+        assert_eq!(replica.handle_event(ReplicaEvent::Loaded), up);
+        assert_eq!(replica.handle_event(ReplicaEvent::Applied { bytes: 13 }), []);
+        assert_eq!(replica.replica.position(), Some(at_seconds(1, 83)));
         assert_eq!(replica.receive("next"), [ReplicaAction::Stream(b"next".to_vec())]);
     }
 
     #[test]
     fn both_connections_authenticate() {
-        let mut replica = Driven::new(ReplicaConfig { password: Some(b"pw".to_vec()), ..config() }, None);
-        replica.give(ReplicaEvent::Deadline);
-        replica.give(ReplicaEvent::Connected);
+        let mut replica =
+            ReplicaFixture::new(ReplicaConfig { password: Some(b"pw".to_vec()), ..config() }, None);
+        replica.handle_event(ReplicaEvent::Deadline);
+        replica.handle_event(ReplicaEvent::Connected);
         replica.receive("-NOAUTH\r\n");
         replica.receive("+OK\r\n+OK\r\n+OK\r\n+OK\r\n");
         replica.receive("+DUALCHANNELSYNC\r\n");
         let introduction = "REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.0.0";
         let connected = ReplicaEvent::RdbChannel(RdbChannelEvent::Connected);
-        assert_eq!(replica.give(connected), [over_rdb(&["AUTH pw", introduction])]);
-        assert_eq!(replica.give(rdb("+OK\r\n")), []);
-        assert_eq!(replica.give(rdb("+OK\r\n")), [over_rdb(&["SYNC"])]);
+        assert_eq!(replica.handle_event(connected), [send_on_rdb_channel(&["AUTH pw", introduction])]);
+        assert_eq!(replica.handle_event(on_rdb_channel("+OK\r\n")), []);
+        assert_eq!(replica.handle_event(on_rdb_channel("+OK\r\n")), [send_on_rdb_channel(&["SYNC"])]);
     }
 
     #[test]
     fn snapshot_may_be_complete_before_the_stream_starts() {
-        let mut replica = fetching();
-        let actions = replica.give(whole_snapshot());
+        let mut replica = transferring_snapshot();
+        let actions = replica.handle_event(whole_snapshot());
         assert!(
-            !actions.contains(&ReplicaAction::Load { position: at(1, 70) }),
+            !actions.contains(&ReplicaAction::Load { position: at_seconds(1, 70) }),
             "there may be no stream to follow it"
         );
         replica.receive("+OK\r\n");
-        let load = [ReplicaAction::Load { position: at(1, 70) }];
+        let load = [ReplicaAction::Load { position: at_seconds(1, 70) }];
         assert_eq!(replica.receive(&format!("+CONTINUE {}\r\n", id(1))), load);
     }
 
@@ -535,49 +554,49 @@ mod two_channels {
     fn main_channel_is_not_read_while_the_buffer_is_full() {
         let mut replica = streaming();
         replica.receive(&"x".repeat(99));
-        assert!(replica.machine.reads());
+        assert!(replica.replica.should_read());
         replica.receive("xx");
-        assert!(!replica.machine.reads());
-        replica.give(whole_snapshot());
-        assert!(!replica.machine.reads(), "nor while it is loaded");
-        replica.give(ReplicaEvent::Loaded);
-        assert!(replica.machine.reads());
+        assert!(!replica.replica.should_read());
+        replica.handle_event(whole_snapshot());
+        assert!(!replica.replica.should_read(), "nor while it is loaded");
+        replica.handle_event(ReplicaEvent::Loaded);
+        assert!(replica.replica.should_read());
     }
 
     #[test]
     fn buffered_stream_is_applied_and_acknowledged_in_parts() {
-        let mut replica = Driven { machine: streaming().machine, now: 0 };
+        let mut replica = ReplicaFixture { replica: streaming().replica, now: 0 };
         replica.receive(&"x".repeat(150_000));
-        replica.give(whole_snapshot());
+        replica.handle_event(whole_snapshot());
         let mut pieces = Vec::new();
-        let mut next = replica.give(ReplicaEvent::Loaded);
+        let mut next = replica.handle_event(ReplicaEvent::Loaded);
         while let Some(ReplicaAction::Stream(piece)) =
             next.iter().find(|action| matches!(action, ReplicaAction::Stream(_)))
         {
             pieces.push(piece.len());
             let bytes = piece.len() as u64;
             replica.now += 600;
-            next = replica.give(ReplicaEvent::Applied { bytes });
+            next = replica.handle_event(ReplicaEvent::Applied { bytes });
         }
         assert_eq!(pieces, [65_536, 65_536, 18_928]);
-        assert_eq!(replica.machine.held(), 0);
-        assert_eq!(replica.machine.position(), Some(at(1, 150_070)));
+        assert_eq!(replica.replica.buffered_bytes(), 0);
+        assert_eq!(replica.replica.position(), Some(at_seconds(1, 150_070)));
     }
 
     #[test]
     fn losing_either_connection_before_the_snapshot_is_complete_restarts_both() {
         let lost = || ReplicaAction::Close(LinkError::RdbChannelLost);
         let closed = || ReplicaEvent::RdbChannel(RdbChannelEvent::Closed);
-        for mut replica in [with_snapshot_position(config()), fetching(), streaming()] {
-            assert_eq!(replica.give(closed()), [lost()]);
-            assert_eq!(replica.machine.link(), LinkState::Connect);
-            assert_eq!(replica.machine.held(), 0);
-            assert_eq!(replica.at(1000).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        for mut replica in [with_snapshot_position(config()), transferring_snapshot(), streaming()] {
+            assert_eq!(replica.handle_event(closed()), [lost()]);
+            assert_eq!(replica.replica.link_state(), LinkState::Connect);
+            assert_eq!(replica.replica.buffered_bytes(), 0);
+            assert_eq!(replica.at(1000).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
         }
-        for mut replica in [with_snapshot_position(config()), fetching(), streaming()] {
-            assert_eq!(replica.give(ReplicaEvent::Closed), [CLOSE_RDB]);
-            assert_eq!(replica.give(whole_snapshot()), [], "what was on its way is too late");
-            assert_eq!(replica.at(1000).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        for mut replica in [with_snapshot_position(config()), transferring_snapshot(), streaming()] {
+            assert_eq!(replica.handle_event(ReplicaEvent::Closed), [CLOSE_RDB_CHANNEL]);
+            assert_eq!(replica.handle_event(whole_snapshot()), [], "what was on its way is too late");
+            assert_eq!(replica.at(1000).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
         }
     }
 
@@ -585,16 +604,19 @@ mod two_channels {
     fn link_lost_during_a_load_continues_from_the_end_of_the_buffered_stream() {
         let mut replica = streaming();
         replica.receive("twelve bytes");
-        replica.give(whole_snapshot());
-        assert_eq!(replica.give(ReplicaEvent::Closed), []);
-        assert!(!replica.machine.reads());
-        let up =
-            [ReplicaAction::Up, ReplicaAction::Stream(b"twelve bytes".to_vec()), send(&["REPLCONF ACK 70"])];
-        assert_eq!(replica.give(ReplicaEvent::Loaded), up);
-        assert_eq!(replica.give(ReplicaEvent::Applied { bytes: 12 }), []);
-        assert_eq!(replica.machine.link(), LinkState::Connect);
-        assert_eq!(replica.at(20).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
-        replica.give(ReplicaEvent::Connected);
+        replica.handle_event(whole_snapshot());
+        assert_eq!(replica.handle_event(ReplicaEvent::Closed), []);
+        assert!(!replica.replica.should_read());
+        let up = [
+            ReplicaAction::LinkUp,
+            ReplicaAction::Stream(b"twelve bytes".to_vec()),
+            send(&["REPLCONF ACK 70"]),
+        ];
+        assert_eq!(replica.handle_event(ReplicaEvent::Loaded), up);
+        assert_eq!(replica.handle_event(ReplicaEvent::Applied { bytes: 12 }), []);
+        assert_eq!(replica.replica.link_state(), LinkState::Connect);
+        assert_eq!(replica.at(20).handle_event(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        replica.handle_event(ReplicaEvent::Connected);
         replica.receive("+PONG\r\n");
         let ask = send(&[&format!("PSYNC {} 83", id(1))]);
         assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), [ask]);
@@ -616,12 +638,12 @@ mod two_channels {
         ];
         for bytes in over_rdb {
             let mut replica = with_snapshot_position(config());
-            replica.give(ReplicaEvent::RdbChannel(RdbChannelEvent::Connected));
-            let last = replica.give(rdb(&bytes)).pop();
+            replica.handle_event(ReplicaEvent::RdbChannel(RdbChannelEvent::Connected));
+            let last = replica.handle_event(on_rdb_channel(&bytes)).pop();
             assert!(matches!(last, Some(ReplicaAction::Close(_))), "{last:?} on {bytes:?}");
         }
         for bytes in ["-ERR Unrecognized RDB client id 17\r\n", "+OK\r\n+FULLRESYNC\r\n", "+OK\r\n-ERR\r\n"] {
-            let last = fetching().receive(bytes).pop();
+            let last = transferring_snapshot().receive(bytes).pop();
             assert!(matches!(last, Some(ReplicaAction::Close(_))), "{last:?} on {bytes:?}");
         }
         assert!(matches!(
@@ -632,12 +654,12 @@ mod two_channels {
 
     #[test]
     fn timeout_closes_both_connections() {
-        let mut replica = fetching();
-        assert_eq!(replica.at(59_999).give(rdb("\n")), []);
-        assert_eq!(replica.at(60_001).give(ReplicaEvent::Deadline), []);
+        let mut replica = transferring_snapshot();
+        assert_eq!(replica.at(59_999).handle_event(on_rdb_channel("\n")), []);
+        assert_eq!(replica.at(60_001).handle_event(ReplicaEvent::Deadline), []);
         assert_eq!(
-            replica.at(120_000).give(ReplicaEvent::Deadline),
-            [ReplicaAction::Close(LinkError::Silent)]
+            replica.at(120_000).handle_event(ReplicaEvent::Deadline),
+            [ReplicaAction::Close(LinkError::TimedOut)]
         );
     }
 }

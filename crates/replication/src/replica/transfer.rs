@@ -7,7 +7,7 @@
 use memchr::memchr;
 use memchr::memmem::Finder;
 
-use super::link::{nonsense, refused};
+use super::link::{malformed_reply, refusal_error};
 use super::{LinkError, ReplicaAction};
 use crate::log::Position;
 
@@ -15,14 +15,14 @@ const MARK_LEN: usize = 40;
 const MAX_LINE: usize = 1024;
 
 #[derive(Debug)]
-enum Body {
+enum TransferBody {
     Length {
-        missing: u64,
+        missing_bytes: u64,
     },
     Mark {
         mark: Box<Finder<'static>>,
         /// The last bytes, which may be the start of the mark.
-        held: Vec<u8>,
+        undecided: Vec<u8>,
     },
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Transfer {
     /// The first line while it is incomplete.
     line: Vec<u8>,
     /// The body announced by the first line.
-    body: Option<Body>,
+    body: Option<TransferBody>,
 }
 
 impl Transfer {
@@ -58,38 +58,38 @@ impl Transfer {
     ) -> Result<Option<Vec<u8>>, LinkError> {
         let (body, bytes) = match self.body.take() {
             Some(body) => (body, bytes),
-            None => match self.first_line(&bytes, out)? {
+            None => match self.parse_first_line(&bytes, out)? {
                 Some(begun) => begun,
                 None => return Ok(None),
             },
         };
         match self.body.insert(body) {
-            Body::Length { missing } => {
+            TransferBody::Length { missing_bytes: missing } => {
                 let mut bytes = bytes;
                 let here = usize::try_from(*missing).map_or(bytes.len(), |missing| missing.min(bytes.len()));
                 let rest = bytes.split_off(here);
                 *missing -= here as u64;
                 let done = *missing == 0;
-                pass_on(bytes, out);
+                push_snapshot(bytes, out);
                 Ok(done.then_some(rest))
             }
-            Body::Mark { mark, held } => Ok(until_mark(mark, held, bytes, out)),
+            TransferBody::Mark { mark, undecided: held } => Ok(take_until_mark(mark, held, bytes, out)),
         }
     }
 
     /// Parses the first line once it is complete; returns the body that it announces and the bytes behind it.
-    fn first_line(
+    fn parse_first_line(
         &mut self,
         more: &[u8],
         out: &mut Vec<ReplicaAction>,
-    ) -> Result<Option<(Body, Vec<u8>)>, LinkError> {
+    ) -> Result<Option<(TransferBody, Vec<u8>)>, LinkError> {
         let mut bytes = std::mem::take(&mut self.line);
         bytes.extend_from_slice(more);
         let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let Some(len) = memchr(b'\n', &bytes[start..]) else {
             bytes.drain(..start);
             if bytes.len() > MAX_LINE {
-                return Err(nonsense(&bytes));
+                return Err(malformed_reply(&bytes));
             }
             self.line = bytes;
             return Ok(None);
@@ -97,25 +97,25 @@ impl Transfer {
         let rest = bytes.split_off(start + len + 1);
         let line = &bytes[start..start + len];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let Some(announced) = line.strip_prefix(b"$") else { return Err(refused(line)) };
+        let Some(announced) = line.strip_prefix(b"$") else { return Err(refusal_error(line)) };
         let body = if let Some(mark) = announced.strip_prefix(b"EOF:") {
             if mark.len() != MARK_LEN {
-                return Err(nonsense(line));
+                return Err(malformed_reply(line));
             }
             let mark = Box::new(Finder::new(mark).into_owned());
-            Body::Mark { mark, held: Vec::new() }
+            TransferBody::Mark { mark, undecided: Vec::new() }
         } else {
             let len = resp::parse_i64(announced).and_then(|len| u64::try_from(len).ok());
-            let len = len.ok_or_else(|| nonsense(line))?;
+            let len = len.ok_or_else(|| malformed_reply(line))?;
             self.len = Some(len);
-            Body::Length { missing: len }
+            TransferBody::Length { missing_bytes: len }
         };
         out.push(ReplicaAction::BeginTransfer { position: self.position, len: self.len });
         Ok(Some((body, rest)))
     }
 }
 
-fn until_mark(
+fn take_until_mark(
     mark: &Finder<'static>,
     held: &mut Vec<u8>,
     bytes: Vec<u8>,
@@ -130,15 +130,15 @@ fn until_mark(
     if let Some(place) = mark.find(&all) {
         let rest = all.split_off(place + MARK_LEN);
         all.truncate(place);
-        pass_on(all, out);
+        push_snapshot(all, out);
         return Some(rest);
     }
     *held = all.split_off(all.len().saturating_sub(MARK_LEN - 1));
-    pass_on(all, out);
+    push_snapshot(all, out);
     None
 }
 
-fn pass_on(bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
+fn push_snapshot(bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
     if !bytes.is_empty() {
         out.push(ReplicaAction::Snapshot(bytes));
     }

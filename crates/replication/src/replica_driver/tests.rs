@@ -5,8 +5,8 @@ use crate::log::Position;
 use crate::replica::{LOST_RETRY, RdbChannelAction};
 
 /// A node with its log.
-struct Node {
-    following: ReplicaDriver<&'static str>,
+struct NodeFixture {
+    driver: ReplicaDriver<&'static str>,
     log: Log,
     now: u64,
 }
@@ -25,33 +25,33 @@ fn config(dual_channel: bool) -> ReplicaConfig {
         timeout: Duration::from_secs(60),
         failover: false,
         dual_channel,
-        held_limit: 0,
+        buffer_limit: 0,
     }
 }
 
-impl Node {
+impl NodeFixture {
     /// A master with ten bytes in its log.
     fn new() -> Self {
         let mut log = Log::new(id(1), 1 << 20);
         log.open(id(1));
         log.append_control(b"ten bytes.");
-        Self { following: ReplicaDriver::default(), log, now: 0 }
+        Self { driver: ReplicaDriver::default(), log, now: 0 }
     }
 
     fn follow(&mut self, master: &'static str) -> Option<StreamEpoch> {
         let now = Instant::from_millis(self.now);
-        self.following.follow(now, master, config(false), &mut self.log)
+        self.driver.follow(now, master, config(false), &mut self.log)
     }
 
-    fn give(&mut self, stream: StreamEpoch, input: ReplicaDriverEvent) -> Vec<ReplicaDriverAction> {
+    fn handle_event(&mut self, stream: StreamEpoch, input: ReplicaDriverEvent) -> Vec<ReplicaDriverAction> {
         let mut orders = Vec::new();
         let now = Instant::from_millis(self.now);
-        self.following.handle(now, (stream, input), &mut self.log, &mut orders);
+        self.driver.handle(now, (stream, input), &mut self.log, &mut orders);
         orders
     }
 
     fn link(&mut self, stream: StreamEpoch, input: replica::ReplicaEvent) -> Vec<ReplicaDriverAction> {
-        self.give(stream, ReplicaDriverEvent::Link(input))
+        self.handle_event(stream, ReplicaDriverEvent::Link(input))
     }
 
     fn receive(&mut self, stream: StreamEpoch, bytes: &str) -> Vec<ReplicaDriverAction> {
@@ -62,10 +62,10 @@ impl Node {
     fn with_psync_sent() -> (Self, StreamEpoch) {
         let mut node = Self::new();
         let stream = node.follow("one").unwrap();
-        assert_eq!(node.give(stream, ReplicaDriverEvent::Drained), []);
+        assert_eq!(node.handle_event(stream, ReplicaDriverEvent::Drained), []);
         assert_eq!(
             node.link(stream, replica::ReplicaEvent::Deadline),
-            [ReplicaDriverAction::Act(ReplicaAction::Connect)]
+            [ReplicaDriverAction::LinkAction(ReplicaAction::Connect)]
         );
         node.link(stream, replica::ReplicaEvent::Connected);
         node.receive(stream, "+PONG\r\n");
@@ -83,7 +83,7 @@ impl Node {
     fn loading() -> (Self, StreamEpoch) {
         let (mut node, stream) = Self::transferring();
         let orders = node.receive(stream, "cdef");
-        let load = ReplicaDriverAction::Act(ReplicaAction::Load { position: snapshot() });
+        let load = ReplicaDriverAction::LinkAction(ReplicaAction::Load { position: snapshot() });
         assert_eq!(orders[1..], [ReplicaDriverAction::HistoryReplaced, load], "before the data is replaced");
         node.log.close();
         (node, stream)
@@ -103,7 +103,7 @@ fn snapshot() -> Position {
 /// Returns the bytes that these actions send.
 fn sent_bytes(orders: &[ReplicaDriverAction]) -> String {
     let sent = orders.iter().filter_map(|order| match order {
-        ReplicaDriverAction::Act(ReplicaAction::Send(bytes)) => {
+        ReplicaDriverAction::LinkAction(ReplicaAction::Send(bytes)) => {
             Some(String::from_utf8_lossy(bytes).into_owned())
         }
         _ => None,
@@ -115,18 +115,18 @@ fn sent_bytes(orders: &[ReplicaDriverAction]) -> String {
 /// election over them.
 #[test]
 fn data_of_another_history_has_offset_zero_until_the_master_has_sent_its_own() {
-    let mut node = Node::new();
-    let reach = |node: &Node| node.following.reach(&node.log).0;
+    let mut node = NodeFixture::new();
+    let reach = |node: &NodeFixture| node.driver.failover_offset(&node.log).0;
     node.follow("one").unwrap();
     assert_eq!(reach(&node), 10, "a master that was replaced has its successor's data");
     let stream = node.follow("of another shard").unwrap();
-    node.following.note_foreign();
+    node.driver.mark_data_foreign();
     assert_eq!(reach(&node), 0);
-    node.give(stream, ReplicaDriverEvent::Drained);
+    node.handle_event(stream, ReplicaDriverEvent::Drained);
     assert_eq!(reach(&node), 0);
     let stream = node.follow("its successor").unwrap();
     assert_eq!(reach(&node), 0, "nothing has come of that shard's history");
-    node.give(stream, ReplicaDriverEvent::Drained);
+    node.handle_event(stream, ReplicaDriverEvent::Drained);
     node.link(stream, replica::ReplicaEvent::Deadline);
     node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
@@ -137,50 +137,55 @@ fn data_of_another_history_has_offset_zero_until_the_master_has_sent_its_own() {
     node.follow("the next").unwrap();
     assert_eq!(reach(&node), 10, "and it is that shard's from now on");
     node.follow("of another shard").unwrap();
-    node.following.note_foreign();
-    assert!(node.following.lead(id(9), &mut node.log));
+    node.driver.mark_data_foreign();
+    assert!(node.driver.promote(id(9), &mut node.log));
     assert_eq!(reach(&node), 10, "a master's data is its own");
 }
 
 #[test]
 fn psync_asks_from_the_end_of_the_log_after_running_writes_finished() {
-    let mut node = Node::new();
+    let mut node = NodeFixture::new();
     let stream = node.follow("one").unwrap();
     assert_eq!(node.follow("one"), None, "it is followed already");
     assert!(!node.log.authority().accepts_writes());
-    assert_eq!(node.following.next_deadline(stream), None, "it is not known yet from where to go on");
+    assert_eq!(node.driver.next_deadline(stream), None, "it is not known yet from where to go on");
     node.log.append_control(b"was under way");
-    assert_eq!(node.give(stream, ReplicaDriverEvent::Drained), []);
-    assert_eq!(node.following.next_deadline(stream), Some(Instant::from_millis(0)));
-    assert_eq!(node.following.replica().unwrap().position(), Some(node.log.position()));
-    assert!(!node.following.is_in_sync());
+    assert_eq!(node.handle_event(stream, ReplicaDriverEvent::Drained), []);
+    assert_eq!(node.driver.next_deadline(stream), Some(Instant::from_millis(0)));
+    assert_eq!(node.driver.replica().unwrap().position(), Some(node.log.position()));
+    assert!(!node.driver.is_in_sync());
 }
 
 #[test]
 fn late_events_of_an_earlier_master_change_nothing() {
-    let (mut node, first) = Node::with_psync_sent();
+    let (mut node, first) = NodeFixture::with_psync_sent();
     let second = node.follow("two").unwrap();
     for input in [ReplicaDriverEvent::Drained, ReplicaDriverEvent::Link(replica::ReplicaEvent::Connected)] {
-        assert_eq!(node.give(first, input), [ReplicaDriverAction::Over]);
+        assert_eq!(node.handle_event(first, input), [ReplicaDriverAction::StreamSuperseded]);
     }
-    assert_eq!(node.receive(first, "+CONTINUE\r\n"), [ReplicaDriverAction::Over]);
-    assert!(!node.following.reads(first));
-    assert_eq!(node.give(second, ReplicaDriverEvent::Drained), []);
+    assert_eq!(node.receive(first, "+CONTINUE\r\n"), [ReplicaDriverAction::StreamSuperseded]);
+    assert!(!node.driver.should_read(first));
+    assert_eq!(node.handle_event(second, ReplicaDriverEvent::Drained), []);
     assert_eq!(
         node.link(second, replica::ReplicaEvent::Deadline),
-        [ReplicaDriverAction::Act(ReplicaAction::Connect)]
+        [ReplicaDriverAction::LinkAction(ReplicaAction::Connect)]
     );
-    assert_eq!(node.following.master(), Some(&"two"));
+    assert_eq!(node.driver.master(), Some(&"two"));
 }
 
 #[test]
 fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
-    let states = [Node::with_psync_sent, Node::transferring, Node::loading, Node::streaming];
+    let states = [
+        NodeFixture::with_psync_sent,
+        NodeFixture::transferring,
+        NodeFixture::loading,
+        NodeFixture::streaming,
+    ];
     for (state, (mut node, stream)) in states.map(|state| state()).into_iter().enumerate() {
         let offset = node.log.position().offset;
-        assert!(node.following.lead(id(9), &mut node.log));
-        assert!(!node.following.lead(id(8), &mut node.log), "it is a master");
-        assert!(node.log.authority().accepts_writes() && node.following.is_in_sync(), "{state}");
+        assert!(node.driver.promote(id(9), &mut node.log));
+        assert!(!node.driver.promote(id(8), &mut node.log), "it is a master");
+        assert!(node.log.authority().accepts_writes() && node.driver.is_in_sync(), "{state}");
         let late = [
             replica::ReplicaEvent::Deadline,
             replica::ReplicaEvent::Received(b"cdef".to_vec()),
@@ -189,7 +194,7 @@ fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
             replica::ReplicaEvent::Closed,
         ];
         for input in late {
-            assert_eq!(node.link(stream, input), [ReplicaDriverAction::Over], "{state}");
+            assert_eq!(node.link(stream, input), [ReplicaDriverAction::StreamSuperseded], "{state}");
         }
         assert_eq!(node.log.position().offset, offset);
         if node.log.is_open() {
@@ -197,39 +202,45 @@ fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
         }
         // Follow a master again.
         let again = node.follow("one").unwrap();
-        assert_eq!(node.give(again, ReplicaDriverEvent::Drained), []);
+        assert_eq!(node.handle_event(again, ReplicaDriverEvent::Drained), []);
     }
 }
 
 #[test]
 fn role_change_before_draining_ends_the_stream() {
-    let mut node = Node::new();
+    let mut node = NodeFixture::new();
     let first = node.follow("one").unwrap();
-    assert!(node.following.lead(id(9), &mut node.log));
-    assert_eq!(node.give(first, ReplicaDriverEvent::Drained), [ReplicaDriverAction::Over]);
+    assert!(node.driver.promote(id(9), &mut node.log));
+    assert_eq!(
+        node.handle_event(first, ReplicaDriverEvent::Drained),
+        [ReplicaDriverAction::StreamSuperseded]
+    );
     let second = node.follow("one").unwrap();
     let third = node.follow("two").unwrap();
-    assert_eq!(node.give(second, ReplicaDriverEvent::Drained), [ReplicaDriverAction::Over]);
-    assert_eq!(node.give(third, ReplicaDriverEvent::Drained), []);
+    assert_eq!(
+        node.handle_event(second, ReplicaDriverEvent::Drained),
+        [ReplicaDriverAction::StreamSuperseded]
+    );
+    assert_eq!(node.handle_event(third, ReplicaDriverEvent::Drained), []);
 }
 
 #[test]
 fn link_broken_during_a_load_continues_from_the_snapshot() {
-    let (mut node, stream) = Node::loading();
-    assert!(!node.following.reads(stream));
+    let (mut node, stream) = NodeFixture::loading();
+    assert!(!node.driver.should_read(stream));
     assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), []);
-    node.log.adopt_loaded(snapshot(), id(7));
+    node.log.adopt_loaded_history(snapshot(), id(7));
     node.now = 5000;
     assert_eq!(
         node.link(stream, replica::ReplicaEvent::Loaded),
-        [ReplicaDriverAction::Act(ReplicaAction::Up)]
+        [ReplicaDriverAction::LinkAction(ReplicaAction::LinkUp)]
     );
-    assert!(!node.following.is_in_sync(), "there is no link");
-    assert_eq!(node.following.next_deadline(stream), Some(Instant::from_millis(5000) + LOST_RETRY));
+    assert!(!node.driver.is_in_sync(), "there is no link");
+    assert_eq!(node.driver.next_deadline(stream), Some(Instant::from_millis(5000) + LOST_RETRY));
     node.now = 5020;
     assert_eq!(
         node.link(stream, replica::ReplicaEvent::Deadline),
-        [ReplicaDriverAction::Act(ReplicaAction::Connect)]
+        [ReplicaDriverAction::LinkAction(ReplicaAction::Connect)]
     );
     node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
@@ -239,51 +250,54 @@ fn link_broken_during_a_load_continues_from_the_snapshot() {
 
 #[test]
 fn nothing_is_read_and_no_deadline_exists_while_a_part_is_applied() {
-    let (mut node, stream) = Node::streaming();
-    assert!(node.following.reads(stream) && node.following.is_in_sync());
-    let piece = ReplicaDriverAction::Act(ReplicaAction::Stream(b"PING\r\n".to_vec()));
+    let (mut node, stream) = NodeFixture::streaming();
+    assert!(node.driver.should_read(stream) && node.driver.is_in_sync());
+    let piece = ReplicaDriverAction::LinkAction(ReplicaAction::Stream(b"PING\r\n".to_vec()));
     assert_eq!(node.receive(stream, "PING\r\n"), [piece]);
-    assert!(!node.following.reads(stream) && !node.following.reads_rdb(stream));
-    assert_eq!(node.following.next_deadline(stream), None);
+    assert!(!node.driver.should_read(stream) && !node.driver.should_read_rdb_channel(stream));
+    assert_eq!(node.driver.next_deadline(stream), None);
     assert_eq!(node.link(stream, replica::ReplicaEvent::Applied { bytes: 6 }), []);
-    assert!(node.following.reads(stream) && node.following.next_deadline(stream).is_some());
+    assert!(node.driver.should_read(stream) && node.driver.next_deadline(stream).is_some());
 }
 
 #[test]
 fn new_id_of_the_master_resynchronises_sub_replicas() {
-    let (mut node, stream) = Node::with_psync_sent();
+    let (mut node, stream) = NodeFixture::with_psync_sent();
     let resumed = [
         ReplicaDriverAction::HistoryReplaced,
-        ReplicaDriverAction::Act(ReplicaAction::Resume { id: id(4), slot_states: None }),
-        ReplicaDriverAction::Act(ReplicaAction::Up),
+        ReplicaDriverAction::LinkAction(ReplicaAction::Resume { id: id(4), slot_states: None }),
+        ReplicaDriverAction::LinkAction(ReplicaAction::LinkUp),
     ];
     assert_eq!(node.receive(stream, &format!("+CONTINUE {}\r\n", id(4))), resumed);
     assert_eq!(node.log.position(), Position { id: id(4), offset: ReplOffset(10) });
-    assert_eq!(node.log.second(), Some(Position { id: id(1), offset: ReplOffset(10) }));
+    assert_eq!(node.log.second_history(), Some(Position { id: id(1), offset: ReplOffset(10) }));
 }
 
 #[test]
 fn dropped_data_belongs_to_no_history_if_the_link_breaks() {
-    let (mut node, stream) = Node::transferring();
-    assert_eq!(node.link(stream, replica::ReplicaEvent::Replacing), [ReplicaDriverAction::HistoryReplaced]);
+    let (mut node, stream) = NodeFixture::transferring();
+    assert_eq!(
+        node.link(stream, replica::ReplicaEvent::ReplacingData),
+        [ReplicaDriverAction::HistoryReplaced]
+    );
     node.log.close();
     assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), []);
-    assert_eq!(node.following.replica().unwrap().position(), None);
+    assert_eq!(node.driver.replica().unwrap().position(), None);
 }
 
 #[test]
 fn snapshot_connection_closes_with_the_main_connection() {
-    let mut node = Node::new();
-    let stream = node.following.follow(Instant::from_millis(0), "one", config(true), &mut node.log).unwrap();
-    node.give(stream, ReplicaDriverEvent::Drained);
+    let mut node = NodeFixture::new();
+    let stream = node.driver.follow(Instant::from_millis(0), "one", config(true), &mut node.log).unwrap();
+    node.handle_event(stream, ReplicaDriverEvent::Drained);
     node.link(stream, replica::ReplicaEvent::Deadline);
     node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
     node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
-    let connect = ReplicaDriverAction::Act(ReplicaAction::RdbChannel(RdbChannelAction::Connect));
+    let connect = ReplicaDriverAction::LinkAction(ReplicaAction::RdbChannel(RdbChannelAction::Connect));
     assert_eq!(node.receive(stream, "+DUALCHANNELSYNC\r\n"), [connect]);
-    assert!(node.following.reads_rdb(stream));
-    let close = ReplicaDriverAction::Act(ReplicaAction::RdbChannel(RdbChannelAction::Close));
+    assert!(node.driver.should_read_rdb_channel(stream));
+    let close = ReplicaDriverAction::LinkAction(ReplicaAction::RdbChannel(RdbChannelAction::Close));
     assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), [close]);
 }
 
@@ -291,8 +305,9 @@ fn snapshot_connection_closes_with_the_main_connection() {
 /// not load.
 #[test]
 fn replica_without_data_after_a_failed_load_has_offset_zero() {
-    let (mut node, stream) = Node::streaming();
-    let stands = |node: &Node| (node.following.has_data(&node.log), node.following.reach(&node.log).0);
+    let (mut node, stream) = NodeFixture::streaming();
+    let stands =
+        |node: &NodeFixture| (node.driver.has_data(&node.log), node.driver.failover_offset(&node.log).0);
     assert_eq!(stands(&node), (true, 10));
     node.link(stream, replica::ReplicaEvent::Closed);
     assert_eq!(stands(&node), (true, 10), "it is old");
@@ -308,6 +323,6 @@ fn replica_without_data_after_a_failed_load_has_offset_zero() {
     assert_eq!(stands(&node), (false, 0));
     node.link(stream, replica::ReplicaEvent::LoadFailed);
     assert_eq!(stands(&node), (false, 0));
-    assert!(node.following.lead(id(9), &mut node.log));
+    assert!(node.driver.promote(id(9), &mut node.log));
     assert_eq!(stands(&node), (false, 10), "a master counts on from where it was");
 }

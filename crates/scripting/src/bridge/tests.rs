@@ -25,7 +25,7 @@ impl LuaHost for FixedReply {
 
     fn set_replicated(&mut self, _: bool) {}
 
-    fn may_run(&mut self, _: &Request) -> Option<bool> {
+    fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         None
     }
 }

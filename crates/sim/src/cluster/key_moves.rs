@@ -53,7 +53,7 @@ impl ClusterWorld {
             };
             return self.operate(step(it));
         }
-        if self.simulation.data.stores[it.from].engine().may_migrate(&keys).is_err() {
+        if self.simulation.data.stores[it.from].engine().check_migratable(&keys).is_err() {
             return;
         }
         let destination = Destination { host: String::new(), port: String::new(), db: 0, auth: Vec::new() };
@@ -108,7 +108,7 @@ impl ClusterWorld {
         let it = one.it;
         self.simulation.note(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
         for slot in one.locked_slots {
-            self.simulation.data.stores[it.from].engine().free_slot(slot);
+            self.simulation.data.stores[it.from].engine().resume_slot_writes(slot);
         }
         if result.is_ok() {
             self.simulation.after(POLL_INTERVAL, ClusterEvent::Operate(operator::OperatorStep::MoveKeys(it)));
@@ -129,36 +129,36 @@ impl ClusterWorld {
                 None
             }
             MigrateStep::Capture { hold, keys } => {
-                one.locked_slots.extend(hold.iter().filter(|slot| store.engine().hold_slot(**slot)));
+                one.locked_slots.extend(hold.iter().filter(|slot| store.engine().pause_slot_writes(**slot)));
                 let engine = store.engine();
                 let name = |key: &usize| one.keys[*key].as_slice();
                 let capture = |(key, dialect): &_| engine.capture(0, name(key), wall, *dialect);
                 Some(MigrateStepResult::Captured(keys.iter().map(capture).collect()))
             }
             _ if late => Some(MigrateStepResult::Deadline),
-            MigrateStep::Link { .. } if reached => {
-                Some(MigrateStepResult::Linked { kept: false, to_self: false })
+            MigrateStep::Connect { .. } if reached => {
+                Some(MigrateStepResult::Connected { kept: false, to_self: false })
             }
-            MigrateStep::Link { .. } => Some(MigrateStepResult::NotLinked(MigrateError::Connecting)),
+            MigrateStep::Connect { .. } => Some(MigrateStepResult::ConnectFailed(MigrateError::Connecting)),
             MigrateStep::Send(bytes) => {
                 let (bytes, time) = (bytes.clone(), self.simulation.latency(from, one.it.to));
                 one.sent = Some((self.simulation.now + time, bytes));
                 Some(MigrateStepResult::Sent)
             }
             MigrateStep::Read if self.simulation.plan.injected_bug == Some(InjectedBug::EarlyKeyDeletion) => {
-                Some(MigrateStepResult::Answered(Value::Simple("OK".to_owned())))
+                Some(MigrateStepResult::Replied(Value::Simple("OK".to_owned())))
             }
             MigrateStep::Read => {
                 let is_there = one.answers.front().is_some_and(|(at, _)| *at <= self.simulation.now);
                 let answer = one.answers.pop_front_if(|_| is_there);
                 answer
-                    .map(|(_, answer)| MigrateStepResult::Answered(answer))
-                    .or((!reached).then_some(MigrateStepResult::NotAnswered))
+                    .map(|(_, answer)| MigrateStepResult::Replied(answer))
+                    .or((!reached).then_some(MigrateStepResult::ReadFailed))
             }
             MigrateStep::Release { key, captured } => {
                 let name = one.keys[*key].clone();
                 let (outcome, effects) = store.release(&name, wall, captured);
-                let is_gone = matches!(outcome, Ok(ReleaseResult::Gone(_)));
+                let is_gone = matches!(outcome, Ok(ReleaseResult::Deleted(_)));
                 self.simulation.log_effects(from, &effects);
                 if is_gone {
                     self.check_moved_key(number, &name);

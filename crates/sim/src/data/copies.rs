@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use clock::Instant;
-use replication::wait::{AppendOnlyOff, Copies, LogProgress, RequiredCopies, Waiters};
+use replication::wait::{AppendOnlyOff, CopyCount, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 
 use super::DataChange;
@@ -31,7 +31,11 @@ impl ReplicaState {
     /// Returns how far the process's log has been copied.
     fn copied(&self) -> LogProgress {
         let master = self.serving.master();
-        LogProgress { here: self.on_disk(), acknowledged: master.acknowledged(), synced: master.synced() }
+        LogProgress {
+            local: self.on_disk(),
+            acknowledged: master.acknowledged_offsets(),
+            synced: master.synced_offsets(),
+        }
     }
 }
 
@@ -42,19 +46,19 @@ impl<E: Debug> Simulation<E> {
             return;
         }
         let wanted = self.random.pick(&[
-            RequiredCopies::Acknowledged { by: 1 },
-            RequiredCopies::Acknowledged { by: 2 },
-            RequiredCopies::Synced { here: true, at: 0 },
-            RequiredCopies::Synced { here: true, at: 1 },
-            RequiredCopies::Synced { here: false, at: 1 },
+            RequiredCopies::Acknowledged { replicas: 1 },
+            RequiredCopies::Acknowledged { replicas: 2 },
+            RequiredCopies::Synced { local: true, replicas: 0 },
+            RequiredCopies::Synced { local: true, replicas: 1 },
+            RequiredCopies::Synced { local: false, replicas: 1 },
         ]);
         let until = self.random.percent(50).then(|| self.clock_of(host) + self.random.millis(1, 2000));
         let store = &mut self.data.stores[host];
         if store.upstream().is_some() {
             return;
         }
-        let copies = store.copied().copies(offset, wanted);
-        if copies.map_or(true, |copies| copies.suffice(wanted)) {
+        let copies = store.copied().count_copies(offset, wanted);
+        if copies.map_or(true, |copies| copies.satisfies(wanted)) {
             return self.tell_copies(host, offset, wanted, copies);
         }
         let waiting = &mut store.copies_wanted;
@@ -87,14 +91,14 @@ impl<E: Debug> Simulation<E> {
         for (client, CopyWaiter { offset, wanted, .. }) in over {
             let store = &mut self.data.stores[host];
             store.copies_wanted.waiters.remove(client, offset);
-            let copies = store.copied().copies(offset, wanted);
+            let copies = store.copied().count_copies(offset, wanted);
             self.tell_copies(host, offset, wanted, copies);
         }
         let store = &self.data.stores[host];
         let reach = store.copied();
         let suffice = |asked: &&CopyWaiter| {
-            let copies = reach.copies(asked.offset, asked.wanted);
-            copies.map_or(true, |copies| copies.suffice(asked.wanted))
+            let copies = reach.count_copies(asked.offset, asked.wanted);
+            copies.map_or(true, |copies| copies.satisfies(asked.wanted))
         };
         if let Some(CopyWaiter { offset, wanted, .. }) = store.copies_wanted.asked.values().find(suffice) {
             let why =
@@ -108,7 +112,7 @@ impl<E: Debug> Simulation<E> {
         host: usize,
         offset: ReplOffset,
         wanted: RequiredCopies,
-        copies: Result<Copies, AppendOnlyOff>,
+        copies: Result<CopyCount, AppendOnlyOff>,
     ) {
         self.note(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
         if let Ok(copies) = copies {

@@ -72,7 +72,7 @@ impl Effects {
 }
 
 impl EffectLog for Effects {
-    fn wanted(&self) -> bool {
+    fn has_readers(&self) -> bool {
         true
     }
 
@@ -108,7 +108,7 @@ impl DataStore {
     /// Returns whether a client's write to this slot would be accepted now.
     pub(super) fn takes_writes(&self, key: Key, wall: Millis) -> bool {
         let engine = self.engine();
-        engine.pauses.end_overdue(&engine.settings, wall);
+        engine.pauses.end_expired(&engine.settings, wall);
         let slot = engine.keyspace.lock(slot_of(key));
         let is_ours = matches!(slot.ownership(), Ownership::Mine | Ownership::Migrating);
         is_ours && !slot.is_held() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_GATES)
@@ -207,7 +207,7 @@ impl DataStore {
 
     /// Deletes some keys of a slot that another node serves; returns the effects.
     pub(super) fn leave(&mut self, key: Key) -> (RemainingKeys, Vec<u8>) {
-        let left = self.engine().leave_slot(slot_of(key));
+        let left = self.engine().delete_unowned_keys(slot_of(key));
         (left, self.effects.take())
     }
 

@@ -82,7 +82,7 @@ impl DataFile {
         let Some(manifest) = manifest else { return Ok(Self::fresh(disk, settings, now)) };
         let loaded = store.data_store.load_files(&folder, &manifest, &store.imports)?;
         if let Some(position) = loaded.position {
-            store.log.adopt(position);
+            store.log.adopt_history(position);
         }
         let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
         let end = LogEnd::of(&store.log, wall);

@@ -73,8 +73,8 @@ impl<E: Debug> Simulation<E> {
         let store = &self.data.stores[host];
         let Some(Follower { stream, link: main, .. }) = &store.follower else { return store.piece.is_some() };
         let reads = match *main == Some(link) {
-            true => store.following.reads(*stream),
-            false => store.following.reads_rdb(*stream),
+            true => store.following.should_read(*stream),
+            false => store.following.should_read_rdb_channel(*stream),
         };
         store.piece.is_some() || !reads && store.following.stream() == Some(*stream)
     }
@@ -167,19 +167,19 @@ impl<E: Debug> Simulation<E> {
 
     fn give_following(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
         let now = self.clock_of(host);
-        let synced = self.data.stores[host].on_disk().upto();
+        let synced = self.data.stores[host].on_disk().end();
         let ReplicaState { following, follower, log, .. } = &mut self.data.stores[host];
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
-        following.note_synced(synced);
+        following.set_fsynced_offset(synced);
         following.handle(now, (follower.stream, input), log, &mut orders);
         for order in orders {
             match order {
-                ReplicaDriverAction::Over if self.ignores_promotion(host) => {}
-                ReplicaDriverAction::Over => self.stop_following(host),
+                ReplicaDriverAction::StreamSuperseded if self.ignores_promotion(host) => {}
+                ReplicaDriverAction::StreamSuperseded => self.stop_following(host),
                 ReplicaDriverAction::HistoryReplaced => self
                     .tell(host, ReplicationMessage::Serve(master_driver::MasterDriverEvent::HistoryReplaced)),
-                ReplicaDriverAction::Act(action) => self.act_as_replica(host, action),
+                ReplicaDriverAction::LinkAction(action) => self.act_as_replica(host, action),
             }
         }
     }
@@ -218,7 +218,7 @@ impl<E: Debug> Simulation<E> {
                 }
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
-            ReplicaAction::Up => {}
+            ReplicaAction::LinkUp => {}
             ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
                 let master = follower.master;
                 let link = self.dial(host, master);
@@ -274,7 +274,7 @@ impl<E: Debug> Simulation<E> {
             store.imports.end_all(&store.data_store.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.moves.hear(gossip::ClusterInput::MovesLoaded(moves));
-            store.log.adopt_loaded(position, own);
+            store.log.adopt_loaded_history(position, own);
         }
         store.set_node_flag(NodeFlags::LOADING, false);
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
@@ -295,7 +295,7 @@ impl<E: Debug> Simulation<E> {
         let store = &mut self.data.stores[host];
         let me = store.me();
         let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
-        let came = follower.incoming.take(bytes);
+        let came = follower.incoming.add_bytes(bytes);
         assert_eq!(came.error, None, "a master's stream makes sense");
         if came.bytes.is_empty() {
             return self.drive(host, ReplicaEvent::Applied { bytes: 0 });
@@ -399,11 +399,11 @@ impl<E: Debug> Simulation<E> {
             assert!(taken || endless, "what was applied in the stream's turn is logged in it");
         };
         let in_transaction = follower.session.in_transaction();
-        let bytes = follower.incoming.log(&came, in_transaction, append);
+        let bytes = follower.incoming.append_executed(&came, in_transaction, append);
         self.log_grew(host);
         self.drive(host, ReplicaEvent::Applied { bytes });
         if ack_wanted {
-            self.drive(host, ReplicaEvent::AckWanted);
+            self.drive(host, ReplicaEvent::AckRequested);
         }
     }
 }

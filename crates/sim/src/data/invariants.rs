@@ -3,7 +3,7 @@
 use super::{Key, ReplicaState};
 use crate::InvariantName;
 use crate::invariant::Invariant;
-use replication::wait::{Copies, RequiredCopies};
+use replication::wait::{CopyCount, RequiredCopies};
 use slot_routing::ReplOffset;
 
 mod copies;
@@ -32,7 +32,7 @@ pub(crate) enum DataChange {
     /// The append-only file is synced up to this offset.
     Synced { upto: ReplOffset },
     /// WAIT or WAITAOF for an offset returns this number of copies.
-    Copied { upto: ReplOffset, wanted: RequiredCopies, copies: Copies },
+    Copied { upto: ReplOffset, wanted: RequiredCopies, copies: CopyCount },
     /// A command of the master's stream was executed.
     Applied,
     /// A snapshot begins to replace the data, or has replaced it.

@@ -59,7 +59,7 @@ impl<E: Debug> Simulation<E> {
             RoleOrder::Follow { master, foreign } => {
                 let stream = store.following.follow(now, master, config, &mut store.log);
                 if foreign && stream.is_some() {
-                    store.following.note_foreign();
+                    store.following.mark_data_foreign();
                 }
                 stream.map(ReplicationMessage::Follow)
             }
@@ -68,14 +68,14 @@ impl<E: Debug> Simulation<E> {
                 store.following.follow(now, to, config, &mut store.log).map(ReplicationMessage::Follow)
             }
             RoleOrder::Empty => {
-                store.engine().forget_everything();
+                store.engine().clear_all_unlogged();
                 store.log.close();
                 self.see(host, DataChange::Restarted { kept: false });
                 self.tell_file(host, None);
                 return self.change_role(host);
             }
             RoleOrder::Lead => {
-                store.following.lead(own, &mut store.log).then_some(ReplicationMessage::Unfollow)
+                store.following.promote(own, &mut store.log).then_some(ReplicationMessage::Unfollow)
             }
         };
         let Some(message) = message else { return self.change_role(host) };
@@ -145,6 +145,6 @@ fn replica_config(settings: &Settings, store: &ReplicaState) -> replica::Replica
         timeout: Duration::from_secs(4),
         failover: false,
         dual_channel: settings.dual_channel,
-        held_limit: settings.replica_buffer_limit,
+        buffer_limit: settings.replica_buffer_limit,
     }
 }

@@ -132,14 +132,17 @@ impl<E: Debug> Simulation<E> {
 
     fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
         let serves = self.can_serve(host, id, &args);
-        let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.failover);
+        let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.is_failover);
         let ReplicaState { serving, peers, .. } = &mut self.data.stores[host];
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
                 Ok(ReplconfAction::Ack(offset)) => {
-                    let acknowledged =
-                        MasterDriverEvent::Acknowledged { peer: id, offset, synced: peer.profile.synced };
+                    let acknowledged = MasterDriverEvent::Acknowledged {
+                        peer: id,
+                        offset,
+                        synced: peer.profile.fsynced_offset,
+                    };
                     self.tell(host, ReplicationMessage::Serve(acknowledged));
                 }
                 Ok(ReplconfAction::SnapshotOver(rdb)) => {
@@ -157,7 +160,7 @@ impl<E: Debug> Simulation<E> {
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).expect("a replica asks for a number");
-                if request.failover
+                if request.is_failover
                     && let Err(error) = self.take_over(host, &request)
                 {
                     return self.line(host, id, format!("-{error}\r\n"));
@@ -168,12 +171,12 @@ impl<E: Debug> Simulation<E> {
                     return self.line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
                 }
                 let profile = peer.profile.clone();
-                let asked = MasterDriverEvent::Asked { peer: id, profile, request: Some(request) };
+                let asked = MasterDriverEvent::PsyncReceived { peer: id, profile, request: Some(request) };
                 self.tell(host, ReplicationMessage::Serve(asked));
             }
             b"SYNC" => {
                 let profile = peer.profile.clone();
-                let asked = MasterDriverEvent::Asked { peer: id, profile, request: None };
+                let asked = MasterDriverEvent::PsyncReceived { peer: id, profile, request: None };
                 self.tell(host, ReplicationMessage::Serve(asked));
             }
             _ => self.line(host, id, "+PONG\r\n".to_owned()),
@@ -184,7 +187,7 @@ impl<E: Debug> Simulation<E> {
     fn can_serve(&self, host: usize, id: PeerId, asked: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
         // A replica that fetched its snapshot from this process has this data.
-        let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_over.is_some());
+        let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_connection.is_some());
         let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
         let may = match store.copies {
             ReplicaAdmission::All => true,
@@ -220,7 +223,7 @@ impl<E: Debug> Simulation<E> {
 
     fn serve_as_ordered(&mut self, host: usize, order: MasterDriverAction) {
         match order {
-            MasterDriverAction::Answered(peer, answer) => {
+            MasterDriverAction::SendPsyncAnswer(peer, answer) => {
                 self.note_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
             }
             MasterDriverAction::Snapshot { transfer, peers, eof, .. } => {
@@ -232,7 +235,7 @@ impl<E: Debug> Simulation<E> {
             MasterDriverAction::Send(peer, bytes) => self.send(host, peer, bytes),
             MasterDriverAction::Continue { peer, id } => {
                 let states = self.data.stores[host].slot_states();
-                self.send(host, peer, master_driver::continue_with(id, &states));
+                self.send(host, peer, master_driver::continue_line(id, &states));
             }
             MasterDriverAction::SendSnapshot(peer) => {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
@@ -355,7 +358,7 @@ impl<E: Debug> Simulation<E> {
             self.hang_up(link, 1);
             return self.lose_peer(host, id);
         }
-        let more = store.log.pending(cursor).is_ok_and(|pending| pending > 0);
+        let more = store.log.unread_bytes(cursor).is_ok_and(|pending| pending > 0);
         peer.awaited = more;
         let link = peer.link;
         if !bytes.is_empty() {

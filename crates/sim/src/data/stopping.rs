@@ -57,7 +57,7 @@ impl ReplicaState {
     /// Returns a replica that has the log up to `end`.
     fn successor(&self, end: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
-        let in_sync = self.serving.master().successors(end)?;
+        let in_sync = self.serving.master().in_sync_node_ids(end)?;
         let is_there = |id: &NodeId| {
             topology.replicas_of(topology.myself).any(|member| member.id == *id && !member.failed)
         };
@@ -78,7 +78,11 @@ impl<E: Debug> Simulation<E> {
             return;
         }
         let hand_over = self.random.percent(50) && self.data.stores[host].is_voting_master();
-        let plan = ShutdownOptions { now: self.random.percent(20), hand_over, ..ShutdownOptions::default() };
+        let plan = ShutdownOptions {
+            skips_replicas: self.random.percent(20),
+            hands_over: hand_over,
+            ..ShutdownOptions::default()
+        };
         let mut actions = Vec::new();
         let machine = ShutdownSequence::new(plan, &mut actions);
         self.note(|| format!("host {host} is to stop: {plan:?}"));
@@ -132,8 +136,12 @@ impl<E: Debug> Simulation<E> {
             ShutdownStep::WritesBlocked(_) => {
                 let end = store.offset();
                 let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
-                let held =
-                    PausedLog { end, replicas, in_sync: store.in_sync(end), longest: SHUTDOWN_TIMEOUT };
+                let held = PausedLog {
+                    end,
+                    replicas,
+                    in_sync: store.in_sync(end),
+                    replica_timeout: SHUTDOWN_TIMEOUT,
+                };
                 store.stopping.as_mut()?.end = end;
                 Some(ShutdownEvent::WritesHeld(held))
             }
@@ -168,7 +176,7 @@ impl<E: Debug> Simulation<E> {
                     self.ask_for_acknowledgements(host);
                     ShutdownStep::InSync
                 }
-                ShutdownAction::NoteInSync { .. } => {
+                ShutdownAction::LogInSync { .. } => {
                     self.check_in_sync(host);
                     continue;
                 }

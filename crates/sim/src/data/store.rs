@@ -120,7 +120,7 @@ impl ReplicaState {
         fresh.saved = self.saved.clone().filter(|_| kept);
         if let Some((snapshot, position)) = &fresh.saved {
             fresh.data_store.load(snapshot);
-            fresh.log.adopt(*position);
+            fresh.log.adopt_history(*position);
         }
         fresh
     }
@@ -147,7 +147,7 @@ impl ReplicaState {
     /// Returns when replica lag is next checked, by the process's clock; `None` until the log
     /// grows.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let NextPendingCheck { past, at } = self.serving.next_pending_check()?;
+        let NextPendingCheck { log_end: past, earliest_check: at } = self.serving.next_pending_check()?;
         past.is_none_or(|end| self.offset() != end).then_some(at)
     }
 
@@ -161,13 +161,13 @@ impl ReplicaState {
 
     /// Returns how much of the log is on its disk.
     pub(super) fn on_disk(&self) -> OnDisk {
-        let synced = |file: &DataFile| file.synced().map_or(OnDisk::Nothing, OnDisk::Upto);
-        self.file.as_ref().map_or(OnDisk::NoFile, synced)
+        let synced = |file: &DataFile| file.synced().map_or(OnDisk::NotYet, OnDisk::UpTo);
+        self.file.as_ref().map_or(OnDisk::AppendOnlyOff, synced)
     }
 
     /// Returns the offset that it reports to others.
     pub(crate) fn reach(&self) -> ReplOffset {
-        self.following.reach(&self.log)
+        self.following.failover_offset(&self.log)
     }
 
     /// Returns whether it is a replica whose data matches no master's state.
@@ -283,7 +283,7 @@ impl ReplicaState {
 
     pub(crate) fn is_paused(&self, wall: Millis) -> bool {
         let engine = self.engine();
-        engine.pauses.end_overdue(&engine.settings, wall).is_some()
+        engine.pauses.end_expired(&engine.settings, wall).is_some()
     }
 
     /// Executes requests that another node sends as a client; returns the replies and the effects.
@@ -337,7 +337,7 @@ fn master_config(settings: &Settings) -> master::MasterConfig {
         dual_channel: settings.dual_channel,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
-        output_limit: OutputLimit { hard: settings.behind, soft: 0, soft_for: Duration::ZERO },
+        output_limit: OutputLimit { hard: settings.behind, soft: 0, soft_duration: Duration::ZERO },
         backlog: settings.backlog,
     }
 }

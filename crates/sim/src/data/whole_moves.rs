@@ -38,7 +38,7 @@ impl<E: Debug> Simulation<E> {
     ) -> Option<Vec<Change>> {
         let mut bytes = Vec::new();
         self.data.stores[host].log.read(cursor, usize::MAX, &mut bytes).ok()?;
-        let came = IncomingStream::default().take(bytes);
+        let came = IncomingStream::default().add_bytes(bytes);
         let mut changes = Vec::new();
         for index in 0..came.batch.len() {
             let args = came.batch.args(index, &came.bytes);
@@ -60,9 +60,9 @@ impl<E: Debug> Simulation<E> {
         let engine = self.data.stores[host].engine();
         for slot in keys.iter().map(|key| slot_of(*key)) {
             if are_held {
-                engine.hold_slot(slot);
+                engine.pause_slot_writes(slot);
             } else if engine.keyspace.lock(slot).is_held() {
-                engine.free_slot(slot);
+                engine.resume_slot_writes(slot);
             }
         }
     }
@@ -110,7 +110,7 @@ impl<E: Debug> Simulation<E> {
                 let (left, effects) = self.data.stores[host].data_store.delete_imported_keys(slot);
                 self.log_effects(host, &effects);
                 match left {
-                    RemainingKeys::Some => {}
+                    RemainingKeys::MaybeMore => {}
                     RemainingKeys::None => break,
                     RemainingKeys::Paused => {
                         let import = Box::new(import.clone());

@@ -182,7 +182,7 @@ impl<E: Debug> Simulation<E> {
         loop {
             let (left, effects) = self.data.stores[host].data_store.leave(slot.number());
             self.log_effects(host, &effects);
-            if left != RemainingKeys::Some {
+            if left != RemainingKeys::MaybeMore {
                 return left;
             }
             self.drop_key(host, slot.number());

@@ -46,7 +46,7 @@ impl SharedLog {
 }
 
 impl EffectLog for SharedLog {
-    fn wanted(&self) -> bool {
+    fn has_readers(&self) -> bool {
         self.lock().log.is_open()
     }
 
@@ -56,7 +56,7 @@ impl EffectLog for SharedLog {
         let before = log.position().offset;
         let after = log.append(db, commands);
         let len = (after.0 - before.0) as usize;
-        log.peek(before, len, history).expect("it has just been appended");
+        log.read_exact_at(before, len, history).expect("it has just been appended");
         after
     }
 }
@@ -115,7 +115,7 @@ impl RunningNode {
             data.loader(&host).run_files(&folder, &manifest, true).map_err(|error| error.to_string())?;
         if let Some(position) = loaded.position {
             let mut logged = log.lock();
-            logged.log.adopt(position);
+            logged.log.adopt_history(position);
             let len = usize::try_from(position.offset.0).unwrap_or(usize::MAX).min(history.len());
             logged.history = history[..len].to_vec();
         }
@@ -131,7 +131,7 @@ impl RunningNode {
         let incarnation = Self::with(data, log, file, wall, background);
         // Writes after the end of the file may be lost, so the history continues under a new
         // replication id.
-        incarnation.log.lock().log.rename(random.history());
+        incarnation.log.lock().log.change_id(random.history());
         incarnation.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
         Ok((incarnation, Found::Data(loaded.position)))
     }

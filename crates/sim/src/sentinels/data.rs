@@ -182,10 +182,10 @@ impl SentinelWorld {
             Some(_) => {}
             None => {
                 let leads = server.upstream.is_none();
-                let kept = server.keeping.look(now, leads.then_some(replicas), TIMEOUT);
+                let kept = server.keeping.update_recorded(now, leads.then_some(replicas), TIMEOUT);
                 if let Some(replicas) = kept.map(<[_]>::to_vec) {
-                    let own = server.keeping.own().cloned();
-                    server.followers = Some(RecordedReplicas { history, own, replicas });
+                    let own = server.keeping.own_address().cloned();
+                    server.followers = Some(RecordedReplicas { history, own_address: own, replicas });
                 }
             }
         }

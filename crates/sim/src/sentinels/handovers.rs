@@ -23,7 +23,7 @@ impl SentinelWorld {
         };
         self.simulation.note(|| format!("server {host} hears: FAILOVER, {word:?}"));
         let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
-        self.server(host).handover.order(now, word, &situation, &mut actions)?;
+        self.server(host).handover.handle_command(now, word, &situation, &mut actions)?;
         self.act_on_handover(host, actions);
         self.look_again_at_handover(host);
         Ok(())
@@ -46,8 +46,10 @@ impl SentinelWorld {
             has_all.map(|(replica, _)| (self.ips[replica].clone(), PORT)).collect(),
         ));
         match store.replica() {
-            Some(machine) if machine.link() == LinkState::Connected => inputs.push(HandoverEvent::Following),
-            Some(machine) if machine.was_turned_away() => inputs.push(HandoverEvent::TurnedAway),
+            Some(machine) if machine.link_state() == LinkState::Connected => {
+                inputs.push(HandoverEvent::LinkUp)
+            }
+            Some(machine) if machine.is_psync_refused() => inputs.push(HandoverEvent::Refused),
             _ => {}
         }
         let now = self.simulation.clock_of(host);
@@ -76,7 +78,7 @@ impl SentinelWorld {
     }
 
     fn look_again_at_handover(&mut self, host: usize) {
-        if self.server(host).handover.is_under_way() {
+        if self.server(host).handover.is_in_progress() {
             let (incarnation, soon) =
                 (self.simulation.processes[host].incarnation, self.simulation.random.millis(1, 5));
             self.simulation.after(soon, SentinelSimEvent::Handover { host, incarnation });
@@ -100,7 +102,7 @@ impl SentinelWorld {
                         self.simulation.order(host, RoleOrder::HandOver { to });
                     }
                 }
-                HandoverAction::Settle(_) => self.simulation.settle(host),
+                HandoverAction::RecordMaster(_) => self.simulation.settle(host),
                 HandoverAction::StayMaster => {
                     self.server(host).upstream = None;
                     self.simulation.order(host, RoleOrder::Lead);

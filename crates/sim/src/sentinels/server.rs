@@ -125,7 +125,7 @@ impl Server {
             ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
             // A server without data must not become a master.
             ["SLAVEOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
-            ["SLAVEOF", ..] if self.handover.is_under_way() => Effect::None,
+            ["SLAVEOF", ..] if self.handover.is_in_progress() => Effect::None,
             ["SLAVEOF", "NO", "ONE"] => Effect::Follow(None),
             ["SLAVEOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
             ["FAILOVER", "ABORT"] => Effect::HandOver(HandoverCommand::Abort),
@@ -136,7 +136,7 @@ impl Server {
             }
             ["CONFIG", "REWRITE"] => {
                 // The configuration is not saved before the handover is over.
-                self.saved = self.upstream.clone().filter(|_| !self.handover.is_under_way());
+                self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
                 Effect::None
             }
             _ => Effect::None,
@@ -168,7 +168,7 @@ impl Server {
             ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] | ["CONFIG", "REWRITE"] => reply.ok(),
             // Client pauses are not simulated: writes get a reply or are lost.
             ["CLIENT", "PAUSE", ..] | ["CLIENT", "UNPAUSE"] => reply.ok(),
-            ["SLAVEOF", ..] if self.handover.is_under_way() => {
+            ["SLAVEOF", ..] if self.handover.is_in_progress() => {
                 reply.error("ERR REPLICAOF not allowed while failing over.");
             }
             _ if effect != Effect::None => reply.ok(),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{CommandError, Context, misused};
+use engine::{CommandError, Context, wrong_subcommand_arguments};
 
 /// Replies OK without effect, for switches of mechanisms that this server lacks.
 pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -14,7 +14,7 @@ pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if !word.eq_ignore_ascii_case(b"peak-reset-time") && !word.eq_ignore_ascii_case(b"resizing") {
-        return Err(misused("DEBUG", context.arg(1)));
+        return Err(wrong_subcommand_arguments("DEBUG", context.arg(1)));
     }
     accept(context)
 }
@@ -25,9 +25,9 @@ pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandErr
     let switch = match () {
         () if word.eq_ignore_ascii_case(b"prevent-pause") => &settings.prevent_migration_pause,
         () if word.eq_ignore_ascii_case(b"prevent-failover") => &settings.prevent_migration_failover,
-        () => return Err(misused("DEBUG", context.arg(1))),
+        () => return Err(wrong_subcommand_arguments("DEBUG", context.arg(1))),
     };
-    let value = context.args.get(3).ok_or_else(|| misused("DEBUG", context.arg(1)))?;
+    let value = context.args.get(3).ok_or_else(|| wrong_subcommand_arguments("DEBUG", context.arg(1)))?;
     switch.store(resp::parse_i64(value).is_some_and(|value| value != 0), Ordering::Relaxed);
     accept(context)
 }
@@ -42,7 +42,7 @@ pub(super) fn protect_client(context: &mut Context<'_>) -> Result<(), CommandErr
 
 pub(super) fn set_disable_deny_scripts(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
-    context.engine.settings.scripts_call_all.store(on, Ordering::Relaxed);
+    context.engine.settings.scripts_may_call_all.store(on, Ordering::Relaxed);
     accept(context)
 }
 
@@ -62,7 +62,7 @@ pub(super) fn pause_after_fork(context: &mut Context<'_>) -> Result<(), CommandE
 /// DEBUG REPLICATE word [word ...]: sends a command to replicas and the AOF without executing it.
 pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
-    context.effect(&words);
+    context.log_effect(&words);
     accept(context)
 }
 

@@ -11,7 +11,7 @@ use super::Context;
 use crate::command::Flags;
 use crate::error::CommandError;
 use crate::lazy_free::LazyFreeQueue;
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::session::CommandOrigin;
 use crate::settings::{LazyFreeReason, NodeFlags, UsageMeaning};
 use crate::stats::add;
@@ -25,7 +25,7 @@ impl<'a> Context<'a> {
 
     /// Returns the table of `key`'s slot in the selected database, read-only.
     #[inline]
-    pub fn view(&self, key: &Key<'_>) -> &Table {
+    pub fn table_ref(&self, key: &Key<'_>) -> &Table {
         self.slots.slot(key.slot()).view(self.session.db)
     }
 
@@ -67,12 +67,12 @@ impl<'a> Context<'a> {
     #[inline(always)]
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: EntryRef, before: Usage) {
         let usage = match self.engine.settings.usage_meaning() {
-            UsageMeaning::Accesses => self.used_now,
+            UsageMeaning::Accesses => self.access_stamp,
             UsageMeaning::Counts => {
                 let settings = self.engine.settings.lfu_settings();
-                before.used_lfu(self.now, settings, self.worker.random.number() as u32)
+                before.used_lfu(self.now, settings, self.worker.random.next_u64() as u32)
             }
-            UsageMeaning::Changes if self.writes() => self.used_now,
+            UsageMeaning::Changes if self.is_write_command() => self.access_stamp,
             UsageMeaning::Changes => before,
         };
         if usage != before {
@@ -94,7 +94,7 @@ impl<'a> Context<'a> {
     /// Returns whether the client sees expired keys and fields: a master's stream does, since the master has decided
     /// already, and so does an import source in import mode (CLIENT IMPORT-SOURCE).
     #[inline]
-    pub fn sees_expired(&self) -> bool {
+    pub fn can_see_expired(&self) -> bool {
         let session = &self.session;
         session.origin.is_stream()
             || session.imports && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
@@ -102,13 +102,13 @@ impl<'a> Context<'a> {
 
     /// Returns the time up to which expired entries are hidden from the client.
     #[inline]
-    pub fn expired_until(&self) -> Millis {
-        if self.sees_expired() { Millis(i64::MIN) } else { self.now }
+    pub fn expiry_cutoff(&self) -> Millis {
+        if self.can_see_expired() { Millis(i64::MIN) } else { self.now }
     }
 
     /// Returns whether the command may write.
-    fn writes(&self) -> bool {
-        self.commands.entry(self.index).command.flags.contains(Flags::WRITE)
+    fn is_write_command(&self) -> bool {
+        self.commands.by_number(self.command_index).command.flags.contains(Flags::WRITE)
     }
 
     /// Handles an expired key; returns whether the command sees it nevertheless.
@@ -116,14 +116,14 @@ impl<'a> Context<'a> {
     fn handle_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
         let settings = &self.engine.settings;
         let gate = settings.node_flags();
-        if self.sees_expired() {
+        if self.can_see_expired() {
             return true;
         }
         let hides = gate.intersects(NodeFlags::REPLICA | NodeFlags::PAUSED | NodeFlags::IMPORTING);
         // A writable replica must delete the expired key before it writes the new one.
-        if !hides || self.writes() {
+        if !hides || self.is_write_command() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
-            self.engine.lazy_free.discard(dropped, settings.is_lazy(LazyFreeReason::EXPIRE));
+            self.engine.lazy_free.discard(dropped, settings.frees_lazily(LazyFreeReason::EXPIRE));
         }
         if !hides {
             // Keep the log in execution order: append what earlier commands did to the slot first.
@@ -132,9 +132,9 @@ impl<'a> Context<'a> {
                 db,
                 key.slot(),
                 key.bytes(),
-                settings.deletion(LazyFreeReason::EXPIRE),
+                settings.deletion_command(LazyFreeReason::EXPIRE),
             );
-            self.engine.notify(Class::EXPIRED, "expired", db, key.bytes());
+            self.engine.notify(EventClass::EXPIRED, "expired", db, key.bytes());
             add(&self.worker.stats.expired_keys, 1);
         }
         false
@@ -142,13 +142,13 @@ impl<'a> Context<'a> {
 
     /// Finds a key for a read and counts a keyspace hit or miss.
     #[inline]
-    pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
+    pub fn find_for_read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.find_and_touch(self.session.db, key);
         self.count_read(key, found)
     }
 
-    /// Like [`Context::read`], without updating the usage data.
-    pub fn glance(&mut self, key: &Key<'_>) -> Option<EntryRef> {
+    /// Like [`Context::find_for_read`], without updating the usage data.
+    pub fn find_for_read_untouched(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.peek(key);
         self.count_read(key, found)
     }
@@ -166,7 +166,7 @@ impl<'a> Context<'a> {
             add(&self.worker.stats.keyspace_hits, 1);
         } else {
             add(&self.worker.stats.keyspace_misses, 1);
-            self.notify(Class::MISS, "keymiss", key);
+            self.notify(EventClass::MISS, "keymiss", key);
         }
         found
     }
@@ -176,8 +176,12 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     #[inline]
-    pub fn typed<T: TypedView>(&self, key: &Key<'_>, place: EntryRef) -> Result<T::At<'_>, CommandError> {
-        let Some(value) = self.view(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
+    pub fn typed_value<T: TypedView>(
+        &self,
+        key: &Key<'_>,
+        place: EntryRef,
+    ) -> Result<T::At<'_>, CommandError> {
+        let Some(value) = self.table_ref(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
         Ok(value)
     }
 
@@ -191,13 +195,13 @@ impl<'a> Context<'a> {
         self.check_kind(key, found, T::KIND)
     }
 
-    /// Reads a key like [`Context::read`] and checks its type.
+    /// Reads a key like [`Context::find_for_read`] and checks its type.
     ///
     /// # Errors
     /// WRONGTYPE.
     #[inline]
     pub fn read_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
-        let found = self.read(key);
+        let found = self.find_for_read(key);
         self.check_kind(key, found, T::KIND)
     }
 
@@ -210,7 +214,7 @@ impl<'a> Context<'a> {
         kind: Kind,
     ) -> Result<Option<EntryRef>, CommandError> {
         match found {
-            Some(place) if self.view(key).kind(place) != kind => Err(CommandError::WrongType),
+            Some(place) if self.table_ref(key).kind(place) != kind => Err(CommandError::WrongType),
             found => Ok(found),
         }
     }
@@ -220,8 +224,8 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     #[inline]
-    pub fn string(&self, key: &Key<'_>, place: EntryRef) -> Result<StringRef<'_>, CommandError> {
-        self.typed::<StringRef<'_>>(key, place)
+    pub fn string_value(&self, key: &Key<'_>, place: EntryRef) -> Result<StringRef<'_>, CommandError> {
+        self.typed_value::<StringRef<'_>>(key, place)
     }
 
     /// Stores a value and its expiry under `key`; `found` is the existing entry.
@@ -254,7 +258,7 @@ impl<'a> Context<'a> {
                 self.discard(dropped);
             }
         }
-        self.modified_in(db, key);
+        self.report_modified_in(db, key);
     }
 
     /// Like [`Context::put`], with an already allocated value.
@@ -281,14 +285,14 @@ impl<'a> Context<'a> {
         let dropped = found.map(|place| table.remove(place, key));
         table.attach(key, value, expiry);
         dropped.into_iter().for_each(|dropped| self.discard(dropped));
-        self.modified_in(db, key);
+        self.report_modified_in(db, key);
     }
 
     /// Deletes `key`, whose entry is at `place`.
     pub fn delete(&mut self, key: &Key<'_>, place: EntryRef) {
         let dropped = self.table(key).remove(place, key);
         self.discard(dropped);
-        self.modified(key);
+        self.report_modified(key);
     }
 
     /// Sets the expiry of the key at `place` and logs it. A time in the past deletes the key immediately, except on a
@@ -299,18 +303,18 @@ impl<'a> Context<'a> {
             return;
         }
         self.table(key).set_expiry(place, key, Some(at));
-        self.modified(key);
-        self.notify(Class::GENERIC, "expire", key);
+        self.report_modified(key);
+        self.notify(EventClass::GENERIC, "expire", key);
         let mut digits = itoa::Buffer::new();
-        self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
+        self.log_effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
     }
 
     /// Deletes the key at `place` as expired and logs the deletion.
     pub fn expire_now(&mut self, key: &Key<'_>, place: EntryRef) {
         self.delete(key, place);
-        self.notify(Class::EXPIRED, "expired", key);
+        self.notify(EventClass::EXPIRED, "expired", key);
         add(&self.worker.stats.expired_keys, 1);
-        self.effect(&[self.engine.settings.deletion(LazyFreeReason::EXPIRE), key.bytes()]);
+        self.log_effect(&[self.engine.settings.deletion_command(LazyFreeReason::EXPIRE), key.bytes()]);
     }
 
     /// Removes the expiry of the key at `place` and logs it; returns whether there was one.
@@ -320,9 +324,9 @@ impl<'a> Context<'a> {
             return false;
         }
         table.set_expiry(place, key, None);
-        self.modified(key);
-        self.notify(Class::GENERIC, "persist", key);
-        self.effect(&[b"PERSIST", key.bytes()]);
+        self.report_modified(key);
+        self.notify(EventClass::GENERIC, "persist", key);
+        self.log_effect(&[b"PERSIST", key.bytes()]);
         true
     }
 
@@ -342,10 +346,10 @@ impl<'a> Context<'a> {
 
     #[cold]
     fn discard_large(&self, dropped: RemovedValue) {
-        let lazy = match self.commands.entry(self.index).command.name {
+        let lazy = match self.commands.by_number(self.command_index).command.name {
             "unlink" => true,
-            "del" => self.engine.settings.is_lazy(LazyFreeReason::USER_DEL),
-            _ => self.engine.settings.is_lazy(LazyFreeReason::SERVER_DEL),
+            "del" => self.engine.settings.frees_lazily(LazyFreeReason::USER_DEL),
+            _ => self.engine.settings.frees_lazily(LazyFreeReason::SERVER_DEL),
         };
         self.engine.lazy_free.discard(dropped, lazy);
     }

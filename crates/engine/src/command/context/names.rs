@@ -7,13 +7,13 @@ use super::Context;
 use crate::error::CommandError;
 
 /// Up to this many keys, all their slots are locked together for the listing.
-pub const FEW_KEYS: usize = 4096;
+pub const MAX_KEYS_LOCKED_TOGETHER: usize = 4096;
 
 /// Attempts to lock all filled slots together before giving up, since other slots may get their first keys meanwhile.
-const ATTEMPTS: usize = 3;
+const MAX_LOCK_ATTEMPTS: usize = 3;
 
 /// Receives the name and the expiry of each key.
-type Visit<'v> = dyn FnMut(&[u8], Option<Millis>) + 'v;
+type KeyVisitor<'v> = dyn FnMut(&[u8], Option<Millis>) + 'v;
 
 impl Context<'_> {
     /// Visits the names of all keys in the selected database at one point in time. With few keys, all slots are locked
@@ -21,22 +21,22 @@ impl Context<'_> {
     ///
     /// # Errors
     /// Slots are locked for long, and the command has to run on another worker.
-    pub fn visit_names(&mut self, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    pub fn visit_names(&mut self, visit: &mut KeyVisitor<'_>) -> Result<(), CommandError> {
         let (engine, db) = (self.engine, self.session.db);
-        if self.holds_all {
+        if self.holds_all_slots {
             self.slots.iter_mut().for_each(|data| visit_slot(data, db, visit));
             return Ok(());
         }
         let keyspace = &engine.keyspace;
-        let (turn, wait) = (engine.take_global_lock(self)?, engine.slot_wait(self, &[]));
-        for _ in 0..ATTEMPTS {
+        let (turn, wait) = (engine.take_global_lock(self)?, engine.start_slot_wait(self, &[]));
+        for _ in 0..MAX_LOCK_ATTEMPTS {
             let changes = keyspace.filled_changes();
-            if keyspace.keys() > FEW_KEYS {
+            if keyspace.keys() > MAX_KEYS_LOCKED_TOGETHER {
                 break;
             }
             let mut locked = LockedSlots::default();
-            if !locked.add_each(&turn, keyspace.filled_slots(), &|waited| wait.keeps_waiting(waited)) {
-                return Err(wait.refusal());
+            if !locked.add_each(&turn, keyspace.filled_slots(), &|waited| wait.should_keep_waiting(waited)) {
+                return Err(wait.wait_error());
             }
             // No unlocked slot got its first key meanwhile.
             if keyspace.filled_changes() == changes {
@@ -63,7 +63,7 @@ impl Context<'_> {
     }
 }
 
-fn visit_slot(data: &SlotData, db: u16, visit: &mut Visit<'_>) {
+fn visit_slot(data: &SlotData, db: u16, visit: &mut KeyVisitor<'_>) {
     if !data.is_hidden() {
         data.view(db).scan(0, usize::MAX, &mut |item| visit(item.key, item.expiry));
     }

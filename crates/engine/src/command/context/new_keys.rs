@@ -1,4 +1,4 @@
-//! Events of new keys ([`Class::NEW`]): compares which of a command's keys exist before and after it.
+//! Events of new keys ([`EventClass::NEW`]): compares which of a command's keys exist before and after it.
 
 use std::collections::HashSet;
 
@@ -6,12 +6,12 @@ use keyspace::{Key, KeyLookup};
 
 use super::Context;
 use crate::command::Command;
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 
 impl Context<'_> {
     /// Records which of the command's keys do not exist.
     #[cold]
-    pub(crate) fn note_absent(&mut self, command: &Command) {
+    pub(crate) fn record_absent_keys(&mut self, command: &Command) {
         let (args, mut absent) = (self.args, Vec::new());
         // A key that is named twice causes one event.
         let mut seen = HashSet::new();
@@ -31,13 +31,13 @@ impl Context<'_> {
             let databases = 0..self.engine.keyspace.databases();
             absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
         });
-        self.worker.absent.replace(absent);
+        self.worker.absent_keys.replace(absent);
     }
 
     /// Publishes events for recorded keys that exist now.
     #[cold]
-    pub(crate) fn notify_new(&self) {
-        let (mut absent, mut new) = (self.worker.absent.borrow_mut(), Vec::new());
+    pub(crate) fn publish_new_keys(&self) {
+        let (mut absent, mut new) = (self.worker.absent_keys.borrow_mut(), Vec::new());
         absent.retain(|(db, name)| {
             let key = self.engine.keyspace.key(name);
             // Commands called by a script lock slots of their own.
@@ -49,16 +49,16 @@ impl Context<'_> {
             !is_there
         });
         drop(absent);
-        new.iter().for_each(|(db, key)| self.engine.notify(Class::NEW, "new", *db, key));
+        new.iter().for_each(|(db, key)| self.engine.notify(EventClass::NEW, "new", *db, key));
     }
 
     /// Publishes that `key` of database `db` is new, where the comparison before and after cannot tell: it replaced
     /// another key, or it is already expired. Called before the command's own event.
     #[inline]
-    pub fn announce_new(&self, db: u16, key: &Key<'_>) {
-        if self.engine.settings.notified().contains(Class::NEW) {
-            self.worker.absent.borrow_mut().retain(|(of, name)| *of != db || name != key.bytes());
-            self.engine.notify(Class::NEW, "new", db, key.bytes());
+    pub fn publish_new_key(&self, db: u16, key: &Key<'_>) {
+        if self.engine.settings.notified_classes().contains(EventClass::NEW) {
+            self.worker.absent_keys.borrow_mut().retain(|(of, name)| *of != db || name != key.bytes());
+            self.engine.notify(EventClass::NEW, "new", db, key.bytes());
         }
     }
 }

@@ -26,13 +26,13 @@ impl Context<'_> {
         self.session.background == BackgroundMode::OnBackgroundWorker
             && self.caller == Caller::Client
             && !self.session.tracks
-            && self.turn.is_none()
+            && self.global_lock.is_none()
     }
 
     /// Releases the slot locks; the command must not access slots after this.
-    pub fn let_go(&mut self) {
+    pub fn release_slots(&mut self) {
         // Other commands need not wait for this one any more.
-        self.long = None;
+        self.long_slots = None;
         self.slots.release();
     }
 
@@ -47,7 +47,7 @@ impl Context<'_> {
         let mut slots: SmallVec<_> = values.iter().map(|(slot, _)| *slot).collect();
         slots.sort_unstable();
         slots.dedup();
-        self.let_go();
+        self.release_slots();
         Some(PinnedValues { snapshot, slots })
     }
 
@@ -65,7 +65,7 @@ impl Context<'_> {
         }
         let (keyspace, db) = (&self.engine.keyspace, self.session.db);
         let pinned = keyspace.pin_members(&mut self.slots, db, (key.slot(), place), ranks, reversed)?;
-        self.let_go();
+        self.release_slots();
         Some(pinned)
     }
 }

@@ -5,14 +5,14 @@ use slot_routing::Slot;
 
 use super::Context;
 use crate::error::CommandError;
-use crate::notifications::Class;
+use crate::notifications::EventClass;
 use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
-use crate::watch::Presence;
+use crate::watch::KeyPresence;
 
 /// A command that matches keys in more slots than this locks all slots at once, since each insertion into a long sorted
 /// list of locks is slower.
-const FEW_SLOTS: usize = 512;
+const MAX_SLOT_LOCKS: usize = 512;
 
 impl<'a> Context<'a> {
     /// Visits every slot in ascending order. Each slot is locked only during its visit unless the command has locked
@@ -25,12 +25,12 @@ impl<'a> Context<'a> {
 
     /// Visits one slot like [`Context::each_slot`].
     pub fn with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&mut SlotData) -> R) -> R {
-        if self.holds_all { visit(self.slots.slot_mut(slot)) } else { visit(&mut self.wait_for(slot)) }
+        if self.holds_all_slots { visit(self.slots.slot_mut(slot)) } else { visit(&mut self.lock_slot(slot)) }
     }
 
     /// Visits one slot like [`Context::with_slot`], unless another thread has locked it.
-    pub fn with_free_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&SlotData) -> R) -> Option<R> {
-        if self.holds_all {
+    pub fn try_with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&SlotData) -> R) -> Option<R> {
+        if self.holds_all_slots {
             return Some(visit(self.slots.slot(slot)));
         }
         self.engine.keyspace.try_lock(slot).map(|data| visit(&data))
@@ -38,9 +38,9 @@ impl<'a> Context<'a> {
 
     /// Waits for one slot, even if a busy script holds it, since a partial result would be useless. The worker's other
     /// clients are moved to another worker meanwhile.
-    fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
+    fn lock_slot(&self, slot: Slot) -> SlotGuard<'a> {
         let (engine, slots) = (self.engine, [slot]);
-        let wait = engine.slot_wait(self, &slots);
+        let wait = engine.start_slot_wait(self, &slots);
         engine
             .keyspace
             .lock_while(slot, &|waited| wait.wait_or_offload(waited))
@@ -51,14 +51,14 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The command may not lock further slots now.
-    pub fn reach(&mut self, slot: Slot) -> Result<(), CommandError> {
+    pub fn lock_undeclared_slot(&mut self, slot: Slot) -> Result<(), CommandError> {
         if self.slots.has(slot) {
             return Ok(());
         }
-        let turn = self.turn.as_ref().ok_or(CommandError::CrossSlot)?;
+        let turn = self.global_lock.as_ref().ok_or(CommandError::CrossSlot)?;
         let wanted = [slot];
-        let wait = self.engine.slot_wait(self, &wanted);
-        if self.slots.len() < FEW_SLOTS {
+        let wait = self.engine.start_slot_wait(self, &wanted);
+        if self.slots.len() < MAX_SLOT_LOCKS {
             self.slots.add(turn, slot, &|waited| wait.wait_or_offload(waited));
         } else {
             self.slots.add_all(turn, &|waited| wait.wait_or_offload(waited));
@@ -68,7 +68,7 @@ impl<'a> Context<'a> {
 
     /// Deletes expired keys that a scan of `slot` found, unless this node is a replica or writes are paused. Only for
     /// commands without keys.
-    pub fn expire_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
+    pub fn delete_expired_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
         let (engine, db, now) = (self.engine, self.session.db, self.now);
         let hides = NodeFlags::REPLICA | NodeFlags::PAUSED | NodeFlags::IMPORTING;
         if keys.is_empty() || self.session.origin.is_stream() {
@@ -76,7 +76,7 @@ impl<'a> Context<'a> {
         }
         // Keep the log in execution order: append what earlier commands did to the slot first.
         self.append_effects(db);
-        let deletion = engine.settings.deletion(LazyFreeReason::EXPIRE);
+        let deletion = engine.settings.deletion_command(LazyFreeReason::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
             // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their
             // flag.
@@ -89,21 +89,21 @@ impl<'a> Context<'a> {
                 let KeyLookup::Expired(place) = table.find(&key, now) else { return None };
                 let dropped = table.remove(place, &key);
                 engine.log_removed_key(db, slot, bytes, deletion);
-                engine.notify(Class::EXPIRED, "expired", db, bytes);
+                engine.notify(EventClass::EXPIRED, "expired", db, bytes);
                 Some(dropped)
             };
             keys.iter().filter_map(expire).collect()
         });
         add(&self.worker.stats.expired_keys, dropped.len() as u64);
-        let lazy = engine.settings.is_lazy(LazyFreeReason::EXPIRE);
+        let lazy = engine.settings.frees_lazily(LazyFreeReason::EXPIRE);
         dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
     }
 
     /// Returns the non-empty slots in ascending order from `first`. If the command has locked all slots, returns all of
     /// them, because its own changes are not yet visible in the shared counts.
-    pub fn filled_slots(&self, first: usize) -> impl Iterator<Item = Slot> + use<'a> {
+    pub fn non_empty_slots(&self, first: usize) -> impl Iterator<Item = Slot> + use<'a> {
         let keyspace = &self.engine.keyspace;
-        let (all, filled) = match self.holds_all {
+        let (all, filled) = match self.holds_all_slots {
             true => (Some(keyspace.slots()), None),
             false => (None, Some(keyspace.filled_slots())),
         };
@@ -124,18 +124,18 @@ impl<'a> Context<'a> {
             true => 0,
             false => data.table_if(db).map_or(0, Table::len),
         };
-        if self.holds_all {
+        if self.holds_all_slots {
             return len(self.slots.slot(slot));
         }
         if db == 0 || !self.engine.keyspace.has_other_databases(slot) {
             return self.engine.keyspace.len_in(db, slot);
         }
-        len(&self.wait_for(slot))
+        len(&self.lock_slot(slot))
     }
 
     /// Returns the size of each database. Only for commands without keys.
     pub fn database_sizes(&mut self) -> Vec<DatabaseSize> {
-        if !self.holds_all {
+        if !self.holds_all_slots {
             return self.engine.keyspace.sizes();
         }
         let mut sizes = vec![DatabaseSize::default(); usize::from(self.engine.keyspace.databases())];
@@ -160,7 +160,7 @@ impl<'a> Context<'a> {
 
     /// Frees the tables that a command removed.
     #[inline]
-    pub(crate) fn drop_garbage(&mut self) {
+    pub(crate) fn free_garbage(&mut self) {
         if !self.worker.garbage.is_empty() {
             assert!(self.slots.is_empty(), "nobody waits for tables to be dropped");
             self.worker.garbage.clear();
@@ -169,10 +169,10 @@ impl<'a> Context<'a> {
 
     /// Removes all keys of one or all databases; returns their number. The command must have locked all slots. The
     /// tables are freed after the locks are released, on this thread if the client waits for that.
-    pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
+    pub fn clear_databases(&mut self, only: Option<u16>, wait: bool) -> usize {
         for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
             self.touch_watched(db, None);
-            self.note_all_ready(db);
+            self.queue_all_ready_keys(db);
         }
         let (mut removed, mut tables) = (0, Vec::new());
         for slot in self.slots.iter_mut() {
@@ -182,12 +182,12 @@ impl<'a> Context<'a> {
                 tables.extend(taken.table);
             }
         }
-        self.drop_later(tables, wait);
+        self.free_tables(tables, wait);
         removed
     }
 
     /// Deletes all keys of `slot` in all databases and logs the command. The command must have locked the slot. `wait`
-    /// has the meaning of [`Context::clear`].
+    /// has the meaning of [`Context::clear_databases`].
     pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
         let engine = self.engine;
         let is_from_stream = self.session.origin.is_stream();
@@ -204,15 +204,15 @@ impl<'a> Context<'a> {
             }
             tables.extend(data.take(db).table);
             for key in &keys {
-                self.modified_in(db, &engine.keyspace.key_in(slot, key));
-                engine.notify(Class::GENERIC, "del", db, key);
+                self.report_modified_in(db, &engine.keyspace.key_in(slot, key));
+                engine.notify(EventClass::GENERIC, "del", db, key);
             }
         }
-        self.drop_later(tables, wait);
+        self.free_tables(tables, wait);
     }
 
     /// Frees tables after the locks are released: on this thread if `wait`, otherwise in the background.
-    fn drop_later(&mut self, mut tables: Vec<Table>, wait: bool) {
+    fn free_tables(&mut self, mut tables: Vec<Table>, wait: bool) {
         if wait {
             self.worker.garbage.append(&mut tables);
         } else {
@@ -223,33 +223,33 @@ impl<'a> Context<'a> {
     /// Invalidates the watched keys of database `db` that change when it is emptied or gets another database's content.
     fn touch_watched(&mut self, db: u16, by: Option<u16>) {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
-        engine.watches.replaced(db, |bytes| {
+        engine.watch_table.mark_replaced(db, |bytes| {
             let key = engine.keyspace.key(bytes);
             let presence = |db: u16| match slots.slot(key.slot()).view(db).find(&key, now) {
-                KeyLookup::Missing => Presence::Missing,
-                KeyLookup::Live(_) => Presence::Live,
-                KeyLookup::Expired(_) => Presence::Expired,
+                KeyLookup::Missing => KeyPresence::Missing,
+                KeyLookup::Live(_) => KeyPresence::Live,
+                KeyLookup::Expired(_) => KeyPresence::Expired,
             };
-            (presence(db), by.map_or(Presence::Missing, presence))
+            (presence(db), by.map_or(KeyPresence::Missing, presence))
         });
     }
 
     /// Swaps two databases. The command must have locked all slots.
-    pub fn swap(&mut self, a: u16, b: u16) {
+    pub fn swap_databases(&mut self, a: u16, b: u16) {
         self.touch_watched(a, Some(b));
         self.touch_watched(b, Some(a));
         for slot in self.slots.iter_mut() {
             slot.swap(a, b);
         }
         for db in [a, b] {
-            self.note_all_ready(db);
+            self.queue_all_ready_keys(db);
         }
     }
 
     /// Marks all awaited keys of a database as ready, since they may have appeared or disappeared.
-    fn note_all_ready(&mut self, db: u16) {
-        for key in self.engine.waits.keys_of(db) {
-            self.note_ready(db, Slot::of_key(&key), &key);
+    fn queue_all_ready_keys(&mut self, db: u16) {
+        for key in self.engine.wait_queues.awaited_keys(db) {
+            self.queue_ready_key(db, Slot::of_key(&key), &key);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::effects::NoLog;
 
 /// For each flag: the commands that it stops, and whether it applies inside scripts. Restates the rules in independent
 /// form.
-const STATES: &str = "
+const RULE_TABLE: &str = "
     ALL_PAUSED         waits    clients  all
     WRITES_PAUSED      waits    clients  write may-replicate
     SLOT_WRITES_PAUSED waits    clients  write may-replicate
@@ -27,7 +27,7 @@ const STATES: &str = "
 ";
 
 /// The command flags that admission depends on.
-const CLASSES: Flags = Flags::WRITE
+const RELEVANT_FLAGS: Flags = Flags::WRITE
     .union(Flags::MAY_REPLICATE)
     .union(Flags::DENYOOM)
     .union(Flags::NO_ASYNC_LOADING)
@@ -38,8 +38,8 @@ const CLASSES: Flags = Flags::WRITE
     .union(Flags::PUBSUB);
 
 /// Enumerates all combinations of command flags, with and without keys.
-fn commands() -> impl Iterator<Item = (Flags, bool)> {
-    let flags: Vec<Flags> = CLASSES.iter().collect();
+fn flag_combinations() -> impl Iterator<Item = (Flags, bool)> {
+    let flags: Vec<Flags> = RELEVANT_FLAGS.iter().collect();
     (0..1 << flags.len()).flat_map(move |bits: usize| {
         let chosen = flags.iter().enumerate().filter(|(place, _)| bits >> place & 1 == 1);
         let chosen: Flags = chosen.map(|(_, flag)| *flag).collect();
@@ -47,7 +47,7 @@ fn commands() -> impl Iterator<Item = (Flags, bool)> {
     })
 }
 
-fn is_one(class: &str, flags: Flags, keys: bool) -> bool {
+fn is_in_class(class: &str, flags: Flags, keys: bool) -> bool {
     match class {
         "all" => true,
         "-" => false,
@@ -64,29 +64,29 @@ fn is_one(class: &str, flags: Flags, keys: bool) -> bool {
     }
 }
 
-fn engine() -> Engine {
+fn new_engine() -> Engine {
     Engine::new(acl::CommandCatalogue::default(), Keyspace::new(1, 1), None, Box::new(NoLog))
 }
 
 /// Returns the admission properties for a client's command.
-fn need(engine: &Engine, flags: Flags, keys: bool) -> CommandNeeds {
-    let need = engine.need_of(&Session::new(1, CommandOrigin::Client, true), flags, keys);
+fn client_needs(engine: &Engine, flags: Flags, keys: bool) -> CommandNeeds {
+    let need = engine.needs_of_flags(&Session::new(1, CommandOrigin::Client, true), flags, keys);
     CommandNeeds { is_slot_held: true, is_locked: true, ..need }
 }
 
 #[test]
 fn admission_rules_match_table_for_every_caller() {
-    let engine = engine();
+    let engine = new_engine();
     // Revocation is checked per client, and background execution decides nothing about admission.
     let mut states = NodeFlags::all() - NodeFlags::REVOKING - NodeFlags::BACKGROUND;
-    for line in STATES.lines().filter(|line| !line.trim().is_empty()) {
+    for line in RULE_TABLE.lines().filter(|line| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [name, becomes, asks, classes @ ..] = words.as_slice() else { panic!("{line}") };
         let state = NodeFlags::from_name(name).expect("a node flag");
         states.remove(state);
-        for (flags, keys) in commands() {
-            let need = need(&engine, flags, keys);
-            let concerned = classes.iter().any(|class| is_one(class, flags, keys));
+        for (flags, keys) in flag_combinations() {
+            let need = client_needs(&engine, flags, keys);
+            let concerned = classes.iter().any(|class| is_in_class(class, flags, keys));
             let refused = Verdict::Refuse(state);
             let expected = |caller| match caller {
                 Caller::Exec | Caller::Master => Verdict::Run,
@@ -98,7 +98,7 @@ fn admission_rules_match_table_for_every_caller() {
                 Caller::Client => refused,
                 Caller::Script if *asks == "scripts" => refused,
                 Caller::Script => Verdict::Run,
-                Caller::Waiter => Verdict::Again,
+                Caller::Waiter => Verdict::Rerun,
             };
             for caller in
                 [Caller::Client, Caller::Exec, Caller::Script, Caller::Waiter, Caller::Master, Caller::Source]
@@ -118,8 +118,8 @@ fn admission_rules_match_table_for_every_caller() {
 
 #[test]
 fn admission_depends_on_more_than_flags() {
-    let engine = engine();
-    let set = need(&engine, Flags::WRITE | Flags::DENYOOM | Flags::FAST, true);
+    let engine = new_engine();
+    let set = client_needs(&engine, Flags::WRITE | Flags::DENYOOM | Flags::FAST, true);
     let writes = NodeFlags::MISCONF | NodeFlags::AOF_FAILED | NodeFlags::READ_ONLY_REPLICA;
     let admitted = |gate, caller, need: CommandNeeds| admit(gate, caller, &need) == Verdict::Run;
     // A script that has written must continue, or its changes would be half done.
@@ -128,7 +128,7 @@ fn admission_depends_on_more_than_flags() {
         assert!(admitted(gate, Caller::Script, CommandNeeds { has_written: true, ..set }), "{gate:?}");
     }
     // A queued command does not wait for a pause, but needs memory.
-    let get = need(&engine, Flags::READONLY | Flags::FAST, true);
+    let get = client_needs(&engine, Flags::READONLY | Flags::FAST, true);
     assert!(admitted(NodeFlags::PAUSED, Caller::Client, CommandNeeds { is_queued: true, ..get }));
     assert!(admitted(NodeFlags::OUT_OF_MEMORY, Caller::Client, CommandNeeds { is_queued: true, ..get }));
     // In a cluster a key's slot decides where it is written; once the slot is locked, the role does.
@@ -136,19 +136,23 @@ fn admission_depends_on_more_than_flags() {
     assert!(admitted(NodeFlags::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(NodeFlags::REPLICA, Caller::Client, routed));
     assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_locked: false, ..routed }));
-    let spublish = need(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
+    let spublish = client_needs(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
     assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_routed: true, ..spublish }));
-    let beside_a_write = need(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
+    let beside_a_write = client_needs(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
     assert!(!admitted(
         NodeFlags::REPLICA,
         Caller::Client,
         CommandNeeds { is_routed: true, ..beside_a_write }
     ));
     assert!(!admitted(NodeFlags::REDIRECTS, Caller::Client, CommandNeeds { follows_master: true, ..set }));
-    assert!(admitted(NodeFlags::CLUSTER_DOWN, Caller::Client, CommandNeeds { reads_when_down: true, ..get }));
+    assert!(admitted(
+        NodeFlags::CLUSTER_DOWN,
+        Caller::Client,
+        CommandNeeds { may_read_when_down: true, ..get }
+    ));
     assert!(!admitted(
         NodeFlags::CLUSTER_DOWN,
         Caller::Client,
-        CommandNeeds { reads_when_down: true, ..set }
+        CommandNeeds { may_read_when_down: true, ..set }
     ));
 }

@@ -5,20 +5,20 @@ use std::time::Duration;
 use super::*;
 use crate::migration::Destination;
 
-const WALL: Millis = Millis(1000);
+const WALL_TIME: Millis = Millis(1000);
 
-fn order(keys: &[&str]) -> MigrateArgs {
+fn migrate_args(keys: &[&str]) -> MigrateArgs {
     let keys = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
     let destination = Destination { host: "h".into(), port: "1".into(), db: 0, auth: Vec::new() };
     MigrateArgs { destination, keys, timeout: Duration::from_secs(5), copy: false, replace: false }
 }
 
-fn value(payload: &str) -> CapturedKey {
+fn captured_key(payload: &str) -> CapturedKey {
     CapturedKey { payload: payload.into(), dialect: Dialect::Redis, expiry: None }
 }
 
-fn captured(payloads: &[&str]) -> MigrateStepResult {
-    MigrateStepResult::Captured(payloads.iter().map(|payload| Some(value(payload))).collect())
+fn captured_step(payloads: &[&str]) -> MigrateStepResult {
+    MigrateStepResult::Captured(payloads.iter().map(|payload| Some(captured_key(payload))).collect())
 }
 
 fn capture(keys: &[usize]) -> MigrateStep {
@@ -35,26 +35,26 @@ fn send(lines: &str) -> MigrateStep {
     MigrateStep::Send(wire)
 }
 
-fn ok() -> MigrateStepResult {
-    MigrateStepResult::Answered(Value::Simple("OK".into()))
+fn ok_reply() -> MigrateStepResult {
+    MigrateStepResult::Replied(Value::Simple("OK".into()))
 }
 
 fn error(text: &str) -> MigrateStepResult {
-    MigrateStepResult::Answered(Value::Error(text.into()))
+    MigrateStepResult::Replied(Value::Error(text.into()))
 }
 
 fn release(key: usize, payload: &str) -> MigrateStep {
-    MigrateStep::Release { key, captured: value(payload) }
+    MigrateStep::Release { key, captured: captured_key(payload) }
 }
 
-const LINKED: MigrateStepResult = MigrateStepResult::Linked { kept: false, to_self: false };
-const KEPT: MigrateStepResult = MigrateStepResult::Linked { kept: true, to_self: false };
-const GONE: MigrateStepResult = MigrateStepResult::Released(Ok(ReleaseResult::Gone(None)));
+const CONNECTED: MigrateStepResult = MigrateStepResult::Connected { kept: false, to_self: false };
+const REUSED_CONNECTION: MigrateStepResult = MigrateStepResult::Connected { kept: true, to_self: false };
+const DELETED: MigrateStepResult = MigrateStepResult::Released(Ok(ReleaseResult::Deleted(None)));
 const CHANGED: MigrateStepResult = MigrateStepResult::Released(Ok(ReleaseResult::Changed));
 const DONE: MigrateStep = MigrateStep::Reply { result: Ok("OK"), keep_link: true };
 
 /// Creates a migration whose first step captures all keys.
-fn begun(order: MigrateArgs, asking: bool) -> Migration {
+fn start_migration(order: MigrateArgs, asking: bool) -> Migration {
     let all: Vec<usize> = (0..order.keys.len()).collect();
     let (machine, first) = Migration::new(Instant::ORIGIN, order, asking);
     assert_eq!(first, capture(&all));
@@ -63,9 +63,9 @@ fn begun(order: MigrateArgs, asking: bool) -> Migration {
 
 #[track_caller]
 fn check_scenario_asking(asking: bool, order: MigrateArgs, story: &[(MigrateStepResult, MigrateStep)]) {
-    let mut machine = begun(order, asking);
+    let mut machine = start_migration(order, asking);
     for (number, (outcome, step)) in story.iter().enumerate() {
-        assert_eq!(machine.handle(WALL, outcome.clone()), *step, "step {number}, after {outcome:?}");
+        assert_eq!(machine.handle(WALL_TIME, outcome.clone()), *step, "step {number}, after {outcome:?}");
     }
 }
 
@@ -81,43 +81,43 @@ fn failed(failure: MigrateError) -> MigrateStep {
 #[test]
 fn existing_keys_are_moved_and_connection_is_cached() {
     check_scenario(
-        order(&["a", "b", "c"]),
+        migrate_args(&["a", "b", "c"]),
         &[
             (
-                MigrateStepResult::Captured(vec![Some(value("1")), None, Some(value("3"))]),
-                MigrateStep::Link { anew: false },
+                MigrateStepResult::Captured(vec![Some(captured_key("1")), None, Some(captured_key("3"))]),
+                MigrateStep::Connect { anew: false },
             ),
-            (LINKED, send("RESTORE a 0 1|RESTORE c 0 3")),
+            (CONNECTED, send("RESTORE a 0 1|RESTORE c 0 3")),
             (MigrateStepResult::Sent, MigrateStep::Read),
-            (ok(), release(0, "1")),
-            (GONE, MigrateStep::Read),
-            (ok(), release(2, "3")),
-            (GONE, DONE),
+            (ok_reply(), release(0, "1")),
+            (DELETED, MigrateStep::Read),
+            (ok_reply(), release(2, "3")),
+            (DELETED, DONE),
         ],
     );
-    check_scenario(order(&["a"]), &[(MigrateStepResult::Captured(vec![None]), reply(Ok("NOKEY")))]);
-    check_scenario(order(&[]), &[(MigrateStepResult::Captured(vec![]), reply(Ok("NOKEY")))]);
+    check_scenario(migrate_args(&["a"]), &[(MigrateStepResult::Captured(vec![None]), reply(Ok("NOKEY")))]);
+    check_scenario(migrate_args(&[]), &[(MigrateStepResult::Captured(vec![]), reply(Ok("NOKEY")))]);
 }
 
 #[test]
 fn sent_commands_reflect_options() {
-    let begin = [(captured(&["1"]), MigrateStep::Link { anew: false })];
-    let whole = |sent: &str| [begin.to_vec(), vec![(LINKED, send(sent))]].concat();
-    check_scenario(MigrateArgs { replace: true, ..order(&["a"]) }, &whole("RESTORE a 0 1 REPLACE"));
-    check_scenario_asking(true, order(&["a"]), &whole("RESTORE-ASKING a 0 1"));
-    let copied = [(MigrateStepResult::Sent, MigrateStep::Read), (ok(), DONE)];
+    let begin = [(captured_step(&["1"]), MigrateStep::Connect { anew: false })];
+    let whole = |sent: &str| [begin.to_vec(), vec![(CONNECTED, send(sent))]].concat();
+    check_scenario(MigrateArgs { replace: true, ..migrate_args(&["a"]) }, &whole("RESTORE a 0 1 REPLACE"));
+    check_scenario_asking(true, migrate_args(&["a"]), &whole("RESTORE-ASKING a 0 1"));
+    let copied = [(MigrateStepResult::Sent, MigrateStep::Read), (ok_reply(), DONE)];
     check_scenario(
-        MigrateArgs { copy: true, ..order(&["a"]) },
+        MigrateArgs { copy: true, ..migrate_args(&["a"]) },
         &[&whole("RESTORE a 0 1")[..], &copied].concat(),
     );
     // An expired key must not be sent with TTL 0, which means no expiry.
-    for (expiry, ttl) in [(WALL.0 + 70, 70), (WALL.0, 1), (1, 1)] {
-        let dying = CapturedKey { expiry: Some(Millis(expiry)), ..value("1") };
+    for (expiry, ttl) in [(WALL_TIME.0 + 70, 70), (WALL_TIME.0, 1), (1, 1)] {
+        let dying = CapturedKey { expiry: Some(Millis(expiry)), ..captured_key("1") };
         let story = [
-            (MigrateStepResult::Captured(vec![Some(dying)]), MigrateStep::Link { anew: false }),
-            (LINKED, send(&format!("RESTORE a {ttl} 1"))),
+            (MigrateStepResult::Captured(vec![Some(dying)]), MigrateStep::Connect { anew: false }),
+            (CONNECTED, send(&format!("RESTORE a {ttl} 1"))),
         ];
-        check_scenario(order(&["a"]), &story);
+        check_scenario(migrate_args(&["a"]), &story);
     }
 }
 
@@ -127,69 +127,69 @@ fn sent_commands_reflect_options() {
 fn changed_keys_are_sent_again() {
     for (asking, restore, delete) in [(false, "RESTORE", "DEL b"), (true, "RESTORE-ASKING", "ASKING|DEL b")] {
         let mut story = vec![
-            (captured(&["1", "2"]), MigrateStep::Link { anew: false }),
-            (LINKED, send(&format!("{restore} a 0 1|{restore} b 0 2"))),
+            (captured_step(&["1", "2"]), MigrateStep::Connect { anew: false }),
+            (CONNECTED, send(&format!("{restore} a 0 1|{restore} b 0 2"))),
             (MigrateStepResult::Sent, MigrateStep::Read),
-            (ok(), release(0, "1")),
+            (ok_reply(), release(0, "1")),
             (CHANGED, MigrateStep::Read),
-            (ok(), release(1, "2")),
+            (ok_reply(), release(1, "2")),
             (CHANGED, capture(&[0, 1])),
             (
-                MigrateStepResult::Captured(vec![Some(value("9")), None]),
+                MigrateStepResult::Captured(vec![Some(captured_key("9")), None]),
                 send(&format!("{restore} a 0 9 REPLACE|{delete}")),
             ),
             (MigrateStepResult::Sent, MigrateStep::Read),
-            (ok(), release(0, "9")),
-            (GONE, MigrateStep::Read),
+            (ok_reply(), release(0, "9")),
+            (DELETED, MigrateStep::Read),
         ];
         if asking {
-            story.push((ok(), MigrateStep::Read));
+            story.push((ok_reply(), MigrateStep::Read));
         }
-        story.push((ok(), DONE));
-        check_scenario_asking(asking, order(&["a", "b"]), &story);
+        story.push((ok_reply(), DONE));
+        check_scenario_asking(asking, migrate_args(&["a", "b"]), &story);
     }
 }
 
 /// A continuously written key arrives nevertheless, because its writers are paused.
 #[test]
 fn writes_are_paused_after_several_rounds() {
-    let mut machine = begun(order(&["a", "b"]), false);
-    assert_eq!(machine.handle(WALL, captured(&["1", "2"])), MigrateStep::Link { anew: false });
-    machine.handle(WALL, LINKED);
-    for round in 1..=TRIES {
-        assert_eq!(machine.handle(WALL, MigrateStepResult::Sent), MigrateStep::Read);
-        assert_eq!(machine.handle(WALL, ok()), release(0, &round.to_string()));
-        let mut next = machine.handle(WALL, CHANGED);
+    let mut machine = start_migration(migrate_args(&["a", "b"]), false);
+    assert_eq!(machine.handle(WALL_TIME, captured_step(&["1", "2"])), MigrateStep::Connect { anew: false });
+    machine.handle(WALL_TIME, CONNECTED);
+    for round in 1..=MAX_RESEND_ROUNDS {
+        assert_eq!(machine.handle(WALL_TIME, MigrateStepResult::Sent), MigrateStep::Read);
+        assert_eq!(machine.handle(WALL_TIME, ok_reply()), release(0, &round.to_string()));
+        let mut next = machine.handle(WALL_TIME, CHANGED);
         if round == 1 {
             assert_eq!(next, MigrateStep::Read);
-            machine.handle(WALL, ok());
-            next = machine.handle(WALL, GONE);
+            machine.handle(WALL_TIME, ok_reply());
+            next = machine.handle(WALL_TIME, DELETED);
         }
-        let hold = if round == TRIES { vec![Slot::of_key(b"a")] } else { Vec::new() };
+        let hold = if round == MAX_RESEND_ROUNDS { vec![Slot::of_key(b"a")] } else { Vec::new() };
         assert_eq!(next, MigrateStep::Capture { hold, keys: vec![(0, Dialect::Redis)] }, "{round}");
-        machine.handle(WALL, captured(&[&(round + 1).to_string()]));
+        machine.handle(WALL_TIME, captured_step(&[&(round + 1).to_string()]));
     }
-    machine.handle(WALL, MigrateStepResult::Sent);
-    machine.handle(WALL, ok());
-    assert_eq!(machine.handle(WALL, GONE), DONE);
+    machine.handle(WALL_TIME, MigrateStepResult::Sent);
+    machine.handle(WALL_TIME, ok_reply());
+    assert_eq!(machine.handle(WALL_TIME, DELETED), DONE);
 }
 
 #[test]
 fn rejected_payload_is_sent_again_in_valkey_format() {
-    let valkeys = CapturedKey { dialect: Dialect::Valkey, ..value("v") };
+    let valkeys = CapturedKey { dialect: Dialect::Valkey, ..captured_key("v") };
     let again = MigrateStep::Capture { hold: Vec::new(), keys: vec![(0, Dialect::Valkey)] };
     let begin = [
-        (captured(&["1"]), MigrateStep::Link { anew: false }),
-        (LINKED, send("RESTORE a 0 1")),
+        (captured_step(&["1"]), MigrateStep::Connect { anew: false }),
+        (CONNECTED, send("RESTORE a 0 1")),
         (MigrateStepResult::Sent, MigrateStep::Read),
-        (error(UNREADABLE), again),
+        (error(BAD_FORMAT_REPLY), again),
         (MigrateStepResult::Captured(vec![Some(valkeys.clone())]), send("RESTORE a 0 v REPLACE")),
         (MigrateStepResult::Sent, MigrateStep::Read),
     ];
-    let understood = [(ok(), MigrateStep::Release { key: 0, captured: valkeys }), (GONE, DONE)];
-    check_scenario(order(&["a"]), &[&begin[..], &understood].concat());
-    let refused = [(error(UNREADABLE), failed(MigrateError::Refused(UNREADABLE.into())))];
-    check_scenario(order(&["a"]), &[&begin[..], &refused].concat());
+    let understood = [(ok_reply(), MigrateStep::Release { key: 0, captured: valkeys }), (DELETED, DONE)];
+    check_scenario(migrate_args(&["a"]), &[&begin[..], &understood].concat());
+    let refused = [(error(BAD_FORMAT_REPLY), failed(MigrateError::Refused(BAD_FORMAT_REPLY.into())))];
+    check_scenario(migrate_args(&["a"]), &[&begin[..], &refused].concat());
 }
 
 /// A key with an error stays here; the others have arrived and are deleted here.
@@ -197,17 +197,17 @@ fn rejected_payload_is_sent_again_in_valkey_format() {
 fn first_error_is_returned_after_all_replies() {
     let moved = CommandError::CrossSlot;
     check_scenario(
-        order(&["a", "b", "c", "d"]),
+        migrate_args(&["a", "b", "c", "d"]),
         &[
-            (captured(&["1", "2", "3", "4"]), MigrateStep::Link { anew: false }),
-            (LINKED, send("RESTORE a 0 1|RESTORE b 0 2|RESTORE c 0 3|RESTORE d 0 4")),
+            (captured_step(&["1", "2", "3", "4"]), MigrateStep::Connect { anew: false }),
+            (CONNECTED, send("RESTORE a 0 1|RESTORE b 0 2|RESTORE c 0 3|RESTORE d 0 4")),
             (MigrateStepResult::Sent, MigrateStep::Read),
             (error("BUSYKEY x"), MigrateStep::Read),
-            (ok(), release(1, "2")),
-            (GONE, MigrateStep::Read),
-            (ok(), release(2, "3")),
+            (ok_reply(), release(1, "2")),
+            (DELETED, MigrateStep::Read),
+            (ok_reply(), release(2, "3")),
             (MigrateStepResult::Released(Err(moved)), MigrateStep::Read),
-            (ok(), release(3, "4")),
+            (ok_reply(), release(3, "4")),
             (CHANGED, failed(MigrateError::Refused("BUSYKEY x".into()))),
         ],
     );
@@ -216,12 +216,12 @@ fn first_error_is_returned_after_all_replies() {
 #[test]
 fn release_waits_for_end_of_pause() {
     check_scenario(
-        order(&["a"]),
+        migrate_args(&["a"]),
         &[
-            (captured(&["1"]), MigrateStep::Link { anew: false }),
-            (LINKED, send("RESTORE a 0 1")),
+            (captured_step(&["1"]), MigrateStep::Connect { anew: false }),
+            (CONNECTED, send("RESTORE a 0 1")),
             (MigrateStepResult::Sent, MigrateStep::Read),
-            (ok(), release(0, "1")),
+            (ok_reply(), release(0, "1")),
             (MigrateStepResult::Released(Ok(ReleaseResult::Paused)), MigrateStep::AwaitUnpause),
             (MigrateStepResult::Unpaused, release(0, "1")),
             (MigrateStepResult::Released(Ok(ReleaseResult::Paused)), MigrateStep::AwaitUnpause),
@@ -233,40 +233,45 @@ fn release_waits_for_end_of_pause() {
 /// The target closes idle connections. Confirmed keys were executed.
 #[test]
 fn only_dead_cached_connection_is_reconnected() {
-    let begin = [(captured(&["1"]), MigrateStep::Link { anew: false }), (KEPT, send("RESTORE a 0 1"))];
-    let anew = MigrateStep::Link { anew: true };
-    for lost in [
-        &[(MigrateStepResult::NotSent, anew.clone())][..],
-        &[(MigrateStepResult::Sent, MigrateStep::Read), (MigrateStepResult::NotAnswered, anew)],
-    ] {
-        let rest =
-            [(LINKED, send("RESTORE a 0 1")), (MigrateStepResult::NotSent, failed(MigrateError::Writing))];
-        check_scenario(order(&["a"]), &[&begin[..], lost, &rest].concat());
-    }
-    let begin = [(captured(&["1", "2"]), MigrateStep::Link { anew: false })];
-    let answered = [
-        (KEPT, send("RESTORE a 0 1|RESTORE b 0 2")),
-        (MigrateStepResult::Sent, MigrateStep::Read),
-        (ok(), release(0, "1")),
-        (GONE, MigrateStep::Read),
-        (MigrateStepResult::NotAnswered, failed(MigrateError::Reading)),
+    let begin = [
+        (captured_step(&["1"]), MigrateStep::Connect { anew: false }),
+        (REUSED_CONNECTION, send("RESTORE a 0 1")),
     ];
-    check_scenario(order(&["a", "b"]), &[&begin[..], &answered].concat());
+    let anew = MigrateStep::Connect { anew: true };
+    for lost in [
+        &[(MigrateStepResult::SendFailed, anew.clone())][..],
+        &[(MigrateStepResult::Sent, MigrateStep::Read), (MigrateStepResult::ReadFailed, anew)],
+    ] {
+        let rest = [
+            (CONNECTED, send("RESTORE a 0 1")),
+            (MigrateStepResult::SendFailed, failed(MigrateError::Writing)),
+        ];
+        check_scenario(migrate_args(&["a"]), &[&begin[..], lost, &rest].concat());
+    }
+    let begin = [(captured_step(&["1", "2"]), MigrateStep::Connect { anew: false })];
+    let answered = [
+        (REUSED_CONNECTION, send("RESTORE a 0 1|RESTORE b 0 2")),
+        (MigrateStepResult::Sent, MigrateStep::Read),
+        (ok_reply(), release(0, "1")),
+        (DELETED, MigrateStep::Read),
+        (MigrateStepResult::ReadFailed, failed(MigrateError::Reading)),
+    ];
+    check_scenario(migrate_args(&["a", "b"]), &[&begin[..], &answered].concat());
 }
 
 #[test]
 fn unreachable_or_own_target_gets_no_keys() {
-    let begin = [(captured(&["1"]), MigrateStep::Link { anew: false })];
-    let here = MigrateStepResult::Linked { kept: false, to_self: true };
+    let begin = [(captured_step(&["1"]), MigrateStep::Connect { anew: false })];
+    let here = MigrateStepResult::Connected { kept: false, to_self: true };
     for (outcome, failure) in [
-        (MigrateStepResult::NotLinked(MigrateError::Writing), MigrateError::Writing),
+        (MigrateStepResult::ConnectFailed(MigrateError::Writing), MigrateError::Writing),
         (
-            MigrateStepResult::NotLinked(MigrateError::Refused("NOAUTH".into())),
+            MigrateStepResult::ConnectFailed(MigrateError::Refused("NOAUTH".into())),
             MigrateError::Refused("NOAUTH".into()),
         ),
         (here, MigrateError::Reading),
     ] {
-        check_scenario(order(&["a"]), &[&begin[..], &[(outcome, failed(failure))]].concat());
+        check_scenario(migrate_args(&["a"]), &[&begin[..], &[(outcome, failed(failure))]].concat());
     }
 }
 
@@ -274,18 +279,18 @@ fn unreachable_or_own_target_gets_no_keys() {
 #[test]
 fn timeout_covers_whole_migration() {
     let steps = [
-        (captured(&["1"]), MigrateError::Connecting),
-        (LINKED, MigrateError::Writing),
+        (captured_step(&["1"]), MigrateError::Connecting),
+        (CONNECTED, MigrateError::Writing),
         (MigrateStepResult::Sent, MigrateError::Reading),
-        (ok(), MigrateError::Reading),
+        (ok_reply(), MigrateError::Reading),
     ];
     for upto in 1..=steps.len() {
-        let mut machine = begun(order(&["a"]), false);
+        let mut machine = start_migration(migrate_args(&["a"]), false);
         assert_eq!(machine.deadline(), Instant::ORIGIN + Duration::from_secs(5));
         for (outcome, _) in &steps[..upto] {
-            machine.handle(WALL, outcome.clone());
+            machine.handle(WALL_TIME, outcome.clone());
         }
         let failure = steps[upto - 1].1.clone();
-        assert_eq!(machine.handle(WALL, MigrateStepResult::Deadline), failed(failure), "after {upto}");
+        assert_eq!(machine.handle(WALL_TIME, MigrateStepResult::Deadline), failed(failure), "after {upto}");
     }
 }

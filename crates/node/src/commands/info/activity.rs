@@ -75,7 +75,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
 fn clients(server: &Server, totals: &Totals, text: &mut InfoText) {
     let tracking = &server.engine.tracking;
     text.line("tracking_total_keys", tracking.keys());
-    text.line("tracking_total_items", tracking.items());
+    text.line("tracking_total_items", tracking.item_count());
     text.line("tracking_total_prefixes", tracking.prefixes());
     let unexpected = server.replication.stats.unexpected_errors.load(Ordering::Relaxed);
     text.line("unexpected_error_replies", unexpected);
@@ -121,7 +121,7 @@ fn stale_percent(server: &Server) -> f64 {
 
 pub(super) fn commandstats(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals();
-    for (entry, command) in ::commands::for_server().all().iter().zip(&totals.commands) {
+    for (entry, command) in ::commands::for_server().commands().iter().zip(&totals.commands) {
         if command.calls + command.rejected > 0 {
             let micros = command.nanos / 1000;
             let each =
@@ -148,8 +148,8 @@ pub(super) fn latencystats(server: &Server, text: &mut InfoText) {
     if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {
         return;
     }
-    for entry in ::commands::for_server().all() {
-        let times = server.engine.latency_of(entry.index);
+    for entry in ::commands::for_server().commands() {
+        let times = server.engine.command_latency(entry.index);
         if times.calls() == 0 {
             continue;
         }

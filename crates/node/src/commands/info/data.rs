@@ -48,8 +48,10 @@ fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
         slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
         let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
         match data {
-            Data::Of(context) if context.holds_all() || has_volatile(&context.engine.keyspace, number) => {
-                context.with_free_slot(number, |slot| sample.take(slot));
+            Data::Of(context)
+                if context.holds_all_slots() || has_volatile(&context.engine.keyspace, number) =>
+            {
+                context.try_with_slot(number, |slot| sample.take(slot));
             }
             Data::Free(keyspace) if has_volatile(keyspace, number) => {
                 if let Some(slot) = keyspace.try_lock(number) {

@@ -44,7 +44,7 @@ pub(super) fn clients(server: &Server, text: &mut InfoText) {
     text.line("connected_clients", server.network.connected.load(Ordering::Relaxed));
     text.line("cluster_connections", server.network.stats.bus_links.load(Ordering::Relaxed));
     text.line("maxclients", server.config.get(keys::MAXCLIENTS));
-    let clients = server.engine.clients.all();
+    let clients = server.engine.clients.list();
     text.line("client_recent_max_input_buffer", largest_buffer(&clients, |client| &client.input_bytes));
     text.line("client_recent_max_output_buffer", largest_buffer(&clients, |client| &client.unsent_bytes));
     let busiest = server.network.stats.busiest_client();

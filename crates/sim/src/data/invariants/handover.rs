@@ -16,7 +16,7 @@ impl<E: Debug> Simulation<E> {
         let wall = self.wall_of(master);
         let is_held = {
             let engine = self.data.stores[master].engine();
-            engine.pauses.end_overdue(&engine.settings, wall);
+            engine.pauses.end_expired(&engine.settings, wall);
             engine.settings.node_flags().intersects(NodeFlags::PAUSED)
         };
         if !self.processes[master].up || !is_held {
