@@ -15,6 +15,7 @@
 use std::time::Duration;
 
 use clock::Instant;
+use driver::Driver;
 
 use crate::HostPort;
 
@@ -147,16 +148,6 @@ impl Handover {
         self.state != State::None
     }
 
-    /// Returns the latest time to call [`Handover::handle`] with [`HandoverEvent::Deadline`].
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        match &self.state {
-            State::None | State::Holding(_) => None,
-            State::Syncing(HandoverParameters { catch_up_deadline: until, .. })
-            | State::HandingOver { deadline: until, .. } => Some(*until),
-        }
-    }
-
     /// Handles a FAILOVER command.
     ///
     /// # Errors
@@ -211,8 +202,26 @@ impl Handover {
         }
     }
 
+    fn hand_over(&mut self, now: Instant, to: HostPort, out: &mut Vec<HandoverAction>) {
+        out.push(HandoverAction::Follow(to.clone()));
+        self.state = State::HandingOver { target: to, deadline: now + HANDOVER_TIMEOUT };
+    }
+
+    fn finish(&mut self, done: bool, out: &mut Vec<HandoverAction>) {
+        if matches!(self.state, State::HandingOver { .. }) && !done {
+            out.push(HandoverAction::StayMaster);
+        }
+        out.push(HandoverAction::ResumeWrites { done });
+        self.state = State::None;
+    }
+}
+
+impl Driver for Handover {
+    type Event = HandoverEvent;
+    type Actions = Vec<HandoverAction>;
+
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: HandoverEvent, out: &mut Vec<HandoverAction>) {
+    fn handle(&mut self, now: Instant, input: HandoverEvent, out: &mut Vec<HandoverAction>) {
         match (&self.state, input) {
             (State::Holding(wanted), HandoverEvent::WritesHeld) => {
                 self.state = State::Syncing(wanted.clone());
@@ -252,17 +261,13 @@ impl Handover {
         }
     }
 
-    fn hand_over(&mut self, now: Instant, to: HostPort, out: &mut Vec<HandoverAction>) {
-        out.push(HandoverAction::Follow(to.clone()));
-        self.state = State::HandingOver { target: to, deadline: now + HANDOVER_TIMEOUT };
-    }
-
-    fn finish(&mut self, done: bool, out: &mut Vec<HandoverAction>) {
-        if matches!(self.state, State::HandingOver { .. }) && !done {
-            out.push(HandoverAction::StayMaster);
+    /// Returns the latest time to call [`Handover::handle`] with [`HandoverEvent::Deadline`].
+    fn next_deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::None | State::Holding(_) => None,
+            State::Syncing(HandoverParameters { catch_up_deadline: until, .. })
+            | State::HandingOver { deadline: until, .. } => Some(*until),
         }
-        out.push(HandoverAction::ResumeWrites { done });
-        self.state = State::None;
     }
 }
 

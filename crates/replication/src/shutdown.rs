@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use clock::Instant;
+use driver::Driver;
 use slot_routing::ReplOffset;
 
 /// The options of a shutdown.
@@ -121,18 +122,50 @@ impl ShutdownSequence {
         Self { options: plan, state: State::Holding }
     }
 
-    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for replicas and handing
-    /// over have a timeout.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        match self.state {
-            State::Waiting { deadline: until, .. } | State::HandingOver { deadline: until } => Some(until),
-            State::Holding | State::Saving | State::Finished => None,
+    fn begin_waiting(&mut self, now: Instant, held: PausedLog, out: &mut Vec<ShutdownAction>) {
+        let PausedLog { end, replicas: of, in_sync, replica_timeout: longest } = held;
+        if of == 0 {
+            self.save(out);
+        } else if self.options.skips_replicas || longest.is_zero() {
+            self.hands_over(now, out);
+        } else if in_sync >= of {
+            self.end_waiting(now, in_sync, of, out);
+        } else {
+            self.state = State::Waiting { deadline: now + longest, in_sync, total: of };
+            out.push(ShutdownAction::AwaitReplicas { end, replicas: of });
         }
     }
 
+    fn end_waiting(&mut self, now: Instant, in_sync: usize, of: usize, out: &mut Vec<ShutdownAction>) {
+        out.push(ShutdownAction::LogInSync { in_sync, total: of });
+        self.hands_over(now, out);
+    }
+
+    fn hands_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
+        if !self.options.hands_over {
+            return self.save(out);
+        }
+        self.state = State::HandingOver { deadline: now + HANDOVER_TIMEOUT };
+        out.push(ShutdownAction::HandOver);
+    }
+
+    fn save(&mut self, out: &mut Vec<ShutdownAction>) {
+        self.state = State::Saving;
+        out.push(ShutdownAction::Save);
+    }
+
+    fn end(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
+        self.state = State::Finished;
+        out.push(how);
+    }
+}
+
+impl Driver for ShutdownSequence {
+    type Event = ShutdownEvent;
+    type Actions = Vec<ShutdownAction>;
+
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
+    fn handle(&mut self, now: Instant, input: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
         match (self.state, input) {
             (State::Holding, ShutdownEvent::WritesHeld(held)) => self.begin_waiting(now, held, out),
             (State::Waiting { deadline: until, total: of, .. }, ShutdownEvent::InSync(in_sync)) => {
@@ -172,41 +205,13 @@ impl ShutdownSequence {
         }
     }
 
-    fn begin_waiting(&mut self, now: Instant, held: PausedLog, out: &mut Vec<ShutdownAction>) {
-        let PausedLog { end, replicas: of, in_sync, replica_timeout: longest } = held;
-        if of == 0 {
-            self.save(out);
-        } else if self.options.skips_replicas || longest.is_zero() {
-            self.hands_over(now, out);
-        } else if in_sync >= of {
-            self.end_waiting(now, in_sync, of, out);
-        } else {
-            self.state = State::Waiting { deadline: now + longest, in_sync, total: of };
-            out.push(ShutdownAction::AwaitReplicas { end, replicas: of });
+    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for replicas and handing
+    /// over have a timeout.
+    fn next_deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting { deadline: until, .. } | State::HandingOver { deadline: until } => Some(until),
+            State::Holding | State::Saving | State::Finished => None,
         }
-    }
-
-    fn end_waiting(&mut self, now: Instant, in_sync: usize, of: usize, out: &mut Vec<ShutdownAction>) {
-        out.push(ShutdownAction::LogInSync { in_sync, total: of });
-        self.hands_over(now, out);
-    }
-
-    fn hands_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
-        if !self.options.hands_over {
-            return self.save(out);
-        }
-        self.state = State::HandingOver { deadline: now + HANDOVER_TIMEOUT };
-        out.push(ShutdownAction::HandOver);
-    }
-
-    fn save(&mut self, out: &mut Vec<ShutdownAction>) {
-        self.state = State::Saving;
-        out.push(ShutdownAction::Save);
-    }
-
-    fn end(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
-        self.state = State::Finished;
-        out.push(how);
     }
 }
 

@@ -10,6 +10,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("slot-routing", 0),
     ("acl", 1),
     ("config", 1),
+    ("driver", 1),
     ("failover-history", 1),
     ("keyspace", 1),
     ("metrics", 1),

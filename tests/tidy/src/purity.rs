@@ -12,6 +12,7 @@ const PURE_CRATES: &[&str] = &[
     "config",
     "glob",
     "consensus",
+    "driver",
     "engine",
     "failover-history",
     "gossip",

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
+use driver::Driver;
 use engine::Engine;
 use net::pauses::PauseGate;
 use parking_lot::Mutex;

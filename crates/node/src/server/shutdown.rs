@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
+use driver::Driver as _;
 use durability::append_only::UnfinishedAof;
 use durability::saving::{self, ShutdownSave};
 use parking_lot::Mutex;

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use append_only::AofEvent;
+use driver::Driver;
 use engine::PausePurpose;
 use migration::ControlCommand;
 use replication::ShutdownSequence;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use driver::Driver;
 use engine::PausePurpose;
 use replication::handover::{HandoverAction, HandoverCommand, HandoverContext, HandoverError, HandoverEvent};
 use replication::replica::LinkState;
