@@ -24,7 +24,7 @@ use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 use crate::contract::ClusterAction;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
-use crate::node::{Node, Role};
+use crate::node::Role;
 use crate::wire::{ConfigUpdate, Header, MessageBody, Packet};
 
 impl Gossip {
@@ -32,18 +32,18 @@ impl Gossip {
     pub(crate) fn process_claim(&mut self, header: &Header) {
         let sender = header.sender;
         self.learn_promotion(header);
-        let claimant = self.nodes[&sender].master().unwrap_or(sender);
-        let is_news = !self.slots.owns_exactly(claimant, &header.slots);
-        if is_news && self.nodes[&sender].is_master() {
+        let claimant = self.state.nodes[&sender].master().unwrap_or(sender);
+        let is_news = !self.state.slots.owns_exactly(claimant, &header.slots);
+        if is_news && self.state.nodes[&sender].is_master() {
             self.apply_claim(sender, header.config_epoch, &header.slots);
         }
-        if self.nodes[&sender].is_master() && !self.importing.is_empty() {
+        if self.state.nodes[&sender].is_master() && !self.state.importing.is_empty() {
             self.detect_given_away_slots(sender, &header.slots);
         }
         if is_news {
             self.send_update_if_outdated(sender, header);
         }
-        if self.nodes[&sender].is_master() && self.myself().is_master() {
+        if self.state.nodes[&sender].is_master() && self.myself().is_master() {
             self.resolve_epoch_collision(header);
         }
     }
@@ -58,11 +58,12 @@ impl Gossip {
         if self.myself().master() != Some(sender) {
             return;
         }
-        let node = |id: Option<NodeId>| id.and_then(|id| self.nodes.get(&id));
-        let Some(promoted) = node(self.nodes[&sender].master()) else { return };
+        let node = |id: Option<NodeId>| id.and_then(|id| self.state.nodes.get(&id));
+        let Some(promoted) = node(self.state.nodes[&sender].master()) else { return };
         let Some(replaced) = node(promoted.master()) else { return };
-        let highest = promoted.config_epoch.max(replaced.config_epoch).max(self.nodes[&sender].config_epoch);
-        if promoted.id != self.me && epoch > highest && self.are_in_same_shard(sender, promoted.id) {
+        let highest =
+            promoted.config_epoch.max(replaced.config_epoch).max(self.state.nodes[&sender].config_epoch);
+        if promoted.id != self.state.me && epoch > highest && self.are_in_same_shard(sender, promoted.id) {
             let update = ConfigUpdate { config_epoch: epoch, id: promoted.id, slots: header.slots.clone() };
             self.on_update(&update);
         }
@@ -70,48 +71,48 @@ impl Gossip {
 
     /// Assigns the claimed slots that are unassigned or owned under a lower epoch to the claimant.
     pub(crate) fn apply_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
-        if claimant == self.me {
+        if claimant == self.state.me {
             return;
         }
-        self.slots.note_claim(claimant, claimed);
-        let shard_head = self.myself().master().unwrap_or(self.me);
+        self.state.slots.note_claim(claimant, claimed);
+        let shard_head = self.myself().master().unwrap_or(self.state.me);
         let mut from_head = 0;
         let mut lost = SlotSet::new();
         let mut losers = BTreeSet::new();
         for slot in claimed.iter() {
-            let owner = self.slots.owner(slot);
+            let owner = self.state.slots.owner(slot);
             if owner == Some(claimant) || !self.can_be_claimed(slot, epoch) {
                 continue;
             }
             self.end_import(slot, claimant);
             if let Some(owner) = owner {
                 losers.insert(owner);
-                self.timeline.record_replacement(owner, claimant, epoch, self.wall);
+                self.timeline.record_replacement(owner, claimant, epoch, self.state.wall);
             }
-            if owner == Some(self.me) {
+            if owner == Some(self.state.me) {
                 lost.insert(slot);
             }
             // If the new owner replaces the master of our shard, it continues the shard's migrations.
             if owner.is_some_and(|owner| !self.are_in_same_shard(owner, claimant))
-                && self.migrating.remove(&slot).is_some()
+                && self.state.migrating.remove(&slot).is_some()
             {
                 self.announce_end_of_move(slot);
             }
             from_head += usize::from(owner == Some(shard_head));
-            self.slots.assign(slot, claimant);
+            self.state.slots.assign(slot, claimant);
             self.todo.save = true;
             self.todo.publish = true;
         }
         for loser in losers {
-            if self.slots.count(loser) == 0 && self.are_in_same_shard(loser, claimant) {
+            if self.state.slots.count(loser) == 0 && self.are_in_same_shard(loser, claimant) {
                 self.redirect_moves(loser, claimant);
             }
         }
         // A master that lost its last slot to `claimant` was replaced by it, so this node follows the new owner. If
         // replica migration is disabled, this applies only if `claimant` took exactly the slots of this shard.
-        let replaced = from_head > 0 && self.slots.count(shard_head) == 0;
-        let whole = self.slots.count(claimant) == from_head;
-        if replaced && (self.config.allow_replica_migration || whole) {
+        let replaced = from_head > 0 && self.state.slots.count(shard_head) == 0;
+        let whole = self.state.slots.count(claimant) == from_head;
+        if replaced && (self.state.config.allow_replica_migration || whole) {
             self.log(ClusterEvent::FollowingMaster { master: claimant });
             self.become_replica_of(claimant);
         } else if !lost.is_empty() {
@@ -121,25 +122,28 @@ impl Gossip {
     }
 
     fn log_if_last_slot_lost(&mut self, to: NodeId) {
-        let Some(node) = self.nodes.get(&to).filter(|_| self.slots.count(self.me) == 0) else { return };
+        let Some(node) = self.state.nodes.get(&to).filter(|_| self.state.slots.count(self.state.me) == 0)
+        else {
+            return;
+        };
         let event = ClusterEvent::LastSlotLost { to, name: node.human_name.clone(), shard: node.shard };
         self.log(event);
     }
 
     fn can_be_claimed(&self, slot: Slot, epoch: Epoch) -> bool {
-        let claimant = self.slots.claimant(slot).and_then(|claimant| self.nodes.get(&claimant));
+        let claimant = self.state.slots.claimant(slot).and_then(|claimant| self.state.nodes.get(&claimant));
         claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
     }
 
     /// Sends an UPDATE if the header claims a slot that another node owns under a higher epoch.
     pub(crate) fn send_update_if_outdated(&mut self, sender: NodeId, header: &Header) {
         let newer = |slot: Slot| {
-            let owner = self.nodes.get(&self.slots.claimant(slot)?)?;
+            let owner = self.state.nodes.get(&self.state.slots.claimant(slot)?)?;
             (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner.id)
         };
         if let Some(owner) = header.slots.iter().find_map(newer) {
-            let config_epoch = self.nodes[&owner].config_epoch;
-            let update = ConfigUpdate { config_epoch, id: owner, slots: self.slots.set_of(owner) };
+            let config_epoch = self.state.nodes[&owner].config_epoch;
+            let update = ConfigUpdate { config_epoch, id: owner, slots: self.state.slots.set_of(owner) };
             let header = self.header();
             self.send_packet(sender, Packet { header, body: MessageBody::Update(update) });
         }
@@ -147,12 +151,14 @@ impl Gossip {
 
     /// Another node reports a newer claim that this node has missed.
     pub(crate) fn on_update(&mut self, update: &ConfigUpdate) {
-        let Some(node) = self.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else { return };
-        if update.id == self.me || node.config_epoch >= update.config_epoch {
+        let Some(node) = self.state.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else {
+            return;
+        };
+        if update.id == self.state.me || node.config_epoch >= update.config_epoch {
             return;
         }
         self.set_role(update.id, Role::Master);
-        self.nodes.get_mut(&update.id).expect("looked up above").config_epoch = update.config_epoch;
+        self.state.nodes.get_mut(&update.id).expect("looked up above").config_epoch = update.config_epoch;
         self.todo.save = true;
         self.todo.publish = true;
         self.apply_claim(update.id, update.config_epoch, &update.slots);
@@ -160,17 +166,17 @@ impl Gossip {
 
     fn resolve_epoch_collision(&mut self, header: &Header) {
         let other = header.sender;
-        let ahead = match self.are_in_same_shard(self.me, other) {
-            true => self.replication.offset.cmp(&header.offset),
+        let ahead = match self.are_in_same_shard(self.state.me, other) {
+            true => self.state.replication.offset.cmp(&header.offset),
             false => Ordering::Equal,
         };
-        let is_mine = ahead.then(other.cmp(&self.me)) == Ordering::Greater;
+        let is_mine = ahead.then(other.cmp(&self.state.me)) == Ordering::Greater;
         if header.config_epoch != self.myself().config_epoch || !is_mine {
             return;
         }
-        self.current_epoch = self.current_epoch.next();
-        let epoch = self.current_epoch;
-        self.myself_mut().config_epoch = epoch;
+        self.state.current_epoch = self.state.current_epoch.next();
+        let epoch = self.state.current_epoch;
+        self.state.myself_mut().config_epoch = epoch;
         self.save_before_claiming();
         self.todo.publish = true;
         self.log(ClusterEvent::EpochCollision { with: other, epoch });
@@ -184,9 +190,9 @@ impl Gossip {
         if mine != Epoch(0) && mine == highest {
             return None;
         }
-        self.current_epoch = highest.next();
-        let epoch = self.current_epoch;
-        self.myself_mut().config_epoch = epoch;
+        self.state.current_epoch = highest.next();
+        let epoch = self.state.current_epoch;
+        self.state.myself_mut().config_epoch = epoch;
         self.save_before_claiming();
         self.todo.publish = true;
         Some(epoch)
@@ -195,12 +201,7 @@ impl Gossip {
     /// Adopts an epoch that another node took without a vote, to create an epoch collision.
     #[cfg(test)]
     pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
-        self.current_epoch = self.current_epoch.max(epoch);
-        self.myself_mut().config_epoch = epoch;
-    }
-
-    fn highest_epoch(&self) -> Epoch {
-        let claims = self.nodes.values().map(|node: &Node| node.config_epoch);
-        claims.max().unwrap_or_default().max(self.current_epoch)
+        self.state.current_epoch = self.state.current_epoch.max(epoch);
+        self.state.myself_mut().config_epoch = epoch;
     }
 }

@@ -89,12 +89,12 @@ impl Gossip {
     /// The master that this replica may try to replace now, and whether an operator requested it.
     fn failover_target(&self) -> Option<(NodeId, bool)> {
         let me = self.myself();
-        let master = self.nodes.get(&me.master()?)?;
+        let master = self.state.nodes.get(&me.master()?)?;
         let manual = self.manual_failover.is_ready();
         // A master that declared itself FAIL needs a successor with data.
-        let fit = !master.declared_fail || has_data(self.replication.offset);
+        let fit = !master.declared_fail || has_data(self.state.replication.offset);
         let wanted = manual || (master.has_failed() && !me.no_failover && fit);
-        (wanted && self.slots.count(master.id) > 0).then_some((master.id, manual))
+        (wanted && self.state.slots.count(master.id) > 0).then_some((master.id, manual))
     }
 
     /// Advances the election as far as the time and the votes allow.
@@ -127,7 +127,7 @@ impl Gossip {
 
     fn advance_election(&mut self, master: NodeId) {
         let Some(candidacy) = &self.election.candidacy else { return };
-        if self.now < candidacy.at {
+        if self.state.now < candidacy.at {
             return;
         }
         let (began, repeat_at, rescheduled, manual) =
@@ -141,14 +141,14 @@ impl Gossip {
             self.request_votes(master);
             return;
         };
-        if self.now >= began + self.config.auth_timeout() {
+        if self.state.now >= began + self.state.config.auth_timeout() {
             let (votes, needed) = self.count_votes();
             let reason = CannotFailoverReason::NotConfirmed { votes, needed };
-            self.timeline.record_obstacle(master, reason, self.wall);
+            self.timeline.record_obstacle(master, reason, self.state.wall);
             self.log(ElectionEvent::CannotStand(reason));
             self.log(ElectionEvent::Expired(epoch));
             self.schedule_election(master, manual);
-        } else if self.now >= repeat_at {
+        } else if self.state.now >= repeat_at {
             if self.defer_to_better_replica() {
                 // The deferral has rescheduled the next request.
             } else if self.is_epoch_contested(epoch) {
@@ -167,13 +167,13 @@ impl Gossip {
     /// If another node claims slots under our epoch or a newer one, Redis nodes no longer vote in ours, so this hurries
     /// the move to a new epoch.
     fn hurry_if_epoch_claimed(&mut self, epoch: Epoch) {
-        let winner = self.nodes.values().find(|node| node.config_epoch >= epoch);
+        let winner = self.state.nodes.values().find(|node| node.config_epoch >= epoch);
         let Some((by, theirs)) = winner.map(|node| (node.id, node.config_epoch)) else { return };
         self.log(ElectionEvent::Reset { epoch, why: ElectionResetReason::Claim { by, epoch: theirs } });
         // A vote that was cast earlier may still arrive.
-        let grace = self.config.election_delay() / 2;
+        let grace = self.state.config.election_delay() / 2;
         let chance = Duration::from_micros(self.random_below(grace.as_micros() as u64));
-        let at = self.now + grace + chance;
+        let at = self.state.now + grace + chance;
         let Some(candidacy) = &mut self.election.candidacy else { return };
         (candidacy.rescheduled, candidacy.repeat_at) = (true, candidacy.repeat_at.min(at));
     }
@@ -202,18 +202,18 @@ impl Gossip {
         let delay = if manual {
             Duration::ZERO
         } else {
-            let fixed = self.config.election_delay();
+            let fixed = self.state.config.election_delay();
             let chance = self.random_below(fixed.as_micros() as u64);
-            fixed + Duration::from_micros(chance) + self.config.rank_delay() * rank
+            fixed + Duration::from_micros(chance) + self.state.config.rank_delay() * rank
         };
         self.election.obstacle_logged = false;
         let best = !manual && self.is_certainly_best(master);
         let delay = if best { Duration::ZERO } else { delay };
-        let at = self.now + delay;
+        let at = self.state.now + delay;
         self.election.candidacy =
             Some(Candidacy { at, rank, manual, rounds: Vec::new(), repeat_at: at, rescheduled: false });
-        let offset = self.replication.offset.0;
-        let scheduled = self.wall;
+        let offset = self.state.replication.offset.0;
+        let scheduled = self.state.wall;
         self.rank_candidates(master);
         self.timeline.open(master).add_ballot(Ballot {
             scheduled,
@@ -223,7 +223,7 @@ impl Gossip {
             votes: Vec::new(),
         });
         if !manual {
-            let primary_rank = self.nodes.failed_voters().filter(|failed| failed.id < master).count();
+            let primary_rank = self.state.nodes.failed_voters().filter(|failed| failed.id < master).count();
             self.log(ElectionEvent::Scheduled { delay, rank, primary_rank, offset });
             if best {
                 self.log(ElectionEvent::BestReplica);
@@ -235,7 +235,7 @@ impl Gossip {
     /// Whether no other replica can have more data: all rivals were heard after the master failed, and none ranks
     /// before us.
     fn is_certainly_best(&self, master: NodeId) -> bool {
-        let Some(NodeHealth::Failed { since }) = self.nodes.get(&master).map(|node| node.health) else {
+        let Some(NodeHealth::Failed { since }) = self.state.nodes.get(&master).map(|node| node.health) else {
             return false;
         };
         let heard = |node: &Node| node.contact.last_message.is_some_and(|at| at >= since);
@@ -245,8 +245,8 @@ impl Gossip {
     /// The other replicas of our master that may start an election.
     fn rivals(&self) -> impl Iterator<Item = &Node> {
         let master = self.myself().master();
-        self.nodes.values().filter(move |node| {
-            node.id != self.me
+        self.state.nodes.values().filter(move |node| {
+            node.id != self.state.me
                 && node.master() == master
                 && node.is_healthy()
                 && !node.no_failover
@@ -260,14 +260,14 @@ impl Gossip {
     }
 
     fn ranks_before_us(&self, id: NodeId, offset: ReplOffset) -> bool {
-        (offset, std::cmp::Reverse(id)) > (self.replication.offset, std::cmp::Reverse(self.me))
+        (offset, std::cmp::Reverse(id)) > (self.state.replication.offset, std::cmp::Reverse(self.state.me))
     }
 
     /// Offsets arrived since the candidacy was scheduled: defers to better replicas, or starts at once if this replica
     /// is now the best.
     fn update_rank(&mut self, master: NodeId) {
-        let (rank, best, now) = (self.rank(), self.is_certainly_best(master), self.now);
-        let step = self.config.rank_delay();
+        let (rank, best, now) = (self.rank(), self.is_certainly_best(master), self.state.now);
+        let step = self.state.config.rank_delay();
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if rank > candidacy.rank {
             let added = step * (rank - candidacy.rank);
@@ -282,10 +282,10 @@ impl Gossip {
 
     fn request_votes(&mut self, master: NodeId) {
         let (epoch, quorum) = (self.choose_epoch(master), self.quorum());
-        self.current_epoch = epoch;
+        self.state.current_epoch = epoch;
         // Reserves our own vote: once elected, this node is a voter, and must not vote for a late request in this
         // epoch.
-        self.votes.record(epoch, self.me);
+        self.votes.record(epoch, self.state.me);
         self.save_before_sending();
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if candidacy.rounds.len() == MAX_ROUNDS {
@@ -293,7 +293,7 @@ impl Gossip {
         }
         candidacy.rounds.push(Round { epoch, quorum, votes: BTreeSet::new() });
         candidacy.rescheduled = false;
-        let wall = self.wall;
+        let wall = self.state.wall;
         self.update_ballot(master, |ballot| (ballot.asked, ballot.votes) = (Some((epoch, wall)), Vec::new()));
         self.log(ElectionEvent::Started(epoch));
         self.schedule_repeated_request();
@@ -304,18 +304,18 @@ impl Gossip {
 
     /// The next epoch; if masters of other shards fail as well, the next epoch that is reserved for this shard.
     fn choose_epoch(&self, master: NodeId) -> Epoch {
-        let next = self.current_epoch.next();
+        let next = self.state.current_epoch.next();
         let fails = |id: &NodeId| {
-            let node = self.nodes.get(id);
+            let node = self.state.nodes.get(id);
             node.is_some_and(|node| !node.is_healthy() || node.contact.refused_since.is_some())
         };
         let asked_before =
             self.election.candidacy.as_ref().is_some_and(|candidacy| !candidacy.rounds.is_empty());
-        if !asked_before && !self.slots.owners().any(|(id, _)| id != master && fails(&id)) {
+        if !asked_before && !self.state.slots.owners().any(|(id, _)| id != master && fails(&id)) {
             return next;
         }
         let shards = self.voters().max(1) as u64;
-        let place = self.slots.owners().filter(|(id, _)| *id < master).count() as u64;
+        let place = self.state.slots.owners().filter(|(id, _)| *id < master).count() as u64;
         let ahead = (place + shards - next.0 % shards) % shards;
         Epoch(next.0 + ahead)
     }
@@ -323,8 +323,8 @@ impl Gossip {
     fn request_vote(&mut self, voter: NodeId, master: NodeId) {
         let Some(manual) = self.election.candidacy.as_ref().map(|candidacy| candidacy.manual) else { return };
         // A FAIL this recent cannot have been cleared by any node.
-        let fresh = |since: Instant| self.now.since(since) < self.config.node_timeout / 2;
-        let condition = self.nodes.get(&master).map(|node| node.health);
+        let fresh = |since: Instant| self.state.now.since(since) < self.state.config.node_timeout / 2;
+        let condition = self.state.nodes.get(&master).map(|node| node.health);
         let failed = matches!(condition, Some(NodeHealth::Failed { since }) if fresh(since));
         if failed && !manual && self.is_voter(voter) {
             self.send(voter, MessageBody::Fail(master));
@@ -346,14 +346,14 @@ impl Gossip {
     fn is_epoch_contested(&self, epoch: Epoch) -> bool {
         let rescheduled = self.election.candidacy.as_ref().is_some_and(|candidacy| candidacy.rescheduled);
         rescheduled
-            || self.current_epoch > epoch
-            || self.nodes.values().any(|node| node.config_epoch >= epoch)
+            || self.state.current_epoch > epoch
+            || self.state.nodes.values().any(|node| node.config_epoch >= epoch)
     }
 
     /// Defers to a better replica that appeared after the candidacy was scheduled, so that it can ask the remaining
     /// voters first. Votes in flight can still elect this node.
     fn defer_to_better_replica(&mut self) -> bool {
-        let (rank, step, now) = (self.rank(), self.config.rank_delay(), self.now);
+        let (rank, step, now) = (self.rank(), self.state.config.rank_delay(), self.state.now);
         let Some(candidacy) = self.election.candidacy.as_mut().filter(|candidacy| !candidacy.manual) else {
             return false;
         };
@@ -369,7 +369,7 @@ impl Gossip {
     fn schedule_repeated_request(&mut self) {
         let chance = Duration::from_micros(self.random_below(REPEAT_INTERVAL.as_micros() as u64));
         if let Some(candidacy) = &mut self.election.candidacy {
-            candidacy.repeat_at = self.now + REPEAT_INTERVAL + chance;
+            candidacy.repeat_at = self.state.now + REPEAT_INTERVAL + chance;
         }
     }
 
@@ -391,7 +391,7 @@ impl Gossip {
     fn on_rival_request(&mut self, header: &Header) {
         let sibling = header.replica_of == self.myself().master();
         let better = sibling && self.ranks_before_us(header.sender, header.offset);
-        let (now, timeout) = (self.now, self.config.auth_timeout());
+        let (now, timeout) = (self.state.now, self.state.config.auth_timeout());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.last() else { return };
         if better && !candidacy.manual {
@@ -407,7 +407,7 @@ impl Gossip {
     pub(crate) fn on_auth_ack(&mut self, header: &Header) {
         let (voter, epoch) = (header.sender, header.current_epoch);
         let counts = self.is_voter(voter);
-        let (wall, master): (Millis, _) = (self.wall, self.myself().master());
+        let (wall, master): (Millis, _) = (self.state.wall, self.myself().master());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.iter_mut().find(|round| round.epoch == epoch) else { return };
         // If a Redis node was elected in this epoch, it has not recorded a vote in it and may send one, although the
@@ -423,9 +423,11 @@ impl Gossip {
 
     /// Records the ranking of the replicas of `master`, as this node knows it, in the failover timeline.
     pub(crate) fn rank_candidates(&mut self, master: NodeId) {
-        let Some(declared_fail) = self.nodes.get(&master).map(|master| master.declared_fail) else { return };
+        let Some(declared_fail) = self.state.nodes.get(&master).map(|master| master.declared_fail) else {
+            return;
+        };
         let ineligibility = |node: &Node| {
-            let offset = if node.id == self.me { self.replication.offset } else { node.offset };
+            let offset = if node.id == self.state.me { self.state.replication.offset } else { node.offset };
             match node {
                 node if !node.is_healthy() => Some(Ineligibility::Down),
                 node if node.no_failover => Some(Ineligibility::NoFailover),
@@ -433,10 +435,11 @@ impl Gossip {
                 _ => None,
             }
         };
-        let replicas = self.nodes.values().filter(|node| node.master() == Some(master));
+        let replicas = self.state.nodes.values().filter(|node| node.master() == Some(master));
         let mut candidates: Vec<Candidate> = replicas
             .map(|node| {
-                let offset = if node.id == self.me { self.replication.offset } else { node.offset };
+                let offset =
+                    if node.id == self.state.me { self.state.replication.offset } else { node.offset };
                 Candidate { node: node.id, offset: offset.0, rank: None, ineligibility: ineligibility(node) }
             })
             .collect();
@@ -444,7 +447,7 @@ impl Gossip {
         for (rank, candidate) in (0..).zip(candidates.iter_mut()) {
             candidate.rank = candidate.ineligibility.is_none().then_some(rank);
         }
-        self.timeline.record_ranking(master, candidates, self.wall);
+        self.timeline.record_ranking(master, candidates, self.state.wall);
     }
 
     fn update_ballot(&mut self, master: NodeId, change: impl FnOnce(&mut Ballot)) {
@@ -456,17 +459,17 @@ impl Gossip {
     /// Takes over the master's slots under `epoch`.
     pub(crate) fn take_over(&mut self, epoch: Epoch) {
         let Some(old) = self.myself().master() else { return };
-        self.set_role(self.me, Role::Master);
-        let me = self.myself_mut();
+        self.set_role(self.state.me, Role::Master);
+        let me = self.state.myself_mut();
         me.config_epoch = me.config_epoch.max(epoch);
-        for slot in self.slots.release_all(old).iter() {
-            self.slots.assign(slot, self.me);
+        for slot in self.state.slots.release_all(old).iter() {
+            self.state.slots.assign(slot, self.state.me);
         }
         self.drop_invalid_moves();
-        self.timeline.record_replacement(old, self.me, epoch, self.wall);
+        self.timeline.record_replacement(old, self.state.me, epoch, self.state.wall);
         self.election.abandon();
         self.end_manual_failover();
-        self.service.allow_serving(self.now);
+        self.service.allow_serving(self.state.now);
         self.save_before_claiming();
         self.todo.publish = true;
         self.broadcast_pong();
@@ -478,31 +481,31 @@ impl Gossip {
             true => candidacy.at,
             // Voters refuse other replicas of the same master for about as long. (Redis waits twice this time before
             // the next attempt.)
-            false => candidacy.repeat_at.min(candidacy.at + self.config.auth_timeout()),
+            false => candidacy.repeat_at.min(candidacy.at + self.state.config.auth_timeout()),
         })
     }
 
     /// Whether the data is too old to fail over with: the last contact with the master exceeds the validity limit.
     fn is_data_too_old(&mut self) -> bool {
-        let factor = self.config.replica_validity_factor;
-        let master = self.myself().master().and_then(|id| self.nodes.get(&id));
+        let factor = self.state.config.replica_validity_factor;
+        let master = self.myself().master().and_then(|id| self.state.nodes.get(&id));
         // A master that declared itself FAIL has no newer data.
         if factor == 0 || master.is_some_and(|master| master.declared_fail) {
             return false;
         }
-        let age = match self.replication.source {
-            ReplicationSource::Streaming { last_heard } => Some(self.now.since(last_heard)),
-            ReplicationSource::Lost { since } => Some(self.now.since(since)),
+        let age = match self.state.replication.source {
+            ReplicationSource::Streaming { last_heard } => Some(self.state.now.since(last_heard)),
+            ReplicationSource::Lost { since } => Some(self.state.now.since(since)),
             ReplicationSource::Never => None,
         };
         // The time needed to detect the failure does not count against the replica.
-        let limit = self.config.node_timeout * (factor + 1) + self.config.repl_ping_period;
+        let limit = self.state.config.node_timeout * (factor + 1) + self.state.config.repl_ping_period;
         let too_old = age.is_none_or(|age| age > limit);
         if too_old && !self.election.obstacle_logged {
             self.election.obstacle_logged = true;
             let reason = CannotFailoverReason::DataTooOld { age };
             if let Some(master) = self.myself().master() {
-                self.timeline.record_obstacle(master, reason, self.wall);
+                self.timeline.record_obstacle(master, reason, self.state.wall);
             }
             self.log(ElectionEvent::CannotStand(reason));
         }
@@ -510,7 +513,7 @@ impl Gossip {
     }
 
     pub(crate) fn on_auth_request(&mut self, header: &Header) {
-        if !self.is_voter(self.me) {
+        if !self.is_voter(self.state.me) {
             self.on_rival_request(header);
             return;
         }
@@ -518,7 +521,7 @@ impl Gossip {
         match self.check_vote_request(header) {
             Err(why) => {
                 if let Some(master) = header.replica_of {
-                    self.timeline.record_refused_vote(master, candidate, epoch, why, self.wall);
+                    self.timeline.record_refused_vote(master, candidate, epoch, why, self.state.wall);
                 }
                 self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
                 // The candidate will ask again; by then either it knows the newer owner or we do.
@@ -531,9 +534,10 @@ impl Gossip {
             Ok(master) => {
                 if !self.votes.is_given(epoch) {
                     self.votes.record(epoch, candidate);
-                    self.nodes.get_mut(&master).expect("judged").last_vote = Some((candidate, self.now));
+                    self.state.nodes.get_mut(&master).expect("judged").last_vote =
+                        Some((candidate, self.state.now));
                     self.rank_candidates(master);
-                    self.timeline.record_vote(master, candidate, epoch, self.wall);
+                    self.timeline.record_vote(master, candidate, epoch, self.state.wall);
                     self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 }
                 // Also when repeating a vote: the first write may not be durable yet.
@@ -553,15 +557,16 @@ impl Gossip {
         }
         // Another node, or this one, already claims slots under the epoch. Our header would then carry a claim newer
         // than the epoch of the vote.
-        let taken = self.nodes.values().any(|node| node.config_epoch == epoch);
+        let taken = self.state.nodes.values().any(|node| node.config_epoch == epoch);
         if forgotten || taken || epoch <= self.myself().config_epoch {
-            return Err(VoteDenial::OldEpoch { current: self.current_epoch });
+            return Err(VoteDenial::OldEpoch { current: self.state.current_epoch });
         }
         // A node that owns slots was already elected. A missing master means that its role change has not arrived yet.
         if header.replica_of.is_none() || self.is_voter(candidate) {
             return Err(VoteDenial::NotAReplica);
         }
-        let master = header.replica_of.and_then(|id| self.nodes.get(&id)).ok_or(VoteDenial::MasterUnknown)?;
+        let master =
+            header.replica_of.and_then(|id| self.state.nodes.get(&id)).ok_or(VoteDenial::MasterUnknown)?;
         let forced = header.message_flags.has(MessageFlags::FORCE_ACK);
         if !master.has_failed() && !forced && !self.should_yield_to(header) {
             return Err(VoteDenial::MasterIsUp);
@@ -569,15 +574,15 @@ impl Gossip {
         if self.may_have_been_replaced() {
             return Err(VoteDenial::MayBeReplaced);
         }
-        let pause = self.config.vote_pause();
+        let pause = self.state.config.vote_pause();
         if let Some((other, voted)) = master.last_vote
             && other != candidate
-            && self.now < voted + pause
+            && self.state.now < voted + pause
         {
-            return Err(VoteDenial::VotedForMasterRecently { wait: (voted + pause).since(self.now) });
+            return Err(VoteDenial::VotedForMasterRecently { wait: (voted + pause).since(self.state.now) });
         }
         let outdated = |slot: &Slot| {
-            let owner = self.slots.owner(*slot).and_then(|owner| self.nodes.get(&owner));
+            let owner = self.state.slots.owner(*slot).and_then(|owner| self.state.nodes.get(&owner));
             owner.is_some_and(|owner| owner.config_epoch > header.config_epoch)
         };
         match header.slots.iter().find(outdated) {

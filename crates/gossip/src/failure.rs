@@ -19,6 +19,7 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::NodeId;
 
+use crate::deadlines;
 use crate::event::{ClusterEvent, FailClearReason, FailureEvent};
 use crate::machine::Gossip;
 use crate::node::{Node, NodeHealth, SuspicionCause};
@@ -33,10 +34,11 @@ const FAIL_MESSAGES_PER_NODE: usize = 16;
 impl Gossip {
     /// Suspects nodes that were silent, or refused connections, for too long.
     pub(crate) fn suspect_silent_nodes(&mut self) {
-        let now = self.now;
-        let overdue = self.due_nodes(Self::suspicion_deadline);
+        let now = self.state.now;
+        let overdue = self.state.due_nodes(deadlines::suspicion_deadline);
         for &id in &overdue {
-            let refused = self.refused_deadline(&self.nodes[&id]).is_some_and(|at| at <= now);
+            let refused = deadlines::refused_deadline(&self.state.nodes[&id], &self.state.config)
+                .is_some_and(|at| at <= now);
             self.suspect(id, if refused { SuspicionCause::Refused } else { SuspicionCause::Silence });
         }
         self.process_new_suspects(&overdue);
@@ -53,7 +55,7 @@ impl Gossip {
         // After the FAIL checks: for failed nodes, FAIL messages have been sent already.
         self.note_changes();
         // Only the reports of masters with slots count.
-        if self.is_voter(self.me) && self.nodes.suspects().next().is_some() {
+        if self.is_voter(self.state.me) && self.state.nodes.suspects().next().is_some() {
             self.broadcast_pong();
         }
     }
@@ -61,7 +63,7 @@ impl Gossip {
     /// Suspects `id` because a different node answers at its address. Only applies if a link to `id` has worked since
     /// the start, so that a cluster that restarts with permuted addresses suspects nobody.
     pub(crate) fn suspect_if_replaced(&mut self, id: NodeId) {
-        let node = &self.nodes[&id];
+        let node = &self.state.nodes[&id];
         let holds_link = self.links.inbound.values().any(|inbound| inbound.node == Some(id));
         if node.is_healthy() && node.contact.ever_connected && !holds_link {
             self.suspect(id, SuspicionCause::Replaced);
@@ -69,33 +71,9 @@ impl Gossip {
         }
     }
 
-    /// When `node` becomes suspected unless a message arrives.
-    pub(crate) fn suspicion_deadline(&self, node: &Node) -> Option<Instant> {
-        if node.id == self.me || !node.is_healthy() || node.handshake.is_some() {
-            return None;
-        }
-        let silence = self.silence_deadline(node);
-        let refused = self.refused_deadline(node);
-        silence.into_iter().chain(refused).min()
-    }
-
-    fn silence_deadline(&self, node: &Node) -> Option<Instant> {
-        let asked = node.contact.ping_sent?;
-        let heard = node.contact.last_message.unwrap_or(asked);
-        Some((heard + self.config.node_timeout).max(asked + self.config.answer_time()))
-    }
-
-    /// Only applies if a link to the node has worked since the start, so that a cluster that starts node by node does
-    /// not suspect the nodes that are not up yet.
-    fn refused_deadline(&self, node: &Node) -> Option<Instant> {
-        let since = node.contact.refused_since?;
-        let on = node.contact.ever_connected && !self.config.connect_refused_timeout.is_zero();
-        on.then(|| since + self.config.connect_refused_timeout)
-    }
-
     fn suspect(&mut self, id: NodeId, cause: SuspicionCause) {
-        let (now, wall, me) = (self.now, self.wall, self.me);
-        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let (now, wall, me) = (self.state.now, self.state.wall, self.state.me);
+        let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         node.health = NodeHealth::Suspected { since: now, cause };
         self.timeline.record_suspicion(id, Suspicion { by: me, at: wall, cause: Some(cause) });
         self.log(FailureEvent::Suspected { id, cause });
@@ -103,33 +81,34 @@ impl Gossip {
     }
 
     pub(crate) fn clear_suspicion(&mut self, id: NodeId) {
-        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         node.health = NodeHealth::Healthy;
-        self.timeline.record_recovery(id, self.wall);
+        self.timeline.record_recovery(id, self.state.wall);
         self.log(FailureEvent::SuspicionEnded(id));
         self.todo.publish = true;
     }
 
     /// Number of masters that reported `id` recently; drops older reports.
     pub(crate) fn count_reports(&mut self, id: NodeId) -> usize {
-        let valid_since = self.now - self.config.report_validity();
-        let Some(node) = self.nodes.get_mut(&id) else { return 0 };
+        let valid_since = self.state.now - self.state.config.report_validity();
+        let Some(node) = self.state.nodes.get_mut(&id) else { return 0 };
         node.reports.retain(|_, at| *at >= valid_since);
         node.reports.len()
     }
 
     /// Turns PFAIL into FAIL if a majority of the masters agrees.
     pub(crate) fn fail_if_agreed(&mut self, id: NodeId) {
-        if !self.nodes[&id].is_suspected() {
+        if !self.state.nodes[&id].is_suspected() {
             return;
         }
         // Cheap check first, because this runs for every failure report.
-        if self.nodes[&id].reports.len() + 1 < self.quorum() {
+        if self.state.nodes[&id].reports.len() + 1 < self.quorum() {
             return;
         }
         self.count_reports(id);
-        let reporters = self.nodes[&id].reports.keys().filter(|reporter| self.is_voter(**reporter)).count();
-        let mine = usize::from(self.is_voter(self.me));
+        let reporters =
+            self.state.nodes[&id].reports.keys().filter(|reporter| self.is_voter(**reporter)).count();
+        let mine = usize::from(self.is_voter(self.state.me));
         if reporters + mine < self.quorum() {
             return;
         }
@@ -143,7 +122,7 @@ impl Gossip {
         let packet = Packet { header: self.header(), body: MessageBody::Fail(id) };
         let voters = self.voters();
         for receiver in self.linked() {
-            let is_replica = self.nodes[&receiver].master() == Some(id);
+            let is_replica = self.state.nodes[&receiver].master() == Some(id);
             if is_replica
                 || voters <= FAIL_MESSAGES_PER_NODE
                 || self.random_below(voters as u64) < FAIL_MESSAGES_PER_NODE as u64
@@ -157,15 +136,16 @@ impl Gossip {
     /// does not mention a failed node that owns no slots in this node's view. If this node missed a promotion, the
     /// replicas of the failed node would otherwise never learn about the agreement.
     pub(crate) fn resend_fails(&mut self, receiver: NodeId) {
-        if self.nodes[&receiver].handshake.is_some() || !self.is_voter(self.me) {
+        if self.state.nodes[&receiver].handshake.is_some() || !self.is_voter(self.state.me) {
             return;
         }
-        let valid_since = self.now - self.config.report_validity();
+        let valid_since = self.state.now - self.state.config.report_validity();
         let is_recent = |node: &Node| node.failed_since().is_some_and(|at| at >= valid_since);
-        let is_unnamed = |node: &&Node| is_recent(node) && self.slots.count(node.id) == 0;
-        let failed = self.nodes.values().filter(is_unnamed).map(|node| node.id).filter(|id| *id != receiver);
+        let is_unnamed = |node: &&Node| is_recent(node) && self.state.slots.count(node.id) == 0;
+        let failed =
+            self.state.nodes.values().filter(is_unnamed).map(|node| node.id).filter(|id| *id != receiver);
         for id in failed.collect::<Vec<_>>() {
-            if self.nodes.values().any(|node| node.master() == Some(id)) {
+            if self.state.nodes.values().any(|node| node.master() == Some(id)) {
                 let packet = Packet { header: self.header(), body: MessageBody::Fail(id) };
                 self.send_packet(receiver, packet);
             }
@@ -174,7 +154,9 @@ impl Gossip {
 
     /// Handles a FAIL message.
     pub(crate) fn on_fail(&mut self, from: NodeId, about: NodeId) {
-        let Some(failed) = self.nodes.get(&about).filter(|_| about != self.me).map(Node::has_failed) else {
+        let Some(failed) =
+            self.state.nodes.get(&about).filter(|_| about != self.state.me).map(Node::has_failed)
+        else {
             return;
         };
         if !failed {
@@ -182,17 +164,17 @@ impl Gossip {
             self.set_failed(about);
         }
         if from == about {
-            let node = self.nodes.get_mut(&about).expect("looked up above");
-            (node.health, node.declared_fail) = (NodeHealth::Failed { since: self.now }, true);
+            let node = self.state.nodes.get_mut(&about).expect("looked up above");
+            (node.health, node.declared_fail) = (NodeHealth::Failed { since: self.state.now }, true);
         }
     }
 
     fn set_failed(&mut self, id: NodeId) {
-        let now = self.now;
-        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let now = self.state.now;
+        let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         node.health = NodeHealth::Failed { since: now };
         node.declared_fail = false;
-        self.timeline.record_agreement(id, self.wall);
+        self.timeline.record_agreement(id, self.state.wall);
         self.rank_candidates(id);
         self.todo.save = true;
         self.todo.publish = true;
@@ -201,17 +183,17 @@ impl Gossip {
     /// A failed node answered. A node without slots recovers at once. A master with slots recovers after some time
     /// without a successor; until then its replicas take precedence.
     pub(crate) fn clear_fail_if_due(&mut self, id: NodeId, since: Instant) {
-        let serves = self.slots.count(id) > 0;
-        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let serves = self.state.slots.count(id) > 0;
+        let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         let why = if !node.is_master() || !serves {
             FailClearReason::NoSlots { replica: !node.is_master() }
-        } else if self.now.since(since) > self.config.fail_undo_time() {
+        } else if self.state.now.since(since) > self.state.config.fail_undo_time() {
             FailClearReason::NotReplaced
         } else {
             return;
         };
         node.health = NodeHealth::Healthy;
-        self.timeline.record_recovery(id, self.wall);
+        self.timeline.record_recovery(id, self.state.wall);
         self.log(FailureEvent::FailEnded { id, why });
         self.todo.save = true;
         self.todo.publish = true;
@@ -220,11 +202,11 @@ impl Gossip {
     /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
     /// have been replaced in the meantime must not serve before it knows.
     pub(crate) fn detect_process_pause(&mut self, before: Instant) {
-        let gap = self.now.since(before);
-        if gap < self.config.node_timeout / 2 || self.nodes.len() == 1 {
+        let gap = self.state.now.since(before);
+        if gap < self.state.config.node_timeout / 2 || self.state.nodes.len() == 1 {
             return;
         }
-        for node in self.nodes.values_mut() {
+        for node in self.state.nodes.values_mut() {
             node.contact.exclude_pause(gap);
         }
         if gap >= self.max_undetected_pause() {
@@ -234,18 +216,18 @@ impl Gossip {
     }
 
     fn max_undetected_pause(&self) -> Duration {
-        self.config.node_timeout * 3 / 4
+        self.state.config.node_timeout * 3 / 4
     }
 
     /// How long after the last call this node may serve without another call. `None` if there are no other nodes.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
-        (self.nodes.len() > 1).then(|| self.max_undetected_pause())
+        (self.state.nodes.len() > 1).then(|| self.max_undetected_pause())
     }
 
     /// Limits the time between calls, so that a longer gap proves that the process was paused.
     pub(crate) fn heartbeat(&self) -> Option<Instant> {
-        let quarter = self.config.node_timeout / 4;
-        (self.nodes.len() > 1).then(|| self.now + quarter.max(Duration::from_millis(1)))
+        let quarter = self.state.config.node_timeout / 4;
+        (self.state.nodes.len() > 1).then(|| self.state.now + quarter.max(Duration::from_millis(1)))
     }
 }

@@ -13,11 +13,11 @@ const MAX_BLACKLIST_TTL: Duration = Duration::from_secs(3600);
 
 impl Gossip {
     pub(crate) fn is_blacklisted(&self, id: NodeId) -> bool {
-        self.blacklist.get(&id).is_some_and(|until| *until > self.now)
+        self.blacklist.get(&id).is_some_and(|until| *until > self.state.now)
     }
 
     pub(crate) fn blacklist(&mut self, id: NodeId, ttl: Duration) {
-        let now = self.now;
+        let now = self.state.now;
         self.blacklist.retain(|_, until| *until > now);
         if self.blacklist.len() < MAX_NODES {
             self.blacklist.insert(id, now + ttl.min(MAX_BLACKLIST_TTL));
@@ -26,7 +26,7 @@ impl Gossip {
 
     /// Another node gossips that an operator forgot `id`. Only known nodes are forgotten, which ends the propagation.
     pub(crate) fn forget_by_gossip(&mut self, id: NodeId, ttl: Duration) {
-        let mine = id == self.me || self.myself().master() == Some(id);
+        let mine = id == self.state.me || self.myself().master() == Some(id);
         if !mine && self.knows(id) {
             self.blacklist(id, ttl);
             self.remove_node(id);
@@ -35,16 +35,16 @@ impl Gossip {
 
     /// Removes a node and all references to it.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
-        assert_ne!(id, self.me, "a node stays in its own view");
+        assert_ne!(id, self.state.me, "a node stays in its own view");
         self.close_link(id);
-        let role = self.nodes.remove(&id).map(|node| node.role);
-        self.slots.release_all(id);
-        self.migrating.retain(|_, to| *to != id);
-        self.importing.retain(|_, from| *from != id);
+        let role = self.state.nodes.remove(&id).map(|node| node.role);
+        self.state.slots.release_all(id);
+        self.state.migrating.retain(|_, to| *to != id);
+        self.state.importing.retain(|_, from| *from != id);
         for inbound in self.links.inbound.values_mut().filter(|inbound| inbound.node == Some(id)) {
             inbound.node = None;
         }
-        for node in self.nodes.values_mut() {
+        for node in self.state.nodes.values_mut() {
             node.reports.remove(&id);
             if node.role == Role::Replica(Some(id)) {
                 node.role = Role::Replica(None);

@@ -6,10 +6,10 @@
 
 use std::net::IpAddr;
 
-use clock::Instant;
 use slot_routing::NodeId;
 
 use crate::contract::LinkId;
+use crate::deadlines;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Address, Handshake, Node, Role};
@@ -26,45 +26,41 @@ impl Gossip {
             let there = (node.address.ip, node.address.bus_port);
             node.handshake.is_some() && there == (address.ip, address.bus_port)
         };
-        if self.nodes.len() >= MAX_NODES || self.nodes.values().any(|node| same(&node)) {
+        if self.state.nodes.len() >= MAX_NODES || self.state.nodes.values().any(|node| same(&node)) {
             return;
         }
         let id = self.fresh_id();
-        let mut node = Node::new(id, address, self.now);
-        node.handshake = Some(Handshake { since: self.now, meet });
-        self.nodes.insert(id, node);
+        let mut node = Node::new(id, address, self.state.now);
+        node.handshake = Some(Handshake { since: self.state.now, meet });
+        self.state.nodes.insert(id, node);
     }
 
     /// Removes nodes whose handshake timed out.
     pub(crate) fn drop_stale_handshakes(&mut self) {
-        for id in self.due_nodes(Self::handshake_deadline) {
+        for id in self.state.due_nodes(deadlines::handshake_deadline) {
             self.remove_node(id);
         }
-    }
-
-    pub(crate) fn handshake_deadline(&self, node: &Node) -> Option<Instant> {
-        Some(node.handshake?.since + self.config.handshake_timeout())
     }
 
     /// Handles the PONG that completes the handshake of the temporary id. Returns whether the sender is now a known
     /// node on this link.
     pub(crate) fn finish_handshake(&mut self, link: LinkId, id: NodeId, header: &Header) -> bool {
         let real = header.sender;
-        if real == self.me || self.nodes.contains_key(&real) {
+        if real == self.state.me || self.state.nodes.contains_key(&real) {
             // The node at the address is already known, possibly from another address, or is this node itself.
             self.remove_node(id);
-            if real != self.me {
+            if real != self.state.me {
                 self.update_address(real, Address::announced(header, self.peer_ip(link)));
             }
             return false;
         }
-        let mut node = self.nodes.remove(&id).expect("the link belongs to it");
+        let mut node = self.state.nodes.remove(&id).expect("the link belongs to it");
         node.id = real;
         node.shard = real;
         node.handshake = None;
         node.role = announced_role(header.flags);
         self.links.outbound.insert(link, real);
-        self.nodes.insert(real, node);
+        self.state.nodes.insert(real, node);
         self.log(ClusterEvent::HandshakeDone(real));
         self.todo.save = true;
         self.todo.publish = true;
@@ -73,8 +69,8 @@ impl Gossip {
 
     /// Updates the address of `id`; a link to the old address is closed.
     pub(crate) fn update_address(&mut self, id: NodeId, address: Address) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.address == address || address.ip.is_none() || id == self.me {
+        let Some(node) = self.state.nodes.get_mut(&id) else { return };
+        if node.address == address || address.ip.is_none() || id == self.state.me {
             return;
         }
         let moved = (node.address.ip, node.address.bus_port) != (address.ip, address.bus_port);
@@ -90,11 +86,11 @@ impl Gossip {
 
     /// Learns this node's IP address from the socket on which a MEET arrived.
     pub(crate) fn update_my_address(&mut self, link: LinkId, introduced: bool) {
-        if self.config.announce.ip.is_some() {
+        if self.state.config.announce.ip.is_some() {
             return;
         }
         let Some(local) = self.links.inbound.get(&link).map(|inbound| inbound.local) else { return };
-        let me = self.myself_mut();
+        let me = self.state.myself_mut();
         let unusable = |ip: IpAddr| ip.is_unspecified();
         if (introduced || me.address.ip.is_none()) && me.address.ip != Some(local) && !unusable(local) {
             me.address.ip = Some(local);

@@ -5,18 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use clock::{Instant, Millis};
 use slot_routing::NodeId;
 
 use crate::contract::{ClusterAction, LinkId};
+use crate::deadlines::{self, RETRY_DELAY};
 use crate::machine::Gossip;
-use crate::node::{LinkState, Node};
+use crate::node::LinkState;
 use crate::sending::GossipKind;
 
-/// Delay after a failed connection attempt (as in Redis, the interval of its cron).
-const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum number of inbound links: two per node of the largest supported cluster, plus spare.
 const MAX_INBOUND_LINKS: usize = 4096;
 /// Number of connection attempts that confirm a refusal within
@@ -59,12 +57,12 @@ impl Gossip {
             };
             self.close_inbound(quietest);
         }
-        let (since, heard) = (self.wall, self.now);
+        let (since, heard) = (self.state.wall, self.state.now);
         self.links.inbound.insert(
             link,
             InboundLink { peer, local, since, node: None, last_message: heard, bad_epoch_logged: false },
         );
-        let next_check = self.now + self.config.unknown_peer_timeout();
+        let next_check = self.state.now + self.state.config.unknown_peer_timeout();
         self.links.next_check.get_or_insert(next_check);
     }
 
@@ -75,11 +73,11 @@ impl Gossip {
 
     /// Closes inbound links that have been silent and without a known sender for too long.
     pub(crate) fn close_silent_unknown_peers(&mut self) {
-        if self.links.next_check.is_none_or(|at| self.now < at) {
+        if self.links.next_check.is_none_or(|at| self.state.now < at) {
             return;
         }
-        let timeout = self.config.unknown_peer_timeout();
-        let now = self.now;
+        let timeout = self.state.config.unknown_peer_timeout();
+        let now = self.state.now;
         let strangers = self.links.inbound.iter().filter(|(_, inbound)| inbound.node.is_none());
         let (silent, others): (Vec<_>, Vec<_>) = strangers
             .map(|(&link, inbound)| (link, inbound.last_message))
@@ -95,9 +93,9 @@ impl Gossip {
     }
 
     pub(crate) fn on_connected(&mut self, link: LinkId) {
-        let now = self.now;
+        let now = self.state.now;
         let Some(id) = self.links.outbound.get(&link).copied() else { return };
-        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
         node.link = LinkState::Up { id: link, since: now };
         node.contact.refused_since = None;
         self.send_first_message(id);
@@ -107,10 +105,10 @@ impl Gossip {
     }
 
     pub(crate) fn on_connect_failed(&mut self, link: LinkId, refused: bool) {
-        let now = self.now;
-        let connect_refused_timeout = self.config.connect_refused_timeout;
+        let now = self.state.now;
+        let connect_refused_timeout = self.state.config.connect_refused_timeout;
         let Some(id) = self.links.outbound.remove(&link) else { return };
-        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
         // Starts the silence measurement if it is not running.
         node.contact.ping_sent.get_or_insert(now);
         let confirming =
@@ -134,15 +132,16 @@ impl Gossip {
 
     /// Pings a node that closed its inbound link: it may have been reset and answer with another id.
     fn ping_after_inbound_close(&mut self, id: NodeId) {
-        if self.nodes.get(&id).is_some_and(|node| node.link.is_up() && node.contact.ping_sent.is_none()) {
+        if self.state.nodes.get(&id).is_some_and(|node| node.link.is_up() && node.contact.ping_sent.is_none())
+        {
             self.send_gossip(id, GossipKind::Ping);
         }
     }
 
     /// Schedules a reconnect and starts the silence measurement.
     fn schedule_reconnect(&mut self, id: NodeId) {
-        let now = self.now;
-        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        let now = self.state.now;
+        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
         // A link that broke within the retry interval is not reopened at once; a peer that accepts and closes would
         // cause a busy loop.
         let retry_at = match node.link {
@@ -155,7 +154,7 @@ impl Gossip {
 
     /// Closes the outbound link to `id`; it will be reopened.
     pub(crate) fn close_link(&mut self, id: NodeId) {
-        if let Some(link) = self.nodes.get(&id).and_then(|node| node.link.id()) {
+        if let Some(link) = self.state.nodes.get(&id).and_then(|node| node.link.id()) {
             self.links.outbound.remove(&link);
             self.out.push(ClusterAction::Close { link });
             self.schedule_reconnect(id);
@@ -166,20 +165,14 @@ impl Gossip {
     pub(crate) fn peer_ip(&self, link: LinkId) -> Option<IpAddr> {
         match self.links.inbound.get(&link) {
             Some(inbound) => Some(inbound.peer),
-            None => self.nodes.get(self.links.outbound.get(&link)?)?.address.ip,
+            None => self.state.nodes.get(self.links.outbound.get(&link)?)?.address.ip,
         }
-    }
-
-    /// The nodes with an established outbound link, except those in handshake.
-    pub(crate) fn linked(&self) -> Vec<NodeId> {
-        let up = self.nodes.values().filter(|node| node.link.is_up() && node.handshake.is_none());
-        up.map(|node| node.id).collect()
     }
 
     /// Opens missing links and closes dead ones.
     pub(crate) fn maintain_links(&mut self) {
-        for id in self.due_nodes(Self::link_deadline) {
-            match self.nodes[&id].link {
+        for id in self.state.due_nodes(deadlines::link_deadline) {
+            match self.state.nodes[&id].link {
                 LinkState::Down { .. } => self.connect(id),
                 LinkState::Up { .. } | LinkState::Connecting { .. } => self.close_link(id),
             }
@@ -189,36 +182,12 @@ impl Gossip {
     fn connect(&mut self, id: NodeId) {
         let link = LinkId::Out(self.links.next);
         self.links.next += 1;
-        let since = self.now;
-        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let since = self.state.now;
+        let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         let ip = node.address.ip.expect("only nodes with an address are due");
         node.link = LinkState::Connecting { id: link, since };
         let port = node.address.bus_port;
         self.links.outbound.insert(link, id);
         self.out.push(ClusterAction::Connect { link, ip, port });
-    }
-
-    /// When the link to `node` must be opened or replaced.
-    ///
-    /// A link is dead if a PING on it is unanswered and the node has been silent for half the node timeout; the other
-    /// half remains to check with a new link whether only the link was at fault. A link is also dead if a PING is
-    /// unanswered for the whole node timeout although messages arrive on the inbound link. In that case a firewall may
-    /// drop the packets of this direction.
-    pub(crate) fn link_deadline(&self, node: &Node) -> Option<Instant> {
-        if node.id == self.me || node.address.ip.is_none() {
-            return None;
-        }
-        let half = self.config.node_timeout / 2;
-        match node.link {
-            LinkState::Down { retry_at } => Some(retry_at),
-            LinkState::Connecting { since, .. } => Some(since + half.max(RETRY_DELAY)),
-            LinkState::Up { since, .. } => {
-                let asked = node.contact.ping_sent?;
-                let heard = node.contact.last_message.unwrap_or(asked);
-                let asked = since.max(asked);
-                let silent = asked.max(heard) + half.max(RETRY_DELAY);
-                Some(silent.min(asked + self.config.node_timeout.max(RETRY_DELAY)))
-            }
-        }
     }
 }

@@ -5,6 +5,7 @@
 //! publishes the topology, and saves what has changed. The other modules add their rules as `impl Gossip` blocks.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use clock::{Instant, Millis};
 use rand::{Rng, RngExt};
@@ -13,22 +14,22 @@ use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
 use crate::commands::{OperatorError, OperatorReply, SlotChange};
 use crate::config::ClusterConfig;
-use crate::contract::{ClusterAction, ClusterInput, LinkId, ReplicationStatus};
+use crate::contract::{ClusterAction, ClusterInput, LinkId};
 use crate::election::Election;
 use crate::event::ClusterEvent;
 use crate::links::Links;
 use crate::manual_failover::ManualFailover;
 use crate::node::{Address, Extensions, Node, has_data};
-use crate::nodes::Nodes;
 use crate::nodes_conf::{self, NodesConfError, SavedConfig};
 use crate::replica_migration::Orphans;
+use crate::report::LinkReport;
 use crate::role::FollowedMaster;
 use crate::self_fail::SelfFail;
 use crate::sending::GossipKind;
 use crate::serving::ServiceState;
 use crate::slot_moves::SetSlotQueue;
-use crate::slots::SlotTable;
-use crate::stats::MessageStats;
+use crate::state::ClusterState;
+use crate::stats::{LinkTraffic, MessageStats};
 use crate::timeline::FailoverTimeline;
 use crate::votes::Votes;
 use crate::wire::{MessageBody, Publication};
@@ -36,16 +37,10 @@ use crate::wire::{MessageBody, Publication};
 /// One node's view of the cluster: the state machine of the cluster bus.
 #[derive(Debug)]
 pub struct Gossip {
-    pub(crate) config: ClusterConfig,
-    pub(crate) me: NodeId,
-    pub(crate) nodes: Nodes,
-    pub(crate) slots: SlotTable,
-    pub(crate) migrating: BTreeMap<Slot, NodeId>,
-    pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) state: ClusterState,
     /// Slots being imported that the source no longer claims, with the source and the time of its first such header.
     pub(crate) given_away: BTreeMap<Slot, (NodeId, Instant)>,
     pub(crate) set_slots: SetSlotQueue,
-    pub(crate) current_epoch: Epoch,
     pub(crate) votes: Votes,
     /// Forgotten nodes and when they may rejoin.
     pub(crate) blacklist: BTreeMap<NodeId, Instant>,
@@ -56,12 +51,9 @@ pub struct Gossip {
     pub(crate) followed_master: FollowedMaster,
     pub(crate) orphans: Orphans,
     pub(crate) self_fail: SelfFail,
-    pub(crate) replication: ReplicationStatus,
     pub(crate) stats: MessageStats,
     pub(crate) timeline: FailoverTimeline,
     pub(crate) todo: PendingWork,
-    pub(crate) now: Instant,
-    pub(crate) wall: Millis,
     pub(crate) out: Vec<ClusterAction>,
     /// Cached slot set of our headers, with its claimant and the version of the slot table.
     pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
@@ -90,6 +82,14 @@ pub(crate) struct PendingWork {
     pub(crate) tell_replicas: Vec<(Slot, SlotChange)>,
 }
 
+impl Deref for Gossip {
+    type Target = ClusterState;
+
+    fn deref(&self) -> &ClusterState {
+        &self.state
+    }
+}
+
 impl Gossip {
     /// Creates a node with a new random id that knows no other node.
     #[must_use]
@@ -116,16 +116,10 @@ impl Gossip {
     fn with(config: ClusterConfig, rng: ChaCha8Rng, saved: SavedConfig) -> Self {
         let orphans = Orphans::of(&saved.nodes);
         let mut gossip = Self {
-            config,
-            me: saved.me,
-            nodes: Nodes::from(saved.nodes),
-            slots: saved.slots,
-            migrating: saved.migrating,
-            importing: saved.importing,
+            votes: Votes::restored(saved.last_vote_epoch),
+            state: saved.into_state(config),
             given_away: BTreeMap::new(),
             set_slots: SetSlotQueue::default(),
-            current_epoch: saved.current_epoch,
-            votes: Votes::restored(saved.last_vote_epoch),
             blacklist: BTreeMap::new(),
             links: Links::default(),
             service: ServiceState::default(),
@@ -134,12 +128,9 @@ impl Gossip {
             followed_master: FollowedMaster::default(),
             orphans,
             self_fail: SelfFail::default(),
-            replication: ReplicationStatus::default(),
             stats: MessageStats::default(),
             timeline: FailoverTimeline::default(),
             todo: PendingWork { publish: true, ..PendingWork::default() },
-            now: Instant::ORIGIN,
-            wall: Millis::default(),
             out: Vec::new(),
             claim: None,
             started: false,
@@ -154,9 +145,9 @@ impl Gossip {
     /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
     /// actions to `out`. `now` must not go backwards.
     pub fn handle(&mut self, now: Instant, wall: Millis, input: ClusterInput, out: &mut Vec<ClusterAction>) {
-        assert!(now >= self.now, "time went back");
-        let before = std::mem::replace(&mut self.now, now);
-        self.wall = wall;
+        assert!(now >= self.state.now, "time went back");
+        let before = std::mem::replace(&mut self.state.now, now);
+        self.state.wall = wall;
         if self.started {
             self.detect_process_pause(before);
         } else {
@@ -179,8 +170,8 @@ impl Gossip {
             ClusterInput::Closed { link } => self.on_closed(link),
             ClusterInput::Packet { link, packet } => self.on_packet(link, *packet),
             ClusterInput::Replication(facts) => {
-                self.todo.publish |= has_data(self.replication.offset) != has_data(facts.offset);
-                self.replication = facts;
+                self.todo.publish |= has_data(self.state.replication.offset) != has_data(facts.offset);
+                self.state.replication = facts;
             }
             ClusterInput::WritesPaused { offset } => self.on_writes_paused(offset),
             ClusterInput::Persisted => self.claim_unsaved = false,
@@ -196,16 +187,16 @@ impl Gossip {
             ClusterInput::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
             ClusterInput::MasterShutdown => self.on_master_shutdown(),
             ClusterInput::MovesLoaded(moves) => self.on_moves_loaded(&moves),
-            ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.me, at),
+            ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.state.me, at),
             ClusterInput::Publish(publication) => self.on_publish(&publication),
             ClusterInput::Configure(config) => {
-                let before = std::mem::replace(&mut self.config, *config);
+                let before = std::mem::replace(&mut self.state.config, *config);
                 self.apply_announcement();
-                self.nodes.touch_all();
+                self.state.nodes.touch_all();
                 self.todo.publish = true;
                 // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING,
                 // because nodes do not update addresses from a PONG.
-                if before.announce != self.config.announce {
+                if before.announce != self.state.config.announce {
                     for id in self.linked() {
                         self.send_gossip(id, GossipKind::Ping);
                     }
@@ -231,10 +222,10 @@ impl Gossip {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.started {
-            return Some(self.now);
+            return Some(self.state.now);
         }
         let deadlines = [
-            self.nodes.next_due(),
+            self.state.nodes.next_due(),
             self.unknown_peers_deadline(),
             self.manual_deadline(),
             self.election_deadline(),
@@ -280,6 +271,11 @@ impl Gossip {
         self.note_changes();
     }
 
+    /// The content of `nodes.conf`.
+    pub(crate) fn nodes_conf(&self) -> String {
+        self.state.nodes_conf_text(self.votes.newest())
+    }
+
     /// Requires `nodes.conf` to be durable before packets of this step leave.
     pub(crate) fn save_before_sending(&mut self) {
         self.todo.save = true;
@@ -300,67 +296,37 @@ impl Gossip {
         self.out.push(ClusterAction::Reply { token, result });
     }
 
-    /// This node's own entry.
-    #[must_use]
-    pub fn myself(&self) -> &Node {
-        self.nodes.get(&self.me).expect("a node knows itself")
-    }
-
-    pub(crate) fn myself_mut(&mut self) -> &mut Node {
-        self.nodes.get_mut(&self.me).expect("a node knows itself")
-    }
-
-    /// This node's id.
-    #[must_use]
-    pub fn id(&self) -> NodeId {
-        self.me
-    }
-
-    /// All nodes, including those in handshake, sorted by id.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values()
-    }
-
-    /// Looks up a node by id.
-    #[must_use]
-    pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(&id)
-    }
-
-    /// The owner of `slot` in this node's view.
-    #[must_use]
-    pub fn slot_owner(&self, slot: Slot) -> Option<NodeId> {
-        self.slots.owner(slot)
-    }
-
-    /// The highest epoch that this node has seen.
-    #[must_use]
-    pub fn current_epoch(&self) -> Epoch {
-        self.current_epoch
-    }
-
     /// The highest epoch in which this node voted.
     #[must_use]
     pub fn last_vote_epoch(&self) -> Epoch {
         self.votes.newest()
     }
 
-    /// Whether the cluster state is `ok` in this node's view.
-    #[must_use]
-    pub fn is_serving(&self) -> bool {
-        self.service.serving
-    }
-
-    /// The current configuration.
-    #[must_use]
-    pub fn config(&self) -> &ClusterConfig {
-        &self.config
-    }
-
     /// The most recent failovers that this node observed.
     #[must_use]
     pub fn timeline(&self) -> &FailoverTimeline {
         &self.timeline
+    }
+
+    /// Number of valid failure reports about a node (CLUSTER COUNT-FAILURE-REPORTS).
+    ///
+    /// # Errors
+    /// The node is unknown.
+    pub fn failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
+        let id = self.find_node(node)?;
+        Ok(self.count_reports(id))
+    }
+
+    /// The text of CLUSTER INFO.
+    #[must_use]
+    pub fn info_text(&self, traffic: &LinkTraffic) -> String {
+        self.state.info_text(traffic, &self.stats)
+    }
+
+    /// All links whose peer is known.
+    #[must_use]
+    pub fn link_reports(&self) -> Vec<LinkReport> {
+        self.state.link_reports(&self.links)
     }
 
     /// Message counters by type.
@@ -383,23 +349,20 @@ impl Gossip {
     #[must_use]
     pub fn node_of(&self, link: LinkId) -> Option<&Node> {
         let theirs = || self.links.inbound.get(&link).and_then(|inbound| inbound.node.as_ref());
-        self.links.outbound.get(&link).or_else(theirs).and_then(|id| self.nodes.get(id))
+        self.links.outbound.get(&link).or_else(theirs).and_then(|id| self.state.nodes.get(id))
     }
 
-    /// Number of masters with slots; only they vote.
-    pub(crate) fn voters(&self) -> usize {
-        self.slots.owner_count()
+    /// Updates the indexes of the nodes, and what depends on them.
+    pub(crate) fn note_changes(&mut self) {
+        self.state.update_indexes();
+        if self.state.nodes.take_changed() {
+            self.update_coverage_deadlines();
+        }
     }
 
-    /// Number of votes that make a majority.
-    pub(crate) fn quorum(&self) -> usize {
-        self.voters() / 2 + 1
-    }
-
-    /// Whether `id` is a master with slots.
-    #[must_use]
-    pub fn is_voter(&self, id: NodeId) -> bool {
-        self.slots.count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
+    #[cfg(test)]
+    pub(crate) fn assert_indexes_consistent(&self) {
+        self.state.assert_indexes_consistent();
     }
 
     pub(crate) fn random_below(&mut self, bound: u64) -> u64 {
@@ -410,17 +373,11 @@ impl Gossip {
         random_id(&mut self.rng)
     }
 
-    /// The wall-clock time of `instant`, which must be at or before now.
-    pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
-        let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
-        Millis(self.wall.0.saturating_sub(ago))
-    }
-
     /// Applies the announced addresses and options to this node's own entry.
     fn apply_announcement(&mut self) {
-        let announce = self.config.announce.clone();
-        let no_failover = self.config.replica_no_failover;
-        let me = self.myself_mut();
+        let announce = self.state.config.announce.clone();
+        let no_failover = self.state.config.replica_no_failover;
+        let me = self.state.myself_mut();
         me.address.ip = announce.ip.or(me.address.ip);
         let (first, other) = if announce.tls_cluster {
             (announce.tls_port, announce.port)

@@ -64,7 +64,8 @@ impl Gossip {
         if me.is_master() {
             return Err(OperatorError::FailoverOnMaster);
         }
-        let master = me.master().and_then(|id| self.nodes.get(&id)).ok_or(OperatorError::MasterUnknown)?;
+        let master =
+            me.master().and_then(|id| self.state.nodes.get(&id)).ok_or(OperatorError::MasterUnknown)?;
         let reachable = !master.has_failed() && master.link.is_up();
         let master = master.id;
         if mode == FailoverMode::Graceful && !reachable {
@@ -80,8 +81,8 @@ impl Gossip {
             ManualFailover::Claiming { .. } | ManualFailover::Yielding { .. } | ManualFailover::Idle => {}
         }
         self.end_manual_failover();
-        self.timeline.record_request(master, self.me, self.wall);
-        let until = self.now + self.config.manual_failover_timeout;
+        self.timeline.record_request(master, self.state.me, self.state.wall);
+        let until = self.state.now + self.state.config.manual_failover_timeout;
         match mode {
             FailoverMode::Graceful => {
                 self.log(ManualFailoverEvent::Accepted);
@@ -110,12 +111,12 @@ impl Gossip {
     /// the master.
     pub(crate) fn on_master_shutdown(&mut self) {
         let Some(master) = self.myself().master() else { return };
-        self.timeline.record_request(master, self.me, self.wall);
+        self.timeline.record_request(master, self.state.me, self.state.wall);
         self.log(ManualFailoverEvent::RequestedByMaster);
         if let ManualFailover::Claiming { ready, .. } = &mut self.manual_failover {
             *ready = true;
         } else {
-            let until = self.now + self.config.manual_failover_timeout;
+            let until = self.state.now + self.state.config.manual_failover_timeout;
             self.manual_failover =
                 ManualFailover::Claiming { until, forced: true, target: None, ready: true };
         }
@@ -133,30 +134,30 @@ impl Gossip {
     /// A replica requests a failover. Its header is authoritative for its role: our own record may be outdated.
     pub(crate) fn on_manual_failover_start(&mut self, header: &Header) {
         let replica = header.sender;
-        if header.replica_of != Some(self.me) {
+        if header.replica_of != Some(self.state.me) {
             return;
         }
         self.end_manual_failover();
-        let until = self.now + self.config.manual_failover_timeout;
+        let until = self.state.now + self.state.config.manual_failover_timeout;
         self.manual_failover =
             ManualFailover::Yielding { until, to: replica, paused_at: None, repeat_at: until };
         // Writes paused for another replica stay paused.
         self.todo.resume = false;
-        self.timeline.record_request(self.me, replica, self.wall);
+        self.timeline.record_request(self.state.me, replica, self.state.wall);
         self.log(ManualFailoverEvent::Asked { by: replica });
         // Pauses for twice the timeout: a longer pause is harmless, but the new master would miss writes after a
         // shorter one.
-        let until = self.now + self.config.manual_failover_timeout * 2;
+        let until = self.state.now + self.state.config.manual_failover_timeout * 2;
         self.out.push(ClusterAction::PauseWrites { until });
     }
 
     /// Writes are paused: sends the final offset to the replica.
     pub(crate) fn on_writes_paused(&mut self, offset: ReplOffset) {
-        let now = self.now;
+        let now = self.state.now;
         if let ManualFailover::Yielding { paused_at, repeat_at, .. } = &mut self.manual_failover {
             *paused_at = Some(offset);
             *repeat_at = now;
-            self.replication.offset = offset;
+            self.state.replication.offset = offset;
         }
     }
 
@@ -175,19 +176,19 @@ impl Gossip {
     }
 
     pub(crate) fn step_manual_failover(&mut self) {
-        let now = self.now;
+        let now = self.state.now;
         match &mut self.manual_failover {
             ManualFailover::Idle => {}
             ManualFailover::Claiming { until, .. } | ManualFailover::Yielding { until, .. }
                 if now >= *until =>
             {
-                let master = self.myself().master().unwrap_or(self.me);
-                self.timeline.record_request_timeout(master, self.wall);
+                let master = self.myself().master().unwrap_or(self.state.me);
+                self.timeline.record_request_timeout(master, self.state.wall);
                 self.end_manual_failover();
                 self.log(ManualFailoverEvent::TimedOut);
             }
             ManualFailover::Claiming { target: Some(target), ready: ready @ false, .. } => {
-                if self.replication.offset >= *target {
+                if self.state.replication.offset >= *target {
                     *ready = true;
                     self.log(ManualFailoverEvent::Ready);
                 }

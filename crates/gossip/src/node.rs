@@ -9,7 +9,7 @@ use clock::Instant;
 use slot_routing::{ClientEndpoint, Epoch, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
-use crate::nodes::IndexEntry;
+use crate::node_index::IndexEntry;
 use crate::wire::{Header, MessageFlags, NodeFlags};
 
 /// Whether a replica at this offset has any data. Clients cannot use an empty replica, so CLUSTER SLOTS omits it; the

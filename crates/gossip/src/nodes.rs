@@ -2,8 +2,8 @@
 //!
 //! In a cluster of a thousand nodes, a node processes hundreds of messages per second. Each one needs the next timer,
 //! the number of reachable masters and a choice of nodes to gossip about, so these must not require a scan of all
-//! nodes. All mutable access to a node records its id, and after each step [`Gossip::note_changes`] updates the indexes
-//! for these nodes only: timers, counters and sets.
+//! nodes. All mutable access to a node records its id, and [`Nodes::update_indexes`] updates the indexes for these nodes
+//! only: timers, counters and sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -11,8 +11,8 @@ use std::ops::Deref;
 use clock::Instant;
 use slot_routing::NodeId;
 
-use crate::machine::Gossip;
 use crate::node::Node;
+use crate::node_index::{IndexEntry, IndexedState};
 
 /// All known nodes by id, including this node and those in handshake.
 #[derive(Debug, Default)]
@@ -35,26 +35,6 @@ pub(crate) struct Nodes {
     /// Numbers of other masters with slots that are reachable, and that confirm that this node may serve.
     reachable: usize,
     confirming: usize,
-}
-
-/// The values of a node that the indexes depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct IndexedState {
-    due: Option<Instant>,
-    is_gossip_candidate: bool,
-    is_suspected: bool,
-    /// Since when the node, if it is a master with slots, is FAIL.
-    failed_voter: Option<Instant>,
-    eligible_replica_of: Option<NodeId>,
-    is_reachable: bool,
-    confirms_serving: bool,
-}
-
-/// The indexed values of a node, and its position in `gossip_candidates`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct IndexEntry {
-    state: IndexedState,
-    gossip_index: usize,
 }
 
 impl Deref for Nodes {
@@ -95,7 +75,7 @@ impl Nodes {
     }
 
     pub(crate) fn remove(&mut self, id: &NodeId) -> Option<Node> {
-        self.update_indexes(*id, IndexedState::default());
+        self.update_entry(*id, IndexedState::default());
         self.by_id.remove(id)
     }
 
@@ -106,8 +86,34 @@ impl Nodes {
         self.changed = true;
     }
 
+    /// Marks nodes as changed because of a change outside of the table.
+    pub(crate) fn touch(&mut self, ids: impl Iterator<Item = NodeId>) {
+        self.touched.extend(ids);
+    }
+
+    /// Updates the indexes for all changed nodes.
+    pub(crate) fn update_indexes(&mut self, state_of: impl Fn(&Node) -> IndexedState) {
+        let mut touched = std::mem::take(&mut self.touched);
+        if touched.len() > 1 {
+            touched.sort_unstable();
+            touched.dedup();
+        }
+        for id in touched.drain(..) {
+            if let Some(state) = self.by_id.get(&id).map(&state_of) {
+                self.update_entry(id, state);
+            }
+        }
+        // Reuses the allocation.
+        self.touched = touched;
+    }
+
+    /// Whether any index except the timers has changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Updates the indexes from the node's previous values to `now`.
-    fn update_indexes(&mut self, id: NodeId, now: IndexedState) {
+    fn update_entry(&mut self, id: NodeId, now: IndexedState) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
         let IndexEntry { state: before, gossip_index: place } = node.indexed;
         node.indexed.state = now;
@@ -196,59 +202,17 @@ impl Nodes {
     }
 }
 
-fn set_membership(set: &mut BTreeSet<NodeId>, id: NodeId, wanted: bool) {
-    if wanted {
-        set.insert(id);
-    } else if !set.is_empty() {
-        set.remove(&id);
-    }
-}
-
-impl Gossip {
-    /// Updates the indexes for all changed nodes.
-    pub(crate) fn note_changes(&mut self) {
-        let mut touched = std::mem::take(&mut self.nodes.touched);
-        touched.extend(self.slots.take_changed_owners());
-        if touched.len() > 1 {
-            touched.sort_unstable();
-            touched.dedup();
-        }
-        for id in touched.drain(..) {
-            if let Some(node) = self.nodes.get(&id) {
-                let state = self.state(node);
-                self.nodes.update_indexes(id, state);
-            }
-        }
-        // Reuses the allocation.
-        self.nodes.touched = touched;
-        if std::mem::take(&mut self.nodes.changed) {
-            self.update_coverage_deadlines();
-        }
-    }
-
-    /// The nodes whose `deadline` has passed, sorted by id.
-    pub(crate) fn due_nodes(&mut self, deadline: impl Fn(&Self, &Node) -> Option<Instant>) -> Vec<NodeId> {
-        self.note_changes();
-        let mut due = self.nodes.due(self.now);
-        due.retain(|id| deadline(self, &self.nodes[id]).is_some_and(|at| at <= self.now));
-        due
-    }
-
+impl Nodes {
     /// Checks that the incrementally updated indexes equal freshly computed ones.
     #[cfg(test)]
-    pub(crate) fn assert_indexes_consistent(&self) {
-        let all = self.nodes.values().map(|node| (node.id, self.state(node), node.indexed.state));
+    pub(crate) fn assert_consistent(&self, state_of: impl Fn(&Node) -> IndexedState) {
+        let all = self.by_id.values().map(|node| (node.id, state_of(node), node.indexed.state));
         all.for_each(|(id, now, indexed)| assert_eq!(now, indexed, "{id}"));
         let count = |of: fn(&IndexedState) -> bool| {
-            self.nodes.values().filter(|node| of(&node.indexed.state)).count()
+            self.by_id.values().filter(|node| of(&node.indexed.state)).count()
         };
-        let nodes = &self.nodes;
-        let sums = [
-            nodes.timers.len(),
-            nodes.gossip_candidates.len(),
-            nodes.suspects.len(),
-            nodes.failed_voters.len(),
-        ];
+        let sums =
+            [self.timers.len(), self.gossip_candidates.len(), self.suspects.len(), self.failed_voters.len()];
         let indexed = [
             count(|state| state.due.is_some()),
             count(|state| state.is_gossip_candidate),
@@ -256,42 +220,21 @@ impl Gossip {
             count(|state| state.failed_voter.is_some()),
         ];
         assert_eq!(sums, indexed);
-        assert_eq!(nodes.reachable, count(|state| state.is_reachable));
-        assert_eq!(nodes.confirming, count(|state| state.confirms_serving));
+        assert_eq!(self.reachable, count(|state| state.is_reachable));
+        assert_eq!(self.confirming, count(|state| state.confirms_serving));
         assert_eq!(
-            nodes.eligible_replicas.values().sum::<usize>(),
+            self.eligible_replicas.values().sum::<usize>(),
             count(|state| state.eligible_replica_of.is_some())
         );
-        let index = |id: &NodeId| nodes.gossip_index(*id).map(|place| nodes.gossip_candidates[place]);
-        assert!(nodes.gossip_candidates.iter().all(|id| index(id) == Some(*id)));
+        let index = |id: &NodeId| self.gossip_index(*id).map(|place| self.gossip_candidates[place]);
+        assert!(self.gossip_candidates.iter().all(|id| index(id) == Some(*id)));
     }
+}
 
-    fn state(&self, node: &Node) -> IndexedState {
-        let eligible_replica_of = node.master().filter(|_| !node.has_failed() && !node.no_failover);
-        if node.id == self.me {
-            return IndexedState { eligible_replica_of, ..IndexedState::default() };
-        }
-        let owner = self.slots.count(node.id) > 0;
-        let timers = [
-            self.link_deadline(node),
-            self.ping_deadline(node),
-            self.suspicion_deadline(node),
-            self.handshake_deadline(node),
-        ];
-        let is_member = node.handshake.is_none();
-        // An entry without an address does not help others to reach the node. A failed node is reported all the same,
-        // because its address is unknown when another node has taken it.
-        let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
-        IndexedState {
-            due: timers.into_iter().flatten().min(),
-            is_gossip_candidate: nameable && !node.is_suspected() && (node.link.is_up() || owner),
-            is_suspected: is_member && node.is_suspected(),
-            failed_voter: node.failed_since().filter(|_| owner),
-            eligible_replica_of,
-            // After a start no node is suspected yet. Counting nodes that have not been heard as reachable would let a
-            // restarted master in a minority serve until the node timeout.
-            is_reachable: owner && node.is_healthy() && node.contact.last_message.is_some(),
-            confirms_serving: owner && node.contact.confirms_serving,
-        }
+fn set_membership(set: &mut BTreeSet<NodeId>, id: NodeId, wanted: bool) {
+    if wanted {
+        set.insert(id);
+    } else if !set.is_empty() {
+        set.remove(&id);
     }
 }

@@ -17,13 +17,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use clock::Instant;
+use clock::{Instant, Millis};
 use slot_routing::{ClientEndpoint, Epoch, NodeId, Slot};
 use thiserror::Error;
 
-use crate::machine::Gossip;
+use crate::config::ClusterConfig;
+use crate::contract::ReplicationStatus;
 use crate::node::{Address, Handshake, Node, NodeHealth, Role};
+use crate::nodes::Nodes;
 use crate::slots::SlotTable;
+use crate::state::ClusterState;
 
 /// A syntax error in `nodes.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -59,11 +62,28 @@ impl SavedConfig {
             last_vote_epoch: Epoch(0),
         }
     }
+
+    /// The state of a node that starts with this configuration.
+    pub(crate) fn into_state(self, config: ClusterConfig) -> ClusterState {
+        ClusterState {
+            config,
+            me: self.me,
+            nodes: Nodes::from(self.nodes),
+            slots: self.slots,
+            migrating: self.migrating,
+            importing: self.importing,
+            current_epoch: self.current_epoch,
+            serving: false,
+            replication: ReplicationStatus::default(),
+            now: Instant::ORIGIN,
+            wall: Millis::default(),
+        }
+    }
 }
 
-impl Gossip {
+impl ClusterState {
     /// Formats the current state for `nodes.conf`.
-    pub(crate) fn nodes_conf(&self) -> String {
+    pub(crate) fn nodes_conf_text(&self, last_vote_epoch: Epoch) -> String {
         let mut text = String::new();
         let ranges = self.ranges();
         for node in self.nodes.values().filter(|node| node.handshake.is_none()) {
@@ -71,8 +91,7 @@ impl Gossip {
             self.write_node_state(&mut text, node, &ranges);
             text.push('\n');
         }
-        let _ =
-            writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, self.votes.newest());
+        let _ = writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, last_vote_epoch);
         text
     }
 }

@@ -6,7 +6,7 @@ use crate::commands::{OperatorCommand, OperatorError, OperatorReply, parse_name}
 use crate::contract::ReplicaConfirmation;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
-use crate::node::{Address, Node, Role};
+use crate::node::{Address, Role};
 use crate::slot_moves::SetSlotRequest;
 use crate::votes::Votes;
 
@@ -49,25 +49,25 @@ impl Gossip {
 
     /// Assigns all slots or, on an error, none.
     fn cmd_add_slots(&mut self, slots: &[Slot]) -> Answer {
-        if let Some(busy) = slots.iter().find(|slot| self.slots.owner(**slot).is_some()) {
+        if let Some(busy) = slots.iter().find(|slot| self.state.slots.owner(**slot).is_some()) {
             return Err(OperatorError::SlotBusy(*busy));
         }
         check_no_duplicates(slots)?;
         for &slot in slots {
-            self.importing.remove(&slot);
-            self.slots.assign(slot, self.me);
+            self.state.importing.remove(&slot);
+            self.state.slots.assign(slot, self.state.me);
         }
         self.mark_changed()
     }
 
     fn cmd_del_slots(&mut self, slots: &[Slot]) -> Answer {
-        if let Some(free) = slots.iter().find(|slot| self.slots.owner(**slot).is_none()) {
+        if let Some(free) = slots.iter().find(|slot| self.state.slots.owner(**slot).is_none()) {
             return Err(OperatorError::SlotUnassigned(*free));
         }
         check_no_duplicates(slots)?;
         for &slot in slots {
-            self.migrating.remove(&slot);
-            self.slots.release(slot);
+            self.state.migrating.remove(&slot);
+            self.state.slots.release(slot);
         }
         self.mark_changed()
     }
@@ -76,20 +76,20 @@ impl Gossip {
         if holds_keys {
             return Err(OperatorError::FlushNotEmpty);
         }
-        self.slots.release_all(self.me);
-        self.migrating.clear();
+        self.state.slots.release_all(self.state.me);
+        self.state.migrating.clear();
         self.mark_changed()
     }
 
     fn cmd_replicate(&mut self, name: &str, holds_keys: bool) -> Answer {
         let target = self.find_node(name)?;
-        if target == self.me {
+        if target == self.state.me {
             return Err(OperatorError::ReplicateMyself);
         }
-        if !self.nodes[&target].is_master() {
+        if !self.state.nodes[&target].is_master() {
             return Err(OperatorError::ReplicateReplica);
         }
-        if self.myself().is_master() && (holds_keys || self.slots.count(self.me) > 0) {
+        if self.myself().is_master() && (holds_keys || self.state.slots.count(self.state.me) > 0) {
             return Err(OperatorError::ReplicateNotEmpty);
         }
         self.become_replica_of(target);
@@ -101,16 +101,16 @@ impl Gossip {
         if self.myself().is_master() {
             return Ok(OperatorReply::Ok);
         }
-        self.set_role(self.me, Role::Master);
+        self.set_role(self.state.me, Role::Master);
         let shard = self.fresh_id();
-        self.myself_mut().shard = shard;
+        self.state.myself_mut().shard = shard;
         self.log(ClusterEvent::Detached { shard });
         self.out.push(crate::contract::ClusterAction::DropEverything);
         self.end_manual_failover();
         self.election.abandon();
         // The migrations belong to the former shard.
-        self.migrating.clear();
-        self.importing.clear();
+        self.state.migrating.clear();
+        self.state.importing.clear();
         // Tells the other nodes at once that the master has lost this replica.
         self.broadcast_pong();
         self.mark_changed()
@@ -118,18 +118,18 @@ impl Gossip {
 
     fn cmd_forget(&mut self, name: &str) -> Answer {
         let Some(id) = parse_name(name) else { return Err(OperatorError::unknown(name)) };
-        if !self.nodes.contains_key(&id) && self.is_blacklisted(id) {
+        if !self.state.nodes.contains_key(&id) && self.is_blacklisted(id) {
             // Another node has already gossiped the FORGET to this node.
             return Ok(OperatorReply::Ok);
         }
         let id = self.find_node(name)?;
-        if id == self.me {
+        if id == self.state.me {
             return Err(OperatorError::ForgetMyself);
         }
         if self.myself().master() == Some(id) {
             return Err(OperatorError::ForgetMaster);
         }
-        self.blacklist(id, self.config.blacklist_ttl);
+        self.blacklist(id, self.state.config.blacklist_ttl);
         self.remove_node(id);
         Ok(OperatorReply::Ok)
     }
@@ -140,21 +140,22 @@ impl Gossip {
         }
         self.log(ClusterEvent::NodeReset);
         if !self.myself().is_master() {
-            self.set_role(self.me, Role::Master);
+            self.set_role(self.state.me, Role::Master);
             self.out.push(crate::contract::ClusterAction::DropEverything);
         }
         // The node leaves its shard.
         let shard = self.fresh_id();
-        self.myself_mut().shard = shard;
+        self.state.myself_mut().shard = shard;
         self.end_manual_failover();
         self.election.abandon();
-        let others: Vec<NodeId> = self.nodes.keys().copied().filter(|id| *id != self.me).collect();
+        let others: Vec<NodeId> =
+            self.state.nodes.keys().copied().filter(|id| *id != self.state.me).collect();
         for id in others {
             self.remove_node(id);
         }
-        self.slots.release_all(self.me);
-        self.migrating.clear();
-        self.importing.clear();
+        self.state.slots.release_all(self.state.me);
+        self.state.migrating.clear();
+        self.state.importing.clear();
         if hard {
             self.rename_myself();
         }
@@ -164,27 +165,27 @@ impl Gossip {
 
     /// Gives this node a new id and forgets all epochs and votes (RESET HARD).
     fn rename_myself(&mut self) {
-        let mut node = self.nodes.remove(&self.me).expect("a node knows itself");
-        self.me = self.fresh_id();
-        node.id = self.me;
-        node.shard = self.me;
+        let mut node = self.state.nodes.remove(&self.state.me).expect("a node knows itself");
+        self.state.me = self.fresh_id();
+        node.id = self.state.me;
+        node.shard = self.state.me;
         node.config_epoch = Epoch(0);
-        self.nodes.insert(self.me, node);
-        self.current_epoch = Epoch(0);
+        self.state.nodes.insert(self.state.me, node);
+        self.state.current_epoch = Epoch(0);
         self.votes = Votes::default();
         self.blacklist.clear();
-        self.log(ClusterEvent::NewIdentity(self.me));
+        self.log(ClusterEvent::NewIdentity(self.state.me));
     }
 
     fn cmd_set_config_epoch(&mut self, epoch: Epoch) -> Answer {
-        if self.nodes.len() > 1 {
+        if self.state.nodes.len() > 1 {
             return Err(OperatorError::EpochNotAlone);
         }
         if self.myself().config_epoch != Epoch(0) {
             return Err(OperatorError::EpochAlreadySet);
         }
-        self.myself_mut().config_epoch = epoch;
-        self.current_epoch = self.current_epoch.max(epoch);
+        self.state.myself_mut().config_epoch = epoch;
+        self.state.current_epoch = self.state.current_epoch.max(epoch);
         self.log(ClusterEvent::ConfigEpochSet(epoch));
         self.save_before_claiming();
         self.mark_changed()
@@ -194,24 +195,6 @@ impl Gossip {
         self.todo.save = true;
         self.todo.publish = true;
         Ok(OperatorReply::Ok)
-    }
-
-    /// Looks up a node by the id that the operator typed; nodes in handshake do not count.
-    pub(crate) fn find_node(&self, name: &str) -> Result<NodeId, OperatorError> {
-        let known = |node: &&Node| node.handshake.is_none();
-        parse_name(name)
-            .and_then(|id| self.nodes.get(&id).filter(known))
-            .map(|node| node.id)
-            .ok_or_else(|| OperatorError::unknown(name))
-    }
-
-    pub(crate) fn find_master(
-        &self,
-        name: &str,
-        unknown: fn(String) -> OperatorError,
-    ) -> Result<NodeId, OperatorError> {
-        let id = self.find_node(name).map_err(|_| unknown(name.to_owned()))?;
-        if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
     }
 }
 

@@ -25,7 +25,7 @@ impl Gossip {
         }
         self.stats.count_received(&body);
         if let Some(inbound) = self.links.inbound.get_mut(&link) {
-            inbound.last_message = self.now;
+            inbound.last_message = self.state.now;
         }
         if let Some(epoch) = self.find_impossible_epoch(&header, &body) {
             let inbound = self.links.inbound.get_mut(&link);
@@ -58,16 +58,16 @@ impl Gossip {
     fn find_impossible_epoch(&self, header: &Header, body: &MessageBody) -> Option<Epoch> {
         let update = if let MessageBody::Update(update) = body { update.config_epoch } else { Epoch(0) };
         let highest = header.current_epoch.max(header.own_epoch()).max(update);
-        let too_far = highest.0 > self.current_epoch.0.saturating_add(MAX_EPOCH_LEAD);
+        let too_far = highest.0 > self.state.current_epoch.0.saturating_add(MAX_EPOCH_LEAD);
         let unseen = header.own_epoch() > header.current_epoch;
         (too_far || unseen).then_some(highest)
     }
 
     /// Updates the sender's entry with the data that every message carries. Returns whether the sender is known.
     fn update_sender(&mut self, link: LinkId, header: &Header) -> bool {
-        let (now, sender) = (self.now, header.sender);
-        let me = self.me;
-        let Some(node) = self.nodes.get_mut(&sender) else { return false };
+        let (now, sender) = (self.state.now, header.sender);
+        let me = self.state.me;
+        let Some(node) = self.state.nodes.get_mut(&sender) else { return false };
         if node.handshake.is_some() || sender == me {
             return false;
         }
@@ -79,8 +79,8 @@ impl Gossip {
         self.todo.save |= node.no_failover != header.flags.has(NodeFlags::NO_FAILOVER);
         self.todo.publish |= has_data(node.offset) != has_data(header.offset);
         node.update_from(header);
-        if header.current_epoch > self.current_epoch {
-            self.current_epoch = header.current_epoch;
+        if header.current_epoch > self.state.current_epoch {
+            self.state.current_epoch = header.current_epoch;
             self.todo.save = true;
         }
         if let Some(inbound) = self.links.inbound.get_mut(&link) {
@@ -96,7 +96,7 @@ impl Gossip {
     fn on_ping(&mut self, link: LinkId, header: &Header, section: &GossipSection, introduced: bool) {
         self.update_my_address(link, introduced);
         let known = self.knows(header.sender);
-        if introduced && !known && header.sender != self.me {
+        if introduced && !known && header.sender != self.state.me {
             let address = Address::announced(header, self.peer_ip(link));
             if address.ip.is_some() {
                 // Anyone can send a MEET, so its gossip entries are ignored until the handshake is complete.
@@ -117,7 +117,7 @@ impl Gossip {
     fn on_pong(&mut self, link: LinkId, header: &Header, section: &GossipSection) {
         let sender = header.sender;
         if let Some(id) = self.links.outbound.get(&link).copied() {
-            if self.nodes[&id].handshake.is_some() {
+            if self.state.nodes[&id].handshake.is_some() {
                 if !self.finish_handshake(link, id, header) {
                     return;
                 }
@@ -137,7 +137,7 @@ impl Gossip {
     fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
         self.log(ClusterEvent::MismatchedSender { expected, found });
         self.close_link(expected);
-        let node = self.nodes.get_mut(&expected).expect("the link belongs to it");
+        let node = self.state.nodes.get_mut(&expected).expect("the link belongs to it");
         node.address = Address::default();
         self.todo.save = true;
         self.todo.publish = true;
@@ -146,9 +146,9 @@ impl Gossip {
 
     /// Handles the PONG to our PING.
     fn on_answer(&mut self, header: &Header, section: &GossipSection) {
-        let (now, id) = (self.now, header.sender);
+        let (now, id) = (self.state.now, header.sender);
         self.record_confirmation(header, section);
-        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
         let contact = &mut node.contact;
         contact.ping_sent = None;
         contact.pong_received = Some(now);
@@ -161,13 +161,9 @@ impl Gossip {
         }
     }
 
-    pub(crate) fn knows(&self, id: NodeId) -> bool {
-        id != self.me && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
-    }
-
     /// Updates role, slots and gossip from a PING or PONG of a known node.
     fn process_gossip(&mut self, header: &Header, section: &GossipSection) {
-        if self.nodes[&header.sender].is_newer_than(header) {
+        if self.state.nodes[&header.sender].is_newer_than(header) {
             return;
         }
         self.update_role(header);
@@ -197,7 +193,7 @@ impl Gossip {
                 Extension::Zone(zone) => told.zone = zone,
             }
         }
-        let Some(node) = self.nodes.get_mut(&sender) else { return };
+        let Some(node) = self.state.nodes.get_mut(&sender) else { return };
         if all {
             node.extensions = Extensions::All;
         }
@@ -210,7 +206,7 @@ impl Gossip {
     fn process_entries(&mut self, sender: NodeId, section: &GossipSection) {
         let counts = self.is_voter(sender);
         for entry in &section.entries {
-            if self.nodes.contains_key(&entry.id) {
+            if self.state.nodes.contains_key(&entry.id) {
                 self.process_report(sender, counts, entry);
             } else {
                 self.add_gossiped_node(entry);
@@ -221,7 +217,7 @@ impl Gossip {
     /// Counts the sender's view of a node as a failure report if the sender is a master with slots.
     fn process_report(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let id = entry.id;
-        if id == self.me {
+        if id == self.state.me {
             return;
         }
         let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
@@ -233,15 +229,15 @@ impl Gossip {
             }
         }
         // The sender reaches a node that this node cannot reach: the node may have moved.
-        let unreachable = !self.nodes[&id].is_healthy() || self.nodes[&id].address.ip.is_none();
+        let unreachable = !self.state.nodes[&id].is_healthy() || self.state.nodes[&id].address.ip.is_none();
         if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
             self.update_address(id, address_of(entry));
         }
     }
 
     fn on_report(&mut self, id: NodeId, reporter: NodeId) {
-        let (now, wall) = (self.now, self.wall);
-        let node = self.nodes.get_mut(&id).expect("looked up by the caller");
+        let (now, wall) = (self.state.now, self.state.wall);
+        let node = self.state.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.insert(reporter, now).is_none() {
             self.timeline.record_suspicion(id, Suspicion { by: reporter, at: wall, cause: None });
             self.log(FailureEvent::ReportedBy { id, reporter });
@@ -250,13 +246,13 @@ impl Gossip {
     }
 
     fn withdraw_report(&mut self, id: NodeId, reporter: NodeId) {
-        if !self.nodes[&id].reports.contains_key(&reporter) {
+        if !self.state.nodes[&id].reports.contains_key(&reporter) {
             return;
         }
-        let node = self.nodes.get_mut(&id).expect("looked up by the caller");
+        let node = self.state.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.remove(&reporter).is_some() {
             if node.is_healthy() && node.reports.is_empty() {
-                self.timeline.record_recovery(id, self.wall);
+                self.timeline.record_recovery(id, self.state.wall);
             }
             self.log(FailureEvent::ReportWithdrawn { id, reporter });
         }
@@ -267,16 +263,16 @@ impl Gossip {
     fn add_gossiped_node(&mut self, entry: &GossipEntry) {
         let unusable = entry.flags.has(NodeFlags::NO_ADDRESS) || entry.flags.has(NodeFlags::HANDSHAKE);
         let address = address_of(entry);
-        let full = self.nodes.len() >= MAX_NODES;
+        let full = self.state.nodes.len() >= MAX_NODES;
         if unusable || full || address.ip.is_none() || self.is_blacklisted(entry.id) {
             return;
         }
-        let mut node = Node::new(entry.id, address, self.now);
+        let mut node = Node::new(entry.id, address, self.state.now);
         node.role = announced_role(entry.flags);
         if entry.flags.has(NodeFlags::FAIL) {
-            node.health = NodeHealth::Failed { since: self.now };
+            node.health = NodeHealth::Failed { since: self.state.now };
         }
-        self.nodes.insert(entry.id, node);
+        self.state.nodes.insert(entry.id, node);
         self.todo.save = true;
         self.todo.publish = true;
     }

@@ -40,7 +40,7 @@ impl Orphans {
 impl Gossip {
     /// Updates the set of masters that should have replicas when the role of `id` changes from `before`.
     pub(crate) fn on_role_change(&mut self, id: NodeId, before: Role) {
-        let after = self.nodes[&id].role;
+        let after = self.state.nodes[&id].role;
         if let Role::Replica(Some(master)) = before {
             self.on_replica_left(master);
         }
@@ -59,7 +59,7 @@ impl Gossip {
 
     /// Handles a replica leaving `master`. A master whose last replica was removed on purpose is not an orphan.
     pub(crate) fn on_replica_left(&mut self, master: NodeId) {
-        if !self.nodes.values().any(|node| node.master() == Some(master)) {
+        if !self.state.nodes.values().any(|node| node.master() == Some(master)) {
             self.orphans.should_have_replicas.remove(&master);
         }
     }
@@ -78,10 +78,10 @@ impl Gossip {
             self.orphans.since.clear();
             return;
         };
-        if self.now < self.orphans.next_check || !self.config.allow_replica_migration {
+        if self.state.now < self.orphans.next_check || !self.state.config.allow_replica_migration {
             return;
         }
-        self.orphans.next_check = self.now + PERIOD;
+        self.orphans.next_check = self.state.now + PERIOD;
         let working = self.working_replicas();
         self.watch_orphans(&working);
         if let Some(orphan) = self.orphan_to_adopt(master, &working) {
@@ -93,7 +93,7 @@ impl Gossip {
     /// The replicas that are not FAIL, grouped by master and sorted by id.
     fn working_replicas(&self) -> BTreeMap<NodeId, Vec<NodeId>> {
         let mut working: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-        for node in self.nodes.values().filter(|node| !node.has_failed()) {
+        for node in self.state.nodes.values().filter(|node| !node.has_failed()) {
             if let Some(master) = node.master() {
                 working.entry(master).or_default().push(node.id);
             }
@@ -102,8 +102,8 @@ impl Gossip {
     }
 
     fn watch_orphans(&mut self, working: &BTreeMap<NodeId, Vec<NodeId>>) {
-        let now = self.now;
-        let (nodes, slots) = (&self.nodes, &self.slots);
+        let now = self.state.now;
+        let (nodes, slots) = (&self.state.nodes, &self.state.slots);
         let is_orphan = |id: &NodeId| {
             let well = nodes.get(id).is_some_and(|node| node.is_master() && !node.has_failed());
             well && slots.count(*id) > 0 && !working.contains_key(id)
@@ -121,14 +121,14 @@ impl Gossip {
         let most = working.values().map(Vec::len).max()?;
         let richest = working.values().filter(|replicas| replicas.len() == most);
         let first = richest.filter_map(|replicas| replicas.first()).min()?;
-        let staying = siblings.iter().filter(|id| self.nodes[id].is_healthy()).count();
-        let ready = self.now >= since + DELAY && self.service.serving;
-        let spare = most >= 2 && staying > self.config.migration_barrier;
-        (ready && spare && *first == self.me && !self.myself().no_failover).then_some(orphan)
+        let staying = siblings.iter().filter(|id| self.state.nodes[id].is_healthy()).count();
+        let ready = self.state.now >= since + DELAY && self.state.serving;
+        let spare = most >= 2 && staying > self.state.config.migration_barrier;
+        (ready && spare && *first == self.state.me && !self.myself().no_failover).then_some(orphan)
     }
 
     /// When the next orphan has waited long enough. Orphans past their deadline were left to other replicas.
     pub(crate) fn orphan_deadline(&self) -> Option<Instant> {
-        self.orphans.since.values().map(|since| *since + DELAY).filter(|at| *at > self.now).min()
+        self.orphans.since.values().map(|since| *since + DELAY).filter(|at| *at > self.state.now).min()
     }
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clock::{Instant, Millis};
-use slot_routing::{ClientTransport, Endpoint, Epoch, Member, NodeId, Slot, Topology};
+use slot_routing::{ClientTransport, Endpoint, Member, NodeId, Slot, Topology};
 
-use crate::Address;
 use crate::commands::OperatorError;
 use crate::contract::LinkId;
-use crate::machine::Gossip;
+use crate::links::Links;
 use crate::node::{LinkState, Node};
-use crate::stats::LinkTraffic;
+use crate::state::ClusterState;
+use crate::stats::{LinkTraffic, MessageStats};
 use crate::wire::MessageKind;
 
 /// Ranges of slots by owner; both ends are inclusive.
@@ -28,7 +28,7 @@ pub struct LinkReport {
     pub created: Millis,
 }
 
-impl Gossip {
+impl ClusterState {
     /// The text of CLUSTER NODES, one line per node. `via` selects the address that the client can reach.
     #[must_use]
     pub fn nodes_text(&self, via: ClientTransport) -> String {
@@ -68,15 +68,6 @@ impl Gossip {
                 line
             })
             .collect())
-    }
-
-    /// Number of valid failure reports about a node (CLUSTER COUNT-FAILURE-REPORTS).
-    ///
-    /// # Errors
-    /// The node is unknown.
-    pub fn failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
-        let id = self.find_node(node)?;
-        Ok(self.count_reports(id))
     }
 
     /// Writes `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`.
@@ -120,11 +111,6 @@ impl Gossip {
         }
     }
 
-    /// The configuration epoch of the node or, if it is a replica, of its master.
-    fn claimed_epoch(&self, node: &Node) -> Epoch {
-        node.master().and_then(|id| self.nodes.get(&id)).unwrap_or(node).config_epoch
-    }
-
     fn flag_words(&self, node: &Node) -> String {
         let words = [
             (node.id == self.me, "myself"),
@@ -141,8 +127,7 @@ impl Gossip {
     }
 
     /// The text of CLUSTER INFO.
-    #[must_use]
-    pub fn info_text(&self, traffic: &LinkTraffic) -> String {
+    pub(crate) fn info_text(&self, traffic: &LinkTraffic, stats: &MessageStats) -> String {
         let slots_of = |wanted: fn(&Node) -> bool| -> usize {
             let owners = self.slots.owners();
             owners.filter(|(id, _)| self.nodes.get(id).is_some_and(wanted)).map(|(_, count)| count).sum()
@@ -158,7 +143,7 @@ impl Gossip {
              cluster_nodes_pfail:{}\r\ncluster_nodes_fail:{}\r\n\
              cluster_voting_nodes_pfail:{}\r\ncluster_voting_nodes_fail:{}\r\ncluster_known_nodes:{}\r\n\
              cluster_size:{}\r\ncluster_current_epoch:{}\r\ncluster_my_epoch:{epoch}\r\n",
-            if self.service.serving { "ok" } else { "fail" },
+            if self.serving { "ok" } else { "fail" },
             self.slots.assigned(),
             slots_of(Node::is_healthy),
             slots_of(Node::is_suspected),
@@ -171,7 +156,7 @@ impl Gossip {
             self.voters(),
             self.current_epoch,
         );
-        self.write_messages(&mut text);
+        write_messages(&mut text, stats);
         let LinkTraffic {
             bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, ..
         } = traffic;
@@ -188,40 +173,14 @@ impl Gossip {
         text
     }
 
-    fn write_messages(&self, text: &mut String) {
-        for (word, count) in [
-            ("sent", Self::messages_sent as fn(&Self, MessageKind) -> u64),
-            ("received", Self::messages_received),
-        ] {
-            let mut total = 0;
-            for kind in MessageKind::ALL {
-                let messages = count(self, kind);
-                total += messages;
-                if messages > 0 {
-                    let _ = write!(text, "cluster_stats_messages_{}_{word}:{messages}\r\n", kind.word());
-                }
-            }
-            let _ = write!(text, "cluster_stats_messages_{word}:{total}\r\n");
-        }
-    }
-
-    fn messages_sent(&self, kind: MessageKind) -> u64 {
-        self.stats.sent(kind)
-    }
-
-    fn messages_received(&self, kind: MessageKind) -> u64 {
-        self.stats.received(kind)
-    }
-
     /// All links whose peer is known.
-    #[must_use]
-    pub fn link_reports(&self) -> Vec<LinkReport> {
+    pub(crate) fn link_reports(&self, links: &Links) -> Vec<LinkReport> {
         let mut reports = Vec::new();
         for node in self.nodes.values() {
             if let LinkState::Up { id, since } = node.link {
                 reports.push(LinkReport { link: id, node: node.id, created: self.wall_at(since) });
             }
-            let theirs = self.links.inbound.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
+            let theirs = links.inbound.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
             reports.extend(theirs.map(|(&link, inbound)| LinkReport {
                 link,
                 node: node.id,
@@ -235,7 +194,7 @@ impl Gossip {
     #[must_use]
     pub fn topology(&self) -> Topology {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
-        let mut topology = Topology::new(self.me, self.current_epoch, self.service.serving, members);
+        let mut topology = Topology::new(self.me, self.current_epoch, self.serving, members);
         for (first, last, owner) in self.slots.runs() {
             topology.assign_run(first, last, owner);
         }
@@ -284,19 +243,21 @@ impl Gossip {
             zone: node.zone.clone(),
         }
     }
+}
 
-    /// The plaintext and the TLS client port of a node; 0 if it does not have one.
-    pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
-        if self.config.announce.tls_cluster {
-            (address.other_port, address.port)
-        } else {
-            (address.port, address.other_port)
+fn write_messages(text: &mut String, stats: &MessageStats) {
+    for (word, count) in [
+        ("sent", MessageStats::sent as fn(&MessageStats, MessageKind) -> u64),
+        ("received", MessageStats::received),
+    ] {
+        let mut total = 0;
+        for kind in MessageKind::ALL {
+            let messages = count(stats, kind);
+            total += messages;
+            if messages > 0 {
+                let _ = write!(text, "cluster_stats_messages_{}_{word}:{messages}\r\n", kind.word());
+            }
         }
-    }
-
-    /// The id of the shard that this node belongs to.
-    #[must_use]
-    pub fn shard(&self) -> NodeId {
-        self.myself().shard
+        let _ = write!(text, "cluster_stats_messages_{word}:{total}\r\n");
     }
 }

@@ -24,7 +24,7 @@ impl Gossip {
         let sender = header.sender;
         let role = match header.replica_of {
             None => Role::Master,
-            Some(master) => Role::Replica(Some(master).filter(|id| self.nodes.contains_key(id))),
+            Some(master) => Role::Replica(Some(master).filter(|id| self.state.nodes.contains_key(id))),
         };
         // An unknown master will be learned from gossip; until then the replica has no known master.
         self.set_role(sender, role);
@@ -32,12 +32,12 @@ impl Gossip {
 
     /// Sets the role of `id` and updates everything that depends on it.
     pub(crate) fn set_role(&mut self, id: NodeId, role: Role) {
-        let before = self.nodes[&id].role;
+        let before = self.state.nodes[&id].role;
         let shard = match role {
-            Role::Replica(Some(master)) => self.nodes.get(&master).map(|master| master.shard),
+            Role::Replica(Some(master)) => self.state.nodes.get(&master).map(|master| master.shard),
             _ => None,
         };
-        let node = self.nodes.get_mut(&id).expect("indexed above");
+        let node = self.state.nodes.get_mut(&id).expect("indexed above");
         node.shard = shard.unwrap_or(node.shard);
         if before == role {
             return;
@@ -47,10 +47,10 @@ impl Gossip {
         if before == Role::Master {
             // Replicas own no slots. The vote for a successor is settled too, so if the new master fails at once, its
             // replicas need not wait before another vote.
-            self.slots.release_all(id);
-            self.nodes.get_mut(&id).expect("indexed above").last_vote = None;
+            self.state.slots.release_all(id);
+            self.state.nodes.get_mut(&id).expect("indexed above").last_vote = None;
             if let Role::Replica(Some(master)) = role
-                && master != self.me
+                && master != self.state.me
                 && self.are_in_same_shard(id, master)
             {
                 self.redirect_moves(id, master);
@@ -63,15 +63,15 @@ impl Gossip {
     /// Makes this node a replica of `master`.
     pub(crate) fn become_replica_of(&mut self, master: NodeId) {
         // Within a shard the migrations continue, because this node may become the master again.
-        if !self.are_in_same_shard(self.me, master) {
-            self.migrating.clear();
-            self.importing.clear();
+        if !self.are_in_same_shard(self.state.me, master) {
+            self.state.migrating.clear();
+            self.state.importing.clear();
             // Offsets are comparable only within one history, as is the time of the last contact. As in Valkey they are
             // reset; otherwise a larger offset from the old shard would win an election against replicas that have the
             // data of the new one.
-            (self.followed_master.foreign, self.replication) = (true, ReplicationStatus::default());
+            (self.followed_master.foreign, self.state.replication) = (true, ReplicationStatus::default());
         }
-        self.set_role(self.me, Role::Replica(Some(master)));
+        self.set_role(self.state.me, Role::Replica(Some(master)));
         self.end_manual_failover();
         self.election.abandon();
         // Masters refuse to vote for a replica that they still take for a master, so the role change spreads at once.
@@ -81,9 +81,9 @@ impl Gossip {
     /// Follows the master's own master if the master has become a replica.
     pub(crate) fn follow_chains(&mut self) {
         let Some(master) = self.myself().master() else { return };
-        let root = self.nodes.get(&master).and_then(Node::master);
-        if let Some(root) =
-            root.filter(|root| *root != self.me && self.nodes.get(root).is_some_and(Node::is_master))
+        let root = self.state.nodes.get(&master).and_then(Node::master);
+        if let Some(root) = root
+            .filter(|root| *root != self.state.me && self.state.nodes.get(root).is_some_and(Node::is_master))
         {
             self.log(ClusterEvent::SubReplica { master: root, from: master });
             self.become_replica_of(root);
@@ -99,10 +99,10 @@ impl Gossip {
             }
             return;
         }
-        let Some(master) = me.master().and_then(|id| self.nodes.get(&id)) else { return };
+        let Some(master) = me.master().and_then(|id| self.state.nodes.get(&id)) else { return };
         let Some(ip) = master.address.ip else { return };
         let (port, tls_port) = self.client_ports(&master.address);
-        let port = if self.config.announce.tls_replication && tls_port != 0 { tls_port } else { port };
+        let port = if self.state.config.announce.tls_replication && tls_port != 0 { tls_port } else { port };
         let target = (master.id, ip, port);
         if self.followed_master.target != Some(target) {
             let foreign = self.followed_master.foreign;
@@ -111,21 +111,14 @@ impl Gossip {
         }
     }
 
-    /// The other nodes of this node's shard.
-    pub(crate) fn shard_members(&self) -> Vec<NodeId> {
-        let root = self.myself().master().unwrap_or(self.me);
-        let ours = |node: &&Node| node.id != self.me && (node.id == root || node.master() == Some(root));
-        self.nodes.values().filter(ours).map(|node| node.id).collect()
-    }
-
     pub(crate) fn update_shard(&mut self, id: NodeId, shard: NodeId) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.state.nodes.get_mut(&id) else { return };
         // The master determines the shard id; its replicas share it whatever they announce.
         if node.shard == shard || node.master().is_some() {
             return;
         }
         node.shard = shard;
-        for replica in self.nodes.values_mut().filter(|node| node.master() == Some(id)) {
+        for replica in self.state.nodes.values_mut().filter(|node| node.master() == Some(id)) {
             replica.shard = shard;
         }
         self.todo.save = true;

@@ -71,14 +71,14 @@ impl SelfFail {
 impl Gossip {
     /// Starts the comparison: the data on disk reaches up to `found`.
     pub(crate) fn on_loaded(&mut self, found: ReplOffset) {
-        if self.config.empty_master_timeout.is_zero() {
+        if self.state.config.empty_master_timeout.is_zero() {
             return;
         }
-        if !self.is_voter(self.me) || self.replicas().next().is_none() {
+        if !self.is_voter(self.state.me) || self.replicas().next().is_none() {
             return self.restrict_replicas_if_empty(found);
         }
         let wait = self.timeout(found);
-        let (until, ignore_ineligible_from) = (self.now + wait, self.now + TIMEOUT);
+        let (until, ignore_ineligible_from) = (self.state.now + wait, self.state.now + TIMEOUT);
         let told = BTreeMap::new();
         self.self_fail =
             SelfFail::Open(Comparison { found, until, ignore_ineligible_from, declared_fail: false, told });
@@ -96,25 +96,28 @@ impl Gossip {
     }
 
     fn timeout(&self, found: ReplOffset) -> Duration {
-        let longest = self.config.empty_master_timeout;
+        let longest = self.state.config.empty_master_timeout;
         if has_data(found) { longest.min(TIMEOUT) } else { longest }
     }
 
     /// The replicas of this node and the replicas of its replicas. The latter replicated from a replica while it was
     /// the master and do not know yet that it no longer is.
     fn replicas(&self) -> impl Iterator<Item = &Node> {
-        let follows_me = |node: &Node| node.master() == Some(self.me);
+        let follows_me = |node: &Node| node.master() == Some(self.state.me);
         let follows_one = move |node: &Node| {
-            let master = node.master().and_then(|master| self.nodes.get(&master));
+            let master = node.master().and_then(|master| self.state.nodes.get(&master));
             master.is_some_and(follows_me)
         };
-        self.nodes.values().filter(move |node| node.id != self.me && (follows_me(node) || follows_one(node)))
+        self.state
+            .nodes
+            .values()
+            .filter(move |node| node.id != self.state.me && (follows_me(node) || follows_one(node)))
     }
 
     /// Compares offsets; declares FAIL, ends the comparison, or keeps waiting.
     pub(crate) fn step_self_fail(&mut self) {
         if self.self_fail == SelfFail::Alone {
-            let master = self.myself().is_master() && !has_data(self.replication.offset);
+            let master = self.myself().is_master() && !has_data(self.state.replication.offset);
             if !master || self.replicas().next().is_some() {
                 self.end_self_fail();
             }
@@ -125,18 +128,18 @@ impl Gossip {
         else {
             return;
         };
-        if !self.is_voter(self.me) {
+        if !self.is_voter(self.state.me) {
             return self.end_self_fail();
         }
         let heard = |node: &Node| node.contact.last_message.is_some();
         let is_ahead = |node: &&Node| heard(node) && !node.no_failover && node.offset > found;
         let best = self.replicas().filter(is_ahead).max_by_key(|node| node.offset);
         let best = best.map(|node| (node.id, node.offset.0));
-        let ignore_ineligible = self.now >= ignore_ineligible_from;
+        let ignore_ineligible = self.state.now >= ignore_ineligible_from;
         let compared = best.is_none()
             && self.replicas().all(|node| heard(node) || node.no_failover && ignore_ineligible);
-        if compared || self.now >= until {
-            if self.now >= until && (declared_fail || !has_data(found)) {
+        if compared || self.state.now >= until {
+            if self.state.now >= until && (declared_fail || !has_data(found)) {
                 self.log(FailureEvent::NoReplicaTookOver);
             }
             self.end_self_fail();
@@ -144,7 +147,7 @@ impl Gossip {
         }
         if let (Some((replica, offset)), false) = (best, declared_fail) {
             self.log(FailureEvent::Resigned { replica, offset });
-            let until = self.now + self.config.empty_master_timeout;
+            let until = self.state.now + self.state.config.empty_master_timeout;
             if let SelfFail::Open(comparison) = &mut self.self_fail {
                 (comparison.declared_fail, comparison.until) = (true, until);
             }
@@ -155,8 +158,8 @@ impl Gossip {
     /// Restarts the timeout while no majority is reachable, because no replica can be elected.
     pub(crate) fn postpone_self_fail_timeout(&mut self) {
         let SelfFail::Open(Comparison { found, declared_fail, .. }) = self.self_fail else { return };
-        let wait = if declared_fail { self.config.empty_master_timeout } else { self.timeout(found) };
-        let until = self.now + wait;
+        let wait = if declared_fail { self.state.config.empty_master_timeout } else { self.timeout(found) };
+        let until = self.state.now + wait;
         if let SelfFail::Open(comparison) = &mut self.self_fail {
             comparison.until = until;
         }
@@ -165,7 +168,7 @@ impl Gossip {
     /// Repeats the FAIL to all reachable nodes. This node still answers PINGs, so Redis nodes clear the FAIL after a
     /// while, and must have it set again when a candidate requests their vote.
     fn send_self_fail(&mut self) {
-        let (now, again) = (self.now, self.now + self.config.node_timeout / 10);
+        let (now, again) = (self.state.now, self.state.now + self.state.config.node_timeout / 10);
         let linked = self.linked();
         let SelfFail::Open(Comparison { declared_fail: true, told, .. }) = &mut self.self_fail else {
             return;
@@ -175,7 +178,7 @@ impl Gossip {
             linked.into_iter().filter(|id| told.get(id).is_none_or(|at| now >= *at)).collect();
         told.extend(due.iter().map(|id| (*id, again)));
         for id in due {
-            let packet = Packet { header: self.header(), body: MessageBody::Fail(self.me) };
+            let packet = Packet { header: self.header(), body: MessageBody::Fail(self.state.me) };
             self.send_packet(id, packet);
         }
     }
@@ -190,14 +193,14 @@ impl Gossip {
         let SelfFail::Open(Comparison { declared_fail: true, found, .. }) = self.self_fail else {
             return false;
         };
-        header.replica_of == Some(self.me) && header.offset > found
+        header.replica_of == Some(self.state.me) && header.offset > found
     }
 
     pub(crate) fn self_fail_deadline(&self) -> Option<Instant> {
         let SelfFail::Open(Comparison { until, ignore_ineligible_from, told, .. }) = &self.self_fail else {
             return None;
         };
-        let ignore_ineligible_from = Some(*ignore_ineligible_from).filter(|at| *at > self.now);
+        let ignore_ineligible_from = Some(*ignore_ineligible_from).filter(|at| *at > self.state.now);
         told.values().copied().chain([*until]).chain(ignore_ineligible_from).min()
     }
 }

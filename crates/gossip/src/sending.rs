@@ -6,9 +6,10 @@ use clock::Instant;
 use slot_routing::{ClientEndpoint, NodeId, SlotSet};
 
 use crate::contract::{ClusterAction, LinkId};
+use crate::deadlines;
 use crate::machine::Gossip;
 use crate::manual_failover::ManualFailover;
-use crate::node::{Extensions, LinkState, Node};
+use crate::node::{Extensions, LinkState};
 use crate::wire::{
     Extension, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
 };
@@ -36,37 +37,37 @@ pub(crate) enum GossipKind {
 impl Gossip {
     pub(crate) fn header(&mut self) -> Header {
         // A replica's header carries the claim of its master.
-        let claimant = self.myself().master().unwrap_or(self.me);
+        let claimant = self.myself().master().unwrap_or(self.state.me);
         let slots = self.claim_of(claimant);
         let me = self.myself();
         let paused = matches!(self.manual_failover, ManualFailover::Yielding { paused_at: Some(_), .. });
         let role = if me.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
         Header {
-            sender: self.me,
+            sender: self.state.me,
             flags: role
                 | NodeFlags::MYSELF
                 | NodeFlags::EXTENSIONS
                 | NodeFlags::when(me.no_failover, NodeFlags::NO_FAILOVER),
             message_flags: if paused { MessageFlags::PAUSED } else { MessageFlags::default() },
-            serving: self.service.serving,
-            ip: self.config.announce.ip,
+            serving: self.state.serving,
+            ip: self.state.config.announce.ip,
             port: me.address.port,
             other_port: me.address.other_port,
             bus_port: me.address.bus_port,
-            current_epoch: self.current_epoch,
-            config_epoch: self.nodes.get(&claimant).map_or(me.config_epoch, |node| node.config_epoch),
-            offset: self.replication.offset,
+            current_epoch: self.state.current_epoch,
+            config_epoch: self.state.nodes.get(&claimant).map_or(me.config_epoch, |node| node.config_epoch),
+            offset: self.state.replication.offset,
             slots,
             replica_of: me.master(),
         }
     }
 
     fn claim_of(&mut self, claimant: NodeId) -> SlotSet {
-        let version = self.slots.version();
+        let version = self.state.slots.version();
         match &self.claim {
             Some((whose, when, slots)) if (*whose, *when) == (claimant, version) => slots.clone(),
             _ => {
-                let slots = self.slots.set_of(claimant);
+                let slots = self.state.slots.set_of(claimant);
                 self.claim = Some((claimant, version, slots.clone()));
                 slots
             }
@@ -80,7 +81,7 @@ impl Gossip {
     }
 
     pub(crate) fn send_packet(&mut self, to: NodeId, packet: Packet) {
-        if let Some(LinkState::Up { id, .. }) = self.nodes.get(&to).map(|node| node.link) {
+        if let Some(LinkState::Up { id, .. }) = self.state.nodes.get(&to).map(|node| node.link) {
             self.send_over(id, packet);
         }
     }
@@ -101,7 +102,7 @@ impl Gossip {
     pub(crate) fn send_offset_to_siblings(&mut self) {
         let master = self.myself().master();
         for id in self.linked() {
-            if self.nodes[&id].master() == master {
+            if self.state.nodes[&id].master() == master {
                 self.send_gossip(id, GossipKind::Pong);
             }
         }
@@ -109,17 +110,19 @@ impl Gossip {
 
     /// Sends the first message on a new link: MEET after CLUSTER MEET, otherwise PING.
     pub(crate) fn send_first_message(&mut self, id: NodeId) {
-        let introduced = self.nodes[&id].handshake.is_some_and(|handshake| handshake.meet);
+        let introduced = self.state.nodes[&id].handshake.is_some_and(|handshake| handshake.meet);
         self.send_gossip(id, if introduced { GossipKind::Meet } else { GossipKind::Ping });
     }
 
     /// Sends a message with a gossip section on the outbound link to `id`.
     pub(crate) fn send_gossip(&mut self, id: NodeId, talk: GossipKind) {
-        let Some(LinkState::Up { id: link, .. }) = self.nodes.get(&id).map(|node| node.link) else { return };
+        let Some(LinkState::Up { id: link, .. }) = self.state.nodes.get(&id).map(|node| node.link) else {
+            return;
+        };
         if talk != GossipKind::Pong {
-            let interval = self.config.ping_interval(self.nodes.len() - 1);
-            let now = self.now;
-            let contact = &mut self.nodes.get_mut(&id).expect("looked up above").contact;
+            let interval = self.state.config.ping_interval(self.state.nodes.len() - 1);
+            let now = self.state.now;
+            let contact = &mut self.state.nodes.get_mut(&id).expect("looked up above").contact;
             contact.ping_sent.get_or_insert(now);
             contact.ping_due = Some(now + interval);
         }
@@ -146,22 +149,23 @@ impl Gossip {
     /// that, and if `asked`, to tell it that neither is the case.
     fn compose_gossip_section(&mut self, to: Option<NodeId>, asked: bool) -> GossipSection {
         self.note_changes();
-        let receiver = to.and_then(|id| self.nodes.gossip_index(id));
-        let is_suspect = |id: &NodeId| self.nodes.suspects().any(|suspect| suspect == *id);
+        let receiver = to.and_then(|id| self.state.nodes.gossip_index(id));
+        let is_suspect = |id: &NodeId| self.state.nodes.suspects().any(|suspect| suspect == *id);
         let named = to.filter(|id| receiver.is_some() || is_suspect(id));
-        let named = named.filter(|id| asked || self.considers_replaceable(&self.nodes[id]));
+        let named = named.filter(|id| asked || self.considers_replaceable(&self.state.nodes[id]));
         let by_chance = self.pick_gossip_candidates(receiver);
-        let told = by_chance.iter().map(|place| self.nodes.gossip_candidates()[*place]);
-        let suspects = self.nodes.suspects().filter(|id| Some(*id) != to);
+        let told = by_chance.iter().map(|place| self.state.nodes.gossip_candidates()[*place]);
+        let suspects = self.state.nodes.suspects().filter(|id| Some(*id) != to);
         let ids = told.chain(named).chain(suspects).take(MAX_ENTRIES);
         let entries = ids
             .map(|id| {
                 let entry = self.entry(id);
-                let doubted = Some(id) == to && self.considers_replaceable(&self.nodes[&id]);
+                let doubted = Some(id) == to && self.considers_replaceable(&self.state.nodes[&id]);
                 GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
             })
             .collect();
-        let reads = to.and_then(|id| self.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
+        let reads =
+            to.and_then(|id| self.state.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
         let extensions = self.extensions(reads);
         GossipSection { entries, extensions }
     }
@@ -170,8 +174,8 @@ impl Gossip {
     /// algorithm: for each of the last n positions, draw one up to it, or take the position itself if the drawn one is
     /// taken.
     fn pick_gossip_candidates(&mut self, without: Option<usize>) -> Vec<usize> {
-        let there = self.nodes.gossip_candidates().len() - usize::from(without.is_some());
-        let wanted = (self.nodes.len() / 10).clamp(MIN_RANDOM_ENTRIES, MAX_RANDOM_ENTRIES).min(there);
+        let there = self.state.nodes.gossip_candidates().len() - usize::from(without.is_some());
+        let wanted = (self.state.nodes.len() / 10).clamp(MIN_RANDOM_ENTRIES, MAX_RANDOM_ENTRIES).min(there);
         let mut places = Vec::with_capacity(wanted);
         for last in there - wanted..there {
             let drawn = self.random_below(last as u64 + 1) as usize;
@@ -182,7 +186,7 @@ impl Gossip {
     }
 
     fn entry(&self, id: NodeId) -> GossipEntry {
-        let node = &self.nodes[&id];
+        let node = &self.state.nodes[&id];
         let secs = |time: Option<Instant>| {
             time.map_or(0, |time| u32::try_from(self.wall_at(time).secs()).unwrap_or(0))
         };
@@ -217,7 +221,7 @@ impl Gossip {
         extensions.extend((tls_port != 0).then_some(Extension::ClientTlsPort(tls_port)));
         extensions.extend((!me.zone.is_empty()).then(|| Extension::Zone(me.zone.clone())));
         extensions.push(Extension::Shard(me.shard));
-        let left = |until: &Instant| Duration::from_secs(until.since(self.now).as_secs());
+        let left = |until: &Instant| Duration::from_secs(until.since(self.state.now).as_secs());
         let forgotten = self.blacklist.iter().map(|(&id, until)| (id, left(until)));
         // Rounds down. A receiver forwards the remaining time, so rounding up would keep the node forgotten forever.
         for (id, ttl) in forgotten.filter(|(_, ttl)| !ttl.is_zero()).take(MAX_FORGOTTEN_NODES) {
@@ -227,14 +231,8 @@ impl Gossip {
     }
 
     pub(crate) fn send_due_pings(&mut self) {
-        for id in self.due_nodes(Self::ping_deadline) {
+        for id in self.state.due_nodes(|node, _| deadlines::ping_deadline(node)) {
             self.send_gossip(id, GossipKind::Ping);
         }
-    }
-
-    /// When to ping `node` again; `None` while a PING is unanswered.
-    pub(crate) fn ping_deadline(&self, node: &Node) -> Option<Instant> {
-        let idle = node.link.is_up() && node.contact.ping_sent.is_none() && node.id != self.me;
-        if idle { node.contact.ping_due } else { None }
     }
 }

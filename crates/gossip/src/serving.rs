@@ -38,7 +38,6 @@ const START_DELAY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ServiceState {
-    pub(crate) serving: bool,
     /// A master does not start to serve before this time.
     not_before: Instant,
     /// Whether `not_before` is the only obstacle.
@@ -72,13 +71,13 @@ impl ServiceState {
 impl Gossip {
     /// Initializes the timers at startup.
     pub(crate) fn init_timers(&mut self) {
-        self.service.started_at = self.now;
-        self.service.not_before = self.now + START_DELAY;
+        self.service.started_at = self.state.now;
+        self.service.not_before = self.state.now + START_DELAY;
         // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
-        for node in self.nodes.values_mut().filter(|node| node.id != self.me) {
-            node.contact.ping_sent = Some(self.now);
+        for node in self.state.nodes.values_mut().filter(|node| node.id != self.state.me) {
+            node.contact.ping_sent = Some(self.state.now);
         }
-        if self.is_voter(self.me) {
+        if self.is_voter(self.state.me) {
             self.start_replacement_check(START_DELAY, false);
         }
     }
@@ -86,13 +85,13 @@ impl Gossip {
     /// Stops serving because this node may have been replaced without noticing. All nodes count as unreachable until
     /// they are heard again.
     pub(crate) fn suspend_serving(&mut self) {
-        for node in self.nodes.values_mut() {
+        for node in self.state.nodes.values_mut() {
             node.contact.last_message = None;
             (node.contact.confirms_serving, node.contact.confirms_voting) = (false, false);
         }
-        self.service.not_before = self.now + self.config.rejoin_delay();
+        self.service.not_before = self.state.now + self.state.config.rejoin_delay();
         if self.myself().is_master() {
-            self.service.serving = false;
+            self.state.serving = false;
             self.todo.publish = true;
             self.reconnect_voters();
         }
@@ -101,24 +100,27 @@ impl Gossip {
     /// Reconnects to all other voters and asks them.
     fn reconnect_voters(&mut self) {
         self.start_replacement_check(Duration::ZERO, true);
-        let voters: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(|id| *id != self.me).collect();
+        let voters: Vec<NodeId> =
+            self.state.slots.owners().map(|(id, _)| id).filter(|id| *id != self.state.me).collect();
         for id in voters {
             self.close_link(id);
-            if let Some(node) = self.nodes.get_mut(&id) {
-                node.link = LinkState::Down { retry_at: self.now };
+            if let Some(node) = self.state.nodes.get_mut(&id) {
+                node.link = LinkState::Down { retry_at: self.state.now };
             }
         }
     }
 
     fn start_replacement_check(&mut self, least: Duration, serve_when_confirmed: bool) {
-        let until = self.now + self.config.fail_undo_time().max(least);
+        let until = self.state.now + self.state.config.fail_undo_time().max(least);
         self.service.replacement_check =
-            Some(ReplacementCheck { known: self.current_epoch, until, serve_when_confirmed });
+            Some(ReplacementCheck { known: self.state.current_epoch, until, serve_when_confirmed });
     }
 
     /// Whether this node may have been replaced. Its vote may then belong to its successor.
     pub(crate) fn may_have_been_replaced(&self) -> bool {
-        self.service.replacement_check.is_some_and(|replacement_check| self.now < replacement_check.until)
+        self.service
+            .replacement_check
+            .is_some_and(|replacement_check| self.state.now < replacement_check.until)
             && self.voters() > 1
     }
 
@@ -130,13 +132,13 @@ impl Gossip {
     /// Whether `node` is failing in this node's view, or may have been replaced by a candidate that this node voted
     /// for. A node that declared itself FAIL is not doubted for that.
     pub(crate) fn considers_replaceable(&self, node: &Node) -> bool {
-        let pause = self.config.vote_pause();
-        let voted = node.last_vote.is_some_and(|(_, at)| self.now < at + pause);
+        let pause = self.state.config.vote_pause();
+        let voted = node.last_vote.is_some_and(|(_, at)| self.state.now < at + pause);
         // Votes from before the start are forgotten, except for their highest epoch; a claim at or above that epoch
         // shows that the election is over.
         let last = self.votes.last_before_start();
-        let forgotten = self.now < self.service.started_at + pause
-            && self.nodes.values().all(|node| node.config_epoch < last);
+        let forgotten = self.state.now < self.service.started_at + pause
+            && self.state.nodes.values().all(|node| node.config_epoch < last);
         voted || forgotten || !(node.is_healthy() || node.declared_fail)
     }
 
@@ -144,11 +146,11 @@ impl Gossip {
     /// outstanding.
     pub(crate) fn ping_unconfirmed_voters(&mut self) {
         let silent = |id: &NodeId| {
-            self.nodes.get(id).is_some_and(|node| {
+            self.state.nodes.get(id).is_some_and(|node| {
                 node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.confirms_voting
             })
         };
-        let silent: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(silent).collect();
+        let silent: Vec<NodeId> = self.state.slots.owners().map(|(id, _)| id).filter(silent).collect();
         for id in silent {
             self.send_gossip(id, GossipKind::Ping);
         }
@@ -158,31 +160,31 @@ impl Gossip {
     pub(crate) fn record_confirmation(&mut self, header: &Header, section: &GossipSection) {
         let Some(ReplacementCheck { known, .. }) = self.service.replacement_check else { return };
         let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
-        let told = section.entries.iter().find(|entry| entry.id == self.me);
+        let told = section.entries.iter().find(|entry| entry.id == self.state.me);
         let doubted = told.map(|entry| failing(entry.flags));
         let is_old = header.current_epoch <= known;
-        if let Some(node) = self.nodes.get_mut(&header.sender) {
+        if let Some(node) = self.state.nodes.get_mut(&header.sender) {
             node.contact.confirms_serving = is_old && doubted != Some(true);
             node.contact.confirms_voting = doubted.map_or(is_old, |doubted| !doubted);
         }
     }
 
     pub(crate) fn update_serving_state(&mut self) {
-        let mine = usize::from(self.slots.count(self.me) > 0);
-        let majority = self.nodes.reachable() + mine >= self.quorum();
+        let mine = usize::from(self.state.slots.count(self.state.me) > 0);
+        let majority = self.state.nodes.reachable() + mine >= self.quorum();
         // Without slot owners there is no minority, so a node that gets the first slots serves without a delay.
         if !majority && self.voters() > 0 {
-            let until = self.now + self.config.rejoin_delay();
+            let until = self.state.now + self.state.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
             self.postpone_self_fail_timeout();
         }
-        self.finish_replacement_check(majority, self.nodes.confirming() + mine >= self.quorum());
+        self.finish_replacement_check(majority, self.state.nodes.confirming() + mine >= self.quorum());
         let may = majority && self.is_covered();
-        let early = self.myself().is_master() && self.now < self.service.not_before;
-        self.service.waiting = may && early && !self.service.serving;
+        let early = self.myself().is_master() && self.state.now < self.service.not_before;
+        self.service.waiting = may && early && !self.state.serving;
         let serving = may && !self.service.waiting && !self.self_fail.is_open();
-        if serving != self.service.serving {
-            self.service.serving = serving;
+        if serving != self.state.serving {
+            self.state.serving = serving;
             self.todo.publish = true;
             self.log(ClusterEvent::StateChanged { serving });
         }
@@ -190,43 +192,49 @@ impl Gossip {
 
     fn finish_replacement_check(&mut self, majority: bool, confirmed: bool) {
         let Some(mut replacement_check) = self.service.replacement_check else { return };
-        let trusts =
-            |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.confirms_voting);
-        let trusted = majority && self.slots.owners().filter(|(id, _)| trusts(*id)).count() >= self.quorum();
+        let trusts = |id| {
+            id == self.state.me || self.state.nodes.get(&id).is_some_and(|node| node.contact.confirms_voting)
+        };
+        let trusted =
+            majority && self.state.slots.owners().filter(|(id, _)| trusts(*id)).count() >= self.quorum();
         if trusted {
-            replacement_check.until = replacement_check.until.min(self.now);
+            replacement_check.until = replacement_check.until.min(self.state.now);
         }
         if majority && confirmed && replacement_check.serve_when_confirmed {
-            self.service.not_before = self.now;
+            self.service.not_before = self.state.now;
         }
-        if majority && self.now >= self.service.not_before {
+        if majority && self.state.now >= self.service.not_before {
             replacement_check.serve_when_confirmed = false;
         }
-        let over = self.now >= replacement_check.until && !replacement_check.serve_when_confirmed;
+        let over = self.state.now >= replacement_check.until && !replacement_check.serve_when_confirmed;
         self.service.replacement_check = (!over).then_some(replacement_check);
     }
 
     fn is_covered(&self) -> bool {
-        if !self.config.require_full_coverage {
+        if !self.state.config.require_full_coverage {
             return true;
         }
-        let late = self.service.coverage_deadlines.first().is_some_and(|at| *at <= self.now);
-        self.slots.assigned() == SLOT_COUNT && !self.service.uncovered && !late
+        let late = self.service.coverage_deadlines.first().is_some_and(|at| *at <= self.state.now);
+        self.state.slots.assigned() == SLOT_COUNT && !self.service.uncovered && !late
     }
 
     /// Recomputes the coverage deadlines after a change of failed masters or eligible replicas.
     pub(crate) fn update_coverage_deadlines(&mut self) {
-        let (with, without): (Vec<&Node>, Vec<&Node>) =
-            self.nodes.failed_voters().partition(|failed| self.nodes.has_eligible_replica(failed.id));
+        let (with, without): (Vec<&Node>, Vec<&Node>) = self
+            .state
+            .nodes
+            .failed_voters()
+            .partition(|failed| self.state.nodes.has_eligible_replica(failed.id));
         self.service.uncovered = !without.is_empty();
         let since = with.into_iter().filter_map(Node::failed_since);
-        self.service.coverage_deadlines = since.map(|since| since + self.config.node_timeout).collect();
+        self.service.coverage_deadlines = since.map(|since| since + self.state.config.node_timeout).collect();
         self.service.coverage_deadlines.sort_unstable();
     }
 
     pub(crate) fn service_deadline(&self) -> Option<Instant> {
         let begin = self.service.waiting.then_some(self.service.not_before);
-        let coverage_deadlines = self.service.coverage_deadlines.iter().copied().find(|at| *at > self.now);
+        let coverage_deadlines =
+            self.service.coverage_deadlines.iter().copied().find(|at| *at > self.state.now);
         begin.into_iter().chain(coverage_deadlines).min()
     }
 }

@@ -69,7 +69,7 @@ impl Gossip {
         if let Err(refusal) = self.check_set_slot(request.slot, &request.change, keys_in_slot) {
             return Some(Err(refusal));
         }
-        let alone = !self.nodes.values().any(|node| node.master() == Some(self.me));
+        let alone = !self.state.nodes.values().any(|node| node.master() == Some(self.state.me));
         if alone && self.set_slots.0.is_empty() && !self.is_yielding() {
             let result = self.set_slot(request.slot, &request.change, keys_in_slot);
             if result.is_ok() {
@@ -148,9 +148,9 @@ impl Gossip {
             return;
         }
         let name = |id: &NodeId| id.to_string();
-        let owner = self.slots.owner(slot).as_ref().map(name).map(SlotChange::Node);
-        let to = self.migrating.get(&slot).map(name).map(|to| SlotChange::Migrating { to });
-        let from = self.importing.get(&slot).map(name).map(|from| SlotChange::Importing { from });
+        let owner = self.state.slots.owner(slot).as_ref().map(name).map(SlotChange::Node);
+        let to = self.state.migrating.get(&slot).map(name).map(|to| SlotChange::Migrating { to });
+        let from = self.state.importing.get(&slot).map(name).map(|from| SlotChange::Importing { from });
         for change in owner.into_iter().chain([SlotChange::Stable]).chain(to).chain(from) {
             self.out.push(ClusterAction::TellReplicas { slot, change, confirm: None });
         }
@@ -174,20 +174,20 @@ impl Gossip {
         if !self.myself().is_master() {
             return Err(OperatorError::SetSlotOnReplica);
         }
-        let mine = self.slots.owner(slot) == Some(self.me);
+        let mine = self.state.slots.owner(slot) == Some(self.state.me);
         match change {
             SlotChange::Migrating { .. } if !mine => Err(OperatorError::NotOwner(slot)),
             SlotChange::Importing { .. } if mine => Err(OperatorError::AlreadyOwner(slot)),
             SlotChange::Migrating { to: node } | SlotChange::Importing { from: node } => {
                 match self.find_master(node, OperatorError::DontKnowNode)? {
-                    id if id == self.me => Err(OperatorError::TargetIsMyself),
+                    id if id == self.state.me => Err(OperatorError::TargetIsMyself),
                     _ => Ok(()),
                 }
             }
             SlotChange::Stable => Ok(()),
             SlotChange::Node(to) => {
                 let to = self.find_master(to, OperatorError::UnknownNode)?;
-                if mine && to != self.me && keys_in_slot > 0 {
+                if mine && to != self.state.me && keys_in_slot > 0 {
                     Err(OperatorError::HoldsKeys(slot))
                 } else {
                     Ok(())
@@ -201,11 +201,11 @@ impl Gossip {
         match change {
             SlotChange::Migrating { to } => {
                 let to = self.find_master(to, OperatorError::DontKnowNode)?;
-                self.migrating.insert(slot, to);
+                self.state.migrating.insert(slot, to);
             }
             SlotChange::Importing { from } => {
                 let from = self.find_master(from, OperatorError::DontKnowNode)?;
-                self.importing.insert(slot, from);
+                self.state.importing.insert(slot, from);
             }
             SlotChange::Stable => self.unmark(slot),
             SlotChange::Node(to) => {
@@ -217,21 +217,21 @@ impl Gossip {
     }
 
     fn give_slot(&mut self, slot: Slot, to: NodeId, keys_in_slot: u64) -> Answer {
-        let owner = self.slots.owner(slot);
-        let was_mine = owner == Some(self.me);
-        if keys_in_slot == 0 || to != self.me {
-            self.migrating.remove(&slot);
+        let owner = self.state.slots.owner(slot);
+        let was_mine = owner == Some(self.state.me);
+        if keys_in_slot == 0 || to != self.state.me {
+            self.state.migrating.remove(&slot);
         }
-        self.slots.assign(slot, to);
+        self.state.slots.assign(slot, to);
         self.mark_changed()?;
-        let emptied = was_mine && to != self.me && self.slots.count(self.me) == 0;
-        if emptied && self.config.allow_replica_migration {
+        let emptied = was_mine && to != self.state.me && self.state.slots.count(self.state.me) == 0;
+        if emptied && self.state.config.allow_replica_migration {
             // A master without slots becomes a replica of the node that took the last one.
             self.log(ClusterEvent::SlotsLost { to });
             self.become_replica_of(to);
         }
-        let imported = to == self.me && self.importing.remove(&slot).is_some();
-        if imported || (to == self.me && owner.is_some_and(|owner| owner != self.me)) {
+        let imported = to == self.state.me && self.state.importing.remove(&slot).is_some();
+        if imported || (to == self.state.me && owner.is_some_and(|owner| owner != self.state.me)) {
             // The other nodes accept the claim only with a new epoch. Redis takes one only for imports; if the import
             // was forgotten in a power failure, the slot would fall back to the old owner and have no owner once that
             // gives it away.
@@ -251,13 +251,13 @@ impl Gossip {
         if !self.myself().is_master() {
             return Err(OperatorError::ClaimOnReplica);
         }
-        let theirs = |slot: Slot| self.slots.owner(slot).is_some_and(|owner| owner == from);
-        if from == self.me || !slots.iter().all(theirs) {
+        let theirs = |slot: Slot| self.state.slots.owner(slot).is_some_and(|owner| owner == from);
+        if from == self.state.me || !slots.iter().all(theirs) {
             return Err(OperatorError::ClaimOfOthers);
         }
         for slot in slots.iter() {
             self.unmark(slot);
-            self.slots.assign(slot, self.me);
+            self.state.slots.assign(slot, self.state.me);
         }
         self.mark_changed()?;
         if let Some(epoch) = self.bump_epoch() {
@@ -282,20 +282,22 @@ impl Gossip {
                 return self.log(ClusterEvent::SlotOfUnknownNode { slot, node: node.clone() });
             }
             SlotChange::Migrating { to } => {
-                self.migrating.extend(known(to).map(|to| (slot, to)));
+                self.state.migrating.extend(known(to).map(|to| (slot, to)));
             }
-            SlotChange::Importing { from } => self.importing.extend(known(from).map(|from| (slot, from))),
+            SlotChange::Importing { from } => {
+                self.state.importing.extend(known(from).map(|from| (slot, from)));
+            }
             SlotChange::Stable => self.unmark(slot),
             SlotChange::Node(owner) => {
                 let owner = known(owner);
-                self.migrating.remove(&slot);
+                self.state.migrating.remove(&slot);
                 if owner == self.myself().master() {
-                    self.importing.remove(&slot);
+                    self.state.importing.remove(&slot);
                 }
                 // The stream may name a node that has been demoted since. Replicas own no slots, and the bus has the
                 // current owner.
-                if let Some(owner) = owner.filter(|owner| self.nodes[owner].is_master()) {
-                    self.slots.assign(slot, owner);
+                if let Some(owner) = owner.filter(|owner| self.state.nodes[owner].is_master()) {
+                    self.state.slots.assign(slot, owner);
                 }
             }
         }
@@ -311,41 +313,36 @@ impl Gossip {
                 self.answer(request.confirm.token, Err(OperatorError::SetSlotOnReplica));
             }
         }
-        self.todo.publish |= !(self.migrating.is_empty() && self.importing.is_empty());
+        self.todo.publish |= !(self.state.migrating.is_empty() && self.state.importing.is_empty());
         self.todo.save |= self.todo.publish;
-        self.migrating.clear();
-        self.importing.clear();
+        self.state.migrating.clear();
+        self.state.importing.clear();
         for (slot, change) in moves {
             self.on_slot_changed(*slot, change);
         }
     }
 
     fn unmark(&mut self, slot: Slot) {
-        self.importing.remove(&slot);
-        self.migrating.remove(&slot);
+        self.state.importing.remove(&slot);
+        self.state.migrating.remove(&slot);
     }
 
     /// Drops marks that do not match the slot owners after a promotion: only own slots can migrate, only others' slots
     /// can be imported.
     pub(crate) fn drop_invalid_moves(&mut self) {
-        let (slots, me) = (&self.slots, self.me);
-        self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
-        self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
-    }
-
-    pub(crate) fn are_in_same_shard(&self, one: NodeId, other: NodeId) -> bool {
-        let shard = |id| self.nodes.get(&id).map(|node| node.shard);
-        shard(one).is_some() && shard(one) == shard(other)
+        let (slots, me) = (&self.state.slots, self.state.me);
+        self.state.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
+        self.state.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
     }
 
     /// Updates the import of a slot that goes to `claimant`: redirects it within the shard of the source, otherwise
     /// ends it.
     pub(crate) fn end_import(&mut self, slot: Slot, claimant: NodeId) {
-        let Some(from) = self.importing.get(&slot).copied() else { return };
+        let Some(from) = self.state.importing.get(&slot).copied() else { return };
         if self.are_in_same_shard(from, claimant) {
-            self.importing.insert(slot, claimant);
+            self.state.importing.insert(slot, claimant);
         } else {
-            self.importing.remove(&slot);
+            self.state.importing.remove(&slot);
             self.announce_end_of_move(slot);
         }
     }
@@ -361,17 +358,18 @@ impl Gossip {
     /// Handles the header of the master `source`: this node takes slots that it imports from `source` and that `source`
     /// no longer claims, once no other node can own them.
     pub(crate) fn detect_given_away_slots(&mut self, source: NodeId, claimed: &SlotSet) {
-        let (now, slots) = (self.now, &self.slots);
+        let (now, slots) = (self.state.now, &self.state.slots);
         // The slot has no owner if the source was replaced by a replica that knew that the slot was given away.
         let is_given_away =
             |slot: Slot| slots.owner(slot).is_none_or(|owner| owner == source) && !claimed.contains(slot);
         self.given_away.retain(|slot, (from, _)| *from != source || is_given_away(*slot));
-        let imported = self.importing.iter().filter(|(_, from)| **from == source).map(|(slot, _)| *slot);
+        let imported =
+            self.state.importing.iter().filter(|(_, from)| **from == source).map(|(slot, _)| *slot);
         let given_away: Vec<Slot> = imported.filter(|slot| is_given_away(*slot)).collect();
         if given_away.is_empty() || !self.myself().is_master() || self.is_yielding() {
             return;
         }
-        let grace = self.config.ping_interval(self.nodes.len() - 1);
+        let grace = self.state.config.ping_interval(self.state.nodes.len() - 1);
         let mut certain = Vec::new();
         for slot in given_away {
             let entry = self.given_away.entry(slot).or_insert((source, now));
@@ -389,7 +387,8 @@ impl Gossip {
 
     /// Whether all other nodes that are not FAIL have been heard after `since`.
     fn all_heard_since(&self, since: Instant) -> bool {
-        let others = self.nodes.values().filter(|node| node.id != self.me && node.handshake.is_none());
+        let others =
+            self.state.nodes.values().filter(|node| node.id != self.state.me && node.handshake.is_none());
         others
             .filter(|node| !node.has_failed())
             .all(|node| node.contact.last_message.is_some_and(|heard| heard > since))
@@ -403,7 +402,7 @@ impl Gossip {
             self.log(ClusterEvent::GivenAwaySlotClaimed { slot, from });
             self.given_away.remove(&slot);
             self.unmark(slot);
-            self.slots.assign(slot, self.me);
+            self.state.slots.assign(slot, self.state.me);
             self.announce_end_of_move(slot);
         }
         if let Some(epoch) = self.bump_epoch() {
@@ -417,7 +416,7 @@ impl Gossip {
 
     /// Redirects migrations from or to `old`, which was replaced by `new`.
     pub(crate) fn redirect_moves(&mut self, old: NodeId, new: NodeId) {
-        let ends = self.migrating.values_mut().chain(self.importing.values_mut());
+        let ends = self.state.migrating.values_mut().chain(self.state.importing.values_mut());
         for end in ends.filter(|end| **end == old) {
             *end = new;
             self.todo.save = true;
@@ -431,15 +430,15 @@ impl Gossip {
             return;
         }
         for slot in slots.iter() {
-            match self.slots.owner(slot) {
-                Some(owner) if owner == self.me || self.importing.contains_key(&slot) => {}
+            match self.state.slots.owner(slot) {
+                Some(owner) if owner == self.state.me || self.state.importing.contains_key(&slot) => {}
                 Some(owner) => {
-                    self.importing.insert(slot, owner);
+                    self.state.importing.insert(slot, owner);
                     self.log(ClusterEvent::KeysInForeignSlot { slot, owner });
                 }
                 // After startup, an unassigned slot is usually between two owners, so it is not claimed.
                 None if at_start => {
-                    self.slots.assign(slot, self.me);
+                    self.state.slots.assign(slot, self.state.me);
                     self.log(ClusterEvent::KeysInUnassignedSlot { slot });
                 }
                 None => continue,

@@ -572,7 +572,7 @@ impl ClusterWorld {
             self.tell(&ClusterObservation::Claimed { id, epoch });
         }
         if matches!(packet.body, MessageBody::AuthAck) {
-            let candidate = self.hosts[to].gossip.as_ref().map(Gossip::id);
+            let candidate = self.hosts[to].gossip.as_ref().map(|gossip| gossip.id());
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
             self.simulation.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
             if let Some(candidate) = candidate {

@@ -172,7 +172,7 @@ impl ClusterWorld {
             0 => OperatorStep::Kill(end),
             1 => OperatorStep::Freeze(end),
             _ => {
-                let master = self.gossip_of(end).map(Gossip::id);
+                let master = self.gossip_of(end).map(|gossip| gossip.id());
                 let copies = |host: &usize| {
                     self.gossip_of(*host).is_some_and(|gossip| {
                         gossip.myself().master().is_some() && gossip.myself().master() == master

@@ -1,0 +1,81 @@
+//! When something is due for a node: a connection attempt, a PING, a suspicion, the end of a handshake.
+//!
+//! The index of [`Nodes`](crate::nodes::Nodes) holds the earliest of these times per node, so all are pure functions of
+//! the node and the configuration. They do not apply to this node itself.
+
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::config::ClusterConfig;
+use crate::node::{LinkState, Node};
+
+/// Delay after a failed connection attempt (as in Redis, the interval of its cron).
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// The earliest deadline of `node`.
+pub(crate) fn next_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
+    let deadlines = [
+        link_deadline(node, config),
+        ping_deadline(node),
+        suspicion_deadline(node, config),
+        handshake_deadline(node, config),
+    ];
+    deadlines.into_iter().flatten().min()
+}
+
+/// When the link to `node` must be opened or replaced.
+///
+/// A link is dead if a PING on it is unanswered and the node has been silent for half the node timeout; the other half
+/// remains to check with a new link whether only the link was at fault. A link is also dead if a PING is unanswered for
+/// the whole node timeout although messages arrive on the inbound link. In that case a firewall may drop the packets of
+/// this direction.
+pub(crate) fn link_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
+    node.address.ip?;
+    let half = config.node_timeout / 2;
+    match node.link {
+        LinkState::Down { retry_at } => Some(retry_at),
+        LinkState::Connecting { since, .. } => Some(since + half.max(RETRY_DELAY)),
+        LinkState::Up { since, .. } => {
+            let asked = node.contact.ping_sent?;
+            let heard = node.contact.last_message.unwrap_or(asked);
+            let asked = since.max(asked);
+            let silent = asked.max(heard) + half.max(RETRY_DELAY);
+            Some(silent.min(asked + config.node_timeout.max(RETRY_DELAY)))
+        }
+    }
+}
+
+/// When to ping `node` again; `None` while a PING is unanswered.
+pub(crate) fn ping_deadline(node: &Node) -> Option<Instant> {
+    let idle = node.link.is_up() && node.contact.ping_sent.is_none();
+    if idle { node.contact.ping_due } else { None }
+}
+
+/// When `node` becomes suspected unless a message arrives.
+pub(crate) fn suspicion_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
+    if !node.is_healthy() || node.handshake.is_some() {
+        return None;
+    }
+    let silence = silence_deadline(node, config);
+    let refused = refused_deadline(node, config);
+    silence.into_iter().chain(refused).min()
+}
+
+fn silence_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
+    let asked = node.contact.ping_sent?;
+    let heard = node.contact.last_message.unwrap_or(asked);
+    Some((heard + config.node_timeout).max(asked + config.answer_time()))
+}
+
+/// When `node` becomes suspected for refusing connections. Only applies if a link to the node has worked since the
+/// start, so that a cluster that starts node by node does not suspect the nodes that are not up yet.
+pub(crate) fn refused_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
+    let since = node.contact.refused_since?;
+    let on = node.contact.ever_connected && !config.connect_refused_timeout.is_zero();
+    on.then(|| since + config.connect_refused_timeout)
+}
+
+pub(crate) fn handshake_deadline(node: &Node, config: &ClusterConfig) -> Option<Instant> {
+    Some(node.handshake?.since + config.handshake_timeout())
+}

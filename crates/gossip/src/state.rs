@@ -1,0 +1,230 @@
+//! The cluster as this node sees it: who is a member, who owns which slot, which epochs exist.
+//!
+//! All parts of the machine read this state and decide; only the coordinator
+//! ([`Gossip`](crate::Gossip)) and the parts that own a piece of the state change it.
+
+use std::collections::BTreeMap;
+
+use clock::{Instant, Millis};
+use slot_routing::{Epoch, NodeId, Slot};
+
+use crate::commands::{OperatorError, parse_name};
+use crate::config::ClusterConfig;
+use crate::contract::ReplicationStatus;
+use crate::deadlines;
+use crate::node::{Address, Node};
+use crate::node_index::IndexedState;
+use crate::nodes::Nodes;
+use crate::slots::SlotTable;
+
+/// One node's view of the cluster.
+#[derive(Debug)]
+pub struct ClusterState {
+    pub(crate) config: ClusterConfig,
+    pub(crate) me: NodeId,
+    pub(crate) nodes: Nodes,
+    pub(crate) slots: SlotTable,
+    pub(crate) migrating: BTreeMap<Slot, NodeId>,
+    pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) current_epoch: Epoch,
+    /// Whether `cluster_state` is `ok`.
+    pub(crate) serving: bool,
+    pub(crate) replication: ReplicationStatus,
+    pub(crate) now: Instant,
+    pub(crate) wall: Millis,
+}
+
+impl ClusterState {
+    /// This node's own entry.
+    #[must_use]
+    pub fn myself(&self) -> &Node {
+        self.nodes.get(&self.me).expect("a node knows itself")
+    }
+
+    pub(crate) fn myself_mut(&mut self) -> &mut Node {
+        self.nodes.get_mut(&self.me).expect("a node knows itself")
+    }
+
+    /// This node's id.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.me
+    }
+
+    /// All nodes, including those in handshake, sorted by id.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// All nodes except this one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| node.id != self.me)
+    }
+
+    /// Looks up a node by id.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// The owner of `slot` in this node's view.
+    #[must_use]
+    pub fn slot_owner(&self, slot: Slot) -> Option<NodeId> {
+        self.slots.owner(slot)
+    }
+
+    /// The highest epoch that this node has seen.
+    #[must_use]
+    pub fn current_epoch(&self) -> Epoch {
+        self.current_epoch
+    }
+
+    /// Whether the cluster state is `ok` in this node's view.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.serving
+    }
+
+    /// The current configuration.
+    #[must_use]
+    pub fn config(&self) -> &ClusterConfig {
+        &self.config
+    }
+
+    /// The id of the shard that this node belongs to.
+    #[must_use]
+    pub fn shard(&self) -> NodeId {
+        self.myself().shard
+    }
+
+    /// Whether `id` is a master with slots.
+    #[must_use]
+    pub fn is_voter(&self, id: NodeId) -> bool {
+        self.slots.count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
+    }
+
+    /// Number of masters with slots; only they vote.
+    pub(crate) fn voters(&self) -> usize {
+        self.slots.owner_count()
+    }
+
+    /// Number of votes that make a majority.
+    pub(crate) fn quorum(&self) -> usize {
+        self.voters() / 2 + 1
+    }
+
+    /// Whether `id` is another node whose handshake is complete.
+    pub(crate) fn knows(&self, id: NodeId) -> bool {
+        id != self.me && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
+    }
+
+    /// The nodes with an established outbound link, except those in handshake.
+    pub(crate) fn linked(&self) -> Vec<NodeId> {
+        let up = self.nodes.values().filter(|node| node.link.is_up() && node.handshake.is_none());
+        up.map(|node| node.id).collect()
+    }
+
+    pub(crate) fn are_in_same_shard(&self, one: NodeId, other: NodeId) -> bool {
+        let shard = |id| self.nodes.get(&id).map(|node| node.shard);
+        shard(one).is_some() && shard(one) == shard(other)
+    }
+
+    /// The other nodes of this node's shard.
+    pub(crate) fn shard_members(&self) -> Vec<NodeId> {
+        let root = self.myself().master().unwrap_or(self.me);
+        let ours = |node: &&Node| node.id == root || node.master() == Some(root);
+        self.others().filter(ours).map(|node| node.id).collect()
+    }
+
+    /// The configuration epoch of the node or, if it is a replica, of its master.
+    pub(crate) fn claimed_epoch(&self, node: &Node) -> Epoch {
+        node.master().and_then(|id| self.nodes.get(&id)).unwrap_or(node).config_epoch
+    }
+
+    /// The highest epoch of all claims and of [`ClusterState::current_epoch`].
+    pub(crate) fn highest_epoch(&self) -> Epoch {
+        let claims = self.nodes.values().map(|node: &Node| node.config_epoch);
+        claims.max().unwrap_or_default().max(self.current_epoch)
+    }
+
+    /// The wall-clock time of `instant`, which must be at or before now.
+    pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
+        let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
+        Millis(self.wall.0.saturating_sub(ago))
+    }
+
+    /// The plaintext and the TLS client port of a node; 0 if it does not have one.
+    pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
+        if self.config.announce.tls_cluster {
+            (address.other_port, address.port)
+        } else {
+            (address.port, address.other_port)
+        }
+    }
+
+    /// Looks up a node by the id that the operator typed; nodes in handshake do not count.
+    pub(crate) fn find_node(&self, name: &str) -> Result<NodeId, OperatorError> {
+        let known = |node: &&Node| node.handshake.is_none();
+        parse_name(name)
+            .and_then(|id| self.nodes.get(&id).filter(known))
+            .map(|node| node.id)
+            .ok_or_else(|| OperatorError::unknown(name))
+    }
+
+    pub(crate) fn find_master(
+        &self,
+        name: &str,
+        unknown: fn(String) -> OperatorError,
+    ) -> Result<NodeId, OperatorError> {
+        let id = self.find_node(name).map_err(|_| unknown(name.to_owned()))?;
+        if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
+    }
+
+    /// Updates the indexes for all changed nodes.
+    pub(crate) fn update_indexes(&mut self) {
+        let Self { config, me, nodes, slots, .. } = self;
+        nodes.touch(slots.take_changed_owners());
+        nodes.update_indexes(|node| indexed_state(node, *me, slots, config));
+    }
+
+    /// The nodes whose `deadline` has passed, sorted by id.
+    pub(crate) fn due_nodes(
+        &mut self,
+        deadline: impl Fn(&Node, &ClusterConfig) -> Option<Instant>,
+    ) -> Vec<NodeId> {
+        self.update_indexes();
+        let mut due = self.nodes.due(self.now);
+        due.retain(|id| deadline(&self.nodes[id], &self.config).is_some_and(|at| at <= self.now));
+        due
+    }
+
+    /// Checks that the incrementally updated indexes equal freshly computed ones.
+    #[cfg(test)]
+    pub(crate) fn assert_indexes_consistent(&self) {
+        self.nodes.assert_consistent(|node| indexed_state(node, self.me, &self.slots, &self.config));
+    }
+}
+
+/// The values of `node` that the indexes of [`Nodes`] depend on.
+fn indexed_state(node: &Node, me: NodeId, slots: &SlotTable, config: &ClusterConfig) -> IndexedState {
+    let eligible_replica_of = node.master().filter(|_| !node.has_failed() && !node.no_failover);
+    if node.id == me {
+        return IndexedState { eligible_replica_of, ..IndexedState::default() };
+    }
+    let owner = slots.count(node.id) > 0;
+    let is_member = node.handshake.is_none();
+    // An entry without an address does not help others to reach the node. A failed node is reported all the same,
+    // because its address is unknown when another node has taken it.
+    let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
+    IndexedState {
+        due: deadlines::next_deadline(node, config),
+        is_gossip_candidate: nameable && !node.is_suspected() && (node.link.is_up() || owner),
+        is_suspected: is_member && node.is_suspected(),
+        failed_voter: node.failed_since().filter(|_| owner),
+        eligible_replica_of,
+        // After a start no node is suspected yet. Counting nodes that have not been heard as reachable would let a
+        // restarted master in a minority serve until the node timeout.
+        is_reachable: owner && node.is_healthy() && node.contact.last_message.is_some(),
+        confirms_serving: owner && node.contact.confirms_serving,
+    }
+}
