@@ -9,7 +9,7 @@ use std::time::Instant;
 #[path = "../tests/path/mod.rs"]
 mod path;
 
-use path::{PIPELINE, Path, encoded};
+use path::{CommandPath, PIPELINE, encode_words};
 
 /// A typical lock script: four or five commands on one key.
 const LOCK: &str = "local owner = redis.call('hget', KEYS[1], ARGV[1])
@@ -58,18 +58,18 @@ fn main() {
         std::process::exit(2);
     };
     let keys = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(KEYS);
-    let mut path = Path::new();
+    let mut path = CommandPath::new();
     // Any permutation works as long as it differs from slot order.
     let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % keys);
-    path.run(&mut encoded(&["script", "load", LOCK]));
+    path.run(&mut encode_words(&["script", "load", LOCK]));
     for n in 0..keys {
-        path.run(&mut encoded(&request("set", n)));
+        path.run(&mut encode_words(&request("set", n)));
         if command.starts_with('h') || command == "evalsha" {
-            path.run(&mut encoded(&request(if command == "hget" { "hset" } else { &command }, n)));
+            path.run(&mut encode_words(&request(if command == "hget" { "hset" } else { &command }, n)));
         }
     }
     let mut buffers: Vec<Vec<u8>> = (0..keys / PIPELINE)
-        .map(|_| order.by_ref().take(PIPELINE).flat_map(|n| encoded(&request(&command, n))).collect())
+        .map(|_| order.by_ref().take(PIPELINE).flat_map(|n| encode_words(&request(&command, n))).collect())
         .collect();
     let count = buffers.len();
     let start = Instant::now();

@@ -15,42 +15,42 @@ use super::rows::*;
 family!(bitmap, Bitmap, BITMAP);
 
 pub(super) const COMMANDS: &[Command] = &[
-    bitmap("bitcount", "2.6.0", -2, READ, READS, "Counts the bits of a string that are set.")
+    bitmap("bitcount", "2.6.0", -2, READ, READ_KEY, "Counts the bits of a string that are set.")
         .run(count::bitcount)
         .long(estimates::bytes_cost::<50>),
     bitmap(
         "bitfield",
         "3.2.0",
         -2,
-        GROW,
-        &[KeySpec::single_key(1, variable(key::CHANGE))],
+        WRITE_DENYOOM,
+        &[KeySpec::single_key(1, with_variable_flags(key::READ_UPDATE))],
         "Reads, sets and counts integers of any width within a string.",
     )
     .key_use(field::key_use)
     .run(field::bitfield),
-    bitmap("bitfield_ro", "6.0.0", -2, READ_FAST, READS, "Reads integers of any width within a string.")
+    bitmap("bitfield_ro", "6.0.0", -2, READ_FAST, READ_KEY, "Reads integers of any width within a string.")
         .run(field::bitfield_ro),
     bitmap(
         "bitop",
         "2.6.0",
         -4,
-        GROW,
-        &[KeySpec::single_key(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
+        WRITE_DENYOOM,
+        &[KeySpec::single_key(2, key::OVERWRITE), KeySpec::range(3, -1, 1, key::READ)],
         "Computes a bitwise operation over strings and stores the result.",
     )
     .run(combine::bitop)
     .long(estimates::bytes_cost::<100>),
-    bitmap("bitpos", "2.8.7", -3, READ, READS, "Finds the first set or clear bit.")
+    bitmap("bitpos", "2.8.7", -3, READ, READ_KEY, "Finds the first set or clear bit.")
         .run(position::bitpos)
         .long(estimates::bytes_cost::<50>),
-    bitmap("getbit", "2.2.0", 3, READ_FAST, READS, "Returns a bit of a string; bits past the end are 0.")
+    bitmap("getbit", "2.2.0", 3, READ_FAST, READ_KEY, "Returns a bit of a string; bits past the end are 0.")
         .run(count::getbit),
     bitmap(
         "setbit",
         "2.2.0",
         4,
-        GROW.union(Flags::LINEAR_IN_ARGS),
-        CHANGES,
+        WRITE_DENYOOM.union(Flags::LINEAR_IN_ARGS),
+        READ_UPDATE_KEY,
         "Sets or clears a bit of a string, which is extended as needed.",
     )
     .run(count::setbit),
@@ -94,7 +94,7 @@ impl RangeUnit {
     }
 
     /// The length of a string of `bytes` bytes in this unit.
-    fn len_of(self, bytes: usize) -> i64 {
+    fn length_in_unit(self, bytes: usize) -> i64 {
         match self {
             Self::Byte => bytes as i64,
             Self::Bit => bytes as i64 * 8,
@@ -103,8 +103,8 @@ impl RangeUnit {
 
     /// Converts `start` and `end` (both inclusive, negative values count from the end) to a range of bits in a string
     /// of `bytes` bytes.
-    fn bits(self, bytes: usize, start: i64, end: i64) -> std::ops::Range<u64> {
-        let len = self.len_of(bytes);
+    fn bit_range(self, bytes: usize, start: i64, end: i64) -> std::ops::Range<u64> {
+        let len = self.length_in_unit(bytes);
         let place = |index: i64| if index < 0 { (len + index).max(0) } else { index };
         let (first, last) = (place(start), place(end).min(len - 1));
         if first > last {

@@ -16,9 +16,9 @@ use crate::generic::flush::waits_for_lazy_free;
 use crate::help::reply_help;
 use crate::scanning::named_slot;
 
-const QUERY: Flags = Flags::LOADING.union(Flags::STALE);
-const CHANGE: Flags = Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
-const LOOK: Flags = Flags::ADMIN.union(Flags::STALE);
+const QUERY_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
+const CHANGE_FLAGS: Flags = Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
+const ADMIN_QUERY_FLAGS: Flags = Flags::ADMIN.union(Flags::STALE);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -40,7 +40,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// A subcommand that the shell executes.
-const fn row(
+const fn shell_row(
     name: &'static str,
     since: &'static str,
     arity: i8,
@@ -51,104 +51,127 @@ const fn row(
 }
 
 /// A subcommand of the shell whose reply depends on more than the dataset.
-const fn view(
+const fn nondeterministic_row(
     name: &'static str,
     since: &'static str,
     arity: i8,
     command: C,
     summary: &'static str,
 ) -> Command {
-    row(name, since, arity, command, summary).tips(NONDETERMINISTIC)
+    shell_row(name, since, arity, command, summary).tips(NONDETERMINISTIC)
 }
 
 const CLUSTER: &[Command] = &[
-    row("addslots", "3.0.0", -3, C::AddSlots, "Assigns free slots to this node.").flags(CHANGE),
-    row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Assigns ranges of free slots to this node.")
-        .flags(CHANGE),
-    view("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Raises this node's configuration epoch above all others.")
-        .flags(CHANGE),
-    row(
+    shell_row("addslots", "3.0.0", -3, C::AddSlots, "Assigns free slots to this node.").flags(CHANGE_FLAGS),
+    shell_row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Assigns ranges of free slots to this node.")
+        .flags(CHANGE_FLAGS),
+    nondeterministic_row(
+        "bumpepoch",
+        "3.0.0",
+        2,
+        C::BumpEpoch,
+        "Raises this node's configuration epoch above all others.",
+    )
+    .flags(CHANGE_FLAGS),
+    shell_row(
         "cancelslotmigrations",
         "9.0.0",
         2,
         C::CancelSlotMigrations,
         "Cancels all slot migrations from this node.",
     )
-    .flags(CHANGE.union(Flags::ALL_DBS)),
-    view(
+    .flags(CHANGE_FLAGS.union(Flags::ALL_DBS)),
+    nondeterministic_row(
         "count-failure-reports",
         "3.0.0",
         3,
         C::CountFailureReports,
         "Returns the number of failure reports for a node.",
     )
-    .flags(LOOK),
+    .flags(ADMIN_QUERY_FLAGS),
     Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
         .flags(Flags::STALE)
         .run(count_keys_in_slot)
         .each_slot(),
-    row("delslots", "3.0.0", -3, C::DelSlots, "Marks slots as unassigned in this node's view.").flags(CHANGE),
-    row(
+    shell_row("delslots", "3.0.0", -3, C::DelSlots, "Marks slots as unassigned in this node's view.")
+        .flags(CHANGE_FLAGS),
+    shell_row(
         "delslotsrange",
         "7.0.0",
         -4,
         C::DelSlotsRange,
         "Marks ranges of slots as unassigned in this node's view.",
     )
-    .flags(CHANGE),
+    .flags(CHANGE_FLAGS),
     // CLUSTER FAILOVER blocks, and a master that pauses writes notifies its replicas.
-    row("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
+    shell_row("failover", "3.0.0", -2, C::Failover, "Starts a failover of this replica's master.")
         .node(NodeCommand::Cluster(C::Failover))
-        .flags(CHANGE.union(Flags::MASTER_TO_REPLICA)),
-    view("failovers", "1.0.0", -2, C::Failovers, "Returns the steps of the latest failovers.").flags(LOOK),
+        .flags(CHANGE_FLAGS.union(Flags::MASTER_TO_REPLICA)),
+    nondeterministic_row(
+        "failovers",
+        "1.0.0",
+        -2,
+        C::Failovers,
+        "Returns the steps of the latest failovers.",
+    )
+    .flags(ADMIN_QUERY_FLAGS),
     Command::new("flushslot", Group::Cluster, "9.0.0", -3, "Deletes all keys of a slot.")
         .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING).union(Flags::ALL_DBS))
         .category(Categories::KEYSPACE)
         .run(flush_slot)
         .named_slot(),
-    row("flushslots", "3.0.0", 2, C::FlushSlots, "Unassigns all slots of this node.").flags(CHANGE),
-    row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE),
+    shell_row("flushslots", "3.0.0", 2, C::FlushSlots, "Unassigns all slots of this node.")
+        .flags(CHANGE_FLAGS),
+    shell_row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE_FLAGS),
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Returns key names of a slot.")
         .flags(Flags::STALE)
         .tips(NONDETERMINISTIC)
         .run(keys_in_slot)
         .each_slot(),
-    row(
+    shell_row(
         "getslotmigrations",
         "9.0.0",
         2,
         C::GetSlotMigrations,
         "Lists slot migrations from and to this node.",
     )
-    .flags(CHANGE),
+    .flags(CHANGE_FLAGS),
     Command::new("help", Group::Cluster, "5.0.0", 2, "Describes the subcommands of CLUSTER.")
-        .flags(QUERY)
+        .flags(QUERY_FLAGS)
         .run(help),
-    view("info", "3.0.0", 2, C::Info, "Returns the state of the cluster.").flags(QUERY),
+    nondeterministic_row("info", "3.0.0", 2, C::Info, "Returns the state of the cluster.").flags(QUERY_FLAGS),
     Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Returns the hash slot of a key.")
         .flags(Flags::STALE)
         .run(key_slot),
-    view("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.").flags(Flags::STALE),
-    row("meet", "3.0.0", -4, C::Meet, "Adds a node to the cluster.").flags(CHANGE),
-    row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Migrates slots to other nodes atomically.")
-        .flags(CHANGE.union(Flags::ALL_DBS)),
-    row("migration", "8.4.0", -4, C::Migration, "Imports slots atomically, as in Redis.")
-        .flags(CHANGE.union(Flags::ALL_DBS)),
-    row("myid", "3.0.0", 2, C::MyId, "Returns the id of this node.").flags(QUERY),
-    view("myshardid", "7.2.0", 2, C::MyShardId, "Returns the id of this node's shard.").flags(QUERY),
-    view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes known to this node.").flags(QUERY),
-    view("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
-    row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.").flags(CHANGE),
-    row("reset", "3.0.0", -2, C::Reset, "Resets this node's cluster state.")
-        .flags(LOOK.union(Flags::NOSCRIPT)),
-    row("saveconfig", "3.0.0", 2, C::SaveConfig, "Saves nodes.conf.").flags(CHANGE),
-    row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
+    nondeterministic_row("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.")
+        .flags(Flags::STALE),
+    shell_row("meet", "3.0.0", -4, C::Meet, "Adds a node to the cluster.").flags(CHANGE_FLAGS),
+    shell_row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Migrates slots to other nodes atomically.")
+        .flags(CHANGE_FLAGS.union(Flags::ALL_DBS)),
+    shell_row("migration", "8.4.0", -4, C::Migration, "Imports slots atomically, as in Redis.")
+        .flags(CHANGE_FLAGS.union(Flags::ALL_DBS)),
+    shell_row("myid", "3.0.0", 2, C::MyId, "Returns the id of this node.").flags(QUERY_FLAGS),
+    nondeterministic_row("myshardid", "7.2.0", 2, C::MyShardId, "Returns the id of this node's shard.")
+        .flags(QUERY_FLAGS),
+    nondeterministic_row("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes known to this node.")
+        .flags(QUERY_FLAGS),
+    nondeterministic_row("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.")
+        .flags(ADMIN_QUERY_FLAGS),
+    shell_row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.")
+        .flags(CHANGE_FLAGS),
+    shell_row("reset", "3.0.0", -2, C::Reset, "Resets this node's cluster state.")
+        .flags(ADMIN_QUERY_FLAGS.union(Flags::NOSCRIPT)),
+    shell_row("saveconfig", "3.0.0", 2, C::SaveConfig, "Saves nodes.conf.").flags(CHANGE_FLAGS),
+    shell_row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.")
+        .flags(CHANGE_FLAGS),
     // May block, also when it arrives in the replication stream.
-    row("setslot", "3.0.0", -4, C::SetSlot, "Starts, completes or cancels the migration of a slot.")
+    shell_row("setslot", "3.0.0", -4, C::SetSlot, "Starts, completes or cancels the migration of a slot.")
         .node(NodeCommand::Cluster(C::SetSlot))
-        .flags(CHANGE.union(Flags::MAY_REPLICATE)),
-    view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
-    view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
+        .flags(CHANGE_FLAGS.union(Flags::MAY_REPLICATE)),
+    nondeterministic_row("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.")
+        .flags(QUERY_FLAGS),
+    nondeterministic_row("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.")
+        .flags(ADMIN_QUERY_FLAGS),
     Command::new(
         "slot-stats",
         Group::Cluster,
@@ -156,11 +179,12 @@ const CLUSTER: &[Command] = &[
         -4,
         "Returns key counts and resource usage of this node's slots.",
     )
-    .flags(QUERY)
+    .flags(QUERY_FLAGS)
     .tips(&["nondeterministic_output", "request_policy:all_shards"])
     .run(slot_stats::slot_stats)
     .each_slot(),
-    view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
+    nondeterministic_row("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.")
+        .flags(QUERY_FLAGS),
     // Internal commands between nodes; the target of a migration forwards them to its replicas.
     Command::new(
         "syncslots",
@@ -170,7 +194,7 @@ const CLUSTER: &[Command] = &[
         "Transfers slots between two nodes; used between servers.",
     )
     .node(NodeCommand::Cluster(C::SyncSlots))
-    .flags(CHANGE.union(Flags::MAY_REPLICATE)),
+    .flags(CHANGE_FLAGS.union(Flags::MAY_REPLICATE)),
 ];
 
 const HELP: &[&str] = &[
@@ -261,13 +285,13 @@ fn key_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn slot_of(number: i64) -> Option<Slot> {
+fn parse_slot(number: i64) -> Option<Slot> {
     u16::try_from(number).ok().and_then(Slot::new)
 }
 
 fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     require_cluster_mode(context)?;
-    let slot = slot_of(context.integer(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
+    let slot = parse_slot(context.integer(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
     let count = context.slot_len(slot);
     context.reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
     Ok(())
@@ -301,7 +325,7 @@ fn invalid_subcommand(subcommand: &[u8]) -> CommandError {
 fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     require_cluster_mode(context)?;
     let (slot, count) = (context.integer(2)?, context.integer(3)?);
-    let (Some(slot), Ok(count)) = (slot_of(slot), usize::try_from(count)) else {
+    let (Some(slot), Ok(count)) = (parse_slot(slot), usize::try_from(count)) else {
         return Err(CommandError::text("ERR Invalid slot or number of keys"));
     };
     let mut keys: Vec<Vec<u8>> = Vec::new();
@@ -330,7 +354,7 @@ mod tests {
     #[test]
     fn cluster_commands_fail_without_cluster_mode() {
         let disabled = "-ERR This instance has cluster support disabled";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("asking", disabled),
             ("cluster keyslot a", ":15495"),
             ("cluster countkeysinslot 1", disabled),
@@ -342,7 +366,7 @@ mod tests {
 
     #[test]
     fn slot_key_count_uses_selected_database() {
-        Client::clustered_with(3).table(&[
+        Client::in_cluster_with(3).check_replies(&[
             ("set foo{t} 1", "+OK"),
             ("select 2", "+OK"),
             ("mset bar{t} 1 baz{t} 2", "+OK"),
@@ -355,15 +379,15 @@ mod tests {
             ("cluster getkeysinslot 15891 10", "*1|$6|foo{t}"),
             ("select 3", "-ERR DB index is out of range"),
         ]);
-        Client::clustered().table(&[("select 1", "-ERR SELECT is not allowed in cluster mode")]);
+        Client::in_cluster().check_replies(&[("select 1", "-ERR SELECT is not allowed in cluster mode")]);
     }
 
     #[test]
     fn flushslot_deletes_keys_in_all_databases() {
-        let mut client = Client::clustered_with(3);
+        let mut client = Client::in_cluster_with(3);
         let wrong = "-ERR unknown subcommand or wrong number of arguments for 'flushslot'. Try CLUSTER HELP.";
         let range = "-ERR Invalid or out of range slot";
-        client.table(&[
+        client.check_replies(&[
             ("set foo{t} 1", "+OK"),
             ("set other 1", "+OK"),
             ("select 2", "+OK"),
@@ -393,7 +417,7 @@ mod tests {
             ("dbsize", ":0"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 set foo{t} 1",
                 "0 set other 1",
@@ -411,7 +435,7 @@ mod tests {
 
     #[test]
     fn slot_keys_are_counted_and_listed() {
-        Client::clustered().table(&[
+        Client::in_cluster().check_replies(&[
             ("asking", "+OK"),
             ("readonly", "+OK"),
             ("readwrite", "+OK"),

@@ -8,19 +8,19 @@ mod tracking;
 
 use engine::{Categories, Command, CommandError, Context, Databases, Flags, Group};
 
-const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
+const ALLOWED_WHILE_LOADING: Flags = Flags::LOADING.union(Flags::STALE);
 /// Flags of commands that open, close or inspect the connection. They run even while the server is busy.
-const CONNECTION_FLAGS: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ALLOW_BUSY);
-const BEFORE_LOGIN: Flags = CONNECTION_FLAGS.union(Flags::FAST).union(Flags::NO_AUTH);
-const ADMIN: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ADMIN);
+const CONNECTION_FLAGS: Flags = ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT).union(Flags::ALLOW_BUSY);
+const UNAUTHENTICATED_FLAGS: Flags = CONNECTION_FLAGS.union(Flags::FAST).union(Flags::NO_AUTH);
+const ADMIN: Flags = ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT).union(Flags::ADMIN);
 const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Connection, since, arity, summary).category(Categories::CONNECTION)
 }
 
 /// A table row for a command that sets a routing flag of a cluster connection (ASKING, READONLY, READWRITE).
-const fn routing(name: &'static str, summary: &'static str) -> Command {
+const fn routing_row(name: &'static str, summary: &'static str) -> Command {
     Command::new(name, Group::Cluster, "3.0.0", 1, summary).category(Categories::CONNECTION)
 }
 
@@ -28,113 +28,123 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("client", Group::Connection, "2.4.0", -2, "Inspects and controls connections.")
         .sentinel()
         .subcommands(CLIENT),
-    routing("asking", "Allows the next command to access an importing slot.")
+    routing_row("asking", "Allows the next command to access an importing slot.")
         .flags(Flags::FAST)
         .run(hello::asking),
-    row("auth", "1.0.0", -2, "Authenticates the connection.").flags(BEFORE_LOGIN).sentinel().run(hello::auth),
-    row("echo", "1.0.0", 2, "Returns its argument.").flags(ANYTIME.union(Flags::FAST)).run(echo),
-    row("hello", "6.0.0", -1, "Selects the protocol version, authenticates, and describes the server.")
-        .flags(BEFORE_LOGIN)
+    new_row("auth", "1.0.0", -2, "Authenticates the connection.")
+        .flags(UNAUTHENTICATED_FLAGS)
+        .sentinel()
+        .run(hello::auth),
+    new_row("echo", "1.0.0", 2, "Returns its argument.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST))
+        .run(echo),
+    new_row("hello", "6.0.0", -1, "Selects the protocol version, authenticates, and describes the server.")
+        .flags(UNAUTHENTICATED_FLAGS)
         .sentinel()
         .run(hello::hello),
-    row("ping", "1.0.0", -1, "Checks that the server responds.")
+    new_row("ping", "1.0.0", -1, "Checks that the server responds.")
         .flags(Flags::FAST.union(Flags::WHILE_SUBSCRIBED))
         .sentinel()
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .run(ping),
-    row("quit", "1.0.0", -1, "Closes the connection.")
-        .flags(BEFORE_LOGIN.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
+    new_row("quit", "1.0.0", -1, "Closes the connection.")
+        .flags(UNAUTHENTICATED_FLAGS.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::quit),
-    routing("readonly", "Allows this connection to read from a replica.")
-        .flags(ANYTIME.union(Flags::FAST))
+    routing_row("readonly", "Allows this connection to read from a replica.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST))
         .run(hello::readonly),
-    routing("readwrite", "Ends the READONLY mode.").flags(ANYTIME.union(Flags::FAST)).run(hello::readwrite),
-    row("reset", "6.2.0", 1, "Resets the connection to its initial state.")
-        .flags(BEFORE_LOGIN.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
+    routing_row("readwrite", "Ends the READONLY mode.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST))
+        .run(hello::readwrite),
+    new_row("reset", "6.2.0", 1, "Resets the connection to its initial state.")
+        .flags(UNAUTHENTICATED_FLAGS.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::reset),
-    row("select", "1.0.0", 2, "Selects the database of this connection.")
-        .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))
+    new_row("select", "1.0.0", 2, "Selects the database of this connection.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::FAST).union(Flags::ALLOW_BUSY))
         .databases(Databases::Selected)
         .run(select),
 ];
 
 const CLIENT: &[Command] = &[
-    row("caching", "6.0.0", 3, "Overrides tracking for the next command.")
+    new_row("caching", "6.0.0", 3, "Overrides tracking for the next command.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(tracking::caching),
-    row("capa", "8.0.0", -3, "Announces capabilities of this client.")
+    new_row("capa", "8.0.0", -3, "Announces capabilities of this client.")
         .flags(CONNECTION_FLAGS)
         .run(client::capa),
-    row("getredir", "6.0.0", 2, "Returns the client that receives this connection's invalidations.")
+    new_row("getredir", "6.0.0", 2, "Returns the client that receives this connection's invalidations.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(tracking::getredir),
-    row("tracking", "6.0.0", -3, "Controls client-side caching by invalidation messages.")
-        .flags(ANYTIME.union(Flags::NOSCRIPT))
+    new_row("tracking", "6.0.0", -3, "Controls client-side caching by invalidation messages.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .run(tracking::tracking),
-    row("trackinginfo", "6.2.0", 2, "Returns the tracking state of this connection.")
-        .flags(ANYTIME.union(Flags::NOSCRIPT))
+    new_row("trackinginfo", "6.2.0", 2, "Returns the tracking state of this connection.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .run(tracking::trackinginfo),
-    row("getname", "2.6.9", 2, "Returns the name of this connection.")
+    new_row("getname", "2.6.9", 2, "Returns the name of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(client::getname),
-    row("help", "5.0.0", 2, "Lists the subcommands.").flags(ANYTIME).sentinel().run(client::help),
-    row("id", "5.0.0", 2, "Returns the id of this connection.")
+    new_row("help", "5.0.0", 2, "Lists the subcommands.")
+        .flags(ALLOWED_WHILE_LOADING)
+        .sentinel()
+        .run(client::help),
+    new_row("id", "5.0.0", 2, "Returns the id of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .run(client::id),
-    row("import-source", "8.1.0", 3, "Marks this connection as an import source.")
-        .flags(ANYTIME.union(Flags::NOSCRIPT))
+    new_row("import-source", "8.1.0", 3, "Marks this connection as an import source.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .run(client::import_source),
-    row("info", "6.2.0", 2, "Describes this connection.")
-        .flags(ANYTIME.union(Flags::NOSCRIPT))
+    new_row("info", "6.2.0", 2, "Describes this connection.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::NOSCRIPT))
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(client::info),
-    row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN).sentinel().run(others::kill),
-    row("list", "2.4.0", -2, "Lists all connections.")
+    new_row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN).sentinel().run(others::kill),
+    new_row("list", "2.4.0", -2, "Lists all connections.")
         .flags(ADMIN)
         .sentinel()
         .tips(&["nondeterministic_output"])
         .run(others::list),
-    row("no-evict", "7.0.0", 3, "Protects this connection from client eviction.")
+    new_row("no-evict", "7.0.0", 3, "Protects this connection from client eviction.")
         .flags(ADMIN.union(Flags::ALLOW_BUSY))
         .sentinel()
         .run(client::no_evict),
-    row("no-touch", "7.2.0", 3, "Prevents this connection's reads from updating access times.")
+    new_row("no-touch", "7.2.0", 3, "Prevents this connection's reads from updating access times.")
         .flags(CONNECTION_FLAGS)
         .run(client::no_touch),
-    row("pause", "3.0.0", -3, "Delays all commands, or only writes, for a time.")
+    new_row("pause", "3.0.0", -3, "Delays all commands, or only writes, for a time.")
         .flags(ADMIN)
         .sentinel()
         .run(others::pause),
-    row("reply", "3.2.0", 3, "Enables, disables or skips replies.")
+    new_row("reply", "3.2.0", 3, "Enables, disables or skips replies.")
         .flags(CONNECTION_FLAGS.union(Flags::NO_MULTI))
         .sentinel()
-        .run(client::reply),
-    row("setinfo", "7.2.0", 4, "Sets the client library's name and version.")
+        .run(client::set_reply_mode),
+    new_row("setinfo", "7.2.0", 4, "Sets the client library's name and version.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .tips(ALL_NODES)
         .run(client::setinfo),
-    row("setname", "2.6.9", 3, "Sets the name of this connection.")
+    new_row("setname", "2.6.9", 3, "Sets the name of this connection.")
         .flags(CONNECTION_FLAGS)
         .sentinel()
         .tips(ALL_NODES)
         .run(client::setname),
-    row("unblock", "5.0.0", -3, "Unblocks a blocked connection.")
+    new_row("unblock", "5.0.0", -3, "Unblocks a blocked connection.")
         .flags(ADMIN)
         .sentinel()
         .run(others::unblock),
-    row("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.").flags(ADMIN).sentinel().run(others::unpause),
+    new_row("unpause", "6.2.0", 2, "Ends a CLIENT PAUSE.").flags(ADMIN).sentinel().run(others::unpause),
 ];
 
 /// Checks a database number.
-pub(super) fn database(context: &Context<'_>, number: i64) -> Result<u16, CommandError> {
+pub(super) fn parse_db_index(context: &Context<'_>, number: i64) -> Result<u16, CommandError> {
     let db = u16::try_from(number).ok().filter(|db| *db < context.engine.keyspace.databases());
     db.ok_or(CommandError::InvalidDbIndex)
 }
@@ -172,7 +182,7 @@ fn select(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.engine.is_cluster_of_one_database() && number != 0 {
         return Err(CommandError::text("ERR SELECT is not allowed in cluster mode"));
     }
-    context.session.db = database(context, number)?;
+    context.session.db = parse_db_index(context, number)?;
     context.reply.ok();
     Ok(())
 }

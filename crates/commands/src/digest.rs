@@ -12,7 +12,7 @@ pub(crate) struct Digest([u8; 20]);
 
 impl Digest {
     /// Adds an unordered part.
-    pub(crate) fn xor(&mut self, part: &[u8]) {
+    pub(crate) fn add_unordered(&mut self, part: &[u8]) {
         let hash = Sha1::digest(part);
         for (byte, other) in self.0.iter_mut().zip(hash) {
             *byte ^= other;
@@ -20,19 +20,19 @@ impl Digest {
     }
 
     /// Adds an unordered part that is already a digest.
-    pub(crate) fn xor_digest(&mut self, part: Self) {
-        self.xor(&part.0);
+    pub(crate) fn add_unordered_digest(&mut self, part: Self) {
+        self.add_unordered(&part.0);
     }
 
     /// Adds an ordered part after the previous ones.
-    pub(crate) fn mix(&mut self, part: &[u8]) {
-        self.xor(part);
+    pub(crate) fn add_ordered(&mut self, part: &[u8]) {
+        self.add_unordered(part);
         self.0 = Sha1::digest(self.0).into();
     }
 
     /// Adds the number of a database; call it before adding the database's keys.
-    pub(crate) fn mix_database(&mut self, db: u16) {
-        self.mix(&u32::from(db).to_be_bytes());
+    pub(crate) fn add_database_number(&mut self, db: u16) {
+        self.add_ordered(&u32::from(db).to_be_bytes());
     }
 }
 

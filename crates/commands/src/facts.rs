@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::sync::LazyLock;
 
-const FILES: &[&str] = &[
+const SOURCE_TEXTS: &[&str] = &[
     include_str!("facts/bitmap.txt"),
     include_str!("facts/cluster.txt"),
     include_str!("facts/connection.txt"),
@@ -70,21 +70,21 @@ pub(crate) struct ArgumentDocs {
     pub(crate) arguments: Vec<ArgumentDocs>,
 }
 
-static ALL: LazyLock<BTreeMap<&'static str, CommandDocs>> = LazyLock::new(|| {
+static DOCS_BY_COMMAND: LazyLock<BTreeMap<&'static str, CommandDocs>> = LazyLock::new(|| {
     let mut all = BTreeMap::new();
-    FILES.iter().for_each(|text| read(text, &mut all));
+    SOURCE_TEXTS.iter().for_each(|text| parse_text(text, &mut all));
     all
 });
 
 /// Looks up a command by its full name, such as `config get`.
-pub(crate) fn find(full_name: &str) -> Option<&'static CommandDocs> {
-    ALL.get(full_name)
+pub(crate) fn docs_of(full_name: &str) -> Option<&'static CommandDocs> {
+    DOCS_BY_COMMAND.get(full_name)
 }
 
 /// The indentation depth of a line and its text without the indentation.
 type Line = (usize, &'static str);
 
-fn read(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
+fn parse_text(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
     let depth = |line: &str| (line.len() - line.trim_start().len()) / 2;
     let mut lines = text.lines().map(|line| (depth(line), line.trim_start())).peekable();
     while let Some((_, name)) = lines.next() {
@@ -97,7 +97,7 @@ fn read(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
                 "doc_flags" => facts.doc_flags = rest.split(' ').collect(),
                 "deprecated_since" => facts.deprecated_since = Some(rest),
                 "replaced_by" => facts.replaced_by = Some(rest),
-                "arguments" => facts.arguments = read_arguments(&mut lines, 2),
+                "arguments" => facts.arguments = parse_arguments(&mut lines, 2),
                 _ => panic!("{name}: what is '{what}'?"),
             }
         }
@@ -105,17 +105,17 @@ fn read(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
     }
 }
 
-fn read_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize) -> Vec<ArgumentDocs> {
+fn parse_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize) -> Vec<ArgumentDocs> {
     let mut arguments = Vec::new();
     while let Some((_, line)) = lines.next_if(|(found, _)| *found == depth) {
-        let mut argument = read_argument(line);
-        argument.arguments = read_arguments(lines, depth + 1);
+        let mut argument = parse_argument(line);
+        argument.arguments = parse_arguments(lines, depth + 1);
         arguments.push(argument);
     }
     arguments
 }
 
-fn read_argument(line: &'static str) -> ArgumentDocs {
+fn parse_argument(line: &'static str) -> ArgumentDocs {
     let mut words = line.split(' ');
     let mut argument = ArgumentDocs {
         name: words.next().unwrap_or_default(),
@@ -142,24 +142,24 @@ mod tests {
 
     use super::*;
 
-    fn visit<'a>(arguments: &'a [ArgumentDocs], see: &mut impl FnMut(&'a ArgumentDocs)) {
+    fn visit_arguments<'a>(arguments: &'a [ArgumentDocs], see: &mut impl FnMut(&'a ArgumentDocs)) {
         for argument in arguments {
             see(argument);
-            visit(&argument.arguments, see);
+            visit_arguments(&argument.arguments, see);
         }
     }
 
-    fn shown() -> impl Iterator<Item = &'static RegisteredCommand> {
+    fn listed_commands() -> impl Iterator<Item = &'static RegisteredCommand> {
         crate::for_server().listed_commands().chain(crate::for_sentinel().listed_commands())
     }
 
     #[test]
     fn every_command_is_documented() {
-        for entry in shown() {
-            assert!(find(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
+        for entry in listed_commands() {
+            assert!(docs_of(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
         }
-        for name in ALL.keys() {
-            assert!(shown().any(|entry| entry.full_name == *name), "{name}: no command");
+        for name in DOCS_BY_COMMAND.keys() {
+            assert!(listed_commands().any(|entry| entry.full_name == *name), "{name}: no command");
         }
     }
 
@@ -168,9 +168,9 @@ mod tests {
         let kinds =
             ["block", "double", "integer", "key", "oneof", "pattern", "pure-token", "string", "unix-time"];
         let flags = ["optional", "multiple", "multiple_token"];
-        for entry in shown() {
-            let facts = find(&entry.full_name).unwrap();
-            visit(&facts.arguments, &mut |argument| {
+        for entry in listed_commands() {
+            let facts = docs_of(&entry.full_name).unwrap();
+            visit_arguments(&facts.arguments, &mut |argument| {
                 let place = format!("{}: {}", entry.full_name, argument.name);
                 assert!(kinds.contains(&argument.kind), "{place}");
                 assert!(argument.flags.iter().all(|flag| flags.contains(flag)), "{place}");

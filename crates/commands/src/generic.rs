@@ -19,55 +19,57 @@ use super::rows::*;
 family!(generic, Generic, KEYSPACE);
 family!(server, Server, KEYSPACE);
 
-const EVERY_SHARD: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
-const COUNTED_BY_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
+const ALL_SHARDS_TIPS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+const SUMMED_OVER_SHARDS_TIPS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 
 pub(super) const COMMANDS: &[Command] = &[
     generic(
         "copy",
         "6.2.0",
         -3,
-        GROW,
-        &[KeySpec::single_key(1, key::READ), KeySpec::single_key(2, key::STORE)],
+        WRITE_DENYOOM,
+        &[KeySpec::single_key(1, key::READ), KeySpec::single_key(2, key::OVERWRITE)],
         "Copies a key's value to another key.",
     )
-    .parse_keys(rename::keys_of_copy)
+    .parse_keys(rename::parse_copy_keys)
     .run(rename::copy)
     .long(estimates::copy_cost::<200>),
     server("dbsize", "1.0.0", 1, READ_FAST, &[], "Returns the number of keys in the database.")
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .run(scan::dbsize)
         .each_slot(),
-    generic("del", "1.0.0", -2, WRITE, REMOVES_ALL, "Deletes keys.").tips(COUNTED_BY_SHARDS).run(keys::del),
-    generic("dump", "2.6.0", 2, READ, READS, "Returns a serialized form of a key's value.")
-        .tips(VARIES)
+    generic("del", "1.0.0", -2, WRITE, REMOVE_KEYS, "Deletes keys.")
+        .tips(SUMMED_OVER_SHARDS_TIPS)
+        .run(keys::del),
+    generic("dump", "2.6.0", 2, READ, READ_KEY, "Returns a serialized form of a key's value.")
+        .tips(NONDETERMINISTIC)
         .run(dump::dump)
         .long(estimates::copy_cost::<60>),
-    generic("exists", "1.0.0", -2, READ_FAST, LOOKS_AT_ALL, "Returns the number of existing keys.")
-        .tips(COUNTED_BY_SHARDS)
+    generic("exists", "1.0.0", -2, READ_FAST, METADATA_KEYS, "Returns the number of existing keys.")
+        .tips(SUMMED_OVER_SHARDS_TIPS)
         .run(keys::exists),
-    generic("expire", "1.0.0", -3, WRITE_FAST, UPDATES, "Makes a key expire after some seconds.")
+    generic("expire", "1.0.0", -3, WRITE_FAST, UPDATE_KEY, "Makes a key expire after some seconds.")
         .run(expire::expire),
-    generic("expireat", "1.2.0", -3, WRITE_FAST, UPDATES, "Makes a key expire at a Unix time in seconds.")
+    generic("expireat", "1.2.0", -3, WRITE_FAST, UPDATE_KEY, "Makes a key expire at a Unix time in seconds.")
         .run(expire::expireat),
     generic(
         "expiretime",
         "7.0.0",
         2,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Returns the Unix time in seconds at which a key expires.",
     )
     .run(ttl::expiretime),
     server("flushall", "1.0.0", -1, WRITE.union(Flags::ALL_DBS), &[], "Deletes all keys of all databases.")
         .category(Categories::DANGEROUS)
-        .tips(EVERY_SHARD)
+        .tips(ALL_SHARDS_TIPS)
         .run(flush::flushall)
         .long(estimates::flush_cost)
         .all_slots(),
     server("flushdb", "1.0.0", -1, WRITE, &[], "Deletes all keys of the database.")
         .category(Categories::DANGEROUS)
-        .tips(EVERY_SHARD)
+        .tips(ALL_SHARDS_TIPS)
         .run(flush::flushdb)
         .long(estimates::flush_cost)
         .all_slots(),
@@ -77,18 +79,19 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(scan::keys)
         .long(estimates::key_listing_cost)
         .each_slot(),
-    generic("move", "1.0.0", 3, WRITE_FAST, CHANGES, "Moves a key to another database.")
+    generic("move", "1.0.0", 3, WRITE_FAST, READ_UPDATE_KEY, "Moves a key to another database.")
         .databases(Databases::Also(2))
         .run(rename::move_key),
-    generic("persist", "2.2.0", 2, WRITE_FAST, UPDATES, "Removes the expiry of a key.").run(expire::persist),
-    generic("pexpire", "2.6.0", -3, WRITE_FAST, UPDATES, "Makes a key expire after some milliseconds.")
+    generic("persist", "2.2.0", 2, WRITE_FAST, UPDATE_KEY, "Removes the expiry of a key.")
+        .run(expire::persist),
+    generic("pexpire", "2.6.0", -3, WRITE_FAST, UPDATE_KEY, "Makes a key expire after some milliseconds.")
         .run(expire::pexpire),
     generic(
         "pexpireat",
         "2.6.0",
         -3,
         WRITE_FAST,
-        UPDATES,
+        UPDATE_KEY,
         "Makes a key expire at a Unix time in milliseconds.",
     )
     .run(expire::pexpireat),
@@ -97,7 +100,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         2,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Returns the Unix time in milliseconds at which a key expires.",
     )
     .run(ttl::pexpiretime),
@@ -106,10 +109,10 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.6.0",
         2,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Returns the remaining time to live of a key in milliseconds.",
     )
-    .tips(VARIES)
+    .tips(NONDETERMINISTIC)
     .run(ttl::pttl),
     generic(
         "randomkey",
@@ -127,7 +130,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.0",
         3,
         WRITE,
-        &[KeySpec::single_key(1, key::TAKE), KeySpec::single_key(2, key::STORE)],
+        &[KeySpec::single_key(1, key::POP), KeySpec::single_key(2, key::OVERWRITE)],
         "Renames a key and overwrites the new name.",
     )
     .run(rename::rename),
@@ -136,11 +139,11 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.0.0",
         3,
         WRITE_FAST,
-        &[KeySpec::single_key(1, key::TAKE), KeySpec::single_key(2, key::CREATE)],
+        &[KeySpec::single_key(1, key::POP), KeySpec::single_key(2, key::CREATE)],
         "Renames a key unless the new name exists.",
     )
     .run(rename::renamenx),
-    generic("restore", "2.6.0", -4, GROW, STORES, "Creates a key from a serialized value.")
+    generic("restore", "2.6.0", -4, WRITE_DENYOOM, OVERWRITE_KEY, "Creates a key from a serialized value.")
         .category(Categories::DANGEROUS)
         .run(dump::restore)
         .long(estimates::request_cost::<4>),
@@ -148,8 +151,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "restore-asking",
         "3.0.0",
         -4,
-        GROW.union(Flags::ASKING),
-        STORES,
+        WRITE_DENYOOM.union(Flags::ASKING),
+        OVERWRITE_KEY,
         "Restores a key during a slot migration; used between servers.",
     )
     .category(Categories::DANGEROUS)
@@ -164,7 +167,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns some key names and a cursor for the next ones.",
     )
     .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
-    .run(scan::scan)
+    .run(scan::call_scan)
     .each_slot(),
     server("swapdb", "4.0.0", 3, WRITE_FAST, &[], "Swaps two databases.")
         .category(Categories::DANGEROUS)
@@ -176,47 +179,55 @@ pub(super) const COMMANDS: &[Command] = &[
         "3.2.1",
         -2,
         READ_FAST,
-        LOOKS_AT_ALL,
+        METADATA_KEYS,
         "Returns the number of existing keys and updates their access time.",
     )
-    .tips(COUNTED_BY_SHARDS)
+    .tips(SUMMED_OVER_SHARDS_TIPS)
     .run(keys::touch),
-    generic("ttl", "1.0.0", 2, READ_FAST, READS, "Returns the remaining time to live of a key in seconds.")
-        .tips(VARIES)
-        .run(ttl::ttl),
-    generic("type", "1.0.0", 2, READ_FAST, LOOKS, "Returns the type of a key's value.").run(keys::type_of),
+    generic(
+        "ttl",
+        "1.0.0",
+        2,
+        READ_FAST,
+        READ_KEY,
+        "Returns the remaining time to live of a key in seconds.",
+    )
+    .tips(NONDETERMINISTIC)
+    .run(ttl::ttl),
+    generic("type", "1.0.0", 2, READ_FAST, METADATA_KEY, "Returns the type of a key's value.")
+        .run(keys::type_of),
     generic(
         "unlink",
         "4.0.0",
         -2,
         WRITE_FAST,
-        REMOVES_ALL,
+        REMOVE_KEYS,
         "Deletes keys and frees large values in the background.",
     )
-    .tips(COUNTED_BY_SHARDS)
+    .tips(SUMMED_OVER_SHARDS_TIPS)
     .run(keys::del),
     Command::new("object", Group::Generic, "2.2.3", -2, "Inspects the representation of values.")
         .subcommands(OBJECT),
 ];
 const OBJECT: &[Command] = &[
-    generic("encoding", "2.2.3", 3, READ, LOOKS_SECOND, "Returns the encoding of a value.")
-        .tips(VARIES)
+    generic("encoding", "2.2.3", 3, READ, METADATA_KEY_2, "Returns the encoding of a value.")
+        .tips(NONDETERMINISTIC)
         .run(object::object_encoding),
     generic(
         "freq",
         "4.0.0",
         3,
         READ,
-        LOOKS_SECOND,
+        METADATA_KEY_2,
         "Returns the access frequency of a key on a logarithmic scale.",
     )
-    .tips(VARIES)
+    .tips(NONDETERMINISTIC)
     .run(object::freq),
     generic("help", "6.2.0", 2, HELP, &[], "Lists the subcommands.").run(object::help),
-    generic("idletime", "2.2.3", 3, READ, LOOKS_SECOND, "Returns the idle time of a key in seconds.")
-        .tips(VARIES)
+    generic("idletime", "2.2.3", 3, READ, METADATA_KEY_2, "Returns the idle time of a key in seconds.")
+        .tips(NONDETERMINISTIC)
         .run(object::idletime),
-    generic("refcount", "2.2.3", 3, READ, LOOKS_SECOND, "Returns the reference count of a value.")
-        .tips(VARIES)
+    generic("refcount", "2.2.3", 3, READ, METADATA_KEY_2, "Returns the reference count of a value.")
+        .tips(NONDETERMINISTIC)
         .run(object::refcount),
 ];

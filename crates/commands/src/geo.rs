@@ -8,7 +8,7 @@ mod query;
 mod search;
 
 use engine::{Command, KeySpec};
-use query::{SearchCommand, StoreOption, keys_of_radius};
+use query::{SearchCommand, StoreOption, parse_radius_keys};
 
 use super::rows::*;
 
@@ -16,51 +16,52 @@ family!(geo, Geo, GEO);
 
 const MAY_STORE: &[KeySpec] = &[
     KeySpec::single_key(1, key::READ),
-    KeySpec::key_after("STORE", 6, variable(key::STORE)),
-    KeySpec::key_after("STOREDIST", 6, variable(key::STORE)),
+    KeySpec::key_after("STORE", 6, with_variable_flags(key::OVERWRITE)),
+    KeySpec::key_after("STOREDIST", 6, with_variable_flags(key::OVERWRITE)),
 ];
 const MAY_STORE_BY_MEMBER: &[KeySpec] = &[
     KeySpec::single_key(1, key::READ),
-    KeySpec::key_after("STORE", 5, variable(key::STORE)),
-    KeySpec::key_after("STOREDIST", 5, variable(key::STORE)),
+    KeySpec::key_after("STORE", 5, with_variable_flags(key::OVERWRITE)),
+    KeySpec::key_after("STOREDIST", 5, with_variable_flags(key::OVERWRITE)),
 ];
 
 pub(super) const COMMANDS: &[Command] = &[
-    geo("geoadd", "3.2.0", -5, GROW, UPDATES, "Adds or updates positions in a geo index.").run(add::geoadd),
-    geo("geodist", "3.2.0", -4, READ, READS, "Returns the distance between two positions.")
+    geo("geoadd", "3.2.0", -5, WRITE_DENYOOM, UPDATE_KEY, "Adds or updates positions in a geo index.")
+        .run(add::geoadd),
+    geo("geodist", "3.2.0", -4, READ, READ_KEY, "Returns the distance between two positions.")
         .run(look::geodist),
-    geo("geohash", "3.2.0", -2, READ, READS, "Returns the geohashes of positions.").run(look::geohash),
-    geo("geopos", "3.2.0", -2, READ, READS, "Returns the coordinates of members.").run(look::geopos),
-    geo("georadius", "3.2.0", -6, GROW, MAY_STORE, "Returns or stores the members around a point.")
-        .parse_keys(|args| keys_of_radius(args, SearchCommand::Point))
+    geo("geohash", "3.2.0", -2, READ, READ_KEY, "Returns the geohashes of positions.").run(look::geohash),
+    geo("geopos", "3.2.0", -2, READ, READ_KEY, "Returns the coordinates of members.").run(look::geopos),
+    geo("georadius", "3.2.0", -6, WRITE_DENYOOM, MAY_STORE, "Returns or stores the members around a point.")
+        .parse_keys(|args| parse_radius_keys(args, SearchCommand::Point))
         .run(search::georadius)
         .long(|request| search::estimated_cost(request, SearchCommand::Point, StoreOption::Allowed)),
-    geo("georadius_ro", "3.2.10", -6, READ, READS, "Returns the members around a point.")
+    geo("georadius_ro", "3.2.10", -6, READ, READ_KEY, "Returns the members around a point.")
         .run(search::georadius_ro)
         .long(|request| search::estimated_cost(request, SearchCommand::Point, StoreOption::Unknown)),
     geo(
         "georadiusbymember",
         "3.2.0",
         -5,
-        GROW,
+        WRITE_DENYOOM,
         MAY_STORE_BY_MEMBER,
         "Returns or stores the members around another member.",
     )
-    .parse_keys(|args| keys_of_radius(args, SearchCommand::Member))
+    .parse_keys(|args| parse_radius_keys(args, SearchCommand::Member))
     .run(search::georadiusbymember)
     .long(|request| search::estimated_cost(request, SearchCommand::Member, StoreOption::Allowed)),
-    geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the members around another member.")
+    geo("georadiusbymember_ro", "3.2.10", -5, READ, READ_KEY, "Returns the members around another member.")
         .run(search::georadiusbymember_ro)
         .long(|request| search::estimated_cost(request, SearchCommand::Member, StoreOption::Unknown)),
-    geo("geosearch", "6.2.0", -7, READ, READS, "Returns the members within a circle, a box or a polygon.")
+    geo("geosearch", "6.2.0", -7, READ, READ_KEY, "Returns the members within a circle, a box or a polygon.")
         .run(search::geosearch)
         .long(|request| search::estimated_cost(request, SearchCommand::Search, StoreOption::Unknown)),
     geo(
         "geosearchstore",
         "6.2.0",
         -8,
-        GROW,
-        STORES_ONE,
+        WRITE_DENYOOM,
+        OVERWRITE_FROM_KEY,
         "Stores the members within a circle, a box or a polygon.",
     )
     .run(search::geosearchstore)

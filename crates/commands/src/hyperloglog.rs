@@ -16,18 +16,19 @@ use crate::sketch::{self, Observation, Registers, Sketch, SketchError};
 family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
 
 /// The key is read, but PFCOUNT may also write its cached estimate.
-const COUNTS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
-const MERGES: &[KeySpec] =
-    &[KeySpec::single_key(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
+const COUNT_KEY_FLAGS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
+const MERGE_KEYS: &[KeySpec] =
+    &[KeySpec::single_key(1, COUNT_KEY_FLAGS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
-    hyperloglog("pfadd", "2.8.9", -2, GROW_FAST, INSERTS, "Adds elements to a HyperLogLog.").run(pfadd),
+    hyperloglog("pfadd", "2.8.9", -2, WRITE_DENYOOM_FAST, INSERT_KEY, "Adds elements to a HyperLogLog.")
+        .run(pfadd),
     hyperloglog(
         "pfcount",
         "2.8.9",
         -2,
         READ.union(Flags::MAY_REPLICATE),
-        &[KeySpec::range(1, -1, 1, COUNTS)],
+        &[KeySpec::range(1, -1, 1, COUNT_KEY_FLAGS)],
         "Estimates the number of distinct elements in the union of HyperLogLogs.",
     )
     .run(pfcount),
@@ -35,13 +36,20 @@ pub(super) const COMMANDS: &[Command] = &[
         "pfdebug",
         "2.8.9",
         3,
-        GROW.union(Flags::ADMIN),
-        &[KeySpec::single_key(2, COUNTS)],
+        WRITE_DENYOOM.union(Flags::ADMIN),
+        &[KeySpec::single_key(2, COUNT_KEY_FLAGS)],
         "Shows the internals of a HyperLogLog.",
     )
     .run(debug::pfdebug),
-    hyperloglog("pfmerge", "2.8.9", -2, GROW, MERGES, "Stores the union of several HyperLogLogs.")
-        .run(pfmerge),
+    hyperloglog(
+        "pfmerge",
+        "2.8.9",
+        -2,
+        WRITE_DENYOOM,
+        MERGE_KEYS,
+        "Stores the union of several HyperLogLogs.",
+    )
+    .run(pfmerge),
     hyperloglog("pfselftest", "2.8.9", 1, Flags::ADMIN, &[], "Runs a self-test of the HyperLogLog code.")
         .run(debug::pfselftest),
 ];
@@ -56,12 +64,16 @@ impl From<SketchError> for CommandError {
 }
 
 /// The sketch in the entry at `place`.
-fn sketch<'c>(context: &'c Context<'_>, key: &Key<'_>, place: EntryRef) -> Result<Sketch<'c>, CommandError> {
-    Ok(Sketch::of(context.string_value(key, place)?.bytes)?)
+fn sketch_at<'c>(
+    context: &'c Context<'_>,
+    key: &Key<'_>,
+    place: EntryRef,
+) -> Result<Sketch<'c>, CommandError> {
+    Ok(Sketch::from_bytes(context.string_value(key, place)?.bytes)?)
 }
 
 /// Stores a sketch under `key`. An existing key keeps its expiry.
-fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, bytes: &[u8]) {
+fn store_sketch(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, bytes: &[u8]) {
     match found {
         None => context.put(key, None, PackedValue::string_with_hint(bytes, EncodingHint::Raw), None),
         Some(place) => {
@@ -81,11 +93,12 @@ fn max_sparse_bytes(context: &Context<'_>) -> usize {
 fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
-    let seen: SmallVec<[Observation; 8]> = context.args.from(2).iter().map(Observation::of).collect();
+    let seen: SmallVec<[Observation; 8]> =
+        context.args.from(2).iter().map(Observation::from_element).collect();
     let changed = match found {
-        Some(place) if sketch(context, &key, place)?.is_dense() => {
-            let dense = sketch(context, &key, place)?;
-            let changes = seen.iter().any(|seen| dense.is_dense_and_lacks(*seen));
+        Some(place) if sketch_at(context, &key, place)?.is_dense() => {
+            let dense = sketch_at(context, &key, place)?;
+            let changes = seen.iter().any(|seen| dense.is_dense_below(*seen));
             if changes {
                 let mut raised = 0;
                 let len = context.string_value(&key, place)?.bytes.len();
@@ -125,7 +138,7 @@ fn observe_sparse(
     match found {
         _ if changes > 0 => {
             sketch::set_stale(&mut bytes);
-            store(context, key, found, &bytes);
+            store_sketch(context, key, found, &bytes);
             context.count_changes(changes - 1);
         }
         // OBJECT ENCODING reports it like a string edited in place.
@@ -140,7 +153,7 @@ fn observe_sparse(
 /// PFCOUNT key [key ...]. With a single key, the estimate is cached in the sketch.
 fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 2 {
-        let (registers, _) = merged(context)?;
+        let (registers, _) = merge_sketches(context)?;
         context.reply.integer(registers.estimate() as i64);
         return Ok(());
     }
@@ -149,12 +162,12 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let sketch = sketch(context, &key, place)?;
-    let number = match sketch.cached() {
+    let sketch = sketch_at(context, &key, place)?;
+    let number = match sketch.cached_estimate() {
         Some(number) => number,
         None => {
             let number = sketch.estimate()?;
-            keep(context, &key, place, number);
+            cache_estimate(context, &key, place, number);
             number
         }
     };
@@ -164,7 +177,7 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Caches the estimate in the sketch, if a read command may write now. It may not while the append-only file cannot be
 /// written: under `appendfsync always` the reply would wait for the file.
-fn keep(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
+fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
     let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
     if context.session.origin == CommandOrigin::Client
         && context.engine.settings.node_flags().intersects(stopped)
@@ -178,12 +191,12 @@ fn keep(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) 
 }
 
 /// Merges the sketches from argument 1 on. Returns the union and whether one of them is dense.
-fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> {
+fn merge_sketches(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> {
     let (mut registers, mut dense) = (Registers::default(), false);
     for index in 1..context.args.len() {
         let key = context.key(index)?;
         let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else { continue };
-        let sketch = sketch(context, &key, place)?;
+        let sketch = sketch_at(context, &key, place)?;
         dense |= sketch.is_dense();
         registers.merge(sketch)?;
     }
@@ -192,7 +205,7 @@ fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> 
 
 /// PFMERGE destination [source ...]
 fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (registers, dense) = merged(context)?;
+    let (registers, dense) = merge_sketches(context)?;
     let key = context.key(1)?;
     let found = context.find(&key);
     let mut bytes = match found {
@@ -209,7 +222,7 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     sketch::set_stale(&mut bytes);
-    store(context, &key, found, &bytes);
+    store_sketch(context, &key, found, &bytes);
     context.notify(EventClass::STRING, "pfadd", &key);
     context.reply.ok();
     Ok(())

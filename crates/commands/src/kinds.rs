@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::digest::Digest;
 
 /// An element's bytes. The inline capacity fits most elements.
-pub(crate) type Bytes = SmallVec<[u8; 24]>;
+pub(crate) type ElementBytes = SmallVec<[u8; 24]>;
 
 /// A value of any type.
 pub(crate) trait AnyValue<'a> {
@@ -23,22 +23,22 @@ pub(crate) trait AnyValue<'a> {
     fn digest(&self, digest: &mut Digest);
 
     /// The number of elements, or `None` for types that Redis stores neither as a listpack nor as a table.
-    fn elements(&self) -> Option<usize> {
+    fn element_count(&self) -> Option<usize> {
         None
     }
 
     /// The value as an input of SORT, if it can be sorted.
-    fn sortable(&self) -> Option<&dyn Sortable> {
+    fn as_sortable(&self) -> Option<&dyn Sortable> {
         None
     }
 
     /// The value as an input of ZUNION and similar commands, if it has members.
-    fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
+    fn as_scored_members(&self) -> Option<&dyn ScoredMembers<'a>> {
         None
     }
 
     /// The string value, or that of a field that has not expired at `now`, for a BY or GET pattern of SORT.
-    fn text(&self, _field: Option<&[u8]>, _now: Millis) -> Option<Bytes> {
+    fn string_for_sort(&self, _field: Option<&[u8]>, _now: Millis) -> Option<ElementBytes> {
         None
     }
 }
@@ -52,7 +52,7 @@ pub(crate) trait Sortable {
     fn is_ordered(&self) -> bool;
 
     /// The elements in this range. `reversed` reverses the natural order, if there is one.
-    fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes>;
+    fn load_elements(&self, range: Range<usize>, reversed: bool) -> Vec<ElementBytes>;
 }
 
 /// A member's name, borrowed from the set wherever possible.
@@ -70,11 +70,11 @@ pub(crate) trait ScoredMembers<'a> {
     fn score(&self, name: &[u8], hash: u64) -> Option<f64>;
 
     /// Visits members and their scores until `visit` returns false.
-    fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool);
+    fn visit_members(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool);
 }
 
 /// Returns the implementation for the value's type.
-pub(crate) fn any<'v, 'a>(value: &'v Value<'a>) -> &'v dyn AnyValue<'a> {
+pub(crate) fn as_any_value<'v, 'a>(value: &'v Value<'a>) -> &'v dyn AnyValue<'a> {
     match value {
         Value::String(string) => string,
         Value::List(list) => list,

@@ -51,7 +51,7 @@ use std::sync::LazyLock;
 use engine::{Command, Registry};
 
 static SERVER: LazyLock<Registry> = LazyLock::new(|| Registry::for_server(TABLE.iter().copied().flatten()));
-static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::for_sentinel(sentinel::rows()));
+static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::for_sentinel(sentinel::all_rows()));
 
 /// The command table of a server.
 #[must_use]

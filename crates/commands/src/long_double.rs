@@ -14,13 +14,13 @@ mod big;
 use big::Big;
 
 /// Longer text is refused, since Redis copies the text into a buffer of 5 KiB.
-const MAX_TEXT: usize = 5 * 1024;
+const MAX_TEXT_LEN: usize = 5 * 1024;
 /// Finite numbers are below 2 to this power.
 const MAX_EXPONENT: i64 = 16384;
 /// Numbers below 2 to this power, half of the smallest subnormal, are an underflow.
 const MIN_EXPONENT: i64 = -16445;
 /// Decimal places when printed.
-const PLACES: u32 = 17;
+const DECIMAL_PLACES: u32 = 17;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LongDouble {
@@ -45,14 +45,14 @@ impl LongDouble {
     pub(crate) const ZERO: Self = Self::Finite { negative: false, mantissa: 0, exponent: 0 };
 
     /// The largest finite number; its negation is the smallest.
-    pub(crate) const MOST_FINITE: Self =
+    pub(crate) const MAX: Self =
         Self::Finite { negative: false, mantissa: u64::MAX, exponent: MAX_EXPONENT as i32 - 64 };
-    pub(crate) const LEAST_FINITE: Self = Self::MOST_FINITE.negated();
+    pub(crate) const MIN: Self = Self::MAX.negated();
 
     /// Parses the syntax of C's `strtold` without surrounding text: decimal and hexadecimal numbers and infinities.
     /// Refuses NaN and numbers out of range.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        if text.len() >= MAX_TEXT {
+        if text.len() >= MAX_TEXT_LEN {
             return None;
         }
         let (negative, digits) = match text {
@@ -177,14 +177,14 @@ struct Numeral {
     /// Number of significant digits.
     len: i64,
     /// Number of digits after the point.
-    places: i64,
+    decimal_places: i64,
     /// The exponent after `e` or `p`.
     exponent: i64,
 }
 
 impl Numeral {
     fn parse<const BASE: u32>(text: &[u8]) -> Option<Self> {
-        let mut numeral = Self { digits: Big::default(), len: 0, places: 0, exponent: 0 };
+        let mut numeral = Self { digits: Big::default(), len: 0, decimal_places: 0, exponent: 0 };
         let (mut point, mut any, mut rest) = (false, false, text);
         while let [byte, after @ ..] = rest {
             match char::from(*byte).to_digit(BASE) {
@@ -192,7 +192,7 @@ impl Numeral {
                     any = true;
                     numeral.digits.mul_add(BASE, digit);
                     numeral.len += i64::from(numeral.len > 0 || digit > 0);
-                    numeral.places += i64::from(point);
+                    numeral.decimal_places += i64::from(point);
                 }
                 None if *byte == b'.' && !point => point = true,
                 None => break,
@@ -213,14 +213,14 @@ impl Numeral {
             return Some((0, 0));
         }
         let (bits, below, shift) = self.digits.top_bits();
-        round(bits, below, self.exponent - 4 * self.places + shift)
+        round(bits, below, self.exponent - 4 * self.decimal_places + shift)
     }
 
     fn decimal(&self) -> Option<(u64, i32)> {
         if self.len == 0 {
             return Some((0, 0));
         }
-        let power = self.exponent - self.places;
+        let power = self.exponent - self.decimal_places;
         // Far out of range: avoid the big-integer computation.
         if !(-4970..=4940).contains(&(self.len + power)) {
             return None;
@@ -270,7 +270,7 @@ impl fmt::Display for LongDouble {
             let text = whole.to_decimal();
             return write!(f, "{}{text}", if text == "0" { "" } else { sign });
         }
-        let scaled = u128::from(mantissa) * 10u128.pow(PLACES);
+        let scaled = u128::from(mantissa) * 10u128.pow(DECIMAL_PLACES);
         let shift = exponent.unsigned_abs();
         let rounded = if shift >= 128 {
             0 // Below 2^121 / 2^128.
@@ -281,7 +281,7 @@ impl fmt::Display for LongDouble {
         if rounded == 0 {
             return f.write_str("0");
         }
-        let (whole, part) = (rounded / 10u128.pow(PLACES), rounded % 10u128.pow(PLACES));
+        let (whole, part) = (rounded / 10u128.pow(DECIMAL_PLACES), rounded % 10u128.pow(DECIMAL_PLACES));
         let part = format!("{part:017}");
         match part.trim_end_matches('0') {
             "" => write!(f, "{sign}{whole}"),
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    fn sum(a: &str, b: &str) -> String {
+    fn sum_text(a: &str, b: &str) -> String {
         let parse = |text: &str| LongDouble::parse(text.as_bytes()).unwrap_or_else(|| panic!("{text}"));
         parse(a).add(parse(b)).map_or("none".to_owned(), |sum| sum.to_string())
     }
@@ -322,7 +322,7 @@ mod tests {
             ("1", "-1", "0"),
         ];
         for (a, b, expected) in table {
-            assert_eq!(sum(a, b), expected, "{a} + {b}");
+            assert_eq!(sum_text(a, b), expected, "{a} + {b}");
         }
     }
 
@@ -333,7 +333,7 @@ mod tests {
         {
             assert_eq!(LongDouble::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(LongDouble::parse(&[b'1'; MAX_TEXT]), None);
+        assert_eq!(LongDouble::parse(&[b'1'; MAX_TEXT_LEN]), None);
         assert!(LongDouble::parse(b"1e4932").is_some());
         assert!(LongDouble::parse(b"0e-99999").is_some());
     }
@@ -358,7 +358,7 @@ mod tests {
             // a / 2^shift equals (a * 5^shift) / 10^shift.
             let a = a * 5i128.pow(shift as u32);
             let expected = decimal(a + b * 10i128.pow(shift as u32), shift);
-            prop_assert_eq!(sum(&decimal(a, shift), &b.to_string()), expected);
+            prop_assert_eq!(sum_text(&decimal(a, shift), &b.to_string()), expected);
         }
 
         #[test]

@@ -3,43 +3,43 @@
 use engine::{Categories, Command, CommandError, Context, Flags, Group, ShellCommand};
 
 use super::help::reply_help;
-use super::rows::LOOKS_SECOND;
+use super::rows::METADATA_KEY_2;
 
 pub(super) const COMMANDS: &[Command] =
     &[Command::new("memory", Group::Server, "4.0.0", -2, "Reports memory usage.").subcommands(MEMORY)];
 
-const EVERY_SHARD: &[&str] =
+const ALL_SHARDS_TIPS: &[&str] =
     &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
 
 const MEMORY: &[Command] = &[
     Command::new("doctor", Group::Server, "4.0.0", 2, "Returns a report on memory problems.")
-        .tips(EVERY_SHARD)
+        .tips(ALL_SHARDS_TIPS)
         .shell(ShellCommand::MemoryDoctor),
     Command::new("help", Group::Server, "4.0.0", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .run(help),
     Command::new("malloc-stats", Group::Server, "4.0.0", 2, "Returns allocator statistics.")
         .flags(Flags::LOADING)
-        .tips(EVERY_SHARD)
+        .tips(ALL_SHARDS_TIPS)
         .shell(ShellCommand::MemoryMallocStats),
     Command::new("purge", Group::Server, "4.0.0", 2, "Returns free memory to the operating system.")
         .flags(Flags::LOADING)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .shell(ShellCommand::MemoryPurge),
     Command::new("stats", Group::Server, "4.0.0", 2, "Returns memory usage by category.")
-        .tips(EVERY_SHARD)
+        .tips(ALL_SHARDS_TIPS)
         .shell(ShellCommand::MemoryStats)
         .each_slot(),
     Command::new("usage", Group::Server, "4.0.0", -3, "Returns the memory usage of a key.")
         .flags(Flags::READONLY)
         .category(Categories::READ)
-        .keys(LOOKS_SECOND)
-        .run(usage),
+        .keys(METADATA_KEY_2)
+        .run(memory_usage),
 ];
 
 /// MEMORY USAGE key [SAMPLES count]. SAMPLES has no effect, since the size of each value is tracked exactly as it
 /// changes.
-fn usage(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn memory_usage(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut index = 3;
     while let Some(word) = context.args.get(index) {
         if !word.eq_ignore_ascii_case(b"samples") || index + 1 == context.args.len() {
@@ -90,7 +90,7 @@ mod tests {
     fn memory_usage_reports_key_size() {
         let mut client = Client::new();
         let long = "x".repeat(5000);
-        client.table(&[
+        client.check_replies(&[
             ("set short x", "+OK"),
             (&format!("set long {long}"), "+OK"),
             ("memory usage nosuch", "$-1"),
@@ -105,6 +105,6 @@ mod tests {
         };
         assert!((5000..6000).contains(&bytes("long")));
         assert!((10..2000).contains(&bytes("short")));
-        assert!(client.wire("memory help").starts_with("*13\r\n+MEMORY <subcommand> "));
+        assert!(client.run_to_text("memory help").starts_with("*13\r\n+MEMORY <subcommand> "));
     }
 }

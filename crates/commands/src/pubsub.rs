@@ -6,79 +6,81 @@ use engine::{
 
 use super::help::reply_help;
 
-const LISTEN: Flags = Flags::PUBSUB
+const SUBSCRIBE_FLAGS: Flags = Flags::PUBSUB
     .union(Flags::NOSCRIPT)
     .union(Flags::LOADING)
     .union(Flags::STALE)
     .union(Flags::WHILE_SUBSCRIBED);
-const SPEAK: Flags =
+const PUBLISH_FLAGS: Flags =
     Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::MAY_REPLICATE);
-const LOOK: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
+const INTROSPECTION_FLAGS: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Pubsub, since, arity, summary)
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    row("psubscribe", "2.0.0", -2, "Subscribes to channels that match patterns.")
-        .flags(LISTEN)
+    new_row("psubscribe", "2.0.0", -2, "Subscribes to channels that match patterns.")
+        .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .channels(Channels::Patterns)
         .run(|context| subscribe(context, ChannelKind::Pattern)),
-    row("publish", "2.0.0", 3, "Publishes a message to a channel.")
-        .flags(SPEAK)
+    new_row("publish", "2.0.0", 3, "Publishes a message to a channel.")
+        .flags(PUBLISH_FLAGS)
         .sentinel()
         .channels(Channels::First)
         .run(|context| publish(context, false))
         .first_argument(),
-    row("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.").subcommands(PUBSUB),
-    row("punsubscribe", "2.0.0", -1, "Unsubscribes from patterns.")
-        .flags(LISTEN)
+    new_row("pubsub", "2.8.0", -2, "Inspects channels and subscriptions.").subcommands(PUBSUB),
+    new_row("punsubscribe", "2.0.0", -1, "Unsubscribes from patterns.")
+        .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .run(|context| unsubscribe(context, ChannelKind::Pattern)),
-    row("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
-        .flags(SPEAK)
+    new_row("spublish", "7.0.0", 3, "Publishes a message to a shard channel.")
+        .flags(PUBLISH_FLAGS)
         .keys(&[KeySpec::single_key(1, KeyFlags::NOT_KEY)])
         .channels(Channels::First)
         .run(|context| publish(context, true)),
-    row("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
-        .flags(LISTEN)
+    new_row("ssubscribe", "7.0.0", -2, "Subscribes to shard channels.")
+        .flags(SUBSCRIBE_FLAGS)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
         .channels(Channels::All)
         .run(|context| subscribe(context, ChannelKind::ShardChannel)),
-    row("subscribe", "2.0.0", -2, "Subscribes to channels.")
-        .flags(LISTEN)
+    new_row("subscribe", "2.0.0", -2, "Subscribes to channels.")
+        .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .channels(Channels::All)
         .run(|context| subscribe(context, ChannelKind::Channel)),
-    row("sunsubscribe", "7.0.0", -1, "Unsubscribes from shard channels.")
-        .flags(LISTEN)
+    new_row("sunsubscribe", "7.0.0", -1, "Unsubscribes from shard channels.")
+        .flags(SUBSCRIBE_FLAGS)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
         .run(|context| unsubscribe(context, ChannelKind::ShardChannel)),
-    row("unsubscribe", "2.0.0", -1, "Unsubscribes from channels.")
-        .flags(LISTEN)
+    new_row("unsubscribe", "2.0.0", -1, "Unsubscribes from channels.")
+        .flags(SUBSCRIBE_FLAGS)
         .sentinel()
         .run(|context| unsubscribe(context, ChannelKind::Channel)),
 ];
 
 const PUBSUB: &[Command] = &[
-    row("channels", "2.8.0", -2, "Lists channels with subscribers.")
-        .flags(LOOK)
+    new_row("channels", "2.8.0", -2, "Lists channels with subscribers.")
+        .flags(INTROSPECTION_FLAGS)
         .run(|context| channels(context, ChannelKind::Channel)),
-    row("help", "6.2.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
-    row("numpat", "2.8.0", 2, "Returns the number of subscribed patterns.").flags(LOOK).run(numpat),
-    row("numsub", "2.8.0", -2, "Returns the numbers of subscribers of channels.")
-        .flags(LOOK)
+    new_row("help", "6.2.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
+    new_row("numpat", "2.8.0", 2, "Returns the number of subscribed patterns.")
+        .flags(INTROSPECTION_FLAGS)
+        .run(numpat),
+    new_row("numsub", "2.8.0", -2, "Returns the numbers of subscribers of channels.")
+        .flags(INTROSPECTION_FLAGS)
         .run(|context| numsub(context, ChannelKind::Channel)),
-    row("shardchannels", "7.0.0", -2, "Lists shard channels with subscribers.")
-        .flags(LOOK)
+    new_row("shardchannels", "7.0.0", -2, "Lists shard channels with subscribers.")
+        .flags(INTROSPECTION_FLAGS)
         .run(|context| channels(context, ChannelKind::ShardChannel)),
-    row("shardnumsub", "7.0.0", -2, "Returns the numbers of subscribers of shard channels.")
-        .flags(LOOK)
+    new_row("shardnumsub", "7.0.0", -2, "Returns the numbers of subscribers of shard channels.")
+        .flags(INTROSPECTION_FLAGS)
         .run(|context| numsub(context, ChannelKind::ShardChannel)),
 ];
 
-fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
+fn push_confirmation(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
     context.write_push(|reply| {
         reply.push(3);
         reply.bulk(word);
@@ -100,7 +102,7 @@ fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Command
     for index in 1..context.args.len() {
         let name = context.arg(index);
         let count = context.engine.subscribe(context.session, kind, name);
-        confirm(context, kind.subscribe_message_kind(), Some(name), count);
+        push_confirmation(context, kind.subscribe_message_kind(), Some(name), count);
     }
     Ok(())
 }
@@ -117,10 +119,10 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
         context.write_push(|reply| reply.raw(&waiting));
-        confirm(context, kind.unsubscribe_message_kind(), Some(name), count);
+        push_confirmation(context, kind.unsubscribe_message_kind(), Some(name), count);
     }
     if names.is_empty() {
-        confirm(context, kind.unsubscribe_message_kind(), None, client.subscription_count(kind));
+        push_confirmation(context, kind.unsubscribe_message_kind(), None, client.subscription_count(kind));
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use engine::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const SYNC: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
-const FOLLOW: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
+const SYNC_FLAGS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
+const REPLICAOF_FLAGS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("failover", Group::Replication, "6.2.0", -1, "Hands the master role over to a replica.")
@@ -17,7 +17,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -3,
         "Turns the connection into a replication link; used between servers.",
     )
-    .flags(SYNC)
+    .flags(SYNC_FLAGS)
     .node(NodeCommand::Psync),
     Command::new(
         "sync",
@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
         1,
         "Turns the connection into a legacy replication link; used between servers.",
     )
-    .flags(SYNC)
+    .flags(SYNC_FLAGS)
     .node(NodeCommand::Psync),
     Command::new(
         "replconf",
@@ -50,7 +50,7 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         "Makes the server a replica of another, or a master.",
     )
-    .flags(FOLLOW)
+    .flags(REPLICAOF_FLAGS)
     .node(NodeCommand::Replicaof),
     Command::new(
         "slaveof",
@@ -59,7 +59,7 @@ pub(super) const COMMANDS: &[Command] = &[
         3,
         "Makes the server a replica of another, or a master.",
     )
-    .flags(FOLLOW)
+    .flags(REPLICAOF_FLAGS)
     .node(NodeCommand::Replicaof),
     Command::new("role", Group::Replication, "2.8.12", 1, "Returns the server's replication role.")
         .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST))

@@ -30,81 +30,81 @@ pub(super) const READ_FAST: Flags = READ.union(Flags::FAST);
 pub(super) const WRITE: Flags = Flags::WRITE;
 pub(super) const WRITE_FAST: Flags = WRITE.union(Flags::FAST);
 /// Flags of writes that may need memory.
-pub(super) const GROW: Flags = WRITE.union(Flags::DENYOOM);
-pub(super) const GROW_FAST: Flags = GROW.union(Flags::FAST);
+pub(super) const WRITE_DENYOOM: Flags = WRITE.union(Flags::DENYOOM);
+pub(super) const WRITE_DENYOOM_FAST: Flags = WRITE_DENYOOM.union(Flags::FAST);
 /// Flags of HELP subcommands.
 pub(super) const HELP: Flags = Flags::LOADING.union(Flags::STALE);
 
 /// Command tip: the order of the reply's elements is not deterministic.
-pub(super) const ANY_ORDER: &[&str] = &["nondeterministic_output_order"];
+pub(super) const NONDETERMINISTIC_ORDER: &[&str] = &["nondeterministic_output_order"];
 /// Command tip: the reply is not deterministic.
-pub(super) const VARIES: &[&str] = &["nondeterministic_output"];
+pub(super) const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 /// Combinations of key flags.
 pub(super) mod key {
     use engine::KeyFlags;
 
     /// Returns metadata of the value, such as its type or length.
-    pub(crate) const LOOK: KeyFlags = KeyFlags::RO;
+    pub(crate) const METADATA: KeyFlags = KeyFlags::RO;
     pub(crate) const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
     pub(crate) const UPDATE: KeyFlags = KeyFlags::RW.union(KeyFlags::UPDATE);
     /// Returns and changes part of the value.
-    pub(crate) const CHANGE: KeyFlags = UPDATE.union(KeyFlags::ACCESS);
+    pub(crate) const READ_UPDATE: KeyFlags = UPDATE.union(KeyFlags::ACCESS);
     pub(crate) const INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
     pub(crate) const DELETE: KeyFlags = KeyFlags::RW.union(KeyFlags::DELETE);
     /// Returns and deletes part of the value.
-    pub(crate) const TAKE: KeyFlags = DELETE.union(KeyFlags::ACCESS);
+    pub(crate) const POP: KeyFlags = DELETE.union(KeyFlags::ACCESS);
     /// Overwrites the value.
-    pub(crate) const STORE: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
+    pub(crate) const OVERWRITE: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
     /// Creates a value if the key does not exist.
     pub(crate) const CREATE: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT);
     pub(crate) const REMOVE: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
 }
 
 // One key, argument 1.
-pub(super) const LOOKS: &[KeySpec] = &[KeySpec::single_key(1, key::LOOK)];
-pub(super) const READS: &[KeySpec] = &[KeySpec::single_key(1, key::READ)];
-pub(super) const UPDATES: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE)];
-pub(super) const CHANGES: &[KeySpec] = &[KeySpec::single_key(1, key::CHANGE)];
-pub(super) const INSERTS: &[KeySpec] = &[KeySpec::single_key(1, key::INSERT)];
-pub(super) const DELETES: &[KeySpec] = &[KeySpec::single_key(1, key::DELETE)];
-pub(super) const TAKES: &[KeySpec] = &[KeySpec::single_key(1, key::TAKE)];
-pub(super) const STORES: &[KeySpec] = &[KeySpec::single_key(1, key::STORE)];
+pub(super) const METADATA_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::METADATA)];
+pub(super) const READ_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::READ)];
+pub(super) const UPDATE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::UPDATE)];
+pub(super) const READ_UPDATE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::READ_UPDATE)];
+pub(super) const INSERT_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::INSERT)];
+pub(super) const DELETE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::DELETE)];
+pub(super) const POP_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::POP)];
+pub(super) const OVERWRITE_KEY: &[KeySpec] = &[KeySpec::single_key(1, key::OVERWRITE)];
 
 // One key after the subcommand's name.
-pub(super) const LOOKS_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::LOOK)];
-pub(super) const READS_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::READ)];
-pub(super) const UPDATES_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::UPDATE)];
-pub(super) const INSERTS_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::INSERT)];
-pub(super) const DELETES_SECOND: &[KeySpec] = &[KeySpec::single_key(2, key::DELETE)];
+pub(super) const METADATA_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::METADATA)];
+pub(super) const READ_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::READ)];
+pub(super) const UPDATE_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::UPDATE)];
+pub(super) const INSERT_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::INSERT)];
+pub(super) const DELETE_KEY_2: &[KeySpec] = &[KeySpec::single_key(2, key::DELETE)];
 
 // All remaining arguments are keys.
-pub(super) const LOOKS_AT_ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::LOOK)];
-pub(super) const READS_ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::READ)];
-pub(super) const REMOVES_ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::REMOVE)];
+pub(super) const METADATA_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::METADATA)];
+pub(super) const READ_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::READ)];
+pub(super) const REMOVE_KEYS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::REMOVE)];
 
 // Two keys or more: sources and destinations.
 /// An element moves from the first key to the second.
-pub(super) const MOVES: &[KeySpec] =
-    &[KeySpec::single_key(1, key::TAKE), KeySpec::single_key(2, key::INSERT)];
+pub(super) const POP_AND_INSERT_KEYS: &[KeySpec] =
+    &[KeySpec::single_key(1, key::POP), KeySpec::single_key(2, key::INSERT)];
 /// Reads the second key and stores the result under the first.
-pub(super) const STORES_ONE: &[KeySpec] =
-    &[KeySpec::single_key(1, key::STORE), KeySpec::single_key(2, key::READ)];
+pub(super) const OVERWRITE_FROM_KEY: &[KeySpec] =
+    &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::single_key(2, key::READ)];
 /// Reads all keys but the first and stores the result there.
-pub(super) const STORES_OF_ALL: &[KeySpec] =
-    &[KeySpec::single_key(1, key::STORE), KeySpec::range(2, -1, 1, key::READ)];
+pub(super) const OVERWRITE_FROM_KEYS: &[KeySpec] =
+    &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::range(2, -1, 1, key::READ)];
 
 // Elements are popped from the first non-empty key.
 /// The keys come before a timeout.
-pub(super) const TAKES_FROM_ANY: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::TAKE)];
+pub(super) const POP_KEYS: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::POP)];
 /// The keys come after their number.
-pub(super) const TAKES_FROM_COUNTED: &[KeySpec] = &[KeySpec::counted_keys(1, key::TAKE)];
+pub(super) const POP_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::POP)];
 /// The keys come after a timeout and their number.
-pub(super) const TAKES_FROM_COUNTED_SECOND: &[KeySpec] = &[KeySpec::counted_keys(2, key::TAKE)];
+pub(super) const POP_COUNTED_KEYS_2: &[KeySpec] = &[KeySpec::counted_keys(2, key::POP)];
 /// The keys come after their number.
-pub(super) const READS_COUNTED: &[KeySpec] = &[KeySpec::counted_keys(1, key::READ)];
+pub(super) const READ_COUNTED_KEYS: &[KeySpec] = &[KeySpec::counted_keys(1, key::READ)];
 
 /// Adds the flag for key specs whose access depends on other arguments.
-pub(super) const fn variable(flags: KeyFlags) -> KeyFlags {
+pub(super) const fn with_variable_flags(flags: KeyFlags) -> KeyFlags {
     flags.union(KeyFlags::VARIABLE_FLAGS)
 }

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use engine::{CommandError, Context, Random};
 use resp::Writer;
 
-/// Selection by random probes is used if the collection has more than `TRY_BELOW` times the wanted number of elements
-/// and at most `TRY_AT_MOST` are wanted. Otherwise a scan of all elements is as cheap.
-const TRY_BELOW: usize = 3;
-const TRY_AT_MOST: usize = 10_000;
+/// Selection by random probes is used if the collection has more than `MIN_PROBE_RATIO` times the wanted number of elements
+/// and at most `MAX_PROBED` are wanted. Otherwise a scan of all elements is as cheap.
+const MIN_PROBE_RATIO: usize = 3;
+const MAX_PROBED: usize = 10_000;
 /// Failed probes allowed per wanted element.
 const TRIES_PER_ELEMENT: usize = 20;
 /// Minimum size in bytes of an element in a reply.
@@ -55,10 +55,10 @@ pub(super) trait SamplePool {
 pub(super) struct SampleReply<'r, 'w, E> {
     reply: &'r mut Writer<'w>,
     /// Writes the reply's header from the number of elements.
-    head: fn(&mut Writer<'_>, usize),
-    each: fn(&mut Writer<'_>, E),
+    write_header: fn(&mut Writer<'_>, usize),
+    write_element: fn(&mut Writer<'_>, E),
     /// Maximum size in bytes of a reply with repeats.
-    most: usize,
+    max_bytes: usize,
 }
 
 /// The maximum size in bytes of a reply in which elements may repeat.
@@ -74,15 +74,15 @@ impl<'r, 'w, E> SampleReply<'r, 'w, E> {
         head: fn(&mut Writer<'_>, usize),
         each: fn(&mut Writer<'_>, E),
     ) -> Self {
-        Self { reply, head, each, most }
+        Self { reply, write_header: head, write_element: each, max_bytes: most }
     }
 
-    fn begin(&mut self, count: usize) {
-        (self.head)(self.reply, count);
+    fn write_begin(&mut self, count: usize) {
+        (self.write_header)(self.reply, count);
     }
 
     fn push(&mut self, element: E) {
-        (self.each)(self.reply, element);
+        (self.write_element)(self.reply, element);
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn reply_random<P: SamplePool>(
     mut out: SampleReply<'_, '_, P::Element>,
 ) -> Result<(), CommandError> {
     let Some(pool) = pool.filter(|pool| count != 0 && pool.live_len() > 0) else {
-        out.begin(0);
+        out.write_begin(0);
         return Ok(());
     };
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -117,21 +117,21 @@ fn reply_with_repeats<P: SamplePool>(
     random: &mut Random,
     out: &mut SampleReply<'_, '_, P::Element>,
 ) -> Result<(), CommandError> {
-    if wanted.saturating_mul(MIN_ELEMENT_BYTES) > out.most {
+    if wanted.saturating_mul(MIN_ELEMENT_BYTES) > out.max_bytes {
         return Err(OUT_OF_RANGE);
     }
     let start = out.reply.len();
-    out.begin(wanted);
+    out.write_begin(wanted);
     for _ in 0..wanted {
         match random_element(pool, random) {
             Some(element) => out.push(element),
             // Nearly all elements have expired: select by rank among the live ones.
-            None => sample(pool, 1, random, out),
+            None => sample_by_scan(pool, 1, random, out),
         }
         if out.reply.is_over_limit() {
             break;
         }
-        if out.reply.len() - start > out.most {
+        if out.reply.len() - start > out.max_bytes {
             return Err(OUT_OF_RANGE);
         }
     }
@@ -145,11 +145,11 @@ fn reply_distinct<P: SamplePool>(
     random: &mut Random,
     out: &mut SampleReply<'_, '_, P::Element>,
 ) {
-    out.begin(wanted);
+    out.write_begin(wanted);
     let live = pool.live_len();
-    let few = wanted <= TRY_AT_MOST && wanted.saturating_mul(TRY_BELOW) < live;
+    let few = wanted <= MAX_PROBED && wanted.saturating_mul(MIN_PROBE_RATIO) < live;
     if !few || live != pool.len() {
-        return sample(pool, wanted, random, out);
+        return sample_by_scan(pool, wanted, random, out);
     }
     let mut chosen = BTreeSet::new();
     for _ in 0..wanted.saturating_mul(TRIES_PER_ELEMENT) {
@@ -171,7 +171,7 @@ fn reply_distinct<P: SamplePool>(
 }
 
 /// Selection sampling in a single scan: each element is chosen with probability (still wanted) / (still to come).
-fn sample<P: SamplePool>(
+fn sample_by_scan<P: SamplePool>(
     pool: &P,
     wanted: usize,
     random: &mut Random,

@@ -130,12 +130,12 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
 
 /// Bulk strings collected before their number is known.
 #[derive(Default)]
-pub(super) struct BulkCollector {
+pub(super) struct BulkStringCollector {
     wire: Vec<u8>,
     count: usize,
 }
 
-impl BulkCollector {
+impl BulkStringCollector {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         Writer::new(&mut self.wire, Protocol::Resp2).bulk(bytes);
         self.count += 1;
@@ -153,7 +153,7 @@ impl BulkCollector {
 }
 
 /// Replies with the next cursor and the page's elements.
-pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkCollector) {
+pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkStringCollector) {
     let mut digits = itoa::Buffer::new();
     reply.array(2);
     reply.bulk(digits.format(cursor).as_bytes());
@@ -165,11 +165,11 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &BulkCollec
 pub(super) fn scan_elements<T: TypedView>(
     context: &mut Context<'_>,
     allowed: AcceptedOptions,
-    scan: impl FnOnce(T::At<'_>, u64, &ScanOptions<'_>, &mut BulkCollector) -> Option<u64>,
+    scan: impl FnOnce(T::At<'_>, u64, &ScanOptions<'_>, &mut BulkStringCollector) -> Option<u64>,
 ) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(2))?;
     let key = context.key(1)?;
-    let (mut next, mut page) = (None, BulkCollector::default());
+    let (mut next, mut page) = (None, BulkStringCollector::default());
     if let Some(place) = context.read_typed::<T>(&key)? {
         let options = ScanOptions::parse(context, 3, allowed)?;
         next = scan(context.typed_value::<T>(&key, place)?, cursor, &options, &mut page);
@@ -193,16 +193,16 @@ mod tests {
         add: [&'static str; 2],
         remove: &'static str,
         /// Reply entries per element.
-        width: usize,
+        entries_per_element: usize,
     }
 
-    const FAMILIES: &[CollectionCommands] = &[
-        CollectionCommands { scan: "sscan", add: ["sadd c", ""], remove: "srem c", width: 1 },
-        CollectionCommands { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", width: 2 },
-        CollectionCommands { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 },
+    const COLLECTION_COMMANDS: &[CollectionCommands] = &[
+        CollectionCommands { scan: "sscan", add: ["sadd c", ""], remove: "srem c", entries_per_element: 1 },
+        CollectionCommands { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", entries_per_element: 2 },
+        CollectionCommands { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", entries_per_element: 2 },
     ];
 
-    fn run(client: &mut Client, words: &str) {
+    fn call_line(client: &mut Client, words: &str) {
         client.call(&words.split_whitespace().collect::<Vec<_>>());
     }
 
@@ -219,7 +219,12 @@ mod tests {
         let [next, found] = reply.as_array().expect("two") else { panic!("{reply:?}") };
         (
             text(next),
-            found.as_array().expect("a page").chunks(family.width).map(|words| text(&words[0])).collect(),
+            found
+                .as_array()
+                .expect("a page")
+                .chunks(family.entries_per_element)
+                .map(|words| text(&words[0]))
+                .collect(),
         )
     }
 
@@ -234,11 +239,11 @@ mod tests {
             others in 0usize..4000,
             count in 5usize..100,
             grows in any::<bool>(),
-            family in 0..FAMILIES.len(),
+            family in 0..COLLECTION_COMMANDS.len(),
         ) {
-            let (family, mut client) = (&FAMILIES[family], Client::new());
+            let (family, mut client) = (&COLLECTION_COMMANDS[family], Client::new());
             let add = |client: &mut Client, name: &str| {
-                run(client, &format!("{} {name} {}", family.add[0], family.add[1]));
+                call_line(client, &format!("{} {name} {}", family.add[0], family.add[1]));
             };
             let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{n}")).collect();
             stays.iter().for_each(|name| add(&mut client, name));
@@ -259,7 +264,7 @@ mod tests {
                 for name in left.split_off(left.len().saturating_sub(200)) {
                     match grows {
                         true => add(&mut client, &name),
-                        false => run(&mut client, &format!("{} {name}", family.remove)),
+                        false => call_line(&mut client, &format!("{} {name}", family.remove)),
                     }
                 }
             }

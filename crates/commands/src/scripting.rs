@@ -6,82 +6,102 @@ mod script;
 
 use engine::{Categories, Command, Flags, Group, KeySpec};
 
-use super::rows::{ANY_ORDER, HELP, key};
+use super::rows::{HELP, NONDETERMINISTIC_ORDER, key};
 
-const CHANGES: &[KeySpec] = &[KeySpec::counted_keys(2, key::CHANGE)];
-const READS: &[KeySpec] = &[KeySpec::counted_keys(2, key::READ)];
+const SCRIPT_READ_UPDATE_KEYS: &[KeySpec] = &[KeySpec::counted_keys(2, key::READ_UPDATE)];
+const SCRIPT_READ_KEYS: &[KeySpec] = &[KeySpec::counted_keys(2, key::READ)];
 
-const RUNS: Flags =
+const RUN_FLAGS: Flags =
     Flags::NOSCRIPT.union(Flags::SKIP_MONITOR).union(Flags::NO_MANDATORY_KEYS).union(Flags::STALE);
-const WRITES: Flags = RUNS.union(Flags::MAY_REPLICATE);
-const LOOKS: Flags = RUNS.union(Flags::READONLY);
+const WRITE_RUN_FLAGS: Flags = RUN_FLAGS.union(Flags::MAY_REPLICATE);
+const READ_ONLY_RUN_FLAGS: Flags = RUN_FLAGS.union(Flags::READONLY);
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Scripting, since, arity, summary)
 }
 
-const fn scripting(
+const fn scripting_row(
     name: &'static str,
     since: &'static str,
     arity: i8,
     flags: Flags,
     summary: &'static str,
 ) -> Command {
-    row(name, since, arity, summary).category(Categories::SCRIPTING).flags(flags)
+    new_row(name, since, arity, summary).category(Categories::SCRIPTING).flags(flags)
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    scripting("eval", "2.6.0", -3, WRITES, "Runs a script.").keys(CHANGES).script(eval::eval),
-    scripting("eval_ro", "7.0.0", -3, LOOKS, "Runs a read-only script.").keys(READS).script(eval::eval_ro),
-    scripting("evalsha", "2.6.0", -3, WRITES, "Runs a cached script by its SHA1.")
-        .keys(CHANGES)
+    scripting_row("eval", "2.6.0", -3, WRITE_RUN_FLAGS, "Runs a script.")
+        .keys(SCRIPT_READ_UPDATE_KEYS)
+        .script(eval::eval),
+    scripting_row("eval_ro", "7.0.0", -3, READ_ONLY_RUN_FLAGS, "Runs a read-only script.")
+        .keys(SCRIPT_READ_KEYS)
+        .script(eval::eval_ro),
+    scripting_row("evalsha", "2.6.0", -3, WRITE_RUN_FLAGS, "Runs a cached script by its SHA1.")
+        .keys(SCRIPT_READ_UPDATE_KEYS)
         .script(eval::evalsha),
-    scripting("evalsha_ro", "7.0.0", -3, LOOKS, "Runs a cached read-only script by its SHA1.")
-        .keys(READS)
-        .script(eval::evalsha_ro),
-    scripting("fcall", "7.0.0", -3, WRITES, "Calls a function.").keys(CHANGES).script(eval::fcall),
-    scripting("fcall_ro", "7.0.0", -3, LOOKS, "Calls a read-only function.")
-        .keys(READS)
+    scripting_row(
+        "evalsha_ro",
+        "7.0.0",
+        -3,
+        READ_ONLY_RUN_FLAGS,
+        "Runs a cached read-only script by its SHA1.",
+    )
+    .keys(SCRIPT_READ_KEYS)
+    .script(eval::evalsha_ro),
+    scripting_row("fcall", "7.0.0", -3, WRITE_RUN_FLAGS, "Calls a function.")
+        .keys(SCRIPT_READ_UPDATE_KEYS)
+        .script(eval::fcall),
+    scripting_row("fcall_ro", "7.0.0", -3, READ_ONLY_RUN_FLAGS, "Calls a read-only function.")
+        .keys(SCRIPT_READ_KEYS)
         .script(eval::fcall_ro),
-    row("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION),
-    row("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT),
+    new_row("function", "7.0.0", -2, "Manages function libraries.").subcommands(FUNCTION),
+    new_row("script", "2.6.0", -2, "Manages scripts.").subcommands(SCRIPT),
 ];
 
-const CHANGES_LIBRARIES: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
-const FOR_ALL_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
-const FOR_ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
-const KILLS: &[&str] = &["request_policy:all_shards", "response_policy:one_succeeded"];
+const LIBRARY_WRITE_FLAGS: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
+const ALL_SHARDS_TIPS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+const ALL_NODES_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+const KILL_TIPS: &[&str] = &["request_policy:all_shards", "response_policy:one_succeeded"];
 
 const FUNCTION: &[Command] = &[
-    scripting("delete", "7.0.0", 3, CHANGES_LIBRARIES, "Deletes a library.")
-        .tips(FOR_ALL_SHARDS)
+    scripting_row("delete", "7.0.0", 3, LIBRARY_WRITE_FLAGS, "Deletes a library.")
+        .tips(ALL_SHARDS_TIPS)
         .run(functions::delete)
         .all_slots(),
-    scripting("dump", "7.0.0", 2, Flags::NOSCRIPT, "Serializes all libraries.").run(functions::dump),
-    scripting("flush", "7.0.0", -2, CHANGES_LIBRARIES, "Deletes all libraries.")
-        .tips(FOR_ALL_SHARDS)
+    scripting_row("dump", "7.0.0", 2, Flags::NOSCRIPT, "Serializes all libraries.").run(functions::dump),
+    scripting_row("flush", "7.0.0", -2, LIBRARY_WRITE_FLAGS, "Deletes all libraries.")
+        .tips(ALL_SHARDS_TIPS)
         .run(functions::flush)
         .all_slots(),
-    scripting("help", "7.0.0", 2, HELP, "Lists the subcommands.").run(functions::help),
-    scripting("kill", "7.0.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running function.")
-        .tips(KILLS)
-        .run(functions::kill),
-    scripting("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.").tips(ANY_ORDER).run(functions::list),
-    scripting("load", "7.0.0", -3, CHANGES_LIBRARIES.union(Flags::DENYOOM), "Loads a library.")
-        .tips(FOR_ALL_SHARDS)
+    scripting_row("help", "7.0.0", 2, HELP, "Lists the subcommands.").run(functions::help),
+    scripting_row(
+        "kill",
+        "7.0.0",
+        2,
+        Flags::NOSCRIPT.union(Flags::ALLOW_BUSY),
+        "Kills the running function.",
+    )
+    .tips(KILL_TIPS)
+    .run(functions::kill),
+    scripting_row("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.")
+        .tips(NONDETERMINISTIC_ORDER)
+        .run(functions::list),
+    scripting_row("load", "7.0.0", -3, LIBRARY_WRITE_FLAGS.union(Flags::DENYOOM), "Loads a library.")
+        .tips(ALL_SHARDS_TIPS)
         .run(functions::load)
         .all_slots(),
-    scripting(
+    scripting_row(
         "restore",
         "7.0.0",
         -3,
-        CHANGES_LIBRARIES.union(Flags::DENYOOM),
+        LIBRARY_WRITE_FLAGS.union(Flags::DENYOOM),
         "Restores libraries from the output of FUNCTION DUMP.",
     )
-    .tips(FOR_ALL_SHARDS)
+    .tips(ALL_SHARDS_TIPS)
     .run(functions::restore)
     .all_slots(),
-    scripting(
+    scripting_row(
         "stats",
         "7.0.0",
         2,
@@ -93,8 +113,9 @@ const FUNCTION: &[Command] = &[
 ];
 
 const SCRIPT: &[Command] = &[
-    scripting("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets the debug mode of scripts.").run(script::debug),
-    scripting(
+    scripting_row("debug", "3.2.0", -3, Flags::NOSCRIPT, "Sets the debug mode of scripts.")
+        .run(script::debug),
+    scripting_row(
         "exists",
         "2.6.0",
         -3,
@@ -103,24 +124,24 @@ const SCRIPT: &[Command] = &[
     )
     .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
     .run(script::exists),
-    scripting(
+    scripting_row(
         "flush",
         "2.6.0",
         -2,
         Flags::NOSCRIPT.union(Flags::STALE),
         "Removes all scripts from the cache.",
     )
-    .tips(FOR_ALL_NODES)
+    .tips(ALL_NODES_TIPS)
     .run(script::flush),
-    scripting("help", "5.0.0", 2, HELP, "Lists the subcommands.").run(script::help),
-    scripting("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running script.")
-        .tips(KILLS)
+    scripting_row("help", "5.0.0", 2, HELP, "Lists the subcommands.").run(script::help),
+    scripting_row("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Kills the running script.")
+        .tips(KILL_TIPS)
         .run(script::kill),
-    scripting("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Adds a script to the cache.")
-        .tips(FOR_ALL_NODES)
+    scripting_row("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Adds a script to the cache.")
+        .tips(ALL_NODES_TIPS)
         .run(script::load),
-    scripting("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.")
-        .run(script::show),
+    scripting_row("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.")
+        .run(script::show_script),
 ];
 
 #[cfg(test)]

@@ -19,11 +19,11 @@ pub(super) use logs::COMMANDS as LOGS;
 pub(super) use module::COMMANDS as MODULE;
 
 /// Flags of COMMAND, which servers and sentinels both have.
-const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
+const ALLOWED_WHILE_LOADING: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("command", Group::Server, "2.8.13", -1, "Describes all commands.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command)
@@ -41,16 +41,16 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 const COMMAND: &[Command] = &[
     Command::new("count", Group::Server, "2.8.13", 2, "Returns the number of commands.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .run(command::command),
     Command::new("docs", Group::Server, "7.0.0", -2, "Returns documentation of commands.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command),
     Command::new("getkeys", Group::Server, "2.8.13", -3, "Returns the keys of a request.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .run(command::command),
     Command::new(
@@ -60,20 +60,20 @@ const COMMAND: &[Command] = &[
         -3,
         "Returns the keys of a request with their access flags.",
     )
-    .flags(ANYTIME)
+    .flags(ALLOWED_WHILE_LOADING)
     .category(Categories::CONNECTION)
     .run(command::command),
     Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .run(command::command),
     Command::new("info", Group::Server, "2.8.13", -2, "Describes the given commands.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command),
     Command::new("list", Group::Server, "7.0.0", -2, "Returns the names of commands.")
-        .flags(ANYTIME)
+        .flags(ALLOWED_WHILE_LOADING)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command),
@@ -99,7 +99,7 @@ fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// The ASCII art of LOLWUT: a small fortress.
-const DRAWING: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
+const LOLWUT_ART: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
                        \x20|_|_|_|_||_|_|_|_|\n\n";
 
 /// LOLWUT [VERSION number [...]]
@@ -114,6 +114,6 @@ fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
         true => ("Redis", resp::REDIS_VERSION),
         false => ("Redoubt", env!("CARGO_PKG_VERSION")),
     };
-    context.reply.verbatim(b"txt", format!("{DRAWING}{name} ver. {version}\n").as_bytes());
+    context.reply.verbatim(b"txt", format!("{LOLWUT_ART}{name} ver. {version}\n").as_bytes());
     Ok(())
 }

@@ -7,18 +7,18 @@ use engine::{
 };
 
 use super::help::reply_help;
-use super::rows::{HELP, VARIES, key};
+use super::rows::{HELP, NONDETERMINISTIC, key};
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 
-const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+const SAVE_FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Rewrites the append-only file.")
-        .flags(SAVE)
+        .flags(SAVE_FLAGS)
         .shell(ShellCommand::Bgrewriteaof),
     Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the dataset to disk in the background.")
-        .flags(SAVE)
+        .flags(SAVE_FLAGS)
         .shell(ShellCommand::Bgsave),
     Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
         .subcommands(CONFIG),
@@ -32,20 +32,20 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns the time of the last save.")
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
-        .tips(VARIES)
+        .tips(NONDETERMINISTIC)
         .shell(ShellCommand::Lastsave),
     Command::new("save", Group::Server, "1.0.0", 1, "Saves the dataset to disk and blocks until done.")
-        .flags(SAVE.union(Flags::NO_MULTI))
+        .flags(SAVE_FLAGS.union(Flags::NO_MULTI))
         .node(NodeCommand::Save),
     Command::new("migrate", Group::Generic, "2.6.0", -6, "Moves keys to another server.")
         .flags(Flags::WRITE)
         .category(Categories::KEYSPACE.union(Categories::DANGEROUS))
         .keys(&[
-            KeySpec::single_key(3, key::TAKE),
-            KeySpec::keys_after("KEYS", -2, 0, key::TAKE.union(KeyFlags::INCOMPLETE)),
+            KeySpec::single_key(3, key::POP),
+            KeySpec::keys_after("KEYS", -2, 0, key::POP.union(KeyFlags::INCOMPLETE)),
         ])
-        .parse_keys(|args| RequestKeys::default().keys(migrate_key_positions(args), key::TAKE))
-        .tips(VARIES)
+        .parse_keys(|args| RequestKeys::default().keys(migrate_key_positions(args), key::POP))
+        .tips(NONDETERMINISTIC)
         .node(NodeCommand::Migrate),
     Command::new(
         "shutdown",

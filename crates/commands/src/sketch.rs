@@ -28,9 +28,9 @@ pub(crate) use sparse::Run;
 use estimate::Histogram;
 
 /// Hash bits that select the register.
-const CHOOSING_BITS: u32 = 14;
+const INDEX_BITS: u32 = 14;
 /// Number of registers of a sketch.
-pub(crate) const REGISTERS: usize = 1 << CHOOSING_BITS;
+pub(crate) const REGISTERS: usize = 1 << INDEX_BITS;
 /// Size of the header in bytes.
 const HEADER: usize = 16;
 const MAGIC: &[u8] = b"HYLL";
@@ -54,11 +54,11 @@ pub(crate) struct Sketch<'a>(&'a [u8]);
 
 impl<'a> Sketch<'a> {
     /// Checks the header.
-    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, SketchError> {
+    pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, SketchError> {
         let is_one = bytes.len() >= HEADER
             && bytes.starts_with(MAGIC)
             && match bytes[MAGIC.len()] {
-                DENSE => bytes.len() == HEADER + dense::BYTES,
+                DENSE => bytes.len() == HEADER + dense::DENSE_BYTES,
                 encoding => encoding == SPARSE,
             };
         if is_one { Ok(Self(bytes)) } else { Err(SketchError::NotASketch) }
@@ -68,39 +68,39 @@ impl<'a> Sketch<'a> {
         self.0[MAGIC.len()] == DENSE
     }
 
-    fn body(self) -> &'a [u8] {
+    fn register_bytes(self) -> &'a [u8] {
         &self.0[HEADER..]
     }
 
     /// The runs of a sparse sketch.
     pub(crate) fn runs(self) -> impl Iterator<Item = Run> + use<'a> {
-        sparse::runs(self.body())
+        sparse::runs(self.register_bytes())
     }
 
     /// The cached estimate, unless it is stale.
-    pub(crate) fn cached(self) -> Option<u64> {
+    pub(crate) fn cached_estimate(self) -> Option<u64> {
         let number = u64::from_le_bytes(*self.0[..HEADER].last_chunk().expect("a header ends with a number"));
         (number >> 63 == 0).then_some(number)
     }
 
     /// Whether the sketch is dense and this observation would change it.
-    pub(crate) fn is_dense_and_lacks(self, seen: Observation) -> bool {
-        self.is_dense() && dense::register(self.body(), seen.register) < seen.value
+    pub(crate) fn is_dense_below(self, seen: Observation) -> bool {
+        self.is_dense() && dense::register(self.register_bytes(), seen.register) < seen.value
     }
 
     /// Estimates the number of distinct elements.
     pub(crate) fn estimate(self) -> Result<u64, SketchError> {
         if self.is_dense() {
-            return Ok(Histogram::of(&self.dense_values()).estimate());
+            return Ok(Histogram::from_registers(&self.dense_values()).estimate());
         }
         let mut histogram = Histogram::default();
-        sparse::each_run(self.body(), |run| histogram.add(run.value, run.len))?;
+        sparse::each_run(self.register_bytes(), |run| histogram.add(run.value, run.len))?;
         Ok(histogram.estimate())
     }
 
     fn dense_values(self) -> [u8; REGISTERS] {
         let mut values = [0; REGISTERS];
-        keyspace::in_wide_vectors(|| dense::unpack(self.body(), &mut values));
+        keyspace::in_wide_vectors(|| dense::unpack(self.register_bytes(), &mut values));
         values
     }
 }
@@ -124,7 +124,7 @@ impl Registers {
             return Ok(());
         }
         let mut at = 0;
-        sparse::each_run(sketch.body(), |run| {
+        sparse::each_run(sketch.register_bytes(), |run| {
             let next = at + usize::from(run.len);
             if run.value > 0 {
                 self.0[at..next].iter_mut().for_each(|most| *most = (*most).max(run.value));
@@ -135,7 +135,7 @@ impl Registers {
 
     /// Estimates the number of distinct elements in the union.
     pub(crate) fn estimate(&self) -> u64 {
-        Histogram::of(&self.0).estimate()
+        Histogram::from_registers(&self.0).estimate()
     }
 
     /// The non-zero registers as observations.
@@ -166,10 +166,10 @@ pub(crate) fn observe(
     seen: Observation,
     max_sparse_bytes: usize,
 ) -> Result<bool, SketchError> {
-    let sketch = Sketch::of(bytes)?;
+    let sketch = Sketch::from_bytes(bytes)?;
     if !sketch.is_dense() {
-        match sparse::set(bytes, HEADER, seen, max_sparse_bytes)? {
-            sparse::SparseUpdate::Same => return Ok(false),
+        match sparse::set_register(bytes, HEADER, seen, max_sparse_bytes)? {
+            sparse::SparseUpdate::Unchanged => return Ok(false),
             sparse::SparseUpdate::Changed => {
                 set_stale(bytes);
                 return Ok(true);
@@ -182,7 +182,7 @@ pub(crate) fn observe(
 
 /// [`observe`] for a dense sketch.
 pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
-    let changed = dense::raise(&mut bytes[HEADER..], seen);
+    let changed = dense::raise_register(&mut bytes[HEADER..], seen);
     if changed {
         set_stale(bytes);
     }
@@ -191,14 +191,14 @@ pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
 
 /// Converts a sparse sketch to the dense form.
 pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), SketchError> {
-    let sketch = Sketch::of(bytes)?;
+    let sketch = Sketch::from_bytes(bytes)?;
     if sketch.is_dense() {
         return Ok(());
     }
     let mut registers = Registers::default();
     registers.merge(sketch)?;
     bytes[MAGIC.len()] = DENSE;
-    bytes.resize(HEADER + dense::BYTES, 0);
+    bytes.resize(HEADER + dense::DENSE_BYTES, 0);
     set_registers(bytes, &registers);
     Ok(())
 }
@@ -225,14 +225,14 @@ pub(crate) fn self_test() -> Result<(), String> {
     const MAX_DEVIATION: f64 = 10.0 * 1.04 / 128.0;
     let (mut sketch, mut registers) = (empty(), Registers::default());
     for element in 1..=100_000_u64 {
-        let seen = Observation::of(&element.to_le_bytes());
+        let seen = Observation::from_element(&element.to_le_bytes());
         observe(&mut sketch, seen, 3000).map_err(|error| format!("element {element}: {error:?}"))?;
         let value = &mut registers.0[seen.register];
         *value = (*value).max(seen.value);
         if ![10, 100, 1000, 10_000, 100_000].contains(&element) {
             continue;
         }
-        let read = Sketch::of(&sketch).map_err(|error| format!("{element} elements: {error:?}"))?;
+        let read = Sketch::from_bytes(&sketch).map_err(|error| format!("{element} elements: {error:?}"))?;
         let mut own = Registers::default();
         own.merge(read).map_err(|error| format!("{element} elements: {error:?}"))?;
         if own.values() != registers.values() {

@@ -13,12 +13,12 @@ use engine::{
     BeginSearch, Categories, Command, CommandError, CommandOrigin, Context, EventClass, FindKeys, Group,
     KeySpec, PinnedValues, truncate_at_nul,
 };
-use options::{SortBy, SortOptions, StoreOption, keys_of_sort};
+use options::{SortBy, SortOptions, StoreOption, parse_sort_keys};
 use resp::Args;
 
 use super::estimates;
-use super::rows::{GROW, READ, key};
-use crate::kinds::{Bytes, any};
+use super::rows::{READ, WRITE_DENYOOM, key};
+use crate::kinds::{ElementBytes, as_any_value};
 
 const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
@@ -29,20 +29,20 @@ const PATTERN_KEYS: KeySpec = KeySpec {
     find: FindKeys::Range { last: 0, step: 1, limit: 0 },
     flags: key::READ,
 };
-const STORED: KeySpec = KeySpec { flags: key::STORE, ..PATTERN_KEYS };
+const DESTINATION_KEY: KeySpec = KeySpec { flags: key::OVERWRITE, ..PATTERN_KEYS };
 
 const CATEGORIES: Categories =
     Categories::DANGEROUS.union(Categories::LIST).union(Categories::SET).union(Categories::SORTEDSET);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("sort", Group::Generic, "1.0.0", -2, "Sorts the elements of a list, a set or a sorted set.")
-        .flags(GROW)
+        .flags(WRITE_DENYOOM)
         .category(CATEGORIES)
-        .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS, STORED])
-        .parse_keys(keys_of_sort)
+        .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS, DESTINATION_KEY])
+        .parse_keys(parse_sort_keys)
         .run(sort)
         .long(estimates::elements_cost::<80>)
-        .releases_locks(reads_one_value)
+        .releases_locks(reads_only_source)
         .patterns(),
     Command::new(
         "sort_ro",
@@ -56,36 +56,41 @@ pub(super) const COMMANDS: &[Command] = &[
     .keys(&[KeySpec::single_key(1, key::READ), PATTERN_KEYS])
     .run(sort_ro)
     .long(estimates::elements_cost::<80>)
-    .releases_locks(reads_one_value)
+    .releases_locks(reads_only_source)
     .patterns(),
 ];
 
 /// Whether the command neither reads other keys nor stores a result.
-fn reads_one_value(args: Args<'_>) -> bool {
+fn reads_only_source(args: Args<'_>) -> bool {
     let others = ["by", "get", "store"];
     !args.from(2).iter().any(|word| others.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
 }
 
 fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, StoreOption::Yes)
+    run(context, StoreOption::Allowed)
 }
 
 fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, StoreOption::No)
+    run(context, StoreOption::Forbidden)
 }
 
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]
 fn run(context: &mut Context<'_>, stores: StoreOption) -> Result<(), CommandError> {
     let mut options = SortOptions::parse(context, stores)?;
-    let all = load(context, &mut options)?;
-    let sorted = if matches!(options.by, SortBy::Unsorted) { all } else { sorted(context, &options, all)? };
+    let all = load_elements(context, &mut options)?;
+    let sorted =
+        if matches!(options.by, SortBy::Unsorted) { all } else { sort_elements(context, &options, all)? };
     match options.store {
         None => reply(context, &options, &sorted),
         Some(index) => store(context, &options, &sorted, index),
     }
 }
 
-fn reply(context: &mut Context<'_>, options: &SortOptions<'_>, sorted: &[Bytes]) -> Result<(), CommandError> {
+fn reply(
+    context: &mut Context<'_>,
+    options: &SortOptions<'_>,
+    sorted: &[ElementBytes],
+) -> Result<(), CommandError> {
     let width = options.get.len().max(1);
     context.reply.array(sorted.len() * width);
     for element in sorted {
@@ -93,7 +98,7 @@ fn reply(context: &mut Context<'_>, options: &SortOptions<'_>, sorted: &[Bytes])
             context.reply.bulk(element);
         }
         for pattern in &options.get {
-            match pattern::value(context, pattern, element)? {
+            match pattern::pattern_value(context, pattern, element)? {
                 Some(value) => context.reply.bulk(&value),
                 None => context.reply.null(),
             }
@@ -110,7 +115,7 @@ fn reply(context: &mut Context<'_>, options: &SortOptions<'_>, sorted: &[Bytes])
 fn store(
     context: &mut Context<'_>,
     options: &SortOptions<'_>,
-    sorted: &[Bytes],
+    sorted: &[ElementBytes],
     index: usize,
 ) -> Result<(), CommandError> {
     let (mut made, width) = (StoredList::new(), options.get.len().max(1));
@@ -119,13 +124,13 @@ fn store(
             made.push(element);
         }
         for pattern in &options.get {
-            made.push(&pattern::value(context, pattern, element)?.unwrap_or_default());
+            made.push(&pattern::pattern_value(context, pattern, element)?.unwrap_or_default());
         }
     }
     let (key, len) = (context.key(index)?, sorted.len() * width);
     let found = context.find(&key);
     if len > 0 {
-        let list = made.named_by(&context.engine.settings.encoding_limits());
+        let list = made.finish_with_encoding(&context.engine.settings.encoding_limits());
         context.put(&key, found, list.packed(), None);
         context.notify(EventClass::LIST, "sortstore", &key);
         // Each element counts as a change, as in Redis.
@@ -139,11 +144,14 @@ fn store(
 }
 
 /// Loads the elements; without sorting, only those within LIMIT.
-fn load(context: &mut Context<'_>, options: &mut SortOptions<'_>) -> Result<Vec<Bytes>, CommandError> {
+fn load_elements(
+    context: &mut Context<'_>,
+    options: &mut SortOptions<'_>,
+) -> Result<Vec<ElementBytes>, CommandError> {
     let key = context.key(1)?;
     let Some(place) = context.find_for_read(&key) else { return Ok(Vec::new()) };
     let value = context.table_ref(&key).value(place);
-    let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
+    let elements = as_any_value(&value).as_sortable().ok_or(CommandError::WrongType)?;
     let (len, is_ordered) = (elements.len(), elements.is_ordered());
     let must_be_same = options.store.is_some() || context.is_called_by_script();
     if matches!(options.by, SortBy::Unsorted) && !is_ordered && must_be_same {
@@ -153,25 +161,25 @@ fn load(context: &mut Context<'_>, options: &mut SortOptions<'_>) -> Result<Vec<
         options.alpha = true;
     }
     if matches!(options.by, SortBy::Unsorted) {
-        return Ok(elements.load(options.range(len), options.descending));
+        return Ok(elements.load_elements(options.range(len), options.descending));
     }
     let reads_itself = matches!(options.by, SortBy::Element) && options.get.is_empty() && !must_be_same;
     if reads_itself && let Some(pinned) = context.pin(&[(key, place)]) {
         return Ok(load_pinned(pinned, len));
     }
     let value = context.table_ref(&key).value(place);
-    let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
-    let mut all = elements.load(0..len, false);
-    if !is_ordered && options.keeps_ties() {
+    let elements = as_any_value(&value).as_sortable().ok_or(CommandError::WrongType)?;
+    let mut all = elements.load_elements(0..len, false);
+    if !is_ordered && options.is_stable() {
         all.sort_unstable();
     }
     Ok(all)
 }
 
-fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<Bytes> {
+fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<ElementBytes> {
     let mut all = Vec::with_capacity(len);
     pinned.visit(|_, part| {
-        part.visit_names(&mut |name| all.push(Bytes::from_slice(name)));
+        part.visit_names(&mut |name| all.push(ElementBytes::from_slice(name)));
         true
     });
     all
@@ -182,20 +190,20 @@ struct SortWeights {
     /// Numeric weights of the elements; empty for an alphabetic sort.
     numbers: Vec<f64>,
     /// Values of the BY keys for an alphabetic sort. Empty if the elements themselves are compared.
-    texts: Vec<Option<Bytes>>,
+    texts: Vec<Option<ElementBytes>>,
 }
 
 /// The sort item: a weight and the index of its element.
 type SortItem = (f64, u32);
 
 /// Sorts the elements and returns those within LIMIT.
-fn sorted(
+fn sort_elements(
     context: &mut Context<'_>,
     options: &SortOptions<'_>,
-    mut all: Vec<Bytes>,
-) -> Result<Vec<Bytes>, CommandError> {
+    mut all: Vec<ElementBytes>,
+) -> Result<Vec<ElementBytes>, CommandError> {
     let range = options.range(all.len());
-    let weights = SortWeights::of(context, options, &all)?;
+    let weights = SortWeights::load_weights(context, options, &all)?;
     let mut light: Vec<SortItem> = weights.numbers.iter().copied().zip(0..).collect();
     let order = |a: &SortItem, b: &SortItem| weights.compare(options, &all, a, b);
     if range.end < light.len() && !range.is_empty() {
@@ -207,23 +215,27 @@ fn sorted(
 }
 
 impl SortWeights {
-    fn of(context: &mut Context<'_>, options: &SortOptions<'_>, all: &[Bytes]) -> Result<Self, CommandError> {
+    fn load_weights(
+        context: &mut Context<'_>,
+        options: &SortOptions<'_>,
+        all: &[ElementBytes],
+    ) -> Result<Self, CommandError> {
         let mut weights = Self { numbers: Vec::with_capacity(all.len()), texts: Vec::new() };
         for element in all {
             let weight = match options.by {
                 SortBy::Pattern(pattern) => {
-                    let text = pattern::value(context, pattern, element)?;
+                    let text = pattern::pattern_value(context, pattern, element)?;
                     let weight = text
                         .as_deref()
                         .filter(|_| !options.alpha)
-                        .map_or(Some(0.0), |text| number(context, text));
+                        .map_or(Some(0.0), |text| parse_weight(context, text));
                     if options.alpha {
                         weights.texts.push(text);
                     }
                     weight
                 }
                 SortBy::Element | SortBy::Unsorted if options.alpha => Some(0.0),
-                SortBy::Element | SortBy::Unsorted => number(context, element),
+                SortBy::Element | SortBy::Unsorted => parse_weight(context, element),
             };
             weights.numbers.push(weight.ok_or(NOT_A_NUMBER)?);
         }
@@ -232,11 +244,17 @@ impl SortWeights {
 
     /// Compares by numeric weight, or by the text of the BY keys, or by the elements themselves. Ties keep their order
     /// where the options require a stable sort.
-    fn compare(&self, options: &SortOptions<'_>, all: &[Bytes], a: &SortItem, b: &SortItem) -> Ordering {
+    fn compare(
+        &self,
+        options: &SortOptions<'_>,
+        all: &[ElementBytes],
+        a: &SortItem,
+        b: &SortItem,
+    ) -> Ordering {
         let by_weight = a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal);
         let (one, other) = (a.1 as usize, b.1 as usize);
         let by_text = || {
-            if options.keeps_ties() {
+            if options.is_stable() {
                 self.texts[one].cmp(&self.texts[other])
             } else {
                 all[one].cmp(&all[other])
@@ -249,7 +267,7 @@ impl SortWeights {
 }
 
 /// Parses a number up to the first NUL. Commands from a Redis 7.0 master read empty text as 0.
-fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
+fn parse_weight(context: &Context<'_>, text: &[u8]) -> Option<f64> {
     // Fast path: most numbers are integers, and below this limit each one is exactly representable.
     if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
         return Some(whole as f64);

@@ -19,7 +19,8 @@ use super::rows::*;
 
 family!(sorted_set, SortedSet, SORTEDSET);
 
-const STORES_COUNTED: &[KeySpec] = &[KeySpec::single_key(1, key::STORE), KeySpec::counted_keys(2, key::READ)];
+const OVERWRITE_FROM_COUNTED_KEYS: &[KeySpec] =
+    &[KeySpec::single_key(1, key::OVERWRITE), KeySpec::counted_keys(2, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
     sorted_set(
@@ -27,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         -5,
         WRITE,
-        TAKES_FROM_COUNTED_SECOND,
+        POP_COUNTED_KEYS_2,
         "Pops members with the lowest or highest scores from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzmpop),
@@ -36,7 +37,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "5.0.0",
         -3,
         WRITE_FAST,
-        TAKES_FROM_ANY,
+        POP_KEYS,
         "Pops the member with the highest score from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzpopmax),
@@ -45,7 +46,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "5.0.0",
         -3,
         WRITE_FAST,
-        TAKES_FROM_ANY,
+        POP_KEYS,
         "Pops the member with the lowest score from the first non-empty sorted set, or blocks.",
     )
     .may_block(pop::bzpopmin),
@@ -53,20 +54,27 @@ pub(super) const COMMANDS: &[Command] = &[
         "zadd",
         "1.2.0",
         -4,
-        GROW_FAST,
-        UPDATES,
+        WRITE_DENYOOM_FAST,
+        UPDATE_KEY,
         "Adds members to a sorted set or changes their scores.",
     )
     .names_element_at(2)
     .run(add::zadd),
-    sorted_set("zcard", "1.2.0", 2, READ_FAST, LOOKS, "Returns the number of members of a sorted set.")
-        .run(look::zcard),
+    sorted_set(
+        "zcard",
+        "1.2.0",
+        2,
+        READ_FAST,
+        METADATA_KEY,
+        "Returns the number of members of a sorted set.",
+    )
+    .run(look::zcard),
     sorted_set(
         "zcount",
         "2.0.0",
         4,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Counts the members of a sorted set with scores in a range.",
     )
     .run(look::zcount),
@@ -75,7 +83,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "6.2.0",
         -3,
         READ,
-        READS_COUNTED,
+        READ_COUNTED_KEYS,
         "Returns the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiff)
@@ -84,8 +92,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zdiffstore",
         "6.2.0",
         -4,
-        GROW,
-        STORES_COUNTED,
+        WRITE_DENYOOM,
+        OVERWRITE_FROM_COUNTED_KEYS,
         "Stores the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiffstore)
@@ -94,8 +102,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zincrby",
         "1.2.0",
         4,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Adds a number to the score of a member of a sorted set.",
     )
     .names_element_at(2)
@@ -105,7 +113,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "6.2.0",
         -3,
         READ,
-        READS_COUNTED,
+        READ_COUNTED_KEYS,
         "Returns the members that several sorted sets have in common.",
     )
     .run(combine::zinter)
@@ -115,7 +123,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         -3,
         READ,
-        READS_COUNTED,
+        READ_COUNTED_KEYS,
         "Counts the members that several sorted sets have in common.",
     )
     .run(combine::zintercard)
@@ -124,8 +132,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zinterstore",
         "2.0.0",
         -4,
-        GROW,
-        STORES_COUNTED,
+        WRITE_DENYOOM,
+        OVERWRITE_FROM_COUNTED_KEYS,
         "Stores the members that several sorted sets have in common.",
     )
     .run(combine::zinterstore)
@@ -135,7 +143,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.9",
         4,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Counts the members of a sorted set in a range of names.",
     )
     .run(look::zlexcount),
@@ -144,7 +152,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "7.0.0",
         -4,
         WRITE,
-        TAKES_FROM_COUNTED,
+        POP_COUNTED_KEYS,
         "Pops members with the lowest or highest scores from the first non-empty sorted set.",
     )
     .run(pop::zmpop),
@@ -153,17 +161,17 @@ pub(super) const COMMANDS: &[Command] = &[
         "6.2.0",
         -3,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Returns the scores of several members of a sorted set.",
     )
     .names_element()
     .run(look::zmscore),
-    sorted_set("zpopmax", "5.0.0", -2, WRITE_FAST, TAKES, "Pops the members with the highest scores.")
+    sorted_set("zpopmax", "5.0.0", -2, WRITE_FAST, POP_KEY, "Pops the members with the highest scores.")
         .run(pop::zpopmax),
-    sorted_set("zpopmin", "5.0.0", -2, WRITE_FAST, TAKES, "Pops the members with the lowest scores.")
+    sorted_set("zpopmin", "5.0.0", -2, WRITE_FAST, POP_KEY, "Pops the members with the lowest scores.")
         .run(pop::zpopmin),
-    sorted_set("zrandmember", "6.2.0", -2, READ, READS, "Returns random members of a sorted set.")
-        .tips(VARIES)
+    sorted_set("zrandmember", "6.2.0", -2, READ, READ_KEY, "Returns random members of a sorted set.")
+        .tips(NONDETERMINISTIC)
         .run(random::zrandmember)
         .long(estimates::count_cost::<100>),
     sorted_set(
@@ -171,50 +179,57 @@ pub(super) const COMMANDS: &[Command] = &[
         "1.2.0",
         -4,
         READ,
-        READS,
+        READ_KEY,
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
     .run(range::zrange)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::ANY)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::ANY_RANGE)),
     sorted_set(
         "zrangebylex",
         "2.8.9",
         -4,
         READ,
-        READS,
+        READ_KEY,
         "Returns the members of a sorted set in a range of names.",
     )
     .run(range::zrangebylex)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::NAMES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LEX)),
     sorted_set(
         "zrangebyscore",
         "1.0.5",
         -4,
         READ,
-        READS,
+        READ_KEY,
         "Returns the members of a sorted set with scores in a range.",
     )
     .run(range::zrangebyscore)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::SCORES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::BY_SCORE)),
     sorted_set(
         "zrangestore",
         "6.2.0",
         -5,
-        GROW,
-        STORES_ONE,
+        WRITE_DENYOOM,
+        OVERWRITE_FROM_KEY,
         "Stores the members of a sorted set in a range under another key.",
     )
     .run(range::zrangestore)
-    .long(|request| range::estimated_cost::<500>(request, range::STORES)),
-    sorted_set("zrank", "2.0.0", -3, READ_FAST, READS, "Returns the rank of a member, lowest score first.")
-        .names_element()
-        .run(look::zrank),
+    .long(|request| range::estimated_cost::<500>(request, range::STORE)),
+    sorted_set(
+        "zrank",
+        "2.0.0",
+        -3,
+        READ_FAST,
+        READ_KEY,
+        "Returns the rank of a member, lowest score first.",
+    )
+    .names_element()
+    .run(look::zrank),
     sorted_set(
         "zrem",
         "1.2.0",
         -3,
         WRITE_FAST,
-        DELETES,
+        DELETE_KEY,
         "Removes members of a sorted set, and the sorted set with its last member.",
     )
     .names_element()
@@ -224,67 +239,67 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.9",
         4,
         WRITE,
-        DELETES,
+        DELETE_KEY,
         "Removes the members of a sorted set in a range of names.",
     )
     .run(remove::zremrangebylex)
-    .long(|request| range::estimated_cost::<200>(request, range::NAMES)),
+    .long(|request| range::estimated_cost::<200>(request, range::LEX)),
     sorted_set(
         "zremrangebyrank",
         "2.0.0",
         4,
         WRITE,
-        DELETES,
+        DELETE_KEY,
         "Removes the members of a sorted set in a range of ranks.",
     )
     .run(remove::zremrangebyrank)
-    .long(|request| range::estimated_cost::<200>(request, range::RANKS)),
+    .long(|request| range::estimated_cost::<200>(request, range::BY_RANK)),
     sorted_set(
         "zremrangebyscore",
         "1.2.0",
         4,
         WRITE,
-        DELETES,
+        DELETE_KEY,
         "Removes the members of a sorted set with scores in a range.",
     )
     .run(remove::zremrangebyscore)
-    .long(|request| range::estimated_cost::<200>(request, range::SCORES)),
+    .long(|request| range::estimated_cost::<200>(request, range::BY_SCORE)),
     sorted_set(
         "zrevrange",
         "1.2.0",
         -4,
         READ,
-        READS,
+        READ_KEY,
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
     .run(range::zrevrange)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LAST_RANKS)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_RANKS)),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
         -4,
         READ,
-        READS,
+        READ_KEY,
         "Returns the members of a sorted set in a range of names, the last first.",
     )
     .run(range::zrevrangebylex)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LAST_NAMES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_LEX)),
     sorted_set(
         "zrevrangebyscore",
         "2.2.0",
         -4,
         READ,
-        READS,
+        READ_KEY,
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
     .run(range::zrevrangebyscore)
-    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::LAST_SCORES)),
+    .long_with_pinned_reads(|request| range::estimated_cost::<50>(request, range::REVERSE_SCORES)),
     sorted_set(
         "zrevrank",
         "2.0.0",
         -3,
         READ_FAST,
-        READS,
+        READ_KEY,
         "Returns the rank of a member, highest score first.",
     )
     .names_element()
@@ -294,12 +309,12 @@ pub(super) const COMMANDS: &[Command] = &[
         "2.8.0",
         -3,
         READ,
-        READS,
+        READ_KEY,
         "Returns some members of a sorted set with their scores and a cursor for more.",
     )
-    .tips(VARIES)
+    .tips(NONDETERMINISTIC)
     .run(scan::zscan),
-    sorted_set("zscore", "1.2.0", 3, READ_FAST, READS, "Returns the score of a member of a sorted set.")
+    sorted_set("zscore", "1.2.0", 3, READ_FAST, READ_KEY, "Returns the score of a member of a sorted set.")
         .names_element()
         .run(look::zscore),
     sorted_set(
@@ -307,7 +322,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "6.2.0",
         -3,
         READ,
-        READS_COUNTED,
+        READ_COUNTED_KEYS,
         "Returns the union of several sorted sets with combined scores.",
     )
     .run(combine::zunion)
@@ -316,8 +331,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zunionstore",
         "2.0.0",
         -4,
-        GROW,
-        STORES_COUNTED,
+        WRITE_DENYOOM,
+        OVERWRITE_FROM_COUNTED_KEYS,
         "Stores the union of several sorted sets with combined scores.",
     )
     .run(combine::zunionstore)

@@ -16,15 +16,15 @@ use super::rows::*;
 
 family!(string, String, STRING);
 
-const SET_BY_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:all_succeeded"];
+const SPLIT_OVER_SHARDS_TIPS: &[&str] = &["request_policy:multi_shard", "response_policy:all_succeeded"];
 
 pub(super) const COMMANDS: &[Command] = &[
     string(
         "append",
         "2.0.0",
         3,
-        GROW_FAST,
-        INSERTS,
+        WRITE_DENYOOM_FAST,
+        INSERT_KEY,
         "Adds text to the end of a string; a missing key counts as empty.",
     )
     .run(range::append),
@@ -32,8 +32,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "decr",
         "1.0.0",
         2,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Decrements the integer at a key by one; a missing key counts as 0.",
     )
     .run(counter::decr),
@@ -41,8 +41,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "decrby",
         "1.0.0",
         3,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Decrements the integer at a key by a number; a missing key counts as 0.",
     )
     .run(counter::decrby),
@@ -51,7 +51,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "8.4.0",
         -2,
         WRITE_FAST,
-        &[KeySpec::single_key(1, variable(key::DELETE))],
+        &[KeySpec::single_key(1, with_variable_flags(key::DELETE))],
         "Deletes a key if its value meets a condition.",
     )
     .run(get::delex),
@@ -64,28 +64,43 @@ pub(super) const COMMANDS: &[Command] = &[
         "Deletes a key if its value equals the given string.",
     )
     .run(get::delifeq),
-    string("digest", "8.4.0", 2, READ_FAST, READS, "Returns the digest of a string.").run(get::digest_of),
-    string("get", "1.0.0", 2, READ_FAST, READS, "Returns the string value of a key.").run(get::get),
-    string("getdel", "6.2.0", 2, WRITE_FAST, TAKES, "Returns the string value of a key and deletes the key.")
-        .run(get::getdel),
+    string("digest", "8.4.0", 2, READ_FAST, READ_KEY, "Returns the digest of a string.")
+        .run(get::reply_digest),
+    string("get", "1.0.0", 2, READ_FAST, READ_KEY, "Returns the string value of a key.").run(get::get),
+    string(
+        "getdel",
+        "6.2.0",
+        2,
+        WRITE_FAST,
+        POP_KEY,
+        "Returns the string value of a key and deletes the key.",
+    )
+    .run(get::getdel),
     string(
         "getex",
         "6.2.0",
         -2,
         WRITE_FAST,
-        CHANGES,
+        READ_UPDATE_KEY,
         "Returns the string value of a key and changes its expiry.",
     )
     .run(get::getex),
-    string("getrange", "2.4.0", 4, READ, READS, "Returns a part of a string.").run(range::getrange),
-    string("getset", "1.0.0", 3, GROW_FAST, CHANGES, "Sets a key to a string and returns the old value.")
-        .run(set::getset),
+    string("getrange", "2.4.0", 4, READ, READ_KEY, "Returns a part of a string.").run(range::getrange),
+    string(
+        "getset",
+        "1.0.0",
+        3,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
+        "Sets a key to a string and returns the old value.",
+    )
+    .run(set::getset),
     string(
         "incr",
         "1.0.0",
         2,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Increments the integer at a key by one; a missing key counts as 0.",
     )
     .run(counter::incr),
@@ -93,8 +108,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "incrby",
         "1.0.0",
         3,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Adds a number to the integer at a key; a missing key counts as 0.",
     )
     .run(counter::incrby),
@@ -102,8 +117,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "incrbyfloat",
         "2.6.0",
         3,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Adds a number to the floating point number at a key.",
     )
     .run(counter::incrbyfloat),
@@ -111,8 +126,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "increx",
         "8.8.0",
         -2,
-        GROW_FAST,
-        CHANGES,
+        WRITE_DENYOOM_FAST,
+        READ_UPDATE_KEY,
         "Increments a number within bounds and sets the key's expiry.",
     )
     .run(increx::increx),
@@ -125,38 +140,38 @@ pub(super) const COMMANDS: &[Command] = &[
         "Finds the longest common subsequence of two strings.",
     )
     .run(lcs::lcs),
-    string("mget", "1.0.0", -2, READ_FAST, READS_ALL, "Returns the string values of several keys.")
+    string("mget", "1.0.0", -2, READ_FAST, READ_KEYS, "Returns the string values of several keys.")
         .tips(&["request_policy:multi_shard"])
         .run(multi::mget),
     string(
         "mset",
         "1.0.1",
         -3,
-        GROW,
-        &[KeySpec::range(1, -1, 2, key::STORE)],
+        WRITE_DENYOOM,
+        &[KeySpec::range(1, -1, 2, key::OVERWRITE)],
         "Sets several keys to strings at once.",
     )
-    .tips(SET_BY_SHARDS)
+    .tips(SPLIT_OVER_SHARDS_TIPS)
     .run(multi::mset),
     string(
         "msetex",
         "9.1.0",
         -4,
-        GROW,
+        WRITE_DENYOOM,
         &[KeySpec {
             search_start: BeginSearch::Index(1),
             find: FindKeys::KeyNum { count_at: 0, first: 1, step: 2 },
-            flags: key::STORE,
+            flags: key::OVERWRITE,
         }],
         "Sets several keys to strings that expire together.",
     )
-    .tips(SET_BY_SHARDS)
+    .tips(SPLIT_OVER_SHARDS_TIPS)
     .run(multi::msetex),
     string(
         "msetnx",
         "1.0.1",
         -3,
-        GROW,
+        WRITE_DENYOOM,
         &[KeySpec::range(1, -1, 2, key::CREATE)],
         "Sets several keys to strings if none of them exists.",
     )
@@ -165,8 +180,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "psetex",
         "2.6.0",
         4,
-        GROW.union(Flags::LINEAR_IN_ARGS),
-        STORES,
+        WRITE_DENYOOM.union(Flags::LINEAR_IN_ARGS),
+        OVERWRITE_KEY,
         "Sets a key to a string that expires after some milliseconds.",
     )
     .run(set::psetex),
@@ -174,8 +189,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "set",
         "1.0.0",
         -3,
-        GROW.union(Flags::LINEAR_IN_ARGS),
-        &[KeySpec::single_key(1, variable(key::CHANGE))],
+        WRITE_DENYOOM.union(Flags::LINEAR_IN_ARGS),
+        &[KeySpec::single_key(1, with_variable_flags(key::READ_UPDATE))],
         "Sets a key to a string and overwrites any value.",
     )
     .key_use(set::key_use)
@@ -184,8 +199,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "setex",
         "2.0.0",
         4,
-        GROW.union(Flags::LINEAR_IN_ARGS),
-        STORES,
+        WRITE_DENYOOM.union(Flags::LINEAR_IN_ARGS),
+        OVERWRITE_KEY,
         "Sets a key to a string that expires after some seconds.",
     )
     .run(set::setex),
@@ -193,13 +208,14 @@ pub(super) const COMMANDS: &[Command] = &[
         "setnx",
         "1.0.0",
         3,
-        GROW_FAST,
+        WRITE_DENYOOM_FAST,
         &[KeySpec::single_key(1, key::CREATE)],
         "Sets a key to a string unless it exists.",
     )
     .run(set::setnx),
-    string("setrange", "2.2.0", 4, GROW, UPDATES, "Overwrites a part of a string.").run(range::setrange),
-    string("strlen", "2.2.0", 2, READ_FAST, LOOKS, "Returns the length of a string.").run(get::strlen),
-    string("substr", "1.0.0", 4, READ, READS, "Returns a part of a string; the old name of GETRANGE.")
+    string("setrange", "2.2.0", 4, WRITE_DENYOOM, UPDATE_KEY, "Overwrites a part of a string.")
+        .run(range::setrange),
+    string("strlen", "2.2.0", 2, READ_FAST, METADATA_KEY, "Returns the length of a string.").run(get::strlen),
+    string("substr", "1.0.0", 4, READ, READ_KEY, "Returns a part of a string; the old name of GETRANGE.")
         .run(range::getrange),
 ];

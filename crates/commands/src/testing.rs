@@ -43,7 +43,7 @@ impl RecordingLog {
     }
 
     /// The recorded commands as text, each with its database.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub(crate) fn to_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (db, commands) in self.0.lock().iter() {
             let (mut batch, mut commands) = (Batch::default(), commands.clone());
@@ -60,7 +60,7 @@ impl RecordingLog {
 
 /// Executes the requests in `buffer` as one batch. Returns the number of executed requests, the reason for the stop,
 /// and the output.
-pub(crate) fn run_read(
+pub(crate) fn run_buffer(
     dispatcher: Dispatcher<'_>,
     worker: &mut Worker,
     session: &mut Session,
@@ -92,7 +92,7 @@ impl<'e> Connection<'e> {
     /// Executes lines as one batch. Returns the number of executed lines, the reason for the stop, and the output.
     pub(crate) fn run(&mut self, lines: &str) -> (usize, DispatchStatus, String) {
         let Self { session, dispatcher, worker, now } = self;
-        let (stopped, flow, out) = run_read(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
+        let (stopped, flow, out) = run_buffer(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
         (stopped, flow, String::from_utf8_lossy(&out).into_owned())
     }
 }
@@ -109,28 +109,28 @@ pub(crate) struct Client {
 impl Client {
     /// A client of an empty standalone server.
     pub(crate) fn new() -> Self {
-        Self::of(
+        Self::from_engine(
             Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
             RecordingLog::default(),
         )
     }
 
     /// A client of an empty server with a recording log.
-    pub(crate) fn logged() -> Self {
+    pub(crate) fn with_recording_log() -> Self {
         let log = RecordingLog::default();
-        Self::of(
+        Self::from_engine(
             Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
             log,
         )
     }
 
     /// A client of a cluster node that serves all slots.
-    pub(crate) fn clustered() -> Self {
-        Self::clustered_with(1)
+    pub(crate) fn in_cluster() -> Self {
+        Self::in_cluster_with(1)
     }
 
     /// A cluster node with this number of databases (`cluster-databases`).
-    pub(crate) fn clustered_with(databases: u16) -> Self {
+    pub(crate) fn in_cluster_with(databases: u16) -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
             id: me,
@@ -145,7 +145,7 @@ impl Client {
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         let log = RecordingLog::default();
-        Self::of(
+        Self::from_engine(
             Engine::new(
                 crate::for_server().catalogue(),
                 Keyspace::new(1, databases),
@@ -156,7 +156,7 @@ impl Client {
         )
     }
 
-    fn of(engine: Engine, log: RecordingLog) -> Self {
+    fn from_engine(engine: Engine, log: RecordingLog) -> Self {
         let worker = engine.worker(|| 0);
         engine.settings.debug_command.set(config::AllowedClients::Yes);
         Self {
@@ -170,18 +170,18 @@ impl Client {
     }
 
     /// The recorded commands as text, each with its database.
-    pub(crate) fn log(&self) -> Vec<String> {
-        self.log.lines()
+    pub(crate) fn logged_commands(&self) -> Vec<String> {
+        self.log.to_lines()
     }
 
     /// Sets a password. The client is not authenticated yet.
-    pub(crate) fn require(&mut self, password: &[u8]) {
+    pub(crate) fn require_password(&mut self, password: &[u8]) {
         self.engine.change_users(|users| users.set_default_password(password));
         self.session = Session::new(1, CommandOrigin::Client, false);
     }
 
     /// The number of appends to the log.
-    pub(crate) fn appends(&self) -> usize {
+    pub(crate) fn append_count(&self) -> usize {
         self.log.0.lock().len()
     }
 
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// Returns the waiter of the blocked client. Later requests come from another client.
-    pub(crate) fn leave_waiting(&mut self) -> Arc<Waiter> {
+    pub(crate) fn detach_blocked(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().expect("it waits");
         self.session = Session::new(self.session.id + 1, CommandOrigin::Client, true);
         waiter
@@ -200,7 +200,7 @@ impl Client {
     /// Executes the bytes of one read.
     fn run(&mut self, buffer: Vec<u8>) -> (DispatchStatus, Vec<u8>) {
         let Self { engine, commands, worker, session, now, .. } = self;
-        let (_, flow, out) = run_read(commands.dispatcher(engine), worker, session, *now, buffer);
+        let (_, flow, out) = run_buffer(commands.dispatcher(engine), worker, session, *now, buffer);
         (flow, out)
     }
 
@@ -210,20 +210,20 @@ impl Client {
     }
 
     /// Sends inline commands and returns the reason for the stop.
-    pub(crate) fn flow(&mut self, text: &str) -> DispatchStatus {
+    pub(crate) fn run_status(&mut self, text: &str) -> DispatchStatus {
         self.run_lines(text).0
     }
 
     /// Sends inline commands, several lines as a pipeline, and returns the output.
-    pub(crate) fn wire(&mut self, text: &str) -> String {
+    pub(crate) fn run_to_text(&mut self, text: &str) -> String {
         let (flow, out) = self.run_lines(text);
         assert!(matches!(flow, DispatchStatus::Done | DispatchStatus::Close), "{text}: {flow:?}");
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// The reply to a line in the notation of [`Client::table`].
-    pub(crate) fn shown(&mut self, line: &str) -> String {
-        self.wire(line).trim_end().replace("\r\n", "|")
+    /// The reply to a line in the notation of [`Client::check_replies`].
+    pub(crate) fn run_to_table_text(&mut self, line: &str) -> String {
+        self.run_to_text(line).trim_end().replace("\r\n", "|")
     }
 
     /// Sends one command and parses its reply.
@@ -244,9 +244,9 @@ impl Client {
 
     /// Runs a text table: a command line and its expected raw reply, with `\r
     /// ` written as `|`.
-    pub(crate) fn table(&mut self, table: &[(&str, &str)]) {
+    pub(crate) fn check_replies(&mut self, table: &[(&str, &str)]) {
         for (line, reply) in table {
-            let wire = self.wire(line);
+            let wire = self.run_to_text(line);
             let shown = wire.strip_suffix("\r\n").unwrap_or(&wire).replace("\r\n", "|");
             assert_eq!(shown, *reply, "{line}");
         }
@@ -254,9 +254,9 @@ impl Client {
 
     /// Runs a table of commands with the keyspace events that each must send: event and key, with `@` and the database
     /// number in between unless it is 0.
-    pub(crate) fn events(&mut self, table: &[(&str, &str)]) {
+    pub(crate) fn check_events(&mut self, table: &[(&str, &str)]) {
         for (line, events) in table {
-            assert_eq!(self.events_during(|client| drop(client.wire(line))), *events, "{line}");
+            assert_eq!(self.events_during(|client| drop(client.run_to_text(line))), *events, "{line}");
         }
     }
 
@@ -268,7 +268,7 @@ impl Client {
         let seen = self.engine.clients.connect(ConnectionInfo::default(), self.now, Box::new(|| ()));
         let listener = Session::of(seen, CommandOrigin::Client, true);
         let client = std::mem::replace(&mut self.session, listener);
-        self.wire("psubscribe __keyevent@*");
+        self.run_to_text("psubscribe __keyevent@*");
         let mut listener = std::mem::replace(&mut self.session, client);
         act(self);
         let events = received_events(&listener);

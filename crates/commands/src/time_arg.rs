@@ -34,11 +34,11 @@ pub(super) fn parse_expire(
     if number <= 0 {
         return Err(invalid);
     }
-    absolute(number, unit, base, now).ok_or(invalid)
+    to_absolute(number, unit, base, now).ok_or(invalid)
 }
 
 /// The absolute time `number` units after its base, or `None` on overflow.
-pub(super) fn absolute(number: i64, unit: TimeUnit, base: TimeBase, now: Millis) -> Option<Millis> {
+pub(super) fn to_absolute(number: i64, unit: TimeUnit, base: TimeBase, now: Millis) -> Option<Millis> {
     let millis = match unit {
         TimeUnit::Seconds => number.checked_mul(1000)?,
         TimeUnit::Millis => number,
@@ -51,7 +51,7 @@ pub(super) fn absolute(number: i64, unit: TimeUnit, base: TimeBase, now: Millis)
 
 /// Parses argument `index` as a blocking timeout in seconds with a fraction and returns the deadline; `None` means no
 /// limit.
-pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
+pub(super) fn parse_timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
     let seconds = LongDouble::parse(context.arg(index))
         .map(LongDouble::to_double)
         .ok_or(CommandError::text("ERR timeout is not a float or out of range"))?;
@@ -122,7 +122,7 @@ impl ExpireCondition {
     }
 
     /// Whether the expiry may change from `before` to `after`. No expiry counts as infinitely late.
-    pub(super) fn allows(self, before: Option<Millis>, after: Millis) -> bool {
+    pub(super) fn is_satisfied(self, before: Option<Millis>, after: Millis) -> bool {
         let refused = self.contains(Self::NX) && before.is_some()
             || self.contains(Self::XX) && before.is_none()
             || self.contains(Self::GT) && before.is_none_or(|before| after <= before)

@@ -3,30 +3,30 @@
 use engine::{Categories, Command, CommandError, Context, Flags, Group};
 use keyspace::KeyLookup;
 
-use super::rows::LOOKS_AT_ALL;
+use super::rows::METADATA_KEYS;
 
-const ANYTIME: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+const ALLOWED_WHILE_LOADING: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 /// Flags of all commands in this group except EXEC.
-const MARKS: Flags = ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY);
+const TRANSACTION_FLAGS: Flags = ALLOWED_WHILE_LOADING.union(Flags::FAST).union(Flags::ALLOW_BUSY);
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Transactions, since, arity, summary).category(Categories::TRANSACTION)
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    row("exec", "1.2.0", 1, "Executes the commands queued since MULTI.")
-        .flags(ANYTIME.union(Flags::SKIP_COMMANDLOG).union(Flags::NOT_QUEUED))
+    new_row("exec", "1.2.0", 1, "Executes the commands queued since MULTI.")
+        .flags(ALLOWED_WHILE_LOADING.union(Flags::SKIP_COMMANDLOG).union(Flags::NOT_QUEUED))
         .exec(),
-    row("discard", "2.0.0", 1, "Discards the commands queued since MULTI.")
-        .flags(MARKS.union(Flags::NOT_QUEUED))
+    new_row("discard", "2.0.0", 1, "Discards the commands queued since MULTI.")
+        .flags(TRANSACTION_FLAGS.union(Flags::NOT_QUEUED))
         .run(discard),
-    row("multi", "1.2.0", 1, "Starts a transaction; the following commands are queued.")
-        .flags(MARKS.union(Flags::NO_MULTI))
+    new_row("multi", "1.2.0", 1, "Starts a transaction; the following commands are queued.")
+        .flags(TRANSACTION_FLAGS.union(Flags::NO_MULTI))
         .run(multi),
-    row("unwatch", "2.2.0", 1, "Clears all watched keys.").flags(MARKS).run(unwatch),
-    row("watch", "2.2.0", -2, "Makes EXEC fail if one of the keys changes before it.")
-        .flags(MARKS.union(Flags::NO_MULTI))
-        .keys(LOOKS_AT_ALL)
+    new_row("unwatch", "2.2.0", 1, "Clears all watched keys.").flags(TRANSACTION_FLAGS).run(unwatch),
+    new_row("watch", "2.2.0", -2, "Makes EXEC fail if one of the keys changes before it.")
+        .flags(TRANSACTION_FLAGS.union(Flags::NO_MULTI))
+        .keys(METADATA_KEYS)
         .run(watch),
 ];
 
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn exec_runs_queued_commands() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("exec", "-ERR EXEC without MULTI"),
             ("discard", "-ERR DISCARD without MULTI"),
             ("multi", "+OK"),
@@ -125,7 +125,7 @@ mod tests {
             ("exec", "-EXECABORT Transaction discarded because of previous errors."),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             ["0 MULTI", "0 set k 1", "0 incr k", "0 SET e v PXAT 1700000001000", "0 EXEC"]
         );
     }
@@ -134,7 +134,7 @@ mod tests {
     fn refused_command_aborts_transaction() {
         let mut client = Client::new();
         let abort = "-EXECABORT Transaction discarded because of previous errors.";
-        client.table(&[
+        client.check_replies(&[
             ("multi", "+OK"),
             ("set k", "-ERR wrong number of arguments for 'set' command"),
             ("set k v", "+QUEUED"),
@@ -157,7 +157,7 @@ mod tests {
             ("set k v", "+QUEUED"),
         ]);
         client.engine.settings.set_node_flag(NodeFlags::READ_ONLY_REPLICA, true);
-        client.table(&[
+        client.check_replies(&[
             (
                 "exec",
                 "-EXECABORT Transaction discarded because of: READONLY You can't write against a read only replica.",
@@ -171,9 +171,9 @@ mod tests {
     fn stale_data_commands_are_allowed_in_transaction() {
         let mut client = Client::new();
         client.engine.settings.set_node_flag(NodeFlags::MASTER_DOWN, true);
-        client.table(&[("multi\nclient getname", "+OK|+QUEUED"), ("exec", "*1|$-1")]);
+        client.check_replies(&[("multi\nclient getname", "+OK|+QUEUED"), ("exec", "*1|$-1")]);
         let down = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
-        client.table(&[
+        client.check_replies(&[
             ("multi\nclient getname", "+OK|+QUEUED"),
             ("get k", &format!("-{down}")),
             ("exec", "-EXECABORT Transaction discarded because of previous errors."),
@@ -182,19 +182,22 @@ mod tests {
 
     #[test]
     fn select_works_in_transactions() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("multi\nset a 1\nselect 1\nset a 2\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|+OK|+OK"),
             ("get a", "$1|2"),
         ]);
-        assert_eq!(client.log(), ["0 MULTI", "0 set a 1", "0 SELECT 1", "0 set a 2", "0 SELECT 0", "0 EXEC"]);
+        assert_eq!(
+            client.logged_commands(),
+            ["0 MULTI", "0 set a 1", "0 SELECT 1", "0 set a 2", "0 SELECT 0", "0 EXEC"]
+        );
     }
 
     /// Runs a line as another client of the same server.
-    fn other(client: &mut Client, line: &str) {
+    fn run_as_other_client(client: &mut Client, line: &str) {
         let mut session = Session::new(7, CommandOrigin::Client, true);
         std::mem::swap(&mut session, &mut client.session);
-        client.wire(line);
+        client.run_to_text(line);
         std::mem::swap(&mut session, &mut client.session);
     }
 
@@ -218,10 +221,13 @@ mod tests {
         ];
         for (key, change, runs) in table {
             let mut client = Client::new();
-            client.wire(&format!("set k 1\nwatch {key}"));
-            other(&mut client, change);
-            client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", if runs { "*1|+PONG" } else { "*-1" })]);
-            client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
+            client.run_to_text(&format!("set k 1\nwatch {key}"));
+            run_as_other_client(&mut client, change);
+            client.check_replies(&[
+                ("multi\nping", "+OK|+QUEUED"),
+                ("exec", if runs { "*1|+PONG" } else { "*-1" }),
+            ]);
+            client.check_replies(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
         }
     }
 
@@ -245,16 +251,16 @@ mod tests {
         for (change, runs) in table {
             for by_itself in [false, true] {
                 let mut client = Client::new();
-                client.wire("set k 1 px 10\nselect 2\nset k 1 px 10\nselect 3\nset k 1\nselect 0");
+                client.run_to_text("set k 1 px 10\nselect 2\nset k 1 px 10\nselect 3\nset k 1\nselect 0");
                 client.now.0 += 10;
-                client.wire("watch k");
+                client.run_to_text("watch k");
                 if by_itself {
-                    client.wire(change);
+                    client.run_to_text(change);
                 } else {
-                    other(&mut client, change);
+                    run_as_other_client(&mut client, change);
                 }
                 let reply = if runs { "*1|+PONG" } else { "*-1" };
-                client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", reply)]);
+                client.check_replies(&[("multi\nping", "+OK|+QUEUED"), ("exec", reply)]);
             }
         }
     }
@@ -262,19 +268,19 @@ mod tests {
     #[test]
     fn missing_key_becoming_expired_is_not_a_change() {
         let mut client = Client::new();
-        client.wire("select 2\nset k 1 px 10\nselect 0\nwatch k");
+        client.run_to_text("select 2\nset k 1 px 10\nselect 0\nwatch k");
         client.now.0 += 10;
-        other(&mut client, "swapdb 0 2");
-        client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
+        run_as_other_client(&mut client, "swapdb 0 2");
+        client.check_replies(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
     }
 
     #[test]
     fn unwatch_and_expiry_affect_watched_keys() {
         let mut client = Client::new();
-        client.wire("set k 1 px 10\nwatch k\nunwatch");
-        other(&mut client, "set k 2 px 10");
-        client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*1|+PONG"), ("watch k", "+OK")]);
+        client.run_to_text("set k 1 px 10\nwatch k\nunwatch");
+        run_as_other_client(&mut client, "set k 2 px 10");
+        client.check_replies(&[("multi\nping\nexec", "+OK|+QUEUED|*1|+PONG"), ("watch k", "+OK")]);
         client.now.0 += 10;
-        client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*-1")]);
+        client.check_replies(&[("multi\nping\nexec", "+OK|+QUEUED|*-1")]);
     }
 }

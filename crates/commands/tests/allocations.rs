@@ -4,19 +4,19 @@
 
 mod path;
 
-use path::{PIPELINE, Path, encoded};
+use path::{CommandPath, PIPELINE, encode_words};
 
 #[global_allocator]
 static COUNTING: dhat::Alloc = dhat::Alloc;
 
 fn pipeline(line: &str) -> Vec<u8> {
-    encoded(&line.split(' ').collect::<Vec<_>>()).repeat(PIPELINE)
+    encode_words(&line.split(' ').collect::<Vec<_>>()).repeat(PIPELINE)
 }
 
 #[test]
 fn common_commands_allocate_nothing() {
     let _counting = dhat::Profiler::builder().testing().build();
-    let mut path = Path::new();
+    let mut path = CommandPath::new();
     // Run each line once to create the entry and fill scratch buffers, then count.
     let lines = [
         "set key value-of-32-bytes-000000000000000",

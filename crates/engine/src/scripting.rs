@@ -169,7 +169,7 @@ impl Scripting {
 
     /// Finds a script by its SHA1 if this thread has compiled it.
     pub(crate) fn by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
-        self.interpreter.as_ref()?.known(sha)
+        self.interpreter.as_ref()?.find_compiled(sha)
     }
 }
 

@@ -8,7 +8,7 @@
 use mlua::{Table, Value};
 use resp::{Protocol, Writer};
 
-use crate::libraries::walk::walk;
+use crate::libraries::walk::visit_entries;
 use crate::libraries::{LibraryResult, StepCounter};
 use crate::number::to_integer;
 
@@ -20,9 +20,9 @@ pub(crate) struct ReplyWriter<'a, 'r, 'w> {
     /// The protocol version that the script selected.
     pub(crate) protocol: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
-    pub(crate) pace: StepCounter<'a>,
+    pub(crate) steps: StepCounter<'a>,
     /// Called for each error written, with whether the error statistics already include it.
-    pub(crate) told: &'r mut dyn FnMut(&[u8], bool),
+    pub(crate) on_error: &'r mut dyn FnMut(&[u8], bool),
 }
 
 impl ReplyWriter<'_, '_, '_> {
@@ -44,22 +44,22 @@ impl ReplyWriter<'_, '_, '_> {
             Value::Table(table) => self.write_table(table, depth)?,
             _ => reply.null(),
         }
-        self.pace.step(0, self.reply.len())
+        self.steps.step(0, self.reply.len())
     }
 
     pub(crate) fn write_error(&mut self, text: &[u8], counted: bool) {
-        (self.told)(text, counted);
+        (self.on_error)(text, counted);
         self.reply.error_bytes(text);
     }
 
     fn write_table(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
         if let Value::String(text) = table.raw_get("err")? {
             let counted = matches!(table.raw_get("ignore_error_stats_update")?, Value::Boolean(true));
-            self.write_error(&one_line(&text.as_bytes(), true), counted);
+            self.write_error(&to_one_line(&text.as_bytes(), true), counted);
             return Ok(());
         }
         if let Value::String(text) = table.raw_get("ok")? {
-            self.reply.simple_bytes(&one_line(&text.as_bytes(), false));
+            self.reply.simple_bytes(&to_one_line(&text.as_bytes(), false));
             return Ok(());
         }
         match table.raw_get("double")? {
@@ -74,29 +74,29 @@ impl ReplyWriter<'_, '_, '_> {
             _ => {}
         }
         if let Value::Table(map) = table.raw_get("map")? {
-            let pairs = self.count(&map, depth)?;
+            let pairs = self.count_entries(&map, depth)?;
             self.reply.map(pairs);
             return self.write_entries(&map, true, depth);
         }
         if let Value::Table(set) = table.raw_get("set")? {
-            let members = self.count(&set, depth)?;
+            let members = self.count_entries(&set, depth)?;
             self.reply.set(members);
             return self.write_entries(&set, false, depth);
         }
         self.write_text(table, depth)
     }
 
-    fn count(&mut self, table: &Table, depth: usize) -> LibraryResult<usize> {
+    fn count_entries(&mut self, table: &Table, depth: usize) -> LibraryResult<usize> {
         let mut entries = 0;
-        walk(table, depth, |_, _: bool| {
+        visit_entries(table, depth, |_, _: bool| {
             entries += 1;
-            self.pace.step(0, 0).map(|()| true)
+            self.steps.step(0, 0).map(|()| true)
         })?;
         Ok(entries)
     }
 
     fn write_entries(&mut self, table: &Table, with_values: bool, depth: usize) -> LibraryResult<()> {
-        walk(table, depth, |key, value: Value| {
+        visit_entries(table, depth, |key, value: Value| {
             self.write(&key, depth + 1)?;
             if with_values {
                 self.write(&value, depth + 1)?;
@@ -109,7 +109,7 @@ impl ReplyWriter<'_, '_, '_> {
     /// Writes RESP3 text types (big number, verbatim string) and lists.
     fn write_text(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
         if let Value::String(digits) = table.raw_get("big_number")? {
-            write_big_number(&one_line(&digits.as_bytes(), false), self.reply);
+            write_big_number(&to_one_line(&digits.as_bytes(), false), self.reply);
             return Ok(());
         }
         if let Value::Table(verbatim) = table.raw_get("verbatim_string")?
@@ -126,7 +126,7 @@ impl ReplyWriter<'_, '_, '_> {
         let mut len = 0;
         while table.raw_get::<Option<bool>>(len + 1)?.is_some() {
             len += 1;
-            self.pace.step(0, 0)?;
+            self.steps.step(0, 0)?;
         }
         self.reply.array(len);
         (1..=len).try_for_each(|index| self.write(&table.raw_get(index)?, depth + 1))
@@ -141,7 +141,7 @@ fn write_big_number(digits: &[u8], reply: &mut Writer<'_>) {
 }
 
 /// Trims text to one line, up to the first NUL as in a C string.
-pub(crate) fn one_line(text: &[u8], trim: bool) -> Vec<u8> {
+pub(crate) fn to_one_line(text: &[u8], trim: bool) -> Vec<u8> {
     let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let mut text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     while trim

@@ -22,34 +22,34 @@ use resp::{Args, Protocol, Request};
 
 use crate::collector::Collector;
 use crate::debugger::Debugger;
-use crate::interpreter::{HookState, LARGE_COMMAND, LuaHost, StopCause, StopReason, stopped};
+use crate::interpreter::{HookState, LARGE_COMMAND, LuaHost, StopCause, StopReason, stopped_error};
 use crate::libraries::RaisedError;
 use crate::libraries::server::question;
-use crate::number::{as_word, is_exact};
+use crate::number::{is_exact_integer, to_argument};
 use crate::reply::Reader;
 
 /// Replies of at least this many bytes trigger a due garbage collection before their conversion.
 const LARGE_REPLY: usize = 64 << 10;
 
 /// The connection between a state of Lua and the server that runs a script.
-pub(crate) struct Bridge {
+pub(crate) struct HostBridge {
     /// The server, while a script runs. Taken out during a call, so that it cannot be used twice.
     host: Cell<Option<NonNull<dyn LuaHost>>>,
     /// The protocol version that the script selected.
     pub(crate) protocol: Cell<Protocol>,
     /// The debugger, while a script is being debugged.
     pub(crate) debugger: RefCell<Option<Rc<Debugger>>>,
-    watch: Rc<HookState>,
+    hook_state: Rc<HookState>,
     /// Reused buffer for the arguments of commands.
     request: RefCell<Request>,
     /// Marks a call as an internal query (with its number as the next argument) rather than a command.
-    mark: Cell<*const c_void>,
+    query_marker: Cell<*const c_void>,
     /// The error that the last call raises. `None` while stopping the script.
-    raised: RefCell<Option<RaisedError>>,
+    last_error: RefCell<Option<RaisedError>>,
     panicked: RefCell<Option<Box<dyn Any + Send>>>,
 }
 
-impl std::fmt::Debug for Bridge {
+impl std::fmt::Debug for HostBridge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Bridge").field("protocol", &self.protocol).finish_non_exhaustive()
     }
@@ -68,16 +68,16 @@ enum CallResult {
     Query,
 }
 
-impl Bridge {
+impl HostBridge {
     pub(crate) fn new(watch: Rc<HookState>) -> Rc<Self> {
         Rc::new(Self {
             host: Cell::new(None),
             protocol: Cell::new(Protocol::Resp2),
             debugger: RefCell::default(),
-            watch,
+            hook_state: watch,
             request: RefCell::default(),
-            mark: Cell::new(std::ptr::null()),
-            raised: RefCell::default(),
+            query_marker: Cell::new(std::ptr::null()),
+            last_error: RefCell::default(),
             panicked: RefCell::default(),
         })
     }
@@ -90,10 +90,13 @@ impl Bridge {
         mark: &Table,
         asked: Function,
     ) -> mlua::Result<Function> {
-        self.mark.set(mark.to_pointer());
+        self.query_marker.set(mark.to_pointer());
         let own = self.clone();
         let raise = lua.create_function(move |lua, ()| -> mlua::Result<()> {
-            Err(own.raised.take().map_or_else(|| stopped(lua, &own.watch), mlua::Error::external))
+            Err(own
+                .last_error
+                .take()
+                .map_or_else(|| stopped_error(lua, &own.hook_state), mlua::Error::external))
         })?;
         let own: *const Self = Rc::as_ptr(self);
         let make = |state: *mut lua_State| {
@@ -110,18 +113,18 @@ impl Bridge {
     }
 
     /// Makes `host` available to scripts while `run` runs.
-    pub(crate) fn lend<R>(&self, host: &mut dyn LuaHost, run: impl FnOnce() -> R) -> R {
-        struct TakenBack<'a>(&'a Bridge);
-        impl Drop for TakenBack<'_> {
+    pub(crate) fn with_host_lent<R>(&self, host: &mut dyn LuaHost, run: impl FnOnce() -> R) -> R {
+        struct ReclaimOnDrop<'a>(&'a HostBridge);
+        impl Drop for ReclaimOnDrop<'_> {
             fn drop(&mut self) {
                 self.0.host.set(None);
             }
         }
         let host = NonNull::from(host);
-        // SAFETY: this only erases the lifetime. `TakenBack` removes the pointer before the lifetime ends.
+        // SAFETY: this only erases the lifetime. `ReclaimOnDrop` removes the pointer before the lifetime ends.
         let host = unsafe { std::mem::transmute::<NonNull<dyn LuaHost + '_>, NonNull<dyn LuaHost>>(host) };
         self.host.set(Some(host));
-        let _lent = TakenBack(self);
+        let _lent = ReclaimOnDrop(self);
         run()
     }
 
@@ -148,23 +151,23 @@ impl Bridge {
     }
 
     /// Executes the command whose arguments are on the stack. Must not allocate in Lua.
-    fn answer(&self, state: *mut lua_State) -> CallResult {
-        match catch_unwind(AssertUnwindSafe(|| self.serve(state))) {
+    fn run_catching_panics(&self, state: *mut lua_State) -> CallResult {
+        match catch_unwind(AssertUnwindSafe(|| self.run_request(state))) {
             Ok(answer) => answer,
             Err(panic) => {
                 self.panicked.replace(Some(panic));
-                self.watch.ending.set(Some(StopCause::Stopped(StopReason::Killed)));
+                self.hook_state.stop_cause.set(Some(StopCause::Stopped(StopReason::Killed)));
                 CallResult::Raise
             }
         }
     }
 
-    fn serve(&self, state: *mut lua_State) -> CallResult {
+    fn run_request(&self, state: *mut lua_State) -> CallResult {
         let (mut first, mut raises) = (1, true);
         // SAFETY: any stack index may be inspected.
         let mark =
             unsafe { (ffi::lua_type(state, 1) == ffi::LUA_TTABLE).then(|| ffi::lua_topointer(state, 1)) };
-        if mark == Some(self.mark.get()) {
+        if mark == Some(self.query_marker.get()) {
             // SAFETY: as above.
             if unsafe { ffi::lua_tonumber(state, 2) } as i64 != question::PROTECTED_CALL {
                 return CallResult::Query;
@@ -172,28 +175,28 @@ impl Bridge {
             (first, raises) = (3, false);
         }
         let mut request = self.request.borrow_mut();
-        if let Err(complaint) = words(state, first, &mut request) {
-            return self.failed(complaint.as_bytes(), raises, false);
+        if let Err(complaint) = read_request(state, first, &mut request) {
+            return self.fail(complaint.as_bytes(), raises, false);
         }
         let Some(called) =
             self.with_host(|host| host.call(&request, self.protocol.get()).map(std::ptr::from_ref))
         else {
-            return self.failed(b"ERR This function can only be called from a script", raises, false);
+            return self.fail(b"ERR This function can only be called from a script", raises, false);
         };
         let reply = match called {
             Ok(reply) => reply,
             Err(stop) => {
-                self.watch.ending.set(Some(StopCause::Stopped(stop)));
+                self.hook_state.stop_cause.set(Some(StopCause::Stopped(stop)));
                 return CallResult::Raise;
             }
         };
-        let collector = &self.watch.collector;
+        let collector = &self.hook_state.collector;
         // SAFETY: memory usage may be queried and the collector configured on any state.
         unsafe {
             let used = (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
             if collector.switch_to_thorough(used) {
-                ffi::lua_gc(state, ffi::LUA_GCSETSTEPMUL, Collector::THOROUGH);
-                ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, Collector::SHORT_PAUSE);
+                ffi::lua_gc(state, ffi::LUA_GCSETSTEPMUL, Collector::FULL_COLLECTION_STEP);
+                ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, Collector::SHORT_PAUSE_PERCENT);
             }
         }
         // SAFETY: the host keeps the reply valid until its next call.
@@ -205,41 +208,41 @@ impl Bridge {
             None => CallResult::Value(reply),
             Some(text) => {
                 let end = text.iter().position(|byte| *byte == b'\r').unwrap_or(text.len());
-                self.failed(&text[..end], raises, true)
+                self.fail(&text[..end], raises, true)
             }
         }
     }
 
     /// Collects garbage if that is due before a reply of `bytes` is converted. No other part of the bridge is borrowed
     /// during the collection.
-    fn make_room(&self, state: *mut lua_State, bytes: usize) {
+    fn collect_before_reply(&self, state: *mut lua_State, bytes: usize) {
         if bytes < LARGE_REPLY {
             return;
         }
-        let collector = &self.watch.collector;
+        let collector = &self.hook_state.collector;
         // SAFETY: memory usage may be queried on any state, and a collection is allowed while no value is under
         // construction.
         unsafe {
             let used = || (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
             if collector.is_due(used(), bytes) {
                 ffi::lua_gc(state, ffi::LUA_GCCOLLECT, 0);
-                collector.note_live(used());
+                collector.record_live(used());
             }
-            collector.note_used(used() + bytes);
+            collector.publish_used(used() + bytes);
         }
     }
 
-    fn failed(&self, text: &[u8], raises: bool, counted: bool) -> CallResult {
+    fn fail(&self, text: &[u8], raises: bool, counted: bool) -> CallResult {
         if !raises {
             return CallResult::Error(text, counted);
         }
-        self.raised.replace(Some(RaisedError { text: text.to_vec(), table: Some(counted) }));
+        self.last_error.replace(Some(RaisedError { text: text.to_vec(), table: Some(counted) }));
         CallResult::Raise
     }
 }
 
 /// Calls the first stack value with the others and with one table per list in `lists`.
-pub(crate) fn call_with(
+pub(crate) fn call_with_lists(
     lua: &Lua,
     what: impl IntoLuaMulti,
     lists: [Args<'_>; 2],
@@ -261,7 +264,7 @@ pub(crate) fn call_with(
 }
 
 /// Reads the arguments of a command from stack index `first` on. Numbers are formatted without loss of precision.
-fn words(state: *mut lua_State, first: c_int, request: &mut Request) -> Result<(), &'static str> {
+fn read_request(state: *mut lua_State, first: c_int, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
     // SAFETY: neither function raises an error: they inspect stack values, and the one that may allocate is used for
     // numbers only.
@@ -279,10 +282,10 @@ fn words(state: *mut lua_State, first: c_int, request: &mut Request) -> Result<(
                 }
                 ffi::LUA_TNUMBER => {
                     let number = ffi::lua_tonumber(state, place);
-                    if is_exact(number) {
+                    if is_exact_integer(number) {
                         request.push(itoa::Buffer::new().format(number as i64).as_bytes());
                     } else {
-                        request.push(as_word(number).as_bytes());
+                        request.push(to_argument(number).as_bytes());
                     }
                 }
                 _ => return Err("ERR Command arguments must be strings or integers"),
@@ -297,11 +300,11 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with a valid state and stack space, and the closure was created with these upvalues. From
     // here on, no value with a destructor is live.
     unsafe {
-        let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<Bridge>();
-        match (*bridge).answer(state) {
+        let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<HostBridge>();
+        match (*bridge).run_catching_panics(state) {
             CallResult::Value(wire) => {
-                (*bridge).make_room(state, wire.len());
-                push_value(state, &mut Reader::of(&*wire), 0);
+                (*bridge).collect_before_reply(state, wire.len());
+                push_value(state, &mut Reader::new(&*wire), 0);
                 1
             }
             CallResult::Error(text, counted) => {
@@ -326,7 +329,7 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
 
 /// Parses the next value of a reply and pushes it. Does not return if Lua runs out of memory.
 unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usize) {
-    let line = reader.line();
+    let line = reader.read_line();
     // SAFETY: `lua_checkstack` has reserved the space that a value needs during its construction.
     unsafe {
         if depth > Reader::MAX_DEPTH || ffi::lua_checkstack(state, 6) == 0 {
@@ -338,7 +341,7 @@ unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usiz
         match kind {
             b':' => ffi::lua_pushnumber(state, count as f64),
             b'$' | b'*' if count < 0 => ffi::lua_pushboolean(state, 0),
-            b'$' => push_text(state, reader.bulk(count)),
+            b'$' => push_text(state, reader.read_bulk(count)),
             b'-' => push_error(state, rest, true),
             b'*' | b'>' => {
                 ffi::lua_createtable(state, count.min(1 << 16) as c_int, 0);
@@ -350,7 +353,7 @@ unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usiz
             b'#' => ffi::lua_pushboolean(state, c_int::from(rest == b"t")),
             b'+' | b',' | b'(' | b'=' | b'%' | b'~' => {
                 ffi::lua_createtable(state, 0, 1);
-                push_named(state, kind, rest, count, reader, depth);
+                push_aggregate(state, kind, rest, count, reader, depth);
                 ffi::lua_rawset(state, -3);
             }
             _ => ffi::lua_pushnil(state),
@@ -359,7 +362,7 @@ unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usiz
 }
 
 /// Pushes a type-tag field (such as `ok`, `map` or `double`) and its value.
-unsafe fn push_named(
+unsafe fn push_aggregate(
     state: *mut lua_State,
     kind: u8,
     rest: &[u8],
@@ -376,14 +379,14 @@ unsafe fn push_named(
             }
             b',' => {
                 push_text(state, b"double");
-                ffi::lua_pushnumber(state, Reader::double(rest));
+                ffi::lua_pushnumber(state, Reader::read_double(rest));
             }
             b'(' => {
                 push_text(state, b"big_number");
                 push_text(state, rest);
             }
             b'=' => {
-                let text = reader.bulk(count);
+                let text = reader.read_bulk(count);
                 let (format, text) = text.split_at(text.len().min(3));
                 push_text(state, b"verbatim_string");
                 ffi::lua_createtable(state, 0, 2);

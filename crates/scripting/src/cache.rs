@@ -15,12 +15,12 @@ use crate::running::InterpreterState;
 use crate::script::Script;
 
 /// Maximum number of scripts added by EVAL, as in Redis.
-const MOST: usize = 500;
+const MAX_EVAL_SCRIPTS: usize = 500;
 
 /// The scripts, functions and interpreters of a server.
 #[derive(Debug, Default)]
 pub struct Scripts {
-    known: Mutex<CacheState>,
+    state: Mutex<CacheState>,
     /// Number of evicted scripts.
     pub evicted: AtomicU64,
     /// The states of the threads' interpreters.
@@ -45,30 +45,30 @@ impl Scripts {
     /// Looks up a script by its SHA1.
     #[must_use]
     pub fn find(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
-        self.known.lock().by_sha.get(sha).cloned()
+        self.state.lock().by_sha.get(sha).cloned()
     }
 
     /// Adds a script, or returns the existing one. `keep` exempts it from eviction.
     pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
-        let known = &mut *self.known.lock();
+        let known = &mut *self.state.lock();
         let script = known.by_sha.entry(script.sha).or_insert_with(|| {
             known.evictable += 1;
             script
         });
         let script = script.clone();
-        if keep && !script.kept.swap(true, Ordering::Relaxed) {
+        if keep && !script.is_pinned.swap(true, Ordering::Relaxed) {
             known.evictable -= 1;
         }
-        if known.evictable > MOST {
-            let evictable = known.by_sha.values().filter(|other| !other.kept.load(Ordering::Relaxed));
+        if known.evictable > MAX_EVAL_SCRIPTS {
+            let evictable = known.by_sha.values().filter(|other| !other.is_pinned.load(Ordering::Relaxed));
             let others = evictable.filter(|other| other.sha != script.sha);
-            let oldest = others.min_by_key(|other| other.used.load(Ordering::Relaxed)).cloned();
+            let oldest = others.min_by_key(|other| other.last_used.load(Ordering::Relaxed)).cloned();
             if let Some(oldest) = oldest {
-                oldest.live.store(false, Ordering::Release);
+                oldest.is_live.store(false, Ordering::Release);
                 known.by_sha.remove(&oldest.sha);
                 known.evictable -= 1;
                 self.evicted.fetch_add(1, Ordering::Relaxed);
-                self.releases.note(oldest.text.len());
+                self.releases.record_release(oldest.text.len());
             }
         }
         script
@@ -76,8 +76,8 @@ impl Scripts {
 
     /// SCRIPT FLUSH: removes all scripts.
     pub fn flush(&self) {
-        let known = std::mem::take(&mut *self.known.lock());
-        known.by_sha.values().for_each(|script| script.live.store(false, Ordering::Release));
+        let known = std::mem::take(&mut *self.state.lock());
+        known.by_sha.values().for_each(|script| script.is_live.store(false, Ordering::Release));
         drop(known);
         self.releases.announce();
     }
@@ -100,7 +100,7 @@ impl Scripts {
     /// The number of cached scripts.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.known.lock().by_sha.len()
+        self.state.lock().by_sha.len()
     }
 
     /// Whether the cache is empty.
@@ -112,7 +112,7 @@ impl Scripts {
     /// Total size of the scripts' texts in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let known = self.known.lock();
+        let known = self.state.lock();
         known.by_sha.values().map(|script| script.text.len() + size_of::<Script>() + 64).sum()
     }
 
@@ -140,11 +140,11 @@ mod tests {
         let make = |n: usize| Arc::new(Script::new(text(n).as_bytes()).unwrap());
         scripts.add(make(0), true);
         let first = scripts.add(make(1), false);
-        first.touch(1000);
-        for n in 2..=MOST + 1 {
-            scripts.add(make(n), false).touch(n as u64);
+        first.record_use(1000);
+        for n in 2..=MAX_EVAL_SCRIPTS + 1 {
+            scripts.add(make(n), false).record_use(n as u64);
         }
-        assert_eq!(scripts.len(), MOST + 1);
+        assert_eq!(scripts.len(), MAX_EVAL_SCRIPTS + 1);
         assert!(first.is_live() && scripts.find(&first.sha).is_some());
         assert!(scripts.find(&make(0).sha).is_some());
         assert!(scripts.find(&make(2).sha).is_none());

@@ -20,66 +20,66 @@ use mlua::state::{GcIncParams, GcMode};
 use crate::running::InterpreterState;
 
 /// Above this size at the end of a script, all garbage is freed at once.
-const MUCH_MEMORY: usize = 64 << 20;
+const FULL_COLLECTION_BYTES: usize = 64 << 20;
 /// Above this size, all garbage is freed at the end of a script if all threads' states together use half of one state's
 /// limit.
-const SOME_MEMORY: usize = 1 << 20;
+const SHARED_COLLECTION_BYTES: usize = 1 << 20;
 /// Step size in hundredths of a kilobyte: about fifty microseconds, so that a state without live script values is
 /// collected within a few steps. Lua's default of 200 would need thousands of steps for large strings.
-const STEPWISE: i32 = 10_000;
+const STEP_SIZE: i32 = 10_000;
 /// As in Lua: a collection starts when memory reaches this percentage of the live memory.
-const PAUSE: i32 = 200;
+const PAUSE_PERCENT: i32 = 200;
 
 /// Decides when to collect one state of Lua in addition to Lua's own steps.
 #[derive(Debug)]
 pub(crate) struct Collector {
     /// The memory limit of the state, in bytes.
-    limit: Rc<Cell<usize>>,
+    limit_bytes: Rc<Cell<usize>>,
     /// Upper bound of the live memory.
-    live: Cell<usize>,
+    live_bytes: Cell<usize>,
     /// Upper bound of the live memory while no script runs.
-    live_at_rest: Cell<usize>,
+    live_bytes_at_rest: Cell<usize>,
     is_thorough: Cell<bool>,
     running: Arc<InterpreterState>,
 }
 
 impl Collector {
     /// Step multiplier that makes each step a full collection.
-    pub(crate) const THOROUGH: i32 = 0;
+    pub(crate) const FULL_COLLECTION_STEP: i32 = 0;
     /// A full collection starts when memory reaches this percentage of the live memory, so the live memory may be up to
     /// two thirds of the limit.
-    pub(crate) const SHORT_PAUSE: i32 = 150;
+    pub(crate) const SHORT_PAUSE_PERCENT: i32 = 150;
 
     pub(crate) fn new(limit: &Rc<Cell<usize>>, running: &Arc<InterpreterState>) -> Self {
         Self {
-            limit: limit.clone(),
-            live: Cell::default(),
-            live_at_rest: Cell::default(),
+            limit_bytes: limit.clone(),
+            live_bytes: Cell::default(),
+            live_bytes_at_rest: Cell::default(),
             is_thorough: Cell::default(),
             running: running.clone(),
         }
     }
 
     /// Publishes the memory usage.
-    pub(crate) fn note_used(&self, bytes: usize) {
-        self.running.note_memory(bytes);
+    pub(crate) fn publish_used(&self, bytes: usize) {
+        self.running.publish_memory(bytes);
     }
 
     /// Whether to switch the script to full collections, with `used` bytes in use. True at most once per script.
     pub(crate) fn switch_to_thorough(&self, used: usize) -> bool {
-        let due = !self.is_thorough.get() && used > self.limit.get() / 8 && self.running.is_dirty();
+        let due = !self.is_thorough.get() && used > self.limit_bytes.get() / 8 && self.running.has_written();
         self.is_thorough.set(self.is_thorough.get() || due);
         due
     }
 
     /// Whether to collect before creating a value of `bytes`, with `used` bytes in use.
     pub(crate) fn is_due(&self, used: usize, bytes: usize) -> bool {
-        let limit = self.limit.get();
+        let limit = self.limit_bytes.get();
         if used.saturating_add(bytes) <= limit / 4 {
             return false;
         }
-        let live = self.live.get().min(used);
-        self.live.set(live);
+        let live = self.live_bytes.get().min(used);
+        self.live_bytes.set(live);
         let (grown, room) = (used - live, limit.saturating_sub(live));
         // A collection takes time proportional to the live memory, so little garbage is not worth it.
         grown >= limit / 32 && grown.saturating_add(bytes) > room / 2
@@ -88,21 +88,21 @@ impl Collector {
     /// Whether the live memory was last known to be below half of the limit, so that a failed allocation may be due to
     /// garbage.
     pub(crate) fn may_have_missed_garbage(&self) -> bool {
-        self.live.get() < self.limit.get() / 2
+        self.live_bytes.get() < self.limit_bytes.get() / 2
     }
 
     /// Records that a full collection left `used` bytes in use.
-    pub(crate) fn note_live(&self, used: usize) {
-        self.live.set(used);
+    pub(crate) fn record_live(&self, used: usize) {
+        self.live_bytes.set(used);
     }
 
     /// Collects if that is due before creating a value of `bytes`.
-    pub(crate) fn make_room(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
+    pub(crate) fn collect_if_due(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
         let used = lua.used_memory();
         if self.is_due(used, bytes) {
             self.collect(lua)?;
         }
-        self.note_used(lua.used_memory() + bytes);
+        self.publish_used(lua.used_memory() + bytes);
         Ok(())
     }
 
@@ -110,34 +110,38 @@ impl Collector {
     pub(crate) fn collect(&self, lua: &Lua) -> mlua::Result<()> {
         lua.gc_collect()?;
         let used = lua.used_memory();
-        self.note_live(used);
-        self.note_used(used);
+        self.record_live(used);
+        self.publish_used(used);
         Ok(())
     }
 
     /// Collects at the end of a script that has left much garbage.
-    pub(crate) fn tidy(&self, lua: &Lua) {
+    pub(crate) fn collect_after_script(&self, lua: &Lua) {
         if self.is_thorough.replace(false) {
             Self::set_thorough(lua, false);
         }
         let used = lua.used_memory();
-        self.note_used(used);
-        let limit = self.limit.get();
-        let kept = if self.running.memory_of_all() > limit / 2 { SOME_MEMORY } else { MUCH_MEMORY };
-        if used > kept.min(limit / 4) && used > 2 * self.live_at_rest.get() {
+        self.publish_used(used);
+        let limit = self.limit_bytes.get();
+        let kept = if self.running.total_memory() > limit / 2 {
+            SHARED_COLLECTION_BYTES
+        } else {
+            FULL_COLLECTION_BYTES
+        };
+        if used > kept.min(limit / 4) && used > 2 * self.live_bytes_at_rest.get() {
             // Only finalizers can fail, and those of this crate do not.
             let _ = self.collect(lua);
-            self.live_at_rest.set(self.live.get());
+            self.live_bytes_at_rest.set(self.live_bytes.get());
         }
         // The script's values are garbage now.
-        self.live.set(self.live_at_rest.get());
+        self.live_bytes.set(self.live_bytes_at_rest.get());
     }
 
     /// Enables or disables full collections in place of each of Lua's steps.
     pub(crate) fn set_thorough(lua: &Lua, thorough: bool) {
         let mut parameters = GcIncParams::default();
-        parameters.step_multiplier = Some(if thorough { Self::THOROUGH } else { STEPWISE });
-        parameters.pause = Some(if thorough { Self::SHORT_PAUSE } else { PAUSE });
+        parameters.step_multiplier = Some(if thorough { Self::FULL_COLLECTION_STEP } else { STEP_SIZE });
+        parameters.pause = Some(if thorough { Self::SHORT_PAUSE_PERCENT } else { PAUSE_PERCENT });
         lua.gc_set_mode(GcMode::Incremental(parameters));
     }
 }
@@ -154,14 +158,14 @@ mod tests {
         assert!(!collector.is_due(15 * MB, MB));
         assert!(!collector.is_due(30 * MB, MB));
         assert!(collector.is_due(30 * MB, 3 * MB));
-        collector.note_live(24 * MB);
+        collector.record_live(24 * MB);
         assert!(!collector.is_due(42 * MB, MB));
         assert!(collector.is_due(43 * MB, 2 * MB));
         // Lua's own steps have freed more.
         assert!(!collector.is_due(8 * MB, 10 * MB));
         assert!(collector.is_due(30 * MB, 8 * MB));
         // Nothing was freed and little was allocated since.
-        collector.note_live(60 * MB);
+        collector.record_live(60 * MB);
         assert!(!collector.is_due(61 * MB, 40 * MB));
         assert!(collector.is_due(62 * MB, MB + 1));
     }

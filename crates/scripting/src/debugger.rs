@@ -14,15 +14,15 @@ use std::sync::Arc;
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use resp::Args;
 
-use crate::libraries::complaint_text;
+use crate::libraries::error_text;
 use crate::running::InterpreterState;
 
 /// Number of lines to list before and after the current one.
-const CONTEXT: i64 = 5;
-const MOST_BREAKPOINTS: usize = 64;
+const CONTEXT_LINES: i64 = 5;
+const MAX_BREAKPOINTS: usize = 64;
 /// Default limit in bytes for printed values, and the minimum that the user may set.
 const MAX_SHOWN: usize = 256;
-const LEAST_SHOWN: usize = 60;
+const MIN_SHOWN: usize = 60;
 /// The chunk name of the script in Lua's debug information.
 pub(crate) const SOURCE: &str = "@user_script";
 
@@ -39,8 +39,8 @@ pub trait DebugConsole: std::fmt::Debug {
 
 /// How a stopped script continues.
 enum NextStep {
-    Stay,
-    GoOn,
+    Wait,
+    Continue,
     Abort,
 }
 
@@ -53,31 +53,31 @@ pub(crate) struct Debugger {
     environment: Table,
     running: Arc<InterpreterState>,
     /// Lines whose first instruction is an inserted call that reports the variables in scope.
-    leading: HashSet<usize>,
+    scope_report_lines: HashSet<usize>,
     /// Functions that return the variables in scope, by the stack depth of their function.
     scopes: RefCell<HashMap<usize, Function>>,
     breakpoints: RefCell<Vec<usize>>,
     lines: RefCell<Vec<Vec<u8>>>,
     line: Cell<usize>,
-    step: Cell<bool>,
+    is_stepping: Cell<bool>,
     /// Whether the script requested a stop (`redis.breakpoint()`).
-    asked: Cell<bool>,
+    stop_requested: Cell<bool>,
     /// The reason for a stop that waits until the variables in scope are reported.
-    pending: Cell<Option<&'static str>>,
+    pending_stop: Cell<Option<&'static str>>,
     max_shown: Cell<usize>,
-    hinted: Cell<bool>,
-    gone: Cell<bool>,
+    hint_shown: Cell<bool>,
+    is_disconnected: Cell<bool>,
     /// Whether the debugger's own code is running, which must not be debugged.
-    stopped: Cell<bool>,
+    is_debugger_running: Cell<bool>,
 }
 
 /// Instruments a script for debugging. Returns the new text and the lines that start with an inserted call.
 pub(crate) fn prepare(body: &[u8]) -> Option<(Vec<u8>, HashSet<usize>)> {
     let shown = scopes::instrument(body).ok()?;
-    let mut text = format!("local {} = ... return function(...) ", scopes::HOOK).into_bytes();
+    let mut text = format!("local {} = ... return function(...) ", scopes::SCOPE_HOOK).into_bytes();
     text.extend_from_slice(&shown.text);
     text.extend_from_slice(b"\nend");
-    Some((text, shown.leading))
+    Some((text, shown.scope_report_lines))
 }
 
 impl Debugger {
@@ -95,43 +95,43 @@ impl Debugger {
             source,
             environment,
             running,
-            leading,
+            scope_report_lines: leading,
             scopes: RefCell::default(),
             breakpoints: RefCell::default(),
             lines: RefCell::default(),
             line: Cell::new(0),
-            step: Cell::new(true),
-            asked: Cell::new(false),
-            pending: Cell::new(None),
+            is_stepping: Cell::new(true),
+            stop_requested: Cell::new(false),
+            pending_stop: Cell::new(None),
             max_shown: Cell::new(MAX_SHOWN),
-            hinted: Cell::new(false),
-            gone: Cell::new(false),
-            stopped: Cell::new(false),
+            hint_shown: Cell::new(false),
+            is_disconnected: Cell::new(false),
+            is_debugger_running: Cell::new(false),
         }
     }
 
     /// Handles the script's arrival at another line.
     pub(crate) fn on_line(&self, lua: &Lua, line: usize) -> mlua::Result<()> {
-        if self.stopped.get() {
+        if self.is_debugger_running.get() {
             return Ok(());
         }
         self.line.set(line);
         // A loop that returns to its first line does not report its scope there; stop at the next line instead.
-        let missed = self.pending.take();
-        let reason = if self.asked.take() {
+        let missed = self.pending_stop.take();
+        let reason = if self.stop_requested.take() {
             "server.breakpoint() called"
         } else if self.breakpoints.borrow().contains(&line) {
             "break point"
         } else if let Some(reason) = missed {
             reason
-        } else if self.step.get() {
+        } else if self.is_stepping.get() {
             "step over"
         } else {
             return Ok(());
         };
-        self.step.set(false);
-        if self.leading.contains(&line) {
-            self.pending.set(Some(reason));
+        self.is_stepping.set(false);
+        if self.scope_report_lines.contains(&line) {
+            self.pending_stop.set(Some(reason));
             return Ok(());
         }
         self.stop(lua, reason)
@@ -140,12 +140,12 @@ impl Debugger {
     /// Handles an inserted call: `scope` returns the number of the running function's own variables, then names and
     /// values.
     pub(crate) fn on_scope(&self, lua: &Lua, scope: Function) -> mlua::Result<()> {
-        if self.stopped.get() {
+        if self.is_debugger_running.get() {
             return Ok(());
         }
         // The inserted call itself is one level above the function.
-        self.scopes.borrow_mut().insert(depth(lua) - 1, scope);
-        match self.pending.take() {
+        self.scopes.borrow_mut().insert(stack_depth(lua) - 1, scope);
+        match self.pending_stop.take() {
             Some(reason) => self.stop(lua, reason),
             None => Ok(()),
         }
@@ -153,30 +153,30 @@ impl Debugger {
 
     /// `redis.breakpoint()`: stops at the next line.
     pub(crate) fn break_at_next(&self) {
-        self.asked.set(!self.gone.get());
+        self.stop_requested.set(!self.is_disconnected.get());
     }
 
     /// `redis.debug(...)`: prints values.
     pub(crate) fn write(&self, values: &MultiValue) {
-        let values: Vec<Vec<u8>> = values.iter().map(show::value).collect();
+        let values: Vec<Vec<u8>> = values.iter().map(show::format_value).collect();
         let begin = format!("<debug> line {}: ", self.line.get());
         self.print_line([begin.into_bytes(), values.join(&b", "[..])].concat());
     }
 
     /// Prints a command that the script executed, with its reply.
     pub(crate) fn on_call(&self, request: Args<'_>, reply: &[u8]) {
-        if !self.step.get() {
+        if !self.is_stepping.get() {
             return;
         }
         let words: Vec<&[u8]> = request.iter().collect();
         self.print_line([b"<command> ", words.join(&b' ').as_slice()].concat());
-        match show::refusal(request, reply) {
+        match show::format_unknown_command(request, reply) {
             Some((refusal, error)) => {
-                self.print_shortened("<reply> ", &show::reply(refusal.as_bytes()));
+                self.print_shortened("<reply> ", &show::format_reply(refusal.as_bytes()));
                 self.print_line(format!("<error> {error}"));
             }
             None => {
-                self.print_shortened("<reply> ", &show::reply(reply));
+                self.print_shortened("<reply> ", &show::format_reply(reply));
                 if reply.starts_with(b"-") {
                     self.print_line([b"<error> ", reply].concat());
                 }
@@ -203,7 +203,7 @@ impl Debugger {
         line.truncate(most);
         line.extend_from_slice(b" ...");
         self.print_line(line);
-        if !self.hinted.replace(true) {
+        if !self.hint_shown.replace(true) {
             self.print_line("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
         }
     }
@@ -218,9 +218,9 @@ impl Debugger {
     }
 
     fn stop(&self, lua: &Lua, reason: &str) -> mlua::Result<()> {
-        self.stopped.set(true);
+        self.is_debugger_running.set(true);
         let outcome = self.read_commands(lua, reason);
-        self.stopped.set(false);
+        self.is_debugger_running.set(false);
         outcome
     }
 
@@ -232,31 +232,31 @@ impl Debugger {
             let command = self.console.borrow_mut().receive(&|| self.running.is_stopped());
             let Some(command) = command else {
                 // The client is gone: run the script to its end without the debugger.
-                self.gone.set(true);
+                self.is_disconnected.set(true);
                 self.breakpoints.borrow_mut().clear();
                 return Ok(());
             };
             let words: Vec<String> =
                 command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            match self.carry_out(lua, &words) {
-                NextStep::Stay => {}
-                NextStep::GoOn => return Ok(()),
+            match self.run_command(lua, &words) {
+                NextStep::Wait => {}
+                NextStep::Continue => return Ok(()),
                 NextStep::Abort => return Err(mlua::Error::runtime("script aborted for user request")),
             }
         }
     }
 
-    fn carry_out(&self, lua: &Lua, words: &[&str]) -> NextStep {
-        let Some((command, rest)) = words.split_first() else { return NextStep::Stay };
+    fn run_command(&self, lua: &Lua, words: &[&str]) -> NextStep {
+        let Some((command, rest)) = words.split_first() else { return NextStep::Wait };
         let command = command.to_ascii_lowercase();
         match (command.as_str(), rest) {
             ("h" | "help", []) => HELP.lines().for_each(|line| self.print_line(line)),
             ("s" | "step" | "n" | "next", []) => {
-                self.step.set(true);
-                return NextStep::GoOn;
+                self.is_stepping.set(true);
+                return NextStep::Continue;
             }
-            ("c" | "continue", []) => return NextStep::GoOn,
+            ("c" | "continue", []) => return NextStep::Continue,
             ("a" | "abort", []) => return NextStep::Abort,
             ("t" | "trace", []) => self.trace(lua),
             ("m" | "max" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
@@ -269,12 +269,12 @@ impl Debugger {
             ("p" | "print", []) => self.print_all(lua),
             ("l" | "list", [] | [_] | [_, _]) => {
                 let number = |place: usize| rest.get(place).map(|word| leading_number(word));
-                self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT));
+                self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT_LINES));
             }
             ("w" | "whole", []) => self.list(1, 1_000_000),
             _ => self.print_line("<error> Unknown debugger command or wrong number of arguments."),
         }
-        NextStep::Stay
+        NextStep::Wait
     }
 
     fn print_source(&self, number: usize) {
@@ -304,8 +304,8 @@ impl Debugger {
             return self.print_line(format!("Current maxlen is {}", self.max_shown.get()));
         };
         let Ok(most) = word.parse::<usize>() else { return self.print_line("<error> Invalid maxlen value.") };
-        self.hinted.set(true);
-        self.max_shown.set(if most == 0 { 0 } else { most.max(LEAST_SHOWN) });
+        self.hint_shown.set(true);
+        self.max_shown.set(if most == 0 { 0 } else { most.max(MIN_SHOWN) });
         self.print_line(match self.max_shown.get() {
             0 => "<value> replies are not truncated.".to_owned(),
             most => format!("<value> replies are truncated at {most} bytes."),
@@ -341,7 +341,7 @@ impl Debugger {
     }
 
     fn add_breakpoint(&self, line: usize) {
-        if self.breakpoints.borrow().len() >= MOST_BREAKPOINTS {
+        if self.breakpoints.borrow().len() >= MAX_BREAKPOINTS {
             return self.print_line("Too many breakpoints set.");
         }
         if line > self.source.len() || self.breakpoints.borrow().contains(&line) {
@@ -378,32 +378,32 @@ impl Debugger {
         let function = match compiled {
             Ok(function) => function,
             Err(error) => {
-                return self.print_line(format!("Error compiling code: {}", complaint_text(&error)));
+                return self.print_line(format!("Error compiling code: {}", error_text(&error)));
             }
         };
         match function.call::<Value>(()) {
-            Ok(value) => self.print_shortened("<retval> ", &show::value(&value)),
-            Err(error) => self.print_line(format!("<error> {}", complaint_text(&error))),
+            Ok(value) => self.print_shortened("<retval> ", &show::format_value(&value)),
+            Err(error) => self.print_line(format!("<error> {}", error_text(&error))),
         }
     }
 
     /// Executes a command on behalf of the user; [`Debugger::on_call`] prints the reply.
     fn call(&self, lua: &Lua, words: &[&str]) {
-        let step = self.step.replace(true);
+        let step = self.is_stepping.replace(true);
         let ran = self.environment.get::<Table>("redis").and_then(|redis| {
             let words = words.iter().map(|word| lua.create_string(word).map(Value::String));
             redis.get::<Function>("pcall")?.call::<Value>(words.collect::<mlua::Result<MultiValue>>()?)
         });
         if let Err(error) = ran {
-            self.print_line(format!("<error> {}", complaint_text(&error)));
+            self.print_line(format!("<error> {}", error_text(&error)));
         }
-        self.step.set(step);
+        self.is_stepping.set(step);
     }
 
     /// The variables in scope, and how many of them belong to the innermost function.
-    fn scope(&self, lua: &Lua) -> (Vec<(String, Value)>, usize) {
+    fn variables_in_scope(&self, lua: &Lua) -> (Vec<(String, Value)>, usize) {
         // During an inserted call, that call is one level above the function.
-        let depth = depth(lua);
+        let depth = stack_depth(lua);
         let scopes = self.scopes.borrow();
         let in_call = lua.inspect_stack(0, |debug| debug.source().what == "C").unwrap_or(false);
         let Some(scope) = scopes.get(&(depth - usize::from(in_call))).cloned() else {
@@ -421,9 +421,9 @@ impl Debugger {
     }
 
     fn print_all(&self, lua: &Lua) {
-        let (pairs, own) = self.scope(lua);
+        let (pairs, own) = self.variables_in_scope(lua);
         for (name, value) in pairs.iter().take(own) {
-            self.print_shortened(&format!("<value> {name} = "), &show::value(value));
+            self.print_shortened(&format!("<value> {name} = "), &show::format_value(value));
         }
         if own == 0 {
             self.print_line("No local variables in the current context.");
@@ -431,16 +431,16 @@ impl Debugger {
     }
 
     fn print(&self, lua: &Lua, name: &str) {
-        let (mut pairs, own) = self.scope(lua);
+        let (mut pairs, own) = self.variables_in_scope(lua);
         // Search the function's own variables first, then the enclosing functions', innermost first.
         let mut outer = pairs.split_off(own.min(pairs.len()));
         outer.append(&mut pairs);
         if let Some((_, value)) = outer.iter().rev().find(|(known, _)| known == name) {
-            return self.print_shortened("<value> ", &show::value(value));
+            return self.print_shortened("<value> ", &show::format_value(value));
         }
         match self.environment.get::<Value>(name) {
             Ok(value) if matches!(name, "KEYS" | "ARGV") => {
-                self.print_shortened("<value> ", &show::value(&value));
+                self.print_shortened("<value> ", &show::format_value(&value));
             }
             _ => self.print_line("No such variable."),
         }
@@ -455,6 +455,6 @@ fn leading_number(word: &str) -> i64 {
 }
 
 /// The current depth of the Lua stack in functions.
-fn depth(lua: &Lua) -> usize {
+fn stack_depth(lua: &Lua) -> usize {
     (0..).find(|level| lua.inspect_stack(*level, |_| ()).is_none()).unwrap_or(0)
 }

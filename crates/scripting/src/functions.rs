@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mlua::{Table, Value};
 use parking_lot::RwLock;
 
-use crate::answer::one_line;
+use crate::answer::to_one_line;
 use crate::interpreter::{Interpreter, error_text};
 use crate::releases::Releases;
 use crate::script::{ScriptFlags, Shebang};
@@ -41,7 +41,7 @@ pub struct Library {
     /// Whether one of the functions has used undeclared keys.
     pub has_undeclared_keys: AtomicBool,
     /// Whether the library is loaded, neither deleted nor replaced.
-    live: AtomicBool,
+    is_live: AtomicBool,
 }
 
 impl Library {
@@ -57,7 +57,7 @@ impl Library {
     }
 
     pub(crate) fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
+        self.is_live.load(Ordering::Acquire)
     }
 }
 
@@ -166,15 +166,15 @@ impl Functions {
             loaded.libraries.get(&library.name).is_some_and(|now| Arc::ptr_eq(now, library))
         };
         let released: Vec<_> = before.libraries.values().filter(|library| !is_loaded(library)).collect();
-        self.release(&released);
+        self.record_releases(&released);
         Ok(())
     }
 
     /// Records releases, so that threads drop the compiled forms of these libraries.
-    fn release(&self, libraries: &[&Arc<Library>]) {
+    fn record_releases(&self, libraries: &[&Arc<Library>]) {
         for library in libraries {
-            library.live.store(false, Ordering::Release);
-            self.releases.note(library.code.len());
+            library.is_live.store(false, Ordering::Release);
+            self.releases.record_release(library.code.len());
         }
     }
 
@@ -185,14 +185,14 @@ impl Functions {
         let Some(library) = loaded.libraries.get(name).cloned() else { return false };
         loaded.remove(&library);
         drop(loaded);
-        self.release(&[&library]);
+        self.record_releases(&[&library]);
         true
     }
 
     /// Deletes all libraries.
     pub fn flush(&self) {
         let before = std::mem::take(&mut *self.loaded.write());
-        self.release(&before.libraries.values().collect::<Vec<_>>());
+        self.record_releases(&before.libraries.values().collect::<Vec<_>>());
         drop(before);
         self.releases.announce();
     }
@@ -239,7 +239,7 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
         }
     }
     let Some(name) = name else { return Err(FunctionError::new("Library name was not given")) };
-    if !is_name(&name) {
+    if !is_valid_name(&name) {
         return Err(FunctionError::new(
             "Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
              long",
@@ -259,21 +259,21 @@ impl Interpreter {
     /// # Errors
     /// The text is not a valid library or fails.
     pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT_LIBRARY_ID: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
         // Discard the compiled form: the name may be refused, and this thread may never call the library.
-        let (_, registered) = self.run_library(code, hurried)?;
+        let (_, registered) = self.run_library_code(code, hurried)?;
         let functions = describe_all(&registered)?;
         if functions.is_empty() {
             return Err(FunctionError::new("No functions registered"));
         }
         Ok(Library {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: NEXT_LIBRARY_ID.fetch_add(1, Ordering::Relaxed),
             name,
             code: code.into(),
             functions,
             has_undeclared_keys: AtomicBool::new(false),
-            live: AtomicBool::new(true),
+            is_live: AtomicBool::new(true),
         })
     }
 
@@ -285,12 +285,12 @@ impl Interpreter {
         if self.known_libraries.contains_key(&library.id) {
             return Ok(());
         }
-        let (world, registered) = self.run_library(&library.code, false)?;
-        self.keep_library(library, &world, &registered).map_err(|error| internal(&error))
+        let (world, registered) = self.run_library_code(&library.code, false)?;
+        self.cache_library(library, &world, &registered).map_err(|error| internal_error(&error))
     }
 
     /// Drops the compiled forms of libraries that are no longer loaded.
-    pub(crate) fn forget_libraries(&mut self) {
+    pub(crate) fn drop_stale_libraries(&mut self) {
         let libraries = &self.libraries;
         for (id, _) in self.known_libraries.extract_if(|_, library| !library.is_live()) {
             // Assigning `nil` allocates nothing, so it cannot fail.
@@ -299,10 +299,11 @@ impl Interpreter {
     }
 
     /// Runs a library's text in a global environment of its own. Returns the environment and the registered functions.
-    fn run_library(&mut self, code: &[u8], hurried: bool) -> Result<(Table, Table), FunctionError> {
+    fn run_library_code(&mut self, code: &[u8], hurried: bool) -> Result<(Table, Table), FunctionError> {
         let (_, body) = metadata(code)?;
-        let world: Table = self.library_world.call(()).map_err(|error| internal(&error))?;
-        let environment: Table = world.raw_get("env").map_err(|error| internal(&error))?;
+        let world: Table =
+            self.create_library_environment.call(()).map_err(|error| internal_error(&error))?;
+        let environment: Table = world.raw_get("env").map_err(|error| internal_error(&error))?;
         let chunk = self
             .compile_text(body, &environment, "@user_function")
             .map_err(|text| FunctionError::new(format!("Error compiling function: {text}")))?;
@@ -315,7 +316,7 @@ impl Interpreter {
     }
 
     /// Stores a library's functions by name, and its globals.
-    fn keep_library(
+    fn cache_library(
         &mut self,
         library: &Arc<Library>,
         world: &Table,
@@ -333,8 +334,8 @@ impl Interpreter {
     }
 }
 
-fn internal(error: &mlua::Error) -> FunctionError {
-    let text = one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true);
+fn internal_error(error: &mlua::Error) -> FunctionError {
+    let text = to_one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true);
     FunctionError::new(String::from_utf8_lossy(&text))
 }
 
@@ -343,10 +344,10 @@ fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     let mut functions: Vec<Function> = Vec::new();
     let mut names = HashSet::new();
     for entry in registered.sequence_values::<Table>() {
-        let entry = entry.map_err(|error| internal(&error))?;
-        let name: mlua::LuaString = entry.raw_get("name").map_err(|error| internal(&error))?;
+        let entry = entry.map_err(|error| internal_error(&error))?;
+        let name: mlua::LuaString = entry.raw_get("name").map_err(|error| internal_error(&error))?;
         let name = name.as_bytes();
-        if !is_name(&name) {
+        if !is_valid_name(&name) {
             return Err(FunctionError::new(
                 "Function names can only contain letters, numbers, or underscores(_) and must be at least one \
                  character long",
@@ -356,7 +357,7 @@ fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
         if !names.insert(name.clone()) {
             return Err(FunctionError::new("Function already exists in the library"));
         }
-        functions.push(describe(name, &entry).map_err(|error| internal(&error))?);
+        functions.push(describe(name, &entry).map_err(|error| internal_error(&error))?);
     }
     Ok(functions)
 }
@@ -365,7 +366,7 @@ fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
 fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
     let mut flags = ScriptFlags { declared: true, ..ScriptFlags::default() };
     for flag in entry.raw_get::<Table>("flags")?.sequence_values::<mlua::LuaString>() {
-        flags.set(&flag?.as_bytes());
+        flags.set_flag(&flag?.as_bytes());
     }
     let description: Option<mlua::LuaString> = entry.raw_get("description")?;
     let description = description.map(|text| text.as_bytes().to_vec());
@@ -373,6 +374,6 @@ fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
 }
 
 /// Whether this is a valid name of a library or function.
-fn is_name(name: &[u8]) -> bool {
+fn is_valid_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }

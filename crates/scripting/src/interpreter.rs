@@ -16,14 +16,14 @@ use mlua::{
 use resp::{Args, Protocol, Request, Writer};
 
 use crate::answer::ReplyWriter;
-use crate::bridge::{self, Bridge};
+use crate::bridge::{self, HostBridge};
 use crate::cache::Scripts;
 use crate::collector::Collector;
 use crate::debugger::{self, DebugConsole, Debugger};
 use crate::functions::Library;
 use crate::libraries::server::question;
-use crate::libraries::{FunctionLimits, JsonSettings, number_of};
-use crate::number::{as_word, format_g};
+use crate::libraries::{FunctionLimits, JsonSettings, to_number};
+use crate::number::{format_g, to_argument};
 use crate::random::Random;
 use crate::running::InterpreterState;
 use crate::script::Script;
@@ -34,21 +34,21 @@ const MAX_MEMORY: usize = 1 << 30;
 /// Minimum memory limit in bytes, whatever `maxmemory`: enough to run a script and to read a value.
 const MIN_MEMORY: usize = 16 << 20;
 /// Instructions between two checks: about ten microseconds, or more if the instructions copy long strings.
-const STEPS: u32 = 10_000;
+const INSTRUCTIONS_PER_CHECK: u32 = 10_000;
 /// Argument buffers above this size in bytes are freed when the script ends.
 pub(crate) const LARGE_COMMAND: usize = 64 << 10;
 /// Overhead of a string in a Lua table: header, table entry and entry in the string table.
-const BYTES_OF_STRING: usize = 64;
+const STRING_OVERHEAD: usize = 64;
 /// Log levels of `redis.log`.
-const NOTICE: u8 = 2;
-const WARNING: u8 = 3;
+const LOG_NOTICE: u8 = 2;
+const LOG_WARNING: u8 = 3;
 /// Time limit in milliseconds for the registration code of a library that a client loads, as in Valkey.
 const LOADING_TIMEOUT: u64 = 500;
 
-const PRELUDE: &str = include_str!("prelude.lua");
+const PRELUDE_SOURCE: &str = include_str!("prelude.lua");
 
 /// The Lua error that stops a script. The client receives the reason separately.
-const ENDED: &str = "the script is stopped";
+const STOPPED_ERROR: &str = "the script is stopped";
 
 /// Lua's error text for a refused allocation.
 const OUT_OF_MEMORY: &[u8] = b"not enough memory";
@@ -67,7 +67,7 @@ pub enum StopReason {
 pub(crate) enum StopCause {
     Stopped(StopReason),
     /// The registration code of a library exceeded its time limit.
-    Overdue,
+    TimedOut,
 }
 
 /// The interface of the server that scripts use.
@@ -99,9 +99,9 @@ pub struct InterpreterOptions {
     /// A monotonic clock in nanoseconds.
     pub nanos: fn() -> u64,
     /// Receives the lines of `redis.log`: the level from 0 to 3, and the text.
-    pub log: fn(u8, &str),
+    pub log_line: fn(u8, &str),
     /// Called when a script exceeds its timeout and becomes busy.
-    pub busy: fn(),
+    pub on_busy: fn(),
 }
 
 /// The reason why a script returned no value.
@@ -112,13 +112,13 @@ pub enum ScriptFailure {
     /// The script raised an error.
     Error {
         /// The error text with its position in the script.
-        text: Vec<u8>,
+        to_lua_string: Vec<u8>,
         /// Whether the error statistics already include it.
-        counted: bool,
+        is_counted: bool,
     },
     /// The script must be restarted, see [`StopReason::Restart`].
     Restart,
-    /// The script exceeded its memory limit, possibly because of garbage ([`Interpreter::collecting_all`]).
+    /// The script exceeded its memory limit, possibly because of garbage ([`Interpreter::with_full_collection`]).
     Memory,
 }
 
@@ -156,12 +156,12 @@ pub struct ScriptValue {
 pub(crate) struct HookState {
     running: Arc<InterpreterState>,
     nanos: fn() -> u64,
-    busy: fn(),
-    log: fn(u8, &str),
+    on_busy: fn(),
+    log_line: fn(u8, &str),
     /// The timeout in nanoseconds; 0 means none.
     timeout: Cell<u64>,
     /// The reason to stop, once the script has to.
-    pub(crate) ending: Cell<Option<StopCause>>,
+    pub(crate) stop_cause: Cell<Option<StopCause>>,
     /// The script's position when it was killed.
     killed_at: RefCell<Option<String>>,
     /// Whether the registration code of a library runs, which is stopped at its timeout.
@@ -179,16 +179,16 @@ pub struct Interpreter {
     run_function: Function,
     environment: Table,
     /// The connection to the server, and the Lua function that uses it.
-    bridge: Rc<Bridge>,
+    bridge: Rc<HostBridge>,
     call: Function,
     /// The prelude's function that creates the environment of a library.
-    pub(crate) library_world: Function,
+    pub(crate) create_library_environment: Function,
     load_library: Function,
     compiled: HashMap<[u8; 40], Arc<Script>>,
     /// Compiled scripts by SHA1. They are in a Lua table, since there can be more of them than mlua has references.
     functions: Table,
     /// The script used last, cached because scripts are mostly run repeatedly.
-    last: Option<(Arc<Script>, Function)>,
+    last_script: Option<(Arc<Script>, Function)>,
     /// Compiled libraries by id.
     pub(crate) libraries: Table,
     pub(crate) known_libraries: HashMap<u64, Arc<Library>>,
@@ -196,7 +196,7 @@ pub struct Interpreter {
     /// The memory limit of the state in bytes.
     memory: Rc<Cell<usize>>,
     json: JsonSettings,
-    watch: Rc<HookState>,
+    hook_state: Rc<HookState>,
 }
 
 /// The memory limit of one state of Lua for a server with this `maxmemory`.
@@ -213,7 +213,7 @@ fn set_server_identity(
     options: &InterpreterOptions,
 ) -> mlua::Result<()> {
     let state = state.clone();
-    native.set("ending", lua.create_function(move |_, ()| Ok(state.ending.get().is_some()))?)?;
+    native.set("ending", lua.create_function(move |_, ()| Ok(state.stop_cause.get().is_some()))?)?;
     native.set("version", options.version)?;
     native.set("version_number", options.version_number)?;
     native.set("server_name", options.server_name)
@@ -248,10 +248,10 @@ impl Interpreter {
         let watch = Rc::new(HookState {
             running,
             nanos: options.nanos,
-            busy: options.busy,
-            log: options.log,
+            on_busy: options.on_busy,
+            log_line: options.log_line,
             timeout: Cell::new(0),
-            ending: Cell::new(None),
+            stop_cause: Cell::new(None),
             killed_at: RefCell::default(),
             loading: Cell::new(false),
             collector: collector.clone(),
@@ -259,21 +259,21 @@ impl Interpreter {
         });
         let (watched, json) = (watch.clone(), JsonSettings::default());
         let look = lua.create_function(move |lua, bytes: Option<f64>| {
-            watched.collector.make_room(lua, bytes.unwrap_or(0.0) as usize)?;
-            look(lua, &watched).map(drop)
+            watched.collector.collect_if_due(lua, bytes.unwrap_or(0.0) as usize)?;
+            on_instruction_count(lua, &watched).map(drop)
         })?;
         let random = Rc::new(Random::new((options.nanos)()));
-        let limits = FunctionLimits { look, memory: memory.clone(), collector };
-        let native = libraries::natives(&lua, &random, &json, &limits, options.log)?;
+        let limits = FunctionLimits { check_hook: look, memory: memory.clone(), collector };
+        let native = libraries::native_libraries(&lua, &random, &json, &limits, options.log_line)?;
         set_server_identity(&native, &lua, &watch, options)?;
         let mark = lua.create_table()?;
         native.set("mark", &mark)?;
-        let bridge = Bridge::new(watch.clone());
+        let bridge = HostBridge::new(watch.clone());
         let own = bridge.clone();
-        let asked = lua.create_function(move |lua, args: MultiValue| answer(lua, &own, args))?;
+        let asked = lua.create_function(move |lua, args: MultiValue| answer_query(lua, &own, args))?;
         let call = bridge.function(&lua, &mark, asked)?;
         let getinfo = lua.create_function(level_info)?;
-        let prelude = lua.load(PRELUDE).set_name("=prelude").into_function()?;
+        let prelude = lua.load(PRELUDE_SOURCE).set_name("=prelude").into_function()?;
         let parts: Table = prelude.call((native, getinfo, options.deprecated_api))?;
         let environment: Table = parts.raw_get("env")?;
         lua.set_globals(environment.clone())?;
@@ -282,35 +282,35 @@ impl Interpreter {
         Ok(Self {
             run: parts.raw_get("run")?,
             run_function: parts.raw_get("run_function")?,
-            library_world: parts.raw_get("library_world")?,
+            create_library_environment: parts.raw_get("library_world")?,
             load_library: parts.raw_get("load_library")?,
             environment,
             bridge,
             call,
             compiled: HashMap::new(),
             functions: lua.create_table()?,
-            last: None,
+            last_script: None,
             libraries: lua.create_table()?,
             known_libraries: HashMap::new(),
             limits,
             memory,
             lua,
             json,
-            watch,
+            hook_state: watch,
         })
     }
 
     /// The interpreter's state as seen by other threads.
     #[must_use]
     pub fn running(&self) -> &Arc<InterpreterState> {
-        &self.watch.running
+        &self.hook_state.running
     }
 
     /// Returns the script with this SHA1, if this thread has compiled it and not dropped it.
     #[must_use]
     #[inline]
-    pub fn known(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
-        let last = self.last.as_ref().filter(|(script, _)| script.sha == *sha);
+    pub fn find_compiled(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
+        let last = self.last_script.as_ref().filter(|(script, _)| script.sha == *sha);
         let found = last.map(|(script, _)| script).or_else(|| self.compiled.get(sha));
         found.filter(|script| script.is_live()).cloned()
     }
@@ -320,38 +320,38 @@ impl Interpreter {
     /// # Errors
     /// [`ScriptFailure::Syntax`]
     pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), ScriptFailure> {
-        if self.last.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
+        if self.last_script.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());
         }
-        let failed = |error: mlua::Error| own_failure(format!("ERR {}", internal(&error)));
+        let failed = |error: mlua::Error| internal_failure(format!("ERR {}", internal(&error)));
         if let Some(known) = self.compiled.get(&script.sha) {
-            let function = self.functions.raw_get(text(&script.sha)).map_err(failed)?;
-            self.last = Some((known.clone(), function));
+            let function = self.functions.raw_get(to_lua_string(&script.sha)).map_err(failed)?;
+            self.last_script = Some((known.clone(), function));
             return Ok(());
         }
         let function = self
             .compile_text(script.body(), &self.environment, "@user_script")
             .map_err(ScriptFailure::Syntax)?;
-        self.functions.raw_set(text(&script.sha), &function).map_err(failed)?;
+        self.functions.raw_set(to_lua_string(&script.sha), &function).map_err(failed)?;
         self.compiled.insert(script.sha, script.clone());
-        self.last = Some((script.clone(), function));
+        self.last_script = Some((script.clone(), function));
         Ok(())
     }
 
     /// Drops compiled scripts and libraries that can no longer be called ([`Scripts::announced_releases`]).
     pub fn forget_released(&mut self) {
-        if self.last.as_ref().is_some_and(|(script, _)| !script.is_live()) {
-            self.last = None;
+        if self.last_script.as_ref().is_some_and(|(script, _)| !script.is_live()) {
+            self.last_script = None;
         }
         let functions = &self.functions;
         for (sha, _) in self.compiled.extract_if(|_, script| !script.is_live()) {
             // Replacing a value by `nil` allocates nothing.
-            let _ = functions.raw_set(text(&sha), Value::Nil);
+            let _ = functions.raw_set(to_lua_string(&sha), Value::Nil);
         }
-        self.forget_libraries();
+        self.drop_stale_libraries();
         // Values with finalizers are freed by the second collection.
         for _ in 0..2 {
-            let _ = self.watch.collector.collect(&self.lua);
+            let _ = self.hook_state.collector.collect(&self.lua);
         }
     }
 
@@ -382,11 +382,11 @@ impl Interpreter {
         call: &Invocation<'_>,
         host: &mut dyn LuaHost,
     ) -> Result<ScriptValue, ScriptFailure> {
-        let last = self.last.as_ref().filter(|(last, _)| last.sha == script.sha);
+        let last = self.last_script.as_ref().filter(|(last, _)| last.sha == script.sha);
         let (_, function) = last.expect("a script is compiled before it runs");
-        self.begin(call.timeout, false, call.command);
-        let ran = self.run_under(host, function, call);
-        self.end(ran)
+        self.begin_run(call.timeout, false, call.command);
+        let ran = self.run_with_host(host, function, call);
+        self.end_run(ran)
     }
 
     /// Runs a compiled script in the debugger. The interpreter must be discarded afterwards, since debugger calls may
@@ -401,26 +401,26 @@ impl Interpreter {
         host: &mut dyn LuaHost,
         console: Box<dyn DebugConsole>,
     ) -> Result<ScriptValue, ScriptFailure> {
-        let failed = |error: &mlua::Error| own_failure(format!("ERR {}", internal(error)));
+        let failed = |error: &mlua::Error| internal_failure(format!("ERR {}", internal(error)));
         let (shown, leading) = debugger::prepare(script.body()).unzip();
-        let running = self.watch.running.clone();
+        let running = self.hook_state.running.clone();
         let (environment, text) = (self.environment.clone(), &script.text);
         let debugger = Debugger::new(text, environment, running, console, leading.unwrap_or_default());
         let debugger = Rc::new(debugger);
         let compiled = self.compile_debugged(shown.as_deref(), &debugger);
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
         let function = compiled.map_or_else(plain, Ok).map_err(ScriptFailure::Syntax)?;
-        self.begin(call.timeout, false, call.command);
+        self.begin_run(call.timeout, false, call.command);
         // Report busy to other clients at once, since the user may keep the script stopped for any time.
-        self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
-        (self.watch.busy)();
+        self.hook_state.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
+        (self.hook_state.on_busy)();
         self.bridge.debugger.replace(Some(debugger.clone()));
-        let ran =
-            debugged(&self.lua, &self.watch, &debugger).and_then(|()| self.run_under(host, &function, call));
+        let ran = debugged(&self.lua, &self.hook_state, &debugger)
+            .and_then(|()| self.run_with_host(host, &function, call));
         self.bridge.debugger.replace(None);
-        let outcome = self.end(ran);
+        let outcome = self.end_run(ran);
         debugger.end();
-        install_hook(&self.lua, &self.watch).map_err(|error| failed(&error))?;
+        install_hook(&self.lua, &self.hook_state).map_err(|error| failed(&error))?;
         outcome
     }
 
@@ -433,14 +433,14 @@ impl Interpreter {
     }
 
     /// Sets the keys and arguments as globals and runs a script.
-    fn run_under(
+    fn run_with_host(
         &self,
         host: &mut dyn LuaHost,
         script: &Function,
         call: &Invocation<'_>,
     ) -> mlua::Result<(bool, Value)> {
         let what = (&self.run, &self.call, script);
-        self.guarded(host, || bridge::call_with(&self.lua, what, [call.keys(), call.args()]))
+        self.run_guarded(host, || bridge::call_with_lists(&self.lua, what, [call.keys(), call.args()]))
     }
 
     /// Runs a compiled function of a library.
@@ -458,16 +458,16 @@ impl Interpreter {
         host: &mut dyn LuaHost,
     ) -> Result<ScriptValue, ScriptFailure> {
         let number = library.id();
-        self.begin(call.timeout, true, call.command);
-        let ran = self.guarded(host, || {
+        self.begin_run(call.timeout, true, call.command);
+        let ran = self.run_guarded(host, || {
             let compiled: Table = self.libraries.raw_get(number)?;
             let functions: Table = compiled.raw_get("functions")?;
             let (function, environment): (Function, Table) =
                 (functions.raw_get(name)?, compiled.raw_get("env")?);
             let what = (&self.run_function, &self.call, environment, function);
-            bridge::call_with(&self.lua, what, [call.keys(), call.args()])
+            bridge::call_with_lists(&self.lua, what, [call.keys(), call.args()])
         });
-        self.end(ran)
+        self.end_run(ran)
     }
 
     /// Runs the registration code of a library under the memory limit of scripts and, if `hurried`, under a time limit.
@@ -477,25 +477,25 @@ impl Interpreter {
         chunk: &Function,
         hurried: bool,
     ) -> Result<(bool, Value), String> {
-        self.begin(if hurried { LOADING_TIMEOUT } else { 0 }, true, Args::default());
-        self.watch.loading.set(hurried);
-        let ran = self.limited(|| self.load_library.call((world, chunk)));
-        self.watch.loading.set(false);
+        self.begin_run(if hurried { LOADING_TIMEOUT } else { 0 }, true, Args::default());
+        self.hook_state.loading.set(hurried);
+        let ran = self.with_limits(|| self.load_library.call((world, chunk)));
+        self.hook_state.loading.set(false);
         self.end_script();
-        match self.take_ending() {
-            Some(StopCause::Overdue) => Err("ERR FUNCTION LOAD timeout".to_owned()),
-            Some(StopCause::Stopped(_)) => Err(format!("ERR {ENDED}")),
+        match self.take_stop_cause() {
+            Some(StopCause::TimedOut) => Err("ERR FUNCTION LOAD timeout".to_owned()),
+            Some(StopCause::Stopped(_)) => Err(format!("ERR {STOPPED_ERROR}")),
             None => ran.map_err(|error| format!("ERR {}", internal(&error))),
         }
     }
 
     /// Runs `f` under the memory limit.
-    fn limited<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
+    fn with_limits<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
         // Add the size of the arguments, which are about to be copied into Lua.
-        let words = self.watch.command.borrow();
-        let taken = words.bytes() + words.args().len() * BYTES_OF_STRING;
+        let words = self.hook_state.command.borrow();
+        let taken = words.bytes() + words.args().len() * STRING_OVERHEAD;
         drop(words);
-        self.watch.collector.make_room(&self.lua, taken)?;
+        self.hook_state.collector.collect_if_due(&self.lua, taken)?;
         self.lua.set_memory_limit(self.memory.get())?;
         let ran = f();
         self.lua.set_memory_limit(0)?;
@@ -503,8 +503,8 @@ impl Interpreter {
     }
 
     /// Frees all garbage and runs `run` with full collections, which let no garbage accumulate.
-    pub fn collecting_all<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
-        let _ = self.watch.collector.collect(&self.lua);
+    pub fn with_full_collection<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        let _ = self.hook_state.collector.collect(&self.lua);
         Collector::set_thorough(&self.lua, true);
         let ran = run(self);
         Collector::set_thorough(&self.lua, false);
@@ -512,48 +512,48 @@ impl Interpreter {
     }
 
     /// Returns the reason if the script was stopped, and resets the hook for the next script.
-    fn take_ending(&self) -> Option<StopCause> {
-        let ending = self.watch.ending.take();
+    fn take_stop_cause(&self) -> Option<StopCause> {
+        let ending = self.hook_state.stop_cause.take();
         if ending.is_some() {
             // The stopping hook runs at every instruction; restore the normal interval.
-            let _ = install_hook(&self.lua, &self.watch);
+            let _ = install_hook(&self.lua, &self.hook_state);
         }
         ending
     }
 
     /// Limits the state's memory to half of `limit` (`maxmemory`), if it is set.
-    pub fn bound_memory(&self, limit: Option<usize>) {
+    pub fn limit_memory(&self, limit: Option<usize>) {
         self.memory.set(memory_bound(limit));
     }
 
-    fn begin(&self, timeout: u64, is_function: bool, command: Args<'_>) {
+    fn begin_run(&self, timeout: u64, is_function: bool, command: Args<'_>) {
         self.bridge.protocol.set(Protocol::Resp2);
-        self.watch.timeout.set(timeout.saturating_mul(1_000_000));
-        self.watch.running.begin((self.watch.nanos)(), is_function);
-        let mut words = self.watch.command.borrow_mut();
+        self.hook_state.timeout.set(timeout.saturating_mul(1_000_000));
+        self.hook_state.running.begin((self.hook_state.nanos)(), is_function);
+        let mut words = self.hook_state.command.borrow_mut();
         words.clear();
         command.iter().for_each(|word| words.push(word));
     }
 
     /// Makes `host` available to Lua while `f` runs.
-    fn guarded(
+    fn run_guarded(
         &self,
         host: &mut dyn LuaHost,
         f: impl FnOnce() -> mlua::Result<(bool, Value)>,
     ) -> mlua::Result<(bool, Value)> {
-        let ran = self.bridge.lend(host, || self.limited(f));
+        let ran = self.bridge.with_host_lent(host, || self.with_limits(f));
         if let Some(panic) = self.bridge.take_panic() {
-            self.take_ending();
-            self.watch.running.end();
+            self.take_stop_cause();
+            self.hook_state.running.end();
             std::panic::resume_unwind(panic);
         }
         ran
     }
 
     /// Converts the result of a script. A script that returned a value still counts as running.
-    fn end(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<ScriptValue, ScriptFailure> {
+    fn end_run(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<ScriptValue, ScriptFailure> {
         *self.json.borrow_mut() = Default::default();
-        let failure = match (self.take_ending(), ran) {
+        let failure = match (self.take_stop_cause(), ran) {
             (Some(StopCause::Stopped(StopReason::Restart)), _) => ScriptFailure::Restart,
             (None, Ok((true, value))) => {
                 return Ok(ScriptValue { value, protocol: self.bridge.protocol.get() });
@@ -564,24 +564,24 @@ impl Interpreter {
             }
             (None, Ok((false, error))) => describe(&error),
             (None, Err(mlua::Error::MemoryError(_))) => self.out_of_memory(),
-            (None, Err(error)) => own_failure(format!("ERR {}", internal(&error))),
+            (None, Err(error)) => internal_failure(format!("ERR {}", internal(&error))),
         };
         self.end_script();
         Err(failure)
     }
 
     fn out_of_memory(&self) -> ScriptFailure {
-        match self.watch.collector.may_have_missed_garbage() {
+        match self.hook_state.collector.may_have_missed_garbage() {
             true => ScriptFailure::Memory,
-            false => own_failure("ERR not enough memory".to_owned()),
+            false => internal_failure("ERR not enough memory".to_owned()),
         }
     }
 
     fn killed(&self) -> ScriptFailure {
-        let by = if self.watch.running.is_function() { "FUNCTION" } else { "SCRIPT" };
-        let place = self.watch.killed_at.take();
+        let by = if self.hook_state.running.is_function() { "FUNCTION" } else { "SCRIPT" };
+        let place = self.hook_state.killed_at.take();
         let place = place.map(|place| format!(" script: on {place}.")).unwrap_or_default();
-        own_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
+        internal_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
     }
 
     /// Writes the script's value as a reply and ends the script. `told` receives each error in the value and whether
@@ -596,14 +596,19 @@ impl Interpreter {
         told: &mut dyn FnMut(&[u8], bool),
     ) -> Result<(), ScriptFailure> {
         let start = reply.len();
-        let mut answer = ReplyWriter { protocol: outcome.protocol, reply, pace: self.limits.pace(), told };
+        let mut answer = ReplyWriter {
+            protocol: outcome.protocol,
+            reply,
+            steps: self.limits.step_counter(),
+            on_error: told,
+        };
         let written = answer.write(&outcome.value, 0);
-        let stopped = self.take_ending().is_some();
+        let stopped = self.take_stop_cause().is_some();
         if let Err(complaint) = &written {
             answer.reply.truncate(start);
             if !stopped {
                 let complaint = format!("ERR {complaint}");
-                answer.write_error(&answer::one_line(complaint.as_bytes(), true), false);
+                answer.write_error(&answer::to_one_line(complaint.as_bytes(), true), false);
             }
         }
         let ended = if stopped { Err(self.killed()) } else { Ok(()) };
@@ -613,14 +618,14 @@ impl Interpreter {
 
     /// Marks the script or library code as ended.
     fn end_script(&self) {
-        self.watch.running.end();
-        self.watch.killed_at.take();
-        let mut words = self.watch.command.borrow_mut();
+        self.hook_state.running.end();
+        self.hook_state.killed_at.take();
+        let mut words = self.hook_state.command.borrow_mut();
         if words.bytes() > LARGE_COMMAND {
             *words = Request::new();
         }
         self.bridge.release_large_request();
-        self.watch.collector.tidy(&self.lua);
+        self.hook_state.collector.collect_after_script(&self.lua);
     }
 
     pub(crate) fn empty_table(&self) -> mlua::Result<Table> {
@@ -635,28 +640,28 @@ impl Interpreter {
 }
 
 /// The result of an internal query: a value, or an error that the caller receives after a `nil`.
-type Given = Result<Value, Value>;
+type QueryResult = Result<Value, Value>;
 
 /// Handles an internal query of a script; its number follows the mark.
-fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Given> {
+fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::Result<QueryResult> {
     args.pop_front();
     let operation = args.pop_front();
-    let operation = operation.as_ref().and_then(number_of).unwrap_or(0.0) as i64;
-    let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
+    let operation = operation.as_ref().and_then(to_number).unwrap_or(0.0) as i64;
+    let argument = args.front().and_then(to_number).unwrap_or(0.0) as i64;
     let done = Ok(Ok(Value::Nil));
     match operation {
         question::SET_PROTOCOL => {
             bridge.protocol.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
         }
         question::SET_REPLICATION => drop(bridge.with_host(|host| host.set_replicated(argument != 0))),
-        question::MAY_RUN => {
+        question::IS_PERMITTED => {
             let mut request = Request::new();
-            if let Err(complaint) = words(&args, &mut request) {
-                return complain(lua, complaint);
+            if let Err(complaint) = read_request(&args, &mut request) {
+                return query_error(lua, complaint);
             }
             return match bridge.with_host(|host| host.is_permitted(&request)).flatten() {
                 Some(may) => Ok(Ok(Value::Boolean(may))),
-                None => complain(lua, "Invalid command passed to server.acl_check_cmd()"),
+                None => query_error(lua, "Invalid command passed to server.acl_check_cmd()"),
             };
         }
         question::BREAKPOINT => {
@@ -675,12 +680,12 @@ fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Give
 }
 
 /// Reads the command arguments of an internal query.
-fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
+fn read_request(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
     for arg in args {
-        match (arg, number_of(arg)) {
+        match (arg, to_number(arg)) {
             (Value::String(text), _) => request.push(&text.as_bytes()),
-            (_, Some(number)) => request.push(as_word(number).as_bytes()),
+            (_, Some(number)) => request.push(to_argument(number).as_bytes()),
             (_, None) => return Err("Command arguments must be strings or integers"),
         }
     }
@@ -691,22 +696,22 @@ fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
 }
 
 /// Converts to the text of an error that the prelude raises.
-fn complain(lua: &Lua, complaint: &str) -> mlua::Result<Given> {
+fn query_error(lua: &Lua, complaint: &str) -> mlua::Result<QueryResult> {
     Ok(Err(complaint.into_lua(lua)?))
 }
 
 /// A byte string to be created in Lua.
-struct Bytes<'a>(&'a [u8]);
+struct LuaBytes<'a>(&'a [u8]);
 
-impl IntoLua for Bytes<'_> {
+impl IntoLua for LuaBytes<'_> {
     fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
         lua.create_string(self.0).map(Value::String)
     }
 }
 
 /// Converts to a Lua string. UTF-8 text, the usual case, is pushed without an mlua reference.
-fn text(bytes: &[u8]) -> Either<&str, Bytes<'_>> {
-    std::str::from_utf8(bytes).map_or(Either::Right(Bytes(bytes)), Either::Left)
+fn to_lua_string(bytes: &[u8]) -> Either<&str, LuaBytes<'_>> {
+    std::str::from_utf8(bytes).map_or(Either::Right(LuaBytes(bytes)), Either::Left)
 }
 
 /// The fields of `debug.getinfo` for a stack level that the prelude requests.
@@ -729,11 +734,11 @@ fn describe(error: &Value) -> ScriptFailure {
     let Value::Table(table) = error else {
         return match error {
             Value::String(text) => {
-                let text = [b"ERR ", &*answer::one_line(&text.as_bytes(), true)].concat();
-                ScriptFailure::Error { text, counted: false }
+                let text = [b"ERR ", &*answer::to_one_line(&text.as_bytes(), true)].concat();
+                ScriptFailure::Error { to_lua_string: text, is_counted: false }
             }
-            Value::Error(error) => own_failure(format!("ERR {}", internal(error))),
-            _ => own_failure("ERR execution failure".to_owned()),
+            Value::Error(error) => internal_failure(format!("ERR {}", internal(error))),
+            _ => internal_failure("ERR execution failure".to_owned()),
         };
     };
     let counted = table.raw_get("ignore_error_stats_update").unwrap_or(false);
@@ -742,22 +747,22 @@ fn describe(error: &Value) -> ScriptFailure {
     let mut text = error_text(table);
     if let (Some(source), Some(line)) = (source, line) {
         let place = [b" script: on ", &*source.as_bytes(), format!(":{line}.").as_bytes()].concat();
-        text.extend(answer::one_line(&place, true));
+        text.extend(answer::to_one_line(&place, true));
     }
-    ScriptFailure::Error { text, counted }
+    ScriptFailure::Error { to_lua_string: text, is_counted: counted }
 }
 
 /// A failure with an error of this server.
-fn own_failure(text: String) -> ScriptFailure {
-    ScriptFailure::Error { text: text.into_bytes(), counted: false }
+fn internal_failure(text: String) -> ScriptFailure {
+    ScriptFailure::Error { to_lua_string: text.into_bytes(), is_counted: false }
 }
 
 /// The text of an error table.
 pub(crate) fn error_text(table: &Table) -> Vec<u8> {
     match table.raw_get("err") {
-        Ok(Value::String(text)) => answer::one_line(&text.as_bytes(), true),
+        Ok(Value::String(text)) => answer::to_one_line(&text.as_bytes(), true),
         Ok(number @ (Value::Integer(_) | Value::Number(_))) => {
-            format_g(number_of(&number).unwrap_or_default(), 14).into_bytes()
+            format_g(to_number(&number).unwrap_or_default(), 14).into_bytes()
         }
         _ => b"ERR unknown error".to_vec(),
     }
@@ -766,27 +771,31 @@ pub(crate) fn error_text(table: &Table) -> Vec<u8> {
 /// Installs the hook that checks every `STEPS` instructions whether the script may continue.
 fn install_hook(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     let watch = watch.clone();
-    lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEPS), move |lua, _| look(lua, &watch))
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK), move |lua, _| {
+        on_instruction_count(lua, &watch)
+    })
 }
 
 /// Returns the error of a stopped script, which every further instruction raises again.
-pub(crate) fn stopped(lua: &Lua, watch: &Rc<HookState>) -> mlua::Error {
-    stop_now(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(ENDED))
+pub(crate) fn stopped_error(lua: &Lua, watch: &Rc<HookState>) -> mlua::Error {
+    check_stop(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(STOPPED_ERROR))
 }
 
 /// Stops the script: every further instruction fails.
-fn stop_now(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
+fn check_stop(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     let watch = watch.clone();
-    lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| look(lua, &watch))
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| {
+        on_instruction_count(lua, &watch)
+    })
 }
 
 /// Installs the debugger's line hook.
 fn debugged(lua: &Lua, watch: &Rc<HookState>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
     let (watch, debugger) = (watch.clone(), debugger.clone());
-    let triggers = HookTriggers::new().every_line().every_nth_instruction(STEPS);
+    let triggers = HookTriggers::new().every_line().every_nth_instruction(INSTRUCTIONS_PER_CHECK);
     lua.set_global_hook(triggers, move |lua, debug| {
         if debug.event() != mlua::debug::DebugEvent::Line {
-            return look(lua, &watch);
+            return on_instruction_count(lua, &watch);
         }
         let line = debug.current_line().filter(|_| {
             let source = debug.source().source;
@@ -812,33 +821,33 @@ fn place_in_script(lua: &Lua) -> Option<String> {
     None
 }
 
-fn look(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<VmState> {
-    watch.collector.make_room(lua, 0)?;
+fn on_instruction_count(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<VmState> {
+    watch.collector.collect_if_due(lua, 0)?;
     if watch.collector.switch_to_thorough(lua.used_memory()) {
         Collector::set_thorough(lua, true);
     }
     let running = &watch.running;
     let timeout = watch.timeout.get();
     let is_over = || running.elapsed((watch.nanos)()) > timeout;
-    let mut ending = watch.ending.get();
+    let mut ending = watch.stop_cause.get();
     if ending.is_none() && (running.is_stopped() || running.delays_shutdown(watch.nanos)) {
         ending = Some(StopCause::Stopped(StopReason::Killed));
         *watch.killed_at.borrow_mut() = place_in_script(lua);
         let kill = if running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
-        (watch.log)(NOTICE, &format!("Script killed by user with {kill}."));
+        (watch.log_line)(LOG_NOTICE, &format!("Script killed by user with {kill}."));
     } else if ending.is_none() && watch.loading.get() && is_over() {
-        ending = Some(StopCause::Overdue);
+        ending = Some(StopCause::TimedOut);
     }
     if ending.is_some() {
-        if watch.ending.replace(ending).is_none() {
-            stop_now(lua, watch)?;
+        if watch.stop_cause.replace(ending).is_none() {
+            check_stop(lua, watch)?;
         }
-        return Err(mlua::Error::runtime(ENDED));
+        return Err(mlua::Error::runtime(STOPPED_ERROR));
     }
     if timeout > 0 && !running.is_busy() && is_over() {
         report_slow(watch);
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
-        (watch.busy)();
+        (watch.on_busy)();
     }
     Ok(VmState::Continue)
 }
@@ -854,8 +863,8 @@ fn report_slow(watch: &HookState) {
     });
     let sha = is_text.then(|| crate::script::sha1_hex(word));
     let name = String::from_utf8_lossy(sha.as_ref().map_or(word, |sha| &sha[..]));
-    (watch.log)(
-        WARNING,
+    (watch.log_line)(
+        LOG_WARNING,
         &format!(
             "Slow script detected: still in execution after {millis} milliseconds. You can try killing the script \
              using the {kill} command. Script name is: {name}."

@@ -18,20 +18,20 @@ use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Table, Value};
 
 use crate::collector::Collector;
 use crate::random::Random;
-pub(crate) use cjson::Shared as JsonSettings;
+pub(crate) use cjson::SharedOptions as JsonSettings;
 
 /// Maximum length of a string that a single function call creates.
 const MAX_STRING: usize = 512 << 20;
 /// Steps between two checks for a stop: some hundred microseconds.
 const STEPS: usize = 10_000;
 /// Processing this many bytes of text counts as one step.
-const BYTES_OF_A_STEP: usize = 64;
+const BYTES_PER_STEP: usize = 64;
 
 /// Limits of functions that may run for long or allocate much.
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionLimits {
     /// Raises an error if the script must stop.
-    pub(crate) look: Function,
+    pub(crate) check_hook: Function,
     /// The memory limit of the Lua state in bytes.
     pub(crate) memory: Rc<Cell<usize>>,
     pub(crate) collector: Rc<Collector>,
@@ -39,25 +39,25 @@ pub(crate) struct FunctionLimits {
 
 impl FunctionLimits {
     /// Maximum length of a string that a function may create now.
-    pub(crate) fn longest(&self) -> usize {
+    pub(crate) fn max_string_len(&self) -> usize {
         self.memory.get().min(MAX_STRING)
     }
 
-    pub(crate) fn pace(&self) -> StepCounter<'_> {
-        StepCounter { limits: self, steps: 0, lifted: None }
+    pub(crate) fn step_counter(&self) -> StepCounter<'_> {
+        StepCounter { limits: self, steps: 0, is_lifted: None }
     }
 
     /// Runs code that creates or visits many values without the allocator's limit, under which mlua guards each
     /// allocation at more than half of the total cost. The `StepCounter` passed to it enforces the limit instead.
-    pub(crate) fn lifted<R>(
+    pub(crate) fn is_lifted<R>(
         &self,
         lua: &Lua,
         run: impl FnOnce(StepCounter<'_>) -> LibraryResult<R>,
     ) -> LibraryResult<R> {
-        self.collector.make_room(lua, 0)?;
+        self.collector.collect_if_due(lua, 0)?;
         let bound = lua.set_memory_limit(0)?;
         let lifted = Some((lua, bound)).filter(|_| bound > 0);
-        let made = run(StepCounter { limits: self, steps: 0, lifted });
+        let made = run(StepCounter { limits: self, steps: 0, is_lifted: lifted });
         lua.set_memory_limit(bound)?;
         made
     }
@@ -69,24 +69,24 @@ pub(crate) struct StepCounter<'a> {
     limits: &'a FunctionLimits,
     steps: usize,
     /// The state whose allocator limit is lifted, and that limit.
-    lifted: Option<(&'a Lua, usize)>,
+    is_lifted: Option<(&'a Lua, usize)>,
 }
 
 impl StepCounter<'_> {
     /// Records one processed element of `bytes` and the present length of the result.
     pub(crate) fn step(&mut self, bytes: usize, made: usize) -> LibraryResult<()> {
-        if made > self.limits.longest() {
+        if made > self.limits.max_string_len() {
             return Err("resulting string too large".into());
         }
-        self.steps += 1 + bytes / BYTES_OF_A_STEP;
+        self.steps += 1 + bytes / BYTES_PER_STEP;
         if self.steps < STEPS {
             return Ok(());
         }
         self.steps = 0;
-        if self.lifted.is_some_and(|(lua, bound)| lua.used_memory() > bound) {
+        if self.is_lifted.is_some_and(|(lua, bound)| lua.used_memory() > bound) {
             return Err(mlua::Error::MemoryError("not enough memory".to_owned()).into());
         }
-        Ok(self.limits.look.call::<()>(())?)
+        Ok(self.limits.check_hook.call::<()>(())?)
     }
 }
 
@@ -113,7 +113,7 @@ impl std::fmt::Display for LibraryError {
             Self::Argument { index, function, what } => {
                 write!(f, "bad argument #{index} to '{function}' ({what})")
             }
-            Self::Lua(error) => f.write_str(&complaint_text(error)),
+            Self::Lua(error) => f.write_str(&error_text(error)),
         }
     }
 }
@@ -189,7 +189,7 @@ fn called_as_method(lua: &Lua) -> bool {
 }
 
 /// The text of an error that ended Lua code.
-pub(crate) fn complaint_text(error: &mlua::Error) -> String {
+pub(crate) fn error_text(error: &mlua::Error) -> String {
     let mut cause = error;
     while let mlua::Error::CallbackError { cause: inner, .. } = cause {
         cause = inner;
@@ -261,14 +261,14 @@ impl Arguments {
         self.args.get(index - 1).unwrap_or(&Value::Nil)
     }
 
-    fn expected(&self, index: usize, function: &str, expected: &str) -> LibraryError {
+    fn type_error(&self, index: usize, function: &str, expected: &str) -> LibraryError {
         let got = self.args.get(index - 1).map_or("no value", type_name);
-        bad(index, function, &format!("{expected} expected, got {got}"))
+        argument_error(index, function, &format!("{expected} expected, got {got}"))
     }
 
     /// Argument `index` as a number; numeric text is accepted.
     pub(crate) fn number(&self, index: usize, function: &str) -> LibraryResult<f64> {
-        number_of(self.value(index)).ok_or_else(|| self.expected(index, function, "number"))
+        to_number(self.value(index)).ok_or_else(|| self.type_error(index, function, "number"))
     }
 
     pub(crate) fn optional_number(&self, index: usize, function: &str, default: f64) -> LibraryResult<f64> {
@@ -284,12 +284,12 @@ impl Arguments {
             Value::String(text) => Ok(text.as_bytes().to_vec()),
             Value::Integer(number) => Ok(crate::number::format_g(*number as f64, 14).into_bytes()),
             Value::Number(number) => Ok(crate::number::format_g(*number, 14).into_bytes()),
-            _ => Err(self.expected(index, function, "string")),
+            _ => Err(self.type_error(index, function, "string")),
         }
     }
 }
 
-pub(crate) fn number_of(value: &Value) -> Option<f64> {
+pub(crate) fn to_number(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(number) => Some(*number as f64),
         Value::Number(number) => Some(*number),
@@ -307,12 +307,12 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 }
 
 /// The error for an invalid argument, in the format of C libraries.
-pub(crate) fn bad(index: usize, function: &str, what: &str) -> LibraryError {
+pub(crate) fn argument_error(index: usize, function: &str, what: &str) -> LibraryError {
     LibraryError::Argument { index, function: function.to_owned(), what: what.to_owned() }
 }
 
 /// The table of native functions for the prelude.
-pub(crate) fn natives(
+pub(crate) fn native_libraries(
     lua: &Lua,
     random: &Rc<Random>,
     json: &JsonSettings,
@@ -331,14 +331,14 @@ pub(crate) fn natives(
     native.set("new_json", lua.create_function(new_json)?)?;
     native.set("math", math::library(lua, random)?)?;
     let string = lua.create_table()?;
-    patterns::add_to(&string, lua, &limits.look)?;
+    patterns::register(&string, lua, &limits.check_hook)?;
     native.set("string", string)?;
-    native.set("look", &limits.look)?;
+    native.set("look", &limits.check_hook)?;
     let bounds = limits.clone();
-    native.set("max_string", lua.create_function(move |_, ()| Ok(bounds.longest()))?)?;
+    native.set("max_string", lua.create_function(move |_, ()| Ok(bounds.max_string_len()))?)?;
     let is_flag = |_: &Lua, name: Value| {
         let mut flags = crate::script::ScriptFlags::default();
-        Ok(matches!(&name, Value::String(name) if flags.set(&name.as_bytes())))
+        Ok(matches!(&name, Value::String(name) if flags.set_flag(&name.as_bytes())))
     };
     native.set("unwrap", lua.create_function(unwrap)?)?;
     native.set("is_flag", lua.create_function(is_flag)?)?;

@@ -17,15 +17,15 @@ pub(crate) fn format_g(value: f64, precision: usize) -> String {
     let exponent: i32 = exponent.parse().expect("the form of LowerExp");
     if exponent < -4 || exponent >= precision as i32 {
         let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{}e{sign}{:02}", without_zeros(mantissa), exponent.abs());
+        return format!("{}e{sign}{:02}", trim_trailing_zeros(mantissa), exponent.abs());
     }
     let decimals = (precision as i32 - 1 - exponent) as usize;
-    without_zeros(&format!("{value:.decimals$}")).to_owned()
+    trim_trailing_zeros(&format!("{value:.decimals$}")).to_owned()
 }
 
 /// Formats a number as a command argument: the fewest digits that read back as the same number, as in Valkey.
 #[must_use]
-pub(crate) fn as_word(value: f64) -> String {
+pub(crate) fn to_argument(value: f64) -> String {
     if value.is_nan() {
         return format_g(value, 17);
     }
@@ -34,20 +34,20 @@ pub(crate) fn as_word(value: f64) -> String {
 }
 
 /// Whether a number is an integer in the range where doubles represent every integer exactly.
-pub(crate) fn is_exact(number: f64) -> bool {
-    const EXACT: f64 = (1_u64 << 53) as f64;
-    number.abs() < EXACT && number.trunc() == number
+pub(crate) fn is_exact_integer(number: f64) -> bool {
+    const MAX_EXACT: f64 = (1_u64 << 53) as f64;
+    number.abs() < MAX_EXACT && number.trunc() == number
 }
 
-fn without_zeros(text: &str) -> &str {
+fn trim_trailing_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
 /// Converts to an integer like a C cast on x86-64: values out of range become the minimum.
 #[must_use]
 pub(crate) fn to_integer(value: f64) -> i64 {
-    const BOUND: f64 = 9_223_372_036_854_775_808.0;
-    if (-BOUND..BOUND).contains(&value) { value as i64 } else { i64::MIN }
+    const INTEGER_BOUND: f64 = 9_223_372_036_854_775_808.0;
+    if (-INTEGER_BOUND..INTEGER_BOUND).contains(&value) { value as i64 } else { i64::MIN }
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
             (-f64::NAN, "-nan"),
         ];
         for (value, text) in words {
-            assert_eq!(as_word(*value), *text);
+            assert_eq!(to_argument(*value), *text);
         }
         assert_eq!(to_integer(3.99), 3);
         assert_eq!(to_integer(-3.99), -3);

@@ -6,7 +6,7 @@ use std::cell::Cell;
 const MASK: u64 = (1 << 48) - 1;
 const FACTOR: u64 = 0x5_DEEC_E66D;
 const ADDEND: u64 = 0xB;
-const LOW: u64 = 0x330E;
+const SEED_LOW_BITS: u64 = 0x330E;
 
 #[derive(Debug)]
 pub(crate) struct Random(Cell<u64>);
@@ -14,15 +14,15 @@ pub(crate) struct Random(Cell<u64>);
 impl Random {
     /// `seed` makes the sequences of different Lua states differ.
     pub(crate) fn new(seed: u64) -> Self {
-        Self(Cell::new((seed << 16 | LOW) & MASK))
+        Self(Cell::new((seed << 16 | SEED_LOW_BITS) & MASK))
     }
 
     pub(crate) fn seed(&self, seed: i32) {
-        self.0.set((u64::from(seed as u32) << 16) + LOW);
+        self.0.set((u64::from(seed as u32) << 16) + SEED_LOW_BITS);
     }
 
     /// The next number in the range [0, 1).
-    pub(crate) fn next(&self) -> f64 {
+    pub(crate) fn next_f64(&self) -> f64 {
         let state = self.0.get().wrapping_mul(FACTOR).wrapping_add(ADDEND) & MASK;
         self.0.set(state);
         let bits = (state >> 17) as i64;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Size in bytes of released texts that triggers an announcement. Threads then check everything that they have
 /// compiled.
-const ANNOUNCED_AT: usize = 1 << 20;
+const ANNOUNCE_BYTES: usize = 1 << 20;
 /// Fixed overhead of a release in bytes: an empty library takes about ten kilobytes in a Lua state.
-const OVERHEAD: usize = 16 << 10;
+const RELEASE_OVERHEAD: usize = 16 << 10;
 
 /// Counts texts that clients can no longer call.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Releases {
     /// Size of the releases since the last announcement.
     pending: AtomicUsize,
     announced: AtomicU64,
-    hook: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    announce_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Releases {
@@ -26,9 +26,9 @@ impl std::fmt::Debug for Releases {
 
 impl Releases {
     /// Records the release of a text of this size.
-    pub(crate) fn note(&self, bytes: usize) {
-        let weight = bytes + OVERHEAD;
-        if self.pending.fetch_add(weight, Ordering::Relaxed) + weight >= ANNOUNCED_AT {
+    pub(crate) fn record_release(&self, bytes: usize) {
+        let weight = bytes + RELEASE_OVERHEAD;
+        if self.pending.fetch_add(weight, Ordering::Relaxed) + weight >= ANNOUNCE_BYTES {
             self.announce();
         }
     }
@@ -37,7 +37,7 @@ impl Releases {
     pub(crate) fn announce(&self) {
         self.pending.store(0, Ordering::Relaxed);
         self.announced.fetch_add(1, Ordering::Release);
-        if let Some(hook) = self.hook.get() {
+        if let Some(hook) = self.announce_callback.get() {
             hook();
         }
     }
@@ -49,6 +49,6 @@ impl Releases {
 
     /// Calls `hook` at each announcement. Only the first hook is used.
     pub(crate) fn call_when_announced(&self, hook: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.hook.set(hook);
+        let _ = self.announce_callback.set(hook);
     }
 }

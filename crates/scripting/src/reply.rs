@@ -22,7 +22,7 @@ pub(crate) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<mlua:
 /// Reads a reply from its start. Must not have a destructor, since Lua may leave its user by `longjmp`.
 pub(crate) struct Reader<'a> {
     wire: &'a [u8],
-    place: usize,
+    position: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -30,28 +30,28 @@ impl<'a> Reader<'a> {
     pub(crate) const MAX_DEPTH: usize = 64;
 
     /// Reads from the start of `wire`.
-    pub(crate) fn of(wire: &'a [u8]) -> Self {
-        Self { wire, place: 0 }
+    pub(crate) fn new(wire: &'a [u8]) -> Self {
+        Self { wire, position: 0 }
     }
 
     /// Reads a line without its terminator.
-    pub(crate) fn line(&mut self) -> &'a [u8] {
-        let rest = &self.wire[self.place.min(self.wire.len())..];
+    pub(crate) fn read_line(&mut self) -> &'a [u8] {
+        let rest = &self.wire[self.position.min(self.wire.len())..];
         let len = rest.iter().position(|byte| *byte == b'\r').unwrap_or(rest.len());
-        self.place += len + 2;
+        self.position += len + 2;
         &rest[..len]
     }
 
     /// Reads a bulk string of `len` bytes and its terminator.
-    pub(crate) fn bulk(&mut self, len: i64) -> &'a [u8] {
-        let start = self.place.min(self.wire.len());
+    pub(crate) fn read_bulk(&mut self, len: i64) -> &'a [u8] {
+        let start = self.position.min(self.wire.len());
         let end = start.saturating_add(len as usize).min(self.wire.len());
-        self.place = end + 2;
+        self.position = end + 2;
         &self.wire[start..end]
     }
 
     /// Parses the value of a double.
-    pub(crate) fn double(text: &[u8]) -> f64 {
+    pub(crate) fn read_double(text: &[u8]) -> f64 {
         std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
     }
 }

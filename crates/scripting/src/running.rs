@@ -18,14 +18,14 @@ pub enum KillResult {
     /// No script is busy.
     NotBusy,
     /// The busy code is a function instead of a script, or the reverse.
-    OtherKind,
+    WrongKind,
 }
 
-const GO_ON: u8 = 0;
+const RUN: u8 = 0;
 const KILLED: u8 = 1;
 /// Values of `server_stops`: during shutdown, scripts without writes are stopped, or all scripts.
-const UNWRITTEN: u8 = 1;
-const ALL: u8 = 2;
+const STOP_UNWRITTEN: u8 = 1;
+const STOP_ALL: u8 = 2;
 
 /// Grace period in nanoseconds for scripts that may be stopped during shutdown.
 const SHUTDOWN_GRACE: u64 = 500_000_000;
@@ -34,9 +34,9 @@ const SHUTDOWN_GRACE: u64 = 500_000_000;
 #[derive(Debug, Default)]
 pub struct InterpreterState {
     busy: AtomicBool,
-    stop: AtomicU8,
+    stop_request: AtomicU8,
     /// Whether the script has written.
-    dirty: AtomicBool,
+    has_written: AtomicBool,
     is_function: AtomicBool,
     /// Start time by the thread's clock in nanoseconds.
     started: AtomicU64,
@@ -50,15 +50,15 @@ pub struct InterpreterState {
 /// The memory of one Lua state, included in the total of all states.
 #[derive(Debug, Default)]
 struct StateMemory {
-    own: AtomicUsize,
+    own_bytes: AtomicUsize,
     /// The total of all interpreters of a server.
-    all: Arc<AtomicUsize>,
+    total_bytes: Arc<AtomicUsize>,
 }
 
 impl StateMemory {
     fn set(&self, bytes: usize) {
-        let before = self.own.swap(bytes, Ordering::Relaxed);
-        self.all.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        let before = self.own_bytes.swap(bytes, Ordering::Relaxed);
+        self.total_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
@@ -70,7 +70,7 @@ impl Drop for StateMemory {
 
 impl InterpreterState {
     pub(crate) fn of(server_stops: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
-        let memory = StateMemory { own: AtomicUsize::new(0), all: lua_bytes.clone() };
+        let memory = StateMemory { own_bytes: AtomicUsize::new(0), total_bytes: lua_bytes.clone() };
         Self { server_stops: server_stops.clone(), memory, ..Self::default() }
     }
 
@@ -79,8 +79,8 @@ impl InterpreterState {
     pub(crate) fn begin(&self, nanos: u64, is_function: bool) {
         self.started.store(nanos, Ordering::Relaxed);
         self.is_function.store(is_function, Ordering::Relaxed);
-        self.dirty.store(false, Ordering::Relaxed);
-        self.stop.store(GO_ON, Ordering::Relaxed);
+        self.has_written.store(false, Ordering::Relaxed);
+        self.stop_request.store(RUN, Ordering::Relaxed);
     }
 
     /// Start time of the last script or function by the thread's clock.
@@ -96,18 +96,18 @@ impl InterpreterState {
         if busy {
             self.command.lock().clear();
             self.busy.store(false, Ordering::Release);
-            self.stop.store(GO_ON, Ordering::Release);
+            self.stop_request.store(RUN, Ordering::Release);
         }
         busy
     }
 
-    pub(crate) fn note_memory(&self, bytes: usize) {
+    pub(crate) fn publish_memory(&self, bytes: usize) {
         self.memory.set(bytes);
     }
 
     /// Memory of all Lua states of the server in bytes.
-    pub(crate) fn memory_of_all(&self) -> usize {
-        self.memory.all.load(Ordering::Relaxed)
+    pub(crate) fn total_memory(&self) -> usize {
+        self.memory.total_bytes.load(Ordering::Relaxed)
     }
 
     /// Marks the script as busy: it has exceeded its timeout.
@@ -124,14 +124,14 @@ impl InterpreterState {
 
     /// Whether the script must stop.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire) != GO_ON
+        self.stop_request.load(Ordering::Acquire) != RUN
     }
 
     /// Whether the script delays a shutdown beyond its grace period. `now` reads the thread's clock.
     pub(crate) fn delays_shutdown(&self, now: impl Fn() -> u64) -> bool {
         let ended = match self.server_stops.load(Ordering::Acquire) {
-            UNWRITTEN => !self.is_dirty(),
-            ALL => true,
+            STOP_UNWRITTEN => !self.has_written(),
+            STOP_ALL => true,
             _ => false,
         };
         ended && self.elapsed(now()) > SHUTDOWN_GRACE
@@ -139,14 +139,14 @@ impl InterpreterState {
 
     /// Marks that the script has written, after which SCRIPT KILL cannot stop it.
     #[inline]
-    pub fn set_dirty(&self) {
-        self.dirty.store(true, Ordering::Release);
+    pub fn mark_written(&self) {
+        self.has_written.store(true, Ordering::Release);
     }
 
     /// Whether the script has written.
     #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.dirty.load(Ordering::Acquire)
+    pub fn has_written(&self) -> bool {
+        self.has_written.load(Ordering::Acquire)
     }
 
     /// The arguments of the command that runs the script, while it is busy.
@@ -169,16 +169,16 @@ impl InterpreterState {
 
     /// Stops the script even if it has written. Used when the server exits without saving.
     pub fn stop_at_once(&self) {
-        self.stop.store(KILLED, Ordering::Release);
+        self.stop_request.store(KILLED, Ordering::Release);
     }
 
     fn kill(&self, function: bool) -> KillResult {
-        if self.is_dirty() {
+        if self.has_written() {
             KillResult::Unkillable
         } else if self.is_function() != function {
-            KillResult::OtherKind
+            KillResult::WrongKind
         } else {
-            self.stop.store(KILLED, Ordering::Release);
+            self.stop_request.store(KILLED, Ordering::Release);
             KillResult::Stopped
         }
     }
@@ -190,19 +190,19 @@ impl crate::Scripts {
     pub fn kill(&self, function: bool) -> KillResult {
         let busy = self.running().into_iter().filter(|running| running.is_busy());
         let verdicts: Vec<KillResult> = busy.map(|running| running.kill(function)).collect();
-        let order = [KillResult::Stopped, KillResult::Unkillable, KillResult::OtherKind];
+        let order = [KillResult::Stopped, KillResult::Unkillable, KillResult::WrongKind];
         order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(KillResult::NotBusy)
     }
 
     /// Begins a shutdown: scripts are stopped after a grace period, except that scripts with writes continue if the
     /// data will be saved.
     pub fn begin_shutdown(&self, saved: bool) {
-        self.server_stops.store(if saved { UNWRITTEN } else { ALL }, Ordering::Release);
+        self.server_stops.store(if saved { STOP_UNWRITTEN } else { STOP_ALL }, Ordering::Release);
     }
 
     /// Cancels a shutdown.
     pub fn cancel_shutdown(&self) {
-        self.server_stops.store(GO_ON, Ordering::Release);
+        self.server_stops.store(RUN, Ordering::Release);
     }
 
     /// Whether any script is busy.

@@ -27,13 +27,13 @@ const NAMES: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster",
 
 impl ScriptFlags {
     /// Sets a flag by name. Returns whether the name is known.
-    pub fn set(&mut self, name: &[u8]) -> bool {
+    pub fn set_flag(&mut self, name: &[u8]) -> bool {
         let Some(place) = NAMES.iter().position(|known| known.as_bytes() == name) else { return false };
-        *self.fields()[place] = true;
+        *self.flag_fields()[place] = true;
         true
     }
 
-    fn fields(&mut self) -> [&mut bool; 5] {
+    fn flag_fields(&mut self) -> [&mut bool; 5] {
         [
             &mut self.no_writes,
             &mut self.allow_oom,
@@ -46,7 +46,7 @@ impl ScriptFlags {
     /// The names of the flags that are set.
     #[must_use]
     pub fn names(mut self) -> Vec<&'static str> {
-        let set = self.fields().map(|field| *field);
+        let set = self.flag_fields().map(|field| *field);
         NAMES.into_iter().zip(set).filter(|(_, set)| *set).map(|(name, _)| name).collect()
     }
 }
@@ -124,11 +124,11 @@ pub struct Script {
     /// Offset of the text after the shebang.
     body: usize,
     /// Whether SCRIPT LOAD added it, which exempts it from eviction.
-    pub(crate) kept: AtomicBool,
+    pub(crate) is_pinned: AtomicBool,
     /// Whether the script is in the cache, neither flushed nor evicted.
-    pub(crate) live: AtomicBool,
+    pub(crate) is_live: AtomicBool,
     /// Time of the last run in milliseconds.
-    pub(crate) used: AtomicU64,
+    pub(crate) last_used: AtomicU64,
     /// Whether the script has used undeclared keys.
     pub has_undeclared_keys: AtomicBool,
     /// Moving average of the run time in nanoseconds; 0 if not measured.
@@ -150,7 +150,7 @@ impl Script {
                     return Err(ShebangError::UnknownOption(option));
                 };
                 let mut names = names.split(|byte| *byte == b',').filter(|_| !names.is_empty());
-                if let Some(unknown) = names.find(|name| !flags.set(name)) {
+                if let Some(unknown) = names.find(|name| !flags.set_flag(name)) {
                     return Err(ShebangError::UnknownFlag(unknown.to_vec()));
                 }
             }
@@ -164,9 +164,9 @@ impl Script {
             text: text.into(),
             flags,
             body,
-            kept: AtomicBool::new(false),
-            live: AtomicBool::new(true),
-            used: AtomicU64::new(0),
+            is_pinned: AtomicBool::new(false),
+            is_live: AtomicBool::new(true),
+            last_used: AtomicU64::new(0),
             has_undeclared_keys: AtomicBool::new(false),
             mean_nanos: AtomicU64::new(0),
         })
@@ -181,14 +181,14 @@ impl Script {
     #[must_use]
     #[inline]
     pub fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
+        self.is_live.load(Ordering::Acquire)
     }
 
     /// Records a run at `millis`.
     #[inline]
-    pub fn touch(&self, millis: u64) {
-        if self.used.load(Ordering::Relaxed) != millis {
-            self.used.store(millis, Ordering::Relaxed);
+    pub fn record_use(&self, millis: u64) {
+        if self.last_used.load(Ordering::Relaxed) != millis {
+            self.last_used.store(millis, Ordering::Relaxed);
         }
     }
 }
@@ -196,11 +196,11 @@ impl Script {
 /// The SHA1 of `text` as hexadecimal digits.
 #[must_use]
 pub fn sha1_hex(text: &[u8]) -> [u8; 40] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hex = [0; 40];
     for (place, byte) in Sha1::digest(text).iter().enumerate() {
-        hex[2 * place] = DIGITS[usize::from(byte >> 4)];
-        hex[2 * place + 1] = DIGITS[usize::from(byte & 15)];
+        hex[2 * place] = HEX_DIGITS[usize::from(byte >> 4)];
+        hex[2 * place + 1] = HEX_DIGITS[usize::from(byte & 15)];
     }
     hex
 }

@@ -32,26 +32,26 @@ pub(crate) fn interpreter() -> Interpreter {
         server_name: "redoubt",
         deprecated_api: false,
         nanos: || 1,
-        log: |_, _| {},
-        busy: || {},
+        log_line: |_, _| {},
+        on_busy: || {},
     };
     Interpreter::new(&Scripts::default(), &options)
 }
 
-fn shown(failure: ScriptFailure) -> String {
+fn failure_text(failure: ScriptFailure) -> String {
     match failure {
-        ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned(),
+        ScriptFailure::Error { to_lua_string: text, .. } => String::from_utf8_lossy(&text).into_owned(),
         ScriptFailure::Memory => "ERR not enough memory".to_owned(),
         failure => format!("{failure:?}"),
     }
 }
 
 fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
-    run_with(interpreter, text, &mut NoCommands)
+    run_with_host(interpreter, text, &mut NoCommands)
 }
 
 /// Runs a script with this host.
-pub(crate) fn run_with(
+pub(crate) fn run_with_host(
     interpreter: &mut Interpreter,
     text: &str,
     host: &mut dyn LuaHost,
@@ -65,10 +65,10 @@ pub(crate) fn run_with(
         Ok(outcome) => {
             let mut reply = Vec::new();
             let mut reply_to = Writer::new(&mut reply, Protocol::Resp2);
-            interpreter.write(&outcome, &mut reply_to, &mut |_, _| {}).map_err(shown)?;
+            interpreter.write(&outcome, &mut reply_to, &mut |_, _| {}).map_err(failure_text)?;
             Ok(parse_value(&reply).expect("it is RESP").expect("it is whole").0)
         }
-        Err(failure) => Err(shown(failure)),
+        Err(failure) => Err(failure_text(failure)),
     }
 }
 
@@ -243,8 +243,8 @@ fn failures_leave_lua_stack_empty() {
 }
 
 thread_local! {
-    static STOPPED: std::cell::RefCell<Option<Arc<crate::InterpreterState>>> = const { std::cell::RefCell::new(None) };
-    static CLOCK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static STOPPED_STATE: std::cell::RefCell<Option<Arc<crate::InterpreterState>>> = const { std::cell::RefCell::new(None) };
+    static CLOCK_NANOS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Stopped scripts must not leave values on the stack either, wherever they were.
@@ -256,11 +256,13 @@ fn stopped_scripts_leave_lua_stack_empty() {
         server_name: "redoubt",
         deprecated_api: false,
         nanos: || {
-            CLOCK.set(CLOCK.get() + 10_000_000);
-            CLOCK.get()
+            CLOCK_NANOS.set(CLOCK_NANOS.get() + 10_000_000);
+            CLOCK_NANOS.get()
         },
-        log: |_, _| {},
-        busy: || STOPPED.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once())),
+        log_line: |_, _| {},
+        on_busy: || {
+            STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()))
+        },
     };
     let ways = [
         "while true do end",
@@ -275,7 +277,7 @@ fn stopped_scripts_leave_lua_stack_empty() {
     let mut worst = Vec::new();
     for text in ways {
         let mut interpreter = Interpreter::new(&Scripts::default(), &options);
-        STOPPED.set(Some(interpreter.running().clone()));
+        STOPPED_STATE.set(Some(interpreter.running().clone()));
         let failed = (0..1000).find(|_| {
             let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
             interpreter.compile(&script).expect("it is Lua");
@@ -355,7 +357,7 @@ fn pcall_returns_many_results() {
 #[test]
 fn script_memory_is_limited_to_half_of_maxmemory() {
     let mut interpreter = interpreter();
-    interpreter.bound_memory(Some(50 << 20));
+    interpreter.limit_memory(Some(50 << 20));
     let greedy = [
         "local t={} for i=1,1e7 do t[i]={i} end return #t",
         "local s=('x'):rep(10000000) for i=1,8 do s=s..s end return #s",
@@ -420,7 +422,7 @@ fn evicted_and_flushed_scripts_free_memory() {
     for number in 0..3000 {
         let text = format!("return '{}{number}'", "x".repeat(3000));
         let script = scripts.add(Arc::new(Script::new(text.as_bytes()).expect("it is one")), false);
-        script.touch(number);
+        script.record_use(number);
         if scripts.announced_releases() != seen {
             seen = scripts.announced_releases();
             interpreter.forget_released();
@@ -438,7 +440,7 @@ fn evicted_and_flushed_scripts_free_memory() {
 #[test]
 fn garbage_does_not_count_against_the_limit() {
     let mut interpreter = interpreter();
-    interpreter.bound_memory(Some(100 << 20));
+    interpreter.limit_memory(Some(100 << 20));
     let mut server = LargeReply(format!("$4000000\r\n{}\r\n", "x".repeat(4_000_000)).into_bytes());
     let at_once = [
         "local s for i=1,30 do s=('x'):rep(4000000) end return #s",
@@ -449,7 +451,7 @@ fn garbage_does_not_count_against_the_limit() {
     ];
     for script in at_once {
         assert_eq!(
-            run_with(&mut interpreter, script, &mut server),
+            run_with_host(&mut interpreter, script, &mut server),
             Ok(Value::Integer(4_000_000)),
             "{script}"
         );
@@ -462,12 +464,12 @@ fn garbage_does_not_count_against_the_limit() {
     ];
     for script in by_lua {
         assert_eq!(run(&mut interpreter, script), Ok(Value::Integer(4_000_000)), "{script}");
-        let collected = interpreter.collecting_all(|interpreter| run(interpreter, script));
+        let collected = interpreter.with_full_collection(|interpreter| run(interpreter, script));
         assert_eq!(collected, Ok(Value::Integer(4_000_000)), "{script}");
     }
     let alive = "local t={} for i=1,100 do t[i]=('x'):rep(4000000)..i end return #t";
     assert_eq!(run(&mut interpreter, alive), Err("ERR not enough memory".to_owned()));
-    let collected = interpreter.collecting_all(|interpreter| run(interpreter, alive));
+    let collected = interpreter.with_full_collection(|interpreter| run(interpreter, alive));
     assert_eq!(collected, Err("ERR not enough memory".to_owned()));
 }
 
@@ -475,7 +477,7 @@ fn garbage_does_not_count_against_the_limit() {
 #[test]
 fn garbage_of_writing_script_does_not_count_against_limit() {
     let mut interpreter = interpreter();
-    interpreter.bound_memory(Some(100 << 20));
+    interpreter.limit_memory(Some(100 << 20));
     let mut server = WritingHost(interpreter.running().clone());
     for script in [
         "redis.call('SET') local s=('x'):rep(3999999) local t for i=1,60 do t=s..(i%10) end return #t",
@@ -484,11 +486,11 @@ fn garbage_of_writing_script_does_not_count_against_limit() {
         "redis.call('SET') local l={} for i=1,150000 do l[i]={} end \
          local s=('x'):rep(3999999) local t for i=1,60 do t=s..(i%10) end return #t",
     ] {
-        let ran = run_with(&mut interpreter, script, &mut server);
+        let ran = run_with_host(&mut interpreter, script, &mut server);
         assert_eq!(ran, Ok(Value::Integer(4_000_000)), "{script}");
     }
     let alive = "redis.call('SET') local t={} for i=1,100 do t[i]=('x'):rep(4000000)..i end return #t";
-    assert_eq!(run_with(&mut interpreter, alive, &mut server), Err("ERR not enough memory".to_owned()));
+    assert_eq!(run_with_host(&mut interpreter, alive, &mut server), Err("ERR not enough memory".to_owned()));
 }
 
 /// A server on which every call counts as a write.
@@ -496,7 +498,7 @@ struct WritingHost(Arc<InterpreterState>);
 
 impl LuaHost for WritingHost {
     fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], StopReason> {
-        self.0.set_dirty();
+        self.0.mark_written();
         Ok(b"+OK\r\n")
     }
 
@@ -535,14 +537,16 @@ fn slow_script_is_logged() {
         server_name: "redoubt",
         deprecated_api: false,
         nanos: || {
-            CLOCK.set(CLOCK.get() + 10_000_000);
-            CLOCK.get()
+            CLOCK_NANOS.set(CLOCK_NANOS.get() + 10_000_000);
+            CLOCK_NANOS.get()
         },
-        log: |level, text| LOGGED.with_borrow_mut(|lines| lines.push((level, text.to_owned()))),
-        busy: || STOPPED.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once())),
+        log_line: |level, text| LOGGED.with_borrow_mut(|lines| lines.push((level, text.to_owned()))),
+        on_busy: || {
+            STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()))
+        },
     };
     let mut interpreter = Interpreter::new(&Scripts::default(), &options);
-    STOPPED.set(Some(interpreter.running().clone()));
+    STOPPED_STATE.set(Some(interpreter.running().clone()));
     let script = Arc::new(Script::new(b"while true do end").expect("it is one"));
     interpreter.compile(&script).expect("it is Lua");
     let mut words = Request::new();

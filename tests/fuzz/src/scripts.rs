@@ -100,8 +100,8 @@ fn new_interpreter() -> Interpreter {
         server_name: "redis",
         deprecated_api: false,
         nanos: fake_nanos,
-        log: |_, _| {},
-        busy: stop_script,
+        log_line: |_, _| {},
+        on_busy: stop_script,
     };
     Interpreter::new(&Scripts::default(), &options)
 }
@@ -124,7 +124,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     };
     match outcome.and_then(|outcome| encode_reply(interpreter, &outcome, text)) {
         Ok(reply) => Ok(reply),
-        Err(ScriptFailure::Error { text, .. }) => {
+        Err(ScriptFailure::Error { to_lua_string: text, .. }) => {
             let text = String::from_utf8_lossy(&text).into_owned();
             assert!(!text.contains(['\r', '\n', '\0']), "an error is one line: {text:?}");
             Err(text)

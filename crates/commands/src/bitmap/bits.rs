@@ -3,16 +3,16 @@
 use std::ops::Range;
 
 /// Words that are processed together.
-const LANES: usize = 8;
-const WORD: usize = size_of::<u64>();
-const BLOCK: usize = LANES * WORD;
+const WORDS_PER_BLOCK: usize = 8;
+const WORD_BYTES: usize = size_of::<u64>();
+const BLOCK_BYTES: usize = WORDS_PER_BLOCK * WORD_BYTES;
 
-type Lanes = [u64; LANES];
+type Lanes = [u64; WORDS_PER_BLOCK];
 
 #[inline(always)]
-fn lanes(block: &[u8]) -> Lanes {
-    let mut words = [0; LANES];
-    for (word, bytes) in words.iter_mut().zip(block.as_chunks::<WORD>().0) {
+fn load_lanes(block: &[u8]) -> Lanes {
+    let mut words = [0; WORDS_PER_BLOCK];
+    for (word, bytes) in words.iter_mut().zip(block.as_chunks::<WORD_BYTES>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
     words
@@ -21,7 +21,7 @@ fn lanes(block: &[u8]) -> Lanes {
 /// Counts the set bits.
 #[inline(always)]
 fn count_ones(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<WORD>();
+    let (words, rest) = bytes.as_chunks::<WORD_BYTES>();
     let ones = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
     words.iter().map(|word| u64::from(u64::from_le_bytes(*word).count_ones())).sum::<u64>() + ones(rest)
 }
@@ -35,7 +35,7 @@ fn mask(range: Range<u64>) -> u8 {
 type PartialByte = (usize, u8);
 
 /// Splits a range of bits into a partial byte at the start, whole bytes, and a partial byte at the end.
-fn split(range: &Range<u64>) -> (Option<PartialByte>, Range<usize>, Option<PartialByte>) {
+fn split_at_bytes(range: &Range<u64>) -> (Option<PartialByte>, Range<usize>, Option<PartialByte>) {
     let (first, last) = ((range.start / 8) as usize, (range.end / 8) as usize);
     let (from, to) = (range.start % 8, range.end % 8);
     if first == last {
@@ -47,7 +47,7 @@ fn split(range: &Range<u64>) -> (Option<PartialByte>, Range<usize>, Option<Parti
 
 /// Counts the set bits in `range`, which must lie within `bytes`.
 pub(super) fn count_ones_in(bytes: &[u8], range: &Range<u64>) -> u64 {
-    let (head, whole, tail) = split(range);
+    let (head, whole, tail) = split_at_bytes(range);
     let part =
         |part: Option<PartialByte>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
     let whole = &bytes[whole];
@@ -55,8 +55,8 @@ pub(super) fn count_ones_in(bytes: &[u8], range: &Range<u64>) -> u64 {
 }
 
 /// Finds the first bit in `range` that equals `bit`. The range must lie within `bytes`.
-pub(super) fn find_bit_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
-    let (head, whole, tail) = split(range);
+pub(super) fn find_bit(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
+    let (head, whole, tail) = split_at_bytes(range);
     // Inverts bytes when searching for a zero, so that the wanted bits are always ones.
     let shown = |byte: u8| if bit { byte } else { !byte };
     let within = |(at, mask): PartialByte| {
@@ -73,11 +73,11 @@ pub(super) fn find_bit_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option
 
 /// The index of the first byte that differs from `than`.
 fn first_differing(bytes: &[u8], than: u8) -> Option<usize> {
-    let word = u64::from_le_bytes([than; WORD]);
-    let differs = |block: &[u8]| lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;
-    let blocks = bytes.chunks_exact(BLOCK).position(differs).unwrap_or(bytes.len() / BLOCK);
-    let rest = &bytes[blocks * BLOCK..];
-    rest.iter().position(|byte| *byte != than).map(|at| blocks * BLOCK + at)
+    let word = u64::from_le_bytes([than; WORD_BYTES]);
+    let differs = |block: &[u8]| load_lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;
+    let blocks = bytes.chunks_exact(BLOCK_BYTES).position(differs).unwrap_or(bytes.len() / BLOCK_BYTES);
+    let rest = &bytes[blocks * BLOCK_BYTES..];
+    rest.iter().position(|byte| *byte != than).map(|at| blocks * BLOCK_BYTES + at)
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn bit(bytes: &[u8], at: u64) -> bool {
+    fn is_bit_set(bytes: &[u8], at: u64) -> bool {
         bytes[(at / 8) as usize] >> (7 - at % 8) & 1 == 1
     }
 
@@ -104,11 +104,11 @@ mod tests {
             let bits = bytes.len() as u64 * 8;
             let (a, b) = (a % (bits + 1), b % (bits + 1));
             let range = a.min(b)..a.max(b);
-            let ones = range.clone().filter(|at| bit(&bytes, *at)).count() as u64;
+            let ones = range.clone().filter(|at| is_bit_set(&bytes, *at)).count() as u64;
             prop_assert_eq!(count_ones_in(&bytes, &range), ones);
             for wanted in [false, true] {
-                let first = range.clone().find(|at| bit(&bytes, *at) == wanted);
-                prop_assert_eq!(find_bit_in(&bytes, &range, wanted), first);
+                let first = range.clone().find(|at| is_bit_set(&bytes, *at) == wanted);
+                prop_assert_eq!(find_bit(&bytes, &range, wanted), first);
             }
         }
     }

@@ -235,8 +235,8 @@ mod tests {
 
     #[test]
     fn bitop_combines_strings() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("mset f foobar ff \"\\x0f\\x0f\\x0f\"", "+OK"),
             ("bitop and d f ff", ":6"),
             ("get d", "$6|\u{6}\u{f}\u{f}\0\0\0"),
@@ -265,21 +265,21 @@ mod tests {
             ("bitop not d nosuch", ":0"),
             ("exists d", ":0"),
         ]);
-        assert_eq!(client.log().last().map(String::as_str), Some("0 bitop not d nosuch"));
+        assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 bitop not d nosuch"));
     }
 
     /// Covers sources longer than one chunk and a destination that is also a source, shorter or longer than the others.
     /// Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
     #[test]
     fn redis_8_operations_are_replicated_by_result() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("mset a a b b", "+OK"),
             ("bitop one d a b", ":1"),
             ("bitop and e a b", ":1"),
             ("bitop one d nosuch", ":0"),
         ]);
-        assert_eq!(client.log()[1..], ["0 SET d \x03", "0 bitop and e a b", "0 DEL d"]);
+        assert_eq!(client.logged_commands()[1..], ["0 SET d \x03", "0 bitop and e a b", "0 DEL d"]);
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
                 let expected: Vec<u8> =
                     (0..own.max(other)).map(|place| with(at(&a, place), at(&b, place))).collect();
                 assert_eq!(client.call(&["get", "a"]).as_bytes(), Some(&expected[..]), "{operation}");
-                client.table(&[("ttl a", ":-1"), ("object encoding a", "$3|raw")]);
+                client.check_replies(&[("ttl a", ":-1"), ("object encoding a", "$3|raw")]);
             }
         }
     }
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn bitop_checks_number_of_sources() {
         let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("bitop not d a b", "-ERR BITOP NOT must be called with a single source key."),
             ("bitop diff d a", "-ERR BITOP DIFF must be called with at least two source keys."),
             ("bitop diff1 d a", "-ERR BITOP DIFF1 must be called with at least two source keys."),
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn commands_send_keyspace_events() {
-        Client::new().events(&[
+        Client::new().check_events(&[
             ("setbit a 1 1", "setbit a"),
             ("setbit a 1 1", ""),
             ("bitop not d a", "set d"),

@@ -63,7 +63,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let bytes = context.string_value(&key, place)?.bytes;
     // A reversed range is empty even where both ends lie before the start of the string.
     let is_crossed = start < 0 && end < 0 && start > end;
-    let ones = if is_crossed { 0 } else { count_ones_in(bytes, &unit.bits(bytes.len(), start, end)) };
+    let ones = if is_crossed { 0 } else { count_ones_in(bytes, &unit.bit_range(bytes.len(), start, end)) };
     context.reply.integer(ones as i64);
     Ok(())
 }
@@ -78,8 +78,8 @@ mod tests {
     fn setbit_and_getbit() {
         let offset = "-ERR bit offset is not an integer or out of range";
         let bit = "-ERR bit is not an integer or out of range";
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("setbit k 7 1", ":0"),
             ("setbit k 7 1", ":1"),
             ("setbit k 7 0", ":1"),
@@ -104,7 +104,7 @@ mod tests {
             ("getbit h 1", WRONG_TYPE),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             ["0 setbit k 7 1", "0 setbit k 7 0", "0 setbit k 100 0", "0 set s 1", "0 hset h a 1"]
         );
     }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn setbit_extends_string_up_to_limit() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("setbit k 4294967295 1", ":0"),
             ("strlen k", ":536870912"),
             ("getbit k 4294967295", ":1"),
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn bitcount_counts_set_bits() {
         let not_integer = "-ERR value is not an integer or out of range";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set f foobar", "+OK"),
             ("bitcount f", ":26"),
             ("bitcount f 0 0", ":4"),

@@ -91,9 +91,9 @@ pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
 pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operations = parse(context)?;
     if operations.iter().all(|operation| matches!(operation.action, FieldAction::Get)) {
-        read(context, &operations)
+        run_read_only(context, &operations)
     } else {
-        change(context, &operations)
+        run_writing(context, &operations)
     }
 }
 
@@ -102,10 +102,10 @@ pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError>
     if operations.iter().any(|operation| !matches!(operation.action, FieldAction::Get)) {
         return Err(CommandError::text("ERR BITFIELD_RO only supports the GET subcommand"));
     }
-    read(context, &operations)
+    run_read_only(context, &operations)
 }
 
-fn read(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
+fn run_read_only(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_typed::<StringRef<'_>>(&key)?;
     let (table, reply) = context.view_and_reply(&key);
@@ -119,7 +119,7 @@ fn read(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), 
 }
 
 /// Returns the string under the command's key, extended to `len` bytes.
-fn extended_string<'c>(
+fn extend_string<'c>(
     context: &'c mut Context<'_>,
     key: &Key<'_>,
     found: Option<EntryRef>,
@@ -132,7 +132,7 @@ fn extended_string<'c>(
     context.table(key).edit_string(place, key, len, EncodingHint::Raw).1
 }
 
-fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
+fn run_writing(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
     let len = match found {
@@ -140,12 +140,12 @@ fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<()
         None => 0,
     };
     let written = operations.iter().filter(|operation| !matches!(operation.action, FieldAction::Get));
-    let need = written.map(|operation| operation.width.end(operation.offset)).max().unwrap_or(0);
+    let need = written.map(|operation| operation.width.required_bytes(operation.offset)).max().unwrap_or(0);
     // Growing the string is a modification even if every operation fails on overflow.
     let grown_now = need > len;
     let mut changes = 0;
     let mut replies: SmallVec<[Option<i64>; 4]> = SmallVec::new();
-    let bytes = extended_string(context, &key, found, len.max(need));
+    let bytes = extend_string(context, &key, found, len.max(need));
     for &FieldOperation { action, width, offset } in operations {
         let before = width.read(bytes, offset);
         let (after, shows_before) = match action {
@@ -155,7 +155,7 @@ fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<()
             }
             FieldAction::Set { value, overflow } => (width.fit_set_argument(value, overflow), true),
             FieldAction::Add { amount, overflow } => {
-                (width.fit(i128::from(before) + i128::from(amount), overflow), false)
+                (width.apply_overflow(i128::from(before) + i128::from(amount), overflow), false)
             }
         };
         if let Some(after) = after {
@@ -182,13 +182,13 @@ fn change(context: &mut Context<'_>, operations: &[FieldOperation]) -> Result<()
 mod tests {
     use crate::testing::Client;
 
-    const TYPE: &str = "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but \
+    const INVALID_TYPE: &str = "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but \
                         i64 is.";
 
     #[test]
     fn bitfield_reads_and_writes_integers() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("bitfield b", "*0"),
             ("bitfield b overflow wrap", "*0"),
             ("bitfield b get u8 0", "*1|:0"),
@@ -211,7 +211,7 @@ mod tests {
             ("object encoding s", "$3|raw"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 bitfield b set u8 0 255",
                 "0 bitfield b set u8 #0 1 get u8 #0 set i8 9 -3 get i8 9 incrby u5 13 40",
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn overflow_mode_applies_to_following_operations() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("bitfield b set u8 0 256", "*1|:0"),
             ("bitfield b overflow sat set u8 0 256 set u8 0 -1", "*2|:0|:255"),
             ("bitfield b overflow fail set u8 0 -1 set u8 0 7", "*2|$-1|:255"),
@@ -247,28 +247,32 @@ mod tests {
                 "*3|:255|:255|$-1",
             ),
         ]);
-        let logged = client.log().len();
-        client.table(&[
+        let logged = client.logged_commands().len();
+        client.check_replies(&[
             ("bitfield b overflow fail incrby u2 0 10", "*1|$-1"),
             ("bitfield new overflow fail incrby u2 100 10", "*1|$-1"),
             ("strlen new", ":13"),
         ]);
-        assert_eq!(client.log().len(), logged + 1, "a string that has grown is the same everywhere");
+        assert_eq!(
+            client.logged_commands().len(),
+            logged + 1,
+            "a string that has grown is the same everywhere"
+        );
     }
 
     #[test]
     fn invalid_arguments_are_refused() {
         let offset = "-ERR bit offset is not an integer or out of range";
         let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("bitfield b get", "-ERR syntax error"),
             ("bitfield b get u8", "-ERR syntax error"),
             ("bitfield b set u8 0", "-ERR syntax error"),
             ("bitfield b nosuch u8 0 1", "-ERR syntax error"),
             ("bitfield b overflow", "-ERR syntax error"),
             ("bitfield b overflow x", "-ERR Invalid OVERFLOW type specified"),
-            ("bitfield b get u64 0", TYPE),
-            ("bitfield b get i65 0", TYPE),
+            ("bitfield b get u64 0", INVALID_TYPE),
+            ("bitfield b get i65 0", INVALID_TYPE),
             ("bitfield b get u8 x", offset),
             ("bitfield b get u8 -1", offset),
             ("bitfield b get u8 #-1", offset),

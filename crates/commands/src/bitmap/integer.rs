@@ -32,7 +32,7 @@ impl IntegerWidth {
     }
 
     /// The minimum length in bytes of a string that holds such an integer at `offset`.
-    pub(super) fn end(self, offset: u64) -> usize {
+    pub(super) fn required_bytes(self, offset: u64) -> usize {
         ((offset + u64::from(self.bits) - 1) / 8 + 1) as usize
     }
 
@@ -49,9 +49,9 @@ impl IntegerWidth {
         if self.signed { (aligned as i128 >> shift) as i64 } else { (aligned >> shift) as i64 }
     }
 
-    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`IntegerWidth::end`].
+    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`IntegerWidth::required_bytes`].
     pub(super) fn write(self, bytes: &mut [u8], offset: u64, value: i64) {
-        let (first, end) = ((offset / 8) as usize, self.end(offset));
+        let (first, end) = ((offset / 8) as usize, self.required_bytes(offset));
         let mut window = [0; 16];
         window[..end - first].copy_from_slice(&bytes[first..end]);
         let shift = 128 - self.bits - (offset % 8) as u32;
@@ -64,13 +64,13 @@ impl IntegerWidth {
     /// unsigned.
     pub(super) fn fit_set_argument(self, given: i64, overflow: OverflowMode) -> Option<i64> {
         if !self.signed {
-            return self.fit(i128::from(given as u64), overflow);
+            return self.apply_overflow(i128::from(given as u64), overflow);
         }
         // Redis computes the distance to the maximum in 64 bits and saturates upwards where that overflows.
         let (_, most) = self.bounds();
         let far_below = self.bits < 64 && most - i128::from(given) > i128::from(i64::MAX);
         let upwards = far_below && overflow == OverflowMode::Saturate;
-        self.fit(if upwards { most } else { i128::from(given) }, overflow)
+        self.apply_overflow(if upwards { most } else { i128::from(given) }, overflow)
     }
 
     fn bounds(self) -> (i128, i128) {
@@ -81,7 +81,7 @@ impl IntegerWidth {
     }
 
     /// The value to store for `value`, or `None` if it does not fit and `overflow` is FAIL.
-    pub(super) fn fit(self, value: i128, overflow: OverflowMode) -> Option<i64> {
+    pub(super) fn apply_overflow(self, value: i128, overflow: OverflowMode) -> Option<i64> {
         let (least, most) = self.bounds();
         let shift = 128 - self.bits;
         match overflow {
@@ -122,7 +122,7 @@ mod tests {
             let width = IntegerWidth { signed, bits: bits.min(if signed { 64 } else { 63 }) };
             let mut written = bytes.clone();
             width.write(&mut written, offset, value);
-            prop_assert_eq!(Some(width.read(&written, offset)), width.fit(i128::from(value), OverflowMode::Wrap));
+            prop_assert_eq!(Some(width.read(&written, offset)), width.apply_overflow(i128::from(value), OverflowMode::Wrap));
             let bit = |bytes: &[u8], at: u64| bytes[(at / 8) as usize] >> (7 - at % 8) & 1;
             for at in 0..bytes.len() as u64 * 8 {
                 let own = at.checked_sub(offset).filter(|at| *at < u64::from(width.bits));

@@ -4,7 +4,7 @@ use engine::{CommandError, Context};
 use keyspace::StringRef;
 
 use super::RangeUnit;
-use super::bits::find_bit_in;
+use super::bits::find_bit;
 
 /// BITPOS key bit [start [end [BYTE | BIT]]]
 pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -27,8 +27,8 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let bytes = context.string_value(&key, place)?.bytes;
-    let range = unit.bits(bytes.len(), start, end);
-    let position = match find_bit_in(bytes, &range, bit) {
+    let range = unit.bit_range(bytes.len(), start, end);
+    let position = match find_bit(bytes, &range, bit) {
         Some(at) => at as i64,
         // Without an explicit end, the string is followed by an infinite run of zeros.
         None if !bit && words < 5 && !range.is_empty() => bytes.len() as i64 * 8,
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn bitpos_finds_first_bit() {
         let not_integer = "-ERR value is not an integer or out of range";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set f foobar", "+OK"),
             ("bitpos f 1", ":1"),
             ("bitpos f 0", ":0"),
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn bitpos_without_end_sees_trailing_zeros() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set ff \"\\xff\\xff\\xff\"", "+OK"),
             ("bitpos ff 0", ":24"),
             ("bitpos ff 0 0", ":24"),

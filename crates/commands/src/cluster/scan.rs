@@ -9,7 +9,7 @@ use engine::{CommandError, Context};
 use keyspace::ScanItem;
 use slot_routing::{Ownership, Slot};
 
-use crate::scanning::{AcceptedOptions, BulkCollector, ScanOptions, parse_cursor};
+use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor};
 
 /// The digits of a fingerprint: base 36.
 const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -23,32 +23,32 @@ struct Cursor {
 }
 
 impl Cursor {
-    const fn at(slot: Slot) -> Self {
+    const fn start_of(slot: Slot) -> Self {
         Self { slot, position: 0 }
     }
 
     fn parse(text: &[u8], fingerprint: &str) -> Result<Self, CommandError> {
         let mut parts = text.splitn(3, |byte| *byte == b'-');
         let (Some(of), Some(tag), Some(position)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(invalid());
+            return Err(invalid_cursor());
         };
-        let position = parse_cursor(position).map_err(|_| invalid())?;
+        let position = parse_cursor(position).map_err(|_| invalid_cursor())?;
         let is_ours = of == fingerprint.as_bytes();
         Ok(Self { slot: Slot::of_key(tag), position: if is_ours { position } else { 0 } })
     }
 
-    fn text(self, fingerprint: &str) -> String {
+    fn format(self, fingerprint: &str) -> String {
         let of = if self.position == 0 { "0" } else { fingerprint };
         format!("{of}-{{{}}}-{}", self.slot.tag(), self.position)
     }
 }
 
-fn invalid() -> CommandError {
+fn invalid_cursor() -> CommandError {
     CommandError::text("ERR Invalid cursor")
 }
 
 /// Identifies the process whose hash secret the positions refer to.
-fn fingerprint(context: &Context<'_>) -> String {
+fn process_fingerprint(context: &Context<'_>) -> String {
     let mut left = context.engine.keyspace.hash_element_name(b"cursor") >> 32;
     let mut digits = Vec::new();
     while left > 0 || digits.is_empty() {
@@ -62,12 +62,12 @@ fn fingerprint(context: &Context<'_>) -> String {
 pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     super::require_cluster_mode(context)?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE | AcceptedOptions::SLOT)?;
-    let (fingerprint, text) = (fingerprint(context), context.arg(1));
-    let mut found = BulkCollector::default();
+    let (fingerprint, text) = (process_fingerprint(context), context.arg(1));
+    let mut found = BulkStringCollector::default();
     let next = if text == b"0" {
         let first = options.slot.or(options.pattern_slot()).or(Slot::all().next());
         let matches_none = options.slot.zip(options.pattern_slot()).is_some_and(|(asked, all)| asked != all);
-        first.filter(|_| !matches_none).map(Cursor::at)
+        first.filter(|_| !matches_none).map(Cursor::start_of)
     } else {
         let cursor = Cursor::parse(text, &fingerprint)?;
         if options.slot.is_some_and(|slot| slot != cursor.slot) {
@@ -76,7 +76,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
         match options.pattern_slot() {
             // A pattern with a hash tag matches keys of one slot only, and that is a different slot.
             Some(only) if only != cursor.slot => {
-                (options.slot.is_none() && only > cursor.slot).then_some(Cursor::at(only))
+                (options.slot.is_none() && only > cursor.slot).then_some(Cursor::start_of(only))
             }
             only => {
                 let last = options.slot.or(only).or(Slot::all().next_back());
@@ -86,7 +86,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
     };
     context.reply.array(2);
     match next {
-        Some(next) => context.reply.bulk(next.text(&fingerprint).as_bytes()),
+        Some(next) => context.reply.bulk(next.format(&fingerprint).as_bytes()),
         None => context.reply.bulk(b"0"),
     }
     found.reply(&mut context.reply);
@@ -100,12 +100,12 @@ fn scan_slots(
     options: &ScanOptions<'_>,
     from: Cursor,
     last: Slot,
-    found: &mut BulkCollector,
+    found: &mut BulkStringCollector,
 ) -> Option<Cursor> {
     let (mut left, mut position) = (options.count, from.position);
     for slot in Slot::all().skip(from.slot.index()).take_while(|slot| *slot <= last) {
         if left == 0 {
-            return Some(Cursor::at(slot));
+            return Some(Cursor::start_of(slot));
         }
         let is_first = slot == from.slot;
         let visited = if context.slot_len(slot) > 0 {
@@ -115,14 +115,14 @@ fn scan_slots(
             // emptied.
             let topology = context.engine.topology.as_ref().map(|topology| topology.load().ownership(slot));
             match topology.is_some_and(|ownership| is_served(ownership, is_first)) {
-                true => SlotScanResult::End(0),
+                true => SlotScanResult::SlotDone(0),
                 false => SlotScanResult::NotServed,
             }
         };
         match visited {
-            SlotScanResult::End(visited) => left = left.saturating_sub(visited),
-            SlotScanResult::More(position) => return Some(Cursor { slot, position }),
-            SlotScanResult::NotServed => return Some(Cursor::at(slot)),
+            SlotScanResult::SlotDone(visited) => left = left.saturating_sub(visited),
+            SlotScanResult::Continue(position) => return Some(Cursor { slot, position }),
+            SlotScanResult::NotServed => return Some(Cursor::start_of(slot)),
         }
         position = 0;
     }
@@ -150,9 +150,9 @@ struct SlotScan {
 
 enum SlotScanResult {
     /// The slot is complete; holds its current number of keys.
-    End(usize),
+    SlotDone(usize),
     /// The slot has more keys from this position on.
-    More(u64),
+    Continue(u64),
     /// Nothing was scanned: another node serves the slot.
     NotServed,
 }
@@ -162,7 +162,7 @@ fn scan_slot(
     options: &ScanOptions<'_>,
     slot: Slot,
     page: &SlotScan,
-    found: &mut BulkCollector,
+    found: &mut BulkStringCollector,
 ) -> SlotScanResult {
     let (db, now) = (context.session.db, context.expiry_cutoff());
     let (mut visited, mut past) = (0, Vec::new());
@@ -184,8 +184,8 @@ fn scan_slot(
     context.delete_expired_in(slot, &past);
     match went_on {
         Err(elsewhere) => elsewhere,
-        Ok(Some(position)) => SlotScanResult::More(position),
-        Ok(None) => SlotScanResult::End(visited),
+        Ok(Some(position)) => SlotScanResult::Continue(position),
+        Ok(None) => SlotScanResult::SlotDone(visited),
     }
 }
 
@@ -199,20 +199,20 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn text(value: &Value) -> String {
+    fn format(value: &Value) -> String {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
     /// Makes one call and returns the next cursor and the keys.
-    fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
+    fn call_scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
-        (text(cursor), keys.as_array().expect("keys").iter().map(text).collect())
+        (format(cursor), keys.as_array().expect("keys").iter().map(format).collect())
     }
 
     #[test]
     fn cluster_scan_starts_at_cursor() {
-        Client::clustered().table(&[
+        Client::in_cluster().check_replies(&[
             ("clusterscan 0", "*2|$9|0-{06S}-0|*0"),
             ("clusterscan 0 slot 5", "*2|$9|0-{460}-0|*0"),
             ("clusterscan 0 slot 16383", "*2|$9|0-{6ZJ}-0|*0"),
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn option_errors_take_precedence_over_cursor_errors() {
         let (cursor, slot) = ("-ERR Invalid cursor", "-ERR Invalid or out of range slot");
-        Client::clustered().table(&[
+        Client::in_cluster().check_replies(&[
             ("clusterscan abc foo", "-ERR syntax error"),
             ("clusterscan abc slot x", slot),
             ("clusterscan abc slot 16384", slot),
@@ -259,27 +259,27 @@ mod tests {
             ("clusterscan", "-ERR wrong number of arguments for 'clusterscan' command"),
         ]);
         let disabled = "-ERR This instance has cluster support disabled";
-        Client::new().table(&[("clusterscan abc foo", disabled), ("clusterscan 0", disabled)]);
+        Client::new().check_replies(&[("clusterscan abc foo", disabled), ("clusterscan 0", disabled)]);
     }
 
     #[test]
     fn foreign_cursor_position_restarts_slot() {
-        let mut client = Client::clustered();
+        let mut client = Client::in_cluster();
         for n in 0..100 {
             client.call(&["set", &format!("{{460}}{n}"), "v"]);
         }
-        let first = scan(&mut client, &["clusterscan", "0-{460}-0", "count", "10", "slot", "5"]);
-        let second = scan(&mut client, &["clusterscan", &first.0, "count", "10", "slot", "5"]);
+        let first = call_scan(&mut client, &["clusterscan", "0-{460}-0", "count", "10", "slot", "5"]);
+        let second = call_scan(&mut client, &["clusterscan", &first.0, "count", "10", "slot", "5"]);
         assert_ne!(first.1, second.1);
         let (_, position) = first.0.rsplit_once('-').expect("a position");
         let foreign = format!("X-{{460}}-{position}");
-        assert_eq!(scan(&mut client, &["clusterscan", &foreign, "count", "10", "slot", "5"]), first);
+        assert_eq!(call_scan(&mut client, &["clusterscan", &foreign, "count", "10", "slot", "5"]), first);
     }
 
     #[test]
     fn cluster_scan_filters_and_deletes_expired_keys() {
-        let mut client = Client::clustered_with(2);
-        client.table(&[
+        let mut client = Client::in_cluster_with(2);
+        client.check_replies(&[
             ("mset {460}one 1 {460}two 2", "+OK"),
             ("set {460}gone 1 px 1", "+OK"),
             ("rpush {460}list 1", ":1"),
@@ -289,7 +289,7 @@ mod tests {
             ("select 0", "+OK"),
         ]);
         client.now.0 += 1;
-        client.table(&[
+        client.check_replies(&[
             ("clusterscan 0-{460}-0 type list slot 5", "*2|$1|0|*1|$9|{460}list"),
             ("clusterscan 0-{460}-0 match *o* match *w*", "*2|$1|0|*1|$8|{460}two"),
             ("cluster countkeysinslot 5", ":4"),
@@ -322,7 +322,7 @@ mod tests {
             one_slot in any::<bool>(),
             seed in any::<u64>(),
         ) {
-            let mut client = Client::clustered();
+            let mut client = Client::in_cluster();
             let tag = if one_slot { "{tag}" } else { "" };
             let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{tag}{n}")).collect();
             for key in &stays {
@@ -330,7 +330,7 @@ mod tests {
             }
             let (mut cursor, mut seen, mut calls, mut random) = ("0".to_owned(), BTreeSet::new(), 0, seed);
             loop {
-                let (next, keys) = scan(&mut client, &["clusterscan", &cursor, "count", &count.to_string()]);
+                let (next, keys) = call_scan(&mut client, &["clusterscan", &cursor, "count", &count.to_string()]);
                 seen.extend(keys);
                 if next == "0" {
                     break;

@@ -13,7 +13,7 @@ const LIMIT_RANGE: &str = "ERR Limit has to lie in between 1 and 16384 (maximum 
 struct SlotRow {
     slot: Slot,
     keys: usize,
-    cost: SlotCost,
+    slot_cost: SlotCost,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,17 +33,17 @@ impl SlotMetric {
     ];
 
     /// The available metrics. Without `cluster-slot-stats-enabled` only the first one, the key count.
-    fn available(context: &Context<'_>) -> &'static [(&'static str, Self)] {
+    fn available_metrics(context: &Context<'_>) -> &'static [(&'static str, Self)] {
         let counted = context.engine.settings.measurements().contains(Measurements::SLOTS);
         if counted { &Self::ALL } else { &Self::ALL[..1] }
     }
 
-    fn of(self, row: &SlotRow) -> u64 {
+    fn value_in(self, row: &SlotRow) -> u64 {
         match self {
             Self::Keys => row.keys as u64,
-            Self::Micros => row.cost.nanos / 1000,
-            Self::BytesIn => row.cost.bytes_in,
-            Self::BytesOut => row.cost.bytes_out,
+            Self::Micros => row.slot_cost.nanos / 1000,
+            Self::BytesIn => row.slot_cost.bytes_in,
+            Self::BytesOut => row.slot_cost.bytes_out,
         }
     }
 }
@@ -58,20 +58,20 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
             let text = format!("ERR Start slot number {first} is greater than end slot number {last}");
             return Err(CommandError::Text(text.into()));
         }
-        rows(context, |slot| (first..=last).contains(&slot))
+        collect_rows(context, |slot| (first..=last).contains(&slot))
     } else if filter.eq_ignore_ascii_case(b"orderby") {
         let OrderBy { metric, limit, ascending } = OrderBy::parse(context)?;
-        let mut rows = rows(context, |_| true);
+        let mut rows = collect_rows(context, |_| true);
         match ascending {
-            true => rows.sort_by_key(|row| metric.of(row)),
-            false => rows.sort_by_key(|row| Reverse(metric.of(row))),
+            true => rows.sort_by_key(|row| metric.value_in(row)),
+            false => rows.sort_by_key(|row| Reverse(metric.value_in(row))),
         }
         rows.truncate(limit);
         rows
     } else {
         return Err(invalid_subcommand(context.arg(1)));
     };
-    let metrics = SlotMetric::available(context);
+    let metrics = SlotMetric::available_metrics(context);
     context.reply.array(rows.len());
     for row in rows {
         context.reply.array(2);
@@ -79,7 +79,7 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
         context.reply.map(metrics.len());
         for (name, metric) in metrics {
             context.reply.bulk(name.as_bytes());
-            context.reply.integer(i64::try_from(metric.of(&row)).unwrap_or(i64::MAX));
+            context.reply.integer(i64::try_from(metric.value_in(&row)).unwrap_or(i64::MAX));
         }
     }
     Ok(())
@@ -95,7 +95,7 @@ struct OrderBy {
 impl OrderBy {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         let (args, named) = (context.args, context.arg(3));
-        let known = SlotMetric::available(context)
+        let known = SlotMetric::available_metrics(context)
             .iter()
             .find(|(name, _)| named.eq_ignore_ascii_case(name.as_bytes()));
         let (_, metric) = known.ok_or(CommandError::text("ERR Unrecognized sort metric for ORDERBY."))?;
@@ -131,7 +131,7 @@ impl OrderBy {
 }
 
 /// Statistics of the slots that this node's shard serves and `wanted` selects.
-fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow> {
+fn collect_rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow> {
     let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
         return Vec::new();
     };
@@ -142,7 +142,7 @@ fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<SlotRow
     let row = |(slot, cost)| SlotRow {
         slot,
         keys: (0..databases).map(|db| context.slot_len_in(db, slot)).sum(),
-        cost,
+        slot_cost: cost,
     };
     slots.into_iter().zip(costs).map(row).collect()
 }
@@ -156,21 +156,21 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn counting() -> Client {
-        let client = Client::clustered();
+    fn counting_client() -> Client {
+        let client = Client::in_cluster();
         client.engine.settings.set_measurements(Measurements::SLOTS, true);
         client
     }
 
-    fn cost(client: &Client, slot: u16) -> SlotCost {
+    fn slot_cost(client: &Client, slot: u16) -> SlotCost {
         client.engine.slot_costs(&[Slot::new(slot).expect("a slot")])[0]
     }
 
     /// Network bytes in and out counted for slot 5 while these commands ran.
-    fn bytes(lines: &[&str]) -> (u64, u64) {
-        let mut client = counting();
-        client.wire("rpush {460}list a");
-        let before = cost(&client, 5);
+    fn counted_bytes(lines: &[&str]) -> (u64, u64) {
+        let mut client = counting_client();
+        client.run_to_text("rpush {460}list a");
+        let before = slot_cost(&client, 5);
         for line in lines {
             let parts = line.split('"').enumerate();
             let words = parts.flat_map(|(place, part)| match place % 2 {
@@ -179,7 +179,7 @@ mod tests {
             });
             client.call(&words.collect::<Vec<_>>());
         }
-        let after = cost(&client, 5);
+        let after = slot_cost(&client, 5);
         (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out)
     }
 
@@ -193,8 +193,8 @@ mod tests {
             "-ERR Unrecognized sort metric for ORDERBY.",
             "-ERR Multiple filters of the same type are disallowed.",
         );
-        let mut client = counting();
-        client.table(&[
+        let mut client = counting_client();
+        client.check_replies(&[
             ("cluster slot-stats slotsrange 0 x", range),
             ("cluster slot-stats slotsrange x 0", range),
             ("cluster slot-stats slotsrange 0 16384", range),
@@ -218,21 +218,21 @@ mod tests {
             ("cluster slot-stats orderby key-count limit 1 asc desc", twice),
         ]);
         client.engine.settings.set_measurements(Measurements::SLOTS, false);
-        client.table(&[
+        client.check_replies(&[
             ("cluster slot-stats orderby cpu-usec", metric),
             ("cluster slot-stats slotsrange 5 5", "*1|*2|:5|*2|$9|key-count|:0"),
         ]);
         let disabled = "-ERR This instance has cluster support disabled";
-        Client::new().table(&[("cluster slot-stats foo 5", disabled)]);
+        Client::new().check_replies(&[("cluster slot-stats foo 5", disabled)]);
     }
 
     #[test]
     fn slot_stats_are_sorted_as_requested() {
-        let mut client = Client::clustered_with(2);
+        let mut client = Client::in_cluster_with(2);
         let row = |slot: u16, keys: u16| format!("*2|:{slot}|*2|$9|key-count|:{keys}");
         let most = format!("*3|{}|{}|{}", row(5, 3), row(0, 1), row(1, 0));
         let least = format!("*2|{}|{}", row(1, 0), row(2, 0));
-        client.table(&[
+        client.check_replies(&[
             ("mset {460}a 1 {460}b 1", "+OK"),
             ("select 1", "+OK"),
             ("mset {460}a 1", "+OK"),
@@ -242,8 +242,8 @@ mod tests {
             ("cluster slot-stats slotsrange 5 5", &format!("*1|{}", row(5, 3))),
         ]);
         client.engine.settings.set_measurements(Measurements::SLOTS, true);
-        client.table(&[("exists {460}", ":0")]);
-        let told = client.wire("cluster slot-stats orderby network-bytes-in limit 1 desc");
+        client.check_replies(&[("exists {460}", ":0")]);
+        let told = client.run_to_text("cluster slot-stats orderby network-bytes-in limit 1 desc");
         let costs = "$8|cpu-usec|:0|$16|network-bytes-in|:14|$17|network-bytes-out|:4|";
         assert_eq!(told.replace("\r\n", "|"), format!("*1|*2|:5|*8|$9|key-count|:3|{costs}"));
     }
@@ -274,63 +274,63 @@ mod tests {
             ),
             (&["spublish {460}a hello"], (41, 4)),
         ] {
-            assert_eq!(bytes(lines), expected, "{lines:?}");
+            assert_eq!(counted_bytes(lines), expected, "{lines:?}");
         }
     }
 
     #[test]
     fn shard_message_bytes_count_per_subscriber() {
-        let mut client = counting();
+        let mut client = counting_client();
         let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
         let publisher =
             std::mem::replace(&mut client.session, Session::of(seen, CommandOrigin::Client, true));
-        client.wire("ssubscribe {460}a");
-        let subscribed = cost(&client, 5);
+        client.run_to_text("ssubscribe {460}a");
+        let subscribed = slot_cost(&client, 5);
         assert_eq!((subscribed.bytes_in, subscribed.bytes_out), (19, 37));
         let _subscriber = std::mem::replace(&mut client.session, publisher);
-        client.wire("spublish {460}a hello");
-        assert_eq!(cost(&client, 5).bytes_out - subscribed.bytes_out, 4 + 41);
+        client.run_to_text("spublish {460}a hello");
+        assert_eq!(slot_cost(&client, 5).bytes_out - subscribed.bytes_out, 4 + 41);
     }
 
     #[test]
     fn blocked_command_counts_when_served() {
-        let mut client = counting();
-        assert_eq!(client.flow("blpop {460}q 0"), DispatchStatus::Blocked);
-        let _waiter = client.leave_waiting();
-        assert_eq!(cost(&client, 5), SlotCost::default());
-        client.wire("rpush {460}q x");
+        let mut client = counting_client();
+        assert_eq!(client.run_status("blpop {460}q 0"), DispatchStatus::Blocked);
+        let _waiter = client.detach_blocked();
+        assert_eq!(slot_cost(&client, 5), SlotCost::default());
+        client.run_to_text("rpush {460}q x");
         // The requests of both clients and the replies to both.
-        let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
+        let SlotCost { bytes_in, bytes_out, .. } = slot_cost(&client, 5);
         assert_eq!((bytes_in, bytes_out), (34 + 16, 4 + 23));
     }
 
     #[test]
     fn inline_request_counts_received_bytes() {
-        let mut client = counting();
-        client.wire("set {460}a 12345");
-        assert_eq!(cost(&client, 5).bytes_in, 18);
+        let mut client = counting_client();
+        client.run_to_text("set {460}a 12345");
+        assert_eq!(slot_cost(&client, 5).bytes_in, 18);
         client.call(&["set", "{460}a", "12345"]);
-        assert_eq!(cost(&client, 5).bytes_in, 18 + 36);
+        assert_eq!(slot_cost(&client, 5).bytes_in, 18 + 36);
     }
 
     #[test]
     fn replica_counts_applied_commands_without_replies() {
-        let mut client = counting();
+        let mut client = counting_client();
         let link = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
         client.session = Session::of(link, CommandOrigin::Master, true);
         client.call(&["set", "{460}a", "1"]);
-        assert_eq!(cost(&client, 5), SlotCost::default(), "a file that is read");
+        assert_eq!(slot_cost(&client, 5), SlotCost::default(), "a file that is read");
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.call(&["set", "{460}a", "1"]);
-        let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
+        let SlotCost { bytes_in, bytes_out, .. } = slot_cost(&client, 5);
         assert_eq!((bytes_in, bytes_out), (32, 0));
     }
 
     #[test]
     fn redirected_command_counts_as_rejected() {
-        let mut client = Client::clustered();
-        assert!(client.wire("mget {460}a {06S}").starts_with("-CROSSSLOT"));
-        client.wire("mget {460}a {460}b");
+        let mut client = Client::in_cluster();
+        assert!(client.run_to_text("mget {460}a {06S}").starts_with("-CROSSSLOT"));
+        client.run_to_text("mget {460}a {460}b");
         let counts = client.worker.stats.commands.iter();
         let counts = counts
             .map(|stats| (&stats.calls, &stats.rejected_calls))
@@ -340,13 +340,13 @@ mod tests {
 
     #[test]
     fn replicated_bytes_count_per_replica() {
-        let mut client = counting();
+        let mut client = counting_client();
         client.log.set_replicas(2);
         let lines = ["set {460}a 1", "get {460}a", "flushall", "get {460}a", "multi", "incr {460}a", "exec"];
         let sent = lines.map(|line| {
-            let before = cost(&client, 5).bytes_out;
-            client.wire(line);
-            cost(&client, 5).bytes_out - before
+            let before = slot_cost(&client, 5).bytes_out;
+            client.run_to_text(line);
+            slot_cost(&client, 5).bytes_out - before
         });
         let (set, incr) = (32, 26);
         assert_eq!(sent, [5 + 2 * set, 7, 0, 5, 0, 0, 8 + 2 * incr]);
@@ -354,13 +354,13 @@ mod tests {
 
     #[test]
     fn slot_stats_are_off_by_default() {
-        let mut client = Client::clustered();
-        client.table(&[
+        let mut client = Client::in_cluster();
+        client.check_replies(&[
             ("set {460}a 1", "+OK"),
             ("multi", "+OK"),
             ("get {460}a", "+QUEUED"),
             ("exec", "*1|$1|1"),
         ]);
-        assert_eq!(cost(&client, 5), SlotCost::default());
+        assert_eq!(slot_cost(&client, 5), SlotCost::default());
     }
 }

@@ -6,19 +6,19 @@ use crate::help::reply_help;
 
 /// Refuses names with characters that would break a line of CLIENT LIST.
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
-    if is_plain(name) {
+    if is_printable_without_spaces(name) {
         return Ok(name);
     }
     Err(CommandError::text("ERR Client names cannot contain spaces, newlines or special characters."))
 }
 
 /// Case-insensitive comparison. As in Valkey, the arguments of CLIENT are cut at the first NUL.
-pub(super) fn eq_until_nul(word: &[u8], name: &[u8]) -> bool {
+pub(super) fn eq_ignore_case_until_nul(word: &[u8], name: &[u8]) -> bool {
     truncate_at_nul(word).eq_ignore_ascii_case(name)
 }
 
 /// Whether the text is printable without spaces. Only the text before a NUL is checked, since only that is shown.
-fn is_plain(text: &[u8]) -> bool {
+fn is_printable_without_spaces(text: &[u8]) -> bool {
     truncate_at_nul(text).iter().all(u8::is_ascii_graphic)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT CAPA capability [capability ...]. Unknown capabilities are ignored, since newer servers have more of them.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let redirect = context.args.from(2).iter().any(|word| eq_until_nul(word, b"redirect"));
+    let redirect = context.args.from(2).iter().any(|word| eq_ignore_case_until_nul(word, b"redirect"));
     if redirect {
         context.session.set_knows_redirect(true);
     }
@@ -59,14 +59,14 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (what, text) = (context.arg(2), context.arg(3));
     let mut names = context.session.client.names.lock();
     let field = match () {
-        () if eq_until_nul(what, b"lib-name") => &mut names.library,
-        () if eq_until_nul(what, b"lib-ver") => &mut names.version,
+        () if eq_ignore_case_until_nul(what, b"lib-name") => &mut names.library,
+        () if eq_ignore_case_until_nul(what, b"lib-ver") => &mut names.version,
         () => {
             let text = format!("ERR Unrecognized option '{}'", quote(what, what.len()));
             return Err(CommandError::Text(text.into()));
         }
     };
-    if !is_plain(text) {
+    if !is_printable_without_spaces(text) {
         let name = String::from_utf8_lossy(what);
         let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
         return Err(CommandError::Text(text.into()));
@@ -87,8 +87,8 @@ pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Parses an ON or OFF argument.
 fn parse_on_off(context: &Context<'_>) -> Result<bool, CommandError> {
     match context.arg(2) {
-        word if eq_until_nul(word, b"on") => Ok(true),
-        word if eq_until_nul(word, b"off") => Ok(false),
+        word if eq_ignore_case_until_nul(word, b"on") => Ok(true),
+        word if eq_ignore_case_until_nul(word, b"off") => Ok(false),
         _ => Err(CommandError::Syntax),
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// CLIENT IMPORT-SOURCE ON|OFF
 pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
     if !context.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
-        && !eq_until_nul(context.arg(2), b"off")
+        && !eq_ignore_case_until_nul(context.arg(2), b"off")
     {
         return Err(CommandError::text("ERR Server is not in import mode"));
     }
@@ -120,14 +120,14 @@ pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn set_reply_mode(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
-    if eq_until_nul(word, b"on") {
+    if eq_ignore_case_until_nul(word, b"on") {
         context.session.mute = ReplySuppression::None;
         context.reply.ok();
-    } else if eq_until_nul(word, b"off") {
+    } else if eq_ignore_case_until_nul(word, b"off") {
         context.session.mute = ReplySuppression::All;
-    } else if eq_until_nul(word, b"skip") {
+    } else if eq_ignore_case_until_nul(word, b"skip") {
         if context.session.mute != ReplySuppression::All {
             context.session.mute = ReplySuppression::Next;
         }
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn import_source_sees_expired_keys() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("client import-source on", "-ERR Server is not in import mode"),
             ("client import-source off", "+OK"),
             ("set k v px 100", "+OK"),
@@ -244,7 +244,7 @@ mod tests {
         ]);
         client.engine.settings.set_node_flag(NodeFlags::IMPORTING, true);
         client.now.0 += 200;
-        client.table(&[
+        client.check_replies(&[
             ("get k", "$-1"),
             ("client import-source x", "-ERR syntax error"),
             ("client import-source on", "+OK"),
@@ -265,7 +265,7 @@ mod tests {
             ("dbsize", ":1"),
         ]);
         client.engine.settings.set_node_flag(NodeFlags::IMPORTING, false);
-        client.table(&[("get k", "$-1"), ("dbsize", ":0")]);
+        client.check_replies(&[("get k", "$-1"), ("dbsize", ":0")]);
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
         let settings = &client.engine.settings;
         settings.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
         settings.set_node_flag(NodeFlags::REDIRECTS | NodeFlags::READ_ONLY_REPLICA, true);
-        client.table(&[
+        client.check_replies(&[
             ("get k", "$-1"),
             ("set k v", "-READONLY You can't write against a read only replica."),
             ("asking", "-ERR This instance has cluster support disabled"),
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn client_setname_and_setinfo() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("client id", ":1"),
             ("client getname", "$-1"),
             ("client setname me", "+OK"),
@@ -337,7 +337,7 @@ mod tests {
             ("client nosuch", "-ERR unknown subcommand 'nosuch'. Try CLIENT HELP."),
             ("client", "-ERR wrong number of arguments for 'client' command"),
         ]);
-        let info = client.wire("client info");
+        let info = client.run_to_text("client info");
         assert!(info.contains(" flags=eT "), "{info}");
         assert!(info.contains(" name=ab age="), "{info}");
         assert!(info.contains(" cmd=client|info "), "{info}");
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn reply_off_and_skip_suppress_replies() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("client reply skip\nping\nping", "+PONG"),
             ("client reply off\nping\nget\nclient reply skip\nping", ""),
             ("ping\nclient reply on\nping", "+OK|+PONG"),

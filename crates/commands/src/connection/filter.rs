@@ -30,7 +30,7 @@ enum ClientProperty<'a> {
 }
 
 impl ClientProperty<'_> {
-    fn is_true_of(&self, client: &Client, now: Millis) -> bool {
+    fn matches(&self, client: &Client, now: Millis) -> bool {
         match self {
             Self::Ids(ids) => ids.contains(&client.id),
             Self::Kind(kind) => client.kind() == *kind,
@@ -56,8 +56,8 @@ impl ClientProperty<'_> {
 /// One filter argument.
 struct ClientFilter<'a> {
     /// The filter's name in lower case, including `not-`.
-    word: Vec<u8>,
-    fact: ClientProperty<'a>,
+    name: Vec<u8>,
+    property: ClientProperty<'a>,
     /// The required result: `false` for a `NOT-` filter.
     expected: bool,
 }
@@ -71,10 +71,10 @@ pub(super) struct ClientFilters<'a> {
 
 impl<'a> ClientFilters<'a> {
     /// The old form of CLIENT KILL: selects the connection with this address.
-    pub(super) fn of_address(address: &'a [u8]) -> Self {
+    pub(super) fn by_address(address: &'a [u8]) -> Self {
         let fact = ClientProperty::Address(truncate_at_nul(address));
         Self {
-            filters: vec![ClientFilter { word: b"addr".to_vec(), fact, expected: true }],
+            filters: vec![ClientFilter { name: b"addr".to_vec(), property: fact, expected: true }],
             excludes_caller: false,
         }
     }
@@ -93,7 +93,7 @@ impl<'a> ClientFilters<'a> {
             if name == b"id" && context.args.len() > 3 {
                 index += 1;
                 let fact = parse_ids(context, &mut index)?;
-                filter.add(ClientFilter { word, fact, expected });
+                filter.add_or_merge(ClientFilter { name: word, property: fact, expected });
                 continue;
             }
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
@@ -103,18 +103,18 @@ impl<'a> ClientFilters<'a> {
                 (b"skipme", b"no") => filter.excludes_caller = false,
                 (b"not-maxage" | b"not-idle", _) => return Err(CommandError::Syntax),
                 _ => {
-                    let fact = parse_fact(context, name, value, expected)?;
-                    filter.add(ClientFilter { word, fact, expected });
+                    let fact = parse_property(context, name, value, expected)?;
+                    filter.add_or_merge(ClientFilter { name: word, property: fact, expected });
                 }
             }
         }
         Ok(filter)
     }
 
-    fn add(&mut self, condition: ClientFilter<'a>) {
-        match self.filters.iter_mut().find(|before| before.word == condition.word) {
-            Some(ClientFilter { fact: ClientProperty::Ids(before), .. }) => {
-                if let ClientProperty::Ids(more) = condition.fact {
+    fn add_or_merge(&mut self, condition: ClientFilter<'a>) {
+        match self.filters.iter_mut().find(|before| before.name == condition.name) {
+            Some(ClientFilter { property: ClientProperty::Ids(before), .. }) => {
+                if let ClientProperty::Ids(more) = condition.property {
                     before.extend(more);
                 }
             }
@@ -124,7 +124,7 @@ impl<'a> ClientFilters<'a> {
     }
 
     pub(super) fn matches(&self, client: &Client, me: u64, now: Millis) -> bool {
-        let expected = |it: &ClientFilter<'_>| it.fact.is_true_of(client, now) == it.expected;
+        let expected = |it: &ClientFilter<'_>| it.property.matches(client, now) == it.expected;
         !(self.excludes_caller && client.id == me) && self.filters.iter().all(expected)
     }
 }
@@ -148,7 +148,7 @@ pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
 }
 
 /// Parses the value of one filter. `expected` is false for a `NOT-` filter.
-fn parse_fact<'a>(
+fn parse_property<'a>(
     context: &Context<'a>,
     name: &[u8],
     value: &'a [u8],
@@ -172,7 +172,7 @@ fn parse_fact<'a>(
         b"flags" => parse_flags(truncate_at_nul(value), expected)?,
         b"capa" => {
             let letters = truncate_at_nul(value);
-            check_letters("capa", letters, expected, |letter| letter == b'r')?;
+            check_flag_letters("capa", letters, expected, |letter| letter == b'r')?;
             ClientProperty::Capable { redirect: !letters.is_empty() }
         }
         b"db" => {
@@ -202,7 +202,7 @@ fn parse_seconds(name: &str, value: &[u8]) -> Result<i64, CommandError> {
     }
 }
 
-fn check_letters(
+fn check_flag_letters(
     what: &str,
     letters: &[u8],
     expected: bool,
@@ -219,7 +219,7 @@ fn check_letters(
 
 /// Parses flag letters as shown in CLIENT LIST.
 fn parse_flags<'a>(letters: &[u8], expected: bool) -> Result<ClientProperty<'a>, CommandError> {
-    check_letters("flags", letters, expected, |letter| {
+    check_flag_letters("flags", letters, expected, |letter| {
         letter == b'N' || ClientFlags::from_letter(letter).is_some()
     })?;
     let flags: ClientFlags = letters.iter().filter_map(|letter| ClientFlags::from_letter(*letter)).collect();
@@ -262,7 +262,7 @@ mod tests {
             ("type pubsub type normal lib-name lib", "xyz"),
             ("flags P flags N lib-name lib", "xyz"),
         ] {
-            let reply = client.wire(&format!("client list {filter}"));
+            let reply = client.run_to_text(&format!("client list {filter}"));
             let found: String = names
                 .iter()
                 .map(|(_, name)| *name)
@@ -270,7 +270,7 @@ mod tests {
                 .collect();
             assert_eq!(found, listed, "{filter}");
         }
-        client.table(&[
+        client.check_replies(&[
             (&format!("client kill id {} id {}", ids[0], ids[1]), ":2"),
             ("client kill name nosuch name z", ":1"),
         ]);

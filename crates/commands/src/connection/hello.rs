@@ -67,11 +67,11 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     context.session.set_protocol(protocol);
     context.reply.set_protocol(protocol);
-    introduce(context);
+    reply_server_info(context);
     Ok(())
 }
 
-fn introduce(context: &mut Context<'_>) {
+fn reply_server_info(context: &mut Context<'_>) {
     let settings = &context.engine.settings;
     let (mode, role) = match (context.commands.registry().is_sentinel_registry(), &context.engine.topology) {
         (true, _) => ("sentinel", None),
@@ -150,47 +150,47 @@ pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
 mod tests {
     use crate::testing::Client;
 
-    const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
+    const HELLO_REPLY: &str = "*14|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
                          |$4|role|$6|master|$7|modules|*0";
 
-    const BAD_NAME: &str = "-ERR Client names cannot contain spaces, newlines or special characters.";
-    const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
+    const INVALID_NAME: &str = "-ERR Client names cannot contain spaces, newlines or special characters.";
+    const WRONG_PASSWORD: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
 
     #[test]
     fn hello_reports_availability_zone() {
         let mut client = Client::new();
         client.engine.settings.availability_zone.store(std::sync::Arc::new("eu-1a".to_owned()));
-        let in_zone = format!("{}|$17|availability_zone|$5|eu-1a", RIGHT.replace("*14", "*16"));
-        client.table(&[("hello", &in_zone)]);
+        let in_zone = format!("{}|$17|availability_zone|$5|eu-1a", HELLO_REPLY.replace("*14", "*16"));
+        client.check_replies(&[("hello", &in_zone)]);
     }
 
     #[test]
     fn hello_in_resp2_and_resp3() {
         let mut client = Client::new();
-        let resp3 = RIGHT.replace("*14", "%7").replace(":2|", ":3|");
-        client.table(&[
-            ("hello", RIGHT),
-            ("hello 2", RIGHT),
+        let resp3 = HELLO_REPLY.replace("*14", "%7").replace(":2|", ":3|");
+        client.check_replies(&[
+            ("hello", HELLO_REPLY),
+            ("hello 2", HELLO_REPLY),
             ("hello 3 setname me", &resp3),
             ("client getname", "$2|me"),
             ("get nosuch", "_"),
             ("hello", &resp3),
-            ("hello 2", RIGHT),
+            ("hello 2", HELLO_REPLY),
             ("hello 4", "-NOPROTO unsupported protocol version"),
             ("hello x", "-ERR Protocol version is not an integer or out of range"),
             ("hello 2 auth default", "-ERR Syntax error in HELLO option 'auth'"),
-            ("hello 2 setname a setname b", RIGHT),
+            ("hello 2 setname a setname b", HELLO_REPLY),
             ("client getname", "$1|b"),
-            ("hello 2 setname c auth nobody x", WRONG),
+            ("hello 2 setname c auth nobody x", WRONG_PASSWORD),
             ("hello 2 setname c auth default x setname", "-ERR Syntax error in HELLO option 'setname'"),
             ("client getname", "$1|b"),
-            ("hello 2 auth nobody x auth default x", RIGHT),
+            ("hello 2 auth nobody x auth default x", HELLO_REPLY),
             ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
             // The name is validated while parsing, before authentication.
-            ("hello 2 setname \"a\\n\" nosuch", BAD_NAME),
+            ("hello 2 setname \"a\\n\" nosuch", INVALID_NAME),
             ("hello 2 nosuch setname \"a\\n\"", "-ERR Syntax error in HELLO option 'nosuch'"),
-            ("hello 2 setname \"a\\n\" setname b", BAD_NAME),
-            ("hello 2 auth nobody x setname \"a\\n\"", BAD_NAME),
+            ("hello 2 setname \"a\\n\" setname b", INVALID_NAME),
+            ("hello 2 auth nobody x setname \"a\\n\"", INVALID_NAME),
             ("hello 4 setname \"a\\n\"", "-NOPROTO unsupported protocol version"),
             ("client getname", "$1|b"),
             ("hello 2 nosuch", "-ERR Syntax error in HELLO option 'nosuch'"),
@@ -202,12 +202,12 @@ mod tests {
     #[test]
     fn hello_in_transaction_affects_following_replies() {
         let mut client = Client::new();
-        client.table(&[("hello 3", &RIGHT.replace("*14", "%7").replace(":2|", ":3|"))]);
-        client.table(&[(
+        client.check_replies(&[("hello 3", &HELLO_REPLY.replace("*14", "%7").replace(":2|", ":3|"))]);
+        client.check_replies(&[(
             "multi\nget a\nhello 2\nget a\nexec\nget a\nmulti\nhello 3\nexec\nget a",
             &format!(
-                "+OK|+QUEUED|+QUEUED|+QUEUED|*3|_|{RIGHT}|$-1|$-1|+OK|+QUEUED|*1|{}|_",
-                RIGHT.replace("*14", "%7").replace(":2|", ":3|")
+                "+OK|+QUEUED|+QUEUED|+QUEUED|*3|_|{HELLO_REPLY}|$-1|$-1|+OK|+QUEUED|*1|{}|_",
+                HELLO_REPLY.replace("*14", "%7").replace(":2|", ":3|")
             ),
         )]);
     }
@@ -215,9 +215,9 @@ mod tests {
     #[test]
     fn password_is_required() {
         let mut client = Client::new();
-        client.require(b"secret");
+        client.require_password(b"secret");
         let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
-        client.table(&[
+        client.check_replies(&[
             ("get k", "-NOAUTH Authentication required."),
             ("auth wrong", wrong),
             ("auth secrets", wrong),
@@ -229,16 +229,16 @@ mod tests {
             ("reset", "+RESET"),
             ("get k", "-NOAUTH Authentication required."),
             ("hello 2 auth default wrong", wrong),
-            ("hello 2 auth default secret", RIGHT),
+            ("hello 2 auth default secret", HELLO_REPLY),
         ]);
-        client.table(&[("reset", "+RESET")]);
-        assert!(client.wire("hello 3").starts_with("-NOAUTH HELLO must be called with"));
+        client.check_replies(&[("reset", "+RESET")]);
+        assert!(client.run_to_text("hello 3").starts_with("-NOAUTH HELLO must be called with"));
     }
 
     #[test]
     fn auth_and_cluster_commands_fail_when_disabled() {
         let disabled = "-ERR This instance has cluster support disabled";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("auth default any", "+OK"),
             ("auth nobody any", "-WRONGPASS invalid username-password pair or user is disabled."),
             (

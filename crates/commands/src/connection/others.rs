@@ -3,7 +3,7 @@
 use clock::Millis;
 use engine::{CommandError, Context, PauseMode, PausePurpose, UnblockReason};
 
-use super::client::eq_until_nul;
+use super::client::eq_ignore_case_until_nul;
 use super::filter::ClientFilters;
 
 /// CLIENT LIST [filter value [filter value ...]]
@@ -25,7 +25,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     let old_form = context.args.len() == 3;
     let filter = if old_form {
-        ClientFilters::of_address(context.arg(2))
+        ClientFilters::by_address(context.arg(2))
     } else {
         ClientFilters::parse(context, true)?
     };
@@ -56,8 +56,8 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Valkey, the mode is ignored if more arguments follow.
     let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => UnblockReason::Timeout,
-        Some(word) if eq_until_nul(word, b"timeout") => UnblockReason::Timeout,
-        Some(word) if eq_until_nul(word, b"error") => UnblockReason::Error,
+        Some(word) if eq_ignore_case_until_nul(word, b"timeout") => UnblockReason::Timeout,
+        Some(word) if eq_ignore_case_until_nul(word, b"error") => UnblockReason::Error,
         Some(_) => {
             return Err(CommandError::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }
@@ -73,8 +73,8 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mode = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => PauseMode::All,
-        Some(word) if eq_until_nul(word, b"write") => PauseMode::Writes,
-        Some(word) if eq_until_nul(word, b"all") => PauseMode::All,
+        Some(word) if eq_ignore_case_until_nul(word, b"write") => PauseMode::Writes,
+        Some(word) if eq_ignore_case_until_nul(word, b"all") => PauseMode::All,
         Some(_) => return Err(CommandError::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
     };
     let millis = resp::parse_i64(context.arg(2));
@@ -108,7 +108,7 @@ mod tests {
     use crate::testing::Client;
 
     /// A client registered with id 1, and its address.
-    fn connected() -> Client {
+    fn connected_client() -> Client {
         let mut client = Client::new();
         let link = ConnectionInfo { address: "127.0.0.1:1".to_owned(), ..ConnectionInfo::default() };
         let shared = client.engine.clients.connect(link, client.now, Box::new(|| {}));
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn client_list_shows_connections() {
-        let mut client = connected();
+        let mut client = connected_client();
         client.now = Millis(client.now.0 + 5000);
-        let list = client.wire("client list");
+        let list = client.run_to_text("client list");
         assert!(
             list.contains("id=1 addr=127.0.0.1:1 laddr= fd=0 name= age=5 idle=0 flags=N capa= db=0 "),
             "{list}"
@@ -131,7 +131,7 @@ mod tests {
             ),
             "{list}"
         );
-        client.table(&[
+        client.check_replies(&[
             ("client list type master", "$0|"),
             ("client list id 7", "$0|"),
             ("client list type nosuch", "-ERR Unknown client type 'nosuch'"),
@@ -142,15 +142,15 @@ mod tests {
             ("client list id", "-ERR syntax error"),
             ("client list nosuch", "-ERR syntax error"),
         ]);
-        assert_eq!(client.wire("client list id 1 1").matches("id=1 ").count(), 1);
+        assert_eq!(client.run_to_text("client list id 1 1").matches("id=1 ").count(), 1);
     }
 
     /// Checks each filter and its negation: exactly one of the two selects the only client.
     #[test]
     fn client_filters_select_connections() {
-        let mut client = connected();
+        let mut client = connected_client();
         client.now.0 += 5000;
-        client.table(&[
+        client.check_replies(&[
             ("client setname me", "+OK"),
             ("client setinfo lib-name jedis", "+OK"),
             ("client setinfo lib-ver 5", "+OK"),
@@ -158,7 +158,7 @@ mod tests {
             ("client capa redirect", "+OK"),
             ("select 3", "+OK"),
         ]);
-        let chosen = |client: &mut Client, line: &str| client.wire(line).contains("id=1 ");
+        let chosen = |client: &mut Client, line: &str| client.run_to_text(line).contains("id=1 ");
         for (fits, fails) in [
             ("id 1 2", "id 2"),
             ("type normal", "type pubsub"),
@@ -182,8 +182,8 @@ mod tests {
                 assert!(!chosen(&mut client, &format!("client list not-{fits} skipme no")), "not {fits}");
             }
         }
-        assert!(client.wire("client list skipme yes").starts_with("$0"));
-        client.table(&[
+        assert!(client.run_to_text("client list skipme yes").starts_with("$0"));
+        client.check_replies(&[
             ("client list flags QxZ", "-ERR Unknown flags found in the provided filter: QZ"),
             ("client list capa x", "-ERR Unknown capa found in the provided filter: x"),
             ("client list not-flags QxZ", "-ERR Unknown flags found in the NOT-FLAGS filter: QZ"),
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn client_kill_and_unblock() {
-        let mut client = connected();
+        let mut client = connected_client();
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
         let wake = Box::new(move || {
@@ -213,7 +213,7 @@ mod tests {
         });
         let link = ConnectionInfo { address: "10.0.0.1:2".to_owned(), ..ConnectionInfo::default() };
         let other = client.engine.clients.connect(link, client.now, wake);
-        client.table(&[
+        client.check_replies(&[
             ("client kill 10.0.0.1:3", "-ERR No such client"),
             ("client kill id 0", "-ERR client-id should be greater than 0"),
             ("client kill type nosuch", "-ERR Unknown client type 'nosuch'"),
@@ -223,20 +223,20 @@ mod tests {
             ("client kill type pubsub", ":0"),
         ]);
         assert!(!other.is_killed());
-        client.table(&[("client kill addr 10.0.0.1:2 type normal", ":1")]);
+        client.check_replies(&[("client kill addr 10.0.0.1:2 type normal", ":1")]);
         assert!(other.is_killed());
         assert_eq!(woken.load(Ordering::Relaxed), 1);
-        client.table(&[("client kill 127.0.0.1:1", "+OK")]);
+        client.check_replies(&[("client kill 127.0.0.1:1", "+OK")]);
         assert!(client.session.closing);
     }
 
     #[test]
     fn client_unblock_wakes_blocked_client() {
-        let mut client = connected();
+        let mut client = connected_client();
         let other = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| {}));
-        client.table(&[("client unblock 2", ":0")]);
+        client.check_replies(&[("client unblock 2", ":0")]);
         other.set_blocked(true);
-        client.table(&[
+        client.check_replies(&[
             ("client unblock 2 nosuch", "-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
             ("client unblock x", "-ERR value is not an integer or out of range"),
             ("client unblock 2 error", ":1"),
@@ -247,18 +247,22 @@ mod tests {
 
     #[test]
     fn client_pause_delays_writes() {
-        let mut client = connected();
-        client.table(&[
+        let mut client = connected_client();
+        client.check_replies(&[
             ("client pause x", "-ERR timeout is not an integer or out of range"),
             ("client pause -1", "-ERR timeout is negative"),
             ("client pause 10 nosuch", "-ERR CLIENT PAUSE mode must be WRITE or ALL"),
             ("client pause 10 write", "+OK"),
             ("get k", "$-1"),
         ]);
-        assert_eq!(client.flow("set k v"), engine::DispatchStatus::Paused);
+        assert_eq!(client.run_status("set k v"), engine::DispatchStatus::Paused);
         client.now.0 += 10;
-        client.table(&[("set k v", "+OK"), ("client pause 10 write", "+OK"), ("client unpause", "+OK")]);
-        client.table(&[("set k v", "+OK"), ("client pause 10", "+OK")]);
-        assert_eq!(client.flow("get k"), engine::DispatchStatus::Paused);
+        client.check_replies(&[
+            ("set k v", "+OK"),
+            ("client pause 10 write", "+OK"),
+            ("client unpause", "+OK"),
+        ]);
+        client.check_replies(&[("set k v", "+OK"), ("client pause 10", "+OK")]);
+        assert_eq!(client.run_status("get k"), engine::DispatchStatus::Paused);
     }
 }

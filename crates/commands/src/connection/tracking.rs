@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quote};
 
-use super::client::eq_until_nul;
+use super::client::eq_ignore_case_until_nul;
 
 /// The options of CLIENT TRACKING ON.
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl<'a> TrackingOptions<'a> {
         let mut options = Self::default();
         let mut index = 3;
         while let Some(word) = context.args.get(index) {
-            let is_option = |name: &str| eq_until_nul(word, name.as_bytes());
+            let is_option = |name: &str| eq_ignore_case_until_nul(word, name.as_bytes());
             let value = context.args.get(index + 1);
             match value {
                 Some(value) if is_option("redirect") => {
@@ -31,7 +31,7 @@ impl<'a> TrackingOptions<'a> {
                             "ERR A client can only redirect to a single other client",
                         ));
                     }
-                    options.redirect = Some(other_client(context, value)?);
+                    options.redirect = Some(parse_redirect_target(context, value)?);
                     index += 1;
                 }
                 Some(value) if is_option("prefix") => {
@@ -50,7 +50,7 @@ impl<'a> TrackingOptions<'a> {
     }
 
     /// Checks the options against the current tracking state and returns the new mode.
-    fn check(&self, before: Option<&Tracking>) -> Result<TrackingMode, CommandError> {
+    fn check_conflicts(&self, before: Option<&Tracking>) -> Result<TrackingMode, CommandError> {
         if !self.prefixes.is_empty() && !self.broadcast {
             return Err(CommandError::text("ERR PREFIX option requires BCAST mode to be enabled"));
         }
@@ -108,7 +108,7 @@ impl<'a> TrackingOptions<'a> {
     }
 }
 
-fn other_client(context: &Context<'_>, value: &[u8]) -> Result<u64, CommandError> {
+fn parse_redirect_target(context: &Context<'_>, value: &[u8]) -> Result<u64, CommandError> {
     let id = resp::parse_i64(value).ok_or(CommandError::NotInteger)?;
     let id = u64::try_from(id).ok().filter(|id| context.engine.clients.find(*id).is_some());
     id.ok_or(CommandError::text("ERR The client ID you want redirect to does not exist"))
@@ -119,9 +119,9 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = TrackingOptions::parse(context)?;
     let client = context.session.client.clone();
     match context.arg(2) {
-        word if eq_until_nul(word, b"on") => {
+        word if eq_ignore_case_until_nul(word, b"on") => {
             let before = client.tracking.lock().clone();
-            let mode = options.check(before.as_ref())?;
+            let mode = options.check_conflicts(before.as_ref())?;
             let mut prefixes: BTreeSet<Vec<u8>> =
                 options.prefixes.iter().map(|prefix| prefix.to_vec()).collect();
             prefixes.extend(before.iter().flat_map(|before| before.prefixes.iter().cloned()));
@@ -133,7 +133,7 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
             let tracking = Tracking { mode, noloop, redirect, prefixes, caching };
             context.engine.start_tracking(context.session, tracking);
         }
-        word if eq_until_nul(word, b"off") => {
+        word if eq_ignore_case_until_nul(word, b"off") => {
             context.engine.stop_tracking(context.session);
         }
         _ => return Err(CommandError::Syntax),
@@ -153,17 +153,17 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
         ));
     };
     match context.arg(2) {
-        word if eq_until_nul(word, b"yes") && tracking.mode != TrackingMode::OptIn => {
+        word if eq_ignore_case_until_nul(word, b"yes") && tracking.mode != TrackingMode::OptIn => {
             return Err(CommandError::text(
                 "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
             ));
         }
-        word if eq_until_nul(word, b"no") && tracking.mode != TrackingMode::OptOut => {
+        word if eq_ignore_case_until_nul(word, b"no") && tracking.mode != TrackingMode::OptOut => {
             return Err(CommandError::text(
                 "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
             ));
         }
-        word if eq_until_nul(word, b"yes") || eq_until_nul(word, b"no") => {
+        word if eq_ignore_case_until_nul(word, b"yes") || eq_ignore_case_until_nul(word, b"no") => {
             tracking.caching = true;
         }
         _ => return Err(CommandError::Syntax),
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn read_only_script_tracks_keys_it_reads() {
         let mut client = Client::new();
-        client.wire("hello 3");
-        client.wire("client tracking on");
+        client.run_to_text("hello 3");
+        client.run_to_text("client tracking on");
         let library = "#!lua name=l\nserver.register_function{function_name='f', callback=function(keys) \
                        return redis.call('get', keys[2]) end, flags={'no-writes'}}";
         client.call(&["function", "load", library]);

@@ -114,7 +114,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if let Some((usage, place)) = usage.zip(context.peek(&key)) {
         context.table(&key).set_usage(place, usage);
     }
-    log(context, payload, expiry, &options);
+    log_restore(context, payload, expiry, &options);
     context.reply.ok();
     Ok(())
 }
@@ -132,7 +132,7 @@ fn restore_error(context: &Context<'_>, error: RestoreError) -> CommandError {
 }
 
 /// Replicates RESTORE with an absolute expiry, since a relative one would shift by the replication delay.
-fn log(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &RestoreOptions) {
+fn log_restore(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &RestoreOptions) {
     let Some(at) = expiry.filter(|_| !options.absolute) else { return };
     let (name, key) = (context.arg(0), context.arg(1));
     let mut digits = itoa::Buffer::new();
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn dumped_value_can_be_restored() {
-        let mut client = Client::logged();
-        client.table(&[("set k hello", "+OK"), ("dump nosuch", "$-1")]);
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[("set k hello", "+OK"), ("dump nosuch", "$-1")]);
         let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
         let ok = Value::Simple("OK".to_owned());
         let error = |text: &str| Value::Error(text.to_owned());
@@ -168,13 +168,17 @@ mod tests {
         assert_eq!(restore(&mut client, "k", "0", &payload, &["replace"]), ok);
         assert_eq!(restore(&mut client, "t", "100", &payload, &[]), ok);
         assert_eq!(restore(&mut client, "a", "1800000000000", &payload, &["absttl"]), ok);
-        client.table(&[("get t", "$5|hello"), ("pttl t", ":100"), ("pexpiretime a", ":1800000000000")]);
+        client.check_replies(&[
+            ("get t", "$5|hello"),
+            ("pttl t", ":100"),
+            ("pexpiretime a", ":1800000000000"),
+        ]);
         assert_eq!(restore(&mut client, "i", "0", &payload, &["idletime", "77"]), ok);
-        client.table(&[("object idletime i", ":77")]);
+        client.check_replies(&[("object idletime i", ":77")]);
         // The expiry has passed, so the key is deleted.
         assert_eq!(restore(&mut client, "k", "1", &payload, &["absttl", "replace"]), ok);
-        client.table(&[("exists k", ":0")]);
-        let log = client.log();
+        client.check_replies(&[("exists k", ":0")]);
+        let log = client.logged_commands();
         assert!(log[2].starts_with("0 restore t 1700000000100 ") && log[2].ends_with(" ABSTTL"), "{log:?}");
         assert_eq!(log.last().map(String::as_str), Some("0 UNLINK k"));
 
@@ -197,10 +201,10 @@ mod tests {
     #[test]
     fn commands_send_keyspace_events() {
         let mut client = Client::new();
-        client.table(&[("set k v", "+OK")]);
+        client.check_replies(&[("set k v", "+OK")]);
         let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
         let payload: String = payload.iter().map(|byte| format!("\\x{byte:02x}")).collect();
-        client.events(&[
+        client.check_events(&[
             (&format!("restore r 0 \"{payload}\""), "restore r"),
             (&format!("restore r 0 \"{payload}\""), ""),
             (&format!("restore r 1 \"{payload}\" absttl replace"), "del r"),

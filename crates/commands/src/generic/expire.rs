@@ -2,9 +2,9 @@
 
 use engine::{CommandError, Context};
 
-use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit, absolute};
+use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit, to_absolute};
 
-fn change(
+fn set_expiry(
     context: &mut Context<'_>,
     unit: TimeUnit,
     base: TimeBase,
@@ -12,11 +12,11 @@ fn change(
 ) -> Result<(), CommandError> {
     let when = ExpireCondition::parse(context, 3..context.args.len())?;
     let number = context.integer(2)?;
-    let at = absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
+    let at = to_absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
     let key = context.key(1)?;
     let mut done = false;
     if let Some(place) = context.find(&key)
-        && when.allows(context.table_ref(&key).expiry(place), at)
+        && when.is_satisfied(context.table_ref(&key).expiry(place), at)
     {
         context.expire_at(&key, place, at);
         done = true;
@@ -26,19 +26,19 @@ fn change(
 }
 
 pub(super) fn expire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Seconds, TimeBase::Now, "expire")
+    set_expiry(context, TimeUnit::Seconds, TimeBase::Now, "expire")
 }
 
 pub(super) fn pexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Millis, TimeBase::Now, "pexpire")
+    set_expiry(context, TimeUnit::Millis, TimeBase::Now, "pexpire")
 }
 
 pub(super) fn expireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Seconds, TimeBase::Epoch, "expireat")
+    set_expiry(context, TimeUnit::Seconds, TimeBase::Epoch, "expireat")
 }
 
 pub(super) fn pexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Millis, TimeBase::Epoch, "pexpireat")
+    set_expiry(context, TimeUnit::Millis, TimeBase::Epoch, "pexpireat")
 }
 
 pub(super) fn persist(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn expire_times_and_conditions() {
         let both = "-ERR NX and XX, GT or LT options at the same time are not compatible";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set k v", "+OK"),
             ("expire k 10 xx", ":0"),
             ("expire k 10 gt", ":0"),
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn expiries_are_replicated_as_absolute_times_or_deletions() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("set k v", "+OK"),
             ("expire k 1", ":1"),
             ("pexpire k 1", ":1"),
@@ -102,7 +102,7 @@ mod tests {
             ("pexpireat k 1", ":1"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 set k v",
                 "0 PEXPIREAT k 1700000001000",
@@ -116,11 +116,11 @@ mod tests {
 
     #[test]
     fn replica_hides_expired_keys() {
-        let mut client = Client::logged();
-        client.table(&[("set k v px 10", "+OK")]);
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[("set k v px 10", "+OK")]);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.now.0 += 10;
-        client.table(&[("get k", "$-1"), ("ttl k", ":-2"), ("exists k", ":0"), ("dbsize", ":1")]);
-        assert_eq!(client.log(), ["0 SET k v PXAT 1700000000010"]);
+        client.check_replies(&[("get k", "$-1"), ("ttl k", ":-2"), ("exists k", ":0"), ("dbsize", ":1")]);
+        assert_eq!(client.logged_commands(), ["0 SET k v PXAT 1700000000010"]);
     }
 }

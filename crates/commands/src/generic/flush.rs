@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use engine::{CommandError, Context, Settings};
 
-use crate::connection::database;
+use crate::connection::parse_db_index;
 
 /// Whether the client waits until the memory is freed: ASYNC or SYNC of FLUSHALL, FLUSHDB and CLUSTER FLUSHSLOT, else
 /// `lazyfree-lazy-user-flush`. Other clients never wait, since the slots are unlocked before the memory is freed.
@@ -55,7 +55,7 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     let number = |index, text| context.integer(index).map_err(|_| CommandError::text(text));
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
-    let (first, second) = (database(context, first)?, database(context, second)?);
+    let (first, second) = (parse_db_index(context, first)?, parse_db_index(context, second)?);
     context.swap_databases(first, second);
     context.engine.tracking.invalidate_all(&context.engine.clients);
     context.count_changes(1);
@@ -82,9 +82,9 @@ mod tests {
         ] {
             client.engine.settings.flush_async.store(lazy, Ordering::Relaxed);
             for key in 0..20_000 {
-                client.wire(&format!("set {key} v"));
+                client.run_to_text(&format!("set {key} v"));
             }
-            client.table(&[(flush, "+OK"), ("dbsize", ":0")]);
+            client.check_replies(&[(flush, "+OK"), ("dbsize", ":0")]);
             assert_eq!(client.engine.lazy_free.pending() > 0, elsewhere, "{flush}, {lazy}");
             client.engine.lazy_free.free_all();
         }
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn flush_and_swapdb() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("mset a 1 b 2", "+OK"),
             ("select 1", "+OK"),
             ("set a 3", "+OK"),
@@ -114,7 +114,7 @@ mod tests {
             ("flushall", "+OK"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 mset a 1 b 2",
                 "1 set a 3",

@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn exists_type_and_del() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("mset a 1 b 2", "+OK"),
             ("exists a b a nosuch", ":3"),
             ("touch a nosuch", ":1"),
@@ -75,12 +75,12 @@ mod tests {
             ("exists a b", ":0"),
             ("del", "-ERR wrong number of arguments for 'del' command"),
         ]);
-        assert_eq!(client.log(), ["0 mset a 1 b 2", "0 del a nosuch a", "0 unlink b"]);
+        assert_eq!(client.logged_commands(), ["0 mset a 1 b 2", "0 del a nosuch a", "0 unlink b"]);
     }
 
     #[test]
     fn commands_send_keyspace_events() {
-        Client::new().events(&[
+        Client::new().check_events(&[
             ("mset a 1 b 2", "set a, set b"),
             ("del a nosuch a b", "del a, del b"),
             ("set a 1", "set a"),

@@ -107,7 +107,7 @@ mod tests {
     fn object_encoding_uses_redis_names() {
         let long = "x".repeat(45);
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             (&format!("mset int 12345 embstr abc raw {long} small 7"), "+OK"),
             ("append appended 1", ":1"),
             ("append appended 2", ":2"),
@@ -123,8 +123,10 @@ mod tests {
             ("object nosuch a", "-ERR unknown subcommand 'nosuch'. Try OBJECT HELP."),
             ("object encoding", "-ERR wrong number of arguments for 'object|encoding' command"),
         ]);
-        assert!(client.wire("object freq int").starts_with("-ERR An LFU maxmemory policy is not selected"));
-        assert!(client.wire("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
+        assert!(
+            client.run_to_text("object freq int").starts_with("-ERR An LFU maxmemory policy is not selected")
+        );
+        assert!(client.run_to_text("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
     }
 
     /// Regression test: after a change of the policy, the two usage bytes were interpreted as the other kind. FREQ was
@@ -136,12 +138,12 @@ mod tests {
         for hour in 0..24 {
             client.now.0 += 3_600_000;
             client.engine.set_initial_usage(client.now);
-            client.table(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
+            client.check_replies(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
             for (policy, object) in [(AllKeysLfu, "freq"), (AllKeysLru, "idletime"), (AllKeysLfu, "freq")] {
                 client.engine.settings.set_eviction_settings(policy, 5, 10, true);
                 client.engine.reset_usage_of_other_kind(client.now);
                 let fresh = if object == "freq" { ":5" } else { ":0" };
-                client.table(&[
+                client.check_replies(&[
                     (&format!("object {object} a"), fresh),
                     (&format!("object {object} {{b}}b"), fresh),
                     ("set {b}b 3", "+OK"),
@@ -155,10 +157,10 @@ mod tests {
             client.engine.settings.set_eviction_settings(policies[hour % 2], 5, 10, true);
             client.engine.reset_usage_of_other_kind(client.now);
             client.now.0 += 2_000;
-            client.table(&[("object idletime a", ":2")]);
+            client.check_replies(&[("object idletime a", ":2")]);
             client.engine.settings.set_eviction_settings(AllKeysLru, 5, 10, true);
             client.engine.reset_usage_of_other_kind(client.now);
-            client.table(&[("object idletime a", ":2")]);
+            client.check_replies(&[("object idletime a", ":2")]);
         }
     }
 
@@ -167,9 +169,9 @@ mod tests {
         let mut client = Client::new();
         client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
         Usage::lru(client.now).set_for_new_keys();
-        client.table(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
+        client.check_replies(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
         client.now.0 += 90_000;
-        client.table(&[
+        client.check_replies(&[
             ("get a", "$1|1"),
             ("touch a", ":1"),
             ("lrange l 0 0", "*1|$1|a"),
@@ -186,9 +188,13 @@ mod tests {
     fn object_idletime_and_freq_track_usage() {
         let mut client = Client::new();
         Usage::lru(client.now).set_for_new_keys();
-        client.table(&[("set a 1", "+OK"), ("object idletime a", ":0"), ("object idletime nosuch", "$-1")]);
+        client.check_replies(&[
+            ("set a 1", "+OK"),
+            ("object idletime a", ":0"),
+            ("object idletime nosuch", "$-1"),
+        ]);
         client.now.0 += 90_000;
-        client.table(&[
+        client.check_replies(&[
             ("exists a", ":1"),
             ("ttl a", ":-1"),
             ("type a", "+string"),
@@ -205,16 +211,18 @@ mod tests {
         Usage::lfu(client.now).set_for_new_keys();
         client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
         assert!(
-            client.wire("object idletime a").starts_with("-ERR An LFU maxmemory policy is selected, idle")
+            client
+                .run_to_text("object idletime a")
+                .starts_with("-ERR An LFU maxmemory policy is selected, idle")
         );
-        client.table(&[("set b 1", "+OK"), ("get b", "$1|1")]);
-        client.table(&[("object freq nosuch", "$-1")]);
+        client.check_replies(&[("set b 1", "+OK"), ("get b", "$1|1")]);
+        client.check_replies(&[("object freq nosuch", "$-1")]);
         for _ in 0..200 {
             client.call(&["get", "b"]);
         }
         let resp::Value::Integer(often) = client.call(&["object", "freq", "b"]) else { panic!("no number") };
         assert!((8..30).contains(&often), "{often}");
         client.now.0 += 5 * 60_000;
-        client.table(&[("object freq b", &format!(":{}", often - 5))]);
+        client.check_replies(&[("object freq b", &format!(":{}", often - 5))]);
     }
 }

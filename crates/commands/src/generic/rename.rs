@@ -4,10 +4,10 @@ use engine::{CommandError, Context, EventClass, RequestKeys};
 use keyspace::{EntryRef, Key};
 use resp::Args;
 
-use crate::connection::database;
+use crate::connection::parse_db_index;
 use crate::rows::key;
 
-const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
+const SAME_KEY_ERROR: CommandError = CommandError::text("ERR source and destination objects are the same");
 
 pub(super) fn rename(context: &mut Context<'_>) -> Result<(), CommandError> {
     rename_key(context, true)?;
@@ -29,7 +29,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
         return Ok(false);
     }
     let db = context.session.db;
-    move_value(context, &from, db, &to);
+    rename_value(context, &from, db, &to);
     context.publish_new_key(db, &to);
     context.notify(EventClass::GENERIC, "rename_from", &from);
     context.notify(EventClass::GENERIC, "rename_to", &to);
@@ -38,7 +38,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
 
 /// Moves a value with its expiry to key `to` of database `db`, replacing any value there. Takes constant time, whatever
 /// the size of the value.
-fn move_value(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
+fn rename_value(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     if let Some(there) = context.find_in(db, to) {
         let dropped = context.slots.slot_mut(to.slot()).table(db).remove(there, to);
         context.discard(dropped);
@@ -72,13 +72,13 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text("ERR MOVE is not allowed in cluster mode"));
     }
     let key = context.key(1)?;
-    let to = database(context, context.integer(2)?)?;
+    let to = parse_db_index(context, context.integer(2)?)?;
     if to == context.session.db {
-        return Err(SAME);
+        return Err(SAME_KEY_ERROR);
     }
     let moved = match context.find(&key) {
         Some(_) if context.find_in(to, &key).is_none() => {
-            move_value(context, &key, to, &key);
+            rename_value(context, &key, to, &key);
             context.notify(EventClass::GENERIC, "move_from", &key);
             context.notify_in(to, EventClass::GENERIC, "move_to", &key);
             true
@@ -97,7 +97,7 @@ enum CopyOption {
     Unknown,
 }
 
-fn copy_options(args: Args<'_>) -> impl Iterator<Item = CopyOption> {
+fn parse_copy_options(args: Args<'_>) -> impl Iterator<Item = CopyOption> {
     let mut index = 3;
     std::iter::from_fn(move || {
         let word = args.get(index)?;
@@ -115,14 +115,14 @@ fn copy_options(args: Args<'_>) -> impl Iterator<Item = CopyOption> {
 
 /// Keys of COPY. The target key counts in every database that a DB option names, though only the last one is used. A
 /// request with an unknown option or an invalid number has no keys.
-pub(super) fn keys_of_copy(args: Args<'_>) -> RequestKeys {
-    let keys = RequestKeys::default().key(1, key::READ).key(2, key::STORE);
+pub(super) fn parse_copy_keys(args: Args<'_>) -> RequestKeys {
+    let keys = RequestKeys::default().key(1, key::READ).key(2, key::OVERWRITE);
     let number = |option| match option {
         CopyOption::Replace => None,
         CopyOption::Db(place) => Some(args.get(place).and_then(resp::parse_i64)),
         CopyOption::Unknown => Some(None),
     };
-    let numbers: Option<Vec<i64>> = copy_options(args).filter_map(number).collect();
+    let numbers: Option<Vec<i64>> = parse_copy_options(args).filter_map(number).collect();
     keys.databases(numbers.unwrap_or_default())
 }
 
@@ -130,7 +130,7 @@ pub(super) fn keys_of_copy(args: Args<'_>) -> RequestKeys {
 pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (from, to) = (context.key(1)?, context.key(2)?);
     let (mut db, mut replace) = (context.session.db, false);
-    for option in copy_options(context.args) {
+    for option in parse_copy_options(context.args) {
         match option {
             CopyOption::Replace => replace = true,
             CopyOption::Db(place) => {
@@ -140,13 +140,13 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
                         "ERR Copying to another database is not allowed in cluster mode",
                     ));
                 }
-                db = database(context, number)?;
+                db = parse_db_index(context, number)?;
             }
             CopyOption::Unknown => return Err(CommandError::Syntax),
         }
     }
     if db == context.session.db && from.bytes() == to.bytes() {
-        return Err(SAME);
+        return Err(SAME_KEY_ERROR);
     }
     let there = context.find_in(db, &to);
     let copied = match context.find_for_read(&from) {
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn rename_changes_key() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("set a 1 px 1000", "+OK"),
             ("rename nosuch b", "-ERR no such key"),
             ("rename nosuch nosuch", "-ERR no such key"),
@@ -187,21 +187,24 @@ mod tests {
             ("renamenx {a}2 c", ":1"),
             ("mget b c {a}2", "*3|$1|1|$1|1|$-1"),
         ]);
-        assert_eq!(client.log()[1..], ["0 set {a}2 2", "0 rename a {a}2", "0 set b 1", "0 renamenx {a}2 c"]);
+        assert_eq!(
+            client.logged_commands()[1..],
+            ["0 set {a}2 2", "0 rename a {a}2", "0 set b 1", "0 renamenx {a}2 c"]
+        );
     }
 
     #[test]
     fn renamenx_ignores_expired_target() {
         let mut client = Client::new();
-        client.table(&[("set {k}a 1", "+OK"), ("set {k}b 2 px 1", "+OK")]);
+        client.check_replies(&[("set {k}a 1", "+OK"), ("set {k}b 2 px 1", "+OK")]);
         client.now.0 += 1;
-        client.table(&[("renamenx {k}a {k}b", ":1"), ("get {k}b", "$1|1"), ("copy {k}b {k}a", ":1")]);
+        client.check_replies(&[("renamenx {k}a {k}b", ":1"), ("get {k}b", "$1|1"), ("copy {k}b {k}a", ":1")]);
     }
 
     #[test]
     fn copy_duplicates_values() {
         let same = "-ERR source and destination objects are the same";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set a 1 px 1000", "+OK"),
             ("copy a b", ":1"),
             ("pttl b", ":1000"),
@@ -226,7 +229,7 @@ mod tests {
 
     #[test]
     fn move_transfers_keys_between_databases() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set a 1 px 1000", "+OK"),
             ("move a 0", "-ERR source and destination objects are the same"),
             ("move a 99", "-ERR DB index is out of range"),
@@ -249,15 +252,23 @@ mod tests {
             for field in 0..fields {
                 client.call(&["hset", "{h}1", &format!("f{field}"), &format!("value {field}")]);
             }
-            client.table(&[("pexpire {h}1 5000", ":1"), ("copy {h}1 other", ":1"), ("set {h}2 x", "+OK")]);
-            let digest = client.wire("debug digest-value {h}1");
-            client.table(&[("rename {h}1 {h}2", "+OK"), ("exists {h}1", ":0"), ("pttl {h}2", ":5000")]);
-            assert_eq!(client.wire("debug digest-value {h}2"), digest);
-            assert_eq!(client.wire("debug digest-value other"), digest);
-            client.table(&[("renamenx {h}2 b", ":1"), ("move b 3", ":1"), ("exists b", ":0")]);
-            client.table(&[("select 3", "+OK"), ("pttl b", ":5000")]);
-            assert_eq!(client.wire("debug digest-value b"), digest);
-            client.table(&[("unlink b", ":1"), ("dbsize", ":0")]);
+            client.check_replies(&[
+                ("pexpire {h}1 5000", ":1"),
+                ("copy {h}1 other", ":1"),
+                ("set {h}2 x", "+OK"),
+            ]);
+            let digest = client.run_to_text("debug digest-value {h}1");
+            client.check_replies(&[
+                ("rename {h}1 {h}2", "+OK"),
+                ("exists {h}1", ":0"),
+                ("pttl {h}2", ":5000"),
+            ]);
+            assert_eq!(client.run_to_text("debug digest-value {h}2"), digest);
+            assert_eq!(client.run_to_text("debug digest-value other"), digest);
+            client.check_replies(&[("renamenx {h}2 b", ":1"), ("move b 3", ":1"), ("exists b", ":0")]);
+            client.check_replies(&[("select 3", "+OK"), ("pttl b", ":5000")]);
+            assert_eq!(client.run_to_text("debug digest-value b"), digest);
+            client.check_replies(&[("unlink b", ":1"), ("dbsize", ":0")]);
         }
     }
 
@@ -266,7 +277,7 @@ mod tests {
     fn replacing_a_key_sends_new_event() {
         let mut client = Client::new();
         client.engine.settings.set_notified(engine::EventClass::NEW);
-        client.events(&[
+        client.check_events(&[
             ("set a 1", "new a, set a"),
             ("set b 2", "new b, set b"),
             ("set b 3", "set b"),
@@ -284,10 +295,10 @@ mod tests {
     #[test]
     fn writable_replica_replaces_expired_target() {
         let mut client = Client::new();
-        client.table(&[("set a 1 px 10", "+OK"), ("set b 2", "+OK")]);
+        client.check_replies(&[("set a 1 px 10", "+OK"), ("set b 2", "+OK")]);
         client.now.0 += 10;
         client.engine.settings.set_node_flag(engine::NodeFlags::REPLICA, true);
-        client.table(&[("get a", "$-1"), ("dbsize", ":2"), ("rename b a", "+OK"), ("dbsize", ":1")]);
-        client.table(&[("get a", "$1|2")]);
+        client.check_replies(&[("get a", "$-1"), ("dbsize", ":2"), ("rename b a", "+OK"), ("dbsize", ":1")]);
+        client.check_replies(&[("get a", "$1|2")]);
     }
 }

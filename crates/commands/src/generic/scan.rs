@@ -3,7 +3,7 @@
 use engine::{CommandError, Context};
 use keyspace::{ScanItem, Table};
 
-use crate::scanning::{AcceptedOptions, BulkCollector, ScanOptions, parse_cursor, reply_page};
+use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor, reply_page};
 
 /// Attempts of RANDOMKEY to find a key that has not expired before it gives up.
 const RANDOM_TRIES: usize = 100;
@@ -20,7 +20,7 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (pattern, now) = (context.arg(1), context.expiry_cutoff());
     let all = pattern == b"*";
-    let mut found = BulkCollector::default();
+    let mut found = BulkStringCollector::default();
     context.visit_names(&mut |key, expiry| {
         let alive = expiry.is_none_or(|at| at > now);
         if alive && (all || glob::matches(pattern, key)) {
@@ -63,11 +63,11 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn call_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE)?;
     let (db, now) = (context.session.db, context.expiry_cutoff());
-    let mut found = BulkCollector::default();
+    let mut found = BulkStringCollector::default();
     let mut left = options.count;
     let mut position = cursor & !SLOT_BITS;
     let first = (cursor & SLOT_BITS) as usize;
@@ -134,20 +134,20 @@ mod tests {
     use crate::testing::Client;
     use engine::NodeFlags;
 
-    fn text(value: &Value) -> String {
+    fn text_of_reply(value: &Value) -> String {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
     /// Makes one call and returns the next cursor and the keys.
-    fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
+    fn call_scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
-        (text(cursor), keys.as_array().expect("keys").iter().map(text).collect())
+        (text_of_reply(cursor), keys.as_array().expect("keys").iter().map(text_of_reply).collect())
     }
 
     #[test]
     fn invalid_arguments_are_refused() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("scan 0", "*2|$1|0|*0"),
             ("scan -1", "-ERR invalid cursor"),
             ("scan \"\"", "-ERR invalid cursor"),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn scan_filters_by_pattern_type_and_database() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("mset one 1 two 2 three 3", "+OK"),
             ("set gone 4 px 1", "+OK"),
             ("select 1", "+OK"),
@@ -177,7 +177,7 @@ mod tests {
             ("select 0", "+OK"),
         ]);
         client.now.0 += 1;
-        client.table(&[
+        client.check_replies(&[
             ("keys on?", "*1|$3|one"),
             ("keys other", "*0"),
             ("keys gone", "*0"),
@@ -186,7 +186,7 @@ mod tests {
             ("scan 0 match tw* type STRING count 100", "*2|$1|0|*1|$3|two"),
             ("dbsize", ":4"),
         ]);
-        let random = text(&client.call(&["randomkey"]));
+        let random = text_of_reply(&client.call(&["randomkey"]));
         assert!(["one", "two", "three"].contains(&random.as_str()), "{random}");
     }
 
@@ -194,15 +194,19 @@ mod tests {
     #[test]
     fn scan_deletes_expired_keys() {
         let gone = |line: &str, before: &dyn Fn(&mut Client)| {
-            let mut client = Client::logged();
-            client.table(&[("set a 1 px 1", "+OK")]);
+            let mut client = Client::with_recording_log();
+            client.check_replies(&[("set a 1 px 1", "+OK")]);
             client.now.0 += 1;
             before(&mut client);
-            let events = client.events_during(|client| drop(client.wire(line)));
+            let events = client.events_during(|client| drop(client.run_to_text(line)));
             client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
-            let gone = client.wire("dbsize").starts_with(":0");
+            let gone = client.run_to_text("dbsize").starts_with(":0");
             assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), u64::from(gone), "{line}");
-            assert_eq!(client.log().last().is_some_and(|last| last == "0 UNLINK a"), gone, "{line}");
+            assert_eq!(
+                client.logged_commands().last().is_some_and(|last| last == "0 UNLINK a"),
+                gone,
+                "{line}"
+            );
             assert_eq!(events == "expired a", gone, "{line}: {events}");
             gone
         };
@@ -219,7 +223,7 @@ mod tests {
             // In a script that may write, no key expires before the script ends.
             let is_script = line.starts_with("eval");
             assert!(
-                is_script || !gone(line, &|client| drop(client.wire("client pause 1000 write"))),
+                is_script || !gone(line, &|client| drop(client.run_to_text("client pause 1000 write"))),
                 "{line}"
             );
             assert!(
@@ -250,7 +254,7 @@ mod tests {
             }
             let (mut cursor, mut seen, mut calls, mut random) = ("0".to_owned(), BTreeSet::new(), 0, seed);
             loop {
-                let (next, keys) = scan(&mut client, &["scan", &cursor, "count", &count.to_string()]);
+                let (next, keys) = call_scan(&mut client, &["scan", &cursor, "count", &count.to_string()]);
                 seen.extend(keys);
                 if next == "0" {
                     break;

@@ -8,7 +8,7 @@ const MISSING: i64 = -2;
 /// Reply for a key without an expiry.
 const NO_EXPIRY: i64 = -1;
 
-fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
+fn reply_ttl(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let shown = match context.find_for_read_untouched(&key) {
         None => MISSING,
@@ -21,7 +21,7 @@ fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Res
     Ok(())
 }
 
-fn left(at: Millis, now: Millis) -> i64 {
+fn remaining_millis(at: Millis, now: Millis) -> i64 {
     at.0.saturating_sub(now.0).max(0)
 }
 
@@ -31,19 +31,19 @@ fn to_rounded_seconds(millis: i64) -> i64 {
 }
 
 pub(super) fn ttl(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, |at, now| to_rounded_seconds(left(at, now)))
+    reply_ttl(context, |at, now| to_rounded_seconds(remaining_millis(at, now)))
 }
 
 pub(super) fn pttl(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, left)
+    reply_ttl(context, remaining_millis)
 }
 
 pub(super) fn expiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, |at, _| to_rounded_seconds(at.0))
+    reply_ttl(context, |at, _| to_rounded_seconds(at.0))
 }
 
 pub(super) fn pexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, |at, _| at.0)
+    reply_ttl(context, |at, _| at.0)
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     fn expiry_beyond_48_bits_is_reported_exactly() {
         let mut client = Client::new();
         let far = i64::MAX;
-        client.table(&[
+        client.check_replies(&[
             ("set k v", "+OK"),
             (&format!("pexpireat k {far}"), ":1"),
             ("pexpiretime k", ":9223372036854775807"),
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn ttl_is_reported_in_seconds_and_milliseconds() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("mset k v stays v", "+OK"),
             ("pexpire k 1499", ":1"),
             ("ttl k", ":1"),

@@ -3,7 +3,7 @@
 use engine::{CommandError, Context};
 use smallvec::SmallVec;
 
-use super::query::point;
+use super::query::parse_point;
 use crate::sorted_set::add::{ZaddOptions, add_scored};
 
 /// GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]
@@ -11,7 +11,7 @@ pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (mut options, mut first) = (ZaddOptions::empty(), 2);
     let allowed = ZaddOptions::NX | ZaddOptions::XX | ZaddOptions::CH;
     while let Some(option) =
-        context.args.get(first).and_then(ZaddOptions::of_word).filter(|option| allowed.contains(*option))
+        context.args.get(first).and_then(ZaddOptions::parse_word).filter(|option| allowed.contains(*option))
     {
         options |= option;
         first += 1;
@@ -22,7 +22,7 @@ pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let mut members = SmallVec::<[(usize, f64); 8]>::new();
     for index in (first..context.args.len()).step_by(3) {
-        members.push((index + 2, point(context.double(index), context.double(index + 1))?.score()));
+        members.push((index + 2, parse_point(context.double(index), context.double(index + 1))?.score()));
     }
     add_scored(context, options, members.into_iter())
 }

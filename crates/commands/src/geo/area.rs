@@ -6,17 +6,17 @@ use super::cell::{Cell, Point, STEPS};
 const EARTH_RADIUS: f64 = 6_372_797.560_856;
 /// Half of the Mercator map's width at the equator, in meters.
 const HALF_MAP_WIDTH: f64 = 20_037_726.37;
-const RADIANS: f64 = std::f64::consts::PI / 180.0;
+const RADIANS_PER_DEGREE: f64 = std::f64::consts::PI / 180.0;
 
 /// Tolerance factor: a distance beyond it is longer whatever the rounding errors.
 const ROUNDING_TOLERANCE: f64 = 1.000_001;
 
 fn radians(degrees: f64) -> f64 {
-    degrees * RADIANS
+    degrees * RADIANS_PER_DEGREE
 }
 
 fn degrees(radians: f64) -> f64 {
-    radians / RADIANS
+    radians / RADIANS_PER_DEGREE
 }
 
 /// The distance in meters between two latitudes along a meridian.
@@ -75,7 +75,7 @@ impl Polygon {
     }
 
     /// The south-west and north-east corners of the bounding box.
-    fn corners(&self) -> (Point, Point) {
+    fn bounding_box(&self) -> (Point, Point) {
         let [low, high] =
             [f64::INFINITY, f64::NEG_INFINITY].map(|edge| Point { longitude: edge, latitude: edge });
         self.vertices.iter().fold((low, high), |(low, high), vertex| {
@@ -114,12 +114,12 @@ pub(super) struct Area<'s> {
     center: Point,
     shape: &'s Shape,
     /// Cosine of the center's latitude.
-    cosine: f64,
+    latitude_cosine: f64,
 }
 
 impl<'s> Area<'s> {
     pub(super) fn new(center: Point, shape: &'s Shape) -> Self {
-        Self { center, shape, cosine: radians(center.latitude).cos() }
+        Self { center, shape, latitude_cosine: radians(center.latitude).cos() }
     }
 
     /// The distance from the center, or `None` if the point lies outside.
@@ -131,7 +131,7 @@ impl<'s> Area<'s> {
                 if latitude_distance(self.center.latitude, point.latitude) > radius * ROUNDING_TOLERANCE {
                     return None;
                 }
-                let distance = distance_from(self.center, self.cosine, point);
+                let distance = distance_from(self.center, self.latitude_cosine, point);
                 (distance <= radius).then_some(distance)
             }
             Shape::Box { width, height } => {
@@ -142,17 +142,17 @@ impl<'s> Area<'s> {
                 if distance(point, neighbour) > width / 2.0 {
                     return None;
                 }
-                Some(distance_from(self.center, self.cosine, point))
+                Some(distance_from(self.center, self.latitude_cosine, point))
             }
         }
     }
 
     /// The south-west and north-east corners of a bounding box.
-    fn corners(&self) -> (Point, Point) {
+    fn bounding_box(&self) -> (Point, Point) {
         let (height, width) = match *self.shape {
             Shape::Circle { radius } => (radius, radius),
             Shape::Box { width, height } => (height / 2.0, width / 2.0),
-            Shape::Polygon(ref polygon) => return polygon.corners(),
+            Shape::Polygon(ref polygon) => return polygon.bounding_box(),
         };
         let Point { longitude, latitude } = self.center;
         let up = degrees(height / EARTH_RADIUS);
@@ -167,7 +167,7 @@ impl<'s> Area<'s> {
     /// The point around which cells are searched.
     fn search_center(&self) -> Point {
         let Shape::Polygon(polygon) = self.shape else { return self.center };
-        let (low, high) = polygon.corners();
+        let (low, high) = polygon.bounding_box();
         Point {
             longitude: (low.longitude + high.longitude) / 2.0,
             latitude: (low.latitude + high.latitude) / 2.0,
@@ -180,7 +180,7 @@ impl<'s> Area<'s> {
             Shape::Circle { radius } => radius,
             Shape::Box { width, height } => (width / 2.0).hypot(height / 2.0),
             Shape::Polygon(ref polygon) => {
-                let (low, high) = polygon.corners();
+                let (low, high) = polygon.bounding_box();
                 let widest = low.latitude.max(0.0).min(high.latitude);
                 let width = EARTH_RADIUS * radians(high.longitude - low.longitude) * radians(widest).cos();
                 (width / 2.0).hypot(latitude_distance(low.latitude, high.latitude) / 2.0)
@@ -189,7 +189,7 @@ impl<'s> Area<'s> {
     }
 
     /// The number of grid steps at which a cell is about as large as the area.
-    fn steps(&self) -> u32 {
+    fn grid_steps(&self) -> u32 {
         let mut reach = self.max_distance();
         if reach == 0.0 {
             return STEPS;
@@ -207,11 +207,11 @@ impl<'s> Area<'s> {
 
     /// The cells that cover the area, in search order: the center cell, north, south, east, west, then the corners.
     pub(super) fn covering_cells(&self) -> Vec<Cell> {
-        const BESIDE: [(i32, i32); 9] =
+        const NEIGHBOUR_OFFSETS: [(i32, i32); 9] =
             [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
-        let (low, high) = self.corners();
-        let (middle, steps) = (self.search_center(), self.steps());
-        let mut cell = Cell::at(middle, steps);
+        let (low, high) = self.bounding_box();
+        let (middle, steps) = (self.search_center(), self.grid_steps());
+        let mut cell = Cell::containing(middle, steps);
         let is_short = cell.neighbour(0, 1).latitudes().1 < high.latitude
             || cell.neighbour(0, -1).latitudes().0 > low.latitude
             || cell.neighbour(1, 0).longitudes().1 < high.longitude
@@ -219,7 +219,7 @@ impl<'s> Area<'s> {
         let mut final_steps = steps;
         if steps > 1 && is_short {
             final_steps -= 1;
-            cell = Cell::at(middle, final_steps);
+            cell = Cell::containing(middle, final_steps);
         }
         let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
         let needed = |(x, y): (i32, i32)| {
@@ -230,7 +230,7 @@ impl<'s> Area<'s> {
                     || x > 0 && east > high.longitude)
         };
         let mut cells: Vec<Cell> = Vec::new();
-        for (x, y) in BESIDE.into_iter().filter(|neighbour| needed(*neighbour)) {
+        for (x, y) in NEIGHBOUR_OFFSETS.into_iter().filter(|neighbour| needed(*neighbour)) {
             let next = cell.neighbour(x, y);
             // On a large area, neighbours wrap around to the same cells.
             if cells.len() < 2 || cells.last() != Some(&next) {
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn distances_match_redis() {
-        let palermo = Point::of_score(Point { longitude: 13.361389, latitude: 38.115556 }.score());
-        let catania = Point::of_score(Point { longitude: 15.087269, latitude: 37.502669 }.score());
+        let palermo = Point::from_score(Point { longitude: 13.361389, latitude: 38.115556 }.score());
+        let catania = Point::from_score(Point { longitude: 15.087269, latitude: 37.502669 }.score());
         assert_eq!(format!("{:.4}", distance(palermo, catania)), "166274.1516");
     }
 

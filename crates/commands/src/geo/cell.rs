@@ -17,7 +17,7 @@ pub(super) const LATITUDES: Degrees = (-85.051_128_78, 85.051_128_78);
 /// The full latitude range, which standard geohash strings use.
 const ALL_LATITUDES: Degrees = (-90.0, 90.0);
 
-const LETTERS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
+const BASE32_ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
 
 /// A point in degrees.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,8 +34,8 @@ impl Point {
     }
 
     /// The center of the cell that a score stands for.
-    pub(super) fn of_score(score: f64) -> Self {
-        let cell = Cell::of_bits(bits_of(score), STEPS);
+    pub(super) fn from_score(score: f64) -> Self {
+        let cell = Cell::from_bits(score_to_bits(score), STEPS);
         let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
         Self {
             longitude: ((west + east) / 2.0).clamp(LONGITUDES.0, LONGITUDES.1),
@@ -45,16 +45,17 @@ impl Point {
 
     /// The score of this point.
     pub(super) fn score(self) -> f64 {
-        Cell::at(self, STEPS).bits() as f64
+        Cell::containing(self, STEPS).to_bits() as f64
     }
 
     /// The standard geohash of eleven characters. The last one is padding, since only 52 bits exist.
     pub(super) fn geohash(self) -> [u8; 11] {
-        let (x, y) = (part(self.longitude, LONGITUDES, STEPS), part(self.latitude, ALL_LATITUDES, STEPS));
-        let bits = Cell { x, y, steps: STEPS }.bits();
-        let mut text = [LETTERS[0]; 11];
+        let (x, y) =
+            (part_index(self.longitude, LONGITUDES, STEPS), part_index(self.latitude, ALL_LATITUDES, STEPS));
+        let bits = Cell { x, y, steps: STEPS }.to_bits();
+        let mut text = [BASE32_ALPHABET[0]; 11];
         for (index, letter) in text.iter_mut().take(10).enumerate() {
-            *letter = LETTERS[(bits >> (BITS - 5 * (index as u32 + 1)) & 31) as usize];
+            *letter = BASE32_ALPHABET[(bits >> (BITS - 5 * (index as u32 + 1)) & 31) as usize];
         }
         text
     }
@@ -62,11 +63,11 @@ impl Point {
 
 /// Converts any score to grid bits. Redis leaves the conversion of out-of-range doubles to the CPU; this function does
 /// what current x86-64 CPUs do.
-fn bits_of(score: f64) -> u64 {
-    const HALF: f64 = (1u64 << 63) as f64;
+fn score_to_bits(score: f64) -> u64 {
+    const TWO_TO_63: f64 = (1u64 << 63) as f64;
     match score {
-        score if score < HALF => (score as i64).cast_unsigned(),
-        score if score < 2.0 * HALF => score as u64,
+        score if score < TWO_TO_63 => (score as i64).cast_unsigned(),
+        score if score < 2.0 * TWO_TO_63 => score as u64,
         _ => 0,
     }
 }
@@ -80,7 +81,7 @@ pub(super) struct Cell {
 }
 
 /// Index of the part of `range` that contains `degree`.
-fn part(degree: f64, range: Degrees, steps: u32) -> u32 {
+fn part_index(degree: f64, range: Degrees, steps: u32) -> u32 {
     ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
 }
 
@@ -91,7 +92,7 @@ fn part_range(part: u32, range: Degrees, steps: u32) -> Degrees {
 }
 
 /// Spreads the bits of a number to the even bit positions of the result.
-fn spread(number: u32) -> u64 {
+fn interleave_zeros(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
         (16, 0x0000_ffff_0000_ffff),
@@ -106,7 +107,7 @@ fn spread(number: u32) -> u64 {
 }
 
 /// The inverse of [`spread`].
-fn gather(bits: u64) -> u32 {
+fn drop_odd_bits(bits: u64) -> u32 {
     let mut bits = bits & 0x5555_5555_5555_5555;
     for (shift, mask) in [
         (1, 0x3333_3333_3333_3333),
@@ -121,16 +122,20 @@ fn gather(bits: u64) -> u32 {
 }
 
 impl Cell {
-    pub(super) fn at(point: Point, steps: u32) -> Self {
-        Self { x: part(point.longitude, LONGITUDES, steps), y: part(point.latitude, LATITUDES, steps), steps }
+    pub(super) fn containing(point: Point, steps: u32) -> Self {
+        Self {
+            x: part_index(point.longitude, LONGITUDES, steps),
+            y: part_index(point.latitude, LATITUDES, steps),
+            steps,
+        }
     }
 
-    fn of_bits(bits: u64, steps: u32) -> Self {
-        Self { x: gather(bits >> 1), y: gather(bits), steps }
+    fn from_bits(bits: u64, steps: u32) -> Self {
+        Self { x: drop_odd_bits(bits >> 1), y: drop_odd_bits(bits), steps }
     }
 
-    fn bits(self) -> u64 {
-        spread(self.x) << 1 | spread(self.y)
+    fn to_bits(self) -> u64 {
+        interleave_zeros(self.x) << 1 | interleave_zeros(self.y)
     }
 
     /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point on the very edge has a
@@ -152,7 +157,7 @@ impl Cell {
     /// The score range of the cell, including the first and excluding the second.
     pub(super) fn scores(self) -> (f64, f64) {
         let shift = BITS - 2 * self.steps;
-        ((self.bits() << shift) as f64, ((self.bits() + 1) << shift) as f64)
+        ((self.to_bits() << shift) as f64, ((self.to_bits() + 1) << shift) as f64)
     }
 }
 
@@ -169,7 +174,7 @@ mod tests {
             (f64::INFINITY, b"00bh0hbj200"),
             (9e15, b"zz17vgpd8p0"),
         ] {
-            assert_eq!(&Point::of_score(score).geohash(), hash, "{score}");
+            assert_eq!(&Point::from_score(score).geohash(), hash, "{score}");
         }
     }
 
@@ -178,8 +183,8 @@ mod tests {
         let mut number = 1u32;
         for _ in 0..1000 {
             number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            assert_eq!(gather(spread(number)), number);
-            assert_eq!(gather(spread(number) << 1), 0);
+            assert_eq!(drop_odd_bits(interleave_zeros(number)), number);
+            assert_eq!(drop_odd_bits(interleave_zeros(number) << 1), 0);
         }
     }
 
@@ -187,7 +192,7 @@ mod tests {
     fn scores_match_redis() {
         let palermo = Point { longitude: 13.361389, latitude: 38.115556 };
         assert_eq!(palermo.score(), 3_479_099_956_230_698.0);
-        let read = Point::of_score(palermo.score());
+        let read = Point::from_score(palermo.score());
         assert!(
             (read.longitude - palermo.longitude).abs() < 1e-5
                 && (read.latitude - palermo.latitude).abs() < 1e-5

@@ -4,13 +4,13 @@ use engine::{CommandError, Context};
 
 use super::area::distance;
 use super::cell::Point;
-use super::query::{reply_distance, reply_point, unit};
+use super::query::{parse_unit, reply_distance, reply_point};
 use crate::sorted_set::members::SortedSetAccess;
 
 /// GEOPOS key [member ...]
 pub(super) fn geopos(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply_each_score(|reply, score| match score {
-        Some(score) => reply_point(reply, Point::of_score(score)),
+        Some(score) => reply_point(reply, Point::from_score(score)),
         None => reply.null_array(),
     })
 }
@@ -18,7 +18,7 @@ pub(super) fn geopos(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// GEOHASH key [member ...]
 pub(super) fn geohash(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply_each_score(|reply, score| match score {
-        Some(score) => reply.bulk(&Point::of_score(score).geohash()),
+        Some(score) => reply.bulk(&Point::from_score(score).geohash()),
         None => reply.null(),
     })
 }
@@ -27,7 +27,7 @@ pub(super) fn geohash(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn geodist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let meters = match context.args.len() {
         4 => 1.0,
-        5 => unit(context.arg(4))?,
+        5 => parse_unit(context.arg(4))?,
         _ => return Err(CommandError::Syntax),
     };
     let key = context.key(1)?;
@@ -39,7 +39,7 @@ pub(super) fn geodist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let scores = (set.score(context.arg(2)), set.score(context.arg(3)));
     match scores {
         (Some(one), Some(other)) => {
-            let distance = distance(Point::of_score(one), Point::of_score(other));
+            let distance = distance(Point::from_score(one), Point::from_score(other));
             reply_distance(&mut context.reply, distance / meters);
         }
         _ => context.reply.null(),
@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn geo_positions_are_added_and_read() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("geoadd s 13.361389 38.115556 Palermo 15.087269 37.502669 Catania", ":2"),
             ("geoadd s nx 1 1 Palermo", ":0"),
             ("geoadd s xx ch 15.087269 37.5 Catania", ":1"),
@@ -75,7 +75,7 @@ mod tests {
             ("geoadd s nx xx 1 1 x", "-ERR syntax error"),
             ("geoadd s 1 1 x 1", "-ERR syntax error"),
         ]);
-        client.wire("hello 3");
-        client.table(&[("geopos s Palermo", "*1|*2|,13.36138933897018433|,38.11555639549629859")]);
+        client.run_to_text("hello 3");
+        client.check_replies(&[("geopos s Palermo", "*1|*2|,13.36138933897018433|,38.11555639549629859")]);
     }
 }

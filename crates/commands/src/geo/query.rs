@@ -9,7 +9,7 @@ use super::cell::Point;
 use crate::rows::key;
 
 /// Parses a unit of length and returns its size in meters.
-pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
+pub(super) fn parse_unit(word: &[u8]) -> Result<f64, CommandError> {
     match () {
         () if word.eq_ignore_ascii_case(b"m") => Ok(1.0),
         () if word.eq_ignore_ascii_case(b"km") => Ok(1000.0),
@@ -20,7 +20,7 @@ pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
 }
 
 /// Checks the coordinates and makes a point.
-pub(super) fn point(longitude: Option<f64>, latitude: Option<f64>) -> Result<Point, CommandError> {
+pub(super) fn parse_point(longitude: Option<f64>, latitude: Option<f64>) -> Result<Point, CommandError> {
     let degrees = |number: Option<f64>| number.ok_or(CommandError::NotFloat);
     let point = Point { longitude: degrees(longitude)?, latitude: degrees(latitude)? };
     if point.is_valid() {
@@ -66,7 +66,7 @@ pub(super) enum SearchCommand {
 
 impl SearchCommand {
     /// Index of the first option.
-    fn options(self) -> usize {
+    fn first_option(self) -> usize {
         match self {
             Self::Point => 6,
             Self::Member => 5,
@@ -89,12 +89,12 @@ enum SearchOption {
     Scores,
     Points,
     Any,
-    Sorted(Sort),
+    Sorted(SortOrder),
     /// COUNT; holds the index of its number.
     Count(usize),
     /// STORE or STOREDIST of GEORADIUS; holds the index of the destination key.
     Store {
-        place: usize,
+        key_index: usize,
         distances: bool,
     },
     /// STOREDIST of GEOSEARCHSTORE, which takes no key.
@@ -103,7 +103,7 @@ enum SearchOption {
     Other,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handler and [`keys_of_radius`], so that
+/// Returns the option at `index` and the index of the next one. Shared by the handler and [`parse_radius_keys`], so that
 /// both agree.
 fn option_at(
     args: Args<'_>,
@@ -119,31 +119,35 @@ fn option_at(
         () if is("withhash") => (SearchOption::Scores, next),
         () if is("withcoord") => (SearchOption::Points, next),
         () if is("any") => (SearchOption::Any, next),
-        () if is("asc") => (SearchOption::Sorted(Sort::Nearest), next),
-        () if is("desc") => (SearchOption::Sorted(Sort::Farthest), next),
+        () if is("asc") => (SearchOption::Sorted(SortOrder::Nearest), next),
+        () if is("desc") => (SearchOption::Sorted(SortOrder::Farthest), next),
         () if is("count") && has_more => (SearchOption::Count(next), next + 1),
-        () if is("store") && stores() => (SearchOption::Store { place: next, distances: false }, next + 1),
-        () if is("storedist") && stores() => (SearchOption::Store { place: next, distances: true }, next + 1),
+        () if is("store") && stores() => {
+            (SearchOption::Store { key_index: next, distances: false }, next + 1)
+        }
+        () if is("storedist") && stores() => {
+            (SearchOption::Store { key_index: next, distances: true }, next + 1)
+        }
         () if is("storedist") && form == SearchCommand::Store => (SearchOption::StoresDistances, next),
         () => (SearchOption::Other, next),
     }
 }
 
 /// The keys of GEORADIUS and GEORADIUSBYMEMBER. If STORE and STOREDIST are repeated, the last one wins.
-pub(super) fn keys_of_radius(args: Args<'_>, form: SearchCommand) -> RequestKeys {
-    let (mut stored, mut index) = (None, form.options());
+pub(super) fn parse_radius_keys(args: Args<'_>, form: SearchCommand) -> RequestKeys {
+    let (mut stored, mut index) = (None, form.first_option());
     while index < args.len() {
         let (option, next) = option_at(args, form, StoreOption::Allowed, index);
-        if let SearchOption::Store { place, .. } = option {
+        if let SearchOption::Store { key_index: place, .. } = option {
             stored = Some(place);
         }
         index = next;
     }
-    RequestKeys::default().key(1, key::READ).keys(stored, key::STORE)
+    RequestKeys::default().key(1, key::READ).keys(stored, key::OVERWRITE)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum SortOrder {
     None,
     Nearest,
     Farthest,
@@ -151,7 +155,7 @@ pub(super) enum Sort {
 
 /// The center of the search.
 #[derive(Debug, Clone, Copy)]
-enum Center {
+enum SearchCenter {
     Point(Point),
     /// The position of a member, or `None` if the key does not exist.
     Member(Option<Point>),
@@ -179,31 +183,31 @@ impl<'a> QueryInput<'a> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
     }
 
-    fn point(&self, index: usize) -> Result<Point, CommandError> {
-        point(self.double(index), self.double(index + 1))
+    fn parse_point(&self, index: usize) -> Result<Point, CommandError> {
+        parse_point(self.double(index), self.double(index + 1))
     }
 
     /// Looks up the position of the member at `index`.
-    fn member(&self, index: usize) -> Result<Center, CommandError> {
-        let Some(places) = self.source else { return Ok(Center::Member(None)) };
+    fn parse_member(&self, index: usize) -> Result<SearchCenter, CommandError> {
+        let Some(places) = self.source else { return Ok(SearchCenter::Member(None)) };
         let name = self.arg(index);
         let missing = || format!("ERR member {} does not exist", quote(name, name.len()));
         let score = places.score(name).ok_or_else(|| CommandError::Text(missing().into()))?;
-        Ok(Center::Member(Some(Point::of_score(score))))
+        Ok(SearchCenter::Member(Some(Point::from_score(score))))
     }
 }
 
 /// A parsed geo search.
 #[derive(Debug)]
 pub(super) struct GeoQuery {
-    center: Option<Center>,
+    center: Option<SearchCenter>,
     shape: Option<Shape>,
     /// The unit of distances in the reply, in meters.
     pub(super) meters: f64,
     pub(super) distances: bool,
     pub(super) scores: bool,
     pub(super) points: bool,
-    pub(super) sort: Sort,
+    pub(super) sort: SortOrder,
     /// Maximum number of results; 0 means all.
     pub(super) count: usize,
     /// Whether any matches do, instead of the nearest ones (ANY).
@@ -227,21 +231,21 @@ impl GeoQuery {
             distances: false,
             scores: false,
             points: false,
-            sort: Sort::None,
+            sort: SortOrder::None,
             count: 0,
             any: false,
             store: (form == SearchCommand::Store).then_some(1),
             stores_distances: false,
         };
         query.parse_positional(given, form)?;
-        let mut index = form.options();
+        let mut index = form.first_option();
         while index < given.args.len() {
             index = match query.parse_option(given, form, storing, index)? {
                 Some(next) => next,
                 None => return Err(CommandError::Syntax),
             };
         }
-        query.check(given, form)?;
+        query.check_options(given, form)?;
         Ok(query)
     }
 
@@ -249,12 +253,12 @@ impl GeoQuery {
     fn parse_positional(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
         match form {
             SearchCommand::Point => {
-                self.center = Some(Center::Point(given.point(2)?));
+                self.center = Some(SearchCenter::Point(given.parse_point(2)?));
                 self.parse_circle(given, 4)
             }
             SearchCommand::Member => {
                 if given.source.is_some() {
-                    self.center = Some(given.member(2)?);
+                    self.center = Some(given.parse_member(2)?);
                     self.parse_circle(given, 3)?;
                 }
                 Ok(())
@@ -282,7 +286,7 @@ impl GeoQuery {
                 let count = usize::try_from(given.integer(place)?).ok().filter(|count| *count > 0);
                 self.count = count.ok_or(CommandError::text("ERR COUNT must be > 0"))?;
             }
-            SearchOption::Store { place, distances } => {
+            SearchOption::Store { key_index: place, distances } => {
                 (self.store, self.stores_distances) = (Some(place), distances);
             }
             SearchOption::StoresDistances => self.stores_distances = true,
@@ -306,12 +310,12 @@ impl GeoQuery {
             () if is("bypolygon") && left >= 2 && self.allows_polygon() => {
                 self.parse_polygon(given, index + 1)?
             }
-            () if is("frommember") && left >= 1 && !matches!(self.center, Some(Center::Point(_))) => {
-                self.center = Some(given.member(index + 1)?);
+            () if is("frommember") && left >= 1 && !matches!(self.center, Some(SearchCenter::Point(_))) => {
+                self.center = Some(given.parse_member(index + 1)?);
                 1
             }
-            () if is("fromlonlat") && left >= 2 && !matches!(self.center, Some(Center::Member(_))) => {
-                self.center = Some(Center::Point(given.point(index + 1)?));
+            () if is("fromlonlat") && left >= 2 && !matches!(self.center, Some(SearchCenter::Member(_))) => {
+                self.center = Some(SearchCenter::Point(given.parse_point(index + 1)?));
                 2
             }
             () if is("byradius") && left >= 2 && !matches!(self.shape, Some(Shape::Box { .. })) => {
@@ -334,16 +338,17 @@ impl GeoQuery {
 
     /// Parses the number of vertices and the vertices. Returns the number of arguments consumed.
     fn parse_polygon(&mut self, given: &QueryInput<'_>, index: usize) -> Result<usize, CommandError> {
-        const TOO_FEW: CommandError =
+        const TOO_FEW_VERTICES: CommandError =
             CommandError::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
-        const NO_NUMBER: CommandError = CommandError::text("ERR invalid number of vertices");
+        const INVALID_VERTEX_COUNT: CommandError = CommandError::text("ERR invalid number of vertices");
         let count = given.integer(index).ok().and_then(|count| i32::try_from(count).ok());
         let left = given.args.len() - index - 1;
-        let count = usize::try_from(count.ok_or(NO_NUMBER)?).map_err(|_| TOO_FEW)?;
+        let count = usize::try_from(count.ok_or(INVALID_VERTEX_COUNT)?).map_err(|_| TOO_FEW_VERTICES)?;
         if !(3..=left / 2).contains(&count) {
-            return Err(TOO_FEW);
+            return Err(TOO_FEW_VERTICES);
         }
-        let vertices: Result<_, _> = (0..count).map(|vertex| given.point(index + 1 + 2 * vertex)).collect();
+        let vertices: Result<_, _> =
+            (0..count).map(|vertex| given.parse_point(index + 1 + 2 * vertex)).collect();
         self.meters = 1.0;
         self.shape = Some(Shape::Polygon(Polygon::new(vertices?)));
         Ok(1 + 2 * count)
@@ -355,7 +360,7 @@ impl GeoQuery {
         if radius < 0.0 {
             return Err(CommandError::text("ERR radius cannot be negative"));
         }
-        self.meters = unit(given.arg(index + 1))?;
+        self.meters = parse_unit(given.arg(index + 1))?;
         self.shape = Some(Shape::Circle { radius: radius * self.meters });
         Ok(())
     }
@@ -367,13 +372,13 @@ impl GeoQuery {
         if width < 0.0 || height < 0.0 {
             return Err(CommandError::text("ERR height or width cannot be negative"));
         }
-        self.meters = unit(given.arg(index + 2))?;
+        self.meters = parse_unit(given.arg(index + 2))?;
         self.shape = Some(Shape::Box { width: width * self.meters, height: height * self.meters });
         Ok(())
     }
 
     /// Refuses missing or conflicting options. COUNT without an order returns the nearest matches.
-    fn check(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
+    fn check_options(&mut self, given: &QueryInput<'_>, form: SearchCommand) -> Result<(), CommandError> {
         if self.store.is_some() && (self.distances || self.scores || self.points) {
             let name =
                 if form == SearchCommand::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
@@ -400,8 +405,8 @@ impl GeoQuery {
         if self.any && self.count == 0 {
             return Err(CommandError::text("ERR the ANY argument requires COUNT argument"));
         }
-        if self.count > 0 && self.sort == Sort::None && !self.any {
-            self.sort = Sort::Nearest;
+        if self.count > 0 && self.sort == SortOrder::None && !self.any {
+            self.sort = SortOrder::Nearest;
         }
         Ok(())
     }
@@ -412,12 +417,12 @@ impl GeoQuery {
     }
 
     /// The area to search, or `None` if the source does not exist.
-    pub(super) fn area(&self) -> Option<Area<'_>> {
+    pub(super) fn search_area(&self) -> Option<Area<'_>> {
         let shape = self.shape.as_ref()?;
         let center = match (shape, self.center) {
             (Shape::Polygon(polygon), _) => polygon.center(),
-            (_, Some(Center::Point(center) | Center::Member(Some(center)))) => center,
-            (_, Some(Center::Member(None)) | None) => return None,
+            (_, Some(SearchCenter::Point(center) | SearchCenter::Member(Some(center)))) => center,
+            (_, Some(SearchCenter::Member(None)) | None) => return None,
         };
         Some(Area::new(center, shape))
     }

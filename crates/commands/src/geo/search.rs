@@ -4,7 +4,9 @@ use engine::{CommandError, Context, EstimateInput};
 use keyspace::{Key, OrderBoundary, ScoredMember, SortedSetRef, Value};
 
 use super::cell::{Cell, Point};
-use super::query::{GeoQuery, QueryInput, SearchCommand, Sort, StoreOption, reply_distance, reply_point};
+use super::query::{
+    GeoQuery, QueryInput, SearchCommand, SortOrder, StoreOption, reply_distance, reply_point,
+};
 use crate::sorted_set::members::SortedSetAccess;
 
 /// A match of a search.
@@ -46,16 +48,16 @@ pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandErr
 }
 
 fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) -> Result<(), CommandError> {
-    let key = context.key(source_of(form))?;
+    let key = context.key(source_key_index(form))?;
     let place = context.read_sorted_set(&key)?;
     let source = place.map(|place| context.sorted_set(&key, place));
     let double = |text: &[u8]| context.parse_double(text);
     let query = GeoQuery::parse(&QueryInput { args: context.args, double: &double, source }, form, storing)?;
-    let mut found = source.map_or_else(Vec::new, |places| find(&places, &query));
+    let mut found = source.map_or_else(Vec::new, |places| find_members(&places, &query));
     match query.sort {
-        Sort::None => {}
-        Sort::Nearest => found.sort_by(|one, other| one.distance.total_cmp(&other.distance)),
-        Sort::Farthest => found.sort_by(|one, other| other.distance.total_cmp(&one.distance)),
+        SortOrder::None => {}
+        SortOrder::Nearest => found.sort_by(|one, other| one.distance.total_cmp(&other.distance)),
+        SortOrder::Farthest => found.sort_by(|one, other| other.distance.total_cmp(&one.distance)),
     }
     if query.count > 0 {
         found.truncate(query.count);
@@ -63,15 +65,15 @@ fn search(context: &mut Context<'_>, form: SearchCommand, storing: StoreOption) 
     match query.store {
         Some(target) => {
             let target = context.key(target)?;
-            store(context, &query, form, &target, &found);
+            store_matches(context, &query, form, &target, &found);
         }
-        None => reply(context, &query, &found),
+        None => reply_matches(context, &query, &found),
     }
     Ok(())
 }
 
 /// Index of the source key.
-fn source_of(form: SearchCommand) -> usize {
+fn source_key_index(form: SearchCommand) -> usize {
     if form == SearchCommand::Store { 2 } else { 1 }
 }
 
@@ -81,7 +83,7 @@ pub(super) fn estimated_cost(request: &EstimateInput<'_>, form: SearchCommand, s
         let Value::SortedSet(set) = value else { return 0 };
         let given = QueryInput { args: request.args, double: &resp::parse_double, source: Some(set) };
         let Ok(query) = GeoQuery::parse(&given, form, storing) else { return 0 };
-        let cells = query.area().map_or_else(Vec::new, |area| area.covering_cells());
+        let cells = query.search_area().map_or_else(Vec::new, |area| area.covering_cells());
         let places = |cell: Cell| {
             let (low, high) = cell.scores();
             let before = |score| set.count_before(OrderBoundary::BeforeScore(score));
@@ -90,13 +92,13 @@ pub(super) fn estimated_cost(request: &EstimateInput<'_>, form: SearchCommand, s
         let all = cells.into_iter().map(places).sum::<usize>();
         all.min(if query.any { query.count } else { usize::MAX }) as u64 * 100
     };
-    request.with_value(source_of(form), of_value).unwrap_or(0)
+    request.with_value(source_key_index(form), of_value).unwrap_or(0)
 }
 
 /// Finds the members within the area, cell by cell.
-fn find(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
+fn find_members(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
     let mut found = Vec::new();
-    let Some(area) = query.area() else { return found };
+    let Some(area) = query.search_area() else { return found };
     let enough = if query.any { query.count } else { usize::MAX };
     for cell in area.covering_cells() {
         if found.len() >= enough {
@@ -108,7 +110,7 @@ fn find(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
             if score >= high {
                 return false;
             }
-            let point = Point::of_score(score);
+            let point = Point::from_score(score);
             if let Some(distance) = area.distance_within(point) {
                 found.push(GeoMatch { name: name.to_vec(), score, point, distance });
             }
@@ -118,7 +120,7 @@ fn find(set: &SortedSetRef<'_>, query: &GeoQuery) -> Vec<GeoMatch> {
     found
 }
 
-fn reply(context: &mut Context<'_>, query: &GeoQuery, found: &[GeoMatch]) {
+fn reply_matches(context: &mut Context<'_>, query: &GeoQuery, found: &[GeoMatch]) {
     let reply = &mut context.reply;
     let parts = [query.distances, query.scores, query.points].into_iter().filter(|wanted| *wanted).count();
     reply.array(found.len());
@@ -142,7 +144,7 @@ fn reply(context: &mut Context<'_>, query: &GeoQuery, found: &[GeoMatch]) {
     }
 }
 
-fn store(
+fn store_matches(
     context: &mut Context<'_>,
     query: &GeoQuery,
     form: SearchCommand,
@@ -181,9 +183,9 @@ fn replicate_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, m
 mod tests {
     use crate::testing::Client;
 
-    fn sicily() -> Client {
-        let mut client = Client::logged();
-        client.table(&[
+    fn sicily_client() -> Client {
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("geoadd s 13.361389 38.115556 Palermo 15.087269 37.502669 Catania", ":2"),
             ("geoadd s 12.758489 38.788135 edge1 17.241510 38.788135 edge2", ":2"),
         ]);
@@ -192,8 +194,8 @@ mod tests {
 
     #[test]
     fn geosearch_by_radius_and_box() {
-        let mut client = sicily();
-        client.table(&[
+        let mut client = sicily_client();
+        client.check_replies(&[
             ("geosearch s fromlonlat 15 37 byradius 200 km asc", "*2|$7|Catania|$7|Palermo"),
             ("geosearch s fromlonlat 15 37 byradius 200 km desc count 1", "*1|$7|Palermo"),
             (
@@ -215,25 +217,25 @@ mod tests {
     /// Regression test: a Redis replica did not know BYPOLYGON and kept the old value of the destination.
     #[test]
     fn polygon_search_store_is_replicated_by_result() {
-        let mut client = sicily();
-        client.table(&[
+        let mut client = sicily_client();
+        client.check_replies(&[
             ("geosearchstore d s bypolygon 3 12 37 15 42 18 37", ":2"),
             ("geosearchstore d s bypolygon 3 1 1 2 2 3 1", ":0"),
             ("geosearchstore d s bypolygon 3 1 1 2 2 3 1", ":0"),
         ]);
-        let log = client.log();
+        let log = client.logged_commands();
         assert_eq!(log[2..], ["0 ZADD d 3479099956230698 Palermo 3479447370796909 Catania", "0 DEL d"]);
     }
 
     #[test]
     fn geosearch_by_polygon() {
-        const TRIANGLE: &str = "bypolygon 3 12 37 15 42 18 37";
-        let mut client = sicily();
-        let searches = |words: &str| format!("geosearch s {TRIANGLE} {words}");
-        client.table(&[
+        const TRIANGLE_ARGS: &str = "bypolygon 3 12 37 15 42 18 37";
+        let mut client = sicily_client();
+        let searches = |words: &str| format!("geosearch s {TRIANGLE_ARGS} {words}");
+        client.check_replies(&[
             (&*searches("asc"), "*2|$7|Catania|$7|Palermo"),
             (&*searches("desc count 1 withdist"), "*1|*2|$7|Palermo|$11|156569.3217"),
-            (&*searches(TRIANGLE), "*2|$7|Palermo|$7|Catania"),
+            (&*searches(TRIANGLE_ARGS), "*2|$7|Palermo|$7|Catania"),
             (&*searches("byradius 1 m"), "-ERR syntax error"),
             (&*searches("fromlonlat 1 1"), "-ERR syntax error"),
             ("geosearch s byradius 1 m bypolygon 3 12 37 15 42 18 37", "-ERR syntax error"),
@@ -267,8 +269,8 @@ mod tests {
 
     #[test]
     fn search_results_are_stored() {
-        let mut client = sicily();
-        client.table(&[
+        let mut client = sicily_client();
+        client.check_replies(&[
             ("geosearchstore d s fromlonlat 15 37 byradius 200 km", ":2"),
             ("zrange d 0 -1", "*2|$7|Palermo|$7|Catania"),
             ("geosearchstore d s fromlonlat 15 37 byradius 200 km storedist", ":2"),
@@ -284,8 +286,8 @@ mod tests {
 
     #[test]
     fn invalid_arguments_are_refused() {
-        let mut client = sicily();
-        client.table(&[
+        let mut client = sicily_client();
+        client.check_replies(&[
             ("geosearch s fromlonlat 15 37 asc withdist", "-ERR exactly one of BYRADIUS and BYBOX can be specified for geosearch"),
             ("geosearch s byradius 1 m asc withdist", "-ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for geosearch"),
             ("geosearch s frommember x byradius 1 m", "-ERR member x does not exist"),

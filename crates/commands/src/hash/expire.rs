@@ -5,18 +5,18 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Key};
 
 use super::fields::HashAccess;
-use super::options::{fields_at, fields_at_once, find_fields_option, parse_time};
+use super::options::{find_fields_option, parse_fields_at, parse_fields_first, parse_time};
 use crate::time_arg::{ExpireCondition, TimeBase, TimeUnit};
 
 /// Reply codes for each field.
-const MISSING: i64 = -2;
-const NO_TIME: i64 = -1;
-const REFUSED: i64 = 0;
-const DONE: i64 = 1;
-const DELETED: i64 = 2;
+const MISSING_FIELD: i64 = -2;
+const NO_EXPIRY: i64 = -1;
+const CONDITION_FAILED: i64 = 0;
+const APPLIED: i64 = 1;
+const FIELD_DELETED: i64 = 2;
 
 /// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
-fn change(
+fn set_field_expiries(
     context: &mut Context<'_>,
     unit: TimeUnit,
     base: TimeBase,
@@ -24,88 +24,88 @@ fn change(
 ) -> Result<(), CommandError> {
     let word = find_fields_option(context.args, 3);
     let when = ExpireCondition::parse(context, 3..word.unwrap_or(3))?;
-    let names = fields_at(context, word, 1)?;
+    let names = parse_fields_at(context, word, 1)?;
     let at = parse_time(context, 2, unit, base, name)?;
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
-    let mut change = FieldChanges::new(context, &key, found);
+    let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
         let became = match change.context.field(&key, change.place, name) {
             Some(expiry) if expiry.is_none_or(|expiry| expiry > now) => {
-                if when.allows(expiry, at) {
+                if when.is_satisfied(expiry, at) {
                     change.expire(name, at)
                 } else {
-                    REFUSED
+                    CONDITION_FAILED
                 }
             }
-            _ => MISSING,
+            _ => MISSING_FIELD,
         };
         change.context.reply.integer(became);
     }
-    change.finish();
+    change.apply();
     Ok(())
 }
 
 pub(super) fn hexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Seconds, TimeBase::Now, "hexpire")
+    set_field_expiries(context, TimeUnit::Seconds, TimeBase::Now, "hexpire")
 }
 
 pub(super) fn hpexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Millis, TimeBase::Now, "hpexpire")
+    set_field_expiries(context, TimeUnit::Millis, TimeBase::Now, "hpexpire")
 }
 
 pub(super) fn hexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Seconds, TimeBase::Epoch, "hexpireat")
+    set_field_expiries(context, TimeUnit::Seconds, TimeBase::Epoch, "hexpireat")
 }
 
 pub(super) fn hpexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    change(context, TimeUnit::Millis, TimeBase::Epoch, "hpexpireat")
+    set_field_expiries(context, TimeUnit::Millis, TimeBase::Epoch, "hpexpireat")
 }
 
 /// HPERSIST key FIELDS numfields field [field ...]
 pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let names = fields_at_once(context)?;
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let names = parse_fields_first(context)?;
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
-    let mut change = FieldChanges::new(context, &key, found);
+    let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
         let became = match change.context.field(&key, change.place, name) {
-            Some(None) => NO_TIME,
+            Some(None) => NO_EXPIRY,
             Some(Some(expiry)) if expiry > now => change.persist(name),
-            _ => MISSING,
+            _ => MISSING_FIELD,
         };
         change.context.reply.integer(became);
     }
-    change.finish();
+    change.apply();
     Ok(())
 }
 
 /// Changes to the expiries and fields of one hash, collected so that they can be replicated together at the end.
-pub(super) struct FieldChanges<'c, 'a> {
+pub(super) struct FieldExpiryChanges<'c, 'a> {
     pub(super) context: &'c mut Context<'a>,
     pub(super) place: Option<EntryRef>,
     key: Key<'a>,
-    at: Millis,
-    timed: Vec<&'a [u8]>,
-    untimed: Vec<&'a [u8]>,
-    deleted: Vec<&'a [u8]>,
+    new_expiry: Millis,
+    expiring_fields: Vec<&'a [u8]>,
+    persisted_fields: Vec<&'a [u8]>,
+    deleted_fields: Vec<&'a [u8]>,
     /// Fields that were found expired.
-    expired: Vec<&'a [u8]>,
+    expired_fields: Vec<&'a [u8]>,
 }
 
-impl<'c, 'a> FieldChanges<'c, 'a> {
+impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
     pub(super) fn new(context: &'c mut Context<'a>, key: &Key<'a>, found: Option<EntryRef>) -> Self {
         Self {
             context,
             place: found,
             key: *key,
-            at: Millis(0),
-            timed: Vec::new(),
-            untimed: Vec::new(),
-            deleted: Vec::new(),
-            expired: Vec::new(),
+            new_expiry: Millis(0),
+            expiring_fields: Vec::new(),
+            persisted_fields: Vec::new(),
+            deleted_fields: Vec::new(),
+            expired_fields: Vec::new(),
         }
     }
 
@@ -114,31 +114,31 @@ impl<'c, 'a> FieldChanges<'c, 'a> {
     pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
         if at <= self.context.now && self.context.deletes_expired() {
             self.delete_expired(name);
-            return DELETED;
+            return FIELD_DELETED;
         }
-        self.set(name, Some(at));
-        self.at = at;
-        self.timed.push(name);
-        DONE
+        self.set_expiry(name, Some(at));
+        self.new_expiry = at;
+        self.expiring_fields.push(name);
+        APPLIED
     }
 
     /// Removes the expiry of a field.
     pub(super) fn persist(&mut self, name: &'a [u8]) -> i64 {
-        self.set(name, None);
-        self.untimed.push(name);
-        DONE
+        self.set_expiry(name, None);
+        self.persisted_fields.push(name);
+        APPLIED
     }
 
     /// Deletes an existing field.
     pub(super) fn delete(&mut self, name: &'a [u8]) {
         self.remove_field(name);
-        self.deleted.push(name);
+        self.deleted_fields.push(name);
     }
 
     /// Deletes a field that was found expired.
     pub(super) fn delete_expired(&mut self, name: &'a [u8]) {
         self.remove_field(name);
-        self.expired.push(name);
+        self.expired_fields.push(name);
     }
 
     fn remove_field(&mut self, name: &[u8]) {
@@ -146,14 +146,23 @@ impl<'c, 'a> FieldChanges<'c, 'a> {
         self.place = Some(self.context.table(&self.key).hash_remove(place, &self.key, name).0);
     }
 
-    fn set(&mut self, name: &[u8], expiry: Option<Millis>) {
+    fn set_expiry(&mut self, name: &[u8], expiry: Option<Millis>) {
         let place = self.place.expect("the field is there");
         self.place = Some(self.context.table(&self.key).hash_set_expiry(place, &self.key, name, expiry).0);
     }
 
     /// Deletes the hash if it is empty, notifies subscribers and replicates the changes.
-    pub(super) fn finish(self) {
-        let Self { context, place, key, at, timed, untimed, mut deleted, expired } = self;
+    pub(super) fn apply(self) {
+        let Self {
+            context,
+            place,
+            key,
+            new_expiry: at,
+            expiring_fields: timed,
+            persisted_fields: untimed,
+            deleted_fields: mut deleted,
+            expired_fields: expired,
+        } = self;
         if timed.is_empty() && untimed.is_empty() && deleted.is_empty() && expired.is_empty() {
             return;
         }
@@ -195,7 +204,7 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
 
 /// HTTL key FIELDS numfields field [field ...]. `show` converts each field's expiry to the reply.
 fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
-    let names = fields_at_once(context).map_err(|error| match error {
+    let names = parse_fields_first(context).map_err(|error| match error {
         CommandError::NotInteger => error,
         // As in Valkey, this family alone replies with a syntax error here.
         _ => CommandError::Syntax,
@@ -205,10 +214,10 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
     context.reply.array(names.len());
     for name in names.iter() {
         let shown = match context.field(&key, found, name) {
-            Some(None) => NO_TIME,
+            Some(None) => NO_EXPIRY,
             // An import source sees expired fields; their remaining time is shown as 0.
             Some(Some(expiry)) if expiry > gone => show(expiry, now).max(0),
-            _ => MISSING,
+            _ => MISSING_FIELD,
         };
         context.reply.integer(shown);
     }
@@ -244,7 +253,7 @@ mod tests {
     #[test]
     fn hexpire_and_hpersist() {
         let numfields = "-ERR numfields should be greater than 0 and match the provided number of fields";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("hset h a 1 b 2 c 3", ":3"),
             ("hexpire h 10 fields 2 a x", "*2|:1|:-2"),
             ("httl h fields 3 a b x", "*3|:10|:-1|:-2"),
@@ -295,8 +304,8 @@ mod tests {
 
     #[test]
     fn hset_clears_field_expiry_and_hincrby_keeps_it() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("hset h a 1 b 2 c 3", ":3"),
             ("hpexpire h 100 fields 3 a b c", "*3|:1|:1|:1"),
             ("hset h a 2", ":0"),
@@ -305,7 +314,7 @@ mod tests {
             ("hpttl h fields 3 a b c", "*3|:-1|:100|:100"),
         ]);
         assert_eq!(
-            client.log()[1..],
+            client.logged_commands()[1..],
             [
                 "0 HPEXPIREAT h 1700000000100 FIELDS 3 a b c",
                 "0 hset h a 2",
@@ -320,11 +329,11 @@ mod tests {
 
     /// Creates a small and a large hash with an expired field `a` that is still stored, and a field `b` that has not
     /// expired.
-    fn half_expired(client: &mut Client, key: &str, fields: usize) {
+    fn create_hashes_with_expired_fields(client: &mut Client, key: &str, fields: usize) {
         for field in 0..fields {
             client.call(&["hset", key, &format!("f{field}"), "v"]);
         }
-        client.table(&[
+        client.check_replies(&[
             (&format!("hset {key} a 1 b 2"), ":2"),
             (&format!("hpexpire {key} 10 fields 1 a"), "*1|:1"),
             (&format!("hpexpire {key} 100 fields 1 b"), "*1|:1"),
@@ -336,8 +345,8 @@ mod tests {
     fn expired_field_counts_as_missing() {
         for fields in [0, 1000] {
             let mut client = Client::new();
-            half_expired(&mut client, "h", fields);
-            client.table(&[
+            create_hashes_with_expired_fields(&mut client, "h", fields);
+            client.check_replies(&[
                 ("hget h a", "$-1"),
                 ("hmget h a b", "*2|$-1|$1|2"),
                 ("hexists h a", ":0"),
@@ -352,25 +361,36 @@ mod tests {
             ]);
             let shown = client.call(&["hrandfield", "h", "5000"]);
             assert_eq!(shown.as_array().map(<[_]>::len), Some(fields + 1));
-            half_expired(&mut client, "g", fields);
-            client.table(&[("hsetnx g a 5", ":1"), ("hget g a", "$1|5"), ("httl g fields 1 a", "*1|:-1")]);
-            half_expired(&mut client, "i", fields);
-            client.table(&[("hincrby i a 5", ":5"), ("hset i a 6", ":0"), ("httl i fields 1 a", "*1|:-1")]);
-            half_expired(&mut client, "j", fields);
-            client.table(&[("hsetex j fxx fields 1 a 5", ":0"), ("hset j a 1", ":1")]);
+            create_hashes_with_expired_fields(&mut client, "g", fields);
+            client.check_replies(&[
+                ("hsetnx g a 5", ":1"),
+                ("hget g a", "$1|5"),
+                ("httl g fields 1 a", "*1|:-1"),
+            ]);
+            create_hashes_with_expired_fields(&mut client, "i", fields);
+            client.check_replies(&[
+                ("hincrby i a 5", ":5"),
+                ("hset i a 6", ":0"),
+                ("httl i fields 1 a", "*1|:-1"),
+            ]);
+            create_hashes_with_expired_fields(&mut client, "j", fields);
+            client.check_replies(&[("hsetex j fxx fields 1 a 5", ":0"), ("hset j a 1", ":1")]);
         }
     }
 
     #[test]
     fn replication_does_not_depend_on_physical_field_expiry() {
-        let mut client = Client::logged();
-        half_expired(&mut client, "h", 0);
-        client.table(&[("hsetnx h a 5", ":1")]);
-        half_expired(&mut client, "g", 0);
-        client.table(&[("hincrby g a 5", ":5")]);
-        half_expired(&mut client, "i", 0);
-        client.table(&[("hsetex i keepttl fields 2 a 5 b 6", ":1"), ("hpttl i fields 2 a b", "*2|:-1|:90")]);
-        let log = client.log();
+        let mut client = Client::with_recording_log();
+        create_hashes_with_expired_fields(&mut client, "h", 0);
+        client.check_replies(&[("hsetnx h a 5", ":1")]);
+        create_hashes_with_expired_fields(&mut client, "g", 0);
+        client.check_replies(&[("hincrby g a 5", ":5")]);
+        create_hashes_with_expired_fields(&mut client, "i", 0);
+        client.check_replies(&[
+            ("hsetex i keepttl fields 2 a 5 b 6", ":1"),
+            ("hpttl i fields 2 a b", "*2|:-1|:90"),
+        ]);
+        let log = client.logged_commands();
         assert!(
             log.contains(&"0 HSET h a 5".to_owned()) && log.contains(&"0 HSET g a 5".to_owned()),
             "{log:?}"
@@ -382,16 +402,19 @@ mod tests {
     #[test]
     fn last_expired_field_deletes_hash() {
         for fields in [0, 1000] {
-            let mut client = Client::logged();
-            half_expired(&mut client, "h", fields);
+            let mut client = Client::with_recording_log();
+            create_hashes_with_expired_fields(&mut client, "h", fields);
             let second = Duration::from_secs(1);
             client.engine.expire_cycle(&mut client.worker, client.now, second);
-            assert_eq!(client.log().last().map(String::as_str), Some("0 HDEL h a"));
-            client.table(&[("object encoding h", if fields > 0 { "$9|hashtable" } else { "$8|listpack" })]);
+            assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 HDEL h a"));
+            client.check_replies(&[(
+                "object encoding h",
+                if fields > 0 { "$9|hashtable" } else { "$8|listpack" },
+            )]);
             client.now.0 += 90;
             client.engine.expire_cycle(&mut client.worker, client.now, second);
-            assert_eq!(client.log().last().map(String::as_str), Some("0 HDEL h b"));
-            client.table(&[("exists h", if fields > 0 { ":1" } else { ":0" })]);
+            assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 HDEL h b"));
+            client.check_replies(&[("exists h", if fields > 0 { ":1" } else { ":0" })]);
             assert_eq!(client.worker.stats.expired_fields.load(Ordering::Relaxed), 2);
         }
     }
@@ -414,9 +437,9 @@ mod tests {
             ("hdel h b", ":1", 0),
         ] {
             client.call(&["flushall"]);
-            half_expired(&mut client, "h", 0);
+            create_hashes_with_expired_fields(&mut client, "h", 0);
             let before = client.worker.stats.expired_fields.load(Ordering::Relaxed);
-            client.table(&[(line, reply)]);
+            client.check_replies(&[(line, reply)]);
             let after = client.worker.stats.expired_fields.load(Ordering::Relaxed);
             assert_eq!(after - before, counted, "{line}");
         }
@@ -424,14 +447,18 @@ mod tests {
 
     #[test]
     fn replica_hides_expired_fields_and_applies_master_commands() {
-        let mut client = Client::logged();
-        half_expired(&mut client, "h", 0);
+        let mut client = Client::with_recording_log();
+        create_hashes_with_expired_fields(&mut client, "h", 0);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
-        client.table(&[("hget h a", "$-1"), ("hlen h", ":2")]);
+        client.check_replies(&[("hget h a", "$-1"), ("hlen h", ":2")]);
         client.session = engine::Session::new(2, CommandOrigin::Master, true);
         // On the master the field had not expired yet.
-        client.table(&[("hincrby h a 1", ":2"), ("hpexpireat h 1 FIELDS 1 b", "*1|:1"), ("hlen h", ":2")]);
-        client.table(&[("hdel h a b", ":2"), ("exists h", ":0")]);
+        client.check_replies(&[
+            ("hincrby h a 1", ":2"),
+            ("hpexpireat h 1 FIELDS 1 b", "*1|:1"),
+            ("hlen h", ":2"),
+        ]);
+        client.check_replies(&[("hdel h a b", ":2"), ("exists h", ":0")]);
     }
 }

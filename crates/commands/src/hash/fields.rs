@@ -22,10 +22,10 @@ pub(crate) trait HashAccess {
     fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The hash at `place`, as returned by [`Context::find_hash`] or [`Context::read_hash`].
-    fn hash(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_>;
+    fn hash_at(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_>;
 
     /// Fields that expire at or before this time count as missing.
-    fn fields_now(&self) -> Millis;
+    fn field_expiry_cutoff(&self) -> Millis;
 
     /// Looks up a field of the hash at `found`. The outer option is the field's existence, the inner one its expiry.
     fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
@@ -66,20 +66,20 @@ impl HashAccess for Context<'_> {
         self.read_typed::<HashRef<'_>>(key)
     }
 
-    fn hash(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_> {
+    fn hash_at(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_> {
         self.table_ref(key).hash(place).expect("a hash was found there")
     }
 
-    fn fields_now(&self) -> Millis {
+    fn field_expiry_cutoff(&self) -> Millis {
         self.expiry_cutoff()
     }
 
     fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
-        self.hash(key, found?).get(name).map(|field| field.expiry)
+        self.hash_at(key, found?).get(name).map(|field| field.expiry)
     }
 
     fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
-        let now = self.fields_now();
+        let now = self.field_expiry_cutoff();
         let (table, reply) = self.view_and_reply(key);
         let field =
             found.and_then(|place| table.hash(place)?.get(name)).filter(|field| field.is_live_at(now));
@@ -100,7 +100,7 @@ impl HashAccess for Context<'_> {
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let (place, replaced) = table.hash_set(place, key, field, bounds);
-        let hidden = replaced.is_some_and(|replaced| replaced.was_expired_at(self.fields_now()));
+        let hidden = replaced.is_some_and(|replaced| replaced.was_expired_at(self.field_expiry_cutoff()));
         self.count_expired_fields(usize::from(hidden));
         (place, replaced)
     }
@@ -111,7 +111,7 @@ impl HashAccess for Context<'_> {
         found: Option<EntryRef>,
         fields: impl Iterator<Item = Field<'f>>,
     ) -> AddedFields {
-        let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.fields_now());
+        let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.field_expiry_cutoff());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let mut set = AddedFields { missing: 0, expired: 0 };
@@ -130,7 +130,7 @@ impl HashAccess for Context<'_> {
     }
 
     fn drop_if_empty(&mut self, key: &Key<'_>, place: EntryRef) {
-        if self.hash(key, place).is_empty() {
+        if self.hash_at(key, place).is_empty() {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);
             self.notify(EventClass::GENERIC, "del", key);

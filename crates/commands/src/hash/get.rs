@@ -7,11 +7,11 @@ use resp::Writer;
 use super::fields::HashAccess;
 
 /// Passes the field named by argument 2 to `reply`, if it exists.
-fn with_field(
+fn reply_with_field(
     context: &mut Context<'_>,
     reply: impl FnOnce(&mut Writer<'_>, Option<Field<'_>>),
 ) -> Result<(), CommandError> {
-    let (key, name, now) = (context.key(1)?, context.arg(2), context.fields_now());
+    let (key, name, now) = (context.key(1)?, context.arg(2), context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let (table, out) = context.view_and_reply(&key);
     let field = found.and_then(|place| table.hash(place)?.get(name));
@@ -20,22 +20,22 @@ fn with_field(
 }
 
 pub(super) fn hget(context: &mut Context<'_>) -> Result<(), CommandError> {
-    with_field(context, |reply, field| match field {
+    reply_with_field(context, |reply, field| match field {
         Some(field) => reply.bulk(field.value),
         None => reply.null(),
     })
 }
 
 pub(super) fn hexists(context: &mut Context<'_>) -> Result<(), CommandError> {
-    with_field(context, |reply, field| reply.integer(i64::from(field.is_some())))
+    reply_with_field(context, |reply, field| reply.integer(i64::from(field.is_some())))
 }
 
 pub(super) fn hstrlen(context: &mut Context<'_>) -> Result<(), CommandError> {
-    with_field(context, |reply, field| reply.integer(field.map_or(0, |field| field.value.len() as i64)))
+    reply_with_field(context, |reply, field| reply.integer(field.map_or(0, |field| field.value.len() as i64)))
 }
 
 pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now, names) = (context.key(1)?, context.fields_now(), context.args.from(2));
+    let (key, now, names) = (context.key(1)?, context.field_expiry_cutoff(), context.args.from(2));
     let found = context.read_hash(&key)?;
     let (table, reply) = context.view_and_reply(&key);
     let hash = found.and_then(|place| table.hash(place));
@@ -52,7 +52,7 @@ pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn hlen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     // As in Valkey, the count includes expired fields that are not deleted yet, so that HLEN stays O(1).
-    let len = context.read_hash(&key)?.map_or(0, |place| context.hash(&key, place).len());
+    let len = context.read_hash(&key)?.map_or(0, |place| context.hash_at(&key, place).len());
     context.reply.integer(len as i64);
     Ok(())
 }
@@ -63,7 +63,7 @@ fn reply_all(
     head: fn(&mut Writer<'_>, usize),
     each: fn(&mut Writer<'_>, Field<'_>),
 ) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let Some((place, hash)) = found.and_then(|place| Some((place, context.table_ref(&key).hash(place)?)))
     else {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn single_field_reads() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("hset h a 1 b two", ":2"),
             ("hget h a", "$1|1"),
             ("hget h c", "$-1"),
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn hgetall_in_resp2_and_resp3() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("hset h a 1 b two", ":2"),
             ("hgetall h", "*4|$1|a|$1|1|$1|b|$3|two"),
             ("hgetall nosuch", "*0"),
@@ -155,8 +155,8 @@ mod tests {
             ("hvals h", "*2|$1|1|$3|two"),
             ("hkeys nosuch", "*0"),
         ]);
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("hgetall h", "%2|$1|a|$1|1|$1|b|$3|two"),
             ("hgetall nosuch", "%0"),
             ("hvals h", "*2|$1|1|$3|two"),
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn hash_commands_refuse_other_types() {
         let mut client = Client::new();
-        client.table(&[("set s 1", "+OK"), ("hset h f 1", ":1")]);
+        client.check_replies(&[("set s 1", "+OK"), ("hset h f 1", ":1")]);
         for line in [
             "hget s f",
             "hmget s f",
@@ -197,9 +197,9 @@ mod tests {
             "incrbyfloat h 1",
             "set h x get",
         ] {
-            client.table(&[(line, WRONG_TYPE)]);
+            client.check_replies(&[(line, WRONG_TYPE)]);
         }
-        client.table(&[
+        client.check_replies(&[
             ("mget h s", "*2|$-1|$1|1"),
             ("type h", "+hash"),
             ("set h 1", "+OK"),
@@ -210,19 +210,19 @@ mod tests {
     #[test]
     fn encoding_follows_configured_thresholds() {
         let mut client = Client::new();
-        client.table(&[("hset h a 1", ":1"), ("object encoding h", "$8|listpack")]);
+        client.check_replies(&[("hset h a 1", ":1"), ("object encoding h", "$8|listpack")]);
         client.call(&["hset", "h", "b", &"x".repeat(65)]);
-        client.table(&[("object encoding h", "$9|hashtable"), ("hdel h b", ":1")]);
-        client.table(&[("object encoding h", "$9|hashtable")]);
+        client.check_replies(&[("object encoding h", "$9|hashtable"), ("hdel h b", ":1")]);
+        client.check_replies(&[("object encoding h", "$9|hashtable")]);
         for field in 0..513 {
             client.call(&["hset", "many", &format!("f{field}"), "v"]);
             let expected = if field < 512 { "$8|listpack" } else { "$9|hashtable" };
-            client.table(&[("object encoding many", expected)]);
+            client.check_replies(&[("object encoding many", expected)]);
         }
         let hash = keyspace::ListpackBounds { entries: 2, value: 3 };
         let limits = keyspace::EncodingLimits { hash, ..Default::default() };
         client.engine.settings.set_encoding_limits(&limits);
-        client.table(&[
+        client.check_replies(&[
             ("hset small a 1 b 2", ":2"),
             ("object encoding small", "$8|listpack"),
             ("hset small c 1", ":1"),

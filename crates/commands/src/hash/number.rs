@@ -5,13 +5,13 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, Key};
 
 use super::fields::HashAccess;
-use super::set::log_set;
+use super::set::log_hset;
 use crate::long_double::LongDouble;
 
 pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let amount = context.integer(3)?;
     let (key, name) = (context.key(1)?, context.arg(2));
-    let (found, before) = before(context, &key, name)?;
+    let (found, before) = previous_field(context, &key, name)?;
     let number = match &before {
         PreviousField::Live { value, .. } => {
             resp::parse_i64(value).ok_or(CommandError::text("ERR hash value is not an integer"))?
@@ -28,7 +28,7 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.notify_overwritten(&key, hidden);
     context.notify(EventClass::HASH, "hincrby", &key);
     if hidden {
-        log_set(context, &key, name, value);
+        log_hset(context, &key, name, value);
     }
     context.reply.integer(sum);
     Ok(())
@@ -40,7 +40,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
         return Err(CommandError::text("ERR value is NaN or Infinity"));
     }
     let (key, name) = (context.key(1)?, context.arg(2));
-    let (found, before) = before(context, &key, name)?;
+    let (found, before) = previous_field(context, &key, name)?;
     let number = match &before {
         PreviousField::Live { value, .. } => {
             LongDouble::parse(value).ok_or(CommandError::text("ERR hash value is not a float"))?
@@ -79,14 +79,14 @@ impl PreviousField {
     }
 }
 
-fn before(
+fn previous_field(
     context: &mut Context<'_>,
     key: &Key<'_>,
     name: &[u8],
 ) -> Result<(Option<EntryRef>, PreviousField), CommandError> {
-    let now = context.fields_now();
+    let now = context.field_expiry_cutoff();
     let found = context.find_hash(key)?;
-    let before = match found.and_then(|place| context.hash(key, place).get(name)) {
+    let before = match found.and_then(|place| context.hash_at(key, place).get(name)) {
         None => PreviousField::Missing,
         Some(field) if !field.is_live_at(now) => PreviousField::Expired,
         Some(field) => PreviousField::Live { value: field.value.into(), expiry: field.expiry },
@@ -101,7 +101,7 @@ fn replicate_result(
     value: &[u8],
     expiry: Option<Millis>,
 ) {
-    log_set(context, key, name, value);
+    log_hset(context, key, name, value);
     if let Some(at) = expiry {
         // HSET clears the expiry, so the expiry is replicated after it.
         let mut digits = itoa::Buffer::new();
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn integer_increments() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("hset h s v", ":1"),
             ("hincrby h s 1", "-ERR hash value is not an integer"),
             ("hincrby h n x", "-ERR value is not an integer or out of range"),
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn float_increments_use_long_double_precision() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("hset h s v i inf x nan", ":3"),
             ("hincrbyfloat h s 1.5", "-ERR hash value is not a float"),
             ("hincrbyfloat h n inf", "-ERR value is NaN or Infinity"),
@@ -147,6 +147,6 @@ mod tests {
             ("hincrbyfloat h n 0.1", "$4|10.6"),
             ("hincrbyfloat h n -10.6", "$1|0"),
         ]);
-        assert_eq!(client.log()[1..], ["0 HSET h n 10.5", "0 HSET h n 10.6", "0 HSET h n 0"]);
+        assert_eq!(client.logged_commands()[1..], ["0 HSET h n 10.5", "0 HSET h n 10.6", "0 HSET h n 0"]);
     }
 }

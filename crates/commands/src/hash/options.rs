@@ -5,17 +5,17 @@ use clock::Millis;
 use engine::{CommandError, Context};
 use resp::Args;
 
-use crate::time_arg::{TimeBase, TimeUnit, absolute, parse_time_option};
+use crate::time_arg::{TimeBase, TimeUnit, parse_time_option, to_absolute};
 
 const NUMFIELDS: CommandError =
     CommandError::text("ERR numfields should be greater than 0 and match the provided number of fields");
 
 /// The fields of a command whose only option is FIELDS, at argument 2.
-pub(super) fn fields_at_once<'a>(context: &Context<'a>) -> Result<Args<'a>, CommandError> {
+pub(super) fn parse_fields_first<'a>(context: &Context<'a>) -> Result<Args<'a>, CommandError> {
     if !context.arg(2).eq_ignore_ascii_case(b"fields") {
         return Err(CommandError::Syntax);
     }
-    fields_at(context, Some(2), 1)
+    parse_fields_at(context, Some(2), 1)
 }
 
 /// Finds the word FIELDS, starting at argument `from`.
@@ -25,7 +25,7 @@ pub(super) fn find_fields_option(args: Args<'_>, from: usize) -> Option<usize> {
 
 /// The fields after FIELDS, which is at index `word`. Each field has `width` arguments. The count after FIELDS must
 /// match the number of remaining arguments exactly.
-pub(super) fn fields_at<'a>(
+pub(super) fn parse_fields_at<'a>(
     context: &Context<'a>,
     word: Option<usize>,
     width: usize,
@@ -53,7 +53,7 @@ pub(super) fn parse_time(
     if number < 0 {
         return Err(invalid);
     }
-    absolute(number, unit, base, context.now).ok_or(invalid)
+    to_absolute(number, unit, base, context.now).ok_or(invalid)
 }
 
 bitflags! {
@@ -104,13 +104,17 @@ impl HashFieldOptions {
             };
             match () {
                 () if word.eq_ignore_ascii_case(b"fields") => {
-                    let fields = fields_at(context, Some(index), width)?;
+                    let fields = parse_fields_at(context, Some(index), width)?;
                     return Ok((options, fields));
                 }
-                () if is("nx", AcceptedOptions::CONDITIONS) => set_once(&mut options.key, false)?,
-                () if is("xx", AcceptedOptions::CONDITIONS) => set_once(&mut options.key, true)?,
-                () if is("fnx", AcceptedOptions::CONDITIONS) => set_once(&mut options.fields, false)?,
-                () if is("fxx", AcceptedOptions::CONDITIONS) => set_once(&mut options.fields, true)?,
+                () if is("nx", AcceptedOptions::CONDITIONS) => set_condition_once(&mut options.key, false)?,
+                () if is("xx", AcceptedOptions::CONDITIONS) => set_condition_once(&mut options.key, true)?,
+                () if is("fnx", AcceptedOptions::CONDITIONS) => {
+                    set_condition_once(&mut options.fields, false)?
+                }
+                () if is("fxx", AcceptedOptions::CONDITIONS) => {
+                    set_condition_once(&mut options.fields, true)?
+                }
                 () => {
                     if options.time.is_some() || options.expiry != Expiry::Unspecified {
                         return Err(CommandError::Syntax);
@@ -142,7 +146,7 @@ impl HashFieldOptions {
     }
 }
 
-fn set_once(condition: &mut Option<bool>, to: bool) -> Result<(), CommandError> {
+fn set_condition_once(condition: &mut Option<bool>, to: bool) -> Result<(), CommandError> {
     match condition.replace(to) {
         None => Ok(()),
         Some(_) => Err(CommandError::Syntax),

@@ -53,10 +53,10 @@ impl<'a> SamplePool for LiveFields<'a> {
 /// HRANDFIELD key [count [WITHVALUES]]
 pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() == 2 {
-        return one(context);
+        return reply_one_field(context);
     }
-    let (count, values) = options(context)?;
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let (count, values) = parse_options(context)?;
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let (mut random, most) = (Random::new(context.random_u64()), max_reply_bytes(context));
     let (table, reply) = context.view_and_reply(&key);
@@ -74,7 +74,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
 }
 
 /// Parses the count (negative: repeats are allowed) and WITHVALUES.
-fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
+fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     let count = parse_count(context)?;
     let values = match context.args.get(3) {
         None => false,
@@ -87,8 +87,8 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     Ok((count, values))
 }
 
-fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1)?, context.fields_now());
+fn reply_one_field(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random_u64());
     let (table, reply) = context.view_and_reply(&key);
@@ -122,7 +122,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn filled(fields: usize) -> Client {
+    fn client_with_hash(fields: usize) -> Client {
         let mut client = Client::new();
         for field in 0..fields {
             client.call(&["hset", "h", &format!("f{field}"), &format!("v{field}")]);
@@ -130,7 +130,7 @@ mod tests {
         client
     }
 
-    fn names(client: &mut Client, count: &str) -> Vec<String> {
+    fn random_fields(client: &mut Client, count: &str) -> Vec<String> {
         let reply = client.call(&["hrandfield", "h", count]);
         let names = reply.as_array().expect("a list").iter();
         names.map(|name| String::from_utf8(name.as_bytes().expect("a name").to_vec()).unwrap()).collect()
@@ -139,12 +139,12 @@ mod tests {
     #[test]
     fn random_selection_returns_requested_count() {
         for fields in [1, 7, 100, 3000] {
-            let mut client = filled(fields);
+            let mut client = client_with_hash(fields);
             for count in [1, 2, 5, 30, 900, 3000, 5000] {
-                let chosen = names(&mut client, &count.to_string());
+                let chosen = random_fields(&mut client, &count.to_string());
                 let different: BTreeSet<&String> = chosen.iter().collect();
                 assert_eq!((chosen.len(), different.len()), (count.min(fields), count.min(fields)));
-                assert_eq!(names(&mut client, &format!("-{count}")).len(), count);
+                assert_eq!(random_fields(&mut client, &format!("-{count}")).len(), count);
             }
         }
     }
@@ -152,9 +152,9 @@ mod tests {
     /// With a negative count, a reply is limited only by the maximum size of a bulk string; a larger one is an error.
     #[test]
     fn unlimited_random_reply_is_bounded() {
-        let mut client = filled(7);
+        let mut client = client_with_hash(7);
         client.engine.settings.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
-        assert_eq!(names(&mut client, "-1000").len(), 1000);
+        assert_eq!(random_fields(&mut client, "-1000").len(), 1000);
         for count in ["-1500", "-100000"] {
             let reply = client.call(&["hrandfield", "h", count]);
             assert_eq!(reply, Value::Error("ERR value is out of range".to_owned()), "{count}");
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn random_fields_cover_whole_hash() {
         for fields in [5, 600] {
-            let mut client = filled(fields);
+            let mut client = client_with_hash(fields);
             let mut seen = BTreeSet::new();
             for _ in 0..fields * 12 {
                 let Value::Bulk(name) = client.call(&["hrandfield", "h"]) else { panic!("a name") };
@@ -178,7 +178,7 @@ mod tests {
     fn reply_shapes_and_errors() {
         let range = "-ERR value is out of range";
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("hset h a 1", ":1"),
             ("hrandfield h", "$1|a"),
             ("hrandfield h 2 withvalues", "*2|$1|a|$1|1"),
@@ -201,8 +201,8 @@ mod tests {
             ),
             ("hrandfield h 9223372036854775808", "-ERR value is not an integer or out of range"),
         ]);
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("hrandfield h 1 withvalues", "*1|*2|$1|a|$1|1"),
             ("hrandfield h 1", "*1|$1|a"),
             ("hrandfield nosuch", "_"),

@@ -8,7 +8,7 @@ use crate::scanning::{AcceptedOptions, scan_elements};
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES].
 pub(super) fn hscan(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let now = context.fields_now();
+    let now = context.field_expiry_cutoff();
     scan_elements::<HashRef<'_>>(context, AcceptedOptions::NOVALUES, |hash, cursor, options, page| {
         hash.scan(cursor, options.count, &mut |field| {
             if field.is_live_at(now) && options.matches(field.name) {
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn scan_options_and_errors() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("hset h a 1 b 2", ":2"),
             ("hscan h 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$1|2"),
             ("hscan h 0 match b*", "*2|$1|0|*2|$1|b|$1|2"),

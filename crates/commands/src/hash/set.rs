@@ -36,10 +36,10 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
 }
 
 pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let (name, value) = (context.arg(2), context.arg(3));
     let found = context.find_hash(&key)?;
-    let there = found.and_then(|place| context.hash(&key, place).get(name));
+    let there = found.and_then(|place| context.hash_at(&key, place).get(name));
     if there.is_some_and(|field| field.is_live_at(now)) {
         context.reply.integer(0);
         return Ok(());
@@ -50,19 +50,19 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.notify_overwritten(&key, hidden);
     context.notify(EventClass::HASH, "hset", &key);
     if hidden {
-        log_set(context, &key, name, value);
+        log_hset(context, &key, name, value);
     }
     context.reply.integer(1);
     Ok(())
 }
 
 /// Replicates the field's new value as HSET.
-pub(super) fn log_set(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8]) {
+pub(super) fn log_hset(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8]) {
     context.log_effect(&[b"HSET", key.bytes(), name, value]);
 }
 
 pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let Some(mut place) = context.find_hash(&key)? else {
         context.reply.integer(0);
         return Ok(());
@@ -71,12 +71,12 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 2..context.args.len() {
         let name = context.arg(index);
         // An expired field counts as missing. The expiry cycle deletes it, with an event of its own.
-        if context.hash(&key, place).get(name).is_none_or(|field| !field.is_live_at(now)) {
+        if context.hash_at(&key, place).get(name).is_none_or(|field| !field.is_live_at(now)) {
             continue;
         }
         deleted += 1;
         place = context.table(&key).hash_remove(place, &key, name).0;
-        if context.hash(&key, place).is_empty() {
+        if context.hash_at(&key, place).is_empty() {
             break;
         }
     }
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn fields_are_set_and_deleted() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("hset h a 1 b 2", ":2"),
             ("hset h a 3 c 4 c 5", ":1"),
             ("hmset h d 6", "+OK"),
@@ -115,7 +115,7 @@ mod tests {
             ("hsetnx h a 1 b", "-ERR wrong number of arguments for 'hsetnx' command"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 hset h a 1 b 2",
                 "0 hset h a 3 c 4 c 5",
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn hash_keeps_expiry() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("hset h a 1", ":1"),
             ("pexpire h 100", ":1"),
             ("hset h b 2", ":1"),
@@ -139,7 +139,12 @@ mod tests {
             ("pttl h", ":100"),
         ]);
         client.now.0 += 100;
-        client.table(&[("hget h a", "$-1"), ("hset h a 1", ":1"), ("pttl h", ":-1"), ("hlen h", ":1")]);
+        client.check_replies(&[
+            ("hget h a", "$-1"),
+            ("hset h a 1", ":1"),
+            ("pttl h", ":-1"),
+            ("hlen h", ":1"),
+        ]);
     }
 
     #[test]
@@ -155,7 +160,7 @@ mod tests {
             words = vec!["hdel", "h"];
             words.extend(names.iter().map(String::as_str));
             assert_eq!(client.call(&words), resp::Value::Integer(size as i64));
-            client.table(&[("exists h", ":0")]);
+            client.check_replies(&[("exists h", ":0")]);
         }
     }
 
@@ -176,15 +181,15 @@ mod tests {
             ("hdel h f g", ""),
         ] {
             let mut client = Client::new();
-            client.table(&[("hset h f 1 g 1", ":2"), ("hpexpire h 1 fields 2 f g", "*2|:1|:1")]);
+            client.check_replies(&[("hset h f 1 g 1", ":2"), ("hpexpire h 1 fields 2 f g", "*2|:1|:1")]);
             client.now.0 += 1;
-            client.events(&[(line, events)]);
+            client.check_events(&[(line, events)]);
         }
     }
 
     #[test]
     fn commands_send_keyspace_events() {
-        Client::new().events(&[
+        Client::new().check_events(&[
             ("hset h a 1 b 2", "hset h"),
             ("hset h a 1", "hset h"),
             ("hmset h a 2", "hset h"),

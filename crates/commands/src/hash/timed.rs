@@ -4,23 +4,23 @@ use engine::{CommandError, Context, EventClass};
 use keyspace::{EntryRef, Field, Key};
 use resp::Args;
 
-use super::expire::FieldChanges;
+use super::expire::FieldExpiryChanges;
 use super::fields::HashAccess;
-use super::options::{AcceptedOptions, Expiry, HashFieldOptions, fields_at_once};
+use super::options::{AcceptedOptions, Expiry, HashFieldOptions, parse_fields_first};
 
 /// HGETDEL key FIELDS numfields field [field ...]
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let names = fields_at_once(context)?;
+    let names = parse_fields_first(context)?;
     let key = context.key(1)?;
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
-    let mut change = FieldChanges::new(context, &key, found);
+    let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
         if change.context.reply_field(&key, change.place, name).is_some() {
             change.delete(name);
         }
     }
-    change.finish();
+    change.apply();
     Ok(())
 }
 
@@ -31,7 +31,7 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.read_hash(&key)?;
     let wanted = options.expiry(context, "hgetex")?;
     context.reply.array(names.len());
-    let mut change = FieldChanges::new(context, &key, found);
+    let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
         let Some(expiry) = change.context.reply_field(&key, change.place, name) else { continue };
         match wanted {
@@ -44,7 +44,7 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
             _ => {}
         }
     }
-    change.finish();
+    change.apply();
     Ok(())
 }
 
@@ -53,7 +53,7 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, pairs) =
         HashFieldOptions::parse(context, AcceptedOptions::KEEPTTL | AcceptedOptions::CONDITIONS, 2)?;
-    let (key, now) = (context.key(1)?, context.fields_now());
+    let (key, now) = (context.key(1)?, context.field_expiry_cutoff());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {
         context.field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
@@ -94,7 +94,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     if matches!(wanted, Expiry::At(_)) {
         context.notify(EventClass::HASH, "hexpire", &key);
     }
-    log_set(context, &key, wanted, &pairs);
+    log_hsetex(context, &key, wanted, &pairs);
     Ok(())
 }
 
@@ -130,7 +130,7 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
 
 /// Replicates the effect of HSETEX without its conditions. With KEEPTTL the kept expiry is replicated explicitly, so
 /// that the effect does not depend on whether the replica still has the field.
-fn log_set(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Args<'_>) {
+fn log_hsetex(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Args<'_>) {
     let mut digits = itoa::Buffer::new();
     let mut effect: Vec<&[u8]> = Vec::with_capacity(pairs.len() + 6);
     if let Expiry::At(at) = expiry {
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn hgetdel_returns_and_deletes_fields() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("hset h a 1 b 2 c 3", ":3"),
             ("hgetdel h fields 3 a x a", "*3|$1|1|$-1|$-1"),
             ("hgetdel nosuch fields 1 a", "*1|$-1"),
@@ -176,13 +176,13 @@ mod tests {
                 "-ERR numfields should be greater than 0 and match the provided number of fields",
             ),
         ]);
-        assert_eq!(client.log()[1..3], ["0 HDEL h a", "0 HDEL h b c"]);
+        assert_eq!(client.logged_commands()[1..3], ["0 HDEL h a", "0 HDEL h b c"]);
     }
 
     #[test]
     fn hgetex_sets_expiry() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("hset h a 1 b 2", ":2"),
             ("hgetex h px 100 fields 2 a x", "*2|$1|1|$-1"),
             ("hpttl h fields 2 a b", "*2|:100|:-1"),
@@ -197,7 +197,7 @@ mod tests {
             ("hgetex h ex x fields 1 a", "-ERR value is not an integer or out of range"),
         ]);
         assert_eq!(
-            client.log()[1..],
+            client.logged_commands()[1..],
             ["0 HPEXPIREAT h 1700000000100 FIELDS 1 a", "0 HPERSIST h FIELDS 1 a", "0 HDEL h b"]
         );
     }
@@ -206,9 +206,9 @@ mod tests {
     /// hash to a table for good, and fields that had expired before were counted twice.
     #[test]
     fn fields_set_with_past_expiry_leave_no_trace() {
-        let (mut client, long) = (Client::logged(), "x".repeat(100));
+        let (mut client, long) = (Client::with_recording_log(), "x".repeat(100));
         let counted = |client: &Client| client.worker.stats.expired_fields.load(Ordering::Relaxed);
-        client.table(&[
+        client.check_replies(&[
             ("hset h a 1 b 2", ":2"),
             (&format!("hsetex h pxat 1 fields 1 {long} 1"), ":1"),
             ("object encoding h", "$8|listpack"),
@@ -216,11 +216,12 @@ mod tests {
         ]);
         client.now.0 += 10;
         let before = counted(&client);
-        client.table(&[("hsetex h pxat 1 fields 3 a 1 c 1 c 2", ":1"), ("hgetall h", "*2|$1|b|$1|2")]);
+        client
+            .check_replies(&[("hsetex h pxat 1 fields 3 a 1 c 1 c 2", ":1"), ("hgetall h", "*2|$1|b|$1|2")]);
         assert_eq!(counted(&client) - before, 3);
-        client.table(&[("hsetex nosuch pxat 1 fields 1 a 1", ":1"), ("exists nosuch", ":0")]);
-        assert_eq!(client.log()[2..], ["0 HDEL h a"]);
-        client.events(&[
+        client.check_replies(&[("hsetex nosuch pxat 1 fields 1 a 1", ":1"), ("exists nosuch", ":0")]);
+        assert_eq!(client.logged_commands()[2..], ["0 HDEL h a"]);
+        client.check_events(&[
             ("hsetex nosuch pxat 1 fields 1 a 1", "hset nosuch, hexpire nosuch, hexpired nosuch, del nosuch"),
             ("hsetex h pxat 1 fields 1 c 1", "hset h, hexpire h, hexpired h"),
             ("hsetex h pxat 1 fields 1 b 1", "hset h, hexpire h, hexpired h, del h"),
@@ -229,8 +230,8 @@ mod tests {
 
     #[test]
     fn hsetex_conditions_and_expiry() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("hsetex h xx fields 1 a 1", ":0"),
             ("hsetex h fxx fields 1 a 1", ":0"),
             ("exists h", ":0"),
@@ -252,7 +253,7 @@ mod tests {
                 "-ERR numfields should be greater than 0 and match the provided number of fields",
             ),
         ]);
-        let log = client.log();
+        let log = client.logged_commands();
         assert_eq!(log[0], "0 HSETEX h PXAT 1700000000100 FIELDS 2 a 1 b 2");
         assert_eq!(log[1], "0 MULTI");
         assert_eq!(log[2], "0 HSET h a 3 b 4");

@@ -4,7 +4,7 @@ use clock::Millis;
 use keyspace::HashRef;
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, Bytes};
+use crate::kinds::{AnyValue, ElementBytes};
 
 impl AnyValue<'_> for HashRef<'_> {
     fn type_number(&self) -> u32 {
@@ -14,20 +14,20 @@ impl AnyValue<'_> for HashRef<'_> {
     fn digest(&self, digest: &mut Digest) {
         self.for_each(&mut |field| {
             let mut pair = Digest::default();
-            pair.mix(field.name);
-            pair.mix(field.value);
+            pair.add_ordered(field.name);
+            pair.add_ordered(field.value);
             if field.expiry.is_some() {
-                pair.xor(b"!!hexpire!!");
+                pair.add_unordered(b"!!hexpire!!");
             }
-            digest.xor_digest(pair);
+            digest.add_unordered_digest(pair);
         });
     }
 
-    fn elements(&self) -> Option<usize> {
+    fn element_count(&self) -> Option<usize> {
         Some(self.len())
     }
 
-    fn text(&self, field: Option<&[u8]>, now: Millis) -> Option<Bytes> {
+    fn string_for_sort(&self, field: Option<&[u8]>, now: Millis) -> Option<ElementBytes> {
         self.get(field?).filter(|field| field.is_live_at(now)).map(|field| field.value.into())
     }
 }

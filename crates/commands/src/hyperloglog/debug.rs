@@ -5,19 +5,19 @@ use std::fmt::Write;
 use engine::{CommandError, Context, quote};
 use keyspace::StringRef;
 
-use super::{sketch, store};
+use super::{sketch, sketch_at, store_sketch};
 use crate::sketch::{Registers, Sketch};
 
 /// PFDEBUG (GETREG | DECODE | ENCODING | TODENSE) key, PFDEBUG SIMD (ON | OFF)
 pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(1);
     if word.eq_ignore_ascii_case(b"simd") {
-        return simd(context);
+        return pfdebug_simd(context);
     }
     let key = context.key(2)?;
     let found = context.find_typed::<StringRef<'_>>(&key)?;
     let place = found.ok_or(CommandError::text("ERR The specified key does not exist"))?;
-    let seen = sketch(context, &key, place)?;
+    let seen = sketch_at(context, &key, place)?;
     let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
     if is("encoding") {
         let name = if seen.is_dense() { "dense" } else { "sparse" };
@@ -26,7 +26,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
         if seen.is_dense() {
             return Err(CommandError::text("ERR HLL encoding is not sparse"));
         }
-        let shown = decoded(seen);
+        let shown = format_opcodes(seen);
         context.reply.bulk(shown.as_bytes());
     } else if is("todense") || is("getreg") {
         let changes = !seen.is_dense();
@@ -35,7 +35,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
         if changes {
             let mut bytes = context.string_value(&key, place)?.bytes.to_vec();
             sketch::make_dense(&mut bytes)?;
-            store(context, &key, Some(place), &bytes);
+            store_sketch(context, &key, Some(place), &bytes);
         }
         if is("todense") {
             context.reply.integer(i64::from(changes));
@@ -51,7 +51,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// PFDEBUG SIMD ON | OFF: accepted without effect, since there is only one implementation of the merge.
-fn simd(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn pfdebug_simd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     let reply = match () {
         () if word.eq_ignore_ascii_case(b"on") => "enabled",
@@ -64,7 +64,7 @@ fn simd(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Formats the opcodes of a sparse sketch: `z:` and `Z:` are zero runs of one and two bytes, `v:` is a value with its
 /// run length.
-fn decoded(sketch: Sketch<'_>) -> String {
+fn format_opcodes(sketch: Sketch<'_>) -> String {
     let mut shown = String::new();
     for run in sketch.runs() {
         let gap = if shown.is_empty() { "" } else { " " };

@@ -4,8 +4,8 @@ use crate::testing::Client;
 
 #[test]
 fn pfcount_estimates_cardinality() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("pfadd h a b c", ":1"),
         ("pfadd h a b", ":0"),
         ("pfadd h", ":0"),
@@ -28,14 +28,14 @@ fn pfcount_estimates_cardinality() {
         ("ttl m", ":100"),
         ("pfcount m", ":5"),
     ]);
-    let log = client.log();
+    let log = client.logged_commands();
     assert_eq!(log[..3], ["0 pfadd h a b c", "0 pfcount h", "0 pfadd empty"], "{log:?}");
 }
 
 #[test]
 fn sketch_becomes_dense_above_sparse_limit() {
     let mut client = Client::new();
-    client.table(&[("pfadd h 0", ":1"), ("pfdebug encoding h", "+sparse")]);
+    client.check_replies(&[("pfadd h 0", ":1"), ("pfdebug encoding h", "+sparse")]);
     client.engine.settings.hll_sparse_bytes.store(40, std::sync::atomic::Ordering::Relaxed);
     let add = |client: &mut Client, range: std::ops::Range<u32>| {
         let words: Vec<String> = range.map(|number| number.to_string()).collect();
@@ -44,11 +44,11 @@ fn sketch_becomes_dense_above_sparse_limit() {
         client.call(&request);
     };
     add(&mut client, 0..100);
-    client.table(&[("pfdebug encoding h", "+dense"), ("strlen h", ":12304"), ("pfcount h", ":100")]);
+    client.check_replies(&[("pfdebug encoding h", "+dense"), ("strlen h", ":12304"), ("pfcount h", ":100")]);
     add(&mut client, 0..100);
-    client.table(&[("pfadd h 5", ":0"), ("pfcount h", ":100")]);
-    client.table(&[("pfadd s x", ":1"), ("pfmerge s h", "+OK"), ("pfdebug encoding s", "+dense")]);
-    client.table(&[
+    client.check_replies(&[("pfadd h 5", ":0"), ("pfcount h", ":100")]);
+    client.check_replies(&[("pfadd s x", ":1"), ("pfmerge s h", "+OK"), ("pfdebug encoding s", "+dense")]);
+    client.check_replies(&[
         ("pfcount s", ":101"),
         ("pfcount s h", ":101"),
         ("pfadd s y", ":1"),
@@ -58,7 +58,7 @@ fn sketch_becomes_dense_above_sparse_limit() {
 
 #[test]
 fn pfdebug_simd_is_accepted_without_effect() {
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("pfdebug simd on", "+enabled"),
         ("pfdebug SIMD OFF", "+disabled"),
         ("pfdebug simd x", "-ERR Argument must be ON or OFF"),
@@ -68,8 +68,8 @@ fn pfdebug_simd_is_accepted_without_effect() {
 
 #[test]
 fn pfdebug_shows_internals() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("pfadd h a", ":1"),
         ("pfdebug decode h", "$20|Z:12711 v:2,1 Z:3672"),
         ("pfdebug encoding h", "+sparse"),
@@ -83,7 +83,7 @@ fn pfdebug_shows_internals() {
     let registers = client.call(&["pfdebug", "getreg", "h"]);
     let registers = registers.as_array().expect("registers");
     assert_eq!((registers.len(), &registers[12_711]), (16_384, &resp::Value::Integer(2)));
-    assert_eq!(client.log(), ["0 pfadd h a", "0 pfdebug todense h"]);
+    assert_eq!(client.logged_commands(), ["0 pfadd h a", "0 pfdebug todense h"]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn invalid_and_corrupt_sketches_are_refused() {
         "-INVALIDOBJ Corrupted HLL object detected",
     );
     let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("set s text", "+OK"),
         ("pfadd h a", ":1"),
         ("pfadd s a", wrong),
@@ -120,20 +120,20 @@ fn invalid_and_corrupt_sketches_are_refused() {
 
 #[test]
 fn replica_pfcount_does_not_write_cache() {
-    let mut client = Client::logged();
-    client.table(&[("pfadd h a", ":1")]);
-    let stale = client.wire("get h");
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[("pfadd h a", ":1")]);
+    let stale = client.run_to_text("get h");
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    client.table(&[("pfcount h", ":1")]);
-    assert_eq!(client.wire("get h"), stale);
+    client.check_replies(&[("pfcount h", ":1")]);
+    assert_eq!(client.run_to_text("get h"), stale);
     client.session = Session::new(2, CommandOrigin::Master, true);
-    client.table(&[("pfcount h", ":1")]);
-    assert_ne!(client.wire("get h"), stale);
+    client.check_replies(&[("pfcount h", ":1")]);
+    assert_ne!(client.run_to_text("get h"), stale);
 }
 
 #[test]
 fn commands_send_keyspace_events() {
-    Client::new().events(&[
+    Client::new().check_events(&[
         ("pfadd h a", "pfadd h"),
         ("pfadd h a", ""),
         ("pfadd h", ""),

@@ -8,22 +8,22 @@ use keyspace::{Kind, ListEnd};
 
 use super::elements::ListAccess;
 use super::elements::{pop_command, reply_item};
-use super::moving::move_one;
-use super::options::{MultiPop, end};
-use crate::time_arg::timeout;
+use super::moving::move_element;
+use super::options::{MultiPopArguments, parse_list_end};
+use crate::time_arg::parse_timeout;
 
 pub(super) fn blpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    pop(context, ListEnd::Head)
+    pop_or_block(context, ListEnd::Head)
 }
 
 pub(super) fn brpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    pop(context, ListEnd::Tail)
+    pop_or_block(context, ListEnd::Tail)
 }
 
 /// BLPOP key [key ...] timeout
-fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, CommandError> {
+fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
-    let until = timeout(context, keys.end)?;
+    let until = parse_timeout(context, keys.end)?;
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_list(&key)? else { continue };
@@ -42,9 +42,9 @@ fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, Comman
 
 /// BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]
 pub(super) fn blmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    let options = MultiPop::parse(context, 2)?;
-    let until = timeout(context, 1)?;
-    if super::ends::pop_first(context, &options)? {
+    let options = MultiPopArguments::parse(context, 2)?;
+    let until = parse_timeout(context, 1)?;
+    if super::ends::pop_from_first_list(context, &options)? {
         return Ok(HandlerOutcome::Done);
     }
     let keys = options.keys;
@@ -54,24 +54,24 @@ pub(super) fn blmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, Comman
 /// BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout
 pub(super) fn blmove(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let (from, to) = (context.arg(3), context.arg(4));
-    let ends = (end(from)?, end(to)?);
-    move_or_wait(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
+    let ends = (parse_list_end(from)?, parse_list_end(to)?);
+    move_or_block(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
 }
 
 /// BRPOPLPUSH source destination timeout
 pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let ends = (ListEnd::Tail, ListEnd::Head);
-    move_or_wait(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
+    move_or_block(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
 }
 
-fn move_or_wait(
+fn move_or_block(
     context: &mut Context<'_>,
     ends: (ListEnd, ListEnd),
     timeout_at: usize,
     logged: &[&[u8]],
 ) -> Result<HandlerOutcome, CommandError> {
-    let until = timeout(context, timeout_at)?;
-    if move_one(context, ends)? {
+    let until = parse_timeout(context, timeout_at)?;
+    if move_element(context, ends)? {
         context.log_effect(logged);
         return Ok(HandlerOutcome::Done);
     }
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn blocking_pop_takes_existing_element_at_once() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("rpush b 1 2 3 4 5 6", ":6"),
             ("blpop a b c 0", "*2|$1|b|$1|1"),
             ("brpop a b c 0.5", "*2|$1|b|$1|6"),
@@ -105,7 +105,7 @@ mod tests {
             ("exists b", ":0"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 rpush b 1 2 3 4 5 6",
                 "0 LPOP b",
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn blocking_commands_do_not_block_in_transactions() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("multi", "+OK"),
             ("blpop a 0", "+QUEUED"),
             ("blmpop 0 1 a left", "+QUEUED"),
@@ -132,28 +132,28 @@ mod tests {
 
     #[test]
     fn invalid_timeouts_and_arguments_are_refused() {
-        const NEGATIVE: &str = "-ERR timeout is negative";
-        const NONE: &str = "-ERR timeout is not a float or out of range";
-        const RANGE: &str = "-ERR timeout is out of range";
-        const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        const NEGATIVE_TIMEOUT: &str = "-ERR timeout is negative";
+        const INVALID_TIMEOUT: &str = "-ERR timeout is not a float or out of range";
+        const TIMEOUT_OUT_OF_RANGE: &str = "-ERR timeout is out of range";
+        const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("set s x", "+OK"),
             ("rpush l x", ":1"),
-            ("blpop a -1", NEGATIVE),
-            ("blpop a x", NONE),
-            ("blpop a nan", NONE),
-            ("blpop a inf", RANGE),
-            ("blpop a 1e100", RANGE),
-            ("blpop a 9223372036854775", RANGE),
-            ("blpop s 0", WRONG),
-            ("blpop a s l 0", WRONG),
-            ("blmove l s left left 0", WRONG),
-            ("blmove s l left left 0", WRONG),
+            ("blpop a -1", NEGATIVE_TIMEOUT),
+            ("blpop a x", INVALID_TIMEOUT),
+            ("blpop a nan", INVALID_TIMEOUT),
+            ("blpop a inf", TIMEOUT_OUT_OF_RANGE),
+            ("blpop a 1e100", TIMEOUT_OUT_OF_RANGE),
+            ("blpop a 9223372036854775", TIMEOUT_OUT_OF_RANGE),
+            ("blpop s 0", WRONG_TYPE),
+            ("blpop a s l 0", WRONG_TYPE),
+            ("blmove l s left left 0", WRONG_TYPE),
+            ("blmove s l left left 0", WRONG_TYPE),
             ("blmove a b left middle 0", "-ERR syntax error"),
-            ("blmove a b left left x", NONE),
-            ("brpoplpush a b -1", NEGATIVE),
-            ("blmpop -1 1 a left", NEGATIVE),
+            ("blmove a b left left x", INVALID_TIMEOUT),
+            ("brpoplpush a b -1", NEGATIVE_TIMEOUT),
+            ("blmpop -1 1 a left", NEGATIVE_TIMEOUT),
             ("blmpop -1 1 a left count x", "-ERR count should be greater than 0"),
             ("blmpop 0 0 a left", "-ERR numkeys should be greater than 0"),
             ("lrange l 0 -1", "*1|$1|x"),
@@ -164,14 +164,14 @@ mod tests {
     #[test]
     fn key_expiring_in_transaction_is_not_served() {
         let mut client = Client::new();
-        assert_eq!(client.flow("blpop l 0"), DispatchStatus::Blocked);
-        let waiter = client.leave_waiting();
-        client.table(&[("multi\nrpush l a\npexpire l 100", "+OK|+QUEUED|+QUEUED")]);
+        assert_eq!(client.run_status("blpop l 0"), DispatchStatus::Blocked);
+        let waiter = client.detach_blocked();
+        client.check_replies(&[("multi\nrpush l a\npexpire l 100", "+OK|+QUEUED|+QUEUED")]);
         client.engine.set_wall_clock(0, (client.now.0 + 200) * 1000);
-        client.table(&[("exec", "*2|:1|:1")]);
+        client.check_replies(&[("exec", "*2|:1|:1")]);
         assert!(!waiter.is_served());
         client.now.0 += 200;
-        client.table(&[("rpush l b", ":1")]);
+        client.check_replies(&[("rpush l b", ":1")]);
         assert!(waiter.is_served());
     }
 }

@@ -4,13 +4,13 @@ use engine::{CommandError, CommandOrigin, Context, EventClass};
 use keyspace::{EntryRef, Key, ListEnd, ListItem};
 
 use super::elements::ListAccess;
-use super::options::{index, resolve_range};
+use super::options::{resolve_index, resolve_range};
 
 pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let Some(place) = context.find_list(&key)? else { return Err(CommandError::NoSuchKey) };
     let (wanted, element) = (context.integer(2)?, context.arg(3));
-    let Some(index) = index(wanted, context.list(&key, place).len()) else {
+    let Some(index) = resolve_index(wanted, context.list_at(&key, place).len()) else {
         return Err(CommandError::OutOfRange);
     };
     let limit = context.engine.settings.list_limit();
@@ -34,7 +34,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let (list, pivot) = (context.list(&key, place), ListItem::from(context.arg(3)));
+    let (list, pivot) = (context.list_at(&key, place), ListItem::from(context.arg(3)));
     let (mut at, len) = (0, list.len());
     list.visit_from(0, &mut |item| {
         at += usize::from(item != pivot);
@@ -72,7 +72,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let limit = context.engine.settings.list_limit();
     let (place, removed) = context.table(&key).list_remove(place, &key, element, (count < 0, most), limit);
     if removed > 0 {
-        after_removal(context, &key, place, "lrem");
+        report_removal(context, &key, place, "lrem");
         context.count_changes(removed as u64 - 1);
     }
     context.reply.integer(removed as i64);
@@ -82,7 +82,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, start, stop) = (context.key(1)?, context.integer(2)?, context.integer(3)?);
     if let Some(mut place) = context.find_list(&key)? {
-        let len = context.list(&key, place).len();
+        let len = context.list_at(&key, place).len();
         let kept = resolve_range(start, stop, len);
         if kept.is_empty() {
             context.delete(&key, place);
@@ -91,10 +91,10 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.notify(EventClass::GENERIC, "del", &key);
         } else {
             if kept.end < len {
-                place = context.take(&key, place, ListEnd::Tail, len - kept.end);
+                place = context.take_elements(&key, place, ListEnd::Tail, len - kept.end);
             }
             if kept.start > 0 {
-                context.take(&key, place, ListEnd::Head, kept.start);
+                context.take_elements(&key, place, ListEnd::Head, kept.start);
             }
             if kept.len() < len {
                 context.report_changes(&key, len - kept.len());
@@ -107,8 +107,8 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Reports the removal of elements from the list at `place`, and deletes the key if the list is empty.
-fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, event: &str) {
-    let is_empty = context.list(key, place).is_empty();
+fn report_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, event: &str) {
+    let is_empty = context.list_at(key, place).is_empty();
     if is_empty {
         context.delete(key, place);
     } else {
@@ -124,12 +124,12 @@ fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, even
 mod tests {
     use crate::testing::Client;
 
-    const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+    const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
 
     #[test]
     fn lset_and_linsert() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("lset l 0 a", "-ERR no such key"),
             ("linsert l before a b", ":0"),
             ("rpush l a b c", ":3"),
@@ -145,8 +145,8 @@ mod tests {
             ("linsert l at b 2", "-ERR syntax error"),
             ("lrange l 0 -1", "*6|$1|0|$1|1|$1|b|$1|2|$1|3|$1|4"),
             ("set s 1", "+OK"),
-            ("lset s x 1", WRONG),
-            ("linsert s before a b", WRONG),
+            ("lset s x 1", WRONG_TYPE),
+            ("linsert s before a b", WRONG_TYPE),
         ]);
         let logged = [
             "0 rpush l a b c",
@@ -157,13 +157,13 @@ mod tests {
             "0 linsert l after b 2",
             "0 set s 1",
         ];
-        assert_eq!(client.log(), logged);
+        assert_eq!(client.logged_commands(), logged);
     }
 
     #[test]
     fn lrem_and_ltrim_remove_elements() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("lrem l 0 a", ":0"),
             ("ltrim l 0 1", "+OK"),
             ("rpush l a b a c a 7 a", ":7"),
@@ -186,8 +186,8 @@ mod tests {
             ("ltrim l 2 1", "+OK"),
             ("exists l", ":0"),
             ("set s 1", "+OK"),
-            ("lrem s 0 1", WRONG),
-            ("ltrim s 0 1", WRONG),
+            ("lrem s 0 1", WRONG_TYPE),
+            ("ltrim s 0 1", WRONG_TYPE),
             ("ltrim s x 1", "-ERR value is not an integer or out of range"),
         ]);
         let logged = [
@@ -201,7 +201,7 @@ mod tests {
             "0 ltrim l 2 1",
             "0 set s 1",
         ];
-        assert_eq!(client.log(), logged);
+        assert_eq!(client.logged_commands(), logged);
     }
 
     /// OBJECT ENCODING follows `list-max-listpack-size` when the list grows and shrinks.
@@ -211,16 +211,17 @@ mod tests {
         let element = "x".repeat(100);
         let push: Vec<&str> = ["rpush", "l"].into_iter().chain([element.as_str(); 79]).collect();
         client.call(&push);
-        client.table(&[("object encoding l", "$8|listpack")]);
+        client.check_replies(&[("object encoding l", "$8|listpack")]);
         client.call(&["rpush", "l", &element]);
-        client.table(&[("object encoding l", "$9|quicklist"), ("ltrim l 0 39", "+OK")]);
-        client.table(&[("object encoding l", "$9|quicklist"), ("lpop l", &format!("$100|{element}"))]);
-        client.table(&[("object encoding l", "$8|listpack")]);
+        client.check_replies(&[("object encoding l", "$9|quicklist"), ("ltrim l 0 39", "+OK")]);
+        client
+            .check_replies(&[("object encoding l", "$9|quicklist"), ("lpop l", &format!("$100|{element}"))]);
+        client.check_replies(&[("object encoding l", "$8|listpack")]);
         client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits {
             list: keyspace::ListLimit(4),
             ..keyspace::EncodingLimits::default()
         });
-        client.table(&[
+        client.check_replies(&[
             ("rpush few 1 2 3 4", ":4"),
             ("object encoding few", "$8|listpack"),
             ("rpush few 5", ":5"),

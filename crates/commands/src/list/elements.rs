@@ -5,7 +5,7 @@ use keyspace::{EntryRef, Key, ListEnd, ListItem, ListRef};
 use resp::{Args, Writer};
 
 /// The keyspace event of a push at this end.
-pub(super) fn pushed(end: ListEnd) -> &'static str {
+pub(super) fn push_event(end: ListEnd) -> &'static str {
     match end {
         ListEnd::Head => "lpush",
         ListEnd::Tail => "rpush",
@@ -13,7 +13,7 @@ pub(super) fn pushed(end: ListEnd) -> &'static str {
 }
 
 /// The keyspace event of a pop at this end.
-pub(super) fn popped(end: ListEnd) -> &'static str {
+pub(super) fn pop_event(end: ListEnd) -> &'static str {
     match end {
         ListEnd::Head => "lpop",
         ListEnd::Tail => "rpop",
@@ -44,20 +44,20 @@ pub(crate) trait ListAccess {
     fn read_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The list at `place`, as returned by [`Context::find_list`] or [`Context::read_list`].
-    fn list(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_>;
+    fn list_at(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_>;
 
     /// Pushes elements at one end of the list at `found`, or creates the list. Returns the new length.
     fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize;
 
     /// Replies with `count` elements from one end of the list at `place`, starting at that end.
-    fn reply_end(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize);
+    fn reply_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize);
 
     /// Pops up to `count` elements at one end of the list at `place`, and deletes the key if the list is empty. Returns
     /// the number of popped elements.
     fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize;
 
     /// Pops `count` elements at one end of the list at `place`, which must have more than `count`.
-    fn take(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef;
+    fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef;
 }
 
 impl ListAccess for Context<'_> {
@@ -69,7 +69,7 @@ impl ListAccess for Context<'_> {
         self.read_typed::<ListRef<'_>>(key)
     }
 
-    fn list(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_> {
+    fn list_at(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_> {
         self.table_ref(key).list(place).expect("a list was found there")
     }
 
@@ -80,13 +80,13 @@ impl ListAccess for Context<'_> {
             None => table.list_create(key, end, elements.iter(), limit),
             Some(place) => table.list_push(place, key, end, elements.iter(), limit),
         };
-        let len = self.list(key, place).len();
+        let len = self.list_at(key, place).len();
         self.report_changes(key, elements.len());
-        self.notify(EventClass::LIST, pushed(end), key);
+        self.notify(EventClass::LIST, push_event(end), key);
         len
     }
 
-    fn reply_end(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) {
+    fn reply_end_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) {
         let (table, reply) = self.view_and_reply(key);
         let list = table.list(place).expect("a list was found there");
         let count = count.min(list.len());
@@ -105,23 +105,23 @@ impl ListAccess for Context<'_> {
     }
 
     fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize {
-        let len = self.list(key, place).len();
+        let len = self.list_at(key, place).len();
         let count = count.min(len);
         if count == len {
             self.delete(key, place);
             self.count_changes((count as u64).saturating_sub(1));
         } else {
-            self.take(key, place, end, count);
+            self.take_elements(key, place, end, count);
             self.report_changes(key, count);
         }
-        self.notify(EventClass::LIST, popped(end), key);
+        self.notify(EventClass::LIST, pop_event(end), key);
         if count == len {
             self.notify(EventClass::GENERIC, "del", key);
         }
         count
     }
 
-    fn take(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef {
+    fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef {
         let limit = self.engine.settings.list_limit();
         let (place, dropped) = self.table(key).list_take(place, key, end, count, limit);
         self.discard(dropped);

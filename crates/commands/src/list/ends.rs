@@ -5,7 +5,7 @@ use keyspace::ListEnd;
 
 use super::elements::ListAccess;
 use super::elements::{pop_command, reply_item};
-use super::options::MultiPop;
+use super::options::MultiPopArguments;
 
 pub(super) fn lpush(context: &mut Context<'_>) -> Result<(), CommandError> {
     push(context, ListEnd::Head, true)
@@ -67,7 +67,7 @@ fn pop(context: &mut Context<'_>, end: ListEnd, name: &'static str) -> Result<()
             context.pop(&key, place, end, 1);
         }
         (Some(place), Some(count)) => {
-            context.reply_end(&key, place, end, count);
+            context.reply_end_elements(&key, place, end, count);
             if count > 0 {
                 context.pop(&key, place, end, count);
             }
@@ -77,22 +77,25 @@ fn pop(context: &mut Context<'_>, end: ListEnd, name: &'static str) -> Result<()
 }
 
 pub(super) fn lmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = MultiPop::parse(context, 1)?;
-    if !pop_first(context, &options)? {
+    let options = MultiPopArguments::parse(context, 1)?;
+    if !pop_from_first_list(context, &options)? {
         context.reply.null_array();
     }
     Ok(())
 }
 
 /// Pops from the first non-empty list. Returns whether there was one.
-pub(super) fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result<bool, CommandError> {
-    let MultiPop { keys, end, count } = options;
+pub(super) fn pop_from_first_list(
+    context: &mut Context<'_>,
+    options: &MultiPopArguments,
+) -> Result<bool, CommandError> {
+    let MultiPopArguments { keys, end, count } = options;
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_list(&key)? else { continue };
         context.reply.array(2);
         context.reply.bulk(key.bytes());
-        context.reply_end(&key, place, *end, *count);
+        context.reply_end_elements(&key, place, *end, *count);
         let popped = context.pop(&key, place, *end, *count);
         let mut digits = itoa::Buffer::new();
         context.log_effect(&[pop_command(*end), key.bytes(), digits.format(popped).as_bytes()]);
@@ -107,8 +110,8 @@ mod tests {
 
     #[test]
     fn push_and_pop_at_both_ends() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("lpushx l a", ":0"),
             ("rpushx l a", ":0"),
             ("rpush l a b", ":2"),
@@ -127,7 +130,7 @@ mod tests {
             ("rpop l 0", "*-1"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 rpush l a b",
                 "0 lpush l c d",
@@ -144,43 +147,43 @@ mod tests {
 
     #[test]
     fn invalid_pushes_and_pops_are_refused() {
-        const POSITIVE: &str = "-ERR value is out of range, must be positive";
-        const KEYS: &str = "-ERR numkeys should be greater than 0";
-        const COUNT: &str = "-ERR count should be greater than 0";
-        const SYNTAX: &str = "-ERR syntax error";
-        const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
-        let mut client = Client::logged();
-        client.table(&[
+        const MUST_BE_POSITIVE: &str = "-ERR value is out of range, must be positive";
+        const NUMKEYS_NOT_POSITIVE: &str = "-ERR numkeys should be greater than 0";
+        const COUNT_NOT_POSITIVE: &str = "-ERR count should be greater than 0";
+        const SYNTAX_ERROR: &str = "-ERR syntax error";
+        const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("rpush l a b c", ":3"),
             ("set s 1", "+OK"),
-            ("lpop l x", POSITIVE),
-            ("lpop l -1", POSITIVE),
-            ("lpop s -1", POSITIVE),
+            ("lpop l x", MUST_BE_POSITIVE),
+            ("lpop l -1", MUST_BE_POSITIVE),
+            ("lpop s -1", MUST_BE_POSITIVE),
             ("lpop l 1 2", "-ERR wrong number of arguments for 'lpop' command"),
             ("rpop l 1 2", "-ERR wrong number of arguments for 'rpop' command"),
-            ("rpush s 1", WRONG),
-            ("lpushx s 1", WRONG),
-            ("rpop s", WRONG),
-            ("lmpop 0 l left", KEYS),
-            ("lmpop x l left", KEYS),
-            ("lmpop 2 l left", SYNTAX),
-            ("lmpop 9223372036854775807 l left", SYNTAX),
-            ("lmpop 1 l middle", SYNTAX),
-            ("lmpop 1 l left count 0", COUNT),
-            ("lmpop 1 l left count x", COUNT),
-            ("lmpop 1 l left count", SYNTAX),
-            ("lmpop 1 l left count 1 count 1", SYNTAX),
-            ("lmpop 1 l left some 1", SYNTAX),
-            ("lmpop 2 nosuch s left", WRONG),
+            ("rpush s 1", WRONG_TYPE),
+            ("lpushx s 1", WRONG_TYPE),
+            ("rpop s", WRONG_TYPE),
+            ("lmpop 0 l left", NUMKEYS_NOT_POSITIVE),
+            ("lmpop x l left", NUMKEYS_NOT_POSITIVE),
+            ("lmpop 2 l left", SYNTAX_ERROR),
+            ("lmpop 9223372036854775807 l left", SYNTAX_ERROR),
+            ("lmpop 1 l middle", SYNTAX_ERROR),
+            ("lmpop 1 l left count 0", COUNT_NOT_POSITIVE),
+            ("lmpop 1 l left count x", COUNT_NOT_POSITIVE),
+            ("lmpop 1 l left count", SYNTAX_ERROR),
+            ("lmpop 1 l left count 1 count 1", SYNTAX_ERROR),
+            ("lmpop 1 l left some 1", SYNTAX_ERROR),
+            ("lmpop 2 nosuch s left", WRONG_TYPE),
             ("llen l", ":3"),
         ]);
-        assert_eq!(client.log(), ["0 rpush l a b c", "0 set s 1"]);
+        assert_eq!(client.logged_commands(), ["0 rpush l a b c", "0 set s 1"]);
     }
 
     #[test]
     fn lmpop_pops_from_first_nonempty_list() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("lmpop 2 a b left", "*-1"),
             ("rpush b 1 2 3 4 5", ":5"),
             ("lmpop 2 a b left", "*2|$1|b|*1|$1|1"),
@@ -188,6 +191,9 @@ mod tests {
             ("lmpop 1 b left count 9", "*2|$1|b|*2|$1|2|$1|3"),
             ("exists b", ":0"),
         ]);
-        assert_eq!(client.log(), ["0 rpush b 1 2 3 4 5", "0 LPOP b 1", "0 RPOP b 2", "0 LPOP b 2"]);
+        assert_eq!(
+            client.logged_commands(),
+            ["0 rpush b 1 2 3 4 5", "0 LPOP b 1", "0 RPOP b 2", "0 LPOP b 2"]
+        );
     }
 }

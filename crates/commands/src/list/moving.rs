@@ -5,19 +5,19 @@ use keyspace::{EntryRef, ItemDigits, Key, ListEnd};
 use smallvec::SmallVec;
 
 use super::elements::ListAccess;
-use super::elements::{popped, pushed, reply_item};
-use super::options::end;
+use super::elements::{pop_event, push_event, reply_item};
+use super::options::parse_list_end;
 
 pub(super) fn lmove(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let ends = (end(context.arg(3))?, end(context.arg(4))?);
-    if !move_one(context, ends)? {
+    let ends = (parse_list_end(context.arg(3))?, parse_list_end(context.arg(4))?);
+    if !move_element(context, ends)? {
         context.reply.null();
     }
     Ok(())
 }
 
 pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !move_one(context, (ListEnd::Tail, ListEnd::Head))? {
+    if !move_element(context, (ListEnd::Tail, ListEnd::Head))? {
         context.reply.null();
     }
     Ok(())
@@ -25,20 +25,20 @@ pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Moves an element from one end of the first list to one end of the second and replies with it. Returns whether there
 /// was an element.
-pub(super) fn move_one(
+pub(super) fn move_element(
     context: &mut Context<'_>,
     (from, to): (ListEnd, ListEnd),
 ) -> Result<bool, CommandError> {
     let (source, target) = (context.key(1)?, context.key(2)?);
     let Some(place) = context.find_list(&source)? else { return Ok(false) };
     context.find_list(&target)?;
-    let list = context.list(&source, place);
+    let list = context.list_at(&source, place);
     let index = if from == ListEnd::Head { 0 } else { list.len() - 1 };
     let item = list.get(index).expect("no list is empty");
     let element: SmallVec<[u8; 256]> = item.bytes(&mut ItemDigits::default()).into();
     reply_item(&mut context.reply, element[..].into());
     if source.bytes() == target.bytes() {
-        turn(context, &source, place, (from, to), &element);
+        rotate_list(context, &source, place, (from, to), &element);
         return Ok(true);
     }
     // Entries may have moved: reading the target may have deleted it as expired, and both keys may share a table.
@@ -52,7 +52,7 @@ pub(super) fn move_one(
     };
     // LMOVE is one change for `rdb_changes_since_last_save`; the pop already counted it.
     context.report_modified_uncounted(context.session.db, &target);
-    context.notify(EventClass::LIST, pushed(to), &target);
+    context.notify(EventClass::LIST, push_event(to), &target);
     if let Some(place) = context.peek(&source) {
         context.pop(&source, place, from, 1);
     }
@@ -60,7 +60,7 @@ pub(super) fn move_one(
 }
 
 /// Moves an element from one end of a list to an end of the same list.
-fn turn(
+fn rotate_list(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
@@ -68,11 +68,11 @@ fn turn(
     element: &[u8],
 ) {
     let limit = context.engine.settings.list_limit();
-    let place = context.take(key, place, from, 1);
+    let place = context.take_elements(key, place, from, 1);
     context.table(key).list_push(place, key, to, std::iter::once(element), limit);
     context.report_modified(key);
-    context.notify(EventClass::LIST, pushed(to), key);
-    context.notify(EventClass::LIST, popped(from), key);
+    context.notify(EventClass::LIST, push_event(to), key);
+    context.notify(EventClass::LIST, pop_event(from), key);
 }
 
 #[cfg(test)]
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn lmove_moves_between_lists() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("lmove a b left right", "$-1"),
             ("rpoplpush a b", "$-1"),
             ("rpush a 1 2 3", ":3"),
@@ -105,7 +105,7 @@ mod tests {
             ("llen c", ":2"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 rpush a 1 2 3",
                 "0 lmove a b left right",
@@ -122,14 +122,14 @@ mod tests {
 
     #[test]
     fn lmove_recreates_expired_target() {
-        let mut client = Client::logged();
-        client.table(&[("rpush a 1 2", ":2"), ("rpush {a}b x", ":1"), ("pexpire {a}b 10", ":1")]);
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[("rpush a 1 2", ":2"), ("rpush {a}b x", ":1"), ("pexpire {a}b 10", ":1")]);
         client.now.0 += 10;
-        client.table(&[
+        client.check_replies(&[
             ("lmove a {a}b left right", "$1|1"),
             ("lrange {a}b 0 -1", "*1|$1|1"),
             ("ttl {a}b", ":-1"),
         ]);
-        assert_eq!(client.log().split_off(3), ["0 UNLINK {a}b", "0 lmove a {a}b left right"]);
+        assert_eq!(client.logged_commands().split_off(3), ["0 UNLINK {a}b", "0 lmove a {a}b left right"]);
     }
 }

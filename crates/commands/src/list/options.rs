@@ -6,7 +6,7 @@ use engine::{CommandError, Context};
 use keyspace::ListEnd;
 
 /// Parses LEFT or RIGHT.
-pub(super) fn end(word: &[u8]) -> Result<ListEnd, CommandError> {
+pub(super) fn parse_list_end(word: &[u8]) -> Result<ListEnd, CommandError> {
     match () {
         () if word.eq_ignore_ascii_case(b"left") => Ok(ListEnd::Head),
         () if word.eq_ignore_ascii_case(b"right") => Ok(ListEnd::Tail),
@@ -23,19 +23,19 @@ pub(super) fn resolve_range(start: i64, stop: i64, len: usize) -> Range<usize> {
 }
 
 /// Resolves an index, which counts from the end if negative. `None` if it is out of range.
-pub(super) fn index(index: i64, len: usize) -> Option<usize> {
+pub(super) fn resolve_index(index: i64, len: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(len as i64)? } else { index };
     usize::try_from(index).ok().filter(|index| *index < len)
 }
 
 /// The arguments of LMPOP and BLMPOP: `numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
-pub(super) struct MultiPop {
+pub(super) struct MultiPopArguments {
     pub(super) keys: Range<usize>,
     pub(super) end: ListEnd,
     pub(super) count: usize,
 }
 
-impl MultiPop {
+impl MultiPopArguments {
     pub(super) fn parse(context: &Context<'_>, from: usize) -> Result<Self, CommandError> {
         let args = context.args;
         let keys = resp::parse_i64(context.arg(from))
@@ -43,7 +43,7 @@ impl MultiPop {
             .ok_or(CommandError::text("ERR numkeys should be greater than 0"))?;
         let behind = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(from + 1));
         let behind = behind.filter(|behind| *behind < args.len()).ok_or(CommandError::Syntax)?;
-        let end = end(context.arg(behind))?;
+        let end = parse_list_end(context.arg(behind))?;
         let count = match args.get(behind + 1).zip(args.get(behind + 2)) {
             None => 1,
             Some((word, count)) if word.eq_ignore_ascii_case(b"count") => resp::parse_i64(count)

@@ -8,11 +8,11 @@ use resp::Writer;
 
 use super::elements::ListAccess;
 use super::elements::reply_item;
-use super::options::{index, resolve_range};
+use super::options::{resolve_index, resolve_range};
 
 pub(super) fn llen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let len = context.read_list(&key)?.map_or(0, |place| context.list(&key, place).len());
+    let len = context.read_list(&key)?.map_or(0, |place| context.list_at(&key, place).len());
     context.reply.integer(len as i64);
     Ok(())
 }
@@ -26,7 +26,7 @@ pub(super) fn lindex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let wanted = context.integer(2)?;
     let (table, reply) = context.view_and_reply(&key);
     let list = table.list(place).expect("a list was found there");
-    match index(wanted, list.len()).and_then(|index| list.get(index)) {
+    match resolve_index(wanted, list.len()).and_then(|index| list.get(index)) {
         Some(item) => reply_item(reply, item),
         None => reply.null(),
     }
@@ -41,7 +41,7 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.array(0);
         return Ok(());
     };
-    let elements = resolve_range(start, stop, context.list(&key, place).len());
+    let elements = resolve_range(start, stop, context.list_at(&key, place).len());
     context.reply.array(elements.len());
     if let Some(pinned) = context.pin(&[(key, place)]) {
         reply_pinned(&mut context.reply, pinned, elements);
@@ -82,22 +82,22 @@ fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<us
 struct PositionQuery<'a> {
     element: ListItem<'a>,
     /// Matches to skip before the first result.
-    skipped: u64,
+    matches_to_skip: u64,
     from_tail: bool,
     /// Maximum number of results; `None` without COUNT, when the reply is not an array.
     count: Option<usize>,
     /// Maximum number of comparisons.
-    most: usize,
+    max_comparisons: usize,
 }
 
 impl<'a> PositionQuery<'a> {
     fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
         let mut search = Self {
             element: context.arg(2).into(),
-            skipped: 0,
+            matches_to_skip: 0,
             from_tail: false,
             count: None,
-            most: usize::MAX,
+            max_comparisons: usize::MAX,
         };
         let natural = |index: usize, text: &'static str| {
             let number = resp::parse_i64(context.arg(index)).and_then(|number| usize::try_from(number).ok());
@@ -111,14 +111,14 @@ impl<'a> PositionQuery<'a> {
             let has_value = value < context.args.len();
             match () {
                 () if has_value && word.eq_ignore_ascii_case(b"rank") => {
-                    let rank = rank(context, value)?;
-                    (search.from_tail, search.skipped) = (rank < 0, rank.unsigned_abs() - 1);
+                    let rank = parse_rank(context, value)?;
+                    (search.from_tail, search.matches_to_skip) = (rank < 0, rank.unsigned_abs() - 1);
                 }
                 () if has_value && word.eq_ignore_ascii_case(b"count") => {
                     search.count = Some(or_all(natural(value, "ERR COUNT can't be negative")?));
                 }
                 () if has_value && word.eq_ignore_ascii_case(b"maxlen") => {
-                    search.most = or_all(natural(value, "ERR MAXLEN can't be negative")?);
+                    search.max_comparisons = or_all(natural(value, "ERR MAXLEN can't be negative")?);
                 }
                 () => return Err(CommandError::Syntax),
             }
@@ -128,12 +128,13 @@ impl<'a> PositionQuery<'a> {
     }
 
     /// Returns the indexes of the matches.
-    fn run(&self, list: ListRef<'_>) -> Vec<usize> {
+    fn find_positions(&self, list: ListRef<'_>) -> Vec<usize> {
         let (mut found, mut looked, mut skipped) = (Vec::new(), 0, 0);
-        let (last, most, count) = (list.len() - 1, self.most.min(list.len()), self.count.unwrap_or(1));
+        let (last, most, count) =
+            (list.len() - 1, self.max_comparisons.min(list.len()), self.count.unwrap_or(1));
         let mut visit = |item: ListItem<'_>| {
             if item == self.element {
-                if skipped == self.skipped {
+                if skipped == self.matches_to_skip {
                     found.push(if self.from_tail { last - looked } else { looked });
                 } else {
                     skipped += 1;
@@ -151,7 +152,7 @@ impl<'a> PositionQuery<'a> {
     }
 }
 
-fn rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
+fn parse_rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
     match context.integer(index)? {
         0 => Err(CommandError::text(
             "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
@@ -169,7 +170,7 @@ pub(super) fn lpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let search = PositionQuery::parse(context)?;
     let found = context.read_list(&key)?;
-    let found = found.map_or(Vec::new(), |place| search.run(context.list(&key, place)));
+    let found = found.map_or(Vec::new(), |place| search.find_positions(context.list_at(&key, place)));
     let reply = &mut context.reply;
     match (search.count, found.first()) {
         (None, None) => reply.null(),
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn lindex_and_lrange() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("rpush l a 2 c", ":3"),
             ("llen l", ":3"),
             ("llen nosuch", ":0"),
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn lpos_finds_elements() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("rpush l a b c 1 2 3 c c 07", ":9"),
             ("lpos l c", ":2"),
             ("lpos l c rank 2", ":6"),
@@ -243,7 +244,11 @@ mod tests {
             ("lpos l c maxlen x", "-ERR MAXLEN can't be negative"),
             ("lpos l c rank x", "-ERR value is not an integer or out of range"),
         ]);
-        assert!(client.wire("lpos l c rank 0").starts_with("-ERR RANK can't be zero"));
-        assert!(client.wire("lpos l c rank -9223372036854775808").starts_with("-ERR value is out of range"));
+        assert!(client.run_to_text("lpos l c rank 0").starts_with("-ERR RANK can't be zero"));
+        assert!(
+            client
+                .run_to_text("lpos l c rank -9223372036854775808")
+                .starts_with("-ERR value is out of range")
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use keyspace::{ItemDigits, ListItem, ListRef};
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, Bytes, Sortable};
+use crate::kinds::{AnyValue, ElementBytes, Sortable};
 
 impl AnyValue<'_> for ListRef<'_> {
     fn type_number(&self) -> u32 {
@@ -14,14 +14,14 @@ impl AnyValue<'_> for ListRef<'_> {
 
     fn digest(&self, digest: &mut Digest) {
         let mut digits = ItemDigits::default();
-        self.for_each(&mut |item| digest.mix(item.bytes(&mut digits)));
+        self.for_each(&mut |item| digest.add_ordered(item.bytes(&mut digits)));
     }
 
-    fn elements(&self) -> Option<usize> {
+    fn element_count(&self) -> Option<usize> {
         Some(self.len())
     }
 
-    fn sortable(&self) -> Option<&dyn Sortable> {
+    fn as_sortable(&self) -> Option<&dyn Sortable> {
         Some(self)
     }
 }
@@ -35,14 +35,14 @@ impl Sortable for ListRef<'_> {
         true
     }
 
-    fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes> {
+    fn load_elements(&self, range: Range<usize>, reversed: bool) -> Vec<ElementBytes> {
         let mut loaded = Vec::with_capacity(range.len());
         if range.is_empty() {
             return loaded;
         }
         let (mut digits, wanted) = (ItemDigits::default(), range.len());
         let mut visit = |item: ListItem<'_>| {
-            loaded.push(Bytes::from_slice(item.bytes(&mut digits)));
+            loaded.push(ElementBytes::from_slice(item.bytes(&mut digits)));
             loaded.len() < wanted
         };
         match reversed {

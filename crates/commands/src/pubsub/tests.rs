@@ -19,7 +19,7 @@ fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
 /// Runs a line as the second client.
 fn as_other(client: &mut Client, other: &mut Session, line: &str) -> String {
     std::mem::swap(other, &mut client.session);
-    let reply = client.wire(line);
+    let reply = client.run_to_text(line);
     std::mem::swap(other, &mut client.session);
     reply
 }
@@ -43,12 +43,12 @@ fn script_publishes_once() {
 
 #[test]
 fn published_message_reaches_channels_and_patterns() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let (mut listener, woken) = join(&client);
     as_other(&mut client, &mut listener, "subscribe news other\npsubscribe n*");
     let (mut fan, _) = join(&client);
     as_other(&mut client, &mut fan, "hello 3\npsubscribe n?ws x*");
-    client.table(&[
+    client.check_replies(&[
         ("publish news hi", ":3"),
         ("publish nobody x", ":1"),
         ("publish elsewhere x", ":0"),
@@ -63,10 +63,13 @@ fn published_message_reaches_channels_and_patterns() {
     );
     assert_eq!(woken.load(Ordering::Relaxed), 1, "once until it has looked");
     assert_eq!(messages(&fan), ">4|$8|pmessage|$4|n?ws|$4|news|$2|hi|");
-    assert_eq!(client.log(), ["0 publish news hi", "0 publish nobody x", "0 publish elsewhere x"]);
+    assert_eq!(
+        client.logged_commands(),
+        ["0 publish news hi", "0 publish nobody x", "0 publish elsewhere x"]
+    );
     client.engine.disconnect(&mut listener);
     client.engine.disconnect(&mut fan);
-    client.table(&[("publish news hi", ":0"), ("pubsub channels", "*0"), ("pubsub numpat", ":0")]);
+    client.check_replies(&[("publish news hi", ":0"), ("pubsub channels", "*0"), ("pubsub numpat", ":0")]);
     assert_eq!(client.engine.pubsub.clients(), 0);
 }
 
@@ -75,7 +78,7 @@ fn subscriptions_are_confirmed_with_count() {
     let mut client = Client::new();
     let refused = "-ERR Can't execute 'get': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
                    allowed in this context";
-    client.table(&[
+    client.check_replies(&[
         ("unsubscribe", "*3|$11|unsubscribe|$-1|:0"),
         ("sunsubscribe", "*3|$12|sunsubscribe|$-1|:0"),
         ("subscribe a a", "*3|$9|subscribe|$1|a|:1|*3|$9|subscribe|$1|a|:1"),
@@ -105,8 +108,8 @@ fn subscriptions_are_confirmed_with_count() {
 #[test]
 fn resp3_messages_follow_replies() {
     let mut client = Client::new();
-    client.wire("hello 3\nsubscribe a");
-    client.table(&[
+    client.run_to_text("hello 3\nsubscribe a");
+    client.check_replies(&[
         ("publish a 1", ":1|>3|$7|message|$1|a|$1|1"),
         ("multi\npublish a 2\nping\nexec", "+OK|+QUEUED|+QUEUED|*2|:1|+PONG|>3|$7|message|$1|a|$1|2"),
         ("ping", "+PONG"),
@@ -121,20 +124,20 @@ fn client_that_does_not_read_is_disconnected() {
     let (mut slow, _) = join(&client);
     as_other(&mut client, &mut slow, "subscribe a");
     let message = "x".repeat(50);
-    client.table(&[(&format!("publish a {message}"), ":1")]);
+    client.check_replies(&[(&format!("publish a {message}"), ":1")]);
     assert!(!slow.client.is_killed());
-    client.table(&[(&format!("publish a {message}"), ":1")]);
+    client.check_replies(&[(&format!("publish a {message}"), ":1")]);
     assert!(slow.client.is_killed() && slow.client.exceeded_output_limit());
     assert_eq!(messages(&slow), "");
 }
 
 #[test]
 fn shard_subscriptions_end_when_slot_migrates() {
-    let mut client = Client::clustered();
+    let mut client = Client::in_cluster();
     let (mut listener, _) = join(&client);
     as_other(&mut client, &mut listener, "ssubscribe {a}1 {a}2");
     as_other(&mut client, &mut listener, "ssubscribe b");
-    client.table(&[
+    client.check_replies(&[
         ("spublish {a}1 hi", ":1"),
         ("publish {a}1 hi", ":0"),
         ("ssubscribe a b", "-CROSSSLOT Keys in request don't hash to the same slot"),
@@ -145,14 +148,14 @@ fn shard_subscriptions_end_when_slot_migrates() {
     let gone = slot_routing::Slot::of_key(b"a");
     client.engine.pubsub.unsubscribe_moved_slots(|slot| slot == gone);
     assert_eq!(messages(&listener), "*3|$12|sunsubscribe|$4|{a}1|:2|*3|$12|sunsubscribe|$4|{a}2|:1|");
-    client.table(&[("pubsub shardchannels", "*1|$1|b")]);
+    client.check_replies(&[("pubsub shardchannels", "*1|$1|b")]);
 }
 
 /// A push message is not a reply, so CLIENT REPLY OFF does not suppress it.
 #[test]
 fn reply_off_does_not_suppress_push_messages() {
     let mut client = Client::new();
-    client.wire("hello 3");
+    client.run_to_text("hello 3");
     let on = "client reply on";
     for (lines, heard) in [
         ("subscribe a\npublish a x\nget k", ">3|$9|subscribe|$1|a|:1|>3|$7|message|$1|a|$1|x|"),
@@ -160,13 +163,14 @@ fn reply_off_does_not_suppress_push_messages() {
         ("multi\nsubscribe b\nget k\nexec", ">3|$9|subscribe|$1|b|:1|"),
         ("punsubscribe x\nunsubscribe b", ">3|$12|punsubscribe|$1|x|:1|>3|$11|unsubscribe|$1|b|:0|"),
     ] {
-        let said = client.wire(&format!("client reply off\n{lines}\n{on}\nping")).replace("\r\n", "|");
+        let said = client.run_to_text(&format!("client reply off\n{lines}\n{on}\nping")).replace("\r\n", "|");
         assert_eq!(said, format!("{heard}+OK|+PONG|"), "{lines}");
     }
-    let said = client.wire("client reply skip\nsubscribe a\nping").replace("\r\n", "|");
+    let said = client.run_to_text("client reply skip\nsubscribe a\nping").replace("\r\n", "|");
     assert_eq!(said, ">3|$9|subscribe|$1|a|:1|+PONG|");
-    client.wire("unsubscribe\nhello 2");
-    let said =
-        client.wire("client reply off\nsubscribe a\nunsubscribe\nclient reply on").replace("\r\n", "|");
+    client.run_to_text("unsubscribe\nhello 2");
+    let said = client
+        .run_to_text("client reply off\nsubscribe a\nunsubscribe\nclient reply on")
+        .replace("\r\n", "|");
     assert_eq!(said, "*3|$9|subscribe|$1|a|:1|*3|$11|unsubscribe|$1|a|:0|+OK|");
 }

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use engine::{CommandError, Context, Runnable, ScriptCall, sha_of};
 use scripting::Script;
 
-const NO_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script.");
+const NO_SUCH_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script.");
 
 pub(super) fn eval(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    run_text(context, false)
+    eval_text(context, false)
 }
 
 pub(super) fn eval_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    run_text(context, true)
+    eval_text(context, true)
 }
 
 pub(super) fn evalsha(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    run_known(context, false)
+    eval_cached(context, false)
 }
 
 pub(super) fn evalsha_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    run_known(context, true)
+    eval_cached(context, true)
 }
 
 pub(super) fn fcall(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    call(context, false)
+    call_function(context, false)
 }
 
 pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
-    call(context, true)
+    call_function(context, true)
 }
 
 /// Parses the number of keys.
@@ -40,46 +40,46 @@ fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, C
     usize::try_from(count).map_err(|_| CommandError::text("ERR Number of keys can't be negative"))
 }
 
-fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+fn eval_text(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     let keys = count_keys(context, CommandError::NotInteger)?;
     let what = match context.take_cached_script() {
         Some(found) => found,
-        None => Runnable::Script(learn(context, context.arg(1), false)?),
+        None => Runnable::Script(cache_script(context, context.arg(1), false)?),
     };
-    start(context, what, keys, read_only)
+    script_call(context, what, keys, read_only)
 }
 
-fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+fn eval_cached(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     if context.session.is_debugging() {
         return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
     }
     // Checked before the number of keys, as in Redis: text that is not a SHA1 names no script.
     if sha_of(context.arg(1)).is_none() {
-        return Err(NO_SCRIPT);
+        return Err(NO_SUCH_SCRIPT);
     }
     let keys = count_keys(context, CommandError::NotInteger)?;
     let what = match context.take_cached_script() {
         Some(found) => found,
         None => {
             let script = sha_of(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
-            Runnable::Script(script.ok_or(NO_SCRIPT)?)
+            Runnable::Script(script.ok_or(NO_SUCH_SCRIPT)?)
         }
     };
-    start(context, what, keys, read_only)
+    script_call(context, what, keys, read_only)
 }
 
-fn call(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+fn call_function(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     let found = context.take_cached_script().or_else(|| {
         let (library, place) = context.engine.scripts.functions.find(context.arg(1))?;
         Some(Runnable::Function(library, place))
     });
     let what = found.ok_or(CommandError::text("ERR Function not found"))?;
     let keys = count_keys(context, CommandError::text("ERR Bad number of keys provided"))?;
-    start(context, what, keys, read_only)
+    script_call(context, what, keys, read_only)
 }
 
 /// Checks that the script may run now, and starts it.
-fn start(
+fn script_call(
     context: &Context<'_>,
     what: Runnable,
     keys: usize,
@@ -87,13 +87,17 @@ fn start(
 ) -> Result<ScriptCall, CommandError> {
     context.check_start(what.flags(), read_only)?;
     if let Runnable::Script(script) = &what {
-        script.touch(context.now.0 as u64);
+        script.record_use(context.now.0 as u64);
     }
     Ok(ScriptCall { runnable: what, keys, read_only })
 }
 
 /// Compiles a script and adds it to the cache.
-pub(super) fn learn(context: &mut Context<'_>, text: &[u8], keep: bool) -> Result<Arc<Script>, CommandError> {
+pub(super) fn cache_script(
+    context: &mut Context<'_>,
+    text: &[u8],
+    keep: bool,
+) -> Result<Arc<Script>, CommandError> {
     let script = Script::new(text).map_err(|error| CommandError::Text(error.to_string().into()))?;
     let script = match context.engine.scripts.find(&script.sha) {
         Some(known) => known,

@@ -6,7 +6,7 @@ use engine::{CommandError, Context, truncate_at_nul, wrong_subcommand_arguments}
 use resp::Args;
 use scripting::{Library, RestorePolicy};
 
-use super::script::{is_flush_option, kill_one};
+use super::script::{is_flush_option, kill_running};
 use crate::help::reply_help;
 
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -22,13 +22,13 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let library = context.load_library(context.arg(code))?;
     let name = library.name.clone();
-    context.engine.scripts.functions.add(library, replace).map_err(|error| refused(&error))?;
+    context.engine.scripts.functions.add(library, replace).map_err(|error| to_command_error(&error))?;
     context.count_changes(1);
     context.reply.bulk(name.as_bytes());
     Ok(())
 }
 
-fn refused(error: &scripting::FunctionError) -> CommandError {
+fn to_command_error(error: &scripting::FunctionError) -> CommandError {
     CommandError::Text(error.to_string().into())
 }
 
@@ -145,7 +145,7 @@ pub(super) fn stats(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
-    kill_one(context, true)
+    kill_running(context, true)
 }
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -175,7 +175,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let codes = persistence::restore_functions(context.arg(2), u64::try_from(longest).unwrap_or(0), versions)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let libraries = codes.iter().map(|code| context.load_library(code)).collect::<Result<Vec<_>, _>>()?;
-    context.engine.scripts.functions.add_all(libraries, how).map_err(|error| refused(&error))?;
+    context.engine.scripts.functions.add_all(libraries, how).map_err(|error| to_command_error(&error))?;
     context.count_changes(1);
     context.reply.ok();
     Ok(())

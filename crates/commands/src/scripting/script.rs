@@ -3,11 +3,11 @@
 use engine::{CommandError, Context, DebugMode, sha_of, truncate_at_nul, wrong_subcommand_arguments};
 use scripting::KillResult;
 
-use super::eval::learn;
+use super::eval::cache_script;
 use crate::help::reply_help;
 
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let script = learn(context, context.arg(2), true)?;
+    let script = cache_script(context, context.arg(2), true)?;
     context.reply.bulk(&script.sha);
     Ok(())
 }
@@ -21,7 +21,7 @@ pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn show(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn show_script(context: &mut Context<'_>) -> Result<(), CommandError> {
     let script = sha_of(context.arg(2)).and_then(|sha| context.engine.scripts.find(&sha));
     let script = script.ok_or(CommandError::text("NOSCRIPT No matching script."))?;
     context.reply.bulk(&script.text);
@@ -46,11 +46,11 @@ pub(super) fn is_flush_option(word: &[u8]) -> bool {
 }
 
 pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
-    kill_one(context, false)
+    kill_running(context, false)
 }
 
 /// Kills the running script, or the running function.
-pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
+pub(super) fn kill_running(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
     match context.engine.scripts.kill(function) {
         KillResult::Stopped => {
             context.reply.ok();
@@ -61,7 +61,7 @@ pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), 
             "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait \
              the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
         )),
-        KillResult::OtherKind => {
+        KillResult::WrongKind => {
             let script =
                 "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
             let other =

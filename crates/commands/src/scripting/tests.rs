@@ -112,7 +112,7 @@ fn script_errors_contain_position() {
 #[test]
 fn script_without_permission_is_refused() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("eval \"return 1\" -1", "-ERR Number of keys can't be negative"),
         ("eval \"return 1\" 2 x", "-ERR Number of keys can't be greater than number of args"),
         ("eval \"return 1\" a", "-ERR value is not an integer or out of range"),
@@ -193,24 +193,24 @@ fn script_over_memory_limit_fails_alone() {
 
 #[test]
 fn script_effects_are_replicated_as_transaction() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let script = "redis.call('set',KEYS[1],ARGV[1]) redis.call('hincrby',KEYS[2],'f',2) return redis.call('get',KEYS[1])";
     let reply = client.call(&["eval", script, "2", "{k}1", "{k}2", "v"]);
     assert_eq!(shown(&reply), "v");
-    assert_eq!(client.log(), ["0 MULTI", "0 set {k}1 v", "0 hincrby {k}2 f 2", "0 EXEC"]);
+    assert_eq!(client.logged_commands(), ["0 MULTI", "0 set {k}1 v", "0 hincrby {k}2 f 2", "0 EXEC"]);
     let one = "return redis.call('set',KEYS[1],'x','px',100)";
     client.call(&["eval", one, "1", "a"]);
     let until = client.now.0 + 100;
-    assert_eq!(client.log().last().unwrap().to_lowercase(), format!("0 set a x pxat {until}"));
+    assert_eq!(client.logged_commands().last().unwrap().to_lowercase(), format!("0 set a x pxat {until}"));
     let quiet =
         "redis.set_repl(redis.REPL_NONE) redis.call('set',KEYS[1],'y') redis.set_repl(redis.REPL_ALL)";
-    let before = client.log().len();
+    let before = client.logged_commands().len();
     client.call(&["eval", quiet, "1", "a"]);
-    assert_eq!(client.log().len(), before);
+    assert_eq!(client.logged_commands().len(), before);
     client.call(&["eval", "redis.call('select',3) redis.call('set',KEYS[1],'y')", "1", "a"]);
-    let all = client.log();
+    let all = client.logged_commands();
     assert!(all[before..].iter().any(|line| line == "0 SELECT 3" || line == "0 select 3"), "{all:?}");
-    client.table(&[("get a", "$1|y")]);
+    client.check_replies(&[("get a", "$1|y")]);
     client.now = Millis(client.now.0 + 1);
 }
 
@@ -234,7 +234,7 @@ fn scripts_can_access_undeclared_keys() {
     for _ in 0..2 {
         assert_eq!(shown(&client.call(&["eval", reads, "1", "k"])), "2");
     }
-    client.table(&[
+    client.check_replies(&[
         ("multi", "+OK"),
         ("eval \"redis.call('set',KEYS[1],7) return redis.call('get','other')\" 1 k", "+QUEUED"),
         ("exec", "*1|$1|2"),
@@ -244,7 +244,7 @@ fn scripts_can_access_undeclared_keys() {
 
 #[test]
 fn flagged_script_stays_in_one_slot_in_cluster_mode() {
-    let mut client = Client::clustered();
+    let mut client = Client::in_cluster();
     let mut run = |words: &[&str]| shown(&client.call(words));
     let (other_slot, not_local) = (
         "-ERR Script attempted to access keys that do not hash to the same slot",
@@ -284,7 +284,7 @@ fn flagged_script_stays_in_one_slot_in_cluster_mode() {
 
 #[test]
 fn script_without_keys_stays_in_the_slot_of_its_transaction() {
-    let mut client = Client::clustered();
+    let mut client = Client::in_cluster();
     let mut run = |words: &[&str]| shown(&client.call(words));
     let other_slot = "-ERR Script attempted to access keys that do not hash to the same slot";
     let reads = "return redis.pcall('get','b')";
@@ -326,7 +326,7 @@ fn reentrant_lock_script_runs() {
         assert_eq!(run(&mut client, &words), expected);
     }
     assert_eq!(run(&mut client, &["script", "exists", &sha, "x"]), "[:1 :0]");
-    client.table(&[
+    client.check_replies(&[
         ("script flush", "+OK"),
         ("script flush x", "-ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
     ]);
@@ -341,7 +341,7 @@ const LIBRARY: &str = "#!lua name=lib\nlocal n=0\n\
 
 #[test]
 fn functions_are_loaded_called_listed_and_dumped() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let run = |client: &mut Client, words: &[&str]| shown(&client.call(words));
     assert_eq!(run(&mut client, &["function", "load", LIBRARY]), "lib");
     assert_eq!(run(&mut client, &["function", "load", LIBRARY]), "-ERR Library 'lib' already exists");
@@ -365,17 +365,18 @@ fn functions_are_loaded_called_listed_and_dumped() {
         "{listed}"
     );
     let resp::Value::Bulk(dump) = client.call(&["function", "dump"]) else { panic!() };
-    client.table(&[("function delete lib", "+OK"), ("function delete lib", "-ERR Library not found")]);
+    client
+        .check_replies(&[("function delete lib", "+OK"), ("function delete lib", "-ERR Library not found")]);
     assert_eq!(shown(&client.call_bytes(&[b"function", b"restore", &dump])), "+OK");
     assert_eq!(run(&mut client, &["fcall", "f1", "1", "k", "a"]), "[:1 k a]");
-    client.table(&[
+    client.check_replies(&[
         ("function restore x", "-ERR DUMP payload version or checksum are wrong"),
         ("function flush", "+OK"),
         ("function list", "*0"),
         ("function kill", "-NOTBUSY No scripts in execution right now."),
         ("script kill", "-NOTBUSY No scripts in execution right now."),
     ]);
-    let logged = client.log();
+    let logged = client.logged_commands();
     assert!(logged[0].starts_with("0 function load #!lua name=lib"), "{logged:?}");
     assert_eq!(logged.last().unwrap(), "0 function flush");
 }

@@ -62,7 +62,7 @@ pub fn answer_command(
 ) -> Result<(), CommandError> {
     let subcommand = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match subcommand.as_deref() {
-        None => all(registry, reply),
+        None => reply_all(registry, reply),
         Some(b"count") => reply.integer(registry.top_level().len() as i64),
         Some(b"docs") => docs(registry, args, reply),
         Some(b"getkeys") => return getkeys(registry, args, reply),
@@ -74,7 +74,7 @@ pub fn answer_command(
     Ok(())
 }
 
-fn all(registry: &Registry, reply: &mut Writer<'_>) {
+fn reply_all(registry: &Registry, reply: &mut Writer<'_>) {
     reply.array(registry.top_level().len());
     for entry in registry.top_level() {
         describe(reply, entry);
@@ -83,7 +83,7 @@ fn all(registry: &Registry, reply: &mut Writer<'_>) {
 
 fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     if args.len() == 2 {
-        return all(registry, reply);
+        return reply_all(registry, reply);
     }
     reply.array(args.len() - 2);
     for name in args.from(2).iter() {
@@ -112,11 +112,11 @@ fn names<F: Copy>(
 
 fn describe(reply: &mut Writer<'_>, entry: &RegisteredCommand) {
     let command = entry.command;
-    let range = LegacyRange::of(command.keys);
+    let range = LegacyRange::from_specs(command.keys);
     reply.array(10);
     reply.bulk(entry.full_name.as_bytes());
     reply.integer(command.arity.into());
-    let movable: &[&str] = if range.movable { &["movablekeys"] } else { &[] };
+    let movable: &[&str] = if range.has_other_keys { &["movablekeys"] } else { &[] };
     names(reply, FLAGS, "", |flag| command.flags.contains(flag), movable);
     reply.integer(range.first);
     reply.integer(range.last);
@@ -145,17 +145,17 @@ struct LegacyRange {
     last: i64,
     step: i64,
     /// Whether the command has keys that this range does not cover.
-    movable: bool,
+    has_other_keys: bool,
 }
 
 impl LegacyRange {
-    fn of(specs: &[KeySpec]) -> Self {
+    fn from_specs(specs: &[KeySpec]) -> Self {
         let mut range = Self::default();
         for spec in specs {
             let (BeginSearch::Index(begin), FindKeys::Range { last, step, .. }) =
                 (spec.search_start, spec.find)
             else {
-                range.movable = true;
+                range.has_other_keys = true;
                 continue;
             };
             let begin = i64::from(begin);
@@ -177,40 +177,40 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     reply.bulk(b"begin_search");
     let is_unknown = spec.search_start == BeginSearch::Unknown;
     match spec.search_start {
-        BeginSearch::Unknown => typed(reply, "unknown", 0),
+        BeginSearch::Unknown => begin_typed_map(reply, "unknown", 0),
         BeginSearch::Index(index) => {
-            typed(reply, "index", 1);
-            number(reply, "index", index.into());
+            begin_typed_map(reply, "index", 1);
+            reply_number(reply, "index", index.into());
         }
         BeginSearch::Keyword { word, from } => {
-            typed(reply, "keyword", 2);
+            begin_typed_map(reply, "keyword", 2);
             reply.bulk(b"keyword");
             reply.bulk(word.as_bytes());
-            number(reply, "startfrom", from.into());
+            reply_number(reply, "startfrom", from.into());
         }
     }
     reply.bulk(b"find_keys");
     if is_unknown {
-        return typed(reply, "unknown", 0);
+        return begin_typed_map(reply, "unknown", 0);
     }
     match spec.find {
         FindKeys::Range { last, step, limit } => {
-            typed(reply, "range", 3);
-            number(reply, "lastkey", last.into());
-            number(reply, "keystep", step.into());
-            number(reply, "limit", limit.into());
+            begin_typed_map(reply, "range", 3);
+            reply_number(reply, "lastkey", last.into());
+            reply_number(reply, "keystep", step.into());
+            reply_number(reply, "limit", limit.into());
         }
         FindKeys::KeyNum { count_at, first, step } => {
-            typed(reply, "keynum", 3);
-            number(reply, "keynumidx", count_at.into());
-            number(reply, "firstkey", first.into());
-            number(reply, "keystep", step.into());
+            begin_typed_map(reply, "keynum", 3);
+            reply_number(reply, "keynumidx", count_at.into());
+            reply_number(reply, "firstkey", first.into());
+            reply_number(reply, "keystep", step.into());
         }
     }
 }
 
 /// Begins a part of a key spec: its type and a map of `fields` pairs.
-fn typed(reply: &mut Writer<'_>, kind: &str, fields: usize) {
+fn begin_typed_map(reply: &mut Writer<'_>, kind: &str, fields: usize) {
     reply.map(2);
     reply.bulk(b"type");
     reply.bulk(kind.as_bytes());
@@ -218,7 +218,7 @@ fn typed(reply: &mut Writer<'_>, kind: &str, fields: usize) {
     reply.map(fields);
 }
 
-fn number(reply: &mut Writer<'_>, name: &str, value: i64) {
+fn reply_number(reply: &mut Writer<'_>, name: &str, value: i64) {
     reply.bulk(name.as_bytes());
     reply.integer(value);
 }
@@ -254,7 +254,7 @@ fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(
 }
 
 /// Parses the request in the remaining arguments and returns the positions and flags of its keys.
-fn keys_of<'a>(
+fn parse_keys<'a>(
     registry: &Registry,
     args: Args<'a>,
 ) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
@@ -288,7 +288,7 @@ fn keys_of<'a>(
 }
 
 fn getkeys(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
-    let (request, keys) = keys_of(registry, args)?;
+    let (request, keys) = parse_keys(registry, args)?;
     reply.array(keys.len());
     for (index, _) in keys {
         reply.bulk(&request[index]);
@@ -301,7 +301,7 @@ fn getkeys_and_flags(
     args: Args<'_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), CommandError> {
-    let (request, keys) = keys_of(registry, args)?;
+    let (request, keys) = parse_keys(registry, args)?;
     reply.array(keys.len());
     for (index, flags) in keys {
         reply.array(2);
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn command_info_matches_redis() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("command info get nosuch", &format!("*2|{GET}|$-1")),
             ("command info get|x", "*1|$-1"),
             ("command info debug|digest debug|nosuch", "*2|$-1|$-1"),
@@ -350,16 +350,16 @@ mod tests {
             ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
             ("command docs nosuch", "*0"),
         ]);
-        assert!(client.wire("command info lcs").contains(":1\r\n:2\r\n:1\r\n"), "the keys' old form");
-        assert!(client.wire("command info rename").contains(":1\r\n:2\r\n:1\r\n"));
-        assert!(client.wire("command info msetex").contains("+movablekeys\r\n:0\r\n:0\r\n:0\r\n"));
+        assert!(client.run_to_text("command info lcs").contains(":1\r\n:2\r\n:1\r\n"), "the keys' old form");
+        assert!(client.run_to_text("command info rename").contains(":1\r\n:2\r\n:1\r\n"));
+        assert!(client.run_to_text("command info msetex").contains("+movablekeys\r\n:0\r\n:0\r\n:0\r\n"));
         let resp3 = GET.replace("*2|+RO", "~2|+RO").replace("*2|+read", "~2|+read").replace("*3|", "~3|");
         let resp3 = resp3.replace("*6", "%3").replace("*4|", "%2|").replace("*2|$5", "%1|$5");
         // In RESP3, tips and keys are sets. Subcommands are an array even when there are none.
         let resp3 = resp3.replacen("*0", "~0", 1).replace("*1|%3", "~1|%3");
-        client.table(&[("hello 3", &client_hello())]);
-        client.table(&[("command info get", &format!("*1|{resp3}"))]);
-        let whole = client.wire("command");
+        client.check_replies(&[("hello 3", &client_hello())]);
+        client.check_replies(&[("command info get", &format!("*1|{resp3}"))]);
+        let whole = client.run_to_text("command");
         assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::for_server().top_level().len())));
     }
 
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn command_getkeys_returns_keys() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("command getkeys mset a 1 b 2", "*2|$1|a|$1|b"),
             ("command getkeys object encoding k", "*1|$1|k"),
             ("command getkeysandflags set k v", "*1|*2|$1|k|*2|+OW|+update"),
@@ -410,15 +410,15 @@ mod tests {
     #[test]
     fn command_list_filters_names() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("command list filterby pattern incr*", "*4|$4|incr|$6|incrby|$11|incrbyfloat|$6|increx"),
             ("command list filterby aclcat nosuch", "*0"),
             ("command list filterby module nosuch", "*0"),
             ("command list filterby nosuch x", "-ERR syntax error"),
             ("command list nosuch", "-ERR syntax error"),
         ]);
-        assert!(client.wire("command list filterby aclcat string").contains("incrbyfloat"));
-        let all = client.wire("command list");
+        assert!(client.run_to_text("command list filterby aclcat string").contains("incrbyfloat"));
+        let all = client.run_to_text("command list");
         assert!(all.starts_with(&format!("*{}\r\n", crate::for_server().listed_commands().count())));
         assert!(all.contains("\r\nconfig|get\r\n") && !all.contains("debug|"), "DEBUG is one command");
     }

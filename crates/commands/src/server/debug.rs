@@ -18,8 +18,8 @@ use engine::{
 use crate::digest::Digest;
 use crate::generic::reference_count;
 use crate::help::reply_help;
-use crate::kinds::any;
-use crate::rows::{LOOKS_SECOND, key};
+use crate::kinds::as_any_value;
+use crate::rows::{METADATA_KEY_2, key};
 
 const ADMIN: Flags =
     Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::PROTECTED);
@@ -28,133 +28,139 @@ pub(crate) const COMMANDS: &[Command] =
     &[Command::new("debug", Group::Server, "1.0.0", -2, "Contains tools for testing the server.")
         .flags(ADMIN)
         .subcommands(DEBUG)
-        .run(unknown)];
+        .run(unknown_subcommand)];
 
-const fn tool(name: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn debug_row(name: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
 }
 
 /// A subcommand that runs in the shell.
-const fn shell(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
-    tool(name, arity, summary).node(NodeCommand::Debug(command))
+const fn node_row(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
+    debug_row(name, arity, summary).node(NodeCommand::Debug(command))
 }
 
 /// A subcommand that controls a mechanism this server lacks. Accepted without effect so that test scripts continue.
-const fn without_effect(name: &'static str, arity: i8) -> Command {
-    tool(name, arity, "Has no effect, since this server lacks the mechanism.").run(switches::accept)
+const fn no_op_row(name: &'static str, arity: i8) -> Command {
+    debug_row(name, arity, "Has no effect, since this server lacks the mechanism.")
+        .run(switches::reply_ok_without_effect)
 }
 
 const DEBUG: &[Command] = &[
-    shell("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
-    tool("assert", 2, "Crashes the server with a failed assertion.").run(assert),
-    shell("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
-    shell("client-eviction", 2, DebugCommand::ClientEviction, "Returns the memory use of clients by size."),
-    without_effect("client-enforce-reply-list", 3),
-    shell(
+    node_row("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Delays each write to the AOF."),
+    debug_row("assert", 2, "Crashes the server with a failed assertion.").run(debug_assert_failure),
+    node_row("change-repl-id", 2, DebugCommand::ChangeReplId, "Changes the replication id."),
+    node_row(
+        "client-eviction",
+        2,
+        DebugCommand::ClientEviction,
+        "Returns the memory use of clients by size.",
+    ),
+    no_op_row("client-enforce-reply-list", 3),
+    node_row(
         "close-cluster-link-on-packet-drop",
         3,
         DebugCommand::CloseLinkOnDrop,
         "Closes links on which a packet is dropped.",
     ),
-    shell(
+    node_row(
         "clusterlink",
         5,
         DebugCommand::ClusterLink,
         "Closes the cluster bus links to a node, from it, or both.",
     ),
-    shell(
+    node_row(
         "config-rewrite-force-all",
         2,
         DebugCommand::ConfigRewriteForceAll,
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
-    shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
+    node_row("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Restarts the server without saving."),
     // HELP of Valkey documents one spelling and the command accepts the other.
-    without_effect("delay-rdb-client-free-second", 3),
-    without_effect("delay-rdb-client-free-seconds", 3),
-    without_effect("dict-resizing", 3),
-    tool("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
-    tool("digest-value", -2, "Returns digests of keys' values.")
-        .keys(&[KeySpec::range(2, -1, 1, key::LOOK)])
+    no_op_row("delay-rdb-client-free-second", 3),
+    no_op_row("delay-rdb-client-free-seconds", 3),
+    no_op_row("dict-resizing", 3),
+    debug_row("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
+    debug_row("digest-value", -2, "Returns digests of keys' values.")
+        .keys(&[KeySpec::range(2, -1, 1, key::METADATA)])
         .run(digest_value),
-    without_effect("disable-cluster-random-ping", 3),
-    shell(
+    no_op_row("disable-cluster-random-ping", 3),
+    node_row(
         "disable-cluster-reconnection",
         3,
         DebugCommand::DisableReconnection,
         "Prevents new links to other nodes.",
     ),
-    shell(
+    node_row(
         "drop-cluster-packet-filter",
         3,
         DebugCommand::DropPackets,
         "Drops incoming cluster bus packets of this type; -1: none, -2: all.",
     ),
-    tool("error", 3, "Replies with an error.").run(error),
-    without_effect("force-free-primary-async", 3),
-    shell(
+    debug_row("error", 3, "Replies with an error.").run(reply_error_text),
+    no_op_row("force-free-primary-async", 3),
+    node_row(
         "force-tls-write-error",
         3,
         DebugCommand::FailTlsWrites,
         "Makes every write to TLS connections fail.",
     ),
-    without_effect("hashtable-can-abort-shrink", 3),
-    tool("help", 2, "Lists the subcommands.").run(help),
-    tool("htstats", -3, "Returns the distribution of a database's keys over the slots.")
+    no_op_row("hashtable-can-abort-shrink", 3),
+    debug_row("help", 2, "Lists the subcommands.").run(help),
+    debug_row("htstats", -3, "Returns the distribution of a database's keys over the slots.")
         .run(inside::htstats)
         .each_slot(),
-    tool("htstats-key", -3, "Returns the number of elements in a key's hash table.")
-        .keys(LOOKS_SECOND)
+    debug_row("htstats-key", -3, "Returns the number of elements in a key's hash table.")
+        .keys(METADATA_KEY_2)
         .run(inside::htstats_key),
-    tool("leak", 3, "Leaks a copy of the text.").run(switches::leak),
-    tool("listpack", 3, "Returns the number of elements of a listpack and its serialized size.")
-        .keys(LOOKS_SECOND)
+    debug_row("leak", 3, "Leaks a copy of the text.").run(switches::debug_leak),
+    debug_row("listpack", 3, "Returns the number of elements of a listpack and its serialized size.")
+        .keys(METADATA_KEY_2)
         .run(listpack),
-    shell("loadaof", 2, DebugCommand::LoadAof, "Flushes the AOF and reloads the dataset from it."),
-    shell("log", 3, DebugCommand::Log, "Writes a line into the log."),
-    shell("mallctl", -3, DebugCommand::Mallctl, "Reads or sets a numeric setting of the allocator."),
-    shell("mallctl-str", -3, DebugCommand::MallctlStr, "Reads a text setting of the allocator."),
-    tool("oom", 2, "Crashes the server with an out-of-memory error.").run(oom),
-    tool("panic", 2, "Crashes the server with a panic.").run(panic),
-    tool("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a replication snapshot starts.")
+    node_row("loadaof", 2, DebugCommand::LoadAof, "Flushes the AOF and reloads the dataset from it."),
+    node_row("log", 3, DebugCommand::Log, "Writes a line into the log."),
+    node_row("mallctl", -3, DebugCommand::Mallctl, "Reads or sets a numeric setting of the allocator."),
+    node_row("mallctl-str", -3, DebugCommand::MallctlStr, "Reads a text setting of the allocator."),
+    debug_row("oom", 2, "Crashes the server with an out-of-memory error.").run(debug_oom),
+    debug_row("panic", 2, "Crashes the server with a panic.").run(debug_panic),
+    debug_row("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a replication snapshot starts.")
         .run(switches::pause_after_fork),
-    shell("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
-    tool("protect-client", 3, "Has no effect, since clients are never freed while in use.")
+    node_row("pause-cron", 3, DebugCommand::PauseCron, "Disables or enables background tasks."),
+    debug_row("protect-client", 3, "Has no effect, since clients are never freed while in use.")
         .run(switches::protect_client),
-    tool("protocol", 3, "Replies with a sample value of a RESP type.").run(super::protocol::protocol),
-    tool("object", -3, "Returns internals of a value.").keys(LOOKS_SECOND).run(object),
-    tool("populate", -3, "Creates many keys.").run(populate).each_slot(),
-    tool("quicklist", -3, "Returns the number of elements and bytes of each list node.")
-        .keys(LOOKS_SECOND)
+    debug_row("protocol", 3, "Replies with a sample value of a RESP type.").run(super::protocol::protocol),
+    debug_row("object", -3, "Returns internals of a value.").keys(METADATA_KEY_2).run(debug_object),
+    debug_row("populate", -3, "Creates many keys.").run(populate).each_slot(),
+    debug_row("quicklist", -3, "Returns the number of elements and bytes of each list node.")
+        .keys(METADATA_KEY_2)
         .run(quicklist),
-    tool("quicklist-packed-threshold", 3, "Validates a size of list nodes without effect.")
+    debug_row("quicklist-packed-threshold", 3, "Validates a size of list nodes without effect.")
         .run(quicklist_packed_threshold),
-    shell("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
-    without_effect("repl-pause", 3),
-    tool("replicate", -3, "Sends a command to replicas and the AOF without executing it.")
+    node_row("reload", -2, DebugCommand::Reload, "Saves the dataset and reloads it."),
+    no_op_row("repl-pause", 3),
+    debug_row("replicate", -3, "Sends a command to replicas and the AOF without executing it.")
         .run(switches::replicate),
-    tool("replybuffer", 4, "Has no effect, since clients have no reply buffers of their own.")
+    debug_row("replybuffer", 4, "Has no effect, since clients have no reply buffers of their own.")
         .run(switches::reply_buffer),
-    shell(
+    node_row(
         "restart",
         -2,
         DebugCommand::Restart,
         "Saves the configuration and the dataset and restarts the server.",
     ),
-    tool("sdslen", 3, "Returns the length and memory use of a key and its string.")
-        .keys(LOOKS_SECOND)
+    debug_row("sdslen", 3, "Returns the length and memory use of a key and its string.")
+        .keys(METADATA_KEY_2)
         .run(inside::sdslen),
-    shell("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
-    tool("set-active-expire", 3, "Enables or disables active expiry.").run(set_active_expire),
-    tool("set-disable-deny-scripts", 3, "Allows scripts to call noscript commands.")
+    node_row("segfault", 2, DebugCommand::Segfault, "Crashes the server with SIGSEGV."),
+    debug_row("set-active-expire", 3, "Enables or disables active expiry.").run(set_active_expire),
+    debug_row("set-disable-deny-scripts", 3, "Allows scripts to call noscript commands.")
         .run(switches::set_disable_deny_scripts),
-    tool("set-skip-checksum-validation", 3, "Makes RESTORE and RDB loading ignore wrong checksums.")
+    debug_row("set-skip-checksum-validation", 3, "Makes RESTORE and RDB loading ignore wrong checksums.")
         .run(switches::set_skip_checksum_validation),
-    tool("slotmigration", 4, "Has no effect, since slot migrations cannot be paused at a stage.")
+    debug_row("slotmigration", 4, "Has no effect, since slot migrations cannot be paused at a stage.")
         .run(switches::slot_migration),
-    shell("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
-    tool("stringmatch-test", 2, "Fuzzes the glob matcher.").run(switches::stringmatch_test),
-    tool("structsize", 2, "Returns the sizes of some structures.").run(inside::structsize),
+    node_row("sleep", 3, DebugCommand::Sleep, "Blocks the server for a number of seconds."),
+    debug_row("stringmatch-test", 2, "Fuzzes the glob matcher.").run(switches::stringmatch_test),
+    debug_row("structsize", 2, "Returns the sizes of some structures.").run(inside::structsize),
 ];
 
 fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -165,7 +171,7 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
         data.tables().for_each(|(db, table)| used[usize::from(db)] |= !table.is_empty());
     });
     for (db, _) in (0..).zip(used).filter(|(_, used)| *used) {
-        digest.mix_database(db);
+        digest.add_database_number(db);
         context.each_slot(|_, data| {
             let Some(table) = data.table_if(db) else { return };
             let mut keys = Vec::new();
@@ -176,9 +182,9 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
                     table.find(&key, clock::Millis(i64::MIN))
                 {
                     let mut of_key = Digest::default();
-                    of_key.mix(&bytes);
+                    of_key.add_ordered(&bytes);
                     mix_value(&mut of_key, &table.value(place), expires);
-                    digest.xor_digest(of_key);
+                    digest.add_unordered_digest(of_key);
                 }
             }
         });
@@ -203,30 +209,30 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Adds a value to the digest: its type, its content and whether it expires.
 fn mix_value(digest: &mut Digest, value: &Value<'_>, expires: bool) {
-    let value = any(value);
-    digest.mix(&value.type_number().to_be_bytes());
+    let value = as_any_value(value);
+    digest.add_ordered(&value.type_number().to_be_bytes());
     value.digest(digest);
     if expires {
-        digest.xor(b"!!expire!!");
+        digest.add_unordered(b"!!expire!!");
     }
 }
 
-fn panic(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn debug_panic(context: &mut Context<'_>) -> Result<(), CommandError> {
     panic!("DEBUG PANIC was called at Unix time {}", context.now.secs())
 }
 
-fn assert(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn debug_assert_failure(context: &mut Context<'_>) -> Result<(), CommandError> {
     panic!("=== ASSERTION FAILED === DEBUG ASSERT was called at Unix time {}", context.now.secs())
 }
 
-fn oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
+fn debug_oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
     let most = isize::MAX as usize;
     std::alloc::handle_alloc_error(
         std::alloc::Layout::from_size_align(most, 1).expect("a layout that may be"),
     )
 }
 
-fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_error_text(context: &mut Context<'_>) -> Result<(), CommandError> {
     let text = String::from_utf8_lossy(context.arg(2));
     // Written as a plain reply, so that it does not count as a failed command.
     context.reply.error(&text);
@@ -234,17 +240,17 @@ fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// The error for an unknown subcommand.
-fn unknown(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn unknown_subcommand(context: &mut Context<'_>) -> Result<(), CommandError> {
     Err(wrong_subcommand_arguments("DEBUG", context.arg(1)))
 }
 
 /// Size of the header (type) and footer (version, checksum) that DUMP adds to a value.
-const AROUND_DUMP: usize = 1 + 2 + 8;
+const DUMP_OVERHEAD: usize = 1 + 2 + 8;
 /// Mask of Redis's LRU clock, which has 24 bits of seconds.
 const LRU_CLOCK: i64 = (1 << 24) - 1;
 
 /// Finds `key` even if it has expired and is still stored, as on a replica.
-fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<EntryRef, CommandError> {
+fn find_including_expired(context: &Context<'_>, key: &Key<'_>) -> Result<EntryRef, CommandError> {
     match context.table_ref(key).find(key, Millis(i64::MIN)) {
         KeyLookup::Live(place) | KeyLookup::Expired(place) => Ok(place),
         KeyLookup::Missing => Err(CommandError::NoSuchKey),
@@ -252,10 +258,10 @@ fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<EntryRef, CommandError
 }
 
 /// DEBUG OBJECT key [fast]. With `fast`, expensive fields are omitted.
-fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn debug_object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let key = context.key(2)?;
-    let place = stored(context, &key)?;
+    let place = find_including_expired(context, &key)?;
     let (now, engine) = (context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
@@ -266,7 +272,7 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
         value.encoding()
     );
     if !fast {
-        let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
+        let length = persistence::dump(&value, Dialect::Redis, true).len() - DUMP_OVERHEAD;
         let _ = write!(text, " serializedlength:{length}");
     }
     if engine.settings.lfu().is_none() {
@@ -324,16 +330,16 @@ fn set_active_expire(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const OTHER: CommandError = CommandError::text("ERR Not a listpack encoded object.");
+    const NOT_A_LISTPACK: CommandError = CommandError::text("ERR Not a listpack encoded object.");
     let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
     if value.encoding() != "listpack" {
-        return Err(OTHER);
+        return Err(NOT_A_LISTPACK);
     }
-    let bytes = persistence::dump(&value, Dialect::Redis, false).len() - AROUND_DUMP;
-    let len = any(&value).elements().ok_or(OTHER)?;
+    let bytes = persistence::dump(&value, Dialect::Redis, false).len() - DUMP_OVERHEAD;
+    let len = as_any_value(&value).element_count().ok_or(NOT_A_LISTPACK)?;
     reply.simple(&format!("elements:{len} serializedlength:{bytes}"));
     Ok(())
 }
@@ -356,9 +362,9 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// size is an error.
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Redis: 4 GiB minus a reserve for the node's header.
-    const MOST: u64 = (4 << 30) - (1 << 20);
+    const MAX_PACKED_THRESHOLD: u64 = (4 << 30) - (1 << 20);
     match memory_size(context.arg(2)) {
-        Some(size) if size <= MOST => {
+        Some(size) if size <= MAX_PACKED_THRESHOLD => {
             context.reply.ok();
             Ok(())
         }
@@ -434,19 +440,19 @@ mod tests {
     #[test]
     fn only_debug_sees_expired_keys_on_replica() {
         let mut client = Client::new();
-        client.table(&[("set k v px 100", "+OK")]);
+        client.check_replies(&[("set k v px 100", "+OK")]);
         client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.now.0 += 200;
-        client.table(&[("get k", "$-1"), ("object encoding k", "$-1")]);
-        assert!(client.wire("debug object k").contains("encoding:embstr"));
-        assert!(client.wire("debug sdslen k").contains("val_sds_len:1"));
-        assert!(client.wire("debug object nosuch").starts_with("-ERR no such key"));
+        client.check_replies(&[("get k", "$-1"), ("object encoding k", "$-1")]);
+        assert!(client.run_to_text("debug object k").contains("encoding:embstr"));
+        assert!(client.run_to_text("debug sdslen k").contains("val_sds_len:1"));
+        assert!(client.run_to_text("debug object nosuch").starts_with("-ERR no such key"));
     }
 
     #[test]
     fn digests_match_redis() {
         // Taken from Redis 7.0.15.
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("debug digest", "+0000000000000000000000000000000000000000"),
             ("set s1 abc", "+OK"),
             ("debug digest", "+cea86c50d4d57c7151acf9e239ca3f454112355b"),
@@ -460,7 +466,7 @@ mod tests {
     #[test]
     fn digest_uses_shortest_score_text() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("zadd z 0.1 m", ":1"),
             ("debug digest-value z", "*1|+7e1bae26d61f35a2675e4748edc8fe0bff072cee"),
             ("zadd z 1e300 m", ":0"),
@@ -478,7 +484,7 @@ mod tests {
     #[test]
     fn debug_tools_reply() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("debug populate 3", "+OK"),
             ("dbsize", ":3"),
             ("get key:2", "$7|value:2"),
@@ -490,13 +496,13 @@ mod tests {
             ("debug error \"MY error\"", "-MY error"),
         ]);
         assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
-        assert!(client.wire("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
+        assert!(client.run_to_text("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
     }
 
     #[test]
     fn debug_object_describes_values() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("debug populate 3", "+OK"),
             // Taken from Redis 7.0.15.
             ("rpush l a b c", ":3"),
@@ -535,14 +541,14 @@ mod tests {
                 "-ERR The value stored at the specified key is not represented using an hash table",
             ),
         ]);
-        let object = client.wire("debug object key:2");
+        let object = client.run_to_text("debug object key:2");
         assert!(object.contains(" encoding:embstr serializedlength:8 lru:"), "{object}");
-        assert!(!client.wire("debug object key:2 fast").contains("serializedlength"));
+        assert!(!client.run_to_text("debug object key:2 fast").contains("serializedlength"));
     }
 
     #[test]
     fn debug_subcommands_match_valkey() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("debug htstats 16", "-ERR Out of range database"),
             ("debug htstats x", "-ERR value is not an integer or out of range"),
             ("debug dict-resizing 0", "+OK"),
@@ -571,15 +577,15 @@ mod tests {
     fn noscript_commands_can_be_allowed_in_scripts() {
         let mut client = Client::new();
         let refused = "-ERR This Valkey command is not allowed from script";
-        assert!(client.wire("eval \"return redis.call('save')\" 0").starts_with(refused));
+        assert!(client.run_to_text("eval \"return redis.call('save')\" 0").starts_with(refused));
         let auth = "eval \"return redis.call('auth', 'x')\" 0";
-        assert!(client.wire(auth).starts_with(refused));
-        client.table(&[("debug set-disable-deny-scripts 1", "+OK")]);
-        assert!(client.wire(auth).starts_with("-ERR AUTH <password> called"));
+        assert!(client.run_to_text(auth).starts_with(refused));
+        client.check_replies(&[("debug set-disable-deny-scripts 1", "+OK")]);
+        assert!(client.run_to_text(auth).starts_with("-ERR AUTH <password> called"));
         for (command, name) in
             [("subscribe", "SUBSCRIBE"), ("psubscribe", "PSUBSCRIBE"), ("ssubscribe", "SSUBSCRIBE")]
         {
-            let reply = client.wire(&format!("eval \"return redis.call('{command}', 'x')\" 0"));
+            let reply = client.run_to_text(&format!("eval \"return redis.call('{command}', 'x')\" 0"));
             let refused = format!("-ERR {name} isn't allowed for a DENY BLOCKING client");
             assert!(reply.starts_with(&refused), "{reply}");
         }
@@ -587,31 +593,31 @@ mod tests {
 
     #[test]
     fn debug_replicate_replicates_without_executing() {
-        let mut client = Client::logged();
-        client.table(&[("debug replicate set k v", "+OK"), ("exists k", ":0")]);
-        assert_eq!(client.log(), ["0 set k v"]);
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[("debug replicate set k v", "+OK"), ("exists k", ":0")]);
+        assert_eq!(client.logged_commands(), ["0 set k v"]);
     }
 
     #[test]
     fn restore_checksum_validation_can_be_disabled() {
         let mut client = Client::new();
-        client.table(&[("set k v", "+OK")]);
+        client.check_replies(&[("set k v", "+OK")]);
         let resp::Value::Bulk(mut payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
         *payload.last_mut().expect("a checksum") ^= 1;
         let restore =
             |client: &mut Client| client.call_bytes(&[b"restore", b"r", b"0", &payload, b"replace"]);
         assert!(matches!(restore(&mut client), resp::Value::Error(_)));
-        client.table(&[("debug set-skip-checksum-validation 1", "+OK")]);
+        client.check_replies(&[("debug set-skip-checksum-validation 1", "+OK")]);
         assert_eq!(restore(&mut client), resp::Value::Simple("OK".to_owned()));
-        client.table(&[("get r", "$1|v"), ("debug set-skip-checksum-validation 0", "+OK")]);
+        client.check_replies(&[("get r", "$1|v"), ("debug set-skip-checksum-validation 0", "+OK")]);
         assert!(matches!(restore(&mut client), resp::Value::Error(_)));
     }
 
     #[test]
     fn debug_htstats_shows_slot_distribution() {
         let mut client = Client::new();
-        client.table(&[("set {a}1 v", "+OK"), ("set {a}2 v ex 100", "+OK"), ("set b v", "+OK")]);
-        let text = client.wire("debug htstats 0");
+        client.check_replies(&[("set {a}1 v", "+OK"), ("set {a}2 v ex 100", "+OK"), ("set b v", "+OK")]);
+        let text = client.run_to_text("debug htstats 0");
         for line in [
             "[Dictionary HT]",
             " table size: 16384",
@@ -630,13 +636,13 @@ mod tests {
     fn time_and_lolwut_reply() {
         let mut client = Client::new();
         client.now.0 += 123;
-        client.table(&[
+        client.check_replies(&[
             ("time", "*2|$10|1700000000|$6|123000"),
             ("lolwut version x", "-ERR value is not an integer or out of range"),
         ]);
-        assert!(client.wire("lolwut").contains("Redoubt ver. "));
+        assert!(client.run_to_text("lolwut").contains("Redoubt ver. "));
         // The test's monotonic clock stays at 0.
         client.engine.set_wall_clock(0, 1_700_000_000_000_042);
-        client.table(&[("time", "*2|$10|1700000000|$2|42")]);
+        client.check_replies(&[("time", "*2|$10|1700000000|$2|42")]);
     }
 }

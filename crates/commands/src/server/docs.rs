@@ -19,14 +19,14 @@ fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static RegisteredCommand]) {
     reply.map(entries.len());
     for entry in entries {
         reply.bulk(entry.full_name.as_bytes());
-        reply_one(reply, entry);
+        reply_command_docs(reply, entry);
     }
 }
 
-fn reply_one(reply: &mut Writer<'_>, entry: &'static RegisteredCommand) {
+fn reply_command_docs(reply: &mut Writer<'_>, entry: &'static RegisteredCommand) {
     let (command, subcommands) = (entry.command, entry.subcommands());
     let unknown = CommandDocs::default();
-    let facts = facts::find(&entry.full_name).unwrap_or(&unknown);
+    let facts = facts::docs_of(&entry.full_name).unwrap_or(&unknown);
     let texts = [
         ("summary", Some(command.summary)),
         ("since", Some(command.since)),
@@ -41,7 +41,7 @@ fn reply_one(reply: &mut Writer<'_>, entry: &'static RegisteredCommand) {
         facts.arguments.is_empty(),
         subcommands.is_empty(),
     ];
-    reply.map(given(&texts).count() + lists.into_iter().filter(|empty| !empty).count());
+    reply.map(present_texts(&texts).count() + lists.into_iter().filter(|empty| !empty).count());
     reply_texts(reply, &texts);
     if !facts.doc_flags.is_empty() {
         reply_flags(reply, b"doc_flags", &facts.doc_flags);
@@ -79,7 +79,9 @@ fn reply_arguments(reply: &mut Writer<'_>, arguments: &[ArgumentDocs]) {
         ];
         let more = [argument.key_spec.is_some(), !argument.flags.is_empty(), !argument.arguments.is_empty()];
         reply.map(
-            given(&named).count() + given(&texts).count() + more.into_iter().filter(|there| *there).count(),
+            present_texts(&named).count()
+                + present_texts(&texts).count()
+                + more.into_iter().filter(|there| *there).count(),
         );
         reply_texts(reply, &named);
         if let Some(spec) = argument.key_spec {
@@ -99,12 +101,12 @@ fn reply_arguments(reply: &mut Writer<'_>, arguments: &[ArgumentDocs]) {
 
 type Text = (&'static str, Option<&'static str>);
 
-fn given(texts: &[Text]) -> impl Iterator<Item = (&'static str, &'static str)> {
+fn present_texts(texts: &[Text]) -> impl Iterator<Item = (&'static str, &'static str)> {
     texts.iter().filter_map(|(name, text)| Some((*name, (*text)?)))
 }
 
 fn reply_texts(reply: &mut Writer<'_>, texts: &[Text]) {
-    for (name, text) in given(texts) {
+    for (name, text) in present_texts(texts) {
         reply.bulk(name.as_bytes());
         reply.bulk(text.as_bytes());
     }
@@ -123,13 +125,13 @@ mod tests {
     #[test]
     fn docs_nest_subcommands() {
         let mut client = Client::new();
-        client.table(&[(
+        client.check_replies(&[(
             "command docs get nosuch",
             "*2|$3|get|*10|$7|summary|$34|Returns the string value of a key.|$5|since|$5|1.0.0|$5|group|$6|string\
              |$10|complexity|$4|O(1)|$9|arguments|*1|*8|$4|name|$3|key|$4|type|$3|key\
              |$12|display_text|$3|key|$14|key_spec_index|:0",
         )]);
-        let object = client.wire("command docs object");
+        let object = client.run_to_text("command docs object");
         assert!(object.contains("$11\r\nsubcommands\r\n*") && object.contains("object|encoding"), "{object}");
     }
 }

@@ -14,10 +14,10 @@ use crate::help::reply_help;
 use crate::rows::HELP;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const SPECIAL: &[&str] = &["request_policy:special"];
+const SPECIAL_TIPS: &[&str] = &["request_policy:special"];
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(SPECIAL)
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(SPECIAL_TIPS)
 }
 
 pub(crate) const COMMANDS: &[Command] =
@@ -25,22 +25,22 @@ pub(crate) const COMMANDS: &[Command] =
         .subcommands(SUBCOMMANDS)];
 
 const SUBCOMMANDS: &[Command] = &[
-    row("get", "8.6.0", 2, "Returns the most expensive keys of the session.")
+    new_row("get", "8.6.0", 2, "Returns the most expensive keys of the session.")
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
         .run(get),
     Command::new("help", Group::Server, "8.6.1", 2, "Describes the subcommands.").flags(HELP).run(help),
-    row("reset", "8.6.0", 2, "Discards the counters.").run(reset),
-    row("start", "8.6.0", -2, "Starts counting the cost of keys.").run(start),
-    row("stop", "8.6.0", 2, "Stops counting.").run(stop),
+    new_row("reset", "8.6.0", 2, "Discards the counters.").run(reset),
+    new_row("start", "8.6.0", -2, "Starts counting the cost of keys.").run(start),
+    new_row("stop", "8.6.0", 2, "Stops counting.").run(stop),
 ];
 
 /// Limits of a session: its duration in seconds and its number of keys.
-const MOST_SECONDS: i64 = 1_000_000;
-const MOST_KEYS: i64 = 64;
-const USUAL_KEYS: usize = 10;
+const MAX_SECONDS: i64 = 1_000_000;
+const MAX_KEYS: i64 = 64;
+const DEFAULT_KEYS: usize = 10;
 
 /// Parses METRICS, which must come first. Returns the index of the next argument.
-fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize, CommandError> {
+fn parse_metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize, CommandError> {
     let args = context.args;
     if args.len() < 4 || !context.arg(2).eq_ignore_ascii_case(b"metrics") {
         return Err(CommandError::text("ERR METRICS parameter is required"));
@@ -73,7 +73,7 @@ fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize,
 }
 
 /// Parses the slots after SLOTS. Returns them and the index of the next argument.
-fn slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize), CommandError> {
+fn parse_slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize), CommandError> {
     if context.engine.topology.is_none() {
         return Err(CommandError::text("ERR SLOTS parameter cannot be used in non-cluster mode"));
     }
@@ -97,20 +97,21 @@ fn slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize), Comm
 
 /// HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION s] [SAMPLE ratio] [SLOTS count slot [slot ...]]
 fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const ACTIVE: CommandError = CommandError::text("ERR hotkey tracking session already in progress");
+    const ALREADY_ACTIVE: CommandError =
+        CommandError::text("ERR hotkey tracking session already in progress");
     let hot_keys = &context.engine.hot_keys;
     if hot_keys.is_active(context.now) {
-        return Err(ACTIVE);
+        return Err(ALREADY_ACTIVE);
     }
     let mut request = HotKeysRequest {
         cpu: false,
         net: false,
-        top_k: USUAL_KEYS,
+        top_k: DEFAULT_KEYS,
         seconds: 0,
         sample_ratio: 1,
         slots: Vec::new(),
     };
-    let mut index = metrics(context, &mut request)?;
+    let mut index = parse_metrics(context, &mut request)?;
     while let Some(word) = context.args.get(index) {
         if index + 1 == context.args.len() {
             return Err(CommandError::Syntax);
@@ -120,15 +121,15 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
             value.map(i64::unsigned_abs).ok_or(CommandError::text(text))
         };
         if word.eq_ignore_ascii_case(b"slots") {
-            (request.slots, index) = slots(context, index + 1)?;
+            (request.slots, index) = parse_slots(context, index + 1)?;
             continue;
         }
         match () {
             () if word.eq_ignore_ascii_case(b"count") => {
-                request.top_k = within(MOST_KEYS, "ERR COUNT must be between 1 and 64")? as usize;
+                request.top_k = within(MAX_KEYS, "ERR COUNT must be between 1 and 64")? as usize;
             }
             () if word.eq_ignore_ascii_case(b"duration") => {
-                request.seconds = within(MOST_SECONDS, "ERR DURATION must be between 1 and 1000000")?;
+                request.seconds = within(MAX_SECONDS, "ERR DURATION must be between 1 and 1000000")?;
             }
             () if word.eq_ignore_ascii_case(b"sample") => {
                 request.sample_ratio = within(i64::from(i32::MAX), "ERR SAMPLE ratio must be positive")?;
@@ -137,7 +138,7 @@ fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         index += 2;
     }
-    hot_keys.start(&context.engine.settings, request, context.now).map_err(|_| ACTIVE)?;
+    hot_keys.start(&context.engine.settings, request, context.now).map_err(|_| ALREADY_ACTIVE)?;
     context.reply.ok();
     Ok(())
 }
@@ -175,8 +176,8 @@ fn reply_number(reply: &mut Writer<'_>, name: &str, number: u64) {
 }
 
 fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
-    const MICRO: u64 = 1000;
-    const MILLI: u64 = 1_000_000;
+    const NANOS_PER_MICRO: u64 = 1000;
+    const NANOS_PER_MILLI: u64 = 1_000_000;
     let request = &report.request;
     let by_slot = !request.slots.is_empty();
     let sampled = by_slot && request.sample_ratio > 1;
@@ -190,12 +191,12 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     reply.bulk(b"selected-slots");
     reply_slots(reply, &request.slots);
     if sampled && request.cpu {
-        reply_number(reply, "sampled-commands-selected-slots-us", report.sampled.nanos / MICRO);
+        reply_number(reply, "sampled-commands-selected-slots-us", report.sampled.nanos / NANOS_PER_MICRO);
     }
     if by_slot && request.cpu {
-        reply_number(reply, "all-commands-selected-slots-us", report.selected.nanos / MICRO);
+        reply_number(reply, "all-commands-selected-slots-us", report.selected.nanos / NANOS_PER_MICRO);
     }
-    reply_number(reply, "all-commands-all-slots-us", report.total.nanos / MICRO);
+    reply_number(reply, "all-commands-all-slots-us", report.total.nanos / NANOS_PER_MICRO);
     if sampled && request.net {
         reply_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled.bytes);
     }
@@ -207,7 +208,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     reply_number(reply, "collection-duration-ms", report.duration_millis);
     if request.cpu {
         // Time spent in commands; user and system time are not distinguished.
-        reply_number(reply, "total-cpu-time-user-ms", report.total.nanos / MILLI);
+        reply_number(reply, "total-cpu-time-user-ms", report.total.nanos / NANOS_PER_MILLI);
         reply_number(reply, "total-cpu-time-sys-ms", 0);
     }
     if request.net {
@@ -215,7 +216,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     }
     if request.cpu {
         reply.bulk(b"by-cpu-time-us");
-        reply_keys(reply, &report.by_nanos, MICRO);
+        reply_keys(reply, &report.by_nanos, NANOS_PER_MICRO);
     }
     if request.net {
         reply.bulk(b"by-net-bytes");
@@ -299,7 +300,7 @@ mod tests {
     fn hotkeys_session_counts_between_start_and_stop() {
         let active = "-ERR hotkey tracking session already in progress";
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("hotkeys get", "$-1"),
             ("hotkeys stop", "$-1"),
             ("hotkeys reset", "+OK"),
@@ -311,14 +312,14 @@ mod tests {
             ("get a", "$1|1"),
             ("hotkeys reset", "-ERR hotkey tracking session in progress, stop tracking first"),
         ]);
-        let shown = client.shown("hotkeys get");
+        let shown = client.run_to_table_text("hotkeys get");
         assert!(shown.starts_with("*1|*18|$15|tracking-active|:1|$12|sample-ratio|:1|"), "{shown}");
         assert!(shown.contains("|$14|selected-slots|*1|*2|:0|:16383|"), "{shown}");
         let (_, keys) = shown.split_once("|$12|by-net-bytes|").expect("bytes were counted");
         assert!(keys.starts_with("*4|$1|a|:"), "{keys}");
         client.now.0 += 10_000;
-        assert!(client.shown("hotkeys get").contains("|collection-duration-ms|:10000|"));
-        client.table(&[("hotkeys stop", "$-1"), ("hotkeys reset", "+OK"), ("hotkeys get", "$-1")]);
+        assert!(client.run_to_table_text("hotkeys get").contains("|collection-duration-ms|:10000|"));
+        client.check_replies(&[("hotkeys stop", "$-1"), ("hotkeys reset", "+OK"), ("hotkeys get", "$-1")]);
     }
 
     #[test]
@@ -326,7 +327,7 @@ mod tests {
         let (required, count) =
             ("-ERR METRICS parameter is required", "-ERR METRICS count must be > 0 and <= 2");
         let differs = "-ERR METRICS count does not match number of metric types provided";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("hotkeys start", required),
             ("hotkeys start metrics", required),
             ("hotkeys start count 5 metrics 1 cpu", required),
@@ -353,15 +354,15 @@ mod tests {
 
     #[test]
     fn hotkeys_selects_slots_in_cluster_mode() {
-        let mut client = Client::clustered();
-        client.table(&[
+        let mut client = Client::in_cluster();
+        client.check_replies(&[
             ("hotkeys start metrics 1 net slots 1 16384", "-ERR Invalid or out of range slot"),
             ("hotkeys start metrics 1 net slots 2 5 5", "-ERR duplicate slot number"),
             ("hotkeys start metrics 1 net slots 4 5 7 6 15495", "+OK"),
             ("set a 1", "+OK"),
             ("set b 1", "+OK"),
         ]);
-        let shown = client.shown("hotkeys get");
+        let shown = client.run_to_table_text("hotkeys get");
         assert!(shown.contains("|selected-slots|*2|*2|:5|:7|*1|:15495|"), "{shown}");
         assert!(shown.contains("|by-net-bytes|*2|$1|a|:"), "{shown}");
     }
@@ -371,14 +372,14 @@ mod tests {
         let mut client = Client::new();
         let windows = HotKeyWindows { top_k: 2, percent: 100, seconds: 1 };
         client.engine.hot_keys.configure(&client.engine.settings, windows);
-        client.table(&[("hotkeys get", "*0")]);
+        client.check_replies(&[("hotkeys get", "*0")]);
         for _ in 0..5 {
-            client.table(&[("get missing", "$-1"), ("exists missing", ":0")]);
+            client.check_replies(&[("get missing", "$-1"), ("exists missing", ":0")]);
             client.call(&["set", "there", "1"]);
             client.call(&["object", "encoding", "there"]);
         }
         client.now.0 += 1000;
         let shown = "*2|*6|$3|key|$7|missing|$2|db|:0|$3|qps|:10|*6|$3|key|$5|there|$2|db|:0|$3|qps|:5";
-        client.table(&[("hotkeys get", shown), ("flushall", "+OK"), ("hotkeys get", "*0")]);
+        client.check_replies(&[("hotkeys get", shown), ("flushall", "+OK"), ("hotkeys get", "*0")]);
     }
 }

@@ -9,13 +9,14 @@ use engine::{
 use crate::help::reply_help;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
-const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
+const LATENCY_TIPS: &[&str] =
+    &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 /// Size of a graph in characters.
 const GRAPH_WIDTH: usize = 80;
 const GRAPH_HEIGHT: u64 = 4;
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(TIPS)
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(LATENCY_TIPS)
 }
 
 pub(crate) const COMMANDS: &[Command] =
@@ -23,20 +24,20 @@ pub(crate) const COMMANDS: &[Command] =
         .subcommands(LATENCY)];
 
 const LATENCY: &[Command] = &[
-    row("doctor", "2.8.13", 2, "Returns a report on recorded latency with advice.").run(doctor),
-    row("graph", "2.8.13", 3, "Draws the samples of an event as a graph.").run(graph),
+    new_row("doctor", "2.8.13", 2, "Returns a report on recorded latency with advice.").run(doctor),
+    new_row("graph", "2.8.13", 3, "Draws the samples of an event as a graph.").run(graph),
     Command::new("help", Group::Server, "2.8.13", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .run(help),
-    row("histogram", "7.0.0", -2, "Returns latency histograms of commands.").run(histogram),
-    row("history", "2.8.13", 3, "Returns the samples of an event.").run(history),
-    row("latest", "2.8.13", 2, "Returns the last sample of every event.").run(latest),
-    row("reset", "2.8.13", -2, "Resets recorded events.")
+    new_row("histogram", "7.0.0", -2, "Returns latency histograms of commands.").run(histogram),
+    new_row("history", "2.8.13", 3, "Returns the samples of an event.").run(reply_history),
+    new_row("latest", "2.8.13", 2, "Returns the last sample of every event.").run(reply_latest),
+    new_row("reset", "2.8.13", -2, "Resets recorded events.")
         .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
         .run(reset),
 ];
 
-fn latest(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_latest(context: &mut Context<'_>) -> Result<(), CommandError> {
     let events = context.engine.latency.events();
     let reply = &mut context.reply;
     reply.array(events.len());
@@ -51,7 +52,7 @@ fn latest(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn history(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_history(context: &mut Context<'_>) -> Result<(), CommandError> {
     let event = context.engine.latency.event(context.arg(2)).unwrap_or_default();
     context.reply.array(event.samples.len());
     for (at, millis) in event.samples {
@@ -113,13 +114,13 @@ fn graph(context: &mut Context<'_>) -> Result<(), CommandError> {
         let text = format!("ERR No samples available for event '{}'", quote(name, name.len()));
         return Err(CommandError::Text(text.into()));
     };
-    let text = draw(&String::from_utf8_lossy(name), &event, context.now.secs());
+    let text = draw_graph(&String::from_utf8_lossy(name), &event, context.now.secs());
     context.reply.verbatim(b"txt", text.as_bytes());
     Ok(())
 }
 
 /// Draws one column per sample: the height is the latency, the label below is the sample's age.
-fn draw(name: &str, event: &LatencyEvent, now: i64) -> String {
+fn draw_graph(name: &str, event: &LatencyEvent, now: i64) -> String {
     let skipped = event.samples.len().saturating_sub(GRAPH_WIDTH);
     let samples: Vec<(i64, u64)> = event.samples.iter().skip(skipped).copied().collect();
     let low = samples.iter().map(|(_, millis)| *millis).min().unwrap_or(0);
@@ -139,7 +140,8 @@ fn draw(name: &str, event: &LatencyEvent, now: i64) -> String {
         text.push('\n');
     }
     text.push('\n');
-    let labels: Vec<Vec<char>> = samples.iter().map(|(at, _)| age(now - at).chars().collect()).collect();
+    let labels: Vec<Vec<char>> =
+        samples.iter().map(|(at, _)| format_age(now - at).chars().collect()).collect();
     for line in 0..labels.iter().map(Vec::len).max().unwrap_or(0) {
         text.extend(labels.iter().map(|label| label.get(line).copied().unwrap_or(' ')));
         text.push('\n');
@@ -147,7 +149,7 @@ fn draw(name: &str, event: &LatencyEvent, now: i64) -> String {
     text
 }
 
-fn age(seconds: i64) -> String {
+fn format_age(seconds: i64) -> String {
     match seconds.max(0) {
         seconds @ ..60 => format!("{seconds}s"),
         seconds @ ..3600 => format!("{}m", seconds / 60),
@@ -231,8 +233,8 @@ mod tests {
     #[test]
     fn latency_events_are_reported_in_every_format() {
         let mut client = Client::new();
-        assert!(client.wire("latency doctor").contains("Latency monitoring is off"));
-        client.table(&[
+        assert!(client.run_to_text("latency doctor").contains("Latency monitoring is off"));
+        client.check_replies(&[
             ("latency latest", "*0"),
             ("latency history command", "*0"),
             ("latency graph command", "-ERR No samples available for event 'command'"),
@@ -242,32 +244,32 @@ mod tests {
         for (at, millis) in [(1_699_999_990_000, 7), (1_699_999_995_000, 20), (1_699_999_999_000, 10)] {
             client.engine.latency.sample("command", Millis(at), millis * 1_000_000);
         }
-        client.table(&[
+        client.check_replies(&[
             ("latency latest", "*1|*6|$7|command|:1699999999|:10|:20|:37|:3"),
             ("latency history COMMAND", "*3|*2|:1699999990|:7|*2|:1699999995|:20|*2|:1699999999|:10"),
         ]);
-        let graph = client.wire("latency graph command");
+        let graph = client.run_to_text("latency graph command");
         assert!(graph.contains("command - high 20 ms, low 7 ms (all time high 20 ms)\n"), "{graph}");
         assert!(graph.contains("\n _ \n | \n | \n_|_\n\n151\n0ss\ns"), "{graph}");
-        let doctor = client.wire("latency doctor");
+        let doctor = client.run_to_text("latency doctor");
         assert!(
             doctor.contains("1. command: 3 latency spikes (average 12ms). Worst all time event 20ms."),
             "{doctor}"
         );
-        client.table(&[("latency reset nosuch", ":0"), ("latency reset command", ":1")]);
+        client.check_replies(&[("latency reset nosuch", ":0"), ("latency reset command", ":1")]);
     }
 
     #[test]
     fn latency_histogram_per_command() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("set k v", "+OK"),
             ("get k", "$1|v"),
             ("get k", "$1|v"),
             ("latency histogram get nosuch", "*2|$3|get|*4|$5|calls|:2|$14|histogram_usec|*2|:1|:2"),
         ]);
         client.engine.settings.set_measurements(engine::Measurements::LATENCY, false);
-        client.table(&[("get k", "$1|v"), ("latency histogram incr", "*0")]);
-        assert!(client.wire("latency histogram get").contains(":2\r\n$14"));
+        client.check_replies(&[("get k", "$1|v"), ("latency histogram incr", "*0")]);
+        assert!(client.run_to_text("latency histogram get").contains(":2\r\n$14"));
     }
 }

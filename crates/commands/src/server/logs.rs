@@ -12,7 +12,7 @@ const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_s
 /// Entries returned by SLOWLOG GET without a count.
 const DEFAULT_COUNT: usize = 10;
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, since, arity, summary).flags(ADMIN)
 }
 
@@ -28,21 +28,21 @@ pub(crate) const COMMANDS: &[Command] = &[
 ];
 
 const COMMANDLOG: &[Command] = &[
-    row("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
+    new_row("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
     help("8.1.0").run(commandlog_help),
-    row("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
-    row("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
+    new_row("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
+    new_row("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
 ];
 
 const SLOWLOG: &[Command] = &[
-    row("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
+    new_row("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
     help("6.2.0").run(slowlog_help),
-    row("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
-    row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
+    new_row("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
+    new_row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
 ];
 
 /// Parses the number of entries; -1 means all.
-fn count(argument: &[u8]) -> Result<usize, CommandError> {
+fn parse_count(argument: &[u8]) -> Result<usize, CommandError> {
     let count = resp::parse_i64(argument).filter(|count| *count >= -1);
     let count = count.ok_or(CommandError::text("ERR count should be greater than or equal to -1"))?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
@@ -72,8 +72,8 @@ fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with
 fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (count, with_thread) = match context.args.len() {
         2 => (DEFAULT_COUNT, false),
-        3 => (count(context.arg(2))?, false),
-        4 if context.arg(3).eq_ignore_ascii_case(b"withthread") => (count(context.arg(2))?, true),
+        3 => (parse_count(context.arg(2))?, false),
+        4 if context.arg(3).eq_ignore_ascii_case(b"withthread") => (parse_count(context.arg(2))?, true),
         _ => return Err(wrong_subcommand_arguments("SLOWLOG", context.arg(1))),
     };
     reply_entries(context, &context.engine.command_logs.slow, count, with_thread);
@@ -92,26 +92,26 @@ fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// The log that argument `index` names.
-fn named<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
+fn find_log<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
     let log = context.engine.command_logs.log_by_name(context.arg(index));
     log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))
 }
 
 /// COMMANDLOG GET count type
 fn commandlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (count, log) = (count(context.arg(2))?, named(context, 3)?);
+    let (count, log) = (parse_count(context.arg(2))?, find_log(context, 3)?);
     reply_entries(context, log, count, false);
     Ok(())
 }
 
 fn commandlog_len(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let len = named(context, 2)?.count();
+    let len = find_log(context, 2)?.count();
     context.reply.integer(len as i64);
     Ok(())
 }
 
 fn commandlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    named(context, 2)?.reset();
+    find_log(context, 2)?.reset();
     context.reply.ok();
     Ok(())
 }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn slow_and_large_commands_are_logged() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("set before 1", "+OK"),
             ("slowlog len", ":0"),
             ("slowlog get", "*0"),
@@ -172,7 +172,7 @@ mod tests {
             ),
         ]);
         client.engine.command_logs.slow.configure(0, 2);
-        client.table(&[
+        client.check_replies(&[
             ("set k v", "+OK"),
             ("get k", "$1|v"),
             ("get nosuch", "$-1"),
@@ -189,7 +189,7 @@ mod tests {
         client.engine.command_logs.large_reply.configure(100, 10);
         let long = "x".repeat(120);
         let shown = format!("*1|*6|:0|:1700000000|:129|*3|$3|set|$1|k|$120|{long}|$0||$0|",);
-        client.table(&[
+        client.check_replies(&[
             ("slowlog reset", "+OK"),
             ("slowlog len", ":0"),
             (&format!("set k {long}"), "+OK"),

@@ -5,24 +5,25 @@ use engine::{Command, CommandError, Context, Flags, Group};
 use crate::help::reply_help;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const LOAD: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::PROTECTED);
+const LOAD_FLAGS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::PROTECTED);
 
-const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+const fn new_row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, since, arity, summary)
 }
 
 pub(crate) const COMMANDS: &[Command] =
-    &[row("module", "4.0.0", -2, "Manages modules, which this server does not support.").subcommands(MODULE)];
+    &[new_row("module", "4.0.0", -2, "Manages modules, which this server does not support.")
+        .subcommands(MODULE)];
 
 const MODULE: &[Command] = &[
-    row("help", "5.0.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
-    row("list", "4.0.0", 2, "Lists the modules.")
+    new_row("help", "5.0.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
+    new_row("list", "4.0.0", 2, "Lists the modules.")
         .flags(ADMIN)
         .tips(&["nondeterministic_output_order"])
         .run(list),
-    row("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD).run(load),
-    row("loadex", "7.0.0", -3, "Refuses to load a module.").flags(LOAD).run(load),
-    row("unload", "4.0.0", 3, "Fails, since no module is loaded.").flags(LOAD).run(unload),
+    new_row("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),
+    new_row("loadex", "7.0.0", -3, "Refuses to load a module.").flags(LOAD_FLAGS).run(load),
+    new_row("unload", "4.0.0", 3, "Fails, since no module is loaded.").flags(LOAD_FLAGS).run(unload),
 ];
 
 fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -66,7 +67,7 @@ mod tests {
         let mut client = Client::new();
         let words = "command not allowed. If the";
         for (line, name) in [("module load x", "MODULE"), ("module unload x", "MODULE")] {
-            let reply = client.wire(line);
+            let reply = client.run_to_text(line);
             assert!(
                 reply.starts_with(&format!("-ERR {name} {words} enable-module-command option")),
                 "{reply}"
@@ -77,10 +78,10 @@ mod tests {
         // This client is connected from another machine.
         settings.debug_command.set(config::AllowedClients::Local);
         for line in ["debug populate 1", "debug nosuch", "debug object"] {
-            let reply = client.wire(line);
+            let reply = client.run_to_text(line);
             assert!(reply.starts_with(&format!("-ERR DEBUG {words} enable-debug-command option")), "{reply}");
         }
-        client.table(&[
+        client.check_replies(&[
             ("module list", "*0"),
             ("module load x", "-ERR Error loading the extension: this server does not support modules."),
             ("module unload x", "-ERR Error unloading module: no such module with that name"),

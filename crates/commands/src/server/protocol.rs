@@ -67,14 +67,14 @@ mod tests {
     #[test]
     fn debug_protocol_in_resp2_and_resp3() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("debug protocol map", "*6|:0|:0|:1|:1|:2|:0"),
             ("debug protocol attrib", "$39|Some real reply following the attribute"),
             ("debug protocol push", "-ERR RESP2 is not supported by this command"),
             ("debug protocol bignum", "$37|1234567999999999999999999999999999999"),
         ]);
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("debug protocol string", "$11|Hello World"),
             ("debug protocol integer", ":12345"),
             ("debug protocol double", ",3.141"),
@@ -86,8 +86,10 @@ mod tests {
             ("debug protocol true", "#t"),
             ("debug protocol bignum", "(1234567999999999999999999999999999999"),
         ]);
-        assert!(client.wire("debug protocol push").ends_with(">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n"));
-        assert!(client.wire("debug protocol attrib").starts_with("|1\r\n"));
-        assert!(client.wire("debug protocol x").starts_with("-ERR Wrong protocol type name."));
+        assert!(
+            client.run_to_text("debug protocol push").ends_with(">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n")
+        );
+        assert!(client.run_to_text("debug protocol attrib").starts_with("|1\r\n"));
+        assert!(client.run_to_text("debug protocol x").starts_with("-ERR Wrong protocol type name."));
     }
 }

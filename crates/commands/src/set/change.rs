@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn members_are_added_and_removed() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("sadd s a b", ":2"),
             ("sadd s a c c", ":1"),
             ("sadd s a", ":0"),
@@ -117,13 +117,16 @@ mod tests {
             ("sadd s", "-ERR wrong number of arguments for 'sadd' command"),
             ("srem s", "-ERR wrong number of arguments for 'srem' command"),
         ]);
-        assert_eq!(client.log(), ["0 sadd s a b", "0 sadd s a c c", "0 srem s a nosuch b a", "0 srem s c d"]);
+        assert_eq!(
+            client.logged_commands(),
+            ["0 sadd s a b", "0 sadd s a c c", "0 srem s a nosuch b a", "0 srem s c d"]
+        );
     }
 
     #[test]
     fn smove_moves_member() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("sadd a x y", ":2"),
             ("smove a b x", ":1"),
             ("smove a b x", ":0"),
@@ -141,7 +144,7 @@ mod tests {
             ("smove s b x", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
         ]);
         let log = ["0 sadd a x y", "0 smove a b x", "0 sadd b y", "0 smove a b y", "0 set s 1"];
-        assert_eq!(client.log(), log);
+        assert_eq!(client.logged_commands(), log);
     }
 
     /// Regression test: the target set is in the same slot and has expired, and its removal moves the source's entry.
@@ -155,17 +158,30 @@ mod tests {
             client.call(&["sadd", "{t}target", "old"]);
             client.call(&["pexpire", "{t}target", "5"]);
             client.now.0 += 10;
-            client.table(&[("sadd {t}source new other", ":2"), ("smove {t}source {t}target new", ":1")]);
-            client.table(&[("smembers {t}target", "*1|$3|new"), ("del {t}source {t}target", ":2")]);
+            client.check_replies(&[
+                ("sadd {t}source new other", ":2"),
+                ("smove {t}source {t}target new", ":1"),
+            ]);
+            client.check_replies(&[("smembers {t}target", "*1|$3|new"), ("del {t}source {t}target", ":2")]);
         }
     }
 
     #[test]
     fn set_keeps_expiry() {
         let mut client = Client::new();
-        client.table(&[("sadd s a", ":1"), ("pexpire s 100", ":1"), ("sadd s b", ":1"), ("pttl s", ":100")]);
+        client.check_replies(&[
+            ("sadd s a", ":1"),
+            ("pexpire s 100", ":1"),
+            ("sadd s b", ":1"),
+            ("pttl s", ":100"),
+        ]);
         client.now.0 += 100;
-        client.table(&[("smembers s", "*0"), ("sadd s a", ":1"), ("pttl s", ":-1"), ("scard s", ":1")]);
+        client.check_replies(&[
+            ("smembers s", "*0"),
+            ("sadd s a", ":1"),
+            ("pttl s", ":-1"),
+            ("scard s", ":1"),
+        ]);
     }
 
     #[test]
@@ -182,24 +198,24 @@ mod tests {
                     client.call(&words("srem").collect::<Vec<_>>()),
                     resp::Value::Integer(size as i64)
                 );
-                client.table(&[("exists s", ":0")]);
+                client.check_replies(&[("exists s", ":0")]);
             }
         }
         let long = "x".repeat(1 << 20);
         for _ in 0..2 {
             client.call(&["sadd", "s", &long, "short", ""]);
             assert_eq!(client.call(&["sismember", "s", &long]), resp::Value::Integer(1));
-            client.table(&[("sismember s \"\"", ":1"), ("scard s", ":3")]);
+            client.check_replies(&[("sismember s \"\"", ":1"), ("scard s", ":3")]);
         }
         assert_eq!(client.call(&["srem", "s", &long]), resp::Value::Integer(1));
-        client.table(&[("scard s", ":2")]);
+        client.check_replies(&[("scard s", ":2")]);
     }
 
     #[test]
     fn encoding_follows_configured_thresholds() {
         let mut client = Client::new();
         let names = ["$6|intset", "$8|listpack", "$9|hashtable"];
-        client.table(&[
+        client.check_replies(&[
             ("sadd s 1 2 3", ":3"),
             ("object encoding s", names[0]),
             ("sadd s a", ":1"),
@@ -208,23 +224,23 @@ mod tests {
             ("object encoding s", names[1]),
         ]);
         client.call(&["sadd", "s", &"x".repeat(65)]);
-        client.table(&[("object encoding s", names[2]), ("sadd t a", ":1"), ("sadd i 1", ":1")]);
+        client.check_replies(&[("object encoding s", names[2]), ("sadd t a", ":1"), ("sadd i 1", ":1")]);
         for number in 0..513 {
             client.call(&["sadd", "many", &number.to_string()]);
             client.call(&["sadd", "strings", &format!("m{number}")]);
-            client.table(&[
+            client.check_replies(&[
                 ("object encoding many", names[if number < 512 { 0 } else { 2 }]),
                 ("object encoding strings", names[if number < 128 { 1 } else { 2 }]),
             ]);
         }
         // The encoding is chosen by the number of arguments, whether or not the members are new.
-        client.wire(&format!("sadd t{}", " a".repeat(129)));
-        client.wire(&format!("sadd i{}", " 1".repeat(513)));
-        client.table(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
+        client.run_to_text(&format!("sadd t{}", " a".repeat(129)));
+        client.run_to_text(&format!("sadd i{}", " 1".repeat(513)));
+        client.check_replies(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
         let listpack = keyspace::ListpackBounds { entries: 3, value: 5 };
         let set = keyspace::SetBounds { intset: 2, listpack };
         client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { set, ..Default::default() });
-        client.table(&[
+        client.check_replies(&[
             ("sadd a 1 2", ":2"),
             ("object encoding a", names[0]),
             ("sadd a 3", ":1"),
@@ -241,7 +257,7 @@ mod tests {
     #[test]
     fn set_commands_send_keyspace_events() {
         let mut client = Client::new();
-        client.events(&[
+        client.check_events(&[
             ("sadd s a b", "sadd s"),
             ("sadd s a", ""),
             ("srem s a x", "srem s"),

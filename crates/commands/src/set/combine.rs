@@ -5,7 +5,7 @@ use keyspace::{Keyspace, SetBuilder, SetMember, SetRef};
 use smallvec::SmallVec;
 
 use super::sources::{Sets, SourceSets};
-use crate::scanning::BulkCollector;
+use crate::scanning::BulkStringCollector;
 
 /// Members per prefetch batch.
 const PREFETCH_BATCH: usize = 64;
@@ -43,7 +43,7 @@ pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 
 /// Handles SINTER, SUNION and SDIFF: replies with the result.
 fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), CommandError> {
-    let sources = SourceSets::read(context, 1..context.args.len())?;
+    let sources = SourceSets::read_keys(context, 1..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
     if matches!(operation, SetOperation::Union)
         && let Some(found) = pinned_union(context, &sources)
@@ -51,20 +51,20 @@ fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), Comma
         found.reply_set(&mut context.reply);
         return Ok(());
     }
-    let sets = sources.sets(&context.slots, db);
-    let mut found = BulkCollector::default();
+    let sets = sources.resolve_sets(&context.slots, db);
+    let mut found = BulkStringCollector::default();
     let keyspace = &context.engine.keyspace;
-    operation.visit(keyspace, &sets, SetBuilder::new(bounds), &mut |member| found.push(&member));
+    operation.visit_result(keyspace, &sets, SetBuilder::new(bounds), &mut |member| found.push(&member));
     found.reply_set(&mut context.reply);
     Ok(())
 }
 
 /// Handles SINTERSTORE, SUNIONSTORE and SDIFFSTORE: stores the result.
 fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Result<(), CommandError> {
-    let sources = SourceSets::read(context, 2..context.args.len())?;
+    let sources = SourceSets::read_keys(context, 2..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
-    let sets = sources.sets(&context.slots, db);
-    let made = operation.make(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
+    let sets = sources.resolve_sets(&context.slots, db);
+    let made = operation.build_result(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
     drop(sets);
     let (key, len) = (context.key(1)?, made.view().len());
     let found = context.find(&key);
@@ -81,7 +81,7 @@ fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Res
 
 impl SetOperation {
     /// Visits each member of the result once. `scratch` is an empty set for intermediate results.
-    fn visit(
+    fn visit_result(
         self,
         keyspace: &Keyspace,
         sets: &Sets<'_>,
@@ -96,10 +96,10 @@ impl SetOperation {
                 });
             }
             Self::Union => {
-                if let [set] = existing(sets).collect::<Vec<_>>()[..] {
+                if let [set] = existing_sets(sets).collect::<Vec<_>>()[..] {
                     return set.for_each(&mut |member| visit(member));
                 }
-                existing(sets).for_each(|set| {
+                existing_sets(sets).for_each(|set| {
                     set.for_each(&mut |member| {
                         if scratch.add(&member) {
                             visit(member);
@@ -113,17 +113,17 @@ impl SetOperation {
     }
 
     /// Adds the members of the result to `made`, an empty set.
-    fn make(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: SetBuilder) -> SetBuilder {
+    fn build_result(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: SetBuilder) -> SetBuilder {
         match self {
             Self::Union => {
-                made.reserve(existing(sets).map(|set| set.len()).max().unwrap_or(0));
-                existing(sets).for_each(|set| add_all(keyspace, &set, &mut made));
+                made.reserve(existing_sets(sets).map(|set| set.len()).max().unwrap_or(0));
+                existing_sets(sets).for_each(|set| add_all(keyspace, &set, &mut made));
                 made
             }
             Self::Diff if !is_lookup_cheaper(sets) => copied_difference(sets, made),
             Self::Inter | Self::Diff => {
                 let scratch = SetBuilder::new(made.bounds());
-                self.visit(keyspace, sets, scratch, &mut |member| {
+                self.visit_result(keyspace, sets, scratch, &mut |member| {
                     made.add(&member);
                 });
                 made
@@ -134,19 +134,19 @@ impl SetOperation {
 
 /// Computes a union while other clients may use the slots of the large sets, which are pinned. `None` if pinning is not
 /// possible.
-fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<BulkCollector> {
+fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<BulkStringCollector> {
     if !context.may_release_slots() {
         return None;
     }
     let (mut seen, mut found) =
-        (SetBuilder::new(context.engine.settings.set_bounds()), BulkCollector::default());
+        (SetBuilder::new(context.engine.settings.set_bounds()), BulkStringCollector::default());
     let mut add = |name: &[u8]| {
         if seen.add(name) {
             found.push(name);
         }
     };
-    let (large, small) = sources.by_size(&context.slots, context.session.db);
-    existing(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
+    let (large, small) = sources.sets_by_size(&context.slots, context.session.db);
+    existing_sets(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
     drop(small);
     context.pin(&large)?.visit(|_, elements| {
         elements.visit_names(&mut add);
@@ -156,14 +156,14 @@ fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<B
 }
 
 /// The sets that exist.
-fn existing<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
+fn existing_sets<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
     sets.iter().copied().flatten()
 }
 
 /// Visits the members that all sets have, until `visit` returns false. Iterates over the smallest set and looks each
 /// member up in the others, in ascending order of size.
 fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>) -> bool) {
-    let mut sorted: Vec<SetRef<'_>> = existing(sets).collect();
+    let mut sorted: Vec<SetRef<'_>> = existing_sets(sets).collect();
     if sorted.len() < sets.len() {
         return;
     }
@@ -219,7 +219,7 @@ fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
 fn is_lookup_cheaper(sets: &Sets<'_>) -> bool {
     let first = sets.first().copied().flatten().map_or(0, |set| set.len());
     let by_looking = first.saturating_mul(sets.len());
-    let by_copying: usize = existing(sets).map(|set| set.len()).sum();
+    let by_copying: usize = existing_sets(sets).map(|set| set.len()).sum();
     // Half, since a lookup ends at the first set that has the member. Redis uses the same weight.
     by_looking / 2 <= by_copying
 }
@@ -227,7 +227,7 @@ fn is_lookup_cheaper(sets: &Sets<'_>) -> bool {
 /// Visits the members that only the first set has.
 fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>)) {
     let [Some(first), others @ ..] = &sets[..] else { return };
-    let mut others: Vec<SetRef<'_>> = existing(others).collect();
+    let mut others: Vec<SetRef<'_>> = existing_sets(others).collect();
     others.sort_by_key(|set| std::cmp::Reverse(set.len()));
     visit_prefetched(keyspace, first, &others, &mut |member, hash| {
         if !others.iter().any(|set| set.contains_hashed(&member, hash)) {
@@ -243,7 +243,7 @@ fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
     first.for_each(&mut |member| {
         copy.add(&member);
     });
-    for other in existing(others) {
+    for other in existing_sets(others) {
         if copy.view().is_empty() {
             break;
         }
@@ -256,17 +256,17 @@ fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
 
 /// SINTERCARD numkeys key [key ...] [LIMIT limit]
 pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
-    const KEYS: CommandError = CommandError::text("ERR numkeys should be greater than 0");
-    const TOO_MANY: CommandError =
+    const NUMKEYS_NOT_POSITIVE: CommandError = CommandError::text("ERR numkeys should be greater than 0");
+    const TOO_MANY_KEYS: CommandError =
         CommandError::text("ERR Number of keys can't be greater than number of args");
     let keys = context.integer(1).ok().and_then(|keys| usize::try_from(keys).ok()).filter(|keys| *keys > 0);
-    let keys = keys.ok_or(KEYS)?;
+    let keys = keys.ok_or(NUMKEYS_NOT_POSITIVE)?;
     if keys > context.args.len() - 2 {
-        return Err(TOO_MANY);
+        return Err(TOO_MANY_KEYS);
     }
     let limit = parse_limit(context, keys + 2)?;
-    let sources = SourceSets::read(context, 2..keys + 2)?;
-    let sets = sources.sets(&context.slots, context.session.db);
+    let sources = SourceSets::read_keys(context, 2..keys + 2)?;
+    let sets = sources.resolve_sets(&context.slots, context.session.db);
     let mut count = 0;
     visit_common(&context.engine.keyspace, &sets, &mut |_| {
         count += 1;
@@ -278,13 +278,13 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
 
 /// Parses LIMIT from argument `index` on; 0 means unlimited.
 fn parse_limit(context: &Context<'_>, mut index: usize) -> Result<i64, CommandError> {
-    const NEGATIVE: CommandError = CommandError::text("ERR LIMIT can't be negative");
+    const NEGATIVE_LIMIT: CommandError = CommandError::text("ERR LIMIT can't be negative");
     let mut limit = 0;
     while let Some(word) = context.args.get(index) {
         if !word.eq_ignore_ascii_case(b"limit") || index + 1 == context.args.len() {
             return Err(CommandError::Syntax);
         }
-        limit = context.integer(index + 1).ok().filter(|limit| *limit >= 0).ok_or(NEGATIVE)?;
+        limit = context.integer(index + 1).ok().filter(|limit| *limit >= 0).ok_or(NEGATIVE_LIMIT)?;
         index += 2;
     }
     Ok(limit)
@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn set_operations_on_small_sets() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("sadd a 1 2 3", ":3"),
             ("sadd b 2 3 4", ":3"),
             ("sadd c x 3", ":2"),
@@ -335,7 +335,7 @@ mod tests {
             ("sinterstore s a nosuch", ":0"),
             ("exists s", ":0"),
         ]);
-        let log = client.log();
+        let log = client.logged_commands();
         assert_eq!(log[3..6], ["0 sinterstore d a b", "0 sunionstore d d c", "0 PEXPIREAT d 1700000100000"]);
         assert_eq!(
             log[6..],
@@ -347,7 +347,7 @@ mod tests {
     fn sintercard_counts_common_members() {
         let keys = "-ERR numkeys should be greater than 0";
         let negative = "-ERR LIMIT can't be negative";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("sadd a 1 2 3", ":3"),
             ("sadd b 2 3 4", ":3"),
             ("sintercard 2 a b", ":2"),
@@ -412,9 +412,12 @@ mod tests {
             for number in 0..10 {
                 client.call(&["sadd", &format!("{{t}}{number}"), "x", &format!("of {number}")]);
             }
-            client.table(&[("pexpire {t}3 5", ":1"), ("pexpire {t}4 5", ":1")]);
+            client.check_replies(&[("pexpire {t}3 5", ":1"), ("pexpire {t}4 5", ":1")]);
             client.now.0 += 10;
-            client.table(&[("sunion {t}9 {t}3 {t}4", "*2|$1|x|$4|of 9"), ("sinter {t}9 {t}8", "*1|$1|x")]);
+            client.check_replies(&[
+                ("sunion {t}9 {t}3 {t}4", "*2|$1|x|$4|of 9"),
+                ("sinter {t}9 {t}8", "*1|$1|x"),
+            ]);
             client.call(&["del", "{t}0", "{t}1", "{t}5"]);
         }
     }

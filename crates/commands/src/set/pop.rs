@@ -54,7 +54,7 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
     let popped = if (len - count).saturating_mul(REBUILD_FACTOR) > count {
         pop_singly(context, &key, place, count)
     } else {
-        rebuild_with_kept(context, &key, place, len - count)
+        rebuild_with_survivors(context, &key, place, len - count)
     };
     context.count_changes(count as u64 - 1);
     context.notify(EventClass::SET, "spop", &key);
@@ -94,7 +94,12 @@ fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, cou
 }
 
 /// Rebuilds the set from `kept` random members in a single scan, by selection sampling. Returns the other members.
-fn rebuild_with_kept(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, kept: usize) -> Vec<Vec<u8>> {
+fn rebuild_with_survivors(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: EntryRef,
+    kept: usize,
+) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random_u64());
     let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.set_bounds()), Vec::new());
     let table = context.table_ref(key);
@@ -127,11 +132,11 @@ mod tests {
     fn random_pops_remove_exact_count_and_are_replicated() {
         for (size, prefix) in [(1, ""), (20, ""), (20, "m"), (3000, ""), (3000, "m")] {
             for count in [1, 2, 15, 19, 20, 500, 1500, 2950] {
-                let mut client = Client::logged();
+                let mut client = Client::with_recording_log();
                 let all: BTreeSet<String> = (0..size).map(|number| format!("{prefix}{number}")).collect();
                 let words = ["sadd", "s"].into_iter().chain(all.iter().map(String::as_str));
                 client.call(&words.collect::<Vec<_>>());
-                client.table(&[("pexpire s 1000", ":1")]);
+                client.check_replies(&[("pexpire s 1000", ":1")]);
                 let reply = client.call(&["spop", "s", &count.to_string()]);
                 let text = |value: &resp::Value| {
                     String::from_utf8(value.as_bytes().expect("a member").to_vec()).unwrap()
@@ -141,12 +146,12 @@ mod tests {
                 let left = client.call(&["smembers", "s"]);
                 let left: BTreeSet<String> = left.as_array().expect("a list").iter().map(text).collect();
                 assert!(left.is_disjoint(&popped) && left.union(&popped).eq(&all));
-                let log = client.log();
+                let log = client.logged_commands();
                 if left.is_empty() {
                     assert_eq!(log[2..], ["0 UNLINK s"]);
                     continue;
                 }
-                client.table(&[("pttl s", ":1000")]);
+                client.check_replies(&[("pttl s", ":1000")]);
                 // Several commands are replicated as one transaction.
                 let logged = log[2..].iter().filter(|line| !["0 MULTI", "0 EXEC"].contains(&line.as_str()));
                 let logged = logged.flat_map(|line| {
@@ -160,8 +165,8 @@ mod tests {
     #[test]
     fn reply_shapes_and_errors() {
         let range = "-ERR value is out of range, must be positive";
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("sadd s a", ":1"),
             ("spop s x", range),
             ("spop s -1", range),
@@ -176,7 +181,7 @@ mod tests {
             ("spop s 9223372036854775807", "*1|$1|a"),
             ("exists s", ":0"),
         ]);
-        assert_eq!(client.log(), ["0 sadd s a", "0 SREM s a", "0 sadd s a", "0 UNLINK s"]);
+        assert_eq!(client.logged_commands(), ["0 sadd s a", "0 SREM s a", "0 sadd s a", "0 UNLINK s"]);
     }
 
     /// As in Redis, a set that one SPOP leaves with few members returns to a compact encoding.
@@ -186,8 +191,8 @@ mod tests {
         for number in 0..600 {
             client.call(&["sadd", "s", &number.to_string()]);
         }
-        client.table(&[("object encoding s", "$9|hashtable")]);
+        client.check_replies(&[("object encoding s", "$9|hashtable")]);
         client.call(&["spop", "s", "590"]);
-        client.table(&[("object encoding s", "$6|intset"), ("scard s", ":10")]);
+        client.check_replies(&[("object encoding s", "$6|intset"), ("scard s", ":10")]);
     }
 }

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn reply_shapes_and_errors() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("sadd s a", ":1"),
             ("srandmember s", "$1|a"),
             ("srandmember s 2", "*1|$1|a"),

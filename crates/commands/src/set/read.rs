@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn set_read_commands() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("sadd s b a", ":2"),
             ("sadd i 10 -3 7", ":3"),
             ("sismember s a", ":1"),
@@ -85,8 +85,8 @@ mod tests {
             ("type s", "+set"),
             ("scan 0 type set match i count 100000", "*2|$1|0|*1|$1|i"),
         ]);
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("smembers s", "~2|$1|b|$1|a"),
             ("smembers nosuch", "~0"),
             ("smismember s a c", "*2|:1|:0"),
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn set_commands_refuse_other_types() {
         let mut client = Client::new();
-        client.table(&[("set s 1", "+OK"), ("sadd t a", ":1")]);
+        client.check_replies(&[("set s 1", "+OK"), ("sadd t a", ":1")]);
         for line in [
             "sadd s a",
             "srem s a",
@@ -130,9 +130,14 @@ mod tests {
             "hget t a",
             "append t x",
         ] {
-            client.table(&[(line, WRONG_TYPE)]);
+            client.check_replies(&[(line, WRONG_TYPE)]);
         }
-        client.table(&[("sunionstore s t", ":1"), ("type s", "+set"), ("set t 1", "+OK"), ("get t", "$1|1")]);
+        client.check_replies(&[
+            ("sunionstore s t", ":1"),
+            ("type s", "+set"),
+            ("set t 1", "+OK"),
+            ("get t", "$1|1"),
+        ]);
     }
 
     #[test]
@@ -143,7 +148,7 @@ mod tests {
                 client.call(&["sadd", key, &format!("member {number}"), &number.to_string()]);
             }
             let digest = client.call(&["debug", "digest-value", key]);
-            client.table(&[
+            client.check_replies(&[
                 (&format!("copy {key} copy"), ":1"),
                 ("rename copy other", "+OK"),
                 (&format!("sdiff {key} other"), "*0"),
@@ -153,7 +158,7 @@ mod tests {
             client.call_bytes(&[b"restore", b"restored", b"0", &payload]);
             assert_eq!(client.call(&["debug", "digest-value", "restored"]), digest);
             assert_eq!(client.call(&["scard", "restored"]), resp::Value::Integer(2 * count));
-            client.table(&[("del other restored", ":2")]);
+            client.check_replies(&[("del other restored", ":2")]);
         }
     }
 }

@@ -22,7 +22,7 @@ mod tests {
 
     #[test]
     fn scan_options_and_errors() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("sadd s a b", ":2"),
             ("sscan s 0", "*2|$1|0|*2|$1|a|$1|b"),
             ("sscan s 0 match b*", "*2|$1|0|*1|$1|b"),

@@ -17,7 +17,7 @@ impl<'a> SourceSets<'a> {
     ///
     /// # Errors
     /// If a key holds another type.
-    pub(super) fn read(
+    pub(super) fn read_keys(
         context: &mut Context<'a>,
         arguments: impl Iterator<Item = usize>,
     ) -> Result<Self, CommandError> {
@@ -46,7 +46,7 @@ impl<'a> SourceSets<'a> {
     }
 
     /// Splits the locations into those of large sets and the others.
-    pub(super) fn by_size<'s>(
+    pub(super) fn sets_by_size<'s>(
         &self,
         slots: &'s LockedSlots<'_>,
         db: u16,
@@ -59,7 +59,7 @@ impl<'a> SourceSets<'a> {
         (large, small)
     }
 
-    pub(super) fn sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
+    pub(super) fn resolve_sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
         let set = |(key, place): &(Key<'_>, Option<EntryRef>)| slots.slot(key.slot()).view(db).set((*place)?);
         self.keys.iter().map(set).collect()
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use keyspace::{SetMember, SetRef};
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
+use crate::kinds::{AnyValue, ElementBytes, Name, ScoredMembers, Sortable};
 
 impl<'a> AnyValue<'a> for SetRef<'a> {
     fn type_number(&self) -> u32 {
@@ -14,18 +14,18 @@ impl<'a> AnyValue<'a> for SetRef<'a> {
     }
 
     fn digest(&self, digest: &mut Digest) {
-        self.for_each(&mut |member| digest.xor(&member));
+        self.for_each(&mut |member| digest.add_unordered(&member));
     }
 
-    fn elements(&self) -> Option<usize> {
+    fn element_count(&self) -> Option<usize> {
         Some(SetRef::len(self))
     }
 
-    fn sortable(&self) -> Option<&dyn Sortable> {
+    fn as_sortable(&self) -> Option<&dyn Sortable> {
         Some(self)
     }
 
-    fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
+    fn as_scored_members(&self) -> Option<&dyn ScoredMembers<'a>> {
         Some(self)
     }
 }
@@ -39,11 +39,11 @@ impl Sortable for SetRef<'_> {
         false
     }
 
-    fn load(&self, range: Range<usize>, _reversed: bool) -> Vec<Bytes> {
+    fn load_elements(&self, range: Range<usize>, _reversed: bool) -> Vec<ElementBytes> {
         let (mut loaded, mut index) = (Vec::with_capacity(range.len()), 0);
         self.for_each(&mut |member| {
             if range.contains(&index) {
-                loaded.push(Bytes::from_slice(&member));
+                loaded.push(ElementBytes::from_slice(&member));
             }
             index += 1;
         });
@@ -65,7 +65,7 @@ impl<'a> ScoredMembers<'a> for SetRef<'a> {
         self.contains_hashed(name, hash).then_some(1.0)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
+    fn visit_members(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
         SetRef::visit(self, &mut |member| match member {
             SetMember::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
             SetMember::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),

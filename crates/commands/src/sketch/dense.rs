@@ -2,16 +2,16 @@
 
 use super::{Observation, REGISTERS};
 
-const BITS: usize = 6;
+const REGISTER_BITS: usize = 6;
 /// Registers per group: eight registers of six bits fill six bytes, and unpacked they fill one 64-bit word.
-pub(super) const GROUP: usize = 8;
-const GROUP_BYTES: usize = GROUP * BITS / 8;
-pub(super) const BYTES: usize = REGISTERS * BITS / 8;
-const MASK: u32 = (1 << BITS) - 1;
+pub(super) const GROUP_REGISTERS: usize = 8;
+const GROUP_BYTES: usize = GROUP_REGISTERS * REGISTER_BITS / 8;
+pub(super) const DENSE_BYTES: usize = REGISTERS * REGISTER_BITS / 8;
+const REGISTER_MASK: u32 = (1 << REGISTER_BITS) - 1;
 
 /// The byte index and bit offset of a register.
-fn place(register: usize) -> (usize, u32) {
-    (register * BITS / 8, (register * BITS % 8) as u32)
+fn bit_position(register: usize) -> (usize, u32) {
+    (register * REGISTER_BITS / 8, (register * REGISTER_BITS % 8) as u32)
 }
 
 /// Reads a byte and the next one; past the end reads 0.
@@ -20,18 +20,18 @@ fn two_bytes(registers: &[u8], at: usize) -> u32 {
 }
 
 pub(super) fn register(registers: &[u8], register: usize) -> u8 {
-    let (at, shift) = place(register);
-    (two_bytes(registers, at) >> shift & MASK) as u8
+    let (at, shift) = bit_position(register);
+    (two_bytes(registers, at) >> shift & REGISTER_MASK) as u8
 }
 
 /// Raises a register to the observed value if it is lower. Returns whether it changed.
-pub(super) fn raise(registers: &mut [u8], seen: Observation) -> bool {
-    let (at, shift) = place(seen.register);
+pub(super) fn raise_register(registers: &mut [u8], seen: Observation) -> bool {
+    let (at, shift) = bit_position(seen.register);
     let before = two_bytes(registers, at);
-    if (before >> shift & MASK) >= u32::from(seen.value) {
+    if (before >> shift & REGISTER_MASK) >= u32::from(seen.value) {
         return false;
     }
-    let after = before & !(MASK << shift) | u32::from(seen.value) << shift;
+    let after = before & !(REGISTER_MASK << shift) | u32::from(seen.value) << shift;
     registers[at] = after as u8;
     if let Some(next) = registers.get_mut(at + 1) {
         *next = (after >> 8) as u8;
@@ -43,10 +43,10 @@ pub(super) fn raise(registers: &mut [u8], seen: Observation) -> bool {
 #[inline(always)]
 pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
     let groups = registers.as_chunks::<GROUP_BYTES>().0;
-    for (values, group) in values.as_chunks_mut::<GROUP>().0.iter_mut().zip(groups) {
-        let mut word = [0; GROUP];
+    for (values, group) in values.as_chunks_mut::<GROUP_REGISTERS>().0.iter_mut().zip(groups) {
+        let mut word = [0; GROUP_REGISTERS];
         word[..GROUP_BYTES].copy_from_slice(group);
-        *values = spread(u64::from_le_bytes(word)).to_le_bytes();
+        *values = spread_to_bytes(u64::from_le_bytes(word)).to_le_bytes();
     }
 }
 
@@ -54,15 +54,15 @@ pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
 #[inline(always)]
 pub(super) fn pack(values: &[u8; REGISTERS], registers: &mut [u8]) {
     let groups = registers.as_chunks_mut::<GROUP_BYTES>().0;
-    for (values, group) in values.as_chunks::<GROUP>().0.iter().zip(groups) {
-        let word = gather(u64::from_le_bytes(*values)).to_le_bytes();
+    for (values, group) in values.as_chunks::<GROUP_REGISTERS>().0.iter().zip(groups) {
+        let word = gather_from_bytes(u64::from_le_bytes(*values)).to_le_bytes();
         group.copy_from_slice(&word[..GROUP_BYTES]);
     }
 }
 
 /// Spreads eight packed six-bit values to one byte each, by repeatedly moving halves apart.
 #[inline(always)]
-fn spread(word: u64) -> u64 {
+fn spread_to_bytes(word: u64) -> u64 {
     let word = word & 0x00ff_ffff | (word & 0xffff_ff00_0000) << 8;
     let word = word & 0x0fff_0000_0fff | (word & 0x00ff_f000_00ff_f000) << 4;
     word & 0x003f_003f_003f_003f | (word & 0x0fc0_0fc0_0fc0_0fc0) << 2
@@ -70,7 +70,7 @@ fn spread(word: u64) -> u64 {
 
 /// The inverse of [`spread`]: packs eight bytes into six bits each.
 #[inline(always)]
-fn gather(word: u64) -> u64 {
+fn gather_from_bytes(word: u64) -> u64 {
     let word = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;
     let word = word & 0x0fff_0000_0fff | (word & 0x0fff_0000_0fff_0000) >> 4;
     word & 0x00ff_ffff | (word & 0x00ff_ffff_0000_0000) >> 8

@@ -1,9 +1,9 @@
 //! Cardinality estimate from the histogram of register values (Ertl 2017, algorithm 6).
 
-use super::{CHOOSING_BITS, REGISTERS};
+use super::{INDEX_BITS, REGISTERS};
 
 /// Maximum register value: all hash bits that do not select the register are zero.
-const MAX_REGISTER_VALUE: usize = (u64::BITS - CHOOSING_BITS) as usize;
+const MAX_REGISTER_VALUE: usize = (u64::BITS - INDEX_BITS) as usize;
 /// 1 / (2 ln 2), with the digits that Redis uses.
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
@@ -19,7 +19,7 @@ impl Default for Histogram {
 
 impl Histogram {
     /// Counts the values of all registers.
-    pub(super) fn of(values: &[u8; REGISTERS]) -> Self {
+    pub(super) fn from_registers(values: &[u8; REGISTERS]) -> Self {
         // Four counters per value: neighbours are often equal, and increments of one counter would wait for each other.
         let mut counts = [[0_u16; 64]; 4];
         for four in values.as_chunks::<4>().0 {

@@ -1,6 +1,6 @@
 //! Hashes an element to a register and its value.
 
-use super::CHOOSING_BITS;
+use super::INDEX_BITS;
 
 /// Seed of the hash function, the same as in Redis.
 const SEED: u64 = 0xadc8_3b19;
@@ -17,11 +17,11 @@ pub(crate) struct Observation {
 
 impl Observation {
     /// The observation for an element.
-    pub(crate) fn of(element: &[u8]) -> Self {
+    pub(crate) fn from_element(element: &[u8]) -> Self {
         let hash = murmur64a(element);
-        let register = (hash & ((1 << CHOOSING_BITS) - 1)) as usize;
+        let register = (hash & ((1 << INDEX_BITS) - 1)) as usize;
         // A sentinel bit past the end limits the run of zeros.
-        let rest = hash >> CHOOSING_BITS | 1 << (u64::BITS - CHOOSING_BITS);
+        let rest = hash >> INDEX_BITS | 1 << (u64::BITS - INDEX_BITS);
         Self { register, value: rest.trailing_zeros() as u8 + 1 }
     }
 }

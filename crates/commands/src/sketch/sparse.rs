@@ -18,7 +18,7 @@ use super::{Observation, REGISTERS, SketchError};
 const MAX_SHORT_RUN: usize = 64;
 /// Maximum registers in a run of non-zero values, and the maximum value.
 const MAX_VALUE_RUN: u8 = 4;
-const MOST_VALUE: u8 = 32;
+const MAX_SPARSE_VALUE: u8 = 32;
 /// The number of runs that are searched for neighbours to merge.
 const MERGE_WINDOW: usize = 5;
 
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 impl Run {
     /// Decodes the run at the start of `bytes`.
     #[inline]
-    fn first_of(bytes: &[u8]) -> Option<Self> {
+    fn decode_first(bytes: &[u8]) -> Option<Self> {
         let first = *bytes.first()?;
         let low = u16::from(first & 0x3f);
         match first >> 6 {
@@ -48,7 +48,7 @@ impl Run {
 /// Decodes all runs, up to a truncated one.
 pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = Run> {
     std::iter::from_fn(move || {
-        let run = Run::first_of(bytes)?;
+        let run = Run::decode_first(bytes)?;
         bytes = &bytes[usize::from(run.bytes)..];
         Some(run)
     })
@@ -73,18 +73,18 @@ pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), Sk
 struct FoundRun {
     run: Run,
     /// Byte offsets of the run and of its predecessor.
-    at: usize,
-    before: usize,
+    offset: usize,
+    previous_offset: usize,
     /// Index of the run's first register.
-    first: usize,
+    first_register: usize,
 }
 
-fn find(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
+fn find_run(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
     let (mut at, mut before, mut first) = (0, 0, 0);
     loop {
-        let run = Run::first_of(&bytes[at..]).ok_or(SketchError::Corrupt)?;
+        let run = Run::decode_first(&bytes[at..]).ok_or(SketchError::Corrupt)?;
         if register < first + usize::from(run.len) {
-            return Ok(FoundRun { run, at, before, first });
+            return Ok(FoundRun { run, offset: at, previous_offset: before, first_register: first });
         }
         before = at;
         at += usize::from(run.bytes);
@@ -102,7 +102,7 @@ pub(super) fn push_zeros(bytes: &mut impl Extend<u8>, registers: usize) {
 }
 
 /// Encodes a run of at most four registers with a non-zero value.
-fn equal(value: u8, registers: u8) -> u8 {
+fn encode_value_run(value: u8, registers: u8) -> u8 {
     0x80 | (value - 1) << 2 | (registers - 1)
 }
 
@@ -110,56 +110,57 @@ fn equal(value: u8, registers: u8) -> u8 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SparseUpdate {
     /// The register was already at least as high.
-    Same,
+    Unchanged,
     Changed,
     /// The value or the size exceeds the sparse encoding; nothing was changed.
     TooLarge,
 }
 
 /// Raises a register of the runs starting at byte `header`, unless the sketch would exceed `most` bytes.
-pub(super) fn set(
+pub(super) fn set_register(
     bytes: &mut Vec<u8>,
     header: usize,
     seen: Observation,
     most: usize,
 ) -> Result<SparseUpdate, SketchError> {
-    if seen.value > MOST_VALUE {
+    if seen.value > MAX_SPARSE_VALUE {
         return Ok(SparseUpdate::TooLarge);
     }
-    let FoundRun { run, at, before, first } = find(&bytes[header..], seen.register)?;
+    let FoundRun { run, offset: at, previous_offset: before, first_register: first } =
+        find_run(&bytes[header..], seen.register)?;
     if run.value >= seen.value {
-        return Ok(SparseUpdate::Same);
+        return Ok(SparseUpdate::Unchanged);
     }
     let mut cut: SmallVec<[u8; 5]> = SmallVec::new();
     let push = |cut: &mut SmallVec<[u8; 5]>, registers: usize| match run.value {
         0 => push_zeros(cut, registers),
-        value if registers > 0 => cut.push(equal(value, registers as u8)),
+        value if registers > 0 => cut.push(encode_value_run(value, registers as u8)),
         _ => {}
     };
     push(&mut cut, seen.register - first);
-    cut.push(equal(seen.value, 1));
+    cut.push(encode_value_run(seen.value, 1));
     push(&mut cut, first + usize::from(run.len) - 1 - seen.register);
     let old = usize::from(run.bytes);
     if cut.len() > old && bytes.len() + cut.len() - old > most {
         return Ok(SparseUpdate::TooLarge);
     }
     bytes.splice(header + at..header + at + old, cut);
-    join(bytes, header + before);
+    merge_equal_runs(bytes, header + before);
     Ok(SparseUpdate::Changed)
 }
 
 /// Merges equal non-zero neighbours among the runs from byte `at` on.
-fn join(bytes: &mut Vec<u8>, mut at: usize) {
+fn merge_equal_runs(bytes: &mut Vec<u8>, mut at: usize) {
     for _ in 0..MERGE_WINDOW {
-        let Some(run) = Run::first_of(&bytes[at..]) else { return };
-        let next = Run::first_of(&bytes[at + usize::from(run.bytes)..]);
+        let Some(run) = Run::decode_first(&bytes[at..]) else { return };
+        let next = Run::decode_first(&bytes[at + usize::from(run.bytes)..]);
         match next {
             Some(next)
                 if run.value > 0
                     && run.value == next.value
                     && run.len + next.len <= u16::from(MAX_VALUE_RUN) =>
             {
-                bytes[at + 1] = equal(run.value, (run.len + next.len) as u8);
+                bytes[at + 1] = encode_value_run(run.value, (run.len + next.len) as u8);
                 bytes.remove(at);
             }
             _ => at += usize::from(run.bytes),

@@ -5,7 +5,7 @@ use super::*;
 const MOST: usize = 3000;
 
 fn numbers(count: u64) -> impl Iterator<Item = Observation> {
-    (0..count).map(|number| Observation::of(number.to_string().as_bytes()))
+    (0..count).map(|number| Observation::from_element(number.to_string().as_bytes()))
 }
 
 fn sketch_of(seen: impl IntoIterator<Item = Observation>, most: usize) -> Vec<u8> {
@@ -18,7 +18,7 @@ fn sketch_of(seen: impl IntoIterator<Item = Observation>, most: usize) -> Vec<u8
 
 fn registers_of(bytes: &[u8]) -> Vec<u8> {
     let mut registers = Registers::default();
-    registers.merge(Sketch::of(bytes).expect("a sketch")).expect("whole");
+    registers.merge(Sketch::from_bytes(bytes).expect("a sketch")).expect("whole");
     registers.values().to_vec()
 }
 
@@ -26,7 +26,8 @@ fn registers_of(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn sketch_bytes_match_redis() {
     assert_eq!(empty(), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff");
-    let letters = |text: &str| text.bytes().map(|letter| Observation::of(&[letter])).collect::<Vec<_>>();
+    let letters =
+        |text: &str| text.bytes().map(|letter| Observation::from_element(&[letter])).collect::<Vec<_>>();
     assert_eq!(sketch_of(letters("a"), MOST)[HEADER..], *b"q\xa6\x84NW");
     assert_eq!(
         sketch_of(letters("abcdef"), MOST)[HEADER..],
@@ -38,10 +39,10 @@ fn sketch_bytes_match_redis() {
 fn estimate_is_within_error_bound() {
     for count in [0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000] {
         let bytes = sketch_of(numbers(count), MOST);
-        let estimate = Sketch::of(&bytes).unwrap().estimate().unwrap();
+        let estimate = Sketch::from_bytes(&bytes).unwrap().estimate().unwrap();
         let error = (estimate as f64 - count as f64).abs() / (count as f64).max(1.0);
         assert!(error < 0.03, "{estimate} of {count}");
-        assert_eq!(Sketch::of(&bytes).unwrap().is_dense(), count > 1500, "{count}");
+        assert_eq!(Sketch::from_bytes(&bytes).unwrap().is_dense(), count > 1500, "{count}");
     }
     assert_eq!(self_test(), Ok(()));
 }
@@ -49,29 +50,33 @@ fn estimate_is_within_error_bound() {
 #[test]
 fn cached_estimate_is_invalidated_by_observations() {
     let mut bytes = sketch_of(numbers(10), MOST);
-    assert_eq!(Sketch::of(&bytes).unwrap().cached(), None);
+    assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), None);
     set_cached(&mut bytes, 10);
-    assert_eq!(Sketch::of(&bytes).unwrap().cached(), Some(10));
-    observe(&mut bytes, Observation::of(b"5"), MOST).unwrap();
-    assert_eq!(Sketch::of(&bytes).unwrap().cached(), Some(10));
-    observe(&mut bytes, Observation::of(b"other"), MOST).unwrap();
-    assert_eq!(Sketch::of(&bytes).unwrap().cached(), None);
+    assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), Some(10));
+    observe(&mut bytes, Observation::from_element(b"5"), MOST).unwrap();
+    assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), Some(10));
+    observe(&mut bytes, Observation::from_element(b"other"), MOST).unwrap();
+    assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), None);
 }
 
 #[test]
 fn invalid_sketch_differs_from_corrupt_sketch() {
     let dense = sketch_of(numbers(100_000), MOST);
     for bytes in [&b""[..], b"HYLL", b"HYLX\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff", &dense[..dense.len() - 1]] {
-        assert_eq!(Sketch::of(bytes).unwrap_err(), SketchError::NotASketch);
+        assert_eq!(Sketch::from_bytes(bytes).unwrap_err(), SketchError::NotASketch);
     }
     for runs in [&b""[..], b"\x7f", b"\x7f\xfe", b"\x7f\xff\0", b"\x7f\xff\x7f\xff", b"\x40"] {
         let mut bytes = empty();
         bytes.truncate(HEADER);
         bytes.extend_from_slice(runs);
-        assert_eq!(Sketch::of(&bytes).unwrap().estimate(), Err(SketchError::Corrupt), "{runs:x?}");
+        assert_eq!(Sketch::from_bytes(&bytes).unwrap().estimate(), Err(SketchError::Corrupt), "{runs:x?}");
         assert_eq!(make_dense(&mut bytes.clone()), Err(SketchError::Corrupt), "{runs:x?}");
         let mut registers = Registers::default();
-        assert_eq!(registers.merge(Sketch::of(&bytes).unwrap()), Err(SketchError::Corrupt), "{runs:x?}");
+        assert_eq!(
+            registers.merge(Sketch::from_bytes(&bytes).unwrap()),
+            Err(SketchError::Corrupt),
+            "{runs:x?}"
+        );
     }
 }
 
@@ -93,15 +98,15 @@ proptest! {
             let changes = *value < seen.value;
             *value = (*value).max(seen.value);
             prop_assert_eq!(observe(&mut bytes, seen, most), Ok(changes));
-            let sketch = Sketch::of(&bytes).unwrap();
+            let sketch = Sketch::from_bytes(&bytes).unwrap();
             prop_assert!(sketch.is_dense() || bytes.len() <= most.max(HEADER + 2));
-            prop_assert!(!sketch.is_dense_and_lacks(seen));
+            prop_assert!(!sketch.is_dense_below(seen));
         }
         prop_assert_eq!(registers_of(&bytes), &highest[..]);
-        let estimate = Sketch::of(&bytes).unwrap().estimate();
+        let estimate = Sketch::from_bytes(&bytes).unwrap().estimate();
         make_dense(&mut bytes).unwrap();
         prop_assert_eq!(registers_of(&bytes), &highest[..]);
-        prop_assert_eq!(Sketch::of(&bytes).unwrap().estimate(), estimate);
+        prop_assert_eq!(Sketch::from_bytes(&bytes).unwrap().estimate(), estimate);
     }
 
     /// Any bytes are either refused or used as a sketch; none causes a panic.
@@ -110,8 +115,8 @@ proptest! {
         let mut bytes = empty();
         bytes.truncate(HEADER);
         bytes.extend_from_slice(&body);
-        let _ = Sketch::of(&bytes).unwrap().estimate();
-        let _ = Sketch::of(&bytes).unwrap().runs().count();
+        let _ = Sketch::from_bytes(&bytes).unwrap().estimate();
+        let _ = Sketch::from_bytes(&bytes).unwrap().runs().count();
         for seen in seen {
             let before = bytes.clone();
             if observe(&mut bytes, seen, MOST).is_err() {

@@ -17,7 +17,7 @@ impl StoredList {
     }
 
     /// Finishes the list and selects its reported encoding.
-    pub(super) fn named_by(mut self, limits: &EncodingLimits) -> PackedBuilder {
+    pub(super) fn finish_with_encoding(mut self, limits: &EncodingLimits) -> PackedBuilder {
         self.list.choose_encoding(limits);
         self.list
     }

@@ -21,8 +21,8 @@ pub(super) enum SortBy<'a> {
 /// Whether the command accepts STORE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoreOption {
-    Yes,
-    No,
+    Allowed,
+    Forbidden,
 }
 
 /// An option; numbers are argument indexes.
@@ -38,9 +38,9 @@ enum SortOption {
     Unknown,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`keys_of_sort`], so that
+/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`parse_sort_keys`], so that
 /// both agree.
-fn option_at(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, usize) {
+fn parse_option(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is =
         |name: &str, more: usize| word.eq_ignore_ascii_case(name.as_bytes()) && index + more < args.len();
@@ -49,7 +49,7 @@ fn option_at(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, 
         () if is("desc", 0) => (SortOption::Descending, index + 1),
         () if is("alpha", 0) => (SortOption::Alpha, index + 1),
         () if is("limit", 2) => (SortOption::Limit(index + 1), index + 3),
-        () if is("store", 1) && stores == StoreOption::Yes => (SortOption::Store(index + 1), index + 2),
+        () if is("store", 1) && stores == StoreOption::Allowed => (SortOption::Store(index + 1), index + 2),
         () if is("by", 1) => (SortOption::By(index + 1), index + 2),
         () if is("get", 1) => (SortOption::Get(index + 1), index + 2),
         () => (SortOption::Unknown, index + 1),
@@ -57,16 +57,16 @@ fn option_at(args: Args<'_>, stores: StoreOption, index: usize) -> (SortOption, 
 }
 
 /// The keys of SORT that are known before execution. If STORE is repeated, the last one wins.
-pub(super) fn keys_of_sort(args: Args<'_>) -> RequestKeys {
+pub(super) fn parse_sort_keys(args: Args<'_>) -> RequestKeys {
     let (mut stored, mut index) = (None, 2);
     while index < args.len() {
-        let (option, next) = option_at(args, StoreOption::Yes, index);
+        let (option, next) = parse_option(args, StoreOption::Allowed, index);
         if let SortOption::Store(place) = option {
             stored = Some(place);
         }
         index = next;
     }
-    RequestKeys::default().key(1, key::READ).keys(stored, key::STORE)
+    RequestKeys::default().key(1, key::READ).keys(stored, key::OVERWRITE)
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl<'a> SortOptions<'a> {
         };
         let mut index = 2;
         while index < context.args.len() {
-            let (option, next) = option_at(context.args, stores, index);
+            let (option, next) = parse_option(context.args, stores, index);
             index = next;
             match option {
                 SortOption::Ascending => options.descending = false,
@@ -109,13 +109,13 @@ impl<'a> SortOptions<'a> {
                     let pattern = context.arg(place);
                     options.by = SortBy::Unsorted;
                     if pattern.contains(&b'*') {
-                        check_pattern(context, pattern, BY)?;
+                        check_pattern(context, pattern, BY_ERRORS)?;
                         options.by = SortBy::Pattern(pattern);
                     }
                 }
                 SortOption::Get(place) => {
                     let pattern = context.arg(place);
-                    check_pattern(context, pattern, GET)?;
+                    check_pattern(context, pattern, GET_ERRORS)?;
                     options.get.push(pattern);
                 }
                 SortOption::Unknown => return Err(CommandError::Syntax),
@@ -125,7 +125,7 @@ impl<'a> SortOptions<'a> {
     }
 
     /// Whether elements with equal weights keep their order (a stable sort).
-    pub(super) fn keeps_ties(&self) -> bool {
+    pub(super) fn is_stable(&self) -> bool {
         self.alpha && matches!(self.by, SortBy::Pattern(_))
     }
 
@@ -142,36 +142,36 @@ impl<'a> SortOptions<'a> {
 /// The errors for a pattern that the caller may not use.
 struct PatternErrors {
     /// In cluster mode: the pattern names keys of other slots.
-    elsewhere: CommandError,
+    other_slot: CommandError,
     /// The user may not read all keys.
-    hidden: CommandError,
+    no_permission: CommandError,
 }
 
-const BY: PatternErrors = PatternErrors {
-    elsewhere: CommandError::text(
+const BY_ERRORS: PatternErrors = PatternErrors {
+    other_slot: CommandError::text(
         "ERR BY option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
     ),
-    hidden: CommandError::text("ERR BY option of SORT denied due to insufficient ACL permissions."),
+    no_permission: CommandError::text("ERR BY option of SORT denied due to insufficient ACL permissions."),
 };
-const GET: PatternErrors = PatternErrors {
-    elsewhere: CommandError::text(
+const GET_ERRORS: PatternErrors = PatternErrors {
+    other_slot: CommandError::text(
         "ERR GET option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
     ),
-    hidden: CommandError::text("ERR GET option of SORT denied due to insufficient ACL permissions."),
+    no_permission: CommandError::text("ERR GET option of SORT denied due to insufficient ACL permissions."),
 };
 
 /// Checks that the command may read all keys that a pattern can name. As in Redis, a user without access to all keys
 /// may not use `GET #` either, although it names no key.
 fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: PatternErrors) -> Result<(), CommandError> {
-    let is_here = || pattern == b"#" || slot_of(pattern) == Some(Slot::of_key(context.arg(1)));
+    let is_here = || pattern == b"#" || pattern_slot(pattern) == Some(Slot::of_key(context.arg(1)));
     if context.engine.topology.is_some() && !is_here() {
-        return Err(refusals.elsewhere);
+        return Err(refusals.other_slot);
     }
-    if context.may_read_all_keys() { Ok(()) } else { Err(refusals.hidden) }
+    if context.may_read_all_keys() { Ok(()) } else { Err(refusals.no_permission) }
 }
 
 /// The single slot of all keys that a pattern can name, if its hash tag precedes every placeholder.
-fn slot_of(pattern: &[u8]) -> Option<Slot> {
+fn pattern_slot(pattern: &[u8]) -> Option<Slot> {
     let mut tag = None;
     for (index, byte) in pattern.iter().enumerate() {
         match (byte, tag) {
@@ -202,7 +202,7 @@ mod tests {
             ("{}a*", None),
             ("{a*}", None),
         ] {
-            assert_eq!(slot_of(pattern.as_bytes()), expected, "{pattern}");
+            assert_eq!(pattern_slot(pattern.as_bytes()), expected, "{pattern}");
         }
     }
 }

@@ -4,14 +4,14 @@ use engine::{CommandError, Context};
 use slot_routing::Slot;
 
 use crate::hash::fields::HashAccess;
-use crate::kinds::{Bytes, any};
+use crate::kinds::{ElementBytes, as_any_value};
 
 /// The value that the pattern names for this element, or `None` if it does not exist.
-pub(super) fn value(
+pub(super) fn pattern_value(
     context: &mut Context<'_>,
     pattern: &[u8],
     element: &[u8],
-) -> Result<Option<Bytes>, CommandError> {
+) -> Result<Option<ElementBytes>, CommandError> {
     if pattern == b"#" {
         return Ok(Some(element.into()));
     }
@@ -26,6 +26,6 @@ pub(super) fn value(
     context.lock_undeclared_slot(Slot::of_key(&name))?;
     let key = context.engine.keyspace.key(&name);
     let Some(place) = context.find_for_read(&key) else { return Ok(None) };
-    let now = context.fields_now();
-    Ok(any(&context.table_ref(&key).value(place)).text(field, now))
+    let now = context.field_expiry_cutoff();
+    Ok(as_any_value(&context.table_ref(&key).value(place)).string_for_sort(field, now))
 }

@@ -10,7 +10,7 @@ const NOT_A_NUMBER: &str = "-ERR One or more scores can't be converted into doub
 
 #[test]
 fn sort_orders_elements() {
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("sadd s 3 1 2 10", ":4"),
         ("sadd t b a c", ":3"),
         ("sort s", "*4|$1|1|$1|2|$1|3|$2|10"),
@@ -61,7 +61,7 @@ fn sort_orders_elements() {
 
 #[test]
 fn sort_patterns_name_weights_and_values() {
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("sadd s 1 2 3", ":3"),
         ("mset w1 3 w2 2 w3 1", "+OK"),
         ("hset h1 f 9", ":1"),
@@ -99,7 +99,7 @@ fn sort_patterns_stay_in_one_slot_in_cluster_mode() {
              different slots."
         )
     };
-    Client::clustered().table(&[
+    Client::in_cluster().check_replies(&[
         ("sadd {a}s 1 2", ":2"),
         ("mset {a}w1 2 {a}w2 1", "+OK"),
         ("sort {a}s by {a}w* get {a}w*", "*2|$1|1|$1|2"),
@@ -117,8 +117,8 @@ fn sort_patterns_stay_in_one_slot_in_cluster_mode() {
 
 #[test]
 fn sort_store_creates_list() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("rpush l b a c", ":3"),
         ("sort l alpha store d", ":3"),
         ("lrange d 0 -1", "*3|$1|a|$1|b|$1|c"),
@@ -146,7 +146,8 @@ fn sort_store_creates_list() {
         ("sort nosuch store x", ":0"),
         ("exists x", ":0"),
     ]);
-    let log: Vec<String> = client.log().into_iter().filter(|line| line.starts_with("0 sort")).collect();
+    let log: Vec<String> =
+        client.logged_commands().into_iter().filter(|line| line.starts_with("0 sort")).collect();
     assert_eq!(
         log,
         [
@@ -167,7 +168,7 @@ fn sort_stores_long_list_with_usual_encoding() {
     for number in (0..3000).rev() {
         client.call(&["rpush", "l", &number.to_string()]);
     }
-    client.table(&[
+    client.check_replies(&[
         ("sort l store d", ":3000"),
         ("llen d", ":3000"),
         ("lindex d 0", "$1|0"),
@@ -185,13 +186,15 @@ fn sort_of_set_ties_is_deterministic_when_stored() {
     for number in [3, 20, 100, 1] {
         client.call(&["sadd", "s", &number.to_string()]);
     }
-    client
-        .table(&[("sort s by nosuch* alpha store d", ":4"), ("lrange d 0 -1", "*4|$1|1|$3|100|$2|20|$1|3")]);
+    client.check_replies(&[
+        ("sort s by nosuch* alpha store d", ":4"),
+        ("lrange d 0 -1", "*4|$1|1|$3|100|$2|20|$1|3"),
+    ]);
 }
 
 #[test]
 fn sort_store_sends_events() {
-    Client::new().events(&[
+    Client::new().check_events(&[
         ("rpush l 2 1", "rpush l"),
         ("sort l", ""),
         ("sort l store d", "sortstore d"),
@@ -205,12 +208,12 @@ fn sort_store_sends_events() {
 fn sort_store_serves_blocked_clients() {
     for line in ["sort s store d", "sort s by w* store d", "multi\nsort s by w* store d\nexec"] {
         let mut client = Client::new();
-        client.table(&[("sadd s 2 1", ":2")]);
-        assert!(matches!(client.flow("blmove d e left left 0"), DispatchStatus::Blocked));
-        let waiter = client.leave_waiting();
-        client.wire(line);
+        client.check_replies(&[("sadd s 2 1", ":2")]);
+        assert!(matches!(client.run_status("blmove d e left left 0"), DispatchStatus::Blocked));
+        let waiter = client.detach_blocked();
+        client.run_to_text(line);
         assert!(waiter.is_served(), "{line}");
-        client.table(&[("lrange d 0 -1", "*1|$1|2"), ("lrange e 0 -1", "*1|$1|1")]);
+        client.check_replies(&[("lrange d 0 -1", "*1|$1|2"), ("lrange e 0 -1", "*1|$1|1")]);
     }
 }
 
@@ -219,7 +222,7 @@ fn sort_patterns_require_access_to_all_keys() {
     let denied = |word| format!("-ERR {word} option of SORT denied due to insufficient ACL permissions.");
     let not_a_key = "-NOPERM No permissions to access a key";
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("rpush l 2 1", ":2"),
         ("acl setuser u on nopass +@all ~l ~d", "+OK"),
         ("acl setuser x on nopass +@all ~a* \"(+@all %R~*)\"", "+OK"),
@@ -246,7 +249,7 @@ fn sort_patterns_require_access_to_all_keys() {
 
 #[test]
 fn getkeys_reports_sort_keys() {
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("command getkeys sort s by store get store store d", "*2|$1|s|$1|d"),
         ("command getkeys sort_ro s by w*", "*1|$1|s"),
     ]);

@@ -26,7 +26,7 @@ bitflags! {
 }
 
 impl ZaddOptions {
-    pub(crate) fn of_word(word: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_word(word: &[u8]) -> Option<Self> {
         let words: [(&[u8], Self); 6] = [
             (b"nx", Self::NX),
             (b"xx", Self::XX),
@@ -41,7 +41,7 @@ impl ZaddOptions {
     /// Parses options from argument 2 on. Returns the index of the first argument that is not an option.
     fn parse(context: &Context<'_>) -> Result<(Self, usize), CommandError> {
         let (mut options, mut index) = (Self::empty(), 2);
-        while let Some(option) = context.args.get(index).and_then(Self::of_word) {
+        while let Some(option) = context.args.get(index).and_then(Self::parse_word) {
             options |= option;
             index += 1;
         }
@@ -80,7 +80,7 @@ enum ScoreUpdate {
 
 impl ZaddOptions {
     /// Decides on the new score of a member. `before` is its present score, or `None` for a new member.
-    fn decide(self, before: Option<f64>, given: f64) -> ScoreUpdate {
+    fn decide_update(self, before: Option<f64>, given: f64) -> ScoreUpdate {
         let Some(before) = before else {
             return if self.contains(Self::XX) { ScoreUpdate::Skipped } else { ScoreUpdate::Added(given) };
         };
@@ -104,18 +104,18 @@ impl ZaddOptions {
 /// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]
 pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, first) = ZaddOptions::parse(context)?;
-    add(context, options, first)
+    add_members(context, options, first)
 }
 
 /// ZINCRBY key increment member
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Redis: a word that ZADD accepts as an option is parsed as one, which leaves no complete pair.
     let (options, first) = ZaddOptions::parse(context)?;
-    add(context, options | ZaddOptions::INCR, first)
+    add_members(context, options | ZaddOptions::INCR, first)
 }
 
 /// Adds the score-member pairs from argument `first` on.
-fn add(context: &mut Context<'_>, options: ZaddOptions, first: usize) -> Result<(), CommandError> {
+fn add_members(context: &mut Context<'_>, options: ZaddOptions, first: usize) -> Result<(), CommandError> {
     let pairs = (first..context.args.len()).step_by(2);
     let scores: SmallVec<[f64; 8]> = pairs
         .clone()
@@ -140,7 +140,7 @@ pub(crate) fn add_scored(
         let mut changed = ScoreUpdate::Skipped;
         let name = context.arg(index);
         place = Some(context.update_member(&key, place, name, |before| {
-            changed = options.decide(before, given);
+            changed = options.decide_update(before, given);
             match changed {
                 ScoreUpdate::Added(score) | ScoreUpdate::Moved(score) => Some(score),
                 ScoreUpdate::Skipped | ScoreUpdate::Unchanged(_) | ScoreUpdate::NotANumber => None,
@@ -182,8 +182,8 @@ mod tests {
 
     #[test]
     fn zadd_options_control_updates() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("zadd z 1 a 2 b", ":2"),
             ("zadd z 3 a 4 c", ":1"),
             ("zadd z ch 5 a 4 c 6 d", ":2"),
@@ -207,7 +207,7 @@ mod tests {
             ),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 zadd z 1 a 2 b",
                 "0 zadd z 3 a 4 c",
@@ -227,7 +227,7 @@ mod tests {
     fn invalid_options_and_scores_are_refused() {
         let float = "-ERR value is not a valid float";
         let gt = "-ERR GT, LT, and/or NX options at the same time are not compatible";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("zadd z", "-ERR wrong number of arguments for 'zadd' command"),
             ("zadd z nx 1", "-ERR syntax error"),
             ("zadd z 1 a 2", "-ERR syntax error"),
@@ -263,12 +263,12 @@ mod tests {
             words.extend((0..size).flat_map(|n| [(n * 7919 % 5000).to_string(), format!("member:{n}")]));
             client.call(&words.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(client.call(&["zcard", "z"]), resp::Value::Integer(size as i64));
-            client.table(&[("zscore z member:0", "$1|0"), ("zrank z member:0", ":0")]);
+            client.check_replies(&[("zscore z member:0", "$1|0"), ("zrank z member:0", ":0")]);
             words = vec!["zrem".to_owned(), "z".to_owned()];
             words.extend((0..size).map(|n| format!("member:{n}")));
             let removed = client.call(&words.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(removed, resp::Value::Integer(size as i64));
-            client.table(&[("exists z", ":0")]);
+            client.check_replies(&[("exists z", ":0")]);
         }
     }
 
@@ -278,9 +278,9 @@ mod tests {
         for member in 0..129 {
             client.call(&["zadd", "z", "1", &format!("m{member}")]);
             let expected = if member < 128 { "$8|listpack" } else { "$8|skiplist" };
-            client.table(&[("object encoding z", expected)]);
+            client.check_replies(&[("object encoding z", expected)]);
         }
         client.call(&["zadd", "long", "1", &"x".repeat(65)]);
-        client.table(&[("object encoding long", "$8|skiplist"), ("type long", "+zset")]);
+        client.check_replies(&[("object encoding long", "$8|skiplist"), ("type long", "+zset")]);
     }
 }

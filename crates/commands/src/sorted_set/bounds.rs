@@ -29,7 +29,7 @@ pub(super) enum Bounds<'a> {
     /// Inclusive ranks; negative values count from the end.
     Ranks(i64, i64),
     Scores(ScoreEnd, ScoreEnd),
-    Names(LexEnd<'a>, LexEnd<'a>),
+    LexRange(LexEnd<'a>, LexEnd<'a>),
 }
 
 /// The kind of a range's bounds.
@@ -49,7 +49,7 @@ impl ScoreEnd {
         (!score.is_nan()).then_some(Self { score, excluded })
     }
 
-    fn at(self, is_start: bool) -> OrderBoundary<'static> {
+    fn boundary(self, is_start: bool) -> OrderBoundary<'static> {
         if self.excluded == is_start {
             OrderBoundary::AfterScore(self.score)
         } else {
@@ -91,11 +91,11 @@ impl<'a> Bounds<'a> {
         min: usize,
         max: usize,
     ) -> Result<Self, CommandError> {
-        Self::of(by, (context.arg(min), context.arg(max)), |text| context.parse_double(text))
+        Self::parse_values(by, (context.arg(min), context.arg(max)), |text| context.parse_double(text))
     }
 
     /// Parses bounds from text; `double` parses scores.
-    pub(super) fn of(
+    pub(super) fn parse_values(
         by: RangeBy,
         (low, high): (&'a [u8], &'a [u8]),
         double: impl Fn(&[u8]) -> Option<f64>,
@@ -113,7 +113,7 @@ impl<'a> Bounds<'a> {
                 }
             }
             RangeBy::Name => match (LexEnd::parse(low), LexEnd::parse(high)) {
-                (Some(low), Some(high)) => Ok(Self::Names(low, high)),
+                (Some(low), Some(high)) => Ok(Self::LexRange(low, high)),
                 _ => Err(CommandError::text("ERR min or max not valid string range item")),
             },
         }
@@ -129,8 +129,10 @@ impl<'a> Bounds<'a> {
                 let end = place(end).saturating_add(1).clamp(0, len as i64) as usize;
                 if reversed { len - end..len - start } else { start..end }
             }
-            Self::Scores(low, high) => set.count_before(low.at(true))..set.count_before(high.at(false)),
-            Self::Names(low, high) => low.rank(set, true)..high.rank(set, false),
+            Self::Scores(low, high) => {
+                set.count_before(low.boundary(true))..set.count_before(high.boundary(false))
+            }
+            Self::LexRange(low, high) => low.rank(set, true)..high.rank(set, false),
         };
         if ranks.is_empty() { 0..0 } else { ranks }
     }

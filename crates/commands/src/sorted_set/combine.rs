@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::members::MemberLayout;
 use super::members::SortedSetAccess;
-use crate::kinds::{Name, ScoredMembers, any};
+use crate::kinds::{Name, ScoredMembers, as_any_value};
 
 /// The set operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ enum Aggregate {
 }
 
 impl Aggregate {
-    fn of(self, one: f64, other: f64) -> f64 {
+    fn combine_scores(self, one: f64, other: f64) -> f64 {
         match self {
             // The sum of opposite infinities is NaN.
             Self::Sum => nan_to_zero(one + other),
@@ -58,9 +58,9 @@ fn nan_to_zero(score: f64) -> f64 {
 struct CommandLayout {
     operation: SetOperation,
     name: &'static str,
-    numkeys_at: usize,
+    numkeys_index: usize,
     /// Whether only the cardinality is returned (ZINTERCARD).
-    counts: bool,
+    only_counts: bool,
 }
 
 /// A source key with its weight; the set may be missing.
@@ -97,7 +97,7 @@ struct SourceSet<'c> {
 
 impl<'k> CombineQuery<'k> {
     fn parse(context: &mut Context<'k>, plan: CommandLayout) -> Result<Self, CommandError> {
-        let CommandLayout { operation, name, numkeys_at, counts } = plan;
+        let CommandLayout { operation, name, numkeys_index: numkeys_at, only_counts: counts } = plan;
         let numkeys = context.integer(numkeys_at)?;
         if numkeys < 1 {
             return Err(CommandError::Text(
@@ -114,7 +114,9 @@ impl<'k> CombineQuery<'k> {
             let key = context.key(index)?;
             let place = context.find_for_read(&key);
             if let Some(place) = place {
-                any(&context.table_ref(&key).value(place)).scored().ok_or(CommandError::WrongType)?;
+                as_any_value(&context.table_ref(&key).value(place))
+                    .as_scored_members()
+                    .ok_or(CommandError::WrongType)?;
             }
             inputs.push(SourceKey { key, place, weight: 1.0 });
         }
@@ -187,7 +189,7 @@ impl<'k> CombineQuery<'k> {
             }
             SetOperation::Difference => difference(keyspace, &sources),
         };
-        in_order(members)
+        sort_members(members)
     }
 
     fn union<'c>(&self, sources: &[SourceSet<'c>]) -> Members<'c> {
@@ -196,7 +198,7 @@ impl<'k> CombineQuery<'k> {
             source.visit(&mut |name, score| {
                 let score = nan_to_zero(score * source.weight);
                 match members.get_mut(&*name) {
-                    Some(before) => *before = self.aggregate.of(*before, score),
+                    Some(before) => *before = self.aggregate.combine_scores(*before, score),
                     None => {
                         members.insert(name, score);
                     }
@@ -244,7 +246,7 @@ impl<'k> CombineQuery<'k> {
             }
             true
         });
-        Some(in_order(self.aggregate_all(found, &inputs)))
+        Some(sort_members(self.aggregate_all(found, &inputs)))
     }
 
     /// Aggregates the scores of each member in the order of `inputs`.
@@ -252,7 +254,10 @@ impl<'k> CombineQuery<'k> {
         let one = |(name, mut scores): (Vec<u8>, Scores)| {
             scores.sort_unstable_by_key(|(input, _)| *input);
             let weighed = scores.iter().map(|(input, score)| nan_to_zero(score * inputs[*input].weight));
-            (weighed.reduce(|one, other| self.aggregate.of(one, other)).unwrap_or_default(), Cow::Owned(name))
+            (
+                weighed.reduce(|one, other| self.aggregate.combine_scores(one, other)).unwrap_or_default(),
+                Cow::Owned(name),
+            )
         };
         found.into_iter().map(one).collect()
     }
@@ -269,14 +274,14 @@ impl<'k> CombineQuery<'k> {
             let mut sum = nan_to_zero(score * first.weight);
             for other in others {
                 let Some(score) = other.score(&name, hash) else { return true };
-                sum = self.aggregate.of(sum, score * other.weight);
+                sum = self.aggregate.combine_scores(sum, score * other.weight);
             }
             visit(name, sum)
         });
     }
 }
 
-fn in_order(mut members: Members<'_>) -> Members<'_> {
+fn sort_members(mut members: Members<'_>) -> Members<'_> {
     members.sort_unstable_by(|one, other| {
         one.0.partial_cmp(&other.0).expect("no score is NaN").then_with(|| one.1.cmp(&other.1))
     });
@@ -323,7 +328,7 @@ fn visit_prefetched<'c>(
 
 impl<'c> SourceSet<'c> {
     fn members(&self) -> Option<&dyn ScoredMembers<'c>> {
-        self.value.as_ref().and_then(|value| any(value).scored())
+        self.value.as_ref().and_then(|value| as_any_value(value).as_scored_members())
     }
 
     fn len(&self) -> usize {
@@ -343,7 +348,7 @@ impl<'c> SourceSet<'c> {
     /// Visits members and their scores until `visit` returns false.
     fn visit(&self, visit: &mut dyn FnMut(Name<'c>, f64) -> bool) {
         if let Some(members) = self.members() {
-            members.visit(visit);
+            members.visit_members(visit);
         }
     }
 }
@@ -390,7 +395,7 @@ pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 /// ZINTERCARD numkeys key [key ...] [LIMIT limit]
 pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = SetOperation::Intersection;
-    let plan = CommandLayout { operation, name: "zintercard", numkeys_at: 1, counts: true };
+    let plan = CommandLayout { operation, name: "zintercard", numkeys_index: 1, only_counts: true };
     let query = CombineQuery::parse(context, plan)?;
     let sources = query.sources(&context.slots, context.session.db, true);
     let mut count = 0;
@@ -403,17 +408,19 @@ pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
 }
 
 fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str) -> Result<(), CommandError> {
-    let query =
-        CombineQuery::parse(context, CommandLayout { operation, name, numkeys_at: 1, counts: false })?;
-    let form = MemberLayout::of(&context.reply, query.scores);
+    let query = CombineQuery::parse(
+        context,
+        CommandLayout { operation, name, numkeys_index: 1, only_counts: false },
+    )?;
+    let form = MemberLayout::for_range_reply(&context.reply, query.scores);
     let is_union = operation == SetOperation::Union;
     let members = match is_union.then(|| query.pinned_union(context)).flatten() {
         Some(members) => members,
         None => query.run(&context.engine.keyspace, &context.slots, context.session.db, operation),
     };
-    form.begin(&mut context.reply, members.len());
+    form.write_header(&mut context.reply, members.len());
     for (score, name) in &members {
-        form.push(&mut context.reply, &ScoredMember { name, score: *score });
+        form.write_member(&mut context.reply, &ScoredMember { name, score: *score });
         if context.reply.is_over_limit() {
             break;
         }
@@ -422,8 +429,10 @@ fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
 }
 
 fn store(context: &mut Context<'_>, operation: SetOperation, name: &'static str) -> Result<(), CommandError> {
-    let query =
-        CombineQuery::parse(context, CommandLayout { operation, name, numkeys_at: 2, counts: false })?;
+    let query = CombineQuery::parse(
+        context,
+        CommandLayout { operation, name, numkeys_index: 2, only_counts: false },
+    )?;
     let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
     let count = members.len();
     let built =
@@ -440,7 +449,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    type Twin = BTreeMap<String, i64>;
+    type ReferenceSets = BTreeMap<String, i64>;
 
     /// Parses a reply with scores into pairs.
     fn scored(reply: &Value) -> Vec<(i64, String)> {
@@ -454,14 +463,14 @@ mod tests {
     #[test]
     fn set_operations_match_reference_on_large_sets() {
         let mut client = Client::new();
-        let mut twins: Vec<Twin> = Vec::new();
+        let mut twins: Vec<ReferenceSets> = Vec::new();
         for (number, (size, step)) in
             [(10, 1), (400, 3), (6000, 2), (2000, 1), (300, 4)].into_iter().enumerate()
         {
             let key = number.to_string();
             let is_set = number == 4;
             let score = |n: i64| if is_set { 1 } else { n * 7919 % 1009 };
-            let twin: Twin = (0..size).map(|n| (format!("{}", n * step), score(n))).collect();
+            let twin: ReferenceSets = (0..size).map(|n| (format!("{}", n * step), score(n))).collect();
             for (name, score) in &twin {
                 let score = score.to_string();
                 let words = if is_set { vec!["sadd", &key, name] } else { vec!["zadd", &key, &score, name] };
@@ -471,7 +480,8 @@ mod tests {
         }
         for choice in 0..25 {
             let (one, other) = (&twins[choice / 5], &twins[choice % 5]);
-            let (mut inter, mut union, mut diff) = (Twin::new(), other.clone(), Twin::new());
+            let (mut inter, mut union, mut diff) =
+                (ReferenceSets::new(), other.clone(), ReferenceSets::new());
             for (name, score) in one {
                 *union.entry(name.clone()).or_default() += score;
                 match other.get(name) {
@@ -499,8 +509,8 @@ mod tests {
 
     #[test]
     fn sorted_sets_are_combined() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("zadd {k}a 1 x 2 y 3 z", ":3"),
             ("zadd {k}b 10 y 20 z 30 w", ":3"),
             ("zunion 2 {k}a {k}b withscores", "*8|$1|x|$1|1|$1|y|$2|12|$1|z|$2|23|$1|w|$2|30"),
@@ -532,7 +542,7 @@ mod tests {
             ("zunion 1 {k}i weights 0 withscores", "*4|$1|x|$1|0|$1|y|$1|0"),
         ]);
         assert_eq!(
-            client.log()[2..],
+            client.logged_commands()[2..],
             [
                 "0 zunionstore {k}d 2 {k}a {k}b",
                 "0 zinterstore {k}d 2 {k}a {k}b",
@@ -543,14 +553,14 @@ mod tests {
                 "0 sadd {k}s x y new",
             ]
         );
-        client.wire("hello 3");
-        client.table(&[("zinter 2 {k}a {k}b withscores", "*2|*2|$1|y|,12|*2|$1|z|,23")]);
+        client.run_to_text("hello 3");
+        client.check_replies(&[("zinter 2 {k}a {k}b withscores", "*2|*2|$1|y|,12|*2|$1|z|,23")]);
     }
 
     #[test]
     fn invalid_arguments_are_refused() {
         let syntax = "-ERR syntax error";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("zunion 0 a", "-ERR at least 1 input key is needed for 'zunion' command"),
             ("zunionstore d 0 a", "-ERR at least 1 input key is needed for 'zunionstore' command"),
             ("zunion x a", "-ERR value is not an integer or out of range"),

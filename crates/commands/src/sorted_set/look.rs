@@ -32,15 +32,15 @@ pub(super) fn zmscore(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// ZCOUNT key min max
 pub(super) fn zcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, RangeBy::Score)
+    reply_count(context, RangeBy::Score)
 }
 
 /// ZLEXCOUNT key min max
 pub(super) fn zlexcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, RangeBy::Name)
+    reply_count(context, RangeBy::Name)
 }
 
-fn count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
+fn reply_count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
     let bounds = Bounds::parse(context, by, 2, 3)?;
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
@@ -51,15 +51,15 @@ fn count(context: &mut Context<'_>, by: RangeBy) -> Result<(), CommandError> {
 
 /// ZRANK key member [WITHSCORE]
 pub(super) fn zrank(context: &mut Context<'_>) -> Result<(), CommandError> {
-    rank(context, "zrank", false)
+    reply_rank(context, "zrank", false)
 }
 
 /// ZREVRANK key member [WITHSCORE]
 pub(super) fn zrevrank(context: &mut Context<'_>) -> Result<(), CommandError> {
-    rank(context, "zrevrank", true)
+    reply_rank(context, "zrevrank", true)
 }
 
-fn rank(context: &mut Context<'_>, name: &str, reversed: bool) -> Result<(), CommandError> {
+fn reply_rank(context: &mut Context<'_>, name: &str, reversed: bool) -> Result<(), CommandError> {
     let with_score = match context.args.get(3) {
         None => false,
         Some(_) if context.args.len() > 4 => return Err(CommandError::WrongArity(name.to_owned())),
@@ -97,7 +97,7 @@ mod tests {
     fn cardinalities_scores_and_ranks() {
         let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("zadd z 1 a 2 b 2 c 3.5 d", ":4"),
             ("set s v", "+OK"),
             ("zcard z", ":4"),
@@ -134,8 +134,8 @@ mod tests {
             ("zlexcount l + -", ":0"),
             ("zlexcount l a [b", "-ERR min or max not valid string range item"),
         ]);
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("zscore z d", ",3.5"),
             ("zscore z nosuch", "_"),
             ("zmscore z a x", "*2|,1|_"),

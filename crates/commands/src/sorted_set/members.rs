@@ -28,7 +28,7 @@ pub(crate) trait SortedSetAccess {
     ) -> EntryRef;
 
     /// Reports the removal of members from the sorted set at `place`, and deletes it if it is empty.
-    fn members_gone(&mut self, key: &Key<'_>, place: EntryRef, event: &str);
+    fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str);
 
     /// Replaces the value under `key` by a sorted set of these members, which must be in order, or deletes the key if
     /// there are none. Replies with the number of members.
@@ -87,7 +87,7 @@ impl SortedSetAccess for Context<'_> {
         table.sorted_set_update(place, key, name, bounds, decide)
     }
 
-    fn members_gone(&mut self, key: &Key<'_>, place: EntryRef, event: &str) {
+    fn report_removed_members(&mut self, key: &Key<'_>, place: EntryRef, event: &str) {
         let emptied = self.sorted_set(key, place).is_empty();
         if emptied {
             let dropped = self.table(key).remove(place, key);
@@ -142,33 +142,33 @@ impl SortedSetAccess for Context<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct MemberLayout {
     /// Whether to include scores.
-    pub(crate) scores: bool,
+    pub(crate) with_scores: bool,
     /// Whether each member and its score form a nested array.
-    nested: bool,
+    is_nested: bool,
 }
 
 impl MemberLayout {
     /// The layout of range replies: nested pairs in RESP3.
-    pub(crate) fn of(reply: &Writer<'_>, scores: bool) -> Self {
-        Self { scores, nested: scores && reply.protocol() == Protocol::Resp3 }
+    pub(crate) fn for_range_reply(reply: &Writer<'_>, scores: bool) -> Self {
+        Self { with_scores: scores, is_nested: scores && reply.protocol() == Protocol::Resp3 }
     }
 
     /// A layout with scores, nested if `nested`.
-    pub(super) fn pairs(nested: bool) -> Self {
-        Self { scores: true, nested }
+    pub(super) fn with_pairs(nested: bool) -> Self {
+        Self { with_scores: true, is_nested: nested }
     }
 
     /// Writes the array header for this number of members.
-    pub(crate) fn begin(self, reply: &mut Writer<'_>, members: usize) {
-        reply.array(if self.scores && !self.nested { members * 2 } else { members });
+    pub(crate) fn write_header(self, reply: &mut Writer<'_>, members: usize) {
+        reply.array(if self.with_scores && !self.is_nested { members * 2 } else { members });
     }
 
-    pub(crate) fn push(self, reply: &mut Writer<'_>, member: &ScoredMember<'_>) {
-        if self.nested {
+    pub(crate) fn write_member(self, reply: &mut Writer<'_>, member: &ScoredMember<'_>) {
+        if self.is_nested {
             reply.array(2);
         }
         reply.bulk(member.name);
-        if self.scores {
+        if self.with_scores {
             reply.double(member.score);
         }
     }

@@ -10,7 +10,7 @@ use resp::Protocol;
 
 use super::members::MemberLayout;
 use super::members::SortedSetAccess;
-use crate::time_arg::timeout;
+use crate::time_arg::parse_timeout;
 
 /// The end to pop from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +28,11 @@ impl PopEnd {
         }
     }
 
-    fn event(self) -> &'static str {
+    fn event_name(self) -> &'static str {
         if self == Self::Min { "zpopmin" } else { "zpopmax" }
     }
 
-    fn command(self) -> &'static [u8] {
+    fn command_name(self) -> &'static [u8] {
         if self == Self::Min { b"ZPOPMIN" } else { b"ZPOPMAX" }
     }
 }
@@ -56,12 +56,12 @@ fn pop(context: &mut Context<'_>, end: PopEnd) -> Result<(), CommandError> {
         _ => return Err(CommandError::Syntax),
     };
     let key = context.key(1)?;
-    let form = MemberLayout::pairs(count.is_some() && context.reply.protocol() == Protocol::Resp3);
+    let form = MemberLayout::with_pairs(count.is_some() && context.reply.protocol() == Protocol::Resp3);
     match context.find_sorted_set(&key)? {
         Some(place) if count != Some(0) => {
             pop_members(context, &key, place, end, count.unwrap_or(1), form);
         }
-        _ => form.begin(&mut context.reply, 0),
+        _ => form.write_header(&mut context.reply, 0),
     }
     Ok(())
 }
@@ -77,11 +77,11 @@ fn pop_members(
 ) -> usize {
     let len = context.sorted_set(key, place).len();
     let count = count.min(len);
-    form.begin(&mut context.reply, count);
+    form.write_header(&mut context.reply, count);
     let ranks = if end == PopEnd::Min { 0..count } else { len - count..len };
     let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
     let mut tell =
-        |member: ScoredMember<'_>| form.push(&mut resp::Writer::new(&mut taken, protocol), &member);
+        |member: ScoredMember<'_>| form.write_member(&mut resp::Writer::new(&mut taken, protocol), &member);
     // The pop yields ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == PopEnd::Max && count > 1;
     if are_told_first {
@@ -97,19 +97,19 @@ fn pop_members(
         }
     });
     context.reply.raw(&taken);
-    context.members_gone(key, place, end.event());
+    context.report_removed_members(key, place, end.event_name());
     context.count_changes(count as u64 - 1);
     count
 }
 
 /// The arguments of ZMPOP and BZMPOP.
-struct MultiPop {
+struct MultiPopArguments {
     keys: Range<usize>,
     end: PopEnd,
     count: usize,
 }
 
-impl MultiPop {
+impl MultiPopArguments {
     /// Parses `numkeys key [key ...] MIN | MAX [COUNT count]` from argument `from` on.
     fn parse(context: &Context<'_>, from: usize) -> Result<Self, CommandError> {
         let positive = |index, error| {
@@ -134,23 +134,24 @@ impl MultiPop {
 
 /// ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]
 pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let options = MultiPop::parse(context, 1)?;
-    if !pop_first(context, &options)? {
+    let options = MultiPopArguments::parse(context, 1)?;
+    if !pop_from_first_set(context, &options)? {
         context.reply.null_array();
     }
     Ok(())
 }
 
 /// Pops from the first non-empty key. Returns whether there was one.
-fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result<bool, CommandError> {
+fn pop_from_first_set(context: &mut Context<'_>, options: &MultiPopArguments) -> Result<bool, CommandError> {
     for index in options.keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
         context.reply.array(2);
         context.reply.bulk(key.bytes());
-        let taken = pop_members(context, &key, place, options.end, options.count, MemberLayout::pairs(true));
+        let taken =
+            pop_members(context, &key, place, options.end, options.count, MemberLayout::with_pairs(true));
         let mut digits = itoa::Buffer::new();
-        context.log_effect(&[options.end.command(), key.bytes(), digits.format(taken).as_bytes()]);
+        context.log_effect(&[options.end.command_name(), key.bytes(), digits.format(taken).as_bytes()]);
         return Ok(true);
     }
     Ok(false)
@@ -158,9 +159,9 @@ fn pop_first(context: &mut Context<'_>, options: &MultiPop) -> Result<bool, Comm
 
 /// BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]
 pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    let until = timeout(context, 1)?;
-    let options = MultiPop::parse(context, 2)?;
-    if pop_first(context, &options)? {
+    let until = parse_timeout(context, 1)?;
+    let options = MultiPopArguments::parse(context, 2)?;
+    if pop_from_first_set(context, &options)? {
         return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
@@ -168,17 +169,17 @@ pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, Comman
 }
 
 pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    pop_or_wait(context, PopEnd::Min)
+    pop_or_block(context, PopEnd::Min)
 }
 
 pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    pop_or_wait(context, PopEnd::Max)
+    pop_or_block(context, PopEnd::Max)
 }
 
 /// BZPOPMIN key [key ...] timeout
-fn pop_or_wait(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome, CommandError> {
+fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
-    let until = timeout(context, keys.end)?;
+    let until = parse_timeout(context, keys.end)?;
     for index in keys.clone() {
         let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
@@ -191,8 +192,8 @@ fn pop_or_wait(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome,
         reply.bulk(member.name);
         reply.double(member.score);
         let place = context.table(&key).sorted_set_remove_ranks(place, &key, rank..rank + 1, &mut |_| ());
-        context.members_gone(&key, place, end.event());
-        context.log_effect(&[end.command(), key.bytes()]);
+        context.report_removed_members(&key, place, end.event_name());
+        context.log_effect(&[end.command_name(), key.bytes()]);
         return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
@@ -205,8 +206,8 @@ mod tests {
 
     #[test]
     fn zpop_takes_from_either_end() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("zadd z 1 a 2 b 3 c 4 d 5 e 6 f 7 g 8 h 9 i 10 j", ":10"),
             ("zpopmin z", "*2|$1|a|$1|1"),
             ("zpopmax z 2", "*4|$1|j|$2|10|$1|i|$1|9"),
@@ -223,7 +224,7 @@ mod tests {
             ("exists z", ":0"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 zadd z 1 a 2 b 3 c 4 d 5 e 6 f 7 g 8 h 9 i 10 j",
                 "0 zpopmin z",
@@ -235,8 +236,8 @@ mod tests {
                 "0 ZPOPMAX z 2",
             ]
         );
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("zadd z 1 a 2 b 3 c", ":3"),
             ("zpopmin z", "*2|$1|a|,1"),
             ("zpopmin z 1", "*1|*2|$1|b|,2"),
@@ -249,7 +250,7 @@ mod tests {
     fn invalid_arguments_are_refused() {
         let keys = "-ERR numkeys should be greater than 0";
         let count = "-ERR count should be greater than 0";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("zmpop 0 z min", keys),
             ("zmpop x z min", keys),
             ("zmpop 2 z min", "-ERR syntax error"),
@@ -266,7 +267,7 @@ mod tests {
 
     #[test]
     fn blocking_commands_do_not_block_in_transactions() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("multi", "+OK"),
             ("bzpopmin a 0", "+QUEUED"),
             ("bzmpop 0 1 a min", "+QUEUED"),

@@ -15,7 +15,7 @@ use super::members::SortedSetAccess;
 
 /// Selection by random probes is used if the set has more than this multiple of the wanted number of members. Otherwise
 /// a scan of all members is as cheap.
-const TRY_BELOW: usize = 3;
+const MIN_PROBE_RATIO: usize = 3;
 /// Minimum size in bytes of a member in a reply.
 const MIN_MEMBER_BYTES: usize = b"$0\r\n\r\n".len();
 
@@ -24,30 +24,30 @@ const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range
 /// ZRANDMEMBER key [count [WITHSCORES]]
 pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() == 2 {
-        return one(context);
+        return reply_one_member(context);
     }
-    let (count, scores) = options(context)?;
+    let (count, scores) = parse_options(context)?;
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random_u64());
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (table, reply) = context.view_and_reply(&key);
-    let form = MemberLayout::of(reply, scores);
+    let form = MemberLayout::for_range_reply(reply, scores);
     let Some(set) = found.and_then(|place| table.sorted_set(place)).filter(|_| count != 0) else {
-        form.begin(reply, 0);
+        form.write_header(reply, 0);
         return Ok(());
     };
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 {
-        return repeated(&set, wanted, &mut random, form, reply, most);
+        return reply_repeated(&set, wanted, &mut random, form, reply, most);
     }
-    distinct(&set, wanted.min(set.len()), &mut random, form, reply);
+    reply_distinct(&set, wanted.min(set.len()), &mut random, form, reply);
     Ok(())
 }
 
 /// Parses the count (negative: repeats are allowed) and WITHSCORES.
-fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
+fn parse_options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     let count = context.integer(2)?;
     if count == i64::MIN {
         return Err(CommandError::text(
@@ -65,17 +65,17 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     Ok((count, scores))
 }
 
-fn any(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
+fn random_rank(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
     (random.next_u64() % set.len() as u64) as usize
 }
 
-fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
+fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random_u64());
     let (table, reply) = context.view_and_reply(&key);
     let set = found.and_then(|place| table.sorted_set(place));
-    match set.and_then(|set| set.at(any(&set, &mut random))) {
+    match set.and_then(|set| set.at(random_rank(&set, &mut random))) {
         Some(member) => reply.bulk(member.name),
         None => reply.null(),
     }
@@ -83,7 +83,7 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Replies with `wanted` independent selections.
-fn repeated(
+fn reply_repeated(
     set: &SortedSetRef<'_>,
     wanted: usize,
     random: &mut Random,
@@ -95,10 +95,10 @@ fn repeated(
         return Err(OUT_OF_RANGE);
     }
     let start = reply.len();
-    form.begin(reply, wanted);
+    form.write_header(reply, wanted);
     for _ in 0..wanted {
-        if let Some(member) = set.at(any(set, random)) {
-            form.push(reply, &member);
+        if let Some(member) = set.at(random_rank(set, random)) {
+            form.write_member(reply, &member);
         }
         if reply.is_over_limit() {
             break;
@@ -111,22 +111,22 @@ fn repeated(
 }
 
 /// Replies with `wanted` distinct members.
-fn distinct(
+fn reply_distinct(
     set: &SortedSetRef<'_>,
     wanted: usize,
     random: &mut Random,
     form: MemberLayout,
     reply: &mut Writer<'_>,
 ) {
-    form.begin(reply, wanted);
-    if wanted.saturating_mul(TRY_BELOW) < set.len() {
+    form.write_header(reply, wanted);
+    if wanted.saturating_mul(MIN_PROBE_RATIO) < set.len() {
         let mut chosen = BTreeSet::new();
         while chosen.len() < wanted {
-            let rank = any(set, random);
+            let rank = random_rank(set, random);
             if chosen.insert(rank)
                 && let Some(member) = set.at(rank)
             {
-                form.push(reply, &member);
+                form.write_member(reply, &member);
             }
         }
         return;
@@ -135,7 +135,7 @@ fn distinct(
     let (mut left, mut missing) = (set.len() as u64, wanted as u64);
     set.visit(0..set.len(), false, &mut |member| {
         if random.next_u64() % left < missing {
-            form.push(reply, &member);
+            form.write_member(reply, &member);
             missing -= 1;
         }
         left -= 1;
@@ -149,7 +149,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    fn names(client: &mut Client, count: &str) -> Vec<String> {
+    fn random_members(client: &mut Client, count: &str) -> Vec<String> {
         let reply = client.call(&["zrandmember", "z", count]);
         let names = reply.as_array().expect("a list").iter();
         names.map(|name| String::from_utf8(name.as_bytes().expect("a name").to_vec()).unwrap()).collect()
@@ -163,10 +163,10 @@ mod tests {
                 client.call(&["zadd", "z", &member.to_string(), &format!("m{member}")]);
             }
             for count in [1, 2, 5, 30, 900, 3000, 5000] {
-                let chosen = names(&mut client, &count.to_string());
+                let chosen = random_members(&mut client, &count.to_string());
                 let different: BTreeSet<&String> = chosen.iter().collect();
                 assert_eq!((chosen.len(), different.len()), (count.min(members), count.min(members)));
-                assert_eq!(names(&mut client, &format!("-{count}")).len(), count);
+                assert_eq!(random_members(&mut client, &format!("-{count}")).len(), count);
             }
         }
     }
@@ -175,7 +175,7 @@ mod tests {
     fn reply_shapes_and_errors() {
         let range = "-ERR value is out of range";
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("zadd z 1 a", ":1"),
             ("zrandmember z", "$1|a"),
             ("zrandmember z 2 withscores", "*2|$1|a|$1|1"),
@@ -189,7 +189,7 @@ mod tests {
             ("zrandmember z 9223372036854775807 withscores", range),
             ("zrandmember z -9223372036854775807", range),
         ]);
-        client.wire("hello 3");
-        client.table(&[("zrandmember z 1 withscores", "*1|*2|$1|a|,1"), ("zrandmember nosuch", "_")]);
+        client.run_to_text("hello 3");
+        client.check_replies(&[("zrandmember z 1 withscores", "*1|*2|$1|a|,1"), ("zrandmember nosuch", "_")]);
     }
 }

@@ -12,27 +12,28 @@ use super::members::SortedSetAccess;
 
 /// The options that a command's name implies; `None` means the arguments choose.
 #[derive(Clone, Copy)]
-pub(super) struct RangeSettings {
+pub(super) struct RangeCommandForm {
     /// Index of the key; the bounds follow it.
     key: usize,
     by: Option<RangeBy>,
     reversed: Option<bool>,
-    stores: bool,
+    is_store: bool,
 }
 
-pub(super) const ANY: RangeSettings = RangeSettings { key: 1, by: None, reversed: None, stores: false };
-pub(super) const LAST_RANKS: RangeSettings =
-    RangeSettings { by: Some(RangeBy::Rank), reversed: Some(true), ..ANY };
-pub(super) const SCORES: RangeSettings =
-    RangeSettings { by: Some(RangeBy::Score), reversed: Some(false), ..ANY };
-pub(super) const LAST_SCORES: RangeSettings = RangeSettings { reversed: Some(true), ..SCORES };
-pub(super) const NAMES: RangeSettings =
-    RangeSettings { by: Some(RangeBy::Name), reversed: Some(false), ..ANY };
-pub(super) const LAST_NAMES: RangeSettings = RangeSettings { reversed: Some(true), ..NAMES };
-pub(super) const STORES: RangeSettings = RangeSettings { key: 2, stores: true, ..ANY };
+pub(super) const ANY_RANGE: RangeCommandForm =
+    RangeCommandForm { key: 1, by: None, reversed: None, is_store: false };
+pub(super) const REVERSE_RANKS: RangeCommandForm =
+    RangeCommandForm { by: Some(RangeBy::Rank), reversed: Some(true), ..ANY_RANGE };
+pub(super) const BY_SCORE: RangeCommandForm =
+    RangeCommandForm { by: Some(RangeBy::Score), reversed: Some(false), ..ANY_RANGE };
+pub(super) const REVERSE_SCORES: RangeCommandForm = RangeCommandForm { reversed: Some(true), ..BY_SCORE };
+pub(super) const LEX: RangeCommandForm =
+    RangeCommandForm { by: Some(RangeBy::Name), reversed: Some(false), ..ANY_RANGE };
+pub(super) const REVERSE_LEX: RangeCommandForm = RangeCommandForm { reversed: Some(true), ..LEX };
+pub(super) const STORE: RangeCommandForm = RangeCommandForm { key: 2, is_store: true, ..ANY_RANGE };
 /// Settings of the ZREMRANGEBY commands.
-pub(super) const RANKS: RangeSettings =
-    RangeSettings { by: Some(RangeBy::Rank), reversed: Some(false), ..ANY };
+pub(super) const BY_RANK: RangeCommandForm =
+    RangeCommandForm { by: Some(RangeBy::Rank), reversed: Some(false), ..ANY_RANGE };
 
 /// A parsed range query.
 struct RangeQuery<'a> {
@@ -47,11 +48,11 @@ impl<'a> RangeQuery<'a> {
     /// Parses the arguments; `double` parses scores.
     fn parse(
         args: Args<'a>,
-        fixed: RangeSettings,
+        fixed: RangeCommandForm,
         double: impl Fn(&[u8]) -> Option<f64>,
     ) -> Result<Self, CommandError> {
         let integer = |index: usize| resp::parse_i64(&args[index]).ok_or(CommandError::NotInteger);
-        let RangeSettings { key, mut by, mut reversed, stores } = fixed;
+        let RangeCommandForm { key, mut by, mut reversed, is_store: stores } = fixed;
         let (mut scores, mut limit, mut index) = (false, (0, -1), key + 3);
         while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -81,8 +82,11 @@ impl<'a> RangeQuery<'a> {
         }
         let swapped = reversed && by != RangeBy::Rank;
         let (min, max) = if swapped { (key + 2, key + 1) } else { (key + 1, key + 2) };
-        let bounds =
-            Bounds::of(by, (args.get(min).unwrap_or_default(), args.get(max).unwrap_or_default()), double)?;
+        let bounds = Bounds::parse_values(
+            by,
+            (args.get(min).unwrap_or_default(), args.get(max).unwrap_or_default()),
+            double,
+        )?;
         Ok(Self { bounds, reversed, scores, limit })
     }
 
@@ -103,36 +107,36 @@ impl<'a> RangeQuery<'a> {
 
 /// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
 pub(super) fn zrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, ANY)
+    reply(context, ANY_RANGE)
 }
 
 /// ZREVRANGE key start stop [WITHSCORES]
 pub(super) fn zrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, LAST_RANKS)
+    reply(context, REVERSE_RANKS)
 }
 
 /// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
 pub(super) fn zrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, SCORES)
+    reply(context, BY_SCORE)
 }
 
 /// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
 pub(super) fn zrevrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, LAST_SCORES)
+    reply(context, REVERSE_SCORES)
 }
 
 /// ZRANGEBYLEX key min max [LIMIT offset count]
 pub(super) fn zrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, NAMES)
+    reply(context, LEX)
 }
 
 /// ZREVRANGEBYLEX key max min [LIMIT offset count]
 pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, LAST_NAMES)
+    reply(context, REVERSE_LEX)
 }
 
 /// Estimated run time: NANOS nanoseconds for each member in the range.
-pub(super) fn estimated_cost<const NANOS: u64>(request: &EstimateInput<'_>, fixed: RangeSettings) -> u64 {
+pub(super) fn estimated_cost<const NANOS: u64>(request: &EstimateInput<'_>, fixed: RangeCommandForm) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
         let query = RangeQuery::parse(request.args, fixed, resp::parse_double);
@@ -141,20 +145,20 @@ pub(super) fn estimated_cost<const NANOS: u64>(request: &EstimateInput<'_>, fixe
     request.with_value(fixed.key, of_value).unwrap_or(0)
 }
 
-fn reply(context: &mut Context<'_>, fixed: RangeSettings) -> Result<(), CommandError> {
+fn reply(context: &mut Context<'_>, fixed: RangeCommandForm) -> Result<(), CommandError> {
     let query = RangeQuery::parse(context.args, fixed, |text| context.parse_double(text))?;
     let key = context.key(fixed.key)?;
     let found = context.read_sorted_set(&key)?;
-    let form = MemberLayout::of(&context.reply, query.scores);
+    let form = MemberLayout::for_range_reply(&context.reply, query.scores);
     let Some(place) = found else {
-        form.begin(&mut context.reply, 0);
+        form.write_header(&mut context.reply, 0);
         return Ok(());
     };
     let ranks = query.ranks(&context.sorted_set(&key, place));
-    form.begin(&mut context.reply, ranks.len());
+    form.write_header(&mut context.reply, ranks.len());
     let pinned = context.pin_members(&key, place, ranks.clone(), query.reversed);
     let push = |reply: &mut Writer<'_>, member: ScoredMember<'_>| {
-        form.push(reply, &member);
+        form.write_member(reply, &member);
         !reply.is_over_limit()
     };
     if let Some(pinned) = pinned {
@@ -170,7 +174,7 @@ fn reply(context: &mut Context<'_>, fixed: RangeSettings) -> Result<(), CommandE
 
 /// ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
 pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let query = RangeQuery::parse(context.args, STORES, |text| context.parse_double(text))?;
+    let query = RangeQuery::parse(context.args, STORE, |text| context.parse_double(text))?;
     let (target, source) = (context.key(1)?, context.key(2)?);
     let mut members = Vec::new();
     if let Some(place) = context.read_sorted_set(&source)? {
@@ -192,7 +196,7 @@ mod tests {
     #[test]
     fn ranges_by_rank_score_and_name() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("zadd z 1 a 2 b 2 c 3.5 d", ":4"),
             ("zrange z 0 -1", "*4|$1|a|$1|b|$1|c|$1|d"),
             ("zrange z -2 5 withscores", "*4|$1|c|$1|2|$1|d|$3|3.5"),
@@ -215,8 +219,8 @@ mod tests {
             ("zrange l - + bylex limit 1 2", "*2|$1|b|$1|c"),
             ("zrange l + - bylex rev", "*4|$1|d|$1|c|$1|b|$1|a"),
         ]);
-        client.wire("hello 3");
-        client.table(&[
+        client.run_to_text("hello 3");
+        client.check_replies(&[
             ("zrange z 0 1 withscores", "*2|*2|$1|a|,1|*2|$1|b|,2"),
             ("zrangebyscore z 3 4 withscores", "*1|*2|$1|d|,3.5"),
             ("zrange nosuch 0 1 withscores", "*0"),
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn invalid_ranges_are_refused() {
         let integer = "-ERR value is not an integer or out of range";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("zrange z 0 x", integer),
             ("zrange z 0 1 bla", "-ERR syntax error"),
             ("zrange z 0 1 limit 0", "-ERR syntax error"),
@@ -253,8 +257,8 @@ mod tests {
 
     #[test]
     fn zrangestore_stores_range() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("zadd z 1 a 2 b 3 c", ":3"),
             ("set d v", "+OK"),
             ("zrangestore d z (1 +inf byscore", ":2"),
@@ -268,7 +272,7 @@ mod tests {
             ("zcard z", ":1"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 zadd z 1 a 2 b 3 c",
                 "0 set d v",

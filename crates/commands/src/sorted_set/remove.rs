@@ -23,7 +23,7 @@ pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     if removed > 0 {
-        context.members_gone(&key, place, "zrem");
+        context.report_removed_members(&key, place, "zrem");
         context.count_changes(removed as u64 - 1);
     }
     context.reply.integer(removed);
@@ -54,7 +54,7 @@ fn remove_range(context: &mut Context<'_>, by: RangeBy, event: &str) -> Result<(
         removed = ranks.len();
         if removed > 0 {
             let place = context.table(&key).sorted_set_remove_ranks(place, &key, ranks, &mut |_| ());
-            context.members_gone(&key, place, event);
+            context.report_removed_members(&key, place, event);
             context.count_changes(removed as u64 - 1);
         }
     }
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn members_are_removed_individually_and_by_range() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("zadd z 1 a 2 b 3 c 4 d 5 e 6 f", ":6"),
             ("zrem z a nosuch a", ":1"),
             ("zrem z nosuch", ":0"),
@@ -87,7 +87,7 @@ mod tests {
             ("zremrangebylex z x 1", "-ERR min or max not valid string range item"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 zadd z 1 a 2 b 3 c 4 d 5 e 6 f",
                 "0 zrem z a nosuch a",

@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn scan_options_and_errors() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("zadd z 1 a 2.5 b", ":2"),
             ("zscan z 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$3|2.5"),
             ("zscan z 0 match b* noscores", "*2|$1|0|*1|$1|b"),

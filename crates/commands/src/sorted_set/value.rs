@@ -7,7 +7,7 @@ use keyspace::SortedSetRef;
 use resp::ShortestDouble;
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
+use crate::kinds::{AnyValue, ElementBytes, Name, ScoredMembers, Sortable};
 
 impl<'a> AnyValue<'a> for SortedSetRef<'a> {
     fn type_number(&self) -> u32 {
@@ -17,21 +17,21 @@ impl<'a> AnyValue<'a> for SortedSetRef<'a> {
     fn digest(&self, digest: &mut Digest) {
         self.for_each(&mut |member| {
             let mut pair = Digest::default();
-            pair.mix(member.name);
-            pair.mix(ShortestDouble(member.score).to_string().as_bytes());
-            digest.xor_digest(pair);
+            pair.add_ordered(member.name);
+            pair.add_ordered(ShortestDouble(member.score).to_string().as_bytes());
+            digest.add_unordered_digest(pair);
         });
     }
 
-    fn elements(&self) -> Option<usize> {
+    fn element_count(&self) -> Option<usize> {
         Some(SortedSetRef::len(self))
     }
 
-    fn sortable(&self) -> Option<&dyn Sortable> {
+    fn as_sortable(&self) -> Option<&dyn Sortable> {
         Some(self)
     }
 
-    fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
+    fn as_scored_members(&self) -> Option<&dyn ScoredMembers<'a>> {
         Some(self)
     }
 }
@@ -45,12 +45,12 @@ impl Sortable for SortedSetRef<'_> {
         true
     }
 
-    fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes> {
+    fn load_elements(&self, range: Range<usize>, reversed: bool) -> Vec<ElementBytes> {
         let (mut loaded, len) = (Vec::with_capacity(range.len()), SortedSetRef::len(self));
         // As in Redis, LIMIT counts from the lowest member in either direction.
         let from_first = if reversed { len - range.end..len - range.start } else { range };
         SortedSetRef::visit(self, from_first, reversed, &mut |member| {
-            loaded.push(Bytes::from_slice(member.name));
+            loaded.push(ElementBytes::from_slice(member.name));
             true
         });
         loaded
@@ -70,7 +70,7 @@ impl<'a> ScoredMembers<'a> for SortedSetRef<'a> {
         self.score_hashed(name, hash)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
+    fn visit_members(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
         let all = 0..SortedSetRef::len(self);
         SortedSetRef::visit(self, all, false, &mut |member| visit(Cow::Borrowed(member.name), member.score));
     }

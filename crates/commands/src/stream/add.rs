@@ -14,7 +14,7 @@ const ENTRY_SIZE_LIMIT: usize = 1 << 30;
 
 /// The arguments of XADD except the fields.
 struct AddArguments<'a> {
-    wanted: RequestedId,
+    requested_id: RequestedId,
     trimming: Option<TrimRequest>,
     idempotence: Option<Idempotence<'a>>,
     creates_stream: bool,
@@ -37,9 +37,9 @@ impl<'a> AddArguments<'a> {
             if word.eq_ignore_ascii_case(b"nomkstream") {
                 creates_stream = false;
                 index += 1;
-            } else if let Some(next) = words.read(context, index)? {
+            } else if let Some(next) = words.parse_option(context, index)? {
                 index = next;
-            } else if let Some(next) = Idempotence::read(&mut idempotence, context, index)? {
+            } else if let Some(next) = Idempotence::parse_option(&mut idempotence, context, index)? {
                 index = next;
             } else {
                 break id::parse_requested(word)?;
@@ -58,11 +58,18 @@ impl<'a> AddArguments<'a> {
         if count < 2 || !count.is_multiple_of(2) {
             return Err(CommandError::WrongArity("xadd".to_owned()));
         }
-        if wanted == RequestedId::Exactly(StreamId::MIN) {
+        if wanted == RequestedId::Explicit(StreamId::MIN) {
             return Err(CommandError::text("ERR The ID specified in XADD must be greater than 0-0"));
         }
         let has_reference_options = words.has_reference_options();
-        Ok(Self { wanted, trimming, idempotence, creates_stream, has_reference_options, fields })
+        Ok(Self {
+            requested_id: wanted,
+            trimming,
+            idempotence,
+            creates_stream,
+            has_reference_options,
+            fields,
+        })
     }
 
     /// Whether the options before the id can be replicated verbatim: they mean the same on any server with the same
@@ -74,28 +81,28 @@ impl<'a> AddArguments<'a> {
     }
 
     /// Determines the id of the new entry.
-    fn id(&self, last: StreamId, now: clock::Millis) -> Result<StreamId, CommandError> {
-        const EXHAUSTED: CommandError =
+    fn resolve_id(&self, last: StreamId, now: clock::Millis) -> Result<StreamId, CommandError> {
+        const ID_SPACE_EXHAUSTED: CommandError =
             CommandError::text("ERR The stream has exhausted the last possible ID, unable to add more items");
-        const NOT_ABOVE: CommandError = CommandError::text(
+        const ID_NOT_GREATER: CommandError = CommandError::text(
             "ERR The ID specified in XADD is equal or smaller than the target stream top item",
         );
-        let next = last.next().ok_or(EXHAUSTED)?;
-        let id = match self.wanted {
+        let next = last.next().ok_or(ID_SPACE_EXHAUSTED)?;
+        let id = match self.requested_id {
             RequestedId::Next => {
                 let by_clock = StreamId { millis: u64::try_from(now.0).unwrap_or(0), sequence: 0 };
                 if by_clock.millis > last.millis { by_clock } else { next }
             }
             RequestedId::NextIn(millis) if millis == last.millis => {
                 if next.millis != millis {
-                    return Err(NOT_ABOVE);
+                    return Err(ID_NOT_GREATER);
                 }
                 next
             }
             RequestedId::NextIn(millis) => StreamId { millis, sequence: 0 },
-            RequestedId::Exactly(id) => id,
+            RequestedId::Explicit(id) => id,
         };
-        if id <= last { Err(NOT_ABOVE) } else { Ok(id) }
+        if id <= last { Err(ID_NOT_GREATER) } else { Ok(id) }
     }
 }
 
@@ -107,46 +114,46 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     let words: SmallVec<[&[u8]; 16]> = context.args.from(adding.fields).iter().collect();
-    let iid = adding.idempotence.map(|idempotence| idempotence.iid(&words));
+    let iid = adding.idempotence.map(|idempotence| idempotence.resolve_iid(&words));
     if let Some((iid, place)) = iid.as_ref().zip(found)
         && let Some(id) = iid.find_duplicate(context, &key, place)
     {
-        context.reply.bulk(&id::text(id));
+        context.reply.bulk(&id::format_id(id));
         return Ok(());
     }
-    let last = found.map_or(StreamId::MIN, |place| head(context, &key, place).last);
-    let id = adding.id(last, context.now)?;
+    let last = found.map_or(StreamId::MIN, |place| stream_head(context, &key, place).last);
+    let id = adding.resolve_id(last, context.now)?;
     if words.iter().map(|word| word.len()).sum::<usize>() > ENTRY_SIZE_LIMIT {
         return Err(CommandError::text("ERR Elements are too large to be stored"));
     }
     let settings = &context.engine.settings;
     let (bounds, idempotence) = (settings.node_bounds(), settings.idempotence_bounds());
-    let place = found.unwrap_or_else(|| context.make_stream(&key));
-    let (_, trimmed) = context.edit(&key, place, |stream| {
+    let place = found.unwrap_or_else(|| context.create_stream(&key));
+    let (_, trimmed) = context.edit_stream(&key, place, |stream| {
         stream.append(id, &words, bounds);
         if let Some(iid) = &iid {
-            stream.add_iid(iid.producer, iid.text(), id, idempotence);
+            stream.add_iid(iid.producer, iid.format_iid(), id, idempotence);
         }
         adding.trimming.map(|trimming| trimming.run(stream))
     });
     context.report_modified(&key);
     context.notify(EventClass::STREAM, "xadd", &key);
     let trimmed = trimmed.map(|mut trimmed| {
-        context.discard_stream_parts(std::mem::take(&mut trimmed.gone));
+        context.free_stream_parts(std::mem::take(&mut trimmed.removed_nodes));
         trimmed
     });
-    if trimmed.as_ref().is_some_and(|trimmed| trimmed.cut > 0) {
+    if trimmed.as_ref().is_some_and(|trimmed| trimmed.deleted_count > 0) {
         context.notify(EventClass::STREAM, "xtrim", &key);
     }
-    let text = id::text(id);
-    if !matches!(adding.wanted, RequestedId::Exactly(_)) || !adding.is_portable() {
-        log(context, &key, &adding, &AddedEntry { id: &text, iid, trimmed });
+    let text = id::format_id(id);
+    if !matches!(adding.requested_id, RequestedId::Explicit(_)) || !adding.is_portable() {
+        log_xadd(context, &key, &adding, &AddedEntry { id: &text, iid, trim_result: trimmed });
     }
     context.reply.bulk(&text);
     Ok(())
 }
 
-fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> StreamHead {
+fn stream_head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> StreamHead {
     context.table_ref(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
 }
 
@@ -154,11 +161,11 @@ fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> Stre
 struct AddedEntry<'a> {
     id: &'a [u8],
     iid: Option<Iid<'a>>,
-    trimmed: Option<TrimResult>,
+    trim_result: Option<TrimResult>,
 }
 
 /// Replicates the entry with its actual id and the exact trim.
-fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>, added: &AddedEntry<'_>) {
+fn log_xadd(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>, added: &AddedEntry<'_>) {
     let args = context.args;
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
     if adding.is_portable() {
@@ -166,16 +173,16 @@ fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &AddArguments<'_>, adde
         words.extend(args.from(2).iter().take(adding.fields - 3));
     } else {
         if let Some(iid) = &added.iid {
-            words.extend([b"IDMP", iid.producer, iid.text()]);
+            words.extend([b"IDMP", iid.producer, iid.format_iid()]);
         }
-        if let Some((word, value)) = added.trimmed.as_ref().and_then(TrimResult::exactly) {
+        if let Some((word, value)) = added.trim_result.as_ref().and_then(TrimResult::exact_form) {
             words.extend([word, b"=", value]);
         }
     }
     words.push(added.id);
     words.extend(args.from(adding.fields).iter());
     context.log_effect(&words);
-    if let Some(trimmed) = &added.trimmed {
+    if let Some(trimmed) = &added.trim_result {
         trimmed.log_removed(context, key);
     }
 }
@@ -202,13 +209,13 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
         index += 2;
     }
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
-    let before = head(context, &key, place);
+    let before = stream_head(context, &key, place);
     let refusal = match () {
         // Only clients are refused: a Redis 7.0 master may send this.
         () if last < before.max_deleted && context.session.origin == CommandOrigin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }
-        () if before.len > 0 && last < context.stream(&key, place).last_entry_id() => {
+        () if before.len > 0 && last < context.stream_at(&key, place).last_entry_id() => {
             Some("ERR The ID specified in XSETID is smaller than the target stream top item")
         }
         () if before.len > 0 && added.is_some_and(|added| added < before.len) => {
@@ -220,7 +227,8 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text(text));
     }
     let max_deleted = if max_deleted == StreamId::MIN { before.max_deleted } else { max_deleted };
-    context.edit(&key, place, |stream| stream.set_head(last, added.unwrap_or(before.added), max_deleted));
+    context
+        .edit_stream(&key, place, |stream| stream.set_head(last, added.unwrap_or(before.added), max_deleted));
     context.report_modified(&key);
     context.notify(EventClass::STREAM, "xsetid", &key);
     context.reply.ok();

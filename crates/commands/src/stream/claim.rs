@@ -9,37 +9,37 @@ use resp::Writer;
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
-use super::common::{named, no_group, reply_entry, reply_id};
+use super::common::{consumer_name, no_group, reply_entry, reply_id};
 use super::id;
 
 /// Finds the stream and checks that the group exists.
 fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<EntryRef, CommandError> {
     let found = context.read_stream(key)?;
-    let place = found.filter(|place| context.stream(key, *place).group(group).is_some());
+    let place = found.filter(|place| context.stream_at(key, *place).group(group).is_some());
     place.ok_or_else(|| no_group(key.bytes(), group, ""))
 }
 
 /// Parses an integer with the given error message.
-fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i64, CommandError> {
+fn parse_number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i64, CommandError> {
     context.integer(index).map_err(|_| CommandError::text(error))
 }
 
 /// The result of a claim.
 #[derive(Default)]
 pub(super) struct ClaimResult {
-    pub(super) taken: Vec<(StreamId, PendingEntry)>,
+    pub(super) claimed: Vec<(StreamId, PendingEntry)>,
     /// Entries that were pending but are no longer in the stream.
     pub(super) deleted: Vec<StreamId>,
     /// The group's last delivered id after the claim.
-    pub(super) last: StreamId,
+    pub(super) last_delivered: StreamId,
     /// Whether the claim created the consumer.
     pub(super) creates_consumer: bool,
 }
 
 impl ClaimResult {
     /// Reports the modification and replicates it.
-    pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
-        let changes = usize::from(self.creates_consumer) + self.taken.len() + self.deleted.len();
+    pub(super) fn log_claims(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
+        let changes = usize::from(self.creates_consumer) + self.claimed.len() + self.deleted.len();
         if changes > 0 {
             context.report_changes(key, changes);
         }
@@ -48,16 +48,16 @@ impl ClaimResult {
             context.log_effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
         }
         for id in &self.deleted {
-            context.log_effect(&[b"XACK", key.bytes(), group, &id::text(*id)]);
+            context.log_effect(&[b"XACK", key.bytes(), group, &id::format_id(*id)]);
         }
-        for (id, pending) in &self.taken {
-            context.log_pending(key, (group, self.last), *id, pending);
+        for (id, pending) in &self.claimed {
+            context.log_pending(key, (group, self.last_delivered), *id, pending);
         }
     }
 
     fn reply(&self, reply: &mut Writer<'_>, stream: &Stream, only_ids: bool) {
-        reply.array(self.taken.len());
-        for (id, _) in &self.taken {
+        reply.array(self.claimed.len());
+        for (id, _) in &self.claimed {
             match stream.get(*id).filter(|_| !only_ids) {
                 Some(entry) => reply_entry(reply, &entry),
                 None => reply_id(reply, *id),
@@ -68,52 +68,54 @@ impl ClaimResult {
 
 /// The arguments of XCLAIM.
 struct ClaimArguments {
-    idle: i64,
+    min_idle: i64,
     ids: SmallVec<[StreamId; 8]>,
-    delivered: Millis,
+    delivery_time: Millis,
     count: Option<u64>,
-    force: bool,
-    only_ids: bool,
-    last: StreamId,
+    is_forced: bool,
+    is_just_id: bool,
+    last_delivered: StreamId,
 }
 
 impl ClaimArguments {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
-        let idle = number(context, 4, "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
+        let idle = parse_number(context, 4, "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
         let ids: SmallVec<[StreamId; 8]> =
             context.args.from(5).iter().map_while(|word| id::parse_exact(word).ok()).collect();
         let (now, mut delivered, mut index) = (context.now, None, 5 + ids.len());
         let mut claiming = Self {
-            idle,
+            min_idle: idle,
             ids,
-            delivered: now,
+            delivery_time: now,
             count: None,
-            force: false,
-            only_ids: false,
-            last: StreamId::MIN,
+            is_forced: false,
+            is_just_id: false,
+            last_delivered: StreamId::MIN,
         };
         while let Some(word) = context.args.get(index) {
             let behind = context.args.len() - 1 - index;
             let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
             index += 1;
             if is(b"force", 0) {
-                claiming.force = true;
+                claiming.is_forced = true;
                 continue;
             }
             if is(b"justid", 0) {
-                claiming.only_ids = true;
+                claiming.is_just_id = true;
                 continue;
             }
             if is(b"idle", 1) {
-                let idle = number(context, index, "ERR Invalid IDLE option argument for XCLAIM")?;
+                let idle = parse_number(context, index, "ERR Invalid IDLE option argument for XCLAIM")?;
                 delivered = Some(now.0.wrapping_sub(idle));
             } else if is(b"time", 1) {
-                delivered = Some(number(context, index, "ERR Invalid TIME option argument for XCLAIM")?);
+                delivered =
+                    Some(parse_number(context, index, "ERR Invalid TIME option argument for XCLAIM")?);
             } else if is(b"retrycount", 1) {
-                let count = number(context, index, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
+                let count =
+                    parse_number(context, index, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
                 claiming.count = u64::try_from(count).ok();
             } else if is(b"lastid", 1) {
-                claiming.last = id::parse_exact(context.arg(index))?;
+                claiming.last_delivered = id::parse_exact(context.arg(index))?;
             } else {
                 let word = engine::quote(word, usize::MAX);
                 return Err(CommandError::Text(format!("ERR Unrecognized XCLAIM option '{word}'").into()));
@@ -122,7 +124,7 @@ impl ClaimArguments {
         }
         // An invalid time is replaced by now, since the clocks of clients may differ from the server's.
         let sound = delivered.filter(|delivered| (0..=now.0).contains(delivered));
-        claiming.delivered = sound.map_or(now, Millis);
+        claiming.delivery_time = sound.map_or(now, Millis);
         Ok(claiming)
     }
 
@@ -130,11 +132,11 @@ impl ClaimArguments {
         let mut claimed = ClaimResult::default();
         let there: SmallVec<[bool; 8]> = self.ids.iter().map(|id| stream.get(*id).is_some()).collect();
         let Some(group) = stream.group_mut(group) else { return claimed };
-        group.last = group.last.max(self.last);
-        claimed.last = group.last;
+        group.last = group.last.max(self.last_delivered);
+        claimed.last_delivered = group.last;
         // Create the consumer even if no entry is claimed, as Redis does.
         claimed.creates_consumer = group.create_consumer(consumer, now);
-        let consumer = named(group, consumer);
+        let consumer = consumer_name(group, consumer);
         for (id, there) in self.ids.iter().zip(there) {
             let pending = group.pending(*id);
             if !there {
@@ -145,19 +147,19 @@ impl ClaimArguments {
                 continue;
             }
             let before = match pending {
-                Some(pending) if now.0.saturating_sub(pending.delivered.0) < self.idle => continue,
+                Some(pending) if now.0.saturating_sub(pending.delivered.0) < self.min_idle => continue,
                 Some(pending) => pending.count,
-                None if self.force => 1,
+                None if self.is_forced => 1,
                 None => continue,
             };
-            let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.only_ids)));
-            group.assign(*id, &consumer, self.delivered, count);
-            let pending = PendingEntry { consumer: consumer.clone(), delivered: self.delivered, count };
-            claimed.taken.push((*id, pending));
+            let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.is_just_id)));
+            group.assign(*id, &consumer, self.delivery_time, count);
+            let pending = PendingEntry { consumer: consumer.clone(), delivered: self.delivery_time, count };
+            claimed.claimed.push((*id, pending));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.seen = now;
-            consumer.active = if claimed.taken.is_empty() { consumer.active } else { Some(now) };
+            consumer.active = if claimed.claimed.is_empty() { consumer.active } else { Some(now) };
         }
         claimed
     }
@@ -167,42 +169,43 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
     let place = find(context, &key, group)?;
     let claiming = ClaimArguments::parse(context)?;
-    let before = context.stream(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
-    let (place, claimed) = context.edit(&key, place, |stream| claiming.run(stream, group, consumer, now));
-    claimed.log(context, &key, group, consumer);
-    if claimed.taken.is_empty() && claimed.last > before {
+    let before = context.stream_at(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
+    let (place, claimed) =
+        context.edit_stream(&key, place, |stream| claiming.run(stream, group, consumer, now));
+    claimed.log_claims(context, &key, group, consumer);
+    if claimed.claimed.is_empty() && claimed.last_delivered > before {
         context.report_modified(&key);
-        let stream = context.stream(&key, place).into_owned();
+        let stream = context.stream_at(&key, place).into_owned();
         stream.group(group).into_iter().for_each(|found| context.log_group(&key, group, found));
     }
     let (stream, reply) = context.stream_and_reply(&key, place);
-    claimed.reply(reply, &stream, claiming.only_ids);
+    claimed.reply(reply, &stream, claiming.is_just_id);
     Ok(())
 }
 
 /// Pending entries scanned per requested entry.
 const SCANNED_PER_REQUESTED: usize = 10;
-const COUNT: i64 = 100;
+const DEFAULT_COUNT: i64 = 100;
 /// Maximum count, as in Redis.
-const MOST: i64 = i64::MAX / 16;
+const MAX_COUNT: i64 = i64::MAX / 16;
 
 /// The arguments of XAUTOCLAIM.
 struct AutoClaimArguments {
-    idle: i64,
-    from: StreamId,
+    min_idle: i64,
+    start_id: StreamId,
     count: usize,
-    only_ids: bool,
+    is_just_id: bool,
 }
 
 impl AutoClaimArguments {
     fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
         const TOO_FEW: CommandError = CommandError::text("ERR COUNT must be > 0");
-        let idle = number(context, 4, "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
+        let idle = parse_number(context, 4, "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
         let from = id::parse_range_start(context.arg(5))?;
-        let (mut count, mut only_ids, mut index) = (COUNT, false, 6);
+        let (mut count, mut only_ids, mut index) = (DEFAULT_COUNT, false, 6);
         while let Some(word) = context.args.get(index) {
             if word.eq_ignore_ascii_case(b"count") && index + 1 < context.args.len() {
-                let number = context.integer(index + 1).ok().filter(|count| (1..=MOST).contains(count));
+                let number = context.integer(index + 1).ok().filter(|count| (1..=MAX_COUNT).contains(count));
                 count = number.ok_or(TOO_FEW)?;
                 index += 2;
             } else if word.eq_ignore_ascii_case(b"justid") {
@@ -212,7 +215,12 @@ impl AutoClaimArguments {
                 return Err(CommandError::Syntax);
             }
         }
-        Ok(Self { idle, from, count: usize::try_from(count).unwrap_or(usize::MAX), only_ids })
+        Ok(Self {
+            min_idle: idle,
+            start_id: from,
+            count: usize::try_from(count).unwrap_or(usize::MAX),
+            is_just_id: only_ids,
+        })
     }
 
     /// Claims idle entries. Returns the result and the cursor for the next call.
@@ -227,7 +235,7 @@ impl AutoClaimArguments {
         let (mut found, mut next): (Vec<(StreamId, u64)>, _) = (Vec::new(), StreamId::MIN);
         if let Some(group) = stream.group(group) {
             let mut tries = self.count.saturating_mul(SCANNED_PER_REQUESTED);
-            for (id, pending) in group.pending_from(self.from) {
+            for (id, pending) in group.pending_from(self.start_id) {
                 if tries == 0 || left == 0 {
                     next = id;
                     break;
@@ -235,8 +243,8 @@ impl AutoClaimArguments {
                 tries -= 1;
                 if stream.get(id).is_none() {
                     claimed.deleted.push(id);
-                } else if now.0.saturating_sub(pending.delivered.0) >= self.idle {
-                    found.push((id, pending.count.saturating_add(u64::from(!self.only_ids))));
+                } else if now.0.saturating_sub(pending.delivered.0) >= self.min_idle {
+                    found.push((id, pending.count.saturating_add(u64::from(!self.is_just_id))));
                 } else {
                     continue;
                 }
@@ -245,18 +253,18 @@ impl AutoClaimArguments {
         }
         let Some(group) = stream.group_mut(group) else { return (claimed, next) };
         claimed.creates_consumer = group.create_consumer(consumer, now);
-        let consumer: Arc<[u8]> = named(group, consumer);
-        claimed.last = group.last;
+        let consumer: Arc<[u8]> = consumer_name(group, consumer);
+        claimed.last_delivered = group.last;
         for id in &claimed.deleted {
             group.acknowledge(*id);
         }
         for (id, count) in found {
             group.assign(id, &consumer, now, count);
-            claimed.taken.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
+            claimed.claimed.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.seen = now;
-            consumer.active = if claimed.taken.is_empty() { consumer.active } else { Some(now) };
+            consumer.active = if claimed.claimed.is_empty() { consumer.active } else { Some(now) };
         }
         (claimed, next)
     }
@@ -267,12 +275,12 @@ pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> 
     let searching = AutoClaimArguments::parse(context)?;
     let place = find(context, &key, group)?;
     let (place, (claimed, next)) =
-        context.edit(&key, place, |stream| searching.run(stream, group, consumer, now));
-    claimed.log(context, &key, group, consumer);
+        context.edit_stream(&key, place, |stream| searching.run(stream, group, consumer, now));
+    claimed.log_claims(context, &key, group, consumer);
     let (stream, reply) = context.stream_and_reply(&key, place);
     reply.array(3);
     reply_id(reply, next);
-    claimed.reply(reply, &stream, searching.only_ids);
+    claimed.reply(reply, &stream, searching.is_just_id);
     reply.array(claimed.deleted.len());
     claimed.deleted.iter().for_each(|id| reply_id(reply, *id));
     Ok(())

@@ -20,13 +20,13 @@ pub(crate) trait StreamAccess<'a> {
     fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The stream at `place`, as returned by `find_stream` or `read_stream`.
-    fn stream(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream>;
+    fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream>;
 
     /// Borrows the stream and the reply at the same time.
     fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
     /// Edits the stream at `place`. Returns its new place and the closure's result.
-    fn edit<R>(
+    fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,
         place: EntryRef,
@@ -34,13 +34,13 @@ pub(crate) trait StreamAccess<'a> {
     ) -> (EntryRef, R);
 
     /// Creates an empty stream under `key`.
-    fn make_stream(&mut self, key: &Key<'_>) -> EntryRef;
+    fn create_stream(&mut self, key: &Key<'_>) -> EntryRef;
 
     /// Drops parts of a stream, in the background if they are large.
-    fn discard_stream_parts(&self, gone: Stream);
+    fn free_stream_parts(&self, gone: Stream);
 
     /// Creates a consumer in an existing group, if it is missing, and replicates that. Returns whether it was created.
-    fn make_consumer(
+    fn create_consumer(
         &mut self,
         key: &Key<'_>,
         place: EntryRef,
@@ -48,7 +48,7 @@ pub(crate) trait StreamAccess<'a> {
         consumer: &[u8],
     ) -> (EntryRef, bool);
 
-    /// Like `make_consumer`, and also updates the time at which the consumer was last seen.
+    /// Like `create_consumer`, and also updates the time at which the consumer was last seen.
     fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef;
 
     fn report_new_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
@@ -69,7 +69,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.read_typed::<StreamRef<'_>>(key)
     }
 
-    fn stream(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream> {
+    fn stream_at(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream> {
         self.table_ref(key).stream(place).expect("a stream was found there").read()
     }
 
@@ -78,7 +78,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         (table.stream(place).expect("a stream was found there").read(), reply)
     }
 
-    fn edit<R>(
+    fn edit_stream<R>(
         &mut self,
         key: &Key<'_>,
         place: EntryRef,
@@ -87,15 +87,15 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.table(key).edit_stream(place, key, edit)
     }
 
-    fn make_stream(&mut self, key: &Key<'_>) -> EntryRef {
+    fn create_stream(&mut self, key: &Key<'_>) -> EntryRef {
         self.table(key).insert(key, PackedValue::empty(Kind::Stream), None)
     }
 
-    fn discard_stream_parts(&self, gone: Stream) {
+    fn free_stream_parts(&self, gone: Stream) {
         self.discard(gone.into_dropped());
     }
 
-    fn make_consumer(
+    fn create_consumer(
         &mut self,
         key: &Key<'_>,
         place: EntryRef,
@@ -103,7 +103,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         consumer: &[u8],
     ) -> (EntryRef, bool) {
         let now = self.now;
-        let (place, is_new) = self.edit(key, place, |stream| {
+        let (place, is_new) = self.edit_stream(key, place, |stream| {
             stream.group_mut(group).is_some_and(|group| group.create_consumer(consumer, now))
         });
         if is_new {
@@ -114,7 +114,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
 
     fn touch_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef {
         let now = self.now;
-        let (place, is_new) = self.edit(key, place, |stream| {
+        let (place, is_new) = self.edit_stream(key, place, |stream| {
             let Some(group) = stream.group_mut(group) else { return false };
             let is_new = group.create_consumer(consumer, now);
             if let Some(consumer) = group.consumer_mut(consumer) {
@@ -142,7 +142,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             group.0,
             &pending.consumer,
             b"0",
-            &id::text(id),
+            &id::format_id(id),
             b"TIME",
             time.format(pending.delivered.0).as_bytes(),
             b"RETRYCOUNT",
@@ -150,19 +150,19 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             b"FORCE",
             b"JUSTID",
             b"LASTID",
-            &id::text(group.1),
+            &id::format_id(group.1),
         ]);
     }
 
     fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group) {
         let read = group.read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
-        let last = id::text(group.last);
+        let last = id::format_id(group.last);
         self.log_effect(&[b"XGROUP", b"SETID", key.bytes(), name, &last, b"ENTRIESREAD", read.as_bytes()]);
     }
 }
 
 /// The group's shared copy of the consumer's name.
-pub(super) fn named(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
+pub(super) fn consumer_name(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
     group.name_of(consumer).unwrap_or_else(|| consumer.into())
 }
 
@@ -182,7 +182,7 @@ pub(super) fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
 
 /// Replies with an id.
 pub(super) fn reply_id(reply: &mut Writer<'_>, id: StreamId) {
-    reply.bulk(&id::text(id));
+    reply.bulk(&id::format_id(id));
 }
 
 /// Replies with an entry: its id, then field names and values.

@@ -7,7 +7,7 @@ use super::common::{StreamAccess, no_such_group};
 use super::id;
 use crate::help::reply_help;
 
-const NO_KEY: CommandError = CommandError::text(
+const NO_SUCH_KEY: CommandError = CommandError::text(
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
      option to create an empty stream automatically.",
 );
@@ -16,7 +16,7 @@ const NO_KEY: CommandError = CommandError::text(
 #[derive(Default)]
 struct GroupOptions {
     creates_stream: bool,
-    read: Option<u64>,
+    entries_read: Option<u64>,
 }
 
 impl GroupOptions {
@@ -27,7 +27,7 @@ impl GroupOptions {
                 words.creates_stream = true;
                 index += 1;
             } else if word.eq_ignore_ascii_case(b"entriesread") && index + 1 < context.args.len() {
-                words.read = match context.integer(index + 1)? {
+                words.entries_read = match context.integer(index + 1)? {
                     -1 => None,
                     read => Some(u64::try_from(read).map_err(|_| {
                         CommandError::text("ERR value for ENTRIESREAD must be positive or -1")
@@ -43,7 +43,7 @@ impl GroupOptions {
 }
 
 /// Parses the id at argument 4; `$` is the stream's last id.
-fn last_id(
+fn parse_last_id(
     context: &Context<'_>,
     key: &Key<'_>,
     found: Option<EntryRef>,
@@ -51,15 +51,19 @@ fn last_id(
 ) -> Result<StreamId, CommandError> {
     match (context.arg(4), found) {
         (b"$", None) => Ok(StreamId::MIN),
-        (b"$", Some(place)) => Ok(context.stream(key, place).head().last),
+        (b"$", Some(place)) => Ok(context.stream_at(key, place).head().last),
         (word, _) => read(word),
     }
 }
 
 /// Finds the stream and, with `needs_group`, checks that the group exists.
-fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<EntryRef, CommandError> {
-    let place = context.find_stream(key)?.ok_or(NO_KEY)?;
-    if needs_group && context.stream(key, place).group(context.arg(3)).is_none() {
+fn find_stream_or_group(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    needs_group: bool,
+) -> Result<EntryRef, CommandError> {
+    let place = context.find_stream(key)?.ok_or(NO_SUCH_KEY)?;
+    if needs_group && context.stream_at(key, place).group(context.arg(3)).is_none() {
         return Err(no_such_group(key.bytes(), context.arg(3)));
     }
     Ok(place)
@@ -69,17 +73,18 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, words) = (context.key(2)?, context.arg(3), GroupOptions::parse(context, true)?);
     let found = context.find_stream(&key)?;
     if found.is_none() && !words.creates_stream {
-        return Err(NO_KEY);
+        return Err(NO_SUCH_KEY);
     }
     if context.args.len() > 8 {
         return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
     }
-    let last = last_id(context, &key, found, id::parse_exact)?;
-    if found.is_some_and(|place| context.stream(&key, place).group(name).is_some()) {
+    let last = parse_last_id(context, &key, found, id::parse_exact)?;
+    if found.is_some_and(|place| context.stream_at(&key, place).group(name).is_some()) {
         return Err(CommandError::text("BUSYGROUP Consumer Group name already exists"));
     }
-    let place = found.unwrap_or_else(|| context.make_stream(&key));
-    context.edit(&key, place, |stream| stream.insert_group(name, Group::new(last, words.read)));
+    let place = found.unwrap_or_else(|| context.create_stream(&key));
+    context
+        .edit_stream(&key, place, |stream| stream.insert_group(name, Group::new(last, words.entries_read)));
     context.report_modified(&key);
     context.notify(EventClass::STREAM, "xgroup-create", &key);
     context.reply.ok();
@@ -88,14 +93,14 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, words) = (context.key(2)?, context.arg(3), GroupOptions::parse(context, false)?);
-    let place = find(context, &key, true)?;
+    let place = find_stream_or_group(context, &key, true)?;
     if context.args.len() > 7 {
         return Err(wrong_subcommand_arguments("XGROUP", context.arg(1)));
     }
-    let last = last_id(context, &key, Some(place), id::parse_any)?;
-    context.edit(&key, place, |stream| {
+    let last = parse_last_id(context, &key, Some(place), id::parse_any)?;
+    context.edit_stream(&key, place, |stream| {
         if let Some(group) = stream.group_mut(name) {
-            (group.last, group.read) = (last, words.read);
+            (group.last, group.read) = (last, words.entries_read);
         }
     });
     context.report_modified(&key);
@@ -106,11 +111,11 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(2)?, context.arg(3));
-    let place = find(context, &key, false)?;
-    let there = context.stream(&key, place).group(name).is_some();
+    let place = find_stream_or_group(context, &key, false)?;
+    let there = context.stream_at(&key, place).group(name).is_some();
     if there {
-        let (_, gone) = context.edit(&key, place, |stream| stream.remove_group(name));
-        gone.into_iter().for_each(|gone| context.discard_stream_parts(gone));
+        let (_, gone) = context.edit_stream(&key, place, |stream| stream.remove_group(name));
+        gone.into_iter().for_each(|gone| context.free_stream_parts(gone));
         // Wake the clients blocked on the group, so that they receive an error.
         context.report_modified(&key);
         context.notify(EventClass::STREAM, "xgroup-destroy", &key);
@@ -121,16 +126,17 @@ pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn create_consumer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, consumer) = (context.key(2)?, context.arg(3), context.arg(4));
-    let place = find(context, &key, true)?;
-    let (_, is_new) = context.make_consumer(&key, place, name, consumer);
+    let place = find_stream_or_group(context, &key, true)?;
+    let (_, is_new) = context.create_consumer(&key, place, name, consumer);
     context.reply.integer(i64::from(is_new));
     Ok(())
 }
 
 pub(super) fn delete_consumer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, consumer) = (context.key(2)?, context.arg(3), context.arg(4));
-    let place = find(context, &key, true)?;
-    let (_, pending) = context.edit(&key, place, |stream| stream.group_mut(name)?.remove_consumer(consumer));
+    let place = find_stream_or_group(context, &key, true)?;
+    let (_, pending) =
+        context.edit_stream(&key, place, |stream| stream.group_mut(name)?.remove_consumer(consumer));
     if pending.is_some() {
         context.report_modified(&key);
         context.notify(EventClass::STREAM, "xgroup-delconsumer", &key);

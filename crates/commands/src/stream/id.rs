@@ -4,13 +4,13 @@ use engine::CommandError;
 use keyspace::StreamId;
 use smallvec::SmallVec;
 
-const INVALID: CommandError =
+const INVALID_ID: CommandError =
     CommandError::text("ERR Invalid stream ID specified as stream command argument");
 /// Maximum length of an id's text.
-const LONGEST: usize = 127;
+const MAX_TEXT_LEN: usize = 127;
 
 /// Formats an id.
-pub(super) fn text(id: StreamId) -> SmallVec<[u8; 48]> {
+pub(super) fn format_id(id: StreamId) -> SmallVec<[u8; 48]> {
     let (mut text, mut digits) = (SmallVec::new(), itoa::Buffer::new());
     text.extend_from_slice(digits.format(id.millis).as_bytes());
     text.push(b'-');
@@ -19,7 +19,7 @@ pub(super) fn text(id: StreamId) -> SmallVec<[u8; 48]> {
 }
 
 /// Parses a number like C's strtoull.
-fn number(text: &[u8]) -> Option<u64> {
+fn parse_number(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii_start();
     let digits = text.strip_prefix(b"+").unwrap_or(text);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -30,18 +30,18 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// Parses `milliseconds-sequence`; without a sequence, `missing` is used.
 fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
-    if word.len() > LONGEST {
+    if word.len() > MAX_TEXT_LEN {
         return None;
     }
     let mut parts = word.splitn(2, |byte| *byte == b'-');
-    let millis = number(parts.next()?)?;
-    let sequence = parts.next().map_or(Some(missing), number)?;
+    let millis = parse_number(parts.next()?)?;
+    let sequence = parts.next().map_or(Some(missing), parse_number)?;
     Some(StreamId { millis, sequence })
 }
 
 /// Parses an id; a missing sequence is 0.
 pub(super) fn parse_exact(word: &[u8]) -> Result<StreamId, CommandError> {
-    parse(word, 0).ok_or(INVALID)
+    parse(word, 0).ok_or(INVALID_ID)
 }
 
 /// Parses an id, or `-` and `+` for the lowest and the highest one.
@@ -61,37 +61,39 @@ pub(super) enum RequestedId {
     /// `ms-*`: generate the sequence within this millisecond.
     NextIn(u64),
     /// An explicit id.
-    Exactly(StreamId),
+    Explicit(StreamId),
 }
 
 pub(super) fn parse_requested(word: &[u8]) -> Result<RequestedId, CommandError> {
     match word.strip_suffix(b"-*") {
         _ if word == b"*" => Ok(RequestedId::Next),
-        Some(millis) if word.len() <= LONGEST => number(millis).map(RequestedId::NextIn).ok_or(INVALID),
-        _ => parse_exact(word).map(RequestedId::Exactly),
+        Some(millis) if word.len() <= MAX_TEXT_LEN => {
+            parse_number(millis).map(RequestedId::NextIn).ok_or(INVALID_ID)
+        }
+        _ => parse_exact(word).map(RequestedId::Explicit),
     }
 }
 
 /// Parses one end of an id range. `-` and `+` are the extremes, and a leading `(` excludes the id.
-fn end(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
+fn parse_range_end_id(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
     match word {
         b"-" => Ok((StreamId::MIN, false)),
         b"+" => Ok((StreamId::MAX, false)),
-        [b'(', rest @ ..] if !rest.is_empty() => Ok((parse(rest, missing).ok_or(INVALID)?, true)),
-        _ => Ok((parse(word, missing).ok_or(INVALID)?, false)),
+        [b'(', rest @ ..] if !rest.is_empty() => Ok((parse(rest, missing).ok_or(INVALID_ID)?, true)),
+        _ => Ok((parse(word, missing).ok_or(INVALID_ID)?, false)),
     }
 }
 
 /// Parses the start of an id range.
 pub(super) fn parse_range_start(word: &[u8]) -> Result<StreamId, CommandError> {
-    let (id, is_left_out) = end(word, 0)?;
+    let (id, is_left_out) = parse_range_end_id(word, 0)?;
     let first = if is_left_out { id.next() } else { Some(id) };
     first.ok_or(CommandError::text("ERR invalid start ID for the interval"))
 }
 
 /// Parses the end of an id range.
 pub(super) fn parse_range_end(word: &[u8]) -> Result<StreamId, CommandError> {
-    let (id, is_left_out) = end(word, u64::MAX)?;
+    let (id, is_left_out) = parse_range_end_id(word, u64::MAX)?;
     let last = if is_left_out { id.before() } else { Some(id) };
     last.ok_or(CommandError::text("ERR invalid end ID for the interval"))
 }

@@ -13,7 +13,7 @@ use super::id;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotence<'a> {
     /// IDMP: given by the producer.
-    Given { producer: &'a [u8], iid: &'a [u8] },
+    Explicit { producer: &'a [u8], resolve_iid: &'a [u8] },
     /// IDMPAUTO: computed from the fields.
     Computed { producer: &'a [u8] },
 }
@@ -28,12 +28,12 @@ pub(super) struct Iid<'a> {
 impl<'a> Idempotence<'a> {
     /// Parses IDMP or IDMPAUTO at argument `index`. Returns the index of the next argument, or `None` if another word
     /// is there.
-    pub(super) fn read(
+    pub(super) fn parse_option(
         read: &mut Option<Self>,
         context: &Context<'a>,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        const TWICE: CommandError =
+        const GIVEN_TWICE: CommandError =
             CommandError::text("ERR syntax error, IDMP/IDMPAUTO specified multiple times");
         let (word, behind) = (context.arg(index), context.args.len() - 1 - index);
         let argument = |offset: usize, empty: &'static str| match context.arg(index + offset) {
@@ -42,14 +42,14 @@ impl<'a> Idempotence<'a> {
         };
         let (idempotence, next) = if word.eq_ignore_ascii_case(b"idmp") && behind >= 2 {
             if read.is_some() {
-                return Err(TWICE);
+                return Err(GIVEN_TWICE);
             }
             let producer = argument(1, "ERR syntax error, IDMP requires a non-empty producer ID")?;
             let iid = argument(2, "ERR syntax error, IDMP requires a non-empty idempotent ID")?;
-            (Self::Given { producer, iid }, index + 3)
+            (Self::Explicit { producer, resolve_iid: iid }, index + 3)
         } else if word.eq_ignore_ascii_case(b"idmpauto") && behind >= 1 {
             if read.is_some() {
-                return Err(TWICE);
+                return Err(GIVEN_TWICE);
             }
             let producer = argument(1, "ERR syntax error, IDMPAUTO requires a non-empty producer ID")?;
             (Self::Computed { producer }, index + 2)
@@ -61,16 +61,16 @@ impl<'a> Idempotence<'a> {
     }
 
     /// The iid of a message with these field names and values.
-    pub(super) fn iid(self, words: &[&[u8]]) -> Iid<'a> {
+    pub(super) fn resolve_iid(self, words: &[&[u8]]) -> Iid<'a> {
         match self {
-            Self::Given { producer, iid } => Iid { producer, text: iid.into() },
-            Self::Computed { producer } => Iid { producer, text: digest(words).to_be_bytes().into() },
+            Self::Explicit { producer, resolve_iid: iid } => Iid { producer, text: iid.into() },
+            Self::Computed { producer } => Iid { producer, text: hash_message(words).to_be_bytes().into() },
         }
     }
 }
 
 /// Hashes a message independently of the order of its fields.
-fn digest(words: &[&[u8]]) -> u128 {
+fn hash_message(words: &[&[u8]]) -> u128 {
     let of_field = |pair: &[&[u8]]| {
         let mut hasher = xxhash_rust::xxh3::Xxh3::new();
         for word in pair {
@@ -83,7 +83,7 @@ fn digest(words: &[&[u8]]) -> u128 {
 }
 
 impl Iid<'_> {
-    pub(super) fn text(&self) -> &[u8] {
+    pub(super) fn format_iid(&self) -> &[u8] {
         &self.text
     }
 
@@ -94,14 +94,14 @@ impl Iid<'_> {
         key: &Key<'_>,
         place: EntryRef,
     ) -> Option<StreamId> {
-        context.stream(key, place).producers()?;
+        context.stream_at(key, place).producers()?;
         let now = context.now;
-        context.edit(key, place, |stream| stream.find_duplicate(self.producer, &self.text, now)).1
+        context.edit_stream(key, place, |stream| stream.find_duplicate(self.producer, &self.text, now)).1
     }
 }
 
 /// Parses a parameter of XCFGSET.
-fn bound(
+fn parse_bound(
     context: &Context<'_>,
     index: usize,
     before: Option<u64>,
@@ -135,9 +135,9 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     while let Some(word) = context.args.get(index) {
         let has_value = index + 1 < context.args.len();
         if word.eq_ignore_ascii_case(b"idmp-duration") && has_value {
-            duration = bound(context, index + 1, duration, DURATION)?;
+            duration = parse_bound(context, index + 1, duration, DURATION)?;
         } else if word.eq_ignore_ascii_case(b"idmp-maxsize") && has_value {
-            most = bound(context, index + 1, most, MAXSIZE)?;
+            most = parse_bound(context, index + 1, most, MAXSIZE)?;
         } else {
             return Err(CommandError::Syntax);
         }
@@ -147,7 +147,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text("ERR At least one parameter must be specified"));
     }
     let default = context.engine.settings.idempotence_bounds();
-    context.edit(&key, place, |stream| {
+    context.edit_stream(&key, place, |stream| {
         let before = stream.producers().map(keyspace::Producers::bounds);
         let mut bounds = before.unwrap_or(default);
         bounds.duration = duration.unwrap_or(bounds.duration);
@@ -173,7 +173,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
         return Err(CommandError::text("ERR idempotent ID must be non-empty"));
     }
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
-    let stream = context.stream(&key, place);
+    let stream = context.stream_at(&key, place);
     // An AOF also contains iids of entries that were trimmed later.
     if stream.get(id).is_none() && context.session.origin == CommandOrigin::Client {
         return Err(CommandError::text("ERR No such message in stream"));
@@ -189,7 +189,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
         Some(_) => {}
         None => {
             let bounds = context.engine.settings.idempotence_bounds();
-            context.edit(&key, place, |stream| stream.add_iid(producer, iid, id, bounds));
+            context.edit_stream(&key, place, |stream| stream.add_iid(producer, iid, id, bounds));
             context.report_modified(&key);
         }
     }

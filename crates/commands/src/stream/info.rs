@@ -10,10 +10,10 @@ use super::progress;
 use crate::help::reply_help;
 
 /// Default number of entries and pending entries in XINFO STREAM FULL.
-const COUNT: usize = 10;
+const DEFAULT_COUNT: usize = 10;
 
 /// Converts COUNT to a limit; 0 means unlimited.
-fn most(count: usize) -> usize {
+fn count_to_limit(count: usize) -> usize {
     if count == 0 { usize::MAX } else { count }
 }
 
@@ -24,8 +24,10 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     let is = |index: usize, word: &[u8]| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
     let full = match args.len() {
         3 => None,
-        4 if is(3, b"full") => Some(COUNT),
-        6 if is(3, b"full") && is(4, b"count") => Some(usize::try_from(context.integer(5)?).unwrap_or(COUNT)),
+        4 if is(3, b"full") => Some(DEFAULT_COUNT),
+        6 if is(3, b"full") && is(4, b"count") => {
+            Some(usize::try_from(context.integer(5)?).unwrap_or(DEFAULT_COUNT))
+        }
         _ => return Err(wrong_subcommand_arguments("XINFO", context.arg(1))),
     };
     let (stream, reply) = context.stream_and_reply(&key, place);
@@ -48,7 +50,7 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
         reply_producers(reply, producers);
     }
     match full {
-        None => reply_ends(reply, &stream),
+        None => reply_first_and_last(reply, &stream),
         Some(count) => reply_all(reply, &stream, count),
     }
     Ok(())
@@ -69,7 +71,7 @@ fn reply_producers(reply: &mut Writer<'_>, producers: &Producers) {
     reply_number(reply, "iids-duplicates", totals.duplicates);
 }
 
-fn reply_ends(reply: &mut Writer<'_>, stream: &Stream) {
+fn reply_first_and_last(reply: &mut Writer<'_>, stream: &Stream) {
     reply_number(reply, "groups", stream.group_count() as u64);
     let mut end = |name: &str, entry: Option<StreamEntry<'_>>| {
         reply.bulk(name.as_bytes());
@@ -91,11 +93,11 @@ fn reply_all(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
         reply.map(7);
         reply.bulk(b"name");
         reply.bulk(name);
-        reply_progress(reply, stream, group);
+        reply_group_progress(reply, stream, group);
         reply_number(reply, "pel-count", group.pending_len() as u64);
         reply.bulk(b"pending");
-        reply.array(group.pending_len().min(most(count)));
-        for (id, pending) in group.pending_from(StreamId::MIN).take(most(count)) {
+        reply.array(group.pending_len().min(count_to_limit(count)));
+        for (id, pending) in group.pending_from(StreamId::MIN).take(count_to_limit(count)) {
             reply.array(4);
             reply_id(reply, id);
             reply.bulk(&pending.consumer);
@@ -120,8 +122,8 @@ fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), 
     reply.integer(consumer.active.map_or(-1, |active| active.0));
     reply_number(reply, "pel-count", consumer.pending_len() as u64);
     reply.bulk(b"pending");
-    reply.array(consumer.pending_len().min(most(count)));
-    for id in consumer.pending_from(StreamId::MIN).take(most(count)) {
+    reply.array(consumer.pending_len().min(count_to_limit(count)));
+    for id in consumer.pending_from(StreamId::MIN).take(count_to_limit(count)) {
         let pending = group.pending(id);
         reply.array(3);
         reply_id(reply, id);
@@ -131,7 +133,7 @@ fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), 
 }
 
 /// Replies with the read counter and the lag of a group.
-fn reply_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) {
+fn reply_group_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) {
     reply.bulk(b"last-delivered-id");
     reply_id(reply, group.last);
     let mut known = |name: &str, value: Option<i64>| {
@@ -156,7 +158,7 @@ pub(super) fn groups(context: &mut Context<'_>) -> Result<(), CommandError> {
         reply.bulk(name);
         reply_number(reply, "consumers", group.consumer_count() as u64);
         reply_number(reply, "pending", group.pending_len() as u64);
-        reply_progress(reply, &stream, group);
+        reply_group_progress(reply, &stream, group);
     }
     Ok(())
 }

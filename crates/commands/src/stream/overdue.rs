@@ -10,14 +10,14 @@ use resp::Writer;
 
 use super::claim::ClaimResult;
 use super::common::StreamAccess;
-use super::common::{named, reply_fields, reply_id};
+use super::common::{consumer_name, reply_fields, reply_id};
 
 /// Polling interval in milliseconds of a blocked reader when the next due time is unknown.
 const POLL_MILLIS: i64 = 100;
 
 /// A claimed entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct OverdueEntry {
+pub(super) struct ClaimedEntry {
     id: StreamId,
     /// Idle time before the claim, in milliseconds.
     idle: i64,
@@ -25,7 +25,7 @@ pub(super) struct OverdueEntry {
     count: u64,
 }
 
-impl OverdueEntry {
+impl ClaimedEntry {
     pub(super) fn reply(&self, reply: &mut Writer<'_>, stream: &Stream) {
         if let Some(entry) = stream.get(self.id) {
             reply_with_times(reply, &entry, self.idle, self.count);
@@ -43,15 +43,17 @@ pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &StreamEntry<'_>, 
 }
 
 /// Parses the minimum idle time of CLAIM.
-pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
-    const NO_NUMBER: CommandError = CommandError::text("ERR min-idle-time is not an integer or out of range");
-    const NEGATIVE: CommandError = CommandError::text("ERR min-idle-time must be a positive integer");
-    let min_idle = context.integer(index).map_err(|_| NO_NUMBER)?;
-    if min_idle < 0 { Err(NEGATIVE) } else { Ok(min_idle) }
+pub(super) fn parse_min_idle(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
+    const INVALID_MIN_IDLE: CommandError =
+        CommandError::text("ERR min-idle-time is not an integer or out of range");
+    const NEGATIVE_MIN_IDLE: CommandError =
+        CommandError::text("ERR min-idle-time must be a positive integer");
+    let min_idle = context.integer(index).map_err(|_| INVALID_MIN_IDLE)?;
+    if min_idle < 0 { Err(NEGATIVE_MIN_IDLE) } else { Ok(min_idle) }
 }
 
 /// The time at which the next entry of the group may become claimable.
-pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
+pub(super) fn next_claimable_at(group: &Group, min_idle: i64, now: Millis) -> Millis {
     // An entry delivered after this moment becomes claimable no earlier than this.
     let latest = now.0.saturating_add(min_idle.max(POLL_MILLIS));
     let longest = group.pending_by_time().next();
@@ -60,39 +62,39 @@ pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
 }
 
 /// Up to `most` entries that have been pending for at least `min_idle`, the longest pending first.
-fn overdue(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
+fn claimable_entries(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
     let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
     group.pending_by_time().take_while(is_overdue).take(most).collect()
 }
 
 /// Transfers overdue entries to a consumer and replicates that.
-pub(super) fn claim(
+pub(super) fn claim_idle_entries(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
     (name, consumer): (&[u8], &[u8]),
     wanted: (i64, usize),
-) -> (EntryRef, Vec<OverdueEntry>) {
+) -> (EntryRef, Vec<ClaimedEntry>) {
     let now = context.now;
-    let stream = context.stream(key, place);
-    let found = stream.group(name).map_or_else(Vec::new, |group| overdue(group, now, wanted));
+    let stream = context.stream_at(key, place);
+    let found = stream.group(name).map_or_else(Vec::new, |group| claimable_entries(group, now, wanted));
     let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.get(*id).is_some());
     drop(stream);
     if there.is_empty() && gone.is_empty() {
         return (place, Vec::new());
     }
-    let (place, (claimed, overdue)) = context.edit(key, place, |stream| {
+    let (place, (claimed, overdue)) = context.edit_stream(key, place, |stream| {
         let (mut claimed, mut overdue) = (ClaimResult::default(), Vec::new());
         let Some(group) = stream.group_mut(name) else { return (claimed, overdue) };
-        claimed.last = group.last;
+        claimed.last_delivered = group.last;
         claimed.deleted = gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
-        let consumer = named(group, consumer);
+        let consumer = consumer_name(group, consumer);
         for (delivered, id) in there {
             let Some(before) = group.pending(id).map(|pending| pending.count) else { continue };
             let count = before.saturating_add(1);
             group.assign(id, &consumer, now, count);
-            claimed.taken.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
-            overdue.push(OverdueEntry { id, idle: now.0.saturating_sub(delivered.0), count: before });
+            claimed.claimed.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
+            overdue.push(ClaimedEntry { id, idle: now.0.saturating_sub(delivered.0), count: before });
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.seen = now;
@@ -100,6 +102,6 @@ pub(super) fn claim(
         }
         (claimed, overdue)
     });
-    claimed.log(context, key, name, consumer);
+    claimed.log_claims(context, key, name, consumer);
     (place, overdue)
 }

@@ -13,13 +13,13 @@ use super::{id, range};
 pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_stream(&key)?;
-    let place = found.filter(|place| context.stream(&key, *place).group(name).is_some());
+    let place = found.filter(|place| context.stream_at(&key, *place).group(name).is_some());
     let Some(place) = place else {
         context.reply.integer(0);
         return Ok(());
     };
-    let ids = range::ids(context, 3)?;
-    let (_, done) = context.edit(&key, place, |stream| {
+    let ids = range::parse_ids(context, 3)?;
+    let (_, done) = context.edit_stream(&key, place, |stream| {
         let Some(group) = stream.group_mut(name) else { return 0 };
         ids.iter().filter(|id| group.acknowledge(**id)).count()
     });
@@ -32,9 +32,9 @@ pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// The extended form of XPENDING: the filter for pending entries.
 struct PendingQuery<'a> {
-    idle: i64,
-    from: StreamId,
-    to: StreamId,
+    min_idle: i64,
+    start_id: StreamId,
+    end_id: StreamId,
     count: usize,
     consumer: Option<&'a [u8]>,
 }
@@ -51,7 +51,7 @@ impl<'a> PendingQuery<'a> {
         }
         let count = usize::try_from(context.integer(at + 2)?).unwrap_or(0);
         let (from, to) = (id::parse_range_start(context.arg(at))?, id::parse_range_end(context.arg(at + 1))?);
-        Ok(Self { idle, from, to, count, consumer: context.args.get(at + 3) })
+        Ok(Self { min_idle: idle, start_id: from, end_id: to, count, consumer: context.args.get(at + 3) })
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
     let Some(place) = context.read_stream(&key)? else { return Err(no_group(key.bytes(), name, "")) };
     let (stream, reply) = context.stream_and_reply(&key, place);
     let Some(group) = stream.group(name) else { return Err(no_group(key.bytes(), name, "")) };
-    let Some(PendingQuery { idle, from, to, count, consumer }) = asked else {
+    let Some(PendingQuery { min_idle: idle, start_id: from, end_id: to, count, consumer }) = asked else {
         summarize(reply, group);
         return Ok(());
     };

@@ -16,7 +16,7 @@ fn has_gaps(stream: &Stream, from: StreamId) -> bool {
 }
 
 /// The number of entries added up to this id, or `None` if it is unknown.
-pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
+pub(super) fn entries_added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     let head = stream.head();
     if head.added == 0 {
         return Some(0);
@@ -55,32 +55,34 @@ pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
         return Some(head.len as i64);
     }
     let known = group.read.filter(|_| !has_gaps(stream, group.last));
-    let read = known.or_else(|| added_up_to(stream, group.last))?;
+    let read = known.or_else(|| entries_added_up_to(stream, group.last))?;
     // ENTRIESREAD can set the read counter above the number of added entries.
     Some((head.added.wrapping_sub(read) as i64).max(0))
 }
 
 /// The read counter of a group and its last delivered id.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Progress {
-    pub(super) last: StreamId,
-    pub(super) read: Option<u64>,
+pub(super) struct GroupProgress {
+    pub(super) last_delivered: StreamId,
+    pub(super) entries_read: Option<u64>,
 }
 
-impl Progress {
-    pub(super) fn of(group: &Group) -> Self {
-        Self { last: group.last, read: group.read }
+impl GroupProgress {
+    pub(super) fn from_group(group: &Group) -> Self {
+        Self { last_delivered: group.last, entries_read: group.read }
     }
 
     /// The progress after delivery of entry `id`.
-    pub(super) fn to(self, stream: &Stream, id: StreamId) -> Self {
-        let read = match self.read {
-            Some(read) if self.last >= stream.first_id() && !has_gaps(stream, self.last) => {
+    pub(super) fn advance_to(self, stream: &Stream, id: StreamId) -> Self {
+        let read = match self.entries_read {
+            Some(read)
+                if self.last_delivered >= stream.first_id() && !has_gaps(stream, self.last_delivered) =>
+            {
                 Some(read.wrapping_add(1))
             }
             read if stream.head().added == 0 => read,
-            _ => added_up_to(stream, id),
+            _ => entries_added_up_to(stream, id),
         };
-        Self { last: id, read }
+        Self { last_delivered: id, entries_read: read }
     }
 }

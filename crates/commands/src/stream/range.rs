@@ -19,15 +19,20 @@ pub(super) fn xlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn xrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    range(context, 2, 3, false)
+    reply_range(context, 2, 3, false)
 }
 
 pub(super) fn xrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    range(context, 3, 2, true)
+    reply_range(context, 3, 2, true)
 }
 
 /// Replies with the entries between the ids at arguments `first` and `last`.
-fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -> Result<(), CommandError> {
+fn reply_range(
+    context: &mut Context<'_>,
+    first: usize,
+    last: usize,
+    backward: bool,
+) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let (from, to) = (id::parse_range_start(context.arg(first))?, id::parse_range_end(context.arg(last))?);
     let (mut count, mut index) = (None, 4);
@@ -55,7 +60,7 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
         }
     };
     if context.may_release_slots() {
-        let copy = context.stream(&key, place).into_owned();
+        let copy = context.stream_at(&key, place).into_owned();
         context.release_slots();
         reply_range(&copy, &mut context.reply);
     } else {
@@ -66,7 +71,7 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
 }
 
 /// Parses all arguments from index `from` on as ids.
-pub(super) fn ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
+pub(super) fn parse_ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
     context.args.from(from).iter().map(id::parse_exact).collect()
 }
 
@@ -76,9 +81,9 @@ pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let ids = ids(context, 2)?;
+    let ids = parse_ids(context, 2)?;
     let (_, deleted) =
-        context.edit(&key, place, |stream| ids.iter().filter(|id| stream.delete(**id)).count());
+        context.edit_stream(&key, place, |stream| ids.iter().filter(|id| stream.delete(**id)).count());
     if deleted > 0 {
         context.report_changes(&key, deleted);
         context.notify(EventClass::STREAM, "xdel", &key);

@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::common::{no_group, reply_entry, reply_id};
 use super::id;
-use super::overdue::{self, OverdueEntry};
-use super::progress::Progress;
+use super::overdue::{self, ClaimedEntry};
+use super::progress::GroupProgress;
 use crate::rows::key;
 
 /// The group and consumer of XREADGROUP, with its options.
@@ -36,7 +36,7 @@ struct ReadArguments<'a> {
     /// Maximum number of entries per stream; 0 means all.
     count: usize,
     /// `Some` with BLOCK; the inner value is the deadline, or `None` to wait without a limit.
-    waits: Option<Option<Millis>>,
+    blocks_until: Option<Option<Millis>>,
     /// Index of the BLOCK timeout.
     block: usize,
     keys: Range<usize>,
@@ -63,9 +63,9 @@ enum ReadOption {
     Unknown,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`keys_of_xread`], so that
+/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`parse_xread_keys`], so that
 /// both agree.
-fn option_at(args: Args<'_>, index: usize) -> (ReadOption, usize) {
+fn parse_option(args: Args<'_>, index: usize) -> (ReadOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let behind = args.len().saturating_sub(index + 1);
     let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
@@ -82,10 +82,10 @@ fn option_at(args: Args<'_>, index: usize) -> (ReadOption, usize) {
 
 /// The keys of XREAD and XREADGROUP: the first half of the arguments after STREAMS. A group or consumer may also be
 /// named `streams`, so options are parsed in order.
-pub(super) fn keys_of_xread(args: Args<'_>) -> RequestKeys {
+pub(super) fn parse_xread_keys(args: Args<'_>) -> RequestKeys {
     let mut index = 1;
     while index < args.len() {
-        let (option, next) = option_at(args, index);
+        let (option, next) = parse_option(args, index);
         if let ReadOption::Streams(Range { start, end }) = option {
             return RequestKeys::default().keys(start..start + (end - start) / 2, key::READ);
         }
@@ -100,7 +100,7 @@ impl<'a> ReadArguments<'a> {
         let (mut group, mut no_ack, mut claims) = (None, false, None);
         let (mut count, mut waits, mut block, mut index) = (0, None, 0, 1);
         while index < args.len() {
-            let (option, next) = option_at(args, index);
+            let (option, next) = parse_option(args, index);
             index = next;
             match option {
                 ReadOption::Block(place) => {
@@ -111,9 +111,11 @@ impl<'a> ReadArguments<'a> {
                 ReadOption::Streams(keys) => {
                     let reader =
                         group.map(|(group, consumer)| GroupReader { group, consumer, no_ack, claims });
-                    return Self { reader, count, waits, block, keys }.finish(of_group);
+                    return Self { reader, count, blocks_until: waits, block, keys }.check_ids(of_group);
                 }
-                ReadOption::Claim(place) if of_group => claims = Some(overdue::min_idle(context, place)?),
+                ReadOption::Claim(place) if of_group => {
+                    claims = Some(overdue::parse_min_idle(context, place)?)
+                }
                 ReadOption::Group(_) if !of_group => {
                     return Err(CommandError::text(
                         "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
@@ -133,7 +135,7 @@ impl<'a> ReadArguments<'a> {
     }
 
     /// Checks that there is one id per key after STREAMS.
-    fn finish(mut self, of_group: bool) -> Result<Self, CommandError> {
+    fn check_ids(mut self, of_group: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
             return Err(CommandError::text(if of_group {
                 "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
@@ -156,7 +158,7 @@ impl<'a> ReadArguments<'a> {
             let place = context.read_stream(&key)?;
             if let Some(reader) = &self.reader {
                 let there =
-                    place.is_some_and(|place| context.stream(&key, place).group(reader.group).is_some());
+                    place.is_some_and(|place| context.stream_at(&key, place).group(reader.group).is_some());
                 if !there {
                     return Err(no_group(key.bytes(), reader.group, " in XREADGROUP with GROUP option"));
                 }
@@ -170,7 +172,7 @@ impl<'a> ReadArguments<'a> {
                     ));
                 }
                 (b"$", None) => StartPosition::After(
-                    place.map_or(StreamId::MIN, |place| context.stream(&key, place).head().last),
+                    place.map_or(StreamId::MIN, |place| context.stream_at(&key, place).head().last),
                 ),
                 (b"+", Some(_)) => {
                     return Err(CommandError::text(
@@ -181,7 +183,7 @@ impl<'a> ReadArguments<'a> {
                 }
                 // The last existing entry, or the next one if the stream is empty.
                 (b"+", None) => StartPosition::After(place.map_or(StreamId::MIN, |place| {
-                    let stream = context.stream(&key, place);
+                    let stream = context.stream_at(&key, place);
                     match stream.last_entry_id().before() {
                         Some(before) if stream.head().len > 0 => before,
                         _ => stream.head().last,
@@ -206,7 +208,7 @@ impl<'a> ReadArguments<'a> {
     }
 
     /// Finishes the reply, which begins at byte `start`. Without results, replies with null or blocks.
-    fn outcome(
+    fn reply_or_block(
         &self,
         context: &mut Context<'a>,
         start: usize,
@@ -217,18 +219,18 @@ impl<'a> ReadArguments<'a> {
             finish_reply(&mut context.reply, start, streams);
             return HandlerOutcome::Done;
         }
-        let Some(until) = self.waits else {
+        let Some(until) = self.blocks_until else {
             context.reply.null_array();
             return HandlerOutcome::Done;
         };
-        let early = self.reader.and_then(|reader| reader.overdue_at(context, found));
+        let early = self.reader.and_then(|reader| reader.next_claimable_at(context, found));
         let early = early.filter(|early| until.is_none_or(|until| *early < until));
         let left = until.zip(early).map(|(until, early)| until.0.saturating_sub(early.0).to_string());
         // A blocked command runs again later. Replace `$` by the id it means now, and the timeout by the remaining
         // time.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
-                Some((_, _, StartPosition::After(id))) => id::text(*id),
+                Some((_, _, StartPosition::After(id))) => id::format_id(*id),
                 _ => match &left {
                     Some(left) if index == self.block => left.as_bytes().into(),
                     _ => context.arg(index).into(),
@@ -263,12 +265,13 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
 
 impl GroupReader<'_> {
     /// The time at which the next pending entry becomes claimable, if none is now.
-    fn overdue_at(&self, context: &Context<'_>, found: &ResolvedStreams<'_>) -> Option<Millis> {
+    fn next_claimable_at(&self, context: &Context<'_>, found: &ResolvedStreams<'_>) -> Option<Millis> {
         let min_idle = self.claims?;
         let new = found.iter().filter(|(_, _, from)| *from == StartPosition::New);
-        let streams = new.filter_map(|(key, place, _)| Some(context.stream(key, (*place)?)));
-        let due = streams
-            .filter_map(|stream| Some(overdue::next_due(stream.group(self.group)?, min_idle, context.now)));
+        let streams = new.filter_map(|(key, place, _)| Some(context.stream_at(key, (*place)?)));
+        let due = streams.filter_map(|stream| {
+            Some(overdue::next_claimable_at(stream.group(self.group)?, min_idle, context.now))
+        });
         due.min()
     }
 }
@@ -313,7 +316,7 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, Command
             streams += 1;
         }
     }
-    Ok(reading.outcome(context, start, streams, &found))
+    Ok(reading.reply_or_block(context, start, streams, &found))
 }
 
 pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
@@ -326,7 +329,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, Co
         // Create the consumer even if it receives no entry, as Redis does.
         let place = context.touch_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
-            StartPosition::New => deliver(context, key, place, &reader, reading.count),
+            StartPosition::New => deliver_new(context, key, place, &reader, reading.count),
             StartPosition::After(last) => {
                 redeliver(context, key, place, &reader, (*last, reading.count));
                 true
@@ -334,11 +337,11 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, Co
         };
         streams += usize::from(given);
     }
-    Ok(reading.outcome(context, start, streams, &found))
+    Ok(reading.reply_or_block(context, start, streams, &found))
 }
 
 /// Delivers overdue and new entries. Returns whether there were any.
-fn deliver(
+fn deliver_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: EntryRef,
@@ -348,14 +351,18 @@ fn deliver(
     let now = context.now;
     let most = if count == 0 { usize::MAX } else { count };
     let (place, overdue) = match reader.claims {
-        Some(min_idle) => {
-            overdue::claim(context, key, place, (reader.group, reader.consumer), (min_idle, most))
-        }
+        Some(min_idle) => overdue::claim_idle_entries(
+            context,
+            key,
+            place,
+            (reader.group, reader.consumer),
+            (min_idle, most),
+        ),
         None => (place, Vec::new()),
     };
     let Some((ids, read)) = reply_new(context, key, place, reader, most, &overdue) else { return false };
     let Some(last) = ids.last().copied() else { return !overdue.is_empty() };
-    let (_, name) = context.edit(key, place, |stream| {
+    let (_, name) = context.edit_stream(key, place, |stream| {
         let group = stream.group_mut(reader.group)?;
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
@@ -385,7 +392,7 @@ fn reply_new(
     place: EntryRef,
     reader: &GroupReader<'_>,
     most: usize,
-    overdue: &[OverdueEntry],
+    overdue: &[ClaimedEntry],
 ) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
@@ -405,8 +412,10 @@ fn reply_new(
             None => reply_entry(reply, entry),
         }
     }
-    let progress = entries.iter().fold(Progress::of(group), |before, entry| before.to(&stream, entry.id));
-    Some((entries.iter().map(|entry| entry.id).collect(), progress.read))
+    let progress = entries
+        .iter()
+        .fold(GroupProgress::from_group(group), |before, entry| before.advance_to(&stream, entry.id));
+    Some((entries.iter().map(|entry| entry.id).collect(), progress.entries_read))
 }
 
 /// Repeats the consumer's own pending entries after an id.
@@ -443,7 +452,7 @@ fn redeliver(
         }
     }
     drop(stream);
-    let (_, (last, given)) = context.edit(key, place, |stream| {
+    let (_, (last, given)) = context.edit_stream(key, place, |stream| {
         let Some(group) = stream.group_mut(reader.group) else { return (StreamId::MIN, Vec::new()) };
         let again = there.iter().filter_map(|id| Some((*id, group.pending(*id)?.clone())));
         let given: Vec<_> = again.collect();

@@ -27,7 +27,7 @@ pub(super) enum ReferencePolicy {
 }
 
 impl ReferencePolicy {
-    pub(super) fn of_word(word: &[u8]) -> Option<Self> {
+    pub(super) fn parse_word(word: &[u8]) -> Option<Self> {
         match () {
             () if word.eq_ignore_ascii_case(b"keepref") => Some(Self::Keep),
             () if word.eq_ignore_ascii_case(b"delref") => Some(Self::Delete),
@@ -55,7 +55,7 @@ impl RemovedEntries {
     }
 
     /// Removes an entry from the pending lists of all groups.
-    pub(super) fn forget(&mut self, stream: &mut Stream, id: StreamId) {
+    pub(super) fn remove_from_pending(&mut self, stream: &mut Stream, id: StreamId) {
         for name in stream.forget_pending(id) {
             self.acknowledged.entry(name).or_default().push(id);
         }
@@ -107,7 +107,7 @@ impl RemovedEntries {
 }
 
 fn log_ids(context: &mut Context<'_>, words: &[&[u8]], ids: &[StreamId]) {
-    let ids: Vec<_> = ids.iter().map(|id| id::text(*id)).collect();
+    let ids: Vec<_> = ids.iter().map(|id| id::format_id(*id)).collect();
     let mut effect = words.to_vec();
     effect.extend(ids.iter().map(|id| &id[..]));
     context.log_effect(&effect);
@@ -121,22 +121,24 @@ struct RemovalArguments<'a> {
 
 impl<'a> RemovalArguments<'a> {
     fn parse(context: &Context<'a>, from: usize) -> Result<Self, CommandError> {
-        const NO_COUNT: CommandError = CommandError::text("ERR Number of IDs must be a positive integer");
-        const OTHER_COUNT: CommandError =
+        const INVALID_COUNT: CommandError =
+            CommandError::text("ERR Number of IDs must be a positive integer");
+        const COUNT_MISMATCH: CommandError =
             CommandError::text("ERR The `numids` parameter must match the number of arguments");
         let args = context.args;
         let (mut references, mut ids, mut index) = (None, None, from);
         while let Some(word) = args.get(index) {
-            if let Some(said) = ReferencePolicy::of_word(word) {
+            if let Some(said) = ReferencePolicy::parse_word(word) {
                 if references.replace(said).is_some() {
                     return Err(CommandError::Syntax);
                 }
                 index += 1;
             } else if word.eq_ignore_ascii_case(b"ids") && index + 1 < args.len() {
-                let count = context.integer(index + 1).ok().filter(|count| *count > 0).ok_or(NO_COUNT)?;
+                let count =
+                    context.integer(index + 1).ok().filter(|count| *count > 0).ok_or(INVALID_COUNT)?;
                 let (first, count) = (index + 2, usize::try_from(count).unwrap_or(usize::MAX));
                 if count > args.len() - first {
-                    return Err(OTHER_COUNT);
+                    return Err(COUNT_MISMATCH);
                 }
                 ids = Some(args.from(first).first(count));
                 index = first + count;
@@ -147,7 +149,7 @@ impl<'a> RemovalArguments<'a> {
         Ok(Self { references: references.unwrap_or_default(), ids: ids.ok_or(CommandError::Syntax)? })
     }
 
-    fn ids(&self) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
+    fn parse_ids(&self) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
         self.ids.iter().map(id::parse_exact).collect()
     }
 
@@ -166,14 +168,14 @@ pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
         removal.reply_all_missing(context);
         return Ok(());
     };
-    let ids = removal.ids()?;
-    let (_, (outcomes, removed)) = context.edit(&key, place, |stream| {
+    let ids = removal.parse_ids()?;
+    let (_, (outcomes, removed)) = context.edit_stream(&key, place, |stream| {
         let mut removed = RemovedEntries::default();
         let delete = |id: &StreamId| {
             let id = *id;
             if removal.references == ReferencePolicy::Delete {
                 // Also if the stream entry itself was deleted earlier.
-                removed.forget(stream, id);
+                removed.remove_from_pending(stream, id);
             }
             // An id beyond a group's last delivered id counts as unacknowledged, even if no such entry exists.
             if removal.references == ReferencePolicy::Acknowledged && !stream.is_acknowledged(id) {
@@ -195,13 +197,13 @@ pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_stream(&key)?;
     let removal = RemovalArguments::parse(context, 3)?;
-    let place = found.filter(|place| context.stream(&key, *place).group(name).is_some());
+    let place = found.filter(|place| context.stream_at(&key, *place).group(name).is_some());
     let Some(place) = place else {
         removal.reply_all_missing(context);
         return Ok(());
     };
-    let ids = removal.ids()?;
-    let (_, (outcomes, removed)) = context.edit(&key, place, |stream| {
+    let ids = removal.parse_ids()?;
+    let (_, (outcomes, removed)) = context.edit_stream(&key, place, |stream| {
         let mut removed = RemovedEntries::default();
         let remove = |id: &StreamId| {
             let id = *id;
@@ -210,7 +212,7 @@ pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
             }
             match removal.references {
                 ReferencePolicy::Keep => {}
-                ReferencePolicy::Delete => removed.forget(stream, id),
+                ReferencePolicy::Delete => removed.remove_from_pending(stream, id),
                 ReferencePolicy::Acknowledged if stream.is_acknowledged(id) => {}
                 ReferencePolicy::Acknowledged => return REFERENCED,
             }

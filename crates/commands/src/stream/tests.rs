@@ -7,8 +7,8 @@ use crate::testing::Client;
 
 #[test]
 fn entries_are_added_and_deleted() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("xadd s 1-1 a 1 b 2", "$3|1-1"),
         ("xadd s 1-* a 1 b 3", "$3|1-2"),
         ("xadd s * c 4", "$15|1700000000000-0"),
@@ -49,19 +49,19 @@ fn entries_are_added_and_deleted() {
         "0 xtrim s maxlen 1",
         "0 set t 1",
     ];
-    assert_eq!(client.log(), log);
+    assert_eq!(client.logged_commands(), log);
 }
 
 #[test]
 fn approximate_trim_is_replicated_as_exact_trim() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let stream = keyspace::StreamNodeBounds { bytes: 4096, entries: 2 };
     client.engine.settings.set_encoding_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
     for number in 1..=5 {
-        client.wire(&format!("xadd s {number} a 1"));
+        client.run_to_text(&format!("xadd s {number} a 1"));
     }
-    let before = client.log().len();
-    client.table(&[
+    let before = client.logged_commands().len();
+    client.check_replies(&[
         ("xtrim s maxlen ~ 2", ":2"),
         ("xadd s minid ~ 5 6 a 1", "$3|6-0"),
         ("xadd s maxlen ~ 1 limit 1 * a 1", "$15|1700000000000-0"),
@@ -69,13 +69,13 @@ fn approximate_trim_is_replicated_as_exact_trim() {
     ]);
     let log =
         ["0 XTRIM s MAXLEN = 3", "0 XADD s MINID = 5-0 6-0 a 1", "0 XADD s MAXLEN = 3 1700000000000-0 a 1"];
-    assert_eq!(client.log()[before..], log);
+    assert_eq!(client.logged_commands()[before..], log);
 }
 
 #[test]
 fn group_deliveries_are_exclusive_and_replicated() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("xadd s 1 a 1", "$3|1-0"),
         ("xadd s 2 a 2", "$3|2-0"),
         ("xgroup create s g 0", "+OK"),
@@ -119,14 +119,14 @@ fn group_deliveries_are_exclusive_and_replicated() {
         "0 xgroup delconsumer s g alice",
         "0 xgroup destroy s g",
     ];
-    assert_eq!(client.log(), log);
+    assert_eq!(client.logged_commands(), log);
 }
 
 /// Regression test: a consumer that read but received no entry was not created, and XINFO GROUPS reported too few
 /// consumers.
 #[test]
 fn read_without_entries_creates_consumer() {
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("xgroup create s g $ mkstream", "+OK"),
         ("xclaim s g a 0 1-1", "*0"),
         ("xautoclaim s g b 0 0", "*3|$3|0-0|*0|*0"),
@@ -141,7 +141,7 @@ fn read_without_entries_creates_consumer() {
 #[test]
 fn xread_plus_skips_deleted_entries() {
     let last = "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1";
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("xadd s 1 a 1", "$3|1-0"),
         ("xadd s 2 a 2", "$3|2-0"),
         ("xdel s 2", ":1"),
@@ -156,7 +156,7 @@ fn xread_plus_skips_deleted_entries() {
 #[test]
 fn lag_ignores_deleted_entries() {
     let lag = |client: &mut Client, expected: &str| {
-        let shown = client.shown("xinfo groups s");
+        let shown = client.run_to_table_text("xinfo groups s");
         assert!(shown.ends_with(&format!("|$3|lag|{expected}")), "{shown}");
     };
     for cut in ["xtrim s maxlen 1", "xtrim s minid 5", "xadd s maxlen 1 5-1 a 1"] {
@@ -164,18 +164,18 @@ fn lag_ignores_deleted_entries() {
         for id in 1..=5 {
             client.call(&["xadd", "s", &id.to_string(), "a", "1"]);
         }
-        client.table(&[("xgroup create s g 0", "+OK")]);
-        client.wire("xreadgroup group g c count 1 streams s >");
+        client.check_replies(&[("xgroup create s g 0", "+OK")]);
+        client.run_to_text("xreadgroup group g c count 1 streams s >");
         lag(&mut client, ":4");
-        client.wire(cut);
+        client.run_to_text(cut);
         lag(&mut client, ":1");
     }
     let mut client = Client::new();
     for id in 1..=5 {
         client.call(&["xadd", "s", &id.to_string(), "a", "1"]);
     }
-    client.table(&[("xgroup create s g 0", "+OK")]);
-    client.wire("xreadgroup group g c count 1 streams s >");
+    client.check_replies(&[("xgroup create s g 0", "+OK")]);
+    client.run_to_text("xreadgroup group g c count 1 streams s >");
     for (gone, expected) in [("3", "$-1"), ("2", "$-1"), ("1", ":2"), ("5", "$-1"), ("4", ":0")] {
         client.call(&["xdel", "s", gone]);
         lag(&mut client, expected);
@@ -184,7 +184,7 @@ fn lag_ignores_deleted_entries() {
 
 #[test]
 fn xread_plus_returns_last_entry() {
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("xread streams s +", "*-1"),
         ("xadd s 1 a 1", "$3|1-0"),
         ("xadd s 2 a 2", "$3|2-0"),
@@ -202,14 +202,14 @@ fn xread_plus_returns_last_entry() {
 #[test]
 fn long_pending_entries_are_claimed() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("xgroup create s g $ mkstream", "+OK"),
         ("xadd s 1 a 1", "$3|1-0"),
         ("xadd s 2 a 2", "$3|2-0"),
         ("xreadgroup group g alice count 1 streams s >", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
     ]);
     client.now = Millis(client.now.0 + 100);
-    client.table(&[
+    client.check_replies(&[
         ("xreadgroup group g alice streams s >", "*1|*2|$1|s|*1|*2|$3|2-0|*2|$1|a|$1|2"),
         ("xpending s g idle 100 - + 10", "*1|*4|$3|1-0|$5|alice|:100|:1"),
         ("xclaim s g bob 100 1 2", "*1|*2|$3|1-0|*2|$1|a|$1|1"),
@@ -226,7 +226,7 @@ fn long_pending_entries_are_claimed() {
 #[test]
 fn xinfo_groups_reports_read_counter_and_lag() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("xadd s 1 a 1", "$3|1-0"),
         ("xadd s 2 a 1", "$3|2-0"),
         ("xadd s 3 a 1", "$3|3-0"),
@@ -251,16 +251,16 @@ fn xinfo_groups_reports_read_counter_and_lag() {
 #[test]
 fn blocked_xread_receives_entries_after_last_id() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("xadd s 1 a 1", "$3|1-0"),
         ("xread block 10 streams s 0", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
     ]);
-    assert!(matches!(client.flow("xread block 0 streams s $"), DispatchStatus::Blocked));
-    let waiter = client.leave_waiting();
+    assert!(matches!(client.run_status("xread block 0 streams s $"), DispatchStatus::Blocked));
+    let waiter = client.detach_blocked();
     assert_eq!(&waiter.request().args()[5], b"1-0", "what was the last is kept");
-    client.table(&[("xadd t 1 a 1", "$3|1-0")]);
+    client.check_replies(&[("xadd t 1 a 1", "$3|1-0")]);
     assert!(!waiter.is_served());
-    client.table(&[("xadd s 2 a 2", "$3|2-0")]);
+    client.check_replies(&[("xadd s 2 a 2", "$3|2-0")]);
     assert!(waiter.is_served());
 }
 
@@ -268,21 +268,21 @@ fn blocked_xread_receives_entries_after_last_id() {
 fn blocked_reader_fails_when_group_is_destroyed() {
     for line in ["xgroup destroy s g", "del s", "set s 1"] {
         let mut client = Client::new();
-        client.table(&[("xgroup create s g $ mkstream", "+OK")]);
+        client.check_replies(&[("xgroup create s g $ mkstream", "+OK")]);
         assert!(matches!(
-            client.flow("xreadgroup group g alice block 0 streams s >"),
+            client.run_status("xreadgroup group g alice block 0 streams s >"),
             DispatchStatus::Blocked
         ));
-        let waiter = client.leave_waiting();
-        client.wire(line);
+        let waiter = client.detach_blocked();
+        client.run_to_text(line);
         assert!(waiter.is_served(), "{line}");
     }
 }
 
 #[test]
 fn xreadgroup_claims_long_pending_entries() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("xgroup create s g $ mkstream", "+OK"),
         ("xadd s 1 a 1", "$3|1-0"),
         ("xadd s 2 a 2", "$3|2-0"),
@@ -294,10 +294,10 @@ fn xreadgroup_claims_long_pending_entries() {
         ),
     ]);
     client.now = Millis(client.now.0 + 50);
-    client.table(&[("xclaim s g alice 0 1", "*1|*2|$3|1-0|*2|$1|a|$1|1"), ("xdel s 2", ":1")]);
+    client.check_replies(&[("xclaim s g alice 0 1", "*1|*2|$3|1-0|*2|$1|a|$1|1"), ("xdel s 2", ":1")]);
     client.now = Millis(client.now.0 + 50);
-    let before = client.log().len();
-    client.table(&[
+    let before = client.logged_commands().len();
+    client.check_replies(&[
         // The longest pending entry comes first, new entries last; deleted entries are no longer pending.
         ("xreadgroup group g bob claim 50 streams s >", "*1|*2|$1|s|*3|*4|$3|3-0|*2|$1|a|$1|3|:100|:1|*4|$3|1-0|*2|$1|a|$1|1|:50|:2|*4|$3|4-0|*2|$1|a|$1|4|:0|:0"),
         ("xreadgroup group g alice claim 50 streams s >", "*-1"),
@@ -317,31 +317,31 @@ fn xreadgroup_claims_long_pending_entries() {
         "0 XGROUP SETID s g 4-0 ENTRIESREAD 4",
         "0 EXEC",
     ];
-    assert_eq!(client.log()[before..before + log.len()], log);
+    assert_eq!(client.logged_commands()[before..before + log.len()], log);
 }
 
 #[test]
 fn blocked_reader_retries_when_pending_entry_becomes_claimable() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("xgroup create s g $ mkstream", "+OK"),
         ("xadd s 1 a 1", "$3|1-0"),
         ("xreadgroup group g alice streams s >", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
     ]);
     let begin = client.now;
     assert!(matches!(
-        client.flow("xreadgroup group g bob block 5000 claim 300 streams s >"),
+        client.run_status("xreadgroup group g bob block 5000 claim 300 streams s >"),
         DispatchStatus::Blocked
     ));
-    let waiter = client.leave_waiting();
+    let waiter = client.detach_blocked();
     assert_eq!(waiter.deadline(), Some(Millis(begin.0 + 300)));
     assert_eq!(waiter.deadline_reason(), engine::UnblockReason::Retry);
     assert_eq!(&waiter.request().args()[5], b"4700", "the time that is left then");
     assert!(matches!(
-        client.flow("xreadgroup group g bob block 200 claim 300 streams s >"),
+        client.run_status("xreadgroup group g bob block 200 claim 300 streams s >"),
         DispatchStatus::Blocked
     ));
-    let waiter = client.leave_waiting();
+    let waiter = client.detach_blocked();
     assert_eq!(
         (waiter.deadline(), waiter.deadline_reason()),
         (Some(Millis(begin.0 + 200)), engine::UnblockReason::Timeout)

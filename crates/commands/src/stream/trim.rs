@@ -8,9 +8,9 @@ use super::id;
 use super::references::{ReferencePolicy, RemovedEntries};
 
 /// Default LIMIT of an approximate trim: the entries of a hundred nodes, within bounds.
-const NODES: u64 = 100;
-const MOST_WITHOUT_BOUND: u64 = 10_000;
-const MOST: u64 = 1_000_000;
+const DEFAULT_LIMIT_NODES: u64 = 100;
+const MIN_DEFAULT_LIMIT: u64 = 10_000;
+const MAX_DEFAULT_LIMIT: u64 = 1_000_000;
 
 /// The trim options parsed so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,25 +22,25 @@ pub(super) struct TrimOptions {
 }
 
 /// Parses a non-negative number with the given error message.
-fn amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
+fn parse_amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
     u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
 }
 
 impl TrimOptions {
     /// Parses a trim option at argument `index`. Returns the index of the next argument, or `None` if another word is
     /// there.
-    pub(super) fn read(
+    pub(super) fn parse_option(
         &mut self,
         context: &Context<'_>,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        const TWICE: CommandError = CommandError::text(
+        const GIVEN_TWICE: CommandError = CommandError::text(
             "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
         );
         let (args, is) = (context.args, |word: &[u8]| context.arg(index).eq_ignore_ascii_case(word));
         let behind = args.len() - 1 - index;
         if self.references.is_none()
-            && let Some(references) = ReferencePolicy::of_word(context.arg(index))
+            && let Some(references) = ReferencePolicy::parse_word(context.arg(index))
         {
             self.references = Some(references);
             return Ok(Some(index + 1));
@@ -51,21 +51,21 @@ impl TrimOptions {
         let is_len = is(b"maxlen");
         if is_len || is(b"minid") {
             if self.trim.is_some() {
-                return Err(TWICE);
+                return Err(GIVEN_TWICE);
             }
             let sign =
                 Some(context.arg(index + 1)).filter(|sign| behind >= 2 && matches!(*sign, b"~" | b"="));
             self.is_approximate = sign == Some(b"~");
             let at = index + 1 + usize::from(sign.is_some());
             self.trim = Some(if is_len {
-                StreamTrim::MaxLen(amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
+                StreamTrim::MaxLen(parse_amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
             } else {
                 StreamTrim::MinId(id::parse_exact(context.arg(at))?)
             });
             return Ok(Some(at + 1));
         }
         if is(b"limit") {
-            self.limit = Some(amount(context, index + 1, "ERR The LIMIT argument must be >= 0.")?);
+            self.limit = Some(parse_amount(context, index + 1, "ERR The LIMIT argument must be >= 0.")?);
             return Ok(Some(index + 2));
         }
         Ok(None)
@@ -78,13 +78,17 @@ impl TrimOptions {
 
     /// Combines the options to a trim, if one was requested.
     pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<TrimRequest>, CommandError> {
-        const WITHOUT: CommandError = CommandError::text(
+        const LIMIT_WITHOUT_APPROXIMATE: CommandError = CommandError::text(
             "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
         );
-        const EXACT: CommandError =
+        const LIMIT_WITH_EXACT: CommandError =
             CommandError::text("ERR syntax error, LIMIT cannot be used without the special ~ option");
         let Some(trim) = self.trim else {
-            return if self.limit.is_some_and(|limit| limit > 0) { Err(WITHOUT) } else { Ok(None) };
+            return if self.limit.is_some_and(|limit| limit > 0) {
+                Err(LIMIT_WITHOUT_APPROXIMATE)
+            } else {
+                Ok(None)
+            };
         };
         let exactness = match (self.is_approximate, self.limit) {
             (is_approximate, _) if context.session.origin.is_stream() => {
@@ -94,13 +98,13 @@ impl TrimOptions {
                     TrimPrecision::Exact
                 }
             }
-            (false, Some(_)) => return Err(EXACT),
+            (false, Some(_)) => return Err(LIMIT_WITH_EXACT),
             (false, None) => TrimPrecision::Exact,
             (true, Some(limit)) => TrimPrecision::Nodes(limit),
             (true, None) => {
                 let most = context.engine.settings.node_bounds().entries as u64;
-                let most = most.saturating_mul(NODES).min(MOST);
-                TrimPrecision::Nodes(if most == 0 { MOST_WITHOUT_BOUND } else { most })
+                let most = most.saturating_mul(DEFAULT_LIMIT_NODES).min(MAX_DEFAULT_LIMIT);
+                TrimPrecision::Nodes(if most == 0 { MIN_DEFAULT_LIMIT } else { most })
             }
         };
         Ok(Some(TrimRequest { trim, exactness, references: self.references.unwrap_or_default() }))
@@ -118,13 +122,13 @@ pub(super) struct TrimRequest {
 /// The result of a trim.
 pub(super) struct TrimResult {
     /// Number of deleted entries.
-    pub(super) cut: u64,
+    pub(super) deleted_count: u64,
     /// The removed nodes, to be dropped by the caller.
-    pub(super) gone: Stream,
-    removed: RemovedEntries,
+    pub(super) removed_nodes: Stream,
+    removed_entries: RemovedEntries,
     /// The arguments of an equivalent trim with an exact bound. `None` if entries older than deleted ones are still
     /// there.
-    exactly: Option<(&'static [u8], Vec<u8>)>,
+    exact_form: Option<(&'static [u8], Vec<u8>)>,
 }
 
 impl TrimRequest {
@@ -140,7 +144,12 @@ impl TrimRequest {
         }
         let (cut, gone) = stream.trim(self.trim, self.exactness);
         let exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
-        TrimResult { cut, gone, removed: RemovedEntries::default(), exactly }
+        TrimResult {
+            deleted_count: cut,
+            removed_nodes: gone,
+            removed_entries: RemovedEntries::default(),
+            exact_form: exactly,
+        }
     }
 
     fn run_with_references(&self, stream: &mut Stream) -> TrimResult {
@@ -152,7 +161,7 @@ impl TrimRequest {
         let ids = stream.trimmable(self.trim, limit, |id| all || stream.is_acknowledged(id));
         let mut removed = RemovedEntries::default();
         if all {
-            ids.iter().for_each(|id| removed.forget(stream, *id));
+            ids.iter().for_each(|id| removed.remove_from_pending(stream, *id));
         }
         let (cut, mut gone, mut exactly) = (ids.len() as u64, Stream::default(), None);
         match ids.last() {
@@ -168,7 +177,7 @@ impl TrimRequest {
                 removed.deleted = ids;
             }
         }
-        TrimResult { cut, gone, removed, exactly }
+        TrimResult { deleted_count: cut, removed_nodes: gone, removed_entries: removed, exact_form: exactly }
     }
 
     /// The arguments of an equivalent exact trim; `head` and `first` describe the stream after the trim.
@@ -177,7 +186,7 @@ impl TrimRequest {
             StreamTrim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
             StreamTrim::MinId(_) => {
                 let first = if head.len == 0 { StreamId::MAX } else { first };
-                (b"MINID", id::text(first).to_vec())
+                (b"MINID", id::format_id(first).to_vec())
             }
         }
     }
@@ -185,22 +194,22 @@ impl TrimRequest {
 
 impl TrimResult {
     /// Replicates the trim by its effect.
-    pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>) {
+    pub(super) fn log_trim(&self, context: &mut Context<'_>, key: &Key<'_>) {
         self.log_removed(context, key);
-        if let Some((word, value)) = &self.exactly {
+        if let Some((word, value)) = &self.exact_form {
             context.log_effect(&[b"XTRIM", key.bytes(), word, b"=", value]);
         }
     }
 
     /// The arguments of an equivalent exact trim on a server with the same pending entries.
-    pub(super) fn exactly(&self) -> Option<(&'static [u8], &[u8])> {
-        self.exactly.as_ref().map(|(word, value)| (*word, &value[..]))
+    pub(super) fn exact_form(&self) -> Option<(&'static [u8], &[u8])> {
+        self.exact_form.as_ref().map(|(word, value)| (*word, &value[..]))
     }
 
     /// Replicates the deletions and acknowledgements that an exact trim does not cover.
     pub(super) fn log_removed(&self, context: &mut Context<'_>, key: &Key<'_>) {
-        self.removed.log_acknowledged(context, key);
-        self.removed.log_deleted(context, key);
+        self.removed_entries.log_acknowledged(context, key);
+        self.removed_entries.log_deleted(context, key);
     }
 }
 
@@ -209,22 +218,22 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
         CommandError::text("ERR syntax error, XTRIM must be called with a trimming strategy");
     let (key, mut words, mut index) = (context.key(1)?, TrimOptions::default(), 2);
     while index < context.args.len() {
-        index = words.read(context, index)?.ok_or(CommandError::Syntax)?;
+        index = words.parse_option(context, index)?.ok_or(CommandError::Syntax)?;
     }
     let trimming = words.finish(context)?.ok_or(NO_STRATEGY)?;
     let Some(place) = context.find_stream(&key)? else {
         context.reply.integer(0);
         return Ok(());
     };
-    let (_, mut trimmed) = context.edit(&key, place, |stream| trimming.run(stream));
-    context.discard_stream_parts(std::mem::take(&mut trimmed.gone));
-    if trimmed.cut > 0 {
-        context.report_changes(&key, trimmed.cut as usize);
+    let (_, mut trimmed) = context.edit_stream(&key, place, |stream| trimming.run(stream));
+    context.free_stream_parts(std::mem::take(&mut trimmed.removed_nodes));
+    if trimmed.deleted_count > 0 {
+        context.report_changes(&key, trimmed.deleted_count as usize);
         context.notify(EventClass::STREAM, "xtrim", &key);
         if !trimming.is_exact() || words.has_reference_options() {
-            trimmed.log(context, &key);
+            trimmed.log_trim(context, &key);
         }
     }
-    context.reply.integer(trimmed.cut as i64);
+    context.reply.integer(trimmed.deleted_count as i64);
     Ok(())
 }

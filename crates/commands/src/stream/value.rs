@@ -12,10 +12,10 @@ impl AnyValue<'_> for StreamRef<'_> {
 
     fn digest(&self, digest: &mut Digest) {
         for entry in self.read().range(StreamId::MIN, StreamId::MAX) {
-            digest.mix(format!("{}.{}", entry.id.millis, entry.id.sequence).as_bytes());
+            digest.add_ordered(format!("{}.{}", entry.id.millis, entry.id.sequence).as_bytes());
             entry.for_each(&mut |name, value| {
-                digest.mix(name);
-                digest.mix(value);
+                digest.add_ordered(name);
+                digest.add_ordered(value);
             });
         }
     }

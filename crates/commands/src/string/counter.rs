@@ -6,25 +6,25 @@ use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 use crate::long_double::LongDouble;
 
 pub(super) fn incr(context: &mut Context<'_>) -> Result<(), CommandError> {
-    add(context, 1)
+    increment_by(context, 1)
 }
 
 pub(super) fn decr(context: &mut Context<'_>) -> Result<(), CommandError> {
-    add(context, -1)
+    increment_by(context, -1)
 }
 
 pub(super) fn incrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let amount = context.integer(2)?;
-    add(context, amount)
+    increment_by(context, amount)
 }
 
 pub(super) fn decrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let amount = context.integer(2)?;
     let amount = amount.checked_neg().ok_or(CommandError::text("ERR decrement would overflow"))?;
-    add(context, amount)
+    increment_by(context, amount)
 }
 
-fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
+fn increment_by(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find(&key);
     // Avoid `ok_or`: constructing and dropping the error has a cost even when it is unused.
@@ -39,7 +39,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     };
     let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
     let mut digits = itoa::Buffer::new();
-    put_number(context, &key, found, digits.format(sum).as_bytes(), EncodingHint::ByContent);
+    store_number(context, &key, found, digits.format(sum).as_bytes(), EncodingHint::ByContent);
     context.notify(EventClass::STRING, "incrby", &key);
     context.reply.integer(sum);
     Ok(())
@@ -57,7 +57,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let amount = LongDouble::parse(context.arg(2)).ok_or(CommandError::NotFloat)?;
     let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
     let text = sum.to_string();
-    put_number(context, &key, found, text.as_bytes(), EncodingHint::NeverInt);
+    store_number(context, &key, found, text.as_bytes(), EncodingHint::NeverInt);
     context.notify(EventClass::STRING, "incrbyfloat", &key);
     // Replicate the result: floating-point arithmetic may differ on the replica's machine.
     context.log_effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
@@ -66,7 +66,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
 }
 
 /// Stores a number under a key and keeps its expiry.
-fn put_number(
+fn store_number(
     context: &mut Context<'_>,
     key: &Key<'_>,
     found: Option<EntryRef>,
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn integer_increments() {
         let not_integer = "-ERR value is not an integer or out of range";
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("incr n", ":1"),
             ("incrby n 41", ":42"),
             ("decr n", ":41"),
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn whole_float_sum_does_not_get_integer_encoding() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("incrbyfloat f 3", "$1|3"),
             ("object encoding f", "$6|embstr"),
             ("object refcount f", ":1"),
@@ -127,19 +127,19 @@ mod tests {
 
     #[test]
     fn increment_keeps_expiry() {
-        let mut client = Client::logged();
-        client.table(&[("set n 1 px 100", "+OK"), ("incr n", ":2"), ("incrbyfloat n 0.5", "$3|2.5")]);
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[("set n 1 px 100", "+OK"), ("incr n", ":2"), ("incrbyfloat n 0.5", "$3|2.5")]);
         client.now.0 += 100;
-        client.table(&[("get n", "$-1")]);
+        client.check_replies(&[("get n", "$-1")]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             ["0 SET n 1 PXAT 1700000000100", "0 incr n", "0 SET n 2.5 KEEPTTL", "0 UNLINK n"]
         );
     }
 
     #[test]
     fn float_increments_use_long_double_precision() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("incrbyfloat f 10.50", "$4|10.5"),
             ("incrbyfloat f 0.1", "$4|10.6"),
             ("incrbyfloat f -5", "$3|5.6"),

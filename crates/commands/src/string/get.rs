@@ -40,7 +40,7 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = SetOptions::parse(context.args, 2, AcceptedOptions::GETEX)?;
     let key = context.key(1)?;
-    let at = options.expiry.at(context, "getex")?;
+    let at = options.expiry.resolve(context, "getex")?;
     let Some(place) = context.find_for_read(&key) else {
         context.reply.null();
         return Ok(());
@@ -77,7 +77,7 @@ pub(super) fn delifeq(context: &mut Context<'_>) -> Result<(), CommandError> {
         Some(place) => context.string_value(&key, place)?.bytes == expected,
         None => false,
     };
-    delete_if(context, &key, found.filter(|_| wanted));
+    delete_if_found(context, &key, found.filter(|_| wanted));
     Ok(())
 }
 
@@ -97,19 +97,19 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
                 ));
             };
             let word = context.arg(2);
-            if !Comparison::is_word(word) {
+            if !Comparison::is_comparison_option(word) {
                 return Err(CommandError::text("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"));
             }
-            Comparison::parse(word, context.arg(3)).holds(Some(string.bytes))?
+            Comparison::parse(word, context.arg(3)).is_satisfied(Some(string.bytes))?
         }
         _ => true,
     };
-    delete_if(context, &key, found.filter(|_| wanted));
+    delete_if_found(context, &key, found.filter(|_| wanted));
     Ok(())
 }
 
 /// Deletes the key if it was found, and replies with the number of deleted keys.
-fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) {
+fn delete_if_found(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) {
     if let Some(place) = found {
         context.delete(key, place);
         context.notify(EventClass::GENERIC, "del", key);
@@ -119,7 +119,7 @@ fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) 
 }
 
 /// DIGEST key
-pub(super) fn digest_of(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn reply_digest(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     match context.find_for_read(&key) {
         None => context.reply.null(),
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn string_read_commands() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("get k", "$-1"),
             ("strlen k", ":0"),
             ("set k hello", "+OK"),
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn getex_changes_and_replicates_expiry() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("getex k ex 10", "$-1"),
             ("getex k ex abc", "-ERR value is not an integer or out of range"),
             ("getex k ex 0", "-ERR invalid expire time in 'getex' command"),
@@ -175,7 +175,7 @@ mod tests {
             ("get k", "$-1"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             ["0 set k v", "0 PEXPIREAT k 1700000010000", "0 PERSIST k", "0 UNLINK k"],
             "what is not deterministic is rewritten"
         );
@@ -183,23 +183,23 @@ mod tests {
 
     #[test]
     fn delifeq_deletes_only_equal_values() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("delifeq k v", ":0"),
             ("set k v", "+OK"),
             ("delifeq k w", ":0"),
             ("delifeq k v", ":1"),
             ("get k", "$-1"),
         ]);
-        assert_eq!(client.log(), ["0 set k v", "0 DEL k"]);
+        assert_eq!(client.logged_commands(), ["0 set k v", "0 DEL k"]);
     }
 
     #[test]
     fn strings_compare_by_digest() {
         let digits = "-ERR must be exactly 16 hexadecimal characters";
         let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("digest k", "$-1"),
             ("set k \"\"", "+OK"),
             ("digest k", "$16|2d06800538d394c2"),
@@ -220,14 +220,14 @@ mod tests {
             ("set h w ifne x", wrong_type),
             ("set h w ifdne 00006c38adf31777", wrong_type),
         ]);
-        let log = client.log();
+        let log = client.logged_commands();
         assert_eq!(log[2..], ["0 SET k v", "0 SET n v", "0 SET n w", "0 SET new w", "0 hset h a 1"]);
     }
 
     #[test]
     fn delex_deletes_conditionally() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("delex k", ":0"),
             ("delex k ifne x", ":0"),
             ("mset k v l v", "+OK"),
@@ -243,16 +243,16 @@ mod tests {
             ("delex h ifeq v", "-ERR Key should be of string type if conditions are specified"),
             ("delex h", ":1"),
         ]);
-        assert_eq!(client.log()[2..], ["0 DEL k", "0 DEL l", "0 DEL h"]);
+        assert_eq!(client.logged_commands()[2..], ["0 DEL k", "0 DEL l", "0 DEL h"]);
     }
 
     #[test]
     fn expired_string_is_missing() {
         let mut client = Client::new();
-        client.table(&[("set k v px 5", "+OK")]);
+        client.check_replies(&[("set k v px 5", "+OK")]);
         client.now = Millis(client.now.0 + 4);
-        client.table(&[("get k", "$1|v")]);
+        client.check_replies(&[("get k", "$1|v")]);
         client.now = Millis(client.now.0 + 1);
-        client.table(&[("get k", "$-1"), ("strlen k", ":0")]);
+        client.check_replies(&[("get k", "$-1"), ("strlen k", ":0")]);
     }
 }

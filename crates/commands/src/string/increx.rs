@@ -17,7 +17,7 @@ struct IncrexArguments<'a> {
     by_float: Option<&'a [u8]>,
     lower: Option<&'a [u8]>,
     upper: Option<&'a [u8]>,
-    saturates: bool,
+    is_saturating: bool,
     expiry: Expiry<'a>,
     /// ENX: set the expiry only if the key has none.
     only_without_expiry: bool,
@@ -29,7 +29,7 @@ impl<'a> IncrexArguments<'a> {
         while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
             let switch = match () {
-                () if is("saturate") => Some(&mut words.saturates),
+                () if is("saturate") => Some(&mut words.is_saturating),
                 () if is("enx") => Some(&mut words.only_without_expiry),
                 () => None,
             };
@@ -42,7 +42,7 @@ impl<'a> IncrexArguments<'a> {
             } else {
                 index += 1;
                 let value = args.get(index).ok_or(CommandError::Syntax)?;
-                words.set(word, value)?;
+                words.parse_value_option(word, value)?;
             }
             index += 1;
         }
@@ -58,7 +58,7 @@ impl<'a> IncrexArguments<'a> {
     }
 
     /// Handles an option that has a value.
-    fn set(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
+    fn parse_value_option(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
         let slot = match () {
             () if word.eq_ignore_ascii_case(b"byint") => &mut self.by_int,
             () if word.eq_ignore_ascii_case(b"byfloat") => &mut self.by_float,
@@ -86,42 +86,42 @@ enum BoundedSum<N> {
 }
 
 /// The common interface of integers and floating-point numbers.
-trait Number: Copy + PartialEq + Default {
-    const LEAST: Self;
-    const MOST: Self;
+trait BoundedNumber: Copy + PartialEq + Default {
+    const MIN_VALUE: Self;
+    const MAX_VALUE: Self;
     const EVENT: &'static str;
-    const NAMING: EncodingHint;
+    const ENCODING_HINT: EncodingHint;
 
     fn increment(word: &[u8]) -> Result<Self, CommandError>;
-    fn bound(word: &[u8]) -> Result<Self, CommandError>;
-    fn stored(text: &[u8]) -> Result<Self, CommandError>;
-    fn is_above(self, other: Self) -> bool;
+    fn parse_bound(word: &[u8]) -> Result<Self, CommandError>;
+    fn parse_stored(text: &[u8]) -> Result<Self, CommandError>;
+    fn is_greater(self, other: Self) -> bool;
     fn add(self, other: Self) -> BoundedSum<Self>;
-    fn minus(self, other: Self) -> Option<Self>;
-    fn text(self) -> String;
+    fn checked_difference(self, other: Self) -> Option<Self>;
+    fn to_text(self) -> String;
     fn reply(self, context: &mut Context<'_>);
 }
 
-impl Number for i64 {
-    const LEAST: Self = Self::MIN;
-    const MOST: Self = Self::MAX;
+impl BoundedNumber for i64 {
+    const MIN_VALUE: Self = Self::MIN;
+    const MAX_VALUE: Self = Self::MAX;
     const EVENT: &'static str = "incrby";
-    const NAMING: EncodingHint = EncodingHint::ByContent;
+    const ENCODING_HINT: EncodingHint = EncodingHint::ByContent;
 
     fn increment(word: &[u8]) -> Result<Self, CommandError> {
         const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not an integer or out of range");
         resp::parse_i64(word).ok_or(NO_NUMBER)
     }
 
-    fn bound(word: &[u8]) -> Result<Self, CommandError> {
+    fn parse_bound(word: &[u8]) -> Result<Self, CommandError> {
         resp::parse_i64(word).ok_or(CommandError::NotInteger)
     }
 
-    fn stored(text: &[u8]) -> Result<Self, CommandError> {
+    fn parse_stored(text: &[u8]) -> Result<Self, CommandError> {
         resp::parse_i64(text).ok_or(CommandError::NotInteger)
     }
 
-    fn is_above(self, other: Self) -> bool {
+    fn is_greater(self, other: Self) -> bool {
         self > other
     }
 
@@ -133,11 +133,11 @@ impl Number for i64 {
         }
     }
 
-    fn minus(self, other: Self) -> Option<Self> {
+    fn checked_difference(self, other: Self) -> Option<Self> {
         self.checked_sub(other)
     }
 
-    fn text(self) -> String {
+    fn to_text(self) -> String {
         self.to_string()
     }
 
@@ -146,11 +146,11 @@ impl Number for i64 {
     }
 }
 
-impl Number for LongDouble {
-    const LEAST: Self = Self::LEAST_FINITE;
-    const MOST: Self = Self::MOST_FINITE;
+impl BoundedNumber for LongDouble {
+    const MIN_VALUE: Self = Self::MIN;
+    const MAX_VALUE: Self = Self::MAX;
     const EVENT: &'static str = "incrbyfloat";
-    const NAMING: EncodingHint = EncodingHint::NeverInt;
+    const ENCODING_HINT: EncodingHint = EncodingHint::NeverInt;
 
     fn increment(word: &[u8]) -> Result<Self, CommandError> {
         const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not a valid float");
@@ -162,16 +162,16 @@ impl Number for LongDouble {
         }
     }
 
-    fn bound(word: &[u8]) -> Result<Self, CommandError> {
+    fn parse_bound(word: &[u8]) -> Result<Self, CommandError> {
         Self::parse(word).filter(|bound| bound.is_finite()).ok_or(CommandError::NotFloat)
     }
 
-    fn stored(text: &[u8]) -> Result<Self, CommandError> {
+    fn parse_stored(text: &[u8]) -> Result<Self, CommandError> {
         let stored = Self::parse(text).ok_or(CommandError::NotFloat)?;
         if stored.is_finite() { Ok(stored) } else { Err(CommandError::text("ERR value cannot be Infinity")) }
     }
 
-    fn is_above(self, other: Self) -> bool {
+    fn is_greater(self, other: Self) -> bool {
         self.is_greater(other)
     }
 
@@ -183,11 +183,11 @@ impl Number for LongDouble {
         }
     }
 
-    fn minus(self, other: Self) -> Option<Self> {
+    fn checked_difference(self, other: Self) -> Option<Self> {
         Self::add(self, other.negated())
     }
 
-    fn text(self) -> String {
+    fn to_text(self) -> String {
         self.to_string()
     }
 
@@ -206,47 +206,52 @@ impl Number for LongDouble {
 pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words = IncrexArguments::parse(context)?;
     match words.by_float {
-        Some(increment) => count(context, &words, LongDouble::increment(increment)?),
+        Some(increment) => apply_increment(context, &words, LongDouble::increment(increment)?),
         None => {
-            let increment = words.by_int.map_or(Ok(1), <i64 as Number>::increment)?;
-            count(context, &words, increment)
+            let increment = words.by_int.map_or(Ok(1), <i64 as BoundedNumber>::increment)?;
+            apply_increment(context, &words, increment)
         }
     }
 }
 
-fn count<N: Number>(
+fn apply_increment<N: BoundedNumber>(
     context: &mut Context<'_>,
     words: &IncrexArguments<'_>,
     by: N,
 ) -> Result<(), CommandError> {
-    let lower = words.lower.map(N::bound).transpose()?.unwrap_or(N::LEAST);
-    let upper = words.upper.map(N::bound).transpose()?.unwrap_or(N::MOST);
-    if lower.is_above(upper) {
+    let lower = words.lower.map(N::parse_bound).transpose()?.unwrap_or(N::MIN_VALUE);
+    let upper = words.upper.map(N::parse_bound).transpose()?.unwrap_or(N::MAX_VALUE);
+    if lower.is_greater(upper) {
         return Err(CommandError::text("ERR LBOUND can't be greater than UBOUND"));
     }
-    let at = words.expiry.at(context, "increx")?;
+    let at = words.expiry.resolve(context, "increx")?;
     let key = context.key(1)?;
     let found = context.find(&key);
     let before = match found {
-        Some(place) => N::stored(context.string_value(&key, place)?.bytes)?,
+        Some(place) => N::parse_stored(context.string_value(&key, place)?.bytes)?,
         None => N::default(),
     };
     let (after, fits) = match before.add(by) {
-        BoundedSum::Exact(sum) if sum.is_above(upper) => (upper, false),
-        BoundedSum::Exact(sum) if lower.is_above(sum) => (lower, false),
+        BoundedSum::Exact(sum) if sum.is_greater(upper) => (upper, false),
+        BoundedSum::Exact(sum) if lower.is_greater(sum) => (lower, false),
         BoundedSum::Exact(sum) => (sum, true),
         BoundedSum::Above => (upper, false),
         BoundedSum::Below => (lower, false),
     };
-    if !fits && !words.saturates {
+    if !fits && !words.is_saturating {
         context.reply.array(2);
         before.reply(context);
         N::default().reply(context);
         return Ok(());
     }
-    let applied = after.minus(before).ok_or(CommandError::text("ERR applied increment would overflow"))?;
-    let change = CounterChange { found, at: at.filter(|_| !words.keeps_time(context, &key, found)), words };
-    change.store(context, &key, after.text().as_bytes(), (N::NAMING, N::EVENT));
+    let applied =
+        after.checked_difference(before).ok_or(CommandError::text("ERR applied increment would overflow"))?;
+    let change = CounterChange {
+        found,
+        new_expiry: at.filter(|_| !words.keeps_expiry(context, &key, found)),
+        arguments: words,
+    };
+    change.store(context, &key, after.to_text().as_bytes(), (N::ENCODING_HINT, N::EVENT));
     context.reply.array(2);
     after.reply(context);
     applied.reply(context);
@@ -255,7 +260,7 @@ fn count<N: Number>(
 
 impl IncrexArguments<'_> {
     /// Whether ENX keeps the key's present expiry.
-    fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<EntryRef>) -> bool {
+    fn keeps_expiry(&self, context: &Context<'_>, key: &Key<'_>, found: Option<EntryRef>) -> bool {
         self.only_without_expiry && found.is_some_and(|place| context.table_ref(key).expiry(place).is_some())
     }
 }
@@ -264,8 +269,8 @@ impl IncrexArguments<'_> {
 struct CounterChange<'c> {
     found: Option<EntryRef>,
     /// The new expiry.
-    at: Option<Millis>,
-    words: &'c IncrexArguments<'c>,
+    new_expiry: Option<Millis>,
+    arguments: &'c IncrexArguments<'c>,
 }
 
 impl CounterChange<'_> {
@@ -276,7 +281,7 @@ impl CounterChange<'_> {
         digits: &[u8],
         (encoding_hint, event): (EncodingHint, &'static str),
     ) {
-        if self.at.is_some_and(|at| at <= context.now) && context.deletes_expired() {
+        if self.new_expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
             if let Some(place) = self.found {
                 context.delete(key, place);
                 context.notify(EventClass::GENERIC, "del", key);
@@ -288,17 +293,17 @@ impl CounterChange<'_> {
             return;
         }
         let before = self.found.and_then(|place| context.table_ref(key).expiry(place));
-        let persists = self.words.expiry == Expiry::Persist;
-        let expiry = if persists { None } else { self.at.or(before) };
+        let persists = self.arguments.expiry == Expiry::Persist;
+        let expiry = if persists { None } else { self.new_expiry.or(before) };
         context.put(key, self.found, PackedValue::string_with_hint(digits, encoding_hint), expiry);
         context.notify(EventClass::STRING, event, key);
-        if self.at.is_some() {
+        if self.new_expiry.is_some() {
             context.notify(EventClass::GENERIC, "expire", key);
         } else if persists && before.is_some() {
             context.notify(EventClass::GENERIC, "persist", key);
         }
         let mut millis = itoa::Buffer::new();
-        match self.at {
+        match self.new_expiry {
             Some(Millis(at)) => {
                 context.log_effect(&[b"SET", key.bytes(), digits, b"PXAT", millis.format(at).as_bytes()]);
             }
@@ -315,7 +320,7 @@ mod tests {
     #[test]
     fn increx_enforces_integer_bounds() {
         let (syntax, bounds) = ("-ERR syntax error", "-ERR LBOUND can't be greater than UBOUND");
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("increx n", "*2|:1|:1"),
             ("increx n byint -10", "*2|:-9|:-10"),
             ("increx n byint 100 ubound 80", "*2|:-9|:0"),
@@ -361,7 +366,7 @@ mod tests {
     #[test]
     fn increx_enforces_float_bounds() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("set f 1.5", "+OK"),
             ("increx f byfloat 0.25", "*2|$4|1.75|$4|0.25"),
             ("increx f byfloat 100 ubound 42.5", "*2|$4|1.75|$1|0"),
@@ -371,14 +376,14 @@ mod tests {
             ("exists new", ":0"),
             ("increx f", "-ERR value is not an integer or out of range"),
         ]);
-        client.wire("hello 3");
-        client.table(&[("increx f byfloat 0.5", "*2|,-5|,0.5")]);
+        client.run_to_text("hello 3");
+        client.check_replies(&[("increx f byfloat 0.5", "*2|,-5|,0.5")]);
     }
 
     #[test]
     fn increx_sets_expiry() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("increx n ex 100 enx", "*2|:1|:1"),
             ("increx n ex 500 enx", "*2|:2|:1"),
             ("ttl n", ":100"),
@@ -393,7 +398,7 @@ mod tests {
             ("exists n", ":0"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 SET n 1 PXAT 1700000100000",
                 "0 SET n 2 KEEPTTL",
@@ -402,7 +407,7 @@ mod tests {
                 "0 UNLINK n",
             ]
         );
-        client.events(&[
+        client.check_events(&[
             ("increx k byint 5", "incrby k"),
             ("increx k byfloat 0.5", "incrbyfloat k"),
             ("set k 10 ex 100", "set k, expire k"),

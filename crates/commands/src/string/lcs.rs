@@ -9,8 +9,8 @@ use engine::{CommandError, Context};
 
 #[derive(Default)]
 struct LcsOptions {
-    idx: bool,
-    len: bool,
+    reports_indexes: bool,
+    reports_length: bool,
     with_match_len: bool,
     min_match_len: i64,
 }
@@ -21,9 +21,9 @@ impl LcsOptions {
         let mut index = 3;
         while let Some(word) = context.args.get(index) {
             if word.eq_ignore_ascii_case(b"idx") {
-                options.idx = true;
+                options.reports_indexes = true;
             } else if word.eq_ignore_ascii_case(b"len") {
-                options.len = true;
+                options.reports_length = true;
             } else if word.eq_ignore_ascii_case(b"withmatchlen") {
                 options.with_match_len = true;
             } else if word.eq_ignore_ascii_case(b"minmatchlen") && index + 1 < context.args.len() {
@@ -34,7 +34,7 @@ impl LcsOptions {
             }
             index += 1;
         }
-        if options.idx && options.len {
+        if options.reports_indexes && options.reports_length {
             return Err(CommandError::text(
                 "ERR If you want both the length and indexes, please just use IDX.",
             ));
@@ -44,8 +44,8 @@ impl LcsOptions {
 }
 
 pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let a = text(context, 1)?;
-    let b = text(context, 2)?;
+    let a = read_string(context, 1)?;
+    let b = read_string(context, 2)?;
     let options = LcsOptions::parse(context)?;
     let cells = (a.len() as u64 + 1).checked_mul(b.len() as u64 + 1);
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
@@ -55,18 +55,18 @@ pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
         ));
     }
     let table = LcsTable::new(&a, &b);
-    if options.idx {
+    if options.reports_indexes {
         reply_ranges(context, &table, &options);
-    } else if options.len {
-        context.reply.integer(i64::from(table.total()));
+    } else if options.reports_length {
+        context.reply.integer(i64::from(table.lcs_len()));
     } else {
-        context.reply.bulk(&table.sequence());
+        context.reply.bulk(&table.common_sequence());
     }
     Ok(())
 }
 
 /// The string under argument `index`. A missing key reads as the empty string.
-fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError> {
+fn read_string(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.find_for_read(&key) else { return Ok(Vec::new()) };
     let string = context.string_value(&key, place);
@@ -78,14 +78,14 @@ fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError
 /// A common range: its start in each string and its length.
 #[derive(Clone, Copy)]
 struct CommonRange {
-    a: usize,
-    b: usize,
+    first: usize,
+    second: usize,
     len: usize,
 }
 
 struct LcsTable<'a> {
-    a: &'a [u8],
-    b: &'a [u8],
+    first: &'a [u8],
+    second: &'a [u8],
     cells: Vec<u32>,
 }
 
@@ -102,26 +102,26 @@ impl<'a> LcsTable<'a> {
                 };
             }
         }
-        Self { a, b, cells }
+        Self { first: a, second: b, cells }
     }
 
-    fn at(&self, i: usize, j: usize) -> u32 {
-        self.cells[i * (self.b.len() + 1) + j]
+    fn cell(&self, i: usize, j: usize) -> u32 {
+        self.cells[i * (self.second.len() + 1) + j]
     }
 
-    fn total(&self) -> u32 {
-        self.at(self.a.len(), self.b.len())
+    fn lcs_len(&self) -> u32 {
+        self.cell(self.first.len(), self.second.len())
     }
 
     /// Backtracks from the last cell and visits the matched index pairs, last first.
     fn backtrack(&self, mut visit: impl FnMut(usize, usize)) {
-        let (mut i, mut j) = (self.a.len(), self.b.len());
+        let (mut i, mut j) = (self.first.len(), self.second.len());
         while i > 0 && j > 0 {
-            if self.a[i - 1] == self.b[j - 1] {
+            if self.first[i - 1] == self.second[j - 1] {
                 i -= 1;
                 j -= 1;
                 visit(i, j);
-            } else if self.at(i - 1, j) > self.at(i, j - 1) {
+            } else if self.cell(i - 1, j) > self.cell(i, j - 1) {
                 i -= 1;
             } else {
                 j -= 1;
@@ -129,9 +129,9 @@ impl<'a> LcsTable<'a> {
         }
     }
 
-    fn sequence(&self) -> Vec<u8> {
-        let mut sequence = Vec::with_capacity(self.total() as usize);
-        self.backtrack(|i, _| sequence.push(self.a[i]));
+    fn common_sequence(&self) -> Vec<u8> {
+        let mut sequence = Vec::with_capacity(self.lcs_len() as usize);
+        self.backtrack(|i, _| sequence.push(self.first[i]));
         sequence.reverse();
         sequence
     }
@@ -140,10 +140,10 @@ impl<'a> LcsTable<'a> {
     fn matches(&self) -> Vec<CommonRange> {
         let mut matches: Vec<CommonRange> = Vec::new();
         self.backtrack(|i, j| match matches.last_mut() {
-            Some(last) if last.a == i + 1 && last.b == j + 1 => {
-                *last = CommonRange { a: i, b: j, len: last.len + 1 };
+            Some(last) if last.first == i + 1 && last.second == j + 1 => {
+                *last = CommonRange { first: i, second: j, len: last.len + 1 };
             }
-            _ => matches.push(CommonRange { a: i, b: j, len: 1 }),
+            _ => matches.push(CommonRange { first: i, second: j, len: 1 }),
         });
         matches
     }
@@ -158,7 +158,7 @@ fn reply_ranges(context: &mut Context<'_>, table: &LcsTable<'_>, options: &LcsOp
     reply.array(matches.len());
     for found in matches {
         reply.array(if options.with_match_len { 3 } else { 2 });
-        for start in [found.a, found.b] {
+        for start in [found.first, found.second] {
             reply.array(2);
             reply.integer(start as i64);
             reply.integer((start + found.len - 1) as i64);
@@ -168,7 +168,7 @@ fn reply_ranges(context: &mut Context<'_>, table: &LcsTable<'_>, options: &LcsOp
         }
     }
     reply.bulk(b"len");
-    reply.integer(i64::from(table.total()));
+    reply.integer(i64::from(table.lcs_len()));
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn lcs_returns_sequence_length_and_ranges() {
         let mut client = Client::new();
-        client.table(&[
+        client.check_replies(&[
             ("mset a ohmytext b mynewtext", "+OK"),
             ("lcs a b", "$6|mytext"),
             ("lcs a b len", ":6"),
@@ -195,9 +195,9 @@ mod tests {
             ("lcs a", "-ERR wrong number of arguments for 'lcs' command"),
         ]);
         client.session.protocol = resp::Protocol::Resp3;
-        client.table(&[("lcs a nosuch idx", "%2|$7|matches|*0|$3|len|:0")]);
+        client.check_replies(&[("lcs a nosuch idx", "%2|$7|matches|*0|$3|len|:0")]);
         client.engine.settings.proto_max_bulk_len.store(64, Ordering::Relaxed);
-        client.table(&[(
+        client.check_replies(&[(
             "lcs a b",
             "-ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
         )]);

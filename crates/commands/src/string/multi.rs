@@ -6,7 +6,7 @@ use keyspace::{PackedValue, StringRef};
 use resp::Args;
 
 use super::options::{AcceptedOptions, Expiry, SetCondition, SetOptions};
-use super::set::{notify_set, store};
+use super::set::{notify_set, store_string};
 
 pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 1);
@@ -23,7 +23,7 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// The indexes of the keys in `key value [key value ...]`, which starts at argument 1.
-fn pairs(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use<>, CommandError> {
+fn pair_indexes(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use<>, CommandError> {
     if args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(name.to_owned()));
     }
@@ -31,26 +31,26 @@ fn pairs(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use
 }
 
 pub(super) fn mset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    for index in pairs(context.args, "mset")? {
+    for index in pair_indexes(context.args, "mset")? {
         let (key, value) = (context.key(index)?, context.arg(index + 1));
-        store(context, &key, value, None);
+        store_string(context, &key, value, None);
     }
     context.reply.ok();
     Ok(())
 }
 
 pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
-    for index in pairs(context.args, "msetnx")? {
+    for index in pair_indexes(context.args, "msetnx")? {
         let key = context.key(index)?;
         if context.find(&key).is_some() {
             context.reply.integer(0);
             return Ok(());
         }
     }
-    for index in pairs(context.args, "msetnx")? {
+    for index in pair_indexes(context.args, "msetnx")? {
         // If a key is named twice, the last value wins.
         let (key, value) = (context.key(index)?, context.arg(index + 1));
-        store(context, &key, value, None);
+        store_string(context, &key, value, None);
     }
     context.reply.integer(1);
     Ok(())
@@ -64,7 +64,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::Syntax);
     }
     let options = SetOptions::parse(context.args, 2 + count * 2, AcceptedOptions::MSETEX)?;
-    let at = options.expiry.at(context, "msetex")?;
+    let at = options.expiry.resolve(context, "msetex")?;
     let places = || (0..count).map(|pair| 2 + pair * 2);
     for index in places() {
         let key = context.key(index)?;
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn multi_key_string_commands() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("mset a 1 b 2", "+OK"),
             ("mget a nosuch b a", "*4|$1|1|$-1|$1|2|$1|1"),
             ("mset a 1 b", "-ERR wrong number of arguments for 'mset' command"),
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn msetex_sets_all_or_none() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("msetex 2 a 1 b 2 ex 10 nx", ":1"),
             ("msetex 2 a 5 c 6 nx", ":0"),
             ("msetex 2 a 5 c 6 xx", ":0"),
@@ -137,6 +137,9 @@ mod tests {
             ("msetex 1 a 5 get", "-ERR syntax error"),
             ("msetex 1 a 5 ex 0", "-ERR invalid expire time in 'msetex' command"),
         ]);
-        assert_eq!(client.log(), ["0 msetex 2 a 1 b 2 PXAT 1700000010000", "0 msetex 1 a 5 KEEPTTL",]);
+        assert_eq!(
+            client.logged_commands(),
+            ["0 msetex 2 a 1 b 2 PXAT 1700000010000", "0 msetex 1 a 5 KEEPTTL",]
+        );
     }
 }

@@ -13,12 +13,12 @@ bitflags! {
     pub(super) struct AcceptedOptions: u8 {
         const NX_XX = 1;
         /// IFEQ, IFNE, IFDEQ and IFDNE.
-        const COMPARE = 1 << 1;
+        const COMPARISONS = 1 << 1;
         const GET = 1 << 2;
         const KEEPTTL = 1 << 3;
         const PERSIST = 1 << 4;
 
-        const SET = Self::NX_XX.bits() | Self::COMPARE.bits() | Self::GET.bits() | Self::KEEPTTL.bits();
+        const SET = Self::NX_XX.bits() | Self::COMPARISONS.bits() | Self::GET.bits() | Self::KEEPTTL.bits();
         const GETEX = Self::PERSIST.bits();
         const MSETEX = Self::NX_XX.bits() | Self::KEEPTTL.bits();
     }
@@ -34,15 +34,15 @@ pub(super) enum SetCondition<'a> {
     /// XX: the key must exist.
     Present,
     /// IFEQ, IFNE, IFDEQ or IFDNE.
-    Compared(Comparison<'a>),
+    Comparison(Comparison<'a>),
 }
 
 /// A comparison of the stored string with a value or a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Comparison<'a> {
-    with: ComparisonValue<'a>,
+    operand: ComparisonValue<'a>,
     /// Whether the string must be equal or must differ. A missing key never equals anything.
-    equal: bool,
+    must_be_equal: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) fn digest(bytes: &[u8]) -> u64 {
 
 impl<'a> Comparison<'a> {
     /// Whether the word is a comparison option.
-    pub(super) fn is_word(word: &[u8]) -> bool {
+    pub(super) fn is_comparison_option(word: &[u8]) -> bool {
         [&b"ifeq"[..], b"ifne", b"ifdeq", b"ifdne"].iter().any(|known| word.eq_ignore_ascii_case(known))
     }
 
@@ -74,15 +74,15 @@ impl<'a> Comparison<'a> {
         } else {
             ComparisonValue::Digest(value)
         };
-        Self { with, equal: is("ifeq") || is("ifdeq") }
+        Self { operand: with, must_be_equal: is("ifeq") || is("ifdeq") }
     }
 
     /// Evaluates the comparison; `found` is the stored string, if the key exists.
     ///
     /// # Errors
     /// The digest to compare with has an invalid length.
-    pub(super) fn holds(self, found: Option<&[u8]>) -> Result<bool, CommandError> {
-        let is_that = match (found, self.with) {
+    pub(super) fn is_satisfied(self, found: Option<&[u8]>) -> Result<bool, CommandError> {
+        let is_that = match (found, self.operand) {
             (None, _) => false,
             (Some(bytes), ComparisonValue::Value(value)) => bytes == value,
             (Some(_), ComparisonValue::Digest(digits)) if digits.len() != DIGEST_DIGITS => {
@@ -92,7 +92,7 @@ impl<'a> Comparison<'a> {
                 format!("{:016x}", digest(bytes)).as_bytes().eq_ignore_ascii_case(digits)
             }
         };
-        Ok(is_that == self.equal)
+        Ok(is_that == self.must_be_equal)
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) enum Expiry<'a> {
 
 impl Expiry<'_> {
     /// The requested expiry time, if there is one.
-    pub(super) fn at(
+    pub(super) fn resolve(
         &self,
         context: &Context<'_>,
         command: &'static str,
@@ -148,17 +148,19 @@ impl<'a> SetOptions<'a> {
             let condition = match () {
                 () if is("nx", AcceptedOptions::NX_XX) => Some(SetCondition::Missing),
                 () if is("xx", AcceptedOptions::NX_XX) => Some(SetCondition::Present),
-                () if allowed.contains(AcceptedOptions::COMPARE) && Comparison::is_word(word) => {
+                () if allowed.contains(AcceptedOptions::COMPARISONS)
+                    && Comparison::is_comparison_option(word) =>
+                {
                     index += 1;
                     let value = args.get(index).ok_or(CommandError::Syntax)?;
-                    Some(SetCondition::Compared(Comparison::parse(word, value)))
+                    Some(SetCondition::Comparison(Comparison::parse(word, value)))
                 }
                 () => None,
             };
             if let Some(condition) = condition {
                 // Repeating an option is allowed, except for comparisons; a different condition is an error.
                 let repeated =
-                    options.condition == condition && !matches!(condition, SetCondition::Compared(_));
+                    options.condition == condition && !matches!(condition, SetCondition::Comparison(_));
                 if options.condition != SetCondition::Always && !repeated {
                     return Err(CommandError::Syntax);
                 }
@@ -175,7 +177,7 @@ impl<'a> SetOptions<'a> {
                     index += 1;
                     Expiry::At { number: args.get(index).ok_or(CommandError::Syntax)?, unit, base }
                 };
-                options.expiry = merge(options.expiry, expiry)?;
+                options.expiry = merge_expiry(options.expiry, expiry)?;
             }
             index += 1;
         }
@@ -184,7 +186,7 @@ impl<'a> SetOptions<'a> {
 }
 
 /// Combines a repeated option: the last value of the same option wins, different options conflict.
-fn merge<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
+fn merge_expiry<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
     let kind = |expiry: Expiry<'_>| match expiry {
         Expiry::At { unit, base, .. } => Some((unit, base)),
         _ => None,

@@ -72,13 +72,13 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.string_value(&key, place)?;
     let (table, reply) = context.view_and_reply(&key);
     if let Some(string) = table.typed::<StringRef<'_>>(place) {
-        reply.bulk(slice(string.bytes, start, end));
+        reply.bulk(inclusive_slice(string.bytes, start, end));
     }
     Ok(())
 }
 
 /// The bytes from `start` to `end`, both inclusive; negative values count from the end.
-fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
+fn inclusive_slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return b"";
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn getrange_and_setrange() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("append k hello", ":5"),
             ("append k \" world\"", ":11"),
             ("getrange k 0 4", "$5|hello"),
@@ -128,7 +128,7 @@ mod tests {
         let mut client = Client::new();
         client.engine.settings.proto_max_bulk_len.store(8, Ordering::Relaxed);
         let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)";
-        client.table(&[
+        client.check_replies(&[
             ("append k 12345678", ":8"),
             ("append k 9", refused),
             ("setrange k 8 9", refused),

@@ -21,19 +21,19 @@ pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
 pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(2));
     if context.args.len() == 3 {
-        store(context, &key, value, None);
+        store_string(context, &key, value, None);
         context.reply.ok();
         return Ok(());
     }
     let options = SetOptions::parse(context.args, 3, AcceptedOptions::SET)?;
-    let mut expiry = options.expiry.at(context, "set")?;
+    let mut expiry = options.expiry.resolve(context, "set")?;
     let found = if options.get { reply_string(context, &key)? } else { context.find(&key) };
     let wanted = match (options.condition, found) {
         (SetCondition::Always, _) | (SetCondition::Missing, None) | (SetCondition::Present, Some(_)) => true,
-        (SetCondition::Compared(comparison), Some(place)) => {
-            comparison.holds(Some(context.string_value(&key, place)?.bytes))?
+        (SetCondition::Comparison(comparison), Some(place)) => {
+            comparison.is_satisfied(Some(context.string_value(&key, place)?.bytes))?
         }
-        (SetCondition::Compared(comparison), None) => comparison.holds(None)?,
+        (SetCondition::Comparison(comparison), None) => comparison.is_satisfied(None)?,
         _ => false,
     };
     if !wanted {
@@ -58,7 +58,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     context.put(&key, found, PackedValue::string(value), expiry);
     notify_set(context, &key, expires);
-    log(context, &key, value, &options, expiry);
+    log_set(context, &key, value, &options, expiry);
     Ok(())
 }
 
@@ -72,23 +72,23 @@ pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
 
 /// Replicates SET with an absolute expiry and without options that a replica may not support: GET, and a comparison,
 /// which has succeeded. Other options are replicated verbatim.
-fn log(
+fn log_set(
     context: &mut Context<'_>,
     key: &Key<'_>,
     value: &[u8],
     options: &SetOptions<'_>,
     expiry: Option<Millis>,
 ) {
-    let anew = options.get || matches!(options.condition, SetCondition::Compared(_));
+    let anew = options.get || matches!(options.condition, SetCondition::Comparison(_));
     match options.expiry {
-        Expiry::At { .. } => log_expiring(context, key, value, expiry),
+        Expiry::At { .. } => log_set_with_expiry(context, key, value, expiry),
         Expiry::Keep if anew => context.log_effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
         _ if anew => context.log_effect(&[b"SET", key.bytes(), value]),
         _ => {}
     }
 }
 
-fn log_expiring(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
+fn log_set_with_expiry(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let mut digits = itoa::Buffer::new();
     match expiry {
         Some(at) => {
@@ -120,8 +120,8 @@ pub(super) fn psetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn set_expiring(context: &mut Context<'_>, unit: TimeUnit, name: &'static str) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(3));
     let expiry = Some(parse_expire(context.arg(2), unit, TimeBase::Now, context.now, name)?);
-    store(context, &key, value, expiry);
-    log_expiring(context, &key, value, expiry);
+    store_string(context, &key, value, expiry);
+    log_set_with_expiry(context, &key, value, expiry);
     context.reply.ok();
     Ok(())
 }
@@ -136,7 +136,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Stores a string under `key`, replacing any value, and notifies subscribers.
-pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
+pub(super) fn store_string(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let found = context.find(key);
     context.put(key, found, PackedValue::string(value), expiry);
     notify_set(context, key, expiry.is_some());
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn set_options() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("set k v", "+OK"),
             ("set k w nx", "$-1"),
             ("set k w nx get", "$1|v"),
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn older_set_commands() {
-        Client::new().table(&[
+        Client::new().check_replies(&[
             ("setnx k v", ":1"),
             ("setnx k w", ":0"),
             ("getset k w", "$1|v"),
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn set_is_replicated_deterministically() {
-        let mut client = Client::logged();
-        client.table(&[
+        let mut client = Client::with_recording_log();
+        client.check_replies(&[
             ("set k v ex 1", "+OK"),
             ("set k w keepttl", "+OK"),
             ("set k v ifeq w keepttl", "+OK"),
@@ -213,7 +213,7 @@ mod tests {
             ("set k v xx get keepttl", "$1|v"),
         ]);
         assert_eq!(
-            client.log(),
+            client.logged_commands(),
             [
                 "0 SET k v PXAT 1700000001000",
                 "0 set k w keepttl",
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn commands_send_keyspace_events() {
-        Client::new().events(&[
+        Client::new().check_events(&[
             ("set k v", "set k"),
             ("set k v ex 10", "set k, expire k"),
             ("set k v nx", ""),

@@ -4,7 +4,7 @@ use clock::Millis;
 use keyspace::StringRef;
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, Bytes};
+use crate::kinds::{AnyValue, ElementBytes};
 
 impl AnyValue<'_> for StringRef<'_> {
     fn type_number(&self) -> u32 {
@@ -12,10 +12,10 @@ impl AnyValue<'_> for StringRef<'_> {
     }
 
     fn digest(&self, digest: &mut Digest) {
-        digest.mix(self.bytes);
+        digest.add_ordered(self.bytes);
     }
 
-    fn text(&self, field: Option<&[u8]>, _now: Millis) -> Option<Bytes> {
+    fn string_for_sort(&self, field: Option<&[u8]>, _now: Millis) -> Option<ElementBytes> {
         field.is_none().then(|| self.bytes.into())
     }
 }

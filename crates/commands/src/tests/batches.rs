@@ -15,7 +15,7 @@ use crate::testing::{Client, Connection};
 #[test]
 fn pipeline_continues_after_refused_command() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("set k v\nget k\nnosuch a b\nget\nping", "+OK|$1|v|-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' |-ERR wrong number of arguments for 'get' command|+PONG"),
     ]);
     let stats = &client.worker.stats.commands[crate::for_server().find(b"get").unwrap().index];
@@ -47,11 +47,11 @@ fn node_states_refuse_commands() {
     ];
     for (state, line, reply) in table {
         client.engine.settings.set_node_flag(state, true);
-        client.table(&[(line, reply)]);
+        client.check_replies(&[(line, reply)]);
         client.engine.settings.set_node_flag(state, false);
     }
-    client.require(b"secret");
-    client.table(&[("get k", "-NOAUTH Authentication required.")]);
+    client.require_password(b"secret");
+    client.check_replies(&[("get k", "-NOAUTH Authentication required.")]);
 }
 
 /// Only sentinels see the master as down, so that they promote a replica; PING of other clients succeeds.
@@ -62,13 +62,17 @@ fn master_without_dataset_appears_down_only_to_sentinels() {
     client.engine.settings.sentinel.hides_from_sentinels.store(true, Ordering::Relaxed);
     let down =
         "-EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
-    client.table(&[("ping", "+PONG"), ("client setname sentinel-0123abcd-cmd", "+OK"), ("ping", down)]);
-    client.table(&[("publish __sentinel__:hello a,b", ":0")]);
+    client.check_replies(&[
+        ("ping", "+PONG"),
+        ("client setname sentinel-0123abcd-cmd", "+OK"),
+        ("ping", down),
+    ]);
+    client.check_replies(&[("publish __sentinel__:hello a,b", ":0")]);
     assert!(client.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed));
     let greeting = client.engine.settings.sentinel.last_hello.swap(None);
     assert_eq!(greeting.as_deref().map(Vec::as_slice), Some(&b"a,b"[..]));
     client.engine.settings.sentinel.hides_from_sentinels.store(false, Ordering::Relaxed);
-    client.table(&[("ping", "+PONG")]);
+    client.check_replies(&[("ping", "+PONG")]);
 }
 
 /// A request from a web browser (cross-protocol attack) closes the connection, since its body may contain commands.
@@ -76,7 +80,7 @@ fn master_without_dataset_appears_down_only_to_sentinels() {
 fn http_request_closes_connection() {
     for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
         let mut client = Client::new();
-        assert_eq!(client.flow(line), DispatchStatus::Close, "{line}");
+        assert_eq!(client.run_status(line), DispatchStatus::Close, "{line}");
         assert!(client.session.closing, "{line}");
     }
 }
@@ -86,8 +90,8 @@ fn http_request_closes_connection() {
 fn flush_frees_memory_after_unlocking_slots() {
     let mut client = Client::new();
     for next in ["ping", "flushdb sync", "nosuch", "mset a 1 b 2"] {
-        client.table(&[("set k v", "+OK")]);
-        assert!(client.wire(&format!("flushall sync\n{next}")).starts_with("+OK\r\n"));
+        client.check_replies(&[("set k v", "+OK")]);
+        assert!(client.run_to_text(&format!("flushall sync\n{next}")).starts_with("+OK\r\n"));
     }
 }
 
@@ -101,7 +105,7 @@ fn client_is_disconnected_while_building_oversized_reply() {
         ["hrandfield h -1000000\nset after 1", "get large\nset after 1", &pipeline, "multi\nget large\nexec"]
     {
         let mut client = Client::new();
-        client.table(&[("hset h f v", ":1")]);
+        client.check_replies(&[("hset h f v", ":1")]);
         client.call(&["set", "k", &value]);
         client.call(&["set", "large", &value.repeat(1000)]);
         client.session.reply_limit = 50_000;
@@ -114,15 +118,15 @@ fn client_is_disconnected_while_building_oversized_reply() {
         );
         // A disconnected client executes nothing more, so another client checks that.
         client.session = Session::new(2, engine::CommandOrigin::Client, true);
-        client.table(&[("exists after", ":0")]);
+        client.check_replies(&[("exists after", ":0")]);
     }
 }
 
 #[test]
 fn only_writes_are_replicated() {
-    let mut client = Client::logged();
-    client.wire("set k v\nget k");
-    assert_eq!(client.log(), ["0 set k v"]);
+    let mut client = Client::with_recording_log();
+    client.run_to_text("set k v\nget k");
+    assert_eq!(client.logged_commands(), ["0 set k v"]);
     assert_eq!(client.session.last_write, slot_routing::ReplOffset(27));
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
 }
@@ -131,12 +135,12 @@ fn only_writes_are_replicated() {
 /// copy of the master's stream.
 #[test]
 fn client_writes_on_replica_are_not_replicated() {
-    let mut client = Client::logged();
-    client.table(&[("set gone v px 10", "+OK"), ("set k v", "+OK")]);
-    let before = client.log();
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[("set gone v px 10", "+OK"), ("set k v", "+OK")]);
+    let before = client.logged_commands();
     client.now.0 += 10;
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    client.table(&[
+    client.check_replies(&[
         ("set k 2", "+OK"),
         ("incr k", ":3"),
         ("set gone w", "+OK"),
@@ -148,45 +152,45 @@ fn client_writes_on_replica_are_not_replicated() {
     ]);
     client.now.0 += 5;
     client.engine.expire_cycle(&mut client.worker, client.now, std::time::Duration::from_secs(1));
-    client.table(&[("get brief", "$-1"), ("flushall", "+OK"), ("dbsize", ":0")]);
-    assert_eq!(client.log(), before);
+    client.check_replies(&[("get brief", "$-1"), ("flushall", "+OK"), ("dbsize", ":0")]);
+    assert_eq!(client.logged_commands(), before);
 }
 
 /// The topology is published slot by slot, so during a role change a slot may already be assigned while the role is
 /// still that of a replica.
 #[test]
 fn cluster_replica_refuses_writes_to_own_slot() {
-    let mut client = Client::clustered();
+    let mut client = Client::in_cluster();
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    assert!(client.wire("set k v").starts_with("-READONLY"));
-    client.wire("multi\nset k v");
-    assert!(client.wire("exec").starts_with("-EXECABORT"));
-    client.table(&[("get k", "$-1")]);
+    assert!(client.run_to_text("set k v").starts_with("-READONLY"));
+    client.run_to_text("multi\nset k v");
+    assert!(client.run_to_text("exec").starts_with("-EXECABORT"));
+    client.check_replies(&[("get k", "$-1")]);
 }
 
 /// Reading an expired key deletes it, which is a write, too.
 #[test]
 fn paused_writes_prevent_expiry_deletions() {
-    let mut client = Client::logged();
-    client.wire("set k v px 10");
+    let mut client = Client::with_recording_log();
+    client.run_to_text("set k v px 10");
     client.now.0 += 11;
     let (engine, until) = (&client.engine, Millis(client.now.0 + 1000));
     engine.pauses.pause(&engine.settings, PausePurpose::Failover, PauseMode::Writes, until);
-    client.table(&[("get k", "$-1")]);
-    assert_eq!(client.log().len(), 1);
+    client.check_replies(&[("get k", "$-1")]);
+    assert_eq!(client.logged_commands().len(), 1);
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
-    client.table(&[("get k", "$-1")]);
-    assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK k"));
+    client.check_replies(&[("get k", "$-1")]);
+    assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 UNLINK k"));
 }
 
 /// The slot lock is kept between consecutive commands on one slot, and released before any other command.
 #[test]
 fn retained_slot_lock_is_released() {
-    for mut client in [Client::new(), Client::logged(), Client::clustered()] {
+    for mut client in [Client::new(), Client::with_recording_log(), Client::in_cluster()] {
         let several = "set k 1\nincr k\nget k\nmulti\nincr k\nget k\nexec\nincr k\nincr k x\nget k\nwatch k\n\
                        mget k k\nget k\nlpos k\nget k\ndbsize\nget k\nflushall\nincr k\nincr {k}2\nget k\n\
                        client reply skip\nget k\nget k";
-        let said = client.wire(several);
+        let said = client.run_to_text(several);
         assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
         // Blocks forever if a slot is still locked.
@@ -239,7 +243,7 @@ fn concurrent_batches_on_shared_slots_do_not_deadlock() {
             stats.iter().map(|worker| worker.commands[entry.index].calls.load(Ordering::Relaxed)).sum();
         let field = if made == "incr" { "" } else { " f" };
         let counted = (0..8).map(|number| {
-            let said = client.wire(&format!("{command}:{number}{field}"));
+            let said = client.run_to_text(&format!("{command}:{number}{field}"));
             said.lines().nth(1).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
         });
         assert_eq!(counted.sum::<u64>(), calls, "{made}");
@@ -249,22 +253,25 @@ fn concurrent_batches_on_shared_slots_do_not_deadlock() {
 /// A batch is appended to the log at once, in execution order, before any of its slots is unlocked.
 #[test]
 fn batch_is_appended_to_log_at_once() {
-    let mut client = Client::logged();
-    client.wire("set a 1\nset b 2\nget a\nset a 3\nincr b\nhset h f v\nset a 4");
+    let mut client = Client::with_recording_log();
+    client.run_to_text("set a 1\nset b 2\nget a\nset a 3\nincr b\nhset h f v\nset a 4");
     let all = ["set a 1", "set b 2", "set a 3", "incr b", "hset h f v", "set a 4"];
-    assert_eq!(client.log(), all.map(|line| format!("0 {line}")));
-    assert_eq!(client.appends(), 1);
+    assert_eq!(client.logged_commands(), all.map(|line| format!("0 {line}")));
+    assert_eq!(client.append_count(), 1);
     drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
     // Slow, multi-key and keyless commands follow the effects of the commands before them.
     for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
-        let before = client.appends();
-        client.wire(&format!("set x 1\nset y 2\n{between}\nset x 3"));
-        assert_eq!(client.appends(), before + 2, "{between}");
+        let before = client.append_count();
+        client.run_to_text(&format!("set x 1\nset y 2\n{between}\nset x 3"));
+        assert_eq!(client.append_count(), before + 2, "{between}");
     }
-    let before = client.appends();
-    client.wire("set a 1\nselect 1\nset a 2\nselect 0\nset a 3");
-    assert_eq!(client.appends(), before + 3);
-    assert_eq!(client.log().split_off(client.log().len() - 3), ["0 set a 1", "1 set a 2", "0 set a 3"]);
+    let before = client.append_count();
+    client.run_to_text("set a 1\nselect 1\nset a 2\nselect 0\nset a 3");
+    assert_eq!(client.append_count(), before + 3);
+    assert_eq!(
+        client.logged_commands().split_off(client.logged_commands().len() - 3),
+        ["0 set a 1", "1 set a 2", "0 set a 3"]
+    );
     let end: usize = client.log_bytes();
     assert_eq!(client.session.last_write, slot_routing::ReplOffset(end as u64));
 }
@@ -272,12 +279,12 @@ fn batch_is_appended_to_log_at_once() {
 /// The deletion of an expired key is replicated after earlier writes to its slot and before later ones.
 #[test]
 fn expired_key_deletion_is_replicated_in_order() {
-    let mut client = Client::logged();
-    client.wire("set {s}a 1 px 10");
+    let mut client = Client::with_recording_log();
+    client.run_to_text("set {s}a 1 px 10");
     client.now.0 += 11;
-    client.wire("set {s}b 1\nappend {s}a 2\nset {s}b 3");
+    client.run_to_text("set {s}b 1\nappend {s}a 2\nset {s}b 3");
     assert_eq!(
-        client.log().split_off(1),
+        client.logged_commands().split_off(1),
         ["0 set {s}b 1", "0 UNLINK {s}a", "0 append {s}a 2", "0 set {s}b 3"]
     );
 }
@@ -286,7 +293,7 @@ fn expired_key_deletion_is_replicated_in_order() {
 /// same dataset.
 #[test]
 fn replaying_log_of_concurrent_writes_gives_same_dataset() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     write_from_threads((&client.engine, &client.commands), 200, |thread, read, random| {
         let (one, other) = (random >> 8 & 7, random >> 16 & 7);
         match random & 15 {
@@ -299,7 +306,7 @@ fn replaying_log_of_concurrent_writes_gives_same_dataset() {
         }
     });
     let mut replica = Client::new();
-    for line in client.log() {
+    for line in client.logged_commands() {
         replica.call(&line.split(' ').skip(1).collect::<Vec<_>>());
     }
     for key in 0..8 {
@@ -339,7 +346,7 @@ fn batch_yields_at_end_of_time_slice_and_resumes() {
 fn only_executed_commands_count_for_client() {
     let mut client = Client::new();
     let count = |client: &mut Client| -> u64 {
-        let line = client.wire("client info");
+        let line = client.run_to_text("client info");
         line.split("tot-cmds=").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap()
     };
     let mut before = count(&mut client);
@@ -350,7 +357,7 @@ fn only_executed_commands_count_for_client() {
         ("multi\nset k 2\nget k\nexec", 4),
         ("eval \"redis.call('get','k') return redis.call('set','k',1)\" 0", 3),
     ] {
-        client.wire(lines);
+        client.run_to_text(lines);
         let now = count(&mut client);
         assert_eq!(now - before, ran + 1, "{lines}");
         before = now;
@@ -377,10 +384,10 @@ fn replica_refuses_admin_commands_from_master() {
         "slowlog reset",
         "monitor",
     ] {
-        let reply = client.wire(line);
+        let reply = client.run_to_text(line);
         assert!(reply.starts_with("-NOEFFECT "), "{line}: {reply}");
     }
-    client.table(&[
+    client.check_replies(&[
         ("set k v", "+OK"),
         ("multi", "+OK"),
         ("select 1", "+QUEUED"),
@@ -396,9 +403,9 @@ fn replica_refuses_admin_commands_from_master() {
 #[test]
 fn unauthenticated_client_gets_noauth_first() {
     let mut client = Client::new();
-    client.require(b"secret");
+    client.require_password(b"secret");
     let noauth = "-NOAUTH Authentication required.";
-    client.table(&[
+    client.check_replies(&[
         ("nosuch", noauth),
         ("get", noauth),
         ("config nosuch", noauth),
@@ -414,12 +421,12 @@ fn unauthenticated_client_gets_noauth_first() {
 #[test]
 fn monitor_client_cannot_access_keys() {
     let mut client = Client::new();
-    client.wire("monitor");
+    client.run_to_text("monitor");
     let refused = "-ERR Replica can't interact with the keyspace\r\n";
     for line in ["set k v", "get k", "eval \"return 1\" 0", "del k", "dbsize", "multi\nset k v\ndiscard"] {
-        assert!(client.wire(line).contains(refused), "{line}");
+        assert!(client.run_to_text(line).contains(refused), "{line}");
     }
-    assert!(client.wire("ping").contains("+PONG\r\n"));
-    client.wire("reset");
-    client.table(&[("get k", "$-1")]);
+    assert!(client.run_to_text("ping").contains("+PONG\r\n"));
+    client.run_to_text("reset");
+    client.check_replies(&[("get k", "$-1")]);
 }

@@ -47,7 +47,7 @@ fn with_shell(client: &Client) -> Arc<dyn Shell> {
 }
 
 /// Completes the remaining commands of an EXEC, each with the reply `said`. Returns the whole reply.
-fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
+fn finish_exec(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
         let (engine, worker, session) = (&client.engine, &mut client.worker, &mut client.session);
@@ -67,11 +67,11 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
 /// was ignored.
 #[test]
 fn script_in_transaction_accesses_undeclared_keys() {
-    for mut client in [Client::logged(), Client::clustered()] {
-        client.wire("set other{t} there");
+    for mut client in [Client::with_recording_log(), Client::in_cluster()] {
+        client.run_to_text("set other{t} there");
         let script = "redis.call('append','more{t}','x') return redis.call('get','other{t}')";
         for _ in 0..2 {
-            client.wire("multi\nset a{t} 1");
+            client.run_to_text("multi\nset a{t} 1");
             client.call(&["eval", script, "0"]);
             client.call(&[
                 "eval",
@@ -79,10 +79,10 @@ fn script_in_transaction_accesses_undeclared_keys() {
                 "1",
                 "a{t}",
             ]);
-            client.wire("get a{t}");
-            client.table(&[("exec", "*4|+OK|$5|there|$6|1there|$1|1")]);
+            client.run_to_text("get a{t}");
+            client.check_replies(&[("exec", "*4|+OK|$5|there|$6|1there|$1|1")]);
         }
-        client.table(&[("get more{t}", "$2|xx")]);
+        client.check_replies(&[("get more{t}", "$2|xx")]);
         drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
     }
 }
@@ -91,9 +91,9 @@ fn script_in_transaction_accesses_undeclared_keys() {
 /// writes of other clients could interleave.
 #[test]
 fn transaction_with_shell_commands_is_atomic() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let _shell = with_shell(&client);
-    client.table(&[
+    client.check_replies(&[
         ("set k 1", "+OK"),
         ("info", ":1"),
         ("watch k", "+OK"),
@@ -106,26 +106,26 @@ fn transaction_with_shell_commands_is_atomic() {
         ("lastsave", "+QUEUED"),
         ("exec", "*6|+master|:2|:1|+OK|:2|-ERR never"),
     ]);
-    assert_eq!(client.log(), ["0 set k 1", "0 MULTI", "0 incr k", "0 set l 1", "0 EXEC"]);
+    assert_eq!(client.logged_commands(), ["0 set k 1", "0 MULTI", "0 incr k", "0 set l 1", "0 EXEC"]);
 }
 
 /// Commands that wait for a disk or another node run after the slots are unlocked; the order of the replies is kept.
 #[test]
 fn blocking_shell_commands_run_after_rest_of_transaction() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let _shell = with_shell(&client);
-    client.wire("multi\nset k v\nreplicaof no one\nget k\nconfig set a b\nrole");
-    assert_eq!(client.flow("exec"), DispatchStatus::Node(NodeCommand::Exec));
-    assert_eq!(client.log(), ["0 set k v"]);
+    client.run_to_text("multi\nset k v\nreplicaof no one\nget k\nconfig set a b\nrole");
+    assert_eq!(client.run_status("exec"), DispatchStatus::Node(NodeCommand::Exec));
+    assert_eq!(client.logged_commands(), ["0 set k v"]);
     let mut carried_out = Vec::new();
-    let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
+    let reply = finish_exec(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*5|+OK|+DONE|$1|v|+DONE|+master|");
     assert_eq!(carried_out, [NodeCommand::Replicaof, NodeCommand::ConfigSet]);
     // Without slots to hold, all run in order: the role has changed by the last ROLE.
-    client.wire("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
-    assert_eq!(client.flow("exec"), DispatchStatus::Node(NodeCommand::Exec));
+    client.run_to_text("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
+    assert_eq!(client.run_status("exec"), DispatchStatus::Node(NodeCommand::Exec));
     assert_eq!(client.session.db, 0, "that comes behind what waits");
-    let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
+    let reply = finish_exec(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*6|+master|+DONE|$1|a|+master|+OK|+DONE|");
     assert_eq!((client.session.db, carried_out.len()), (3, 4));
 }
@@ -133,7 +133,7 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
 /// A blocking shell command, or one that this server lacks, fails in scripts with an error.
 #[test]
 fn script_can_call_nonblocking_shell_commands() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let _shell = with_shell(&client);
     let mut eval = |script: &str| client.call(&["eval", script, "1", "k"]);
     assert_eq!(eval("redis.call('set',KEYS[1],1) return redis.call('info')"), Value::Integer(1));
@@ -155,9 +155,9 @@ fn script_write_is_refused_like_client_write() {
         (NodeFlags::READ_ONLY_REPLICA, "READONLY You can't write against a read only replica."),
         (NodeFlags::OUT_OF_MEMORY, "OOM command not allowed when used memory > 'maxmemory'."),
     ];
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     client.engine.settings.aof_error.store(Arc::new("No space left on device".to_owned()));
-    client.wire("function load \"#!lua name=l\\nredis.register_function('f', function(k) return redis.call('set',k[1],'v') end)\"");
+    client.run_to_text("function load \"#!lua name=l\\nredis.register_function('f', function(k) return redis.call('set',k[1],'v') end)\"");
     for (state, text) in states {
         client.engine.settings.set_node_flag(state, true);
         let error = |reply: Value| match reply {
@@ -170,7 +170,7 @@ fn script_write_is_refused_like_client_write() {
         assert!(error(client.call(&["eval", &declared, "1", "k"])).starts_with(text), "{state:?}");
         assert!(error(client.call(&["fcall", "f", "1", "k"])).starts_with(text), "{state:?}");
         client.engine.settings.set_node_flag(state, false);
-        client.wire("multi");
+        client.run_to_text("multi");
         client.call(&["eval", script, "1", "k"]);
         client.engine.settings.set_node_flag(state, true);
         let replies = client.call(&["exec"]);
@@ -178,13 +178,13 @@ fn script_write_is_refused_like_client_write() {
         assert!(error.starts_with(text), "{state:?}: {error}");
         client.engine.settings.set_node_flag(state, false);
     }
-    client.table(&[("exists k", ":0")]);
+    client.check_replies(&[("exists k", ":0")]);
 }
 
 /// Regression test: CLIENT PAUSE WRITE blocked EVAL and FCALL of scripts with the no-writes flag.
 #[test]
 fn script_flags_act_like_command_flags() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let library = "#!lua name=l\nredis.register_function{function_name='reads', \
                    callback=function(k) return redis.call('get',k[1]) end, flags={'no-writes'}}\n\
                    redis.register_function('writes', function(k) return 1 end)";
@@ -201,14 +201,14 @@ fn script_flags_act_like_command_flags() {
     assert_eq!(client.call(&["eval", "#!lua flags=no-writes\nreturn 5", "0"]), Value::Integer(5));
     assert_eq!(client.call(&["evalsha", &sha, "0"]), Value::Integer(7));
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
-    assert_eq!(client.flow("fcall writes 1 k"), DispatchStatus::Paused);
-    assert_eq!(client.flow("eval \"return 1\" 0"), DispatchStatus::Paused);
-    assert_eq!(client.flow("eval \"#!lua\\nreturn 1\" 0"), DispatchStatus::Paused);
-    client.wire("multi\nfcall reads 1 k");
-    client.table(&[("exec", "*1|$-1")]);
-    client.wire("multi\nfcall writes 1 k");
-    assert_eq!(client.flow("exec"), DispatchStatus::Paused);
-    client.wire("discard");
+    assert_eq!(client.run_status("fcall writes 1 k"), DispatchStatus::Paused);
+    assert_eq!(client.run_status("eval \"return 1\" 0"), DispatchStatus::Paused);
+    assert_eq!(client.run_status("eval \"#!lua\\nreturn 1\" 0"), DispatchStatus::Paused);
+    client.run_to_text("multi\nfcall reads 1 k");
+    client.check_replies(&[("exec", "*1|$-1")]);
+    client.run_to_text("multi\nfcall writes 1 k");
+    assert_eq!(client.run_status("exec"), DispatchStatus::Paused);
+    client.run_to_text("discard");
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
     // Same for out of memory and for stale data.
     client.engine.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, true);
@@ -234,41 +234,41 @@ fn blocked_client_without_permission_is_not_served() {
     ];
     let gives = ["rpush k v", "zadd k 1 v", "xadd k * f v", "xadd s * f v"];
     for (wait, give) in waits.into_iter().zip(gives) {
-        let mut client = Client::logged();
-        client.wire("acl setuser blocked on nopass ~* +@all\nxgroup create s g $ mkstream");
+        let mut client = Client::with_recording_log();
+        client.run_to_text("acl setuser blocked on nopass ~* +@all\nxgroup create s g $ mkstream");
         let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
         let mut waiter = Session::of(connect(), CommandOrigin::Client, true);
         std::mem::swap(&mut client.session, &mut waiter);
-        client.table(&[("auth blocked any", "+OK")]);
-        assert_eq!(client.flow(wait), DispatchStatus::Blocked, "{wait}");
+        client.check_replies(&[("auth blocked any", "+OK")]);
+        assert_eq!(client.run_status(wait), DispatchStatus::Blocked, "{wait}");
         std::mem::swap(&mut client.session, &mut waiter);
         // A change that does not affect the client's permissions leaves it blocked.
-        client.wire("acl setuser another");
+        client.run_to_text("acl setuser another");
         let lost = "acl setuser blocked -@all";
-        client.table(&[(lost, "+OK")]);
-        let before = client.wire("debug digest-value k s");
-        client.wire(give);
-        assert_ne!(client.wire("debug digest-value k s"), before, "{wait}: what was given is there");
+        client.check_replies(&[(lost, "+OK")]);
+        let before = client.run_to_text("debug digest-value k s");
+        client.run_to_text(give);
+        assert_ne!(client.run_to_text("debug digest-value k s"), before, "{wait}: what was given is there");
         assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
         assert_eq!(waiter.client.take_unblock(), Some(UnblockReason::Retry), "{wait}");
         let mut out = Vec::new();
         let (dispatcher, worker) = (client.commands.dispatcher(&client.engine), &mut client.worker);
         dispatcher.end_wait(worker, &mut waiter, client.now, UnblockReason::Retry, &mut out);
         std::mem::swap(&mut client.session, &mut waiter);
-        assert!(client.wire(wait).starts_with("-NOPERM"), "{wait}");
+        assert!(client.run_to_text(wait).starts_with("-NOPERM"), "{wait}");
     }
 }
 
 /// A change of other users' permissions does not affect a blocked client.
 #[test]
 fn blocked_client_is_served_after_change_of_other_user() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
     let mut waiter = Session::of(connect(), CommandOrigin::Client, true);
     std::mem::swap(&mut client.session, &mut waiter);
-    assert_eq!(client.flow("blpop k 0"), DispatchStatus::Blocked);
+    assert_eq!(client.run_status("blpop k 0"), DispatchStatus::Blocked);
     std::mem::swap(&mut client.session, &mut waiter);
-    client.wire("acl setuser another on nopass +@all");
-    client.table(&[("rpush k v", ":1"), ("exists k", ":0")]);
+    client.run_to_text("acl setuser another on nopass +@all");
+    client.check_replies(&[("rpush k v", ":1"), ("exists k", ":0")]);
     assert!(waiter.waiter().expect("it waits").is_served());
 }

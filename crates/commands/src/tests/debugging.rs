@@ -13,19 +13,19 @@ use crate::testing::Client;
 #[derive(Debug)]
 struct ScriptedConsole {
     lines: Vec<&'static str>,
-    seen: std::sync::mpsc::Sender<String>,
+    output: std::sync::mpsc::Sender<String>,
 }
 
 impl ScriptedConsole {
     fn with_lines(lines: &[&'static str]) -> (Box<Self>, Receiver<String>) {
         let (seen, heard) = channel();
-        (Box::new(Self { lines: lines.iter().rev().copied().collect(), seen }), heard)
+        (Box::new(Self { lines: lines.iter().rev().copied().collect(), output: seen }), heard)
     }
 }
 
 impl DebugConsole for ScriptedConsole {
     fn send(&mut self, bytes: Vec<u8>) {
-        self.seen.send(String::from_utf8(bytes).expect("text")).expect("it is heard");
+        self.output.send(String::from_utf8(bytes).expect("text")).expect("it is heard");
     }
 
     fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
@@ -34,12 +34,17 @@ impl DebugConsole for ScriptedConsole {
 }
 
 /// Runs a script in the debugger. Returns the client, the debugger's output, and the reply.
-fn debug(client: Client, mode: &str, script: &str, lines: &[&'static str]) -> (Client, String, String) {
+fn debug_script(
+    client: Client,
+    mode: &str,
+    script: &str,
+    lines: &[&'static str],
+) -> (Client, String, String) {
     let mut client = client;
-    client.table(&[(&format!("script debug {mode}"), "+OK")]);
+    client.check_replies(&[(&format!("script debug {mode}"), "+OK")]);
     let (console, heard) = ScriptedConsole::with_lines(lines);
     let words = ["eval", script, "1", "k", "5"];
-    assert_eq!(client.flow("eval \"return 1\" 0"), DispatchStatus::Node(NodeCommand::DebugScript));
+    assert_eq!(client.run_status("eval \"return 1\" 0"), DispatchStatus::Node(NodeCommand::DebugScript));
     let mut request = Request::new();
     words.iter().for_each(|word| request.push(word.as_bytes()));
     let script = DebuggedScript::new(&mut client.session, request, console);
@@ -58,16 +63,16 @@ const SCRIPT: &str = "local key = KEYS[1]\nlocal function add(x, y)\n  local z =
 
 #[test]
 fn debug_session_discards_or_keeps_writes() {
-    let mut client = Client::logged();
-    client.table(&[("set k 10", "+OK")]);
-    let (mut client, said, reply) = debug(client, "yes", SCRIPT, &["c", "c"]);
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[("set k 10", "+OK")]);
+    let (mut client, said, reply) = debug_script(client, "yes", SCRIPT, &["c", "c"]);
     assert_eq!(reply, "$2\r\n16\r\n", "{said}");
     assert!(said.ends_with("*1\r\n+<endsession>\r\n"), "{said}");
-    client.table(&[("get k", "$2|10")]);
-    let (mut client, _, reply) = debug(client, "sync", SCRIPT, &["c", "c"]);
+    client.check_replies(&[("get k", "$2|10")]);
+    let (mut client, _, reply) = debug_script(client, "sync", SCRIPT, &["c", "c"]);
     assert_eq!(reply, "$2\r\n16\r\n");
-    client.table(&[("get k", "$2|16")]);
-    assert_eq!(client.log(), ["0 set k 10", "0 incrby k 6"]);
+    client.check_replies(&[("get k", "$2|16")]);
+    assert_eq!(client.logged_commands(), ["0 set k 10", "0 incrby k 6"]);
 }
 
 #[test]
@@ -89,7 +94,7 @@ fn debugger_stops_prints_and_continues() {
         "c",
         "s",
     ];
-    let (_, said, _) = debug(Client::new(), "yes", SCRIPT, &lines);
+    let (_, said, _) = debug_script(Client::new(), "yes", SCRIPT, &lines);
     for expected in [
         "*2\r\n+* Stopped at 1, stop reason = step over\r\n+-> 1   local key = KEYS[1]\r\n",
         "*1\r\n+No local variables in the current context.\r\n",
@@ -114,15 +119,15 @@ fn debugger_stops_prints_and_continues() {
 
 #[test]
 fn debug_session_ends_on_abort_syntax_error_or_disconnect() {
-    let (client, _, reply) = debug(Client::new(), "yes", SCRIPT, &["s", "a"]);
+    let (client, _, reply) = debug_script(Client::new(), "yes", SCRIPT, &["s", "a"]);
     assert!(reply.starts_with("-ERR script aborted for user request script: "), "{reply}");
     assert!(reply.ends_with(" on @user_script:5.\r\n"), "{reply}");
-    let (client, said, reply) = debug(client, "yes", "foo(", &[]);
+    let (client, said, reply) = debug_script(client, "yes", "foo(", &[]);
     assert_eq!(said, "");
     assert!(reply.starts_with("*1\r\n+<endsession>\r\n-ERR Error compiling script"), "{reply}");
-    let (mut client, _, reply) = debug(client, "yes", SCRIPT, &["s"]);
+    let (mut client, _, reply) = debug_script(client, "yes", SCRIPT, &["s"]);
     assert_eq!(reply, "$1\r\n6\r\n");
-    client.table(&[
+    client.check_replies(&[
         ("exists k", ":0"),
         ("script debug", "-ERR wrong number of arguments for 'script|debug' command"),
         ("script debug x", "-ERR Use SCRIPT DEBUG YES/SYNC/NO"),
@@ -144,12 +149,12 @@ fn debug_session_ends_on_abort_syntax_error_or_disconnect() {
 #[test]
 fn forked_debug_session_scans_copies_of_all_keys() {
     let mut client = Client::new();
-    client.table(&[("mset a 1 b 2 c 3", "+OK")]);
+    client.check_replies(&[("mset a 1 b 2 c 3", "+OK")]);
     let script = "redis.call('del', 'a')\nredis.call('set', 'd', 4)\nlocal keys = redis.call('keys', '*')\n\
                   table.sort(keys)\nredis.call('flushall')\nreturn {table.concat(keys, ' '), redis.call('dbsize')}";
-    let (mut client, said, reply) = debug(client, "yes", script, &["c"]);
+    let (mut client, said, reply) = debug_script(client, "yes", script, &["c"]);
     assert_eq!(reply, "*2\r\n$5\r\nb c d\r\n:0\r\n", "{said}");
-    client.table(&[("dbsize", ":3"), ("debug populate 200000", "+OK")]);
-    let (_, _, reply) = debug(client, "yes", "return redis.call('dbsize')", &["c"]);
+    client.check_replies(&[("dbsize", ":3"), ("debug populate 200000", "+OK")]);
+    let (_, _, reply) = debug_script(client, "yes", "return redis.call('dbsize')", &["c"]);
     assert!(reply.starts_with("-ERR This command is about all keys, and there are too many"), "{reply}");
 }

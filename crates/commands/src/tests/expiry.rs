@@ -7,45 +7,46 @@ use engine::NodeFlags;
 
 use crate::testing::Client;
 
-const SECOND: Duration = Duration::from_secs(1);
+const SECOND_MILLIS: Duration = Duration::from_secs(1);
 
 #[test]
 fn expired_keys_are_deleted_and_replicated() {
-    let mut client = Client::logged();
-    client.table(&[("set a 1 px 10", "+OK"), ("set b 2 px 20", "+OK"), ("set c 3", "+OK")]);
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[("set a 1 px 10", "+OK"), ("set b 2 px 20", "+OK"), ("set c 3", "+OK")]);
     client.now.0 += 9;
-    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
-    client.table(&[("dbsize", ":3")]);
+    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+    client.check_replies(&[("dbsize", ":3")]);
     client.now.0 += 1;
-    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
-    client.table(&[("dbsize", ":2")]);
-    assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK a"));
+    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+    client.check_replies(&[("dbsize", ":2")]);
+    assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 UNLINK a"));
     assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 1);
 }
 
 #[test]
 fn replica_and_disabled_expiry_keep_expired_keys() {
-    let mut client = Client::logged();
-    client.table(&[("set a 1 px 10", "+OK")]);
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[("set a 1 px 10", "+OK")]);
     client.now.0 += 10;
     client.engine.settings.active_expire.store(false, Ordering::Relaxed);
-    client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
+    client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS);
     client.engine.settings.active_expire.store(true, Ordering::Relaxed);
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
-    client.table(&[("dbsize", ":1")]);
+    client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS);
+    client.check_replies(&[("dbsize", ":1")]);
 }
 
 /// Regression test: keys with an expiry that clients wrote on a writable replica were never deleted, because a replica
 /// waits for deletions from its master, which does not have these keys.
 #[test]
 fn writable_replica_deletes_own_expired_keys() {
-    let mut client = Client::logged();
-    let cycle = |client: &mut Client| client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
-    client.table(&[("set master 1 px 10", "+OK"), ("set again 1 px 10", "+OK")]);
-    let logged = client.log().len();
+    let mut client = Client::with_recording_log();
+    let cycle =
+        |client: &mut Client| client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS);
+    client.check_replies(&[("set master 1 px 10", "+OK"), ("set again 1 px 10", "+OK")]);
+    let logged = client.logged_commands().len();
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    client.table(&[
+    client.check_replies(&[
         ("set a 1 px 10", "+OK"),
         ("set b 1", "+OK"),
         ("pexpire b 10", ":1"),
@@ -62,33 +63,40 @@ fn writable_replica_deletes_own_expired_keys() {
     // The master changes the expiry of one of them.
     let own =
         std::mem::replace(&mut client.session, engine::Session::new(2, engine::CommandOrigin::Master, true));
-    client.table(&[("set later 2 px 500", "+OK")]);
+    client.check_replies(&[("set later 2 px 500", "+OK")]);
     client.session = own;
     client.now.0 += 10;
     let events = client.events_during(|client| assert!(!cycle(client)));
     let mut events: Vec<&str> = events.split(", ").collect();
     events.sort_unstable();
     assert_eq!(events, ["expired a", "expired b", "expired d", "expired script", "expired@1 e"]);
-    client.table(&[("dbsize", ":4"), ("exists master again stays later", ":2")]);
+    client.check_replies(&[("dbsize", ":4"), ("exists master again stays later", ":2")]);
     assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 5);
-    assert_eq!((client.engine.local_expiry_count(), client.log().len()), (0, logged), "no log is told");
+    assert_eq!(
+        (client.engine.local_expiry_count(), client.logged_commands().len()),
+        (0, logged),
+        "no log is told"
+    );
 }
 
 #[test]
 fn promoted_replica_deletes_and_replicates_expired_keys() {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
-    client.table(&[("set a 1 px 10", "+OK")]);
+    client.check_replies(&[("set a 1 px 10", "+OK")]);
     client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
     client.now.0 += 10;
-    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
-    assert_eq!((client.log(), client.engine.local_expiry_count()), (vec!["0 UNLINK a".to_owned()], 0));
+    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
+    assert_eq!(
+        (client.logged_commands(), client.engine.local_expiry_count()),
+        (vec!["0 UNLINK a".to_owned()], 0)
+    );
 }
 
 #[test]
 fn expired_keys_and_fields_send_events() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("set a 1 px 10", "+OK"),
         ("hset h f v g v x v", ":3"),
         ("hpexpire h 10 fields 2 f g", "*2|:1|:1"),
@@ -97,7 +105,7 @@ fn expired_keys_and_fields_send_events() {
     ]);
     client.now.0 += 10;
     let events = client.events_during(|client| {
-        assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+        assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND_MILLIS));
     });
     let mut events: Vec<&str> = events.split(", ").collect();
     events.sort_unstable();
@@ -105,7 +113,7 @@ fn expired_keys_and_fields_send_events() {
 }
 
 /// A clock that advances by one millisecond per reading.
-fn ticking() -> u64 {
+fn advancing_clock() -> u64 {
     static NANOS: AtomicU64 = AtomicU64::new(0);
     NANOS.fetch_add(1_000_000, Ordering::Relaxed)
 }
@@ -113,7 +121,7 @@ fn ticking() -> u64 {
 #[test]
 fn expiry_cycle_stops_at_budget_and_resumes() {
     let mut client = Client::new();
-    client.worker = client.engine.worker(ticking);
+    client.worker = client.engine.worker(advancing_clock);
     for key in 0..1000 {
         client.call(&["set", &format!("{{same}}{key}"), "v", "px", "10"]);
         client.call(&["set", &format!("other{key}"), "v", "px", "10"]);
@@ -125,13 +133,13 @@ fn expiry_cycle_stops_at_budget_and_resumes() {
         assert!(cycles < 1000);
     }
     assert!(cycles > 5, "{cycles}");
-    client.table(&[("dbsize", ":0")]);
+    client.check_replies(&[("dbsize", ":0")]);
 }
 
 #[test]
 fn expiry_cycle_respects_budget_over_many_slots() {
     let mut client = Client::new();
-    client.worker = client.engine.worker(ticking);
+    client.worker = client.engine.worker(advancing_clock);
     for key in 0..1000 {
         client.call(&["set", &format!("{key}"), "v", "px", "10"]);
     }

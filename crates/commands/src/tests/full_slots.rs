@@ -2,7 +2,7 @@
 
 use crate::testing::Client;
 
-const FULL: &str = "-OOM command not allowed when a slot holds as many small values as it can";
+const SLOT_FULL_ERROR: &str = "-OOM command not allowed when a slot holds as many small values as it can";
 
 /// Regression test: page numbers have nineteen bits, and a slot with gigabytes of small values panicked when it needed
 /// one more page.
@@ -15,15 +15,15 @@ fn full_slot_refuses_writes_and_allows_deletes() {
     let stored = (0..100_000).find(|n| client.call(&["set", &format!("{{a}}{n}"), &value]) != ok);
     let stored = stored.expect("it is full at some time");
     assert!(stored > 100, "{stored}");
-    client.table(&[
-        ("set {a}more x", FULL),
-        ("hset {a}hash f v", FULL),
-        ("append {a}1 x", FULL),
+    client.check_replies(&[
+        ("set {a}more x", SLOT_FULL_ERROR),
+        ("hset {a}hash f v", SLOT_FULL_ERROR),
+        ("append {a}1 x", SLOT_FULL_ERROR),
         ("get {a}nosuch", "$-1"),
         ("set {other}1 x", "+OK"),
         ("multi", "+OK"),
         ("set {a}more x", "+QUEUED"),
-        ("exec", &format!("*1|{FULL}")),
+        ("exec", &format!("*1|{SLOT_FULL_ERROR}")),
     ]);
     // Commands that are not refused in advance must fail safely, too.
     for n in 0..stored {
@@ -33,14 +33,18 @@ fn full_slot_refuses_writes_and_allows_deletes() {
         client.call(&["set", "{b}source", &value]);
         client.call(&["rename", "{b}source", &format!("{{a}}moved{n}")]);
     }
-    client.table(&[("rename {other}1 {a}x", FULL), ("persist {a}1", FULL), ("hset {a}hash f v", FULL)]);
+    client.check_replies(&[
+        ("rename {other}1 {a}x", SLOT_FULL_ERROR),
+        ("persist {a}1", SLOT_FULL_ERROR),
+        ("hset {a}hash f v", SLOT_FULL_ERROR),
+    ]);
     for n in 0..stored {
         client.call(&["del", &format!("{{a}}{n}")]);
     }
     for n in 0..20_000 {
         client.call(&["unlink", &format!("{{a}}moved{n}")]);
     }
-    client.table(&[("set {a}more x", "+OK"), ("get {a}more", "$1|x")]);
+    client.check_replies(&[("set {a}more x", "+OK"), ("get {a}more", "$1|x")]);
 }
 
 #[test]
@@ -52,13 +56,13 @@ fn full_large_hash_refuses_new_fields() {
     let set = |client: &mut Client, n: usize| client.call(&["hset", "h", &format!("field:{n}"), &value]);
     let stored = (0..100_000).find(|n| set(&mut client, *n) != new).expect("it is full at some time");
     assert!(stored > 600, "{stored} fields, so that it is a large one");
-    client.table(&[
-        ("hset h more x", FULL),
+    client.check_replies(&[
+        ("hset h more x", SLOT_FULL_ERROR),
         ("set {h}other x", "+OK"),
         ("hget h field:1", &format!("$200|{value}")),
     ]);
     for n in 0..stored {
         client.call(&["hdel", "h", &format!("field:{n}")]);
     }
-    client.table(&[("exists h", ":0"), ("hset h more x", ":1")]);
+    client.check_replies(&[("exists h", ":0"), ("hset h more x", ":1")]);
 }

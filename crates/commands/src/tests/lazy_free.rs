@@ -14,11 +14,11 @@ fn only_large_values_are_freed_lazily() {
     for field in 0..2000 {
         client.call(&["hset", "h", &format!("f{field}"), &value]);
     }
-    client.table(&[("hset small f v", ":1"), ("del small", ":1")]);
+    client.check_replies(&[("hset small f v", ":1"), ("del small", ":1")]);
     assert_eq!(client.engine.lazy_free.pending(), 0);
-    client.table(&[("rename h other", "+OK"), ("del h", ":0")]);
+    client.check_replies(&[("rename h other", "+OK"), ("del h", ":0")]);
     assert_eq!(client.engine.lazy_free.pending(), 0, "a rename drops nothing");
-    client.table(&[("set other v", "+OK")]);
+    client.check_replies(&[("set other v", "+OK")]);
     assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (1, 0));
     client.engine.lazy_free.free_all();
     assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (0, 1));
@@ -56,14 +56,14 @@ fn lazyfree_setting_depends_on_cause_of_deletion() {
             client.call(&["set", "k", &value, "px", "100"]);
             client.call(&["set", "other", "v"]);
             client.now.0 += if reason == LazyFreeReason::EXPIRE { 200 } else { 0 };
-            client.wire(commands);
+            client.run_to_text(commands);
             assert_eq!(client.engine.lazy_free.pending(), pending, "{commands}, {reasons:?}");
         }
     }
     let mut client = Client::new();
     client.engine.settings.set_lazy_reasons(LazyFreeReason::empty());
     client.call(&["set", "k", &value]);
-    client.wire("unlink k");
+    client.run_to_text("unlink k");
     assert_eq!(client.engine.lazy_free.pending(), 1, "UNLINK says what it wants");
     assert!(client.engine.lazy_free.pending_bytes() >= value.len());
     client.engine.lazy_free.free_all();
@@ -76,11 +76,11 @@ fn async_flush_frees_memory_in_background() {
     let value = "v".repeat(1000);
     for (flush, waiting) in [("flushall", 2000), ("flushdb async", 2000), ("flushall sync", 0)] {
         (0..2000).for_each(|key| drop(client.call(&["set", &format!("k{key}"), &value])));
-        client.table(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
+        client.check_replies(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
         assert_eq!(client.engine.lazy_free.pending(), waiting, "{flush}");
         client.engine.lazy_free.free_all();
     }
     assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (0, 4000));
-    client.table(&[("set k v", "+OK"), ("flushall", "+OK")]);
+    client.check_replies(&[("set k v", "+OK"), ("flushall", "+OK")]);
     assert_eq!(client.engine.lazy_free.pending(), 0, "what is little is dropped at once");
 }

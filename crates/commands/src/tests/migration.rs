@@ -10,29 +10,29 @@ use crate::testing::Client;
 fn held_slot_blocks_only_its_writes() {
     let mut client = Client::new();
     let slot = Slot::of_key(b"{t}");
-    client.table(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
+    client.check_replies(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
     assert!(client.engine.pause_slot_writes(slot) && client.engine.pause_slot_writes(slot));
-    client.table(&[("get a{t}", "$1|1"), ("set other 2", "+OK")]);
-    client.table(&[("multi\nget a{t}\nexec", "+OK|+QUEUED|*1|$1|1")]);
+    client.check_replies(&[("get a{t}", "$1|1"), ("set other 2", "+OK")]);
+    client.check_replies(&[("multi\nget a{t}\nexec", "+OK|+QUEUED|*1|$1|1")]);
     for write in ["incr a{t}", "flushall", "mset other 3 a{t} 3"] {
-        assert_eq!(client.flow(write), DispatchStatus::Paused, "{write}");
+        assert_eq!(client.run_status(write), DispatchStatus::Paused, "{write}");
     }
-    client.table(&[("multi\nset a{t} 3", "+OK|+QUEUED")]);
-    assert_eq!(client.flow("exec"), DispatchStatus::Paused);
-    client.table(&[("discard", "+OK")]);
+    client.check_replies(&[("multi\nset a{t} 3", "+OK|+QUEUED")]);
+    assert_eq!(client.run_status("exec"), DispatchStatus::Paused);
+    client.check_replies(&[("discard", "+OK")]);
     client.engine.resume_slot_writes(slot);
-    assert_eq!(client.flow("incr a{t}"), DispatchStatus::Paused);
+    assert_eq!(client.run_status("incr a{t}"), DispatchStatus::Paused);
     client.engine.resume_slot_writes(slot);
     assert!(client.engine.settings.node_flags().is_empty());
-    client.table(&[("incr a{t}", ":2")]);
+    client.check_replies(&[("incr a{t}", ":2")]);
 }
 
 #[test]
 fn slot_leftovers_are_deleted_in_all_databases_and_replicated() {
-    let mut client = Client::clustered();
+    let mut client = Client::in_cluster();
     let slot = Slot::of_key(b"{t}");
     for number in 0..200 {
-        client.table(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
+        client.check_replies(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
     }
     client.now.0 += 5000;
     assert_eq!(client.engine.delete_unowned_keys(slot), RemainingKeys::None, "it is served here");
@@ -49,18 +49,18 @@ fn slot_leftovers_are_deleted_in_all_databases_and_replicated() {
 
 #[test]
 fn migrated_key_is_released_only_if_unchanged() {
-    let mut client = Client::logged();
-    client.table(&[("set k v px 5000", "+OK")]);
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[("set k v px 5000", "+OK")]);
     let now = client.now;
     let release = |client: &Client, captured: &CapturedKey| {
         client.engine.release(&client.worker, 0, b"k", now, captured)
     };
     let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
     assert_eq!(captured.expiry.unwrap().0, now.0 + 5000);
-    client.table(&[("append k w", ":2")]);
+    client.check_replies(&[("append k w", ":2")]);
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
     let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
-    client.table(&[("pexpire k 6000", ":1")]);
+    client.check_replies(&[("pexpire k 6000", ":1")]);
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed), "its time counts too");
     let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, true);
@@ -74,14 +74,14 @@ fn migrated_key_is_released_only_if_unchanged() {
     };
     assert!(end > client.session.last_write && end > ReplOffset(0));
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
-    client.table(&[("exists k", ":0")]);
-    assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
+    client.check_replies(&[("exists k", ":0")]);
+    assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 DEL k"));
     assert_eq!(client.engine.capture(0, b"k", now, Dialect::Redis), None);
 }
 
 #[test]
 fn migrate_requires_own_or_migrating_slot() {
-    let client = Client::clustered();
+    let client = Client::in_cluster();
     let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
     assert_eq!(client.engine.check_migratable(&keys(&["a{t}", "b{t}"])), Ok(()));
     assert_eq!(client.engine.check_migratable(&keys(&["a", "b"])), Err(CommandError::CrossSlot));
@@ -100,9 +100,14 @@ fn migrate_requires_own_or_migrating_slot() {
 }
 
 /// A node with several databases and one migrating slot.
-fn migrating() -> Client {
-    let mut client = Client::clustered_with(4);
-    client.table(&[("set {t}1 v", "+OK"), ("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
+fn client_with_migrating_slot() -> Client {
+    let mut client = Client::in_cluster_with(4);
+    client.check_replies(&[
+        ("set {t}1 v", "+OK"),
+        ("select 1", "+OK"),
+        ("set {t}2 v", "+OK"),
+        ("select 0", "+OK"),
+    ]);
     client.engine.keyspace.lock(Slot::of_key(b"{t}")).set_ownership(Ownership::Migrating);
     client
 }
@@ -112,8 +117,8 @@ fn migrating_slot_refuses_moves_between_databases() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     // The topology of this test has no address for the target.
     const ASK: &str = "-CLUSTERDOWN Hash slot not served";
-    let mut client = migrating();
-    client.table(&[
+    let mut client = client_with_migrating_slot();
+    client.check_replies(&[
         ("move {t}1 1", TRY_AGAIN),
         ("move {t}9 1", TRY_AGAIN),
         ("copy {t}1 {t}3 db 1", TRY_AGAIN),
@@ -132,8 +137,8 @@ fn migrating_slot_refuses_moves_between_databases() {
 fn queued_select_determines_database_of_migrating_slot() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
     const ASK: &str = "-CLUSTERDOWN Hash slot not served";
-    let mut client = migrating();
-    client.table(&[
+    let mut client = client_with_migrating_slot();
+    client.check_replies(&[
         ("multi\nselect 1\nget {t}2\nselect 0\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|$1|v|+OK"),
         ("multi\nselect 1\nget {t}1\nexec", &format!("+OK|+QUEUED|+QUEUED|{ASK}")),
         ("multi\nget {t}1\nget {t}2\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN}")),
@@ -148,19 +153,19 @@ fn queued_select_determines_database_of_migrating_slot() {
 /// Regression test: EXEC does not lock MIGRATE's keys, but they were looked up nevertheless.
 #[test]
 fn queued_migrate_does_not_look_up_unlocked_slot() {
-    let mut client = migrating();
-    client.table(&[("multi\nget {t}1", "+OK|+QUEUED")]);
-    client.table(&[("migrate h 1 other 0 100", "+QUEUED")]);
-    assert!(matches!(client.flow("exec"), DispatchStatus::Node(_) | DispatchStatus::Done));
+    let mut client = client_with_migrating_slot();
+    client.check_replies(&[("multi\nget {t}1", "+OK|+QUEUED")]);
+    client.check_replies(&[("migrate h 1 other 0 100", "+QUEUED")]);
+    assert!(matches!(client.run_status("exec"), DispatchStatus::Node(_) | DispatchStatus::Done));
 }
 
 #[test]
 fn asking_applies_to_following_transaction() {
     const MOVED: &str = "-MOVED 15891 127.0.0.1:6379";
-    let mut client = Client::clustered_with(4);
-    client.table(&[("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
+    let mut client = Client::in_cluster_with(4);
+    client.check_replies(&[("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
     client.engine.keyspace.lock(Slot::of_key(b"{t}")).set_ownership(Ownership::Importing);
-    client.table(&[
+    client.check_replies(&[
         ("asking\nmulti\nselect 1\nget {t}2\nexec", "+OK|+OK|+QUEUED|+QUEUED|*2|+OK|$1|v"),
         ("select 0", "+OK"),
         ("get {t}2", MOVED),

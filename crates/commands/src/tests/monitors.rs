@@ -8,7 +8,7 @@ use engine::{CommandOrigin, ConnectionInfo, NodeFlags, Session};
 use crate::testing::Client as Tester;
 
 /// Connects another client that runs MONITOR.
-fn monitor(client: &Tester) -> Session {
+fn start_monitor(client: &Tester) -> Session {
     let connect = || client.engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| ()));
     // Takes client id 1, so that the monitor gets another.
     let (_, seen) = (connect(), connect());
@@ -18,7 +18,7 @@ fn monitor(client: &Tester) -> Session {
 }
 
 /// The commands shown since the last call, without timestamps.
-fn shown(monitor: &Session) -> Vec<String> {
+fn monitor_output(monitor: &Session) -> Vec<String> {
     let mut seen = Vec::new();
     monitor.take_messages(&mut seen);
     let lines = String::from_utf8(seen).unwrap();
@@ -28,7 +28,7 @@ fn shown(monitor: &Session) -> Vec<String> {
 #[test]
 fn monitor_hides_admin_commands_and_passwords() {
     let mut client = Tester::new();
-    let monitor = monitor(&client);
+    let monitor = start_monitor(&client);
     let table: &[(&str, &[&str])] = &[
         ("set a \"x\\\"\\n\\x01\"", &[r#"[0 ] "set" "a" "x\"\n\x01""#]),
         ("GET a", &[r#"[0 ] "GET" "a""#]),
@@ -41,25 +41,25 @@ fn monitor_hides_admin_commands_and_passwords() {
         ("client id", &[r#"[3 ] "client" "id""#]),
     ];
     for (line, expected) in table {
-        client.wire(line);
-        assert_eq!(shown(&monitor), *expected, "{line}");
+        client.run_to_text(line);
+        assert_eq!(monitor_output(&monitor), *expected, "{line}");
     }
 }
 
 #[test]
 fn monitor_shows_transactions_and_scripts_on_execution() {
     let mut client = Tester::new();
-    let monitor = monitor(&client);
+    let monitor = start_monitor(&client);
     for line in ["multi", "set a 1", "monitor"] {
-        client.wire(line);
+        client.run_to_text(line);
     }
-    assert_eq!(shown(&monitor), [r#"[0 ] "multi""#]);
-    let reply = client.wire("exec");
+    assert_eq!(monitor_output(&monitor), [r#"[0 ] "multi""#]);
+    let reply = client.run_to_text("exec");
     assert_eq!(reply, "*2\r\n+OK\r\n-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n");
-    assert_eq!(shown(&monitor), [r#"[0 ] "set" "a" "1""#, r#"[0 ] "exec""#]);
+    assert_eq!(monitor_output(&monitor), [r#"[0 ] "set" "a" "1""#, r#"[0 ] "exec""#]);
     let script = "redis.call('set',KEYS[1],'2') redis.call('select',3) redis.pcall('get',1)";
     client.call(&["eval", script, "1", "a"]);
-    let seen = shown(&monitor);
+    let seen = monitor_output(&monitor);
     assert!(seen[0].starts_with("[0 ] \"eval\" "), "{seen:?}");
     let calls = [r#"[0 lua] "set" "a" "2""#, r#"[3 lua] "select" "3""#, r#"[3 lua] "get" "1""#];
     assert_eq!(seen[1..], calls);
@@ -68,23 +68,23 @@ fn monitor_shows_transactions_and_scripts_on_execution() {
 #[test]
 fn monitoring_stops_with_last_monitor() {
     let mut client = Tester::new();
-    let mut first = monitor(&client);
-    assert!(client.wire("monitor").starts_with("+OK\r\n"));
+    let mut first = start_monitor(&client);
+    assert!(client.run_to_text("monitor").starts_with("+OK\r\n"));
     assert_eq!(client.engine.monitors.clients(), 2);
-    assert!(client.wire("reset").ends_with("+RESET\r\n"));
+    assert!(client.run_to_text("reset").ends_with("+RESET\r\n"));
     assert!(client.engine.settings.node_flags().contains(NodeFlags::MONITORED));
     client.engine.disconnect(&mut first);
     assert!(!client.engine.settings.node_flags().contains(NodeFlags::MONITORED));
-    assert_eq!(client.wire("get a"), "$-1\r\n");
+    assert_eq!(client.run_to_text("get a"), "$-1\r\n");
 }
 
 #[test]
 fn client_that_does_not_read_is_disconnected() {
     let mut client = Tester::new();
     client.engine.monitors.output_limit.store(200, Ordering::Relaxed);
-    let monitor = monitor(&client);
+    let monitor = start_monitor(&client);
     for _ in 0..20 {
-        client.wire("get some-key");
+        client.run_to_text("get some-key");
     }
     assert!(monitor.client.exceeded_output_limit());
 }

@@ -7,9 +7,9 @@ use crate::testing::Client;
 #[test]
 fn new_key_and_miss_events_are_opt_in() {
     let mut client = Client::new();
-    client.events(&[("get a", ""), ("set a 1", "set a")]);
+    client.check_events(&[("get a", ""), ("set a 1", "set a")]);
     client.engine.settings.set_notified(EventClass::NEW | EventClass::MISS);
-    client.events(&[
+    client.check_events(&[
         ("get a", ""),
         ("get b", "keymiss b"),
         ("mget b a c", "keymiss b, keymiss c"),
@@ -30,9 +30,9 @@ fn new_key_and_miss_events_are_opt_in() {
 #[test]
 fn expired_event_is_sent_on_deletion() {
     let mut client = Client::new();
-    client.table(&[("set a 1 px 10", "+OK"), ("set b 1 px 10", "+OK"), ("set c 1 px 10", "+OK")]);
+    client.check_replies(&[("set a 1 px 10", "+OK"), ("set b 1 px 10", "+OK"), ("set c 1 px 10", "+OK")]);
     client.now.0 += 10;
-    client.events(&[("get a", "expired a"), ("set b 2", "expired b, set b"), ("get b", "")]);
+    client.check_events(&[("get a", "expired a"), ("set b 2", "expired b, set b"), ("get b", "")]);
     client.engine.settings.set_notified(EventClass::KEYEVENT | EventClass::EXPIRED | EventClass::MISS);
-    client.events(&[("get c", "expired c, keymiss c")]);
+    client.check_events(&[("get c", "expired c, keymiss c")]);
 }

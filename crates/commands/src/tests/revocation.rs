@@ -7,7 +7,7 @@ use clock::Millis;
 use engine::{CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Engine, NoLog, Session};
 use keyspace::Keyspace;
 
-use crate::testing::run_read;
+use crate::testing::run_buffer;
 
 /// A server shared by several threads.
 struct Server {
@@ -40,7 +40,7 @@ impl ServerClient<'_> {
         let Server { engine, commands } = self.server;
         let (mut worker, buffer) = (engine.worker(|| 0), lines.as_bytes().to_vec());
         let (_, flow, out) =
-            run_read(commands.dispatcher(engine), &mut worker, &mut self.session, Millis(1), buffer);
+            run_buffer(commands.dispatcher(engine), &mut worker, &mut self.session, Millis(1), buffer);
         (flow, String::from_utf8_lossy(&out).into_owned())
     }
 }

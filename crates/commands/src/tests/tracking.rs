@@ -6,20 +6,20 @@ use engine::{CommandOrigin, ConnectionInfo, Session};
 
 use crate::testing::Client as Tester;
 
-fn join(client: &Tester) -> Session {
+fn start_tracking(client: &Tester) -> Session {
     let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
     Session::of(seen, CommandOrigin::Client, true)
 }
 
 /// Runs lines as that client.
-fn as_other(client: &mut Tester, other: &mut Session, lines: &str) -> String {
+fn run_as_other(client: &mut Tester, other: &mut Session, lines: &str) -> String {
     std::mem::swap(other, &mut client.session);
-    let reply = client.wire(lines);
+    let reply = client.run_to_text(lines);
     std::mem::swap(other, &mut client.session);
     reply
 }
 
-fn messages(session: &Session) -> String {
+fn take_messages(session: &Session) -> String {
     let mut out = Vec::new();
     session.take_messages(&mut out);
     String::from_utf8(out).unwrap().replace("\r\n", "|")
@@ -28,37 +28,37 @@ fn messages(session: &Session) -> String {
 #[test]
 fn tracked_keys_are_freed_with_last_tracking_client() {
     let mut client = Tester::new();
-    let (mut first, mut second) = (join(&client), join(&client));
+    let (mut first, mut second) = (start_tracking(&client), start_tracking(&client));
     for reader in [&mut first, &mut second] {
-        as_other(&mut client, reader, "hello 3\nclient tracking on\nget a\nget b\nget c");
+        run_as_other(&mut client, reader, "hello 3\nclient tracking on\nget a\nget b\nget c");
     }
     let noted = |client: &Tester| (client.engine.tracking.keys(), client.engine.tracking.item_count());
     assert_eq!(noted(&client), (3, 6));
     client.engine.disconnect(&mut first);
     assert_eq!(noted(&client), (3, 6), "they are forgotten as they change");
-    as_other(&mut client, &mut second, "client tracking off");
+    run_as_other(&mut client, &mut second, "client tracking off");
     assert_eq!(noted(&client), (0, 0));
-    as_other(&mut client, &mut second, "client tracking on\nget a");
-    client.wire("set a 1");
-    assert_eq!(messages(&second), ">2|$10|invalidate|*1|$1|a|");
+    run_as_other(&mut client, &mut second, "client tracking on\nget a");
+    client.run_to_text("set a 1");
+    assert_eq!(take_messages(&second), ">2|$10|invalidate|*1|$1|a|");
     client.engine.disconnect(&mut second);
 }
 
 #[test]
 fn tracked_prefixes_count_towards_client_memory() {
     let mut client = Tester::new();
-    let mut listener = join(&client);
-    as_other(&mut client, &mut listener, "hello 3");
+    let mut listener = start_tracking(&client);
+    run_as_other(&mut client, &mut listener, "hello 3");
     let before = listener.client.memory_bytes();
     let prefixes: String =
         (0..100).map(|number| format!(" prefix {number:03}{}", "x".repeat(1000))).collect();
-    as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
+    run_as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
     let with_prefixes = listener.client.memory_bytes();
     assert!(with_prefixes - before > 200_000, "{before} to {with_prefixes}");
     // Prefixes that are already tracked do not count twice.
-    as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
+    run_as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
     assert!(listener.client.memory_bytes() - with_prefixes < 1000);
-    as_other(&mut client, &mut listener, "client tracking off");
+    run_as_other(&mut client, &mut listener, "client tracking off");
     assert_eq!(listener.client.memory_bytes(), before);
     client.engine.disconnect(&mut listener);
 }
@@ -67,10 +67,10 @@ fn tracked_prefixes_count_towards_client_memory() {
 #[test]
 fn invalidations_around_flush_match_valkey_order() {
     let mut client = Tester::new();
-    let mut listener = join(&client);
-    as_other(&mut client, &mut listener, "hello 3\nclient tracking on bcast prefix k");
-    client.wire("multi\nset k1 a\nflushall\nset k2 b\nexec");
-    assert_eq!(messages(&listener), ">2|$10|invalidate|_|>2|$10|invalidate|*2|$2|k1|$2|k2|");
+    let mut listener = start_tracking(&client);
+    run_as_other(&mut client, &mut listener, "hello 3\nclient tracking on bcast prefix k");
+    client.run_to_text("multi\nset k1 a\nflushall\nset k2 b\nexec");
+    assert_eq!(take_messages(&listener), ">2|$10|invalidate|_|>2|$10|invalidate|*2|$2|k1|$2|k2|");
     client.engine.disconnect(&mut listener);
 }
 
@@ -79,11 +79,11 @@ fn invalidations_around_flush_match_valkey_order() {
 fn long_invalidations_share_memory() {
     let mut client = Tester::new();
     let key = "k".repeat(100_000);
-    let mut readers: Vec<Session> = (0..10).map(|_| join(&client)).collect();
+    let mut readers: Vec<Session> = (0..10).map(|_| start_tracking(&client)).collect();
     for reader in &mut readers {
-        as_other(&mut client, reader, &format!("hello 3\nclient tracking on\nget {key}"));
+        run_as_other(&mut client, reader, &format!("hello 3\nclient tracking on\nget {key}"));
     }
-    client.wire(&format!("set {key} v"));
+    client.run_to_text(&format!("set {key} v"));
     for reader in &mut readers {
         let mut queue = resp::ByteQueue::default();
         reader.queue_messages(&mut queue);

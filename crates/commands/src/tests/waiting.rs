@@ -17,17 +17,17 @@ use proptest::prelude::*;
 use slot_routing::{Ownership, Slot};
 
 use crate::TABLE;
-use crate::testing::{RecordingLog, run_read};
+use crate::testing::{RecordingLog, run_buffer};
 
 const COMMANDS: &[Command] = &[
     Command::new("take", Group::Generic, "1.0.0", -3, "Takes one thing, or waits for it.")
         .flags(Flags::WRITE)
         .keys(&[KeySpec::range(1, -2, 1, KeyFlags::RW)])
-        .may_block(take),
+        .may_block(run_take),
     Command::new("pass", Group::Generic, "1.0.0", 4, "Moves one thing, or waits for it.")
         .flags(Flags::WRITE)
         .keys(&[KeySpec::range(1, 2, 1, KeyFlags::RW)])
-        .may_block(pass),
+        .may_block(run_pass),
 ];
 
 fn registry() -> &'static Registry {
@@ -37,15 +37,15 @@ fn registry() -> &'static Registry {
 }
 
 /// Takes one item from a key.
-fn take_from(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
+fn take_items(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.find(&key) else { return Ok(false) };
     let count = resp::parse_i64(context.string_value(&key, place)?.bytes).ok_or(CommandError::NotInteger)?;
-    put(context, &key, count - 1);
+    put_item(context, &key, count - 1);
     Ok(true)
 }
 
-fn put(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
+fn put_item(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
     let found = context.find(key);
     match (count, found) {
         (0, None) => {}
@@ -61,29 +61,29 @@ fn put(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
     }
 }
 
-fn wait(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<HandlerOutcome, CommandError> {
+fn block_on(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<HandlerOutcome, CommandError> {
     let seconds = context.integer(context.args.len() - 1)?;
     let until = (seconds > 0).then(|| Millis(context.now.0 + seconds * 1000));
     Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::String, until, |reply| reply.null_array())))
 }
 
 /// TAKE key [key ...] seconds
-fn take(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+fn run_take(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     for index in keys.clone() {
-        if take_from(context, index)? {
+        if take_items(context, index)? {
             let key = context.arg(index);
             context.reply.bulk(key);
             return Ok(HandlerOutcome::Done);
         }
     }
-    wait(context, keys)
+    block_on(context, keys)
 }
 
 /// PASS from to seconds
-fn pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
-    if !take_from(context, 1)? {
-        return wait(context, 1..2);
+fn run_pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+    if !take_items(context, 1)? {
+        return block_on(context, 1..2);
     }
     let key = context.key(2)?;
     let before = match context.find(&key) {
@@ -92,7 +92,7 @@ fn pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
         }
         None => 0,
     };
-    put(context, &key, before + 1);
+    put_item(context, &key, before + 1);
     context.reply.ok();
     Ok(HandlerOutcome::Done)
 }
@@ -120,12 +120,12 @@ impl Server {
     fn run(&mut self, client: usize, text: &str) -> (DispatchStatus, String) {
         let (dispatcher, buffer) = (self.commands.dispatcher(&self.engine), format!("{text}\n").into_bytes());
         let session = &mut self.sessions[client];
-        let (_, flow, out) = run_read(dispatcher, &mut self.worker, session, self.now, buffer);
+        let (_, flow, out) = run_buffer(dispatcher, &mut self.worker, session, self.now, buffer);
         (flow, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
     /// Runs a command that does not block.
-    fn ask(&mut self, client: usize, text: &str) -> String {
+    fn run_command(&mut self, client: usize, text: &str) -> String {
         let (flow, said) = self.run(client, text);
         assert_eq!(flow, DispatchStatus::Done, "{text}");
         said
@@ -141,11 +141,11 @@ impl Server {
     }
 
     /// The reply of a blocked client, if it was served.
-    fn served(&mut self, client: usize) -> Option<String> {
-        self.is_served(client).then(|| self.end(client, UnblockReason::Timeout).1)
+    fn take_served_reply(&mut self, client: usize) -> Option<String> {
+        self.is_served(client).then(|| self.end_block(client, UnblockReason::Timeout).1)
     }
 
-    fn end(&mut self, client: usize, how: UnblockReason) -> (WaitEnd, String) {
+    fn end_block(&mut self, client: usize, how: UnblockReason) -> (WaitEnd, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
         let dispatcher = self.commands.dispatcher(&self.engine);
         let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, how, &mut out);
@@ -153,8 +153,8 @@ impl Server {
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
-    fn served_clients(&mut self) -> Vec<usize> {
-        (0..self.sessions.len()).filter(|client| self.served(*client).is_some()).collect()
+    fn take_served_clients(&mut self) -> Vec<usize> {
+        (0..self.sessions.len()).filter(|client| self.take_served_reply(*client).is_some()).collect()
     }
 }
 
@@ -168,25 +168,25 @@ fn messages(session: &Session) -> String {
 #[test]
 fn push_messages_follow_reply_of_served_client() {
     let mut server = Server::new(2);
-    server.ask(
+    server.run_command(
         0,
         "hello 3\nclient tracking on\nlrange src 0 -1\nlrange dst 0 -1\nsubscribe __keyevent@0__:rpush",
     );
     server.engine.settings.set_notified(engine::EventClass::KEYEVENT | engine::EventClass::LIST);
     server.block(0, "blmove src dst left right 0");
-    server.ask(1, "rpush src a");
+    server.run_command(1, "rpush src a");
     let push = |key: &str| format!(">2|$10|invalidate|*1|$3|{key}|");
     let event = |key: &str| format!(">3|$7|message|$20|__keyevent@0__:rpush|$3|{key}|");
     assert_eq!(messages(&server.sessions[0]), push("src") + &event("src"));
-    assert_eq!(server.served(0).as_deref(), Some("$1|a|"));
+    assert_eq!(server.take_served_reply(0).as_deref(), Some("$1|a|"));
     assert_eq!(messages(&server.sessions[0]), push("dst") + &event("dst"));
     // A failed attempt to serve a client leaves no messages behind.
     server.block(0, "blmove src dst left right 0");
-    server.ask(1, "multi\nrpush src b\ndel src\nexec");
+    server.run_command(1, "multi\nrpush src b\ndel src\nexec");
     assert!(!server.is_served(0));
-    server.ask(1, "rpush dst c");
+    server.run_command(1, "rpush dst c");
     assert!(messages(&server.sessions[0]).ends_with(&event("dst")));
-    server.end(0, UnblockReason::Timeout);
+    server.end_block(0, UnblockReason::Timeout);
 }
 
 /// Checks that no waiter is left over.
@@ -208,15 +208,15 @@ fn longest_waiting_client_is_served_first() {
     for client in [3, 1, 2] {
         server.block(client, "take k 0");
     }
-    assert_eq!(server.ask(0, "set k 2\nget k"), "+OK|$-1|", "before the next command of who gave");
-    assert_eq!(server.served(3).as_deref(), Some("$1|k|"));
-    assert_eq!(server.served(1).as_deref(), Some("$1|k|"));
-    assert_eq!(server.served(2), None);
+    assert_eq!(server.run_command(0, "set k 2\nget k"), "+OK|$-1|", "before the next command of who gave");
+    assert_eq!(server.take_served_reply(3).as_deref(), Some("$1|k|"));
+    assert_eq!(server.take_served_reply(1).as_deref(), Some("$1|k|"));
+    assert_eq!(server.take_served_reply(2), None);
     server.block(3, "take k 0");
-    server.ask(0, "set k 1");
-    assert_eq!(server.served_clients(), [2], "who came back stands behind");
-    server.ask(0, "set k 5");
-    assert_eq!((server.served_clients(), server.ask(0, "get k")), (vec![3], "$1|4|".to_owned()));
+    server.run_command(0, "set k 1");
+    assert_eq!(server.take_served_clients(), [2], "who came back stands behind");
+    server.run_command(0, "set k 5");
+    assert_eq!((server.take_served_clients(), server.run_command(0, "get k")), (vec![3], "$1|4|".to_owned()));
 }
 
 #[test]
@@ -224,10 +224,10 @@ fn push_is_replicated_before_pop_of_served_client() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
     server.block(2, "take k 0");
-    server.ask(0, "set k 2");
-    assert_eq!(server.log.lines(), ["0 set k 2", "0 SET k 1", "0 DEL k"]);
-    server.served(1);
-    server.served(2);
+    server.run_command(0, "set k 2");
+    assert_eq!(server.log.to_lines(), ["0 set k 2", "0 SET k 1", "0 DEL k"]);
+    server.take_served_reply(1);
+    server.take_served_reply(2);
     let (first, second) = (server.sessions[1].last_write, server.sessions[2].last_write);
     assert!(first < second, "each knows where its own ends, for WAIT");
     let calls = registry().find(b"take").map(|entry| &server.worker.stats.commands[entry.index].calls);
@@ -238,15 +238,15 @@ fn push_is_replicated_before_pop_of_served_client() {
 fn transaction_serves_waiters_after_exec() {
     let mut server = Server::new(2);
     server.block(1, "take k l 0");
-    assert_eq!(server.ask(0, "multi\nset k 1\ndel k\nexec"), "+OK|+QUEUED|+QUEUED|*2|+OK|:1|");
-    assert_eq!(server.served(1), None, "it was gone again");
-    server.ask(0, "multi\nset l 1\nset k 1\nexec");
-    assert_eq!(server.served(1).as_deref(), Some("$1|k|"), "its own order of keys counts");
+    assert_eq!(server.run_command(0, "multi\nset k 1\ndel k\nexec"), "+OK|+QUEUED|+QUEUED|*2|+OK|:1|");
+    assert_eq!(server.take_served_reply(1), None, "it was gone again");
+    server.run_command(0, "multi\nset l 1\nset k 1\nexec");
+    assert_eq!(server.take_served_reply(1).as_deref(), Some("$1|k|"), "its own order of keys counts");
     assert_eq!(
-        server.ask(0, "multi\ntake x 0\nset k 1\ntake k 0\nexec"),
+        server.run_command(0, "multi\ntake x 0\nset k 1\ntake k 0\nexec"),
         "+OK|+QUEUED|+QUEUED|+QUEUED|*3|*-1|+OK|$1|k|"
     );
-    let last = server.log.lines().split_off(server.log.lines().len() - 4);
+    let last = server.log.to_lines().split_off(server.log.to_lines().len() - 4);
     assert_eq!(last, ["0 MULTI", "0 set k 1", "0 DEL k", "0 EXEC"]);
 }
 
@@ -256,28 +256,28 @@ fn served_client_can_serve_another_waiter() {
     server.block(1, "take c 0");
     server.block(2, "pass b c 0");
     server.block(3, "pass a b 0");
-    server.ask(0, "set a 1");
-    assert_eq!(server.served_clients(), [1, 2, 3]);
-    assert_eq!(server.ask(0, "dbsize"), ":0|");
+    server.run_command(0, "set a 1");
+    assert_eq!(server.take_served_clients(), [1, 2, 3]);
+    assert_eq!(server.run_command(0, "dbsize"), ":0|");
 }
 
 #[test]
 fn waiter_of_wrong_type_is_not_served() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
-    server.ask(0, "hset k f 1");
-    assert_eq!(server.served(1), None, "a value of another kind is not what it waits for");
-    server.ask(0, "del k\nselect 1\nset k 1");
-    assert_eq!(server.served(1), None, "nor is a key of another database");
-    server.ask(0, "swapdb 0 1");
-    assert_eq!(server.served(1).as_deref(), Some("$1|k|"));
-    server.ask(0, "select 0");
+    server.run_command(0, "hset k f 1");
+    assert_eq!(server.take_served_reply(1), None, "a value of another kind is not what it waits for");
+    server.run_command(0, "del k\nselect 1\nset k 1");
+    assert_eq!(server.take_served_reply(1), None, "nor is a key of another database");
+    server.run_command(0, "swapdb 0 1");
+    assert_eq!(server.take_served_reply(1).as_deref(), Some("$1|k|"));
+    server.run_command(0, "select 0");
     server.block(2, "pass from to 0");
-    server.ask(0, "hset to f 1\nset from 1");
-    assert!(server.served(2).unwrap().starts_with("-WRONGTYPE"), "an error is an answer");
+    server.run_command(0, "hset to f 1\nset from 1");
+    assert!(server.take_served_reply(2).unwrap().starts_with("-WRONGTYPE"), "an error is an answer");
     server.block(1, "take r 0");
-    server.ask(0, "set other 1\nrename other r");
-    assert_eq!(server.served(1).as_deref(), Some("$1|r|"));
+    server.run_command(0, "set other 1\nrename other r");
+    assert_eq!(server.take_served_reply(1).as_deref(), Some("$1|r|"));
 }
 
 #[test]
@@ -285,17 +285,17 @@ fn timeout_unblock_and_role_change_end_blocking() {
     let mut server = Server::new(2);
     server.block(1, "take k 3");
     assert_eq!(server.sessions[1].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
-    assert_eq!(server.end(1, UnblockReason::Timeout), (WaitEnd::Replied, "*-1|".to_owned()));
+    assert_eq!(server.end_block(1, UnblockReason::Timeout), (WaitEnd::Replied, "*-1|".to_owned()));
     server.block(1, "take k 0");
     let id = server.sessions[1].client.id;
-    assert_eq!(server.ask(0, &format!("client unblock {id} error\nset k 1\nget k")), ":1|+OK|$1|1|");
-    assert_eq!(server.served(1), None, "who is unblocked is served no more");
+    assert_eq!(server.run_command(0, &format!("client unblock {id} error\nset k 1\nget k")), ":1|+OK|$1|1|");
+    assert_eq!(server.take_served_reply(1), None, "who is unblocked is served no more");
     let how = server.sessions[1].client.take_unblock().unwrap();
-    assert_eq!(server.end(1, how).1, "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
+    assert_eq!(server.end_block(1, how).1, "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
     server.block(1, "take x 0");
     server.engine.unblock_all();
     let how = server.sessions[1].client.take_unblock().unwrap();
-    let said = server.end(1, how).1;
+    let said = server.end_block(1, how).1;
     assert!(said.starts_with("-UNBLOCKED force unblock from blocking operation, instance state"), "{said}");
     assert!(server.sessions[1].closing);
     let entry = registry().find(b"take").expect("it is one of the commands");
@@ -310,12 +310,12 @@ fn disconnected_waiter_is_not_served() {
     server.block(1, "take k 0");
     server.block(2, "take k 0");
     server.sessions[1].client.kill();
-    server.ask(0, "set k 1");
-    assert_eq!(server.served(2).as_deref(), Some("$1|k|"));
+    server.run_command(0, "set k 1");
+    assert_eq!(server.take_served_reply(2).as_deref(), Some("$1|k|"));
     server.block(2, "take k 0");
     let Server { engine, sessions, .. } = &mut server;
     engine.disconnect(&mut sessions[2]);
-    assert_eq!(server.ask(0, "set k 1\nget k"), "+OK|$1|1|");
+    assert_eq!(server.run_command(0, "set k 1\nget k"), "+OK|$1|1|");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn migrated_slot_redirects_its_waiters() {
     }
     server.engine.set_ownership(slot, Ownership::Elsewhere);
     let how = server.sessions[1].client.take_unblock().unwrap();
-    let (WaitEnd::RunAgain(request), said) = server.end(1, how) else { panic!("{how:?}") };
+    let (WaitEnd::RunAgain(request), said) = server.end_block(1, how) else { panic!("{how:?}") };
     assert_eq!(
         (request.args().iter().collect::<Vec<_>>(), said.as_str()),
         (vec![&b"take"[..], b"k", b"0"], "")
@@ -346,11 +346,11 @@ fn thousands_of_waiters_are_served_in_order() {
     const CLIENTS: usize = 3000;
     let mut server = Server::new(CLIENTS);
     (1..CLIENTS).for_each(|client| server.block(client, "take k 0"));
-    server.ask(0, "set k 1000");
-    assert_eq!(server.served_clients(), (1..=1000).collect::<Vec<_>>());
-    server.ask(0, "set k 999\nset k 1001");
-    assert_eq!(server.served_clients(), (1001..=2999).collect::<Vec<_>>());
-    assert_eq!(server.ask(0, "get k"), "$1|1|");
+    server.run_command(0, "set k 1000");
+    assert_eq!(server.take_served_clients(), (1..=1000).collect::<Vec<_>>());
+    server.run_command(0, "set k 999\nset k 1001");
+    assert_eq!(server.take_served_clients(), (1001..=2999).collect::<Vec<_>>());
+    assert_eq!(server.run_command(0, "get k"), "$1|1|");
 }
 
 const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
@@ -362,11 +362,11 @@ fn all_group_readers_fail_when_stream_is_deleted() {
     for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
         let mut server = Server::new(401);
         (1..=200).for_each(|client| server.block(client, "take s 0"));
-        server.ask(0, "xgroup create s g $ mkstream");
+        server.run_command(0, "xgroup create s g $ mkstream");
         (201..=400).for_each(|client| server.block(client, READ_GROUP));
-        server.ask(0, line);
+        server.run_command(0, line);
         for client in 201..=400 {
-            let said = server.served(client).unwrap_or_else(|| panic!("{line}: {client}"));
+            let said = server.take_served_reply(client).unwrap_or_else(|| panic!("{line}: {client}"));
             assert!(said == NO_GROUP || said.starts_with("-WRONGTYPE"), "{line}: {said}");
         }
     }
@@ -383,20 +383,20 @@ fn blocked_group_reader_retries_when_stream_expires() {
         server.engine.evict_if_over_limit(&mut server.worker, server.now);
         server.engine.limit_memory(0);
     };
-    let ways: [fn(&mut Server); 3] = [expire, |server| drop(server.ask(0, "get s")), evict];
+    let ways: [fn(&mut Server); 3] = [expire, |server| drop(server.run_command(0, "get s")), evict];
     for goes in ways {
         let mut server = Server::new(3);
         server.block(2, "take s 0");
-        server.ask(0, "xgroup create s g $ mkstream\npexpire s 10");
+        server.run_command(0, "xgroup create s g $ mkstream\npexpire s 10");
         server.block(1, READ_GROUP);
         server.now.0 += 10;
         goes(&mut server);
         assert_eq!(server.sessions[1].client.take_unblock(), Some(UnblockReason::Retry));
         assert_eq!(server.sessions[2].client.take_unblock(), None, "it goes on waiting for the key to come");
-        let (WaitEnd::RunAgain(_), said) = server.end(1, UnblockReason::Retry) else {
+        let (WaitEnd::RunAgain(_), said) = server.end_block(1, UnblockReason::Retry) else {
             panic!("it asks again")
         };
-        assert_eq!((said, server.ask(1, READ_GROUP)), (String::new(), NO_GROUP.to_owned()));
+        assert_eq!((said, server.run_command(1, READ_GROUP)), (String::new(), NO_GROUP.to_owned()));
     }
 }
 
@@ -405,11 +405,13 @@ fn rerun_command_keeps_its_original_deadline() {
     let mut server = Server::new(1);
     server.block(0, "take k 3");
     server.now.0 += 2000;
-    let (WaitEnd::RunAgain(_), _) = server.end(0, UnblockReason::Retry) else { panic!("it asks again") };
+    let (WaitEnd::RunAgain(_), _) = server.end_block(0, UnblockReason::Retry) else {
+        panic!("it asks again")
+    };
     server.block(0, "take k 3");
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
-    server.end(0, UnblockReason::Retry);
-    server.ask(0, "set k 1\ntake k 3");
+    server.end_block(0, UnblockReason::Retry);
+    server.run_command(0, "set k 1\ntake k 3");
     server.block(0, "take k 3");
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_005_000)), "another command");
 }
@@ -437,7 +439,7 @@ fn concurrent_items_are_taken_exactly_once() {
                         _ => format!("take k{a} 0"),
                     };
                     let buffer = format!("{text}\n").into_bytes();
-                    let (_, flow, _) = run_read(dispatcher, &mut worker, &mut session, Millis(1), buffer);
+                    let (_, flow, _) = run_buffer(dispatcher, &mut worker, &mut session, Millis(1), buffer);
                     while flow == DispatchStatus::Blocked
                         && !session.waiter().is_some_and(|waiter| waiter.is_served())
                     {
@@ -477,14 +479,14 @@ const KEYS: usize = 3;
 const CLIENTS: usize = 6;
 
 impl ReferenceModel {
-    fn take(&mut self, keys: &[usize]) -> Option<usize> {
+    fn take_item(&mut self, keys: &[usize]) -> Option<usize> {
         let key = *keys.iter().find(|key| self.items[**key] > 0)?;
         self.items[key] -= 1;
         Some(key)
     }
 
     /// Gives each key `count` items. Returns the served clients and their keys.
-    fn give(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
+    fn add_item(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
         keys.iter().for_each(|key| self.items[*key] = count);
         let mut served = Vec::new();
         for key in keys {
@@ -492,7 +494,7 @@ impl ReferenceModel {
                 && let Some(place) = self.row.iter().position(|(_, wanted)| wanted.contains(key))
             {
                 let (client, wanted) = self.row.remove(place).unwrap();
-                served.push((client, self.take(&wanted).unwrap()));
+                served.push((client, self.take_item(&wanted).unwrap()));
             }
         }
         served
@@ -501,7 +503,7 @@ impl ReferenceModel {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Give(Vec<usize>, i64),
+    Add(Vec<usize>, i64),
     Take(usize, Vec<usize>),
     End(usize),
 }
@@ -509,7 +511,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let keys = || proptest::collection::vec(0..KEYS, 1..=KEYS);
     let step = prop_oneof![
-        (keys(), 1..4_i64).prop_map(|(keys, count)| Step::Give(keys, count)),
+        (keys(), 1..4_i64).prop_map(|(keys, count)| Step::Add(keys, count)),
         (1..CLIENTS, keys()).prop_map(|(client, keys)| Step::Take(client, keys)),
         (1..CLIENTS, keys()).prop_map(|(client, keys)| Step::Take(client, keys)),
         (1..CLIENTS).prop_map(Step::End),
@@ -525,20 +527,20 @@ proptest! {
         let mut waits = [false; CLIENTS];
         for step in steps {
             match step {
-                Step::Give(mut keys, count) => {
+                Step::Add(mut keys, count) => {
                     let mut seen = Vec::new();
                     keys.retain(|key| !seen.contains(key) && { seen.push(*key); true });
                     let pairs: Vec<_> = keys.iter().map(|key| format!("k{key} {count}")).collect();
-                    server.ask(0, &format!("mset {}", pairs.join(" ")));
-                    for (client, key) in model.give(&keys, count) {
+                    server.run_command(0, &format!("mset {}", pairs.join(" ")));
+                    for (client, key) in model.add_item(&keys, count) {
                         waits[client] = false;
-                        prop_assert_eq!(server.served(client), Some(format!("$2|k{key}|")));
+                        prop_assert_eq!(server.take_served_reply(client), Some(format!("$2|k{key}|")));
                     }
                 }
                 Step::Take(client, keys) if !waits[client] => {
                     let names: Vec<_> = keys.iter().map(|key| format!("k{key}")).collect();
                     let (flow, said) = server.run(client, &format!("take {} 0", names.join(" ")));
-                    match model.take(&keys) {
+                    match model.take_item(&keys) {
                         Some(key) => prop_assert_eq!((flow, said), (DispatchStatus::Done, format!("$2|k{key}|"))),
                         None => {
                             prop_assert_eq!(flow, DispatchStatus::Blocked);
@@ -550,11 +552,11 @@ proptest! {
                 Step::End(client) if waits[client] => {
                     waits[client] = false;
                     model.row.retain(|(other, _)| *other != client);
-                    prop_assert_eq!(server.end(client, UnblockReason::Timeout).1, "*-1|");
+                    prop_assert_eq!(server.end_block(client, UnblockReason::Timeout).1, "*-1|");
                 }
                 Step::Take(..) | Step::End(_) => {}
             }
-            prop_assert_eq!(server.served_clients(), Vec::<usize>::new());
+            prop_assert_eq!(server.take_served_clients(), Vec::<usize>::new());
         }
     }
 }

@@ -10,7 +10,7 @@ pub(crate) const PIPELINE: usize = 16;
 const NOW: Millis = Millis(1_700_000_000_000);
 
 /// A server without a replication log, and one client of it.
-pub(crate) struct Path {
+pub(crate) struct CommandPath {
     engine: Engine,
     commands: Commands,
     worker: Worker,
@@ -20,7 +20,7 @@ pub(crate) struct Path {
     out: Vec<u8>,
 }
 
-impl Path {
+impl CommandPath {
     pub(crate) fn new() -> Self {
         let commands = Commands::new(commands::for_server());
         let engine =
@@ -51,7 +51,7 @@ impl Path {
 }
 
 /// Encodes a request as a client sends it.
-pub(crate) fn encoded<W: AsRef<str>>(words: &[W]) -> Vec<u8> {
+pub(crate) fn encode_words<W: AsRef<str>>(words: &[W]) -> Vec<u8> {
     let mut wire = Vec::new();
     encode_request(&mut wire, words.iter().map(|word| word.as_ref().as_bytes()).collect::<Vec<_>>());
     wire

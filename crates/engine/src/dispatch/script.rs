@@ -284,7 +284,7 @@ impl<'a> Context<'a> {
         let compiled = match what {
             Runnable::Script(script) => interpreter.compile(script),
             Runnable::Function(library, _) => interpreter.compile_library(library).map_err(|error| {
-                ScriptFailure::Error { text: error.to_string().into_bytes(), counted: false }
+                ScriptFailure::Error { to_lua_string: error.to_string().into_bytes(), is_counted: false }
             }),
         };
         let flags = what.flags();
@@ -361,7 +361,7 @@ impl<'a> Context<'a> {
                 what.record_undeclared_keys();
                 R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| to_command_error(ScriptFailure::Restart))
             }
-            Err(ScriptFailure::Error { text, counted }) => {
+            Err(ScriptFailure::Error { to_lua_string: text, is_counted: counted }) => {
                 if !counted {
                     self.worker.stats.count_scripts_error(&text);
                 }
@@ -395,7 +395,7 @@ fn run_with_gc_retry(
             reached.context.session.db = db;
             reached.allowed_slots = AllowedSlots::new(reached.context, reached.flags, reached.first_key);
             reached.context.worker.effects.has_readers = reached.is_logged;
-            interpreter.collecting_all(|interpreter| run(interpreter, reached))
+            interpreter.with_full_collection(|interpreter| run(interpreter, reached))
         }
         ran => ran,
     }
@@ -404,7 +404,9 @@ fn run_with_gc_retry(
 fn to_command_error(failure: ScriptFailure) -> CommandError {
     CommandError::Text(match failure {
         ScriptFailure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
-        ScriptFailure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
+        ScriptFailure::Error { to_lua_string: text, .. } => {
+            String::from_utf8_lossy(&text).into_owned().into()
+        }
         ScriptFailure::Restart => "ERR the script did not run".into(),
         ScriptFailure::Memory => "ERR not enough memory".into(),
     })
@@ -689,7 +691,7 @@ impl ScriptHost<'_, '_> {
         self.has_side_effects |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
         if entry.command.flags.contains(Flags::WRITE) && !self.has_written {
             self.has_written = true;
-            self.interpreter.set_dirty();
+            self.interpreter.mark_written();
         }
         outer.show_to_monitors(entry, args, true);
         let lent: LockedSlots<'_> = match entry.command.lock_scope {

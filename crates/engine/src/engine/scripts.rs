@@ -28,12 +28,12 @@ impl Engine {
                     server_name: "redis",
                     deprecated_api,
                     nanos,
-                    log,
-                    busy,
+                    log_line: log,
+                    on_busy: busy,
                 },
             ))
         });
-        interpreter.bound_memory(self.budget.limit());
+        interpreter.limit_memory(self.budget.limit());
         interpreter
     }
 

@@ -5,22 +5,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use resp::Value;
 
 use super::*;
-use crate::tests::{interpreter, run_with};
+use crate::tests::{interpreter, run_with_host};
 
 /// A server that gives the same reply to every command and records the requests.
 #[derive(Default)]
 struct FixedReply {
     wire: Vec<u8>,
-    asked: Vec<Vec<u8>>,
-    stops: bool,
-    panics: bool,
+    requests: Vec<Vec<u8>>,
+    stops_script: bool,
+    panics_in_call: bool,
 }
 
 impl LuaHost for FixedReply {
     fn call(&mut self, request: &Request, _: Protocol) -> Result<&[u8], StopReason> {
-        assert!(!self.panics, "the server panics");
-        self.asked = request.args().iter().map(<[u8]>::to_vec).collect();
-        if self.stops { Err(StopReason::Killed) } else { Ok(&self.wire) }
+        assert!(!self.panics_in_call, "the server panics");
+        self.requests = request.args().iter().map(<[u8]>::to_vec).collect();
+        if self.stops_script { Err(StopReason::Killed) } else { Ok(&self.wire) }
     }
 
     fn set_replicated(&mut self, _: bool) {}
@@ -31,7 +31,7 @@ impl LuaHost for FixedReply {
 }
 
 /// Formats a Lua value in the notation of [`shown`].
-const SHOW: &str = "
+const FORMAT_VALUE: &str = "
     local function show(value)
       if type(value) ~= 'table' then return type(value) .. ':' .. tostring(value) end
       for _, kind in ipairs({'ok', 'err', 'double', 'big_number'}) do
@@ -52,8 +52,8 @@ const SHOW: &str = "
     end
     return show(redis.call('x'))";
 
-/// Generates a random reply in wire format and in the notation of `SHOW`. `draw` returns a number below its argument.
-fn any_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, String) {
+/// Generates a random reply in wire format and in the notation of `FORMAT_VALUE`. `draw` returns a number below its argument.
+fn random_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, String) {
     let kinds = if depth < 4 { 12 } else { 9 };
     let text = ["", "a", "two words", "\u{e9}\0\r\n", "12"][draw(5)];
     let line = ["OK", "two words", "7"][draw(3)];
@@ -73,7 +73,7 @@ fn any_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, St
         }
         // No nil elements, which would end a list in Lua.
         9 => {
-            let items: Vec<_> = (0..draw(4)).map(|_| any_reply(draw, depth + 1)).collect();
+            let items: Vec<_> = (0..draw(4)).map(|_| random_reply(draw, depth + 1)).collect();
             let wire: Vec<u8> = items.iter().flat_map(|(wire, _)| wire.clone()).collect();
             let shown: Vec<&str> = items.iter().map(|(_, shown)| &**shown).collect();
             let head = format!("{}{}\r\n", ["*", ">"][draw(2)], items.len());
@@ -86,7 +86,7 @@ fn any_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, St
             for index in 0..count {
                 wire.extend(format!("$2\r\nk{index}\r\n").bytes());
                 let (value, shown) = match is_map {
-                    true => any_reply(draw, depth + 1),
+                    true => random_reply(draw, depth + 1),
                     false => (Vec::new(), "boolean:true".to_owned()),
                 };
                 wire.extend(value);
@@ -109,9 +109,9 @@ fn replies_match_naive_conversion() {
         (state >> 33) as usize % below
     };
     for round in 0..2000 {
-        let (wire, expected) = any_reply(&mut draw, 0);
+        let (wire, expected) = random_reply(&mut draw, 0);
         let mut host = FixedReply { wire: wire.clone(), ..FixedReply::default() };
-        let seen = run_with(&mut interpreter, SHOW, &mut host);
+        let seen = run_with_host(&mut interpreter, FORMAT_VALUE, &mut host);
         let expected = Ok(Value::Bulk(expected.into_bytes()));
         assert_eq!(seen, expected, "round {round}: {}", String::from_utf8_lossy(&wire));
     }
@@ -122,9 +122,9 @@ fn command_arguments_are_passed_unchanged() {
     let mut interpreter = interpreter();
     let mut host = FixedReply { wire: b"+OK\r\n".to_vec(), ..FixedReply::default() };
     let script = "return redis.call('a\\0b', 12, -0.0, 1.5, 2^53, 1e300, '', -7)";
-    run_with(&mut interpreter, script, &mut host).expect("it runs");
+    run_with_host(&mut interpreter, script, &mut host).expect("it runs");
     let words = [&b"a\0b"[..], b"12", b"0", b"1.5", b"9007199254740992", b"1e+300", b"", b"-7"];
-    assert_eq!(host.asked, words);
+    assert_eq!(host.requests, words);
     let complaint = "Command arguments must be strings or integers";
     for (script, expected) in [
         ("return redis.call('a', {})", complaint),
@@ -135,7 +135,7 @@ fn command_arguments_are_passed_unchanged() {
         ("return redis.pcall()['err']", "Please specify at least one argument"),
         ("local ok, text = pcall(redis.call, 'a', {}) return text", complaint),
     ] {
-        let seen = format!("{:?}", run_with(&mut interpreter, script, &mut host));
+        let seen = format!("{:?}", run_with_host(&mut interpreter, script, &mut host));
         let bytes = format!("{:?}", expected.as_bytes());
         let is_told = seen.contains(expected) || seen.contains(bytes.trim_matches(['[', ']']));
         assert!(is_told, "{script}: {seen}");
@@ -146,7 +146,7 @@ fn command_arguments_are_passed_unchanged() {
 fn call_raises_and_pcall_returns_errors() {
     let mut interpreter = interpreter();
     let mut host = FixedReply { wire: b"-ERR no luck\r\n".to_vec(), ..FixedReply::default() };
-    let raised = run_with(&mut interpreter, "return redis.call('x')", &mut host);
+    let raised = run_with_host(&mut interpreter, "return redis.call('x')", &mut host);
     assert!(
         raised.as_ref().is_err_and(|text| text.starts_with("ERR no luck script: on @user_script:1.")),
         "{raised:?}"
@@ -156,10 +156,13 @@ fn call_raises_and_pcall_returns_errors() {
         "local ok, error = pcall(redis.call, 'x') return error",
         "return coroutine.wrap(function() return redis.pcall('x')['err'] end)()",
     ] {
-        assert_eq!(run_with(&mut interpreter, script, &mut host), Ok(Value::Bulk(b"ERR no luck".to_vec())));
+        assert_eq!(
+            run_with_host(&mut interpreter, script, &mut host),
+            Ok(Value::Bulk(b"ERR no luck".to_vec()))
+        );
     }
     host.wire = b"-BROKEN\r\n".to_vec();
-    let given = run_with(&mut interpreter, "return redis.pcall('x')['err']", &mut host);
+    let given = run_with_host(&mut interpreter, "return redis.pcall('x')['err']", &mut host);
     assert_eq!(given, Ok(Value::Bulk(b"ERR BROKEN".to_vec())));
 }
 
@@ -170,17 +173,20 @@ fn stops_and_panics_leave_clean_state() {
     let mut interpreter = interpreter();
     for script in ["redis.call('x')", "while true do pcall(redis.call, 'x') end", "redis.pcall('x') return 1"]
     {
-        let mut host = FixedReply { stops: true, ..FixedReply::default() };
-        let stopped = run_with(&mut interpreter, script, &mut host);
+        let mut host = FixedReply { stops_script: true, ..FixedReply::default() };
+        let stopped = run_with_host(&mut interpreter, script, &mut host);
         assert!(stopped.as_ref().is_err_and(|text| text.contains("killed")), "{script}: {stopped:?}");
-        host = FixedReply { panics: true, ..FixedReply::default() };
+        host = FixedReply { panics_in_call: true, ..FixedReply::default() };
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        let panicked = catch_unwind(AssertUnwindSafe(|| run_with(&mut interpreter, script, &mut host)));
+        let panicked = catch_unwind(AssertUnwindSafe(|| run_with_host(&mut interpreter, script, &mut host)));
         std::panic::set_hook(hook);
         assert!(panicked.is_err(), "{script}");
         let mut fine = FixedReply { wire: b":7\r\n".to_vec(), ..FixedReply::default() };
-        assert_eq!(run_with(&mut interpreter, "return redis.call('x')", &mut fine), Ok(Value::Integer(7)));
+        assert_eq!(
+            run_with_host(&mut interpreter, "return redis.call('x')", &mut fine),
+            Ok(Value::Integer(7))
+        );
     }
 }
 
@@ -188,14 +194,17 @@ fn stops_and_panics_leave_clean_state() {
 #[test]
 fn oversized_reply_fails_script() {
     let mut interpreter = interpreter();
-    interpreter.bound_memory(Some(1));
+    interpreter.limit_memory(Some(1));
     let large = [&b"$20000000\r\n"[..], &vec![b'x'; 20_000_000], b"\r\n"].concat();
     let many = [&b"*2000000\r\n"[..], &b":1\r\n".repeat(2_000_000)].concat();
     for wire in [large, many] {
         let mut host = FixedReply { wire, ..FixedReply::default() };
-        let failed = run_with(&mut interpreter, "return #redis.call('x')", &mut host);
+        let failed = run_with_host(&mut interpreter, "return #redis.call('x')", &mut host);
         assert!(failed.as_ref().is_err_and(|text| text.contains("not enough memory")), "{failed:?}");
         let mut fine = FixedReply { wire: b":7\r\n".to_vec(), ..FixedReply::default() };
-        assert_eq!(run_with(&mut interpreter, "return redis.call('x')", &mut fine), Ok(Value::Integer(7)));
+        assert_eq!(
+            run_with_host(&mut interpreter, "return redis.call('x')", &mut fine),
+            Ok(Value::Integer(7))
+        );
     }
 }

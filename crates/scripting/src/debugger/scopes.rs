@@ -9,11 +9,11 @@
 use std::collections::HashSet;
 
 /// The name of the debugger's function that the inserted calls use.
-pub(super) const HOOK: &str = "__ldb";
+pub(super) const SCOPE_HOOK: &str = "__ldb";
 /// Maximum number of reported variables of the innermost function, and of the enclosing ones. A Lua function can have
 /// at most 60 upvalues.
-const MOST_OWN: usize = 30;
-const MOST_OUTER: usize = 20;
+const MAX_OWN_VARIABLES: usize = 30;
+const MAX_OUTER_VARIABLES: usize = 20;
 /// Maximum nesting of statements and expressions; Lua's own limit is 200.
 const MAX_DEPTH: usize = 180;
 
@@ -22,14 +22,14 @@ const MAX_DEPTH: usize = 180;
 pub(super) struct Instrumented {
     pub(super) text: Vec<u8>,
     /// Lines that start with an inserted call.
-    pub(super) leading: HashSet<usize>,
+    pub(super) scope_report_lines: HashSet<usize>,
 }
 
 /// The text is not valid Lua or exceeds a limit.
 #[derive(Debug)]
-pub(super) struct Unreadable;
+pub(super) struct InvalidLua;
 
-type ParseResult<T = ()> = Result<T, Unreadable>;
+type ParseResult<T = ()> = Result<T, InvalidLua>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -48,7 +48,7 @@ struct Token<'a> {
     start: usize,
     line: usize,
     /// Whether this is the first token of its line.
-    first: bool,
+    is_first_of_line: bool,
 }
 
 const KEYWORDS: [&str; 21] = [
@@ -63,25 +63,25 @@ pub(super) fn instrument(text: &[u8]) -> ParseResult<Instrumented> {
     let tokens = tokens(text)?;
     let mut parser = Parser {
         tokens,
-        at: 0,
+        position: 0,
         depth: 0,
         locals: vec![Vec::new()],
-        calls: Vec::new(),
-        leading: HashSet::new(),
+        inserted_calls: Vec::new(),
+        scope_report_lines: HashSet::new(),
     };
     parser.block()?;
-    if parser.now().kind != Kind::End {
-        return Err(Unreadable);
+    if parser.current().kind != Kind::End {
+        return Err(InvalidLua);
     }
     let mut changed = Vec::with_capacity(text.len() * 2);
     let mut from = 0;
-    for (place, call) in &parser.calls {
+    for (place, call) in &parser.inserted_calls {
         changed.extend_from_slice(&text[from..*place]);
         changed.extend_from_slice(call);
         from = *place;
     }
     changed.extend_from_slice(&text[from..]);
-    Ok(Instrumented { text: changed, leading: parser.leading })
+    Ok(Instrumented { text: changed, scope_report_lines: parser.scope_report_lines })
 }
 
 /// The end of a long bracket (`[[...]]`, `[=[...]=]` and so on) that starts at `start`, if one does.
@@ -94,7 +94,7 @@ fn long_bracket(text: &[u8], start: usize) -> Option<ParseResult<usize>> {
     (close[0], close[level + 1]) = (b']', b']');
     let body = start + level + 2;
     let end = memchr::memmem::find(&text[body..], &close);
-    Some(end.map(|end| body + end + close.len()).ok_or(Unreadable))
+    Some(end.map(|end| body + end + close.len()).ok_or(InvalidLua))
 }
 
 /// The end of a quoted string.
@@ -102,7 +102,7 @@ fn quoted(text: &[u8], start: usize) -> ParseResult<usize> {
     let mut at = start + 1;
     loop {
         match text.get(at) {
-            None | Some(b'\n') => return Err(Unreadable),
+            None | Some(b'\n') => return Err(InvalidLua),
             Some(b'\\') => at += 2,
             Some(byte) if *byte == text[start] => return Ok(at + 1),
             Some(_) => at += 1,
@@ -160,11 +160,11 @@ fn tokens(text: &[u8]) -> ParseResult<Vec<Token<'_>>> {
                 (Kind::Symbol, at + long.map_or(1, |sign| sign.len()))
             }
         };
-        tokens.push(Token { kind, text: &text[at..end], start: at, line, first });
+        tokens.push(Token { kind, text: &text[at..end], start: at, line, is_first_of_line: first });
         line += text[at..end].iter().filter(|byte| **byte == b'\n').count();
         (at, first) = (end, false);
     }
-    tokens.push(Token { kind: Kind::End, text: b"", start: text.len(), line, first });
+    tokens.push(Token { kind: Kind::End, text: b"", start: text.len(), line, is_first_of_line: first });
     Ok(tokens)
 }
 
@@ -183,32 +183,32 @@ fn number(text: &[u8]) -> usize {
 
 struct Parser<'a> {
     tokens: Vec<Token<'a>>,
-    at: usize,
+    position: usize,
     depth: usize,
     /// The local names in scope per function, innermost last.
     locals: Vec<Vec<&'a [u8]>>,
     /// The calls to insert and their positions in the text.
-    calls: Vec<(usize, Vec<u8>)>,
-    leading: HashSet<usize>,
+    inserted_calls: Vec<(usize, Vec<u8>)>,
+    scope_report_lines: HashSet<usize>,
 }
 
 impl<'a> Parser<'a> {
-    fn now(&self) -> Token<'a> {
-        self.tokens[self.at]
+    fn current(&self) -> Token<'a> {
+        self.tokens[self.position]
     }
 
     fn next(&mut self) -> Token<'a> {
-        let token = self.now();
-        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        let token = self.current();
+        self.position = (self.position + 1).min(self.tokens.len() - 1);
         token
     }
 
-    fn is(&self, word: &str) -> bool {
-        matches!(self.now().kind, Kind::Keyword | Kind::Symbol) && self.now().text == word.as_bytes()
+    fn is_next(&self, word: &str) -> bool {
+        matches!(self.current().kind, Kind::Keyword | Kind::Symbol) && self.current().text == word.as_bytes()
     }
 
     fn skip(&mut self, word: &str) -> bool {
-        let is = self.is(word);
+        let is = self.is_next(word);
         if is {
             self.next();
         }
@@ -216,24 +216,24 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, word: &str) -> ParseResult {
-        if self.skip(word) { Ok(()) } else { Err(Unreadable) }
+        if self.skip(word) { Ok(()) } else { Err(InvalidLua) }
     }
 
     fn name(&mut self) -> ParseResult<&'a [u8]> {
-        if self.now().kind == Kind::Name { Ok(self.next().text) } else { Err(Unreadable) }
+        if self.current().kind == Kind::Name { Ok(self.next().text) } else { Err(InvalidLua) }
     }
 
-    fn own(&mut self) -> &mut Vec<&'a [u8]> {
+    fn own_variables(&mut self) -> &mut Vec<&'a [u8]> {
         self.locals.last_mut().expect("the script's own are always there")
     }
 
     /// Inserts a call that reports the variables in scope at position `place`.
-    fn call_at(&mut self, place: usize) {
+    fn insert_call(&mut self, place: usize) {
         let (own, outer) = self.locals.split_last().expect("the script's own are always there");
-        let own = &own[own.len().saturating_sub(MOST_OWN)..];
+        let own = &own[own.len().saturating_sub(MAX_OWN_VARIABLES)..];
         let outer: Vec<&[u8]> = outer.iter().flatten().copied().collect();
-        let outer = &outer[outer.len().saturating_sub(MOST_OUTER)..];
-        let mut call = format!(" {HOOK}(function()return {}", own.len()).into_bytes();
+        let outer = &outer[outer.len().saturating_sub(MAX_OUTER_VARIABLES)..];
+        let mut call = format!(" {SCOPE_HOOK}(function()return {}", own.len()).into_bytes();
         for name in own.iter().chain(outer) {
             call.extend_from_slice(b",\"");
             call.extend_from_slice(name);
@@ -241,28 +241,28 @@ impl<'a> Parser<'a> {
             call.extend_from_slice(name);
         }
         call.extend_from_slice(b" end); ");
-        self.calls.push((place, call));
+        self.inserted_calls.push((place, call));
     }
 
     fn block(&mut self) -> ParseResult {
-        self.deeper(|this| {
-            let known = this.own().len();
+        self.parse_nested(|this| {
+            let known = this.own_variables().len();
             let mut first = true;
             loop {
-                let token = this.now();
+                let token = this.current();
                 let ends = token.kind == Kind::End
-                    || ["else", "elseif", "end", "until"].iter().any(|word| this.is(word));
+                    || ["else", "elseif", "end", "until"].iter().any(|word| this.is_next(word));
                 if ends {
                     break;
                 }
                 // Skip loops, which return to their first line, and functions, whose instruction is on their last line.
-                let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is(word));
-                let is_function = this.is("local") && this.tokens[this.at + 1].text == b"function";
+                let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is_next(word));
+                let is_function = this.is_next("local") && this.tokens[this.position + 1].text == b"function";
                 let any = this.locals.iter().any(|names| !names.is_empty());
                 if first && any || !loops && !is_function {
-                    this.call_at(token.start);
-                    if token.first {
-                        this.leading.insert(token.line);
+                    this.insert_call(token.start);
+                    if token.is_first_of_line {
+                        this.scope_report_lines.insert(token.line);
                     }
                 }
                 first = false;
@@ -270,14 +270,14 @@ impl<'a> Parser<'a> {
                     break;
                 }
             }
-            this.own().truncate(known);
+            this.own_variables().truncate(known);
             Ok(())
         })
     }
 
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
+    fn parse_nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth >= MAX_DEPTH {
-            return Err(Unreadable);
+            return Err(InvalidLua);
         }
         self.depth += 1;
         let outcome = parse(self);
@@ -289,7 +289,7 @@ impl<'a> Parser<'a> {
     fn statement(&mut self) -> ParseResult<bool> {
         let token = self.next();
         match (token.kind, token.text) {
-            (Kind::Keyword, b"if") => self.branches()?,
+            (Kind::Keyword, b"if") => self.if_branches()?,
             (Kind::Keyword, b"while") => {
                 self.expression()?;
                 self.expect("do")?;
@@ -309,16 +309,16 @@ impl<'a> Parser<'a> {
             (Kind::Keyword, b"function") => {
                 self.name()?;
                 let mut method = false;
-                while self.is(".") || self.is(":") {
+                while self.is_next(".") || self.is_next(":") {
                     method = self.next().text == b":";
                     self.name()?;
                 }
-                self.body(method)?;
+                self.function_body(method)?;
             }
-            (Kind::Keyword, b"local") => self.local()?,
+            (Kind::Keyword, b"local") => self.local_statement()?,
             (Kind::Keyword, b"return") => {
-                let ends = self.now().kind == Kind::End
-                    || ["else", "elseif", "end", "until", ";"].iter().any(|word| self.is(word));
+                let ends = self.current().kind == Kind::End
+                    || ["else", "elseif", "end", "until", ";"].iter().any(|word| self.is_next(word));
                 if !ends {
                     self.expressions()?;
                 }
@@ -330,7 +330,7 @@ impl<'a> Parser<'a> {
                 return Ok(true);
             }
             _ => {
-                self.at -= 1;
+                self.position -= 1;
                 self.assignment_or_call()?;
             }
         }
@@ -338,7 +338,7 @@ impl<'a> Parser<'a> {
         Ok(false)
     }
 
-    fn branches(&mut self) -> ParseResult {
+    fn if_branches(&mut self) -> ParseResult {
         self.expression()?;
         self.expect("then")?;
         self.block()?;
@@ -366,18 +366,18 @@ impl<'a> Parser<'a> {
         }
         self.expressions()?;
         self.expect("do")?;
-        let known = self.own().len();
-        self.own().extend(names);
+        let known = self.own_variables().len();
+        self.own_variables().extend(names);
         self.block()?;
-        self.own().truncate(known);
+        self.own_variables().truncate(known);
         self.expect("end")
     }
 
-    fn local(&mut self) -> ParseResult {
+    fn local_statement(&mut self) -> ParseResult {
         if self.skip("function") {
             let name = self.name()?;
-            self.own().push(name);
-            return self.body(false);
+            self.own_variables().push(name);
+            return self.function_body(false);
         }
         let mut names = vec![self.name()?];
         while self.skip(",") {
@@ -386,18 +386,18 @@ impl<'a> Parser<'a> {
         if self.skip("=") {
             self.expressions()?;
         }
-        self.own().extend(names);
+        self.own_variables().extend(names);
         // Insert after the statement: its last token is the previous one.
-        let last = self.tokens[self.at - 1];
-        self.call_at(last.start + last.text.len());
+        let last = self.tokens[self.position - 1];
+        self.insert_call(last.start + last.text.len());
         Ok(())
     }
 
     /// Parses the parameters and the body of a function.
-    fn body(&mut self, method: bool) -> ParseResult {
+    fn function_body(&mut self, method: bool) -> ParseResult {
         self.expect("(")?;
         let mut names: Vec<&[u8]> = if method { vec![b"self"] } else { Vec::new() };
-        if !self.is(")") {
+        if !self.is_next(")") {
             loop {
                 if self.skip("...") {
                     break;
@@ -433,11 +433,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expression(&mut self) -> ParseResult {
-        self.deeper(|this| {
+        self.parse_nested(|this| {
             loop {
                 while this.skip("not") || this.skip("-") || this.skip("#") {}
-                this.simple()?;
-                if !BINARY.iter().any(|sign| this.is(sign)) {
+                this.simple_expression()?;
+                if !BINARY.iter().any(|sign| this.is_next(sign)) {
                     return Ok(());
                 }
                 this.next();
@@ -445,8 +445,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn simple(&mut self) -> ParseResult {
-        let token = self.now();
+    fn simple_expression(&mut self) -> ParseResult {
+        let token = self.current();
         match (token.kind, token.text) {
             (Kind::Number | Kind::Text, _)
             | (Kind::Keyword, b"nil" | b"true" | b"false")
@@ -457,7 +457,7 @@ impl<'a> Parser<'a> {
             (Kind::Symbol, b"{") => self.table(),
             (Kind::Keyword, b"function") => {
                 self.next();
-                self.body(false)
+                self.function_body(false)
             }
             _ => self.primary(),
         }
@@ -479,7 +479,7 @@ impl<'a> Parser<'a> {
             } else if self.skip(":") {
                 self.name()?;
                 self.arguments()?;
-            } else if self.is("(") || self.is("{") || self.now().kind == Kind::Text {
+            } else if self.is_next("(") || self.is_next("{") || self.current().kind == Kind::Text {
                 self.arguments()?;
             } else {
                 return Ok(());
@@ -488,30 +488,30 @@ impl<'a> Parser<'a> {
     }
 
     fn arguments(&mut self) -> ParseResult {
-        if self.is("{") {
+        if self.is_next("{") {
             return self.table();
         }
-        if self.now().kind == Kind::Text {
+        if self.current().kind == Kind::Text {
             self.next();
             return Ok(());
         }
         self.expect("(")?;
-        if !self.is(")") {
+        if !self.is_next(")") {
             self.expressions()?;
         }
         self.expect(")")
     }
 
     fn table(&mut self) -> ParseResult {
-        self.deeper(|this| {
+        self.parse_nested(|this| {
             this.expect("{")?;
-            while !this.is("}") {
+            while !this.is_next("}") {
                 if this.skip("[") {
                     this.expression()?;
                     this.expect("]")?;
                     this.expect("=")?;
-                } else if this.now().kind == Kind::Name && this.tokens[this.at + 1].text == b"=" {
-                    this.at += 2;
+                } else if this.current().kind == Kind::Name && this.tokens[this.position + 1].text == b"=" {
+                    this.position += 2;
                 }
                 this.expression()?;
                 if !this.skip(",") && !this.skip(";") {
@@ -527,18 +527,18 @@ impl<'a> Parser<'a> {
 mod tests {
     use super::*;
 
-    fn shown(text: &str) -> String {
+    fn instrumented_text(text: &str) -> String {
         String::from_utf8(instrument(text.as_bytes()).expect("it is Lua").text).expect("text")
     }
 
     #[test]
     fn inserted_calls_report_variables_in_scope() {
         assert_eq!(
-            shown("local a = 1\nreturn a"),
+            instrumented_text("local a = 1\nreturn a"),
             " __ldb(function()return 0 end); local a = 1 __ldb(function()return 1,\"a\",a end); \n \
              __ldb(function()return 1,\"a\",a end); return a"
         );
-        let nested = shown("local a\nlocal function f(x)\n return x + a\nend\nf(1)");
+        let nested = instrumented_text("local a\nlocal function f(x)\n return x + a\nend\nf(1)");
         assert!(
             nested.contains("\n  __ldb(function()return 1,\"x\",x,\"a\",a,\"f\",f end); return x + a"),
             "{nested}"

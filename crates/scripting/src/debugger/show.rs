@@ -36,13 +36,13 @@ fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Formats a Lua value; strings stand without quotes.
-pub(super) fn value(value: &Value) -> Vec<u8> {
+pub(super) fn format_value(value: &Value) -> Vec<u8> {
     let mut text = Vec::new();
-    append(&mut text, value, 0);
+    append_value(&mut text, value, 0);
     text
 }
 
-fn append(text: &mut Vec<u8>, value: &Value, depth: usize) {
+fn append_value(text: &mut Vec<u8>, value: &Value, depth: usize) {
     if depth >= MAX_DEPTH {
         return text.extend_from_slice(b"<max recursion level reached! Nested table?>");
     }
@@ -63,10 +63,10 @@ fn append_table(text: &mut Vec<u8>, table: &Table, depth: usize) {
     for (key, value) in table.pairs::<Value, Value>().map_while(Result::ok) {
         if !is_list {
             text.push(b'[');
-            append(text, &key, depth + 1);
+            append_value(text, &key, depth + 1);
             text.extend_from_slice(b"]=");
         }
-        append(text, &value, depth + 1);
+        append_value(text, &value, depth + 1);
         text.extend_from_slice(b"; ");
     }
     text.push(b'}');
@@ -80,7 +80,10 @@ fn is_list(table: &Table) -> bool {
 
 /// The reply of Valkey to a request that no command ran for, and its word for the script: the script gets only the
 /// word.
-pub(super) fn refusal<'r>(request: Args<'_>, reply: &'r [u8]) -> Option<(String, Cow<'r, str>)> {
+pub(super) fn format_unknown_command<'r>(
+    request: Args<'_>,
+    reply: &'r [u8],
+) -> Option<(String, Cow<'r, str>)> {
     let error = String::from_utf8_lossy(reply.strip_prefix(b"-ERR ")?.trim_ascii_end());
     let name = String::from_utf8_lossy(request.get(0)?).into_owned();
     let refused = |word: &str| error.starts_with(word);
@@ -98,7 +101,7 @@ pub(super) fn refusal<'r>(request: Args<'_>, reply: &'r [u8]) -> Option<(String,
 }
 
 /// A reply on the wire.
-pub(super) fn reply(wire: &[u8]) -> Vec<u8> {
+pub(super) fn format_reply(wire: &[u8]) -> Vec<u8> {
     let mut text = String::new();
     if append_reply(&mut text, wire, 0).is_none() {
         text.push_str("<unreadable reply>");
@@ -181,7 +184,7 @@ mod tests {
             ("~1\r\n_\r\n", "~((null))"),
             ("*3\r\n:1\r\n", "[1,<unreadable reply>"),
         ] {
-            assert_eq!(reply(wire.as_bytes()), shown.as_bytes());
+            assert_eq!(format_reply(wire.as_bytes()), shown.as_bytes());
         }
     }
 }

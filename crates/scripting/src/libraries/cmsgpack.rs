@@ -5,22 +5,22 @@
 
 use mlua::{Either, IntoLua, Lua, MultiValue, Table, Value};
 
-use super::walk::walk;
-use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, StepCounter, function, number_of};
+use super::walk::visit_entries;
+use super::{Arguments, FunctionLimits, LibraryError, LibraryResult, StepCounter, function, to_number};
 
 const MAX_NESTING: usize = 16;
 /// Maximum nesting when decoding, which is higher than when encoding.
 const MAX_READ_NESTING: usize = 200;
 const MAX_RESULTS: usize = 7900;
 /// Initial capacity, sufficient for most results.
-const ROOM: usize = 256;
+const INITIAL_CAPACITY: usize = 256;
 
 fn pack(lua: &Lua, args: &Arguments, limits: &FunctionLimits) -> LibraryResult<mlua::LuaString> {
     if args.len() == 0 {
         return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".into());
     }
-    let packed = limits.lifted(lua, |pace| {
-        let mut packer = Packer { out: Vec::with_capacity(ROOM), pace };
+    let packed = limits.is_lifted(lua, |pace| {
+        let mut packer = Packer { out: Vec::with_capacity(INITIAL_CAPACITY), pace };
         (1..=args.len()).try_for_each(|index| packer.write(args.value(index), 0))?;
         Ok(packer.out)
     })?;
@@ -50,7 +50,7 @@ impl Packer<'_> {
     fn write_map(&mut self, table: &Table, level: usize) -> LibraryResult<bool> {
         let (start, mut len) = (self.out.len(), 0);
         self.out.push(0);
-        let is_map = walk(table, level, |key: Value, value: Value| {
+        let is_map = visit_entries(table, level, |key: Value, value: Value| {
             if len == 0 && !matches!(key, Value::String(_)) {
                 return Ok(false);
             }
@@ -73,9 +73,9 @@ impl Packer<'_> {
             return Ok(());
         }
         let (mut len, mut last, mut is_array) = (0, 0.0, true);
-        walk(table, level, |key: Value, _: bool| {
+        visit_entries(table, level, |key: Value, _: bool| {
             len += 1;
-            is_array &= match number_of(&key).filter(|_| !matches!(key, Value::String(_))) {
+            is_array &= match to_number(&key).filter(|_| !matches!(key, Value::String(_))) {
                 Some(index) if index > 0.0 && index.fract() == 0.0 => {
                     last = f64::max(last, index);
                     true
@@ -92,7 +92,7 @@ impl Packer<'_> {
             return Ok(());
         }
         write_len(&mut self.out, len, (0x80, 0xde, 0xdf));
-        walk(table, level, |key: Value, value: Value| {
+        visit_entries(table, level, |key: Value, value: Value| {
             self.write(&key, level + 1)?;
             self.write(&value, level + 1).map(|()| true)
         })?;
@@ -176,37 +176,37 @@ fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8))
 }
 
 /// A value to be stored in a table. UTF-8 text needs no mlua reference.
-type Item<'a> = Either<&'a str, Value>;
+type UnpackedValue<'a> = Either<&'a str, Value>;
 
 struct Reader<'a> {
     data: &'a [u8],
-    place: usize,
+    position: usize,
     pace: StepCounter<'a>,
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], LibraryError> {
-        let left = &self.data[self.place..];
+    fn take_bytes(&mut self, len: usize) -> Result<&'a [u8], LibraryError> {
+        let left = &self.data[self.position..];
         let taken = left.get(..len).ok_or_else(|| LibraryError::from("Missing bytes in input."))?;
-        self.place += len;
+        self.position += len;
         Ok(taken)
     }
 
-    fn unsigned(&mut self, len: usize) -> Result<u64, LibraryError> {
-        Ok(self.take(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    fn read_unsigned(&mut self, len: usize) -> Result<u64, LibraryError> {
+        Ok(self.take_bytes(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    fn signed(&mut self, len: usize) -> Result<f64, LibraryError> {
+    fn read_signed(&mut self, len: usize) -> Result<f64, LibraryError> {
         let unused = 64 - 8 * len;
-        Ok(((self.unsigned(len)? << unused) as i64 >> unused) as f64)
+        Ok(((self.read_unsigned(len)? << unused) as i64 >> unused) as f64)
     }
 
-    fn value(&mut self, lua: &Lua, depth: usize) -> LibraryResult<Item<'a>> {
+    fn value(&mut self, lua: &Lua, depth: usize) -> LibraryResult<UnpackedValue<'a>> {
         if depth > MAX_READ_NESTING {
             return Err("Bad data format in input.".into());
         }
         self.pace.step(0, 0)?;
-        let kind = self.take(1)?[0];
+        let kind = self.take_bytes(1)?[0];
         Ok(Either::Right(match kind {
             0x00..=0x7f => Value::Number(f64::from(kind)),
             0xe0..=0xff => Value::Number(f64::from(kind as i8)),
@@ -216,43 +216,43 @@ impl<'a> Reader<'a> {
             0xc0 => Value::Nil,
             0xc2 => Value::Boolean(false),
             0xc3 => Value::Boolean(true),
-            0xca => Value::Number(f64::from(f32::from_bits(self.unsigned(4)? as u32))),
-            0xcb => Value::Number(f64::from_bits(self.unsigned(8)?)),
-            0xcc..=0xcf => Value::Number(self.unsigned(1 << (kind - 0xcc))? as f64),
-            0xd0..=0xd3 => Value::Number(self.signed(1 << (kind - 0xd0))?),
+            0xca => Value::Number(f64::from(f32::from_bits(self.read_unsigned(4)? as u32))),
+            0xcb => Value::Number(f64::from_bits(self.read_unsigned(8)?)),
+            0xcc..=0xcf => Value::Number(self.read_unsigned(1 << (kind - 0xcc))? as f64),
+            0xd0..=0xd3 => Value::Number(self.read_signed(1 << (kind - 0xd0))?),
             0xc4..=0xc6 => {
-                let len = self.unsigned(1 << (kind - 0xc4))?;
+                let len = self.read_unsigned(1 << (kind - 0xc4))?;
                 return self.text(lua, len as usize);
             }
             0xd9..=0xdb => {
-                let len = self.unsigned(1 << (kind - 0xd9))?;
+                let len = self.read_unsigned(1 << (kind - 0xd9))?;
                 return self.text(lua, len as usize);
             }
             0xdc | 0xdd => {
-                let len = self.unsigned(2 << (kind - 0xdc))?;
+                let len = self.read_unsigned(2 << (kind - 0xdc))?;
                 self.array(lua, len as usize, depth)?
             }
             0xde | 0xdf => {
-                let len = self.unsigned(2 << (kind - 0xde))?;
+                let len = self.read_unsigned(2 << (kind - 0xde))?;
                 self.map(lua, len as usize, depth)?
             }
             _ => return Err("Bad data format in input.".into()),
         }))
     }
 
-    fn text(&mut self, lua: &Lua, len: usize) -> LibraryResult<Item<'a>> {
-        let bytes = self.take(len)?;
+    fn text(&mut self, lua: &Lua, len: usize) -> LibraryResult<UnpackedValue<'a>> {
+        let bytes = self.take_bytes(len)?;
         let text = std::str::from_utf8(bytes).map(Either::Left);
         text.or_else(|_| Ok(Either::Right(Value::String(lua.create_string(bytes)?))))
     }
 
     /// Capacity for the announced number of elements, limited by the remaining input.
-    fn likely(&self, len: usize) -> usize {
-        len.min(self.data.len() - self.place)
+    fn capacity_hint(&self, len: usize) -> usize {
+        len.min(self.data.len() - self.position)
     }
 
     fn array(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
-        let table = lua.create_table_with_capacity(self.likely(len), 0)?;
+        let table = lua.create_table_with_capacity(self.capacity_hint(len), 0)?;
         for index in 1..=len {
             table.raw_set(index, self.value(lua, depth + 1)?)?;
         }
@@ -260,7 +260,7 @@ impl<'a> Reader<'a> {
     }
 
     fn map(&mut self, lua: &Lua, len: usize, depth: usize) -> LibraryResult<Value> {
-        let table = lua.create_table_with_capacity(0, self.likely(len))?;
+        let table = lua.create_table_with_capacity(0, self.capacity_hint(len))?;
         for _ in 0..len {
             let key = self.value(lua, depth + 1)?;
             let value = self.value(lua, depth + 1)?;
@@ -286,7 +286,7 @@ struct UnpackRange {
     returns_offset: bool,
 }
 
-fn unpack_some(
+fn unpack_range(
     lua: &Lua,
     data: &[u8],
     part: &UnpackRange,
@@ -303,16 +303,16 @@ fn unpack_some(
     if offset > data.len() as f64 {
         return Err(format!("Start offset {offset} greater than input length {}.", data.len()).into());
     }
-    limits.lifted(lua, |pace| {
-        let (mut reader, mut results) = (Reader { data, place: offset as usize, pace }, MultiValue::new());
-        while reader.place < data.len() && (results.len() as f64) < limit {
+    limits.is_lifted(lua, |pace| {
+        let (mut reader, mut results) = (Reader { data, position: offset as usize, pace }, MultiValue::new());
+        while reader.position < data.len() && (results.len() as f64) < limit {
             if results.len() > MAX_RESULTS {
                 return Err("too many return values at once; use unpack_one or unpack_limit instead.".into());
             }
             results.push_back(reader.value(lua, 0)?.into_lua(lua)?);
         }
         if returns_offset {
-            let next = if reader.place >= data.len() { -1.0 } else { reader.place as f64 };
+            let next = if reader.position >= data.len() { -1.0 } else { reader.position as f64 };
             results.push_front(Value::Number(next));
         }
         Ok(results)
@@ -330,14 +330,14 @@ pub(super) fn library(lua: &Lua, limits: &FunctionLimits) -> mlua::Result<Table>
     let bounds = limits.clone();
     let unpack = move |lua: &Lua, args: &Arguments| {
         let all = UnpackRange { limit: f64::INFINITY, offset: 0.0, returns_offset: false };
-        unpack_some(lua, &args.text(1, "unpack")?, &all, &bounds)
+        unpack_range(lua, &args.text(1, "unpack")?, &all, &bounds)
     };
     table.set("unpack", function(lua, unpack)?)?;
     let bounds = limits.clone();
     let unpack_one = move |lua: &Lua, args: &Arguments| {
         let offset = args.optional_number(2, "unpack_one", 0.0)?;
         let one = UnpackRange { limit: 1.0, offset, returns_offset: true };
-        unpack_some(lua, &args.text(1, "unpack_one")?, &one, &bounds)
+        unpack_range(lua, &args.text(1, "unpack_one")?, &one, &bounds)
     };
     table.set("unpack_one", function(lua, unpack_one)?)?;
     let bounds = limits.clone();
@@ -349,7 +349,7 @@ pub(super) fn library(lua: &Lua, limits: &FunctionLimits) -> mlua::Result<Table>
             (0.0, 0.0) => UnpackRange { limit: f64::INFINITY, offset, returns_offset: false },
             _ => UnpackRange { limit, offset, returns_offset: true },
         };
-        unpack_some(lua, &args.text(1, "unpack_limit")?, &part, &bounds)
+        unpack_range(lua, &args.text(1, "unpack_limit")?, &part, &bounds)
     };
     table.set("unpack_limit", function(lua, unpack_limit)?)?;
     Ok(table)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table};
 
-use super::{LibraryResult, bad, function};
+use super::{LibraryResult, argument_error, function};
 use crate::number::to_integer;
 use crate::random::Random;
 
@@ -14,10 +14,10 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
     table.set(
         "random",
         function(lua, move |_, args| -> LibraryResult<f64> {
-            let chance = state.next();
+            let chance = state.next_f64();
             // Converted like a C int: values that do not fit are truncated to the low 32 bits.
             let integer = |index| args.number(index, "random").map(|number| to_integer(number) as i32);
-            let empty = |index| bad(index, "random", "interval is empty");
+            let empty = |index| argument_error(index, "random", "interval is empty");
             match args.len() {
                 0 => Ok(chance),
                 1 => {

@@ -6,7 +6,7 @@
 
 use mlua::{Function, Lua, LuaString, Table, Value};
 
-use super::{Arguments, LibraryError, LibraryResult, bad, function, type_name};
+use super::{Arguments, LibraryError, LibraryResult, argument_error, function, type_name};
 use crate::number::format_g;
 
 /// Maximum number of captures in a pattern, as in Lua.
@@ -18,7 +18,7 @@ const STEPS: u32 = 1_000_000;
 
 /// The length of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Length {
+enum CaptureLength {
     /// The capture is not closed yet.
     Open,
     /// A position capture: `()`.
@@ -30,7 +30,7 @@ enum Length {
 struct Matcher<'a> {
     text: &'a [u8],
     pattern: &'a [u8],
-    captures: Vec<(usize, Length)>,
+    captures: Vec<(usize, CaptureLength)>,
     depth: usize,
     steps: u32,
     lua: &'a Lua,
@@ -59,7 +59,7 @@ impl<'a> Matcher<'a> {
         Self { text, pattern, captures: Vec::new(), depth: 0, steps: 0, lua, look }
     }
 
-    fn at(&self, place: usize) -> Option<u8> {
+    fn pattern_byte(&self, place: usize) -> Option<u8> {
         self.pattern.get(place).copied()
     }
 
@@ -77,14 +77,14 @@ impl<'a> Matcher<'a> {
             b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
             b'%' => Ok(place + 2),
             b'[' => {
-                let mut next = place + 1 + usize::from(self.at(place + 1) == Some(b'^'));
+                let mut next = place + 1 + usize::from(self.pattern_byte(place + 1) == Some(b'^'));
                 loop {
-                    let byte = self.at(next).ok_or("malformed pattern (missing ']')")?;
+                    let byte = self.pattern_byte(next).ok_or("malformed pattern (missing ']')")?;
                     next += 1;
                     if byte == b'%' {
                         next += 1;
                     }
-                    if self.at(next) == Some(b']') {
+                    if self.pattern_byte(next) == Some(b']') {
                         return Ok(next + 1);
                     }
                 }
@@ -94,7 +94,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Whether `byte` is in the set that extends from `place` to the bracket at `end`.
-    fn in_set(&self, byte: u8, place: usize, end: usize) -> bool {
+    fn is_in_set(&self, byte: u8, place: usize, end: usize) -> bool {
         let negated = self.pattern[place + 1] == b'^';
         let mut next = place + 1 + usize::from(negated);
         while next < end {
@@ -103,7 +103,7 @@ impl<'a> Matcher<'a> {
                     return !negated;
                 }
                 next += 2;
-            } else if self.at(next + 1) == Some(b'-') && next + 2 < end {
+            } else if self.pattern_byte(next + 1) == Some(b'-') && next + 2 < end {
                 if (self.pattern[next]..=self.pattern[next + 2]).contains(&byte) {
                     return !negated;
                 }
@@ -119,68 +119,70 @@ impl<'a> Matcher<'a> {
     }
 
     /// Whether the character at `from` matches the item from `place` to `end`.
-    fn fits(&self, from: usize, place: usize, end: usize) -> bool {
+    fn matches_item(&self, from: usize, place: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(from) else { return false };
         match self.pattern[place] {
             b'.' => true,
             b'%' => is_class(byte, self.pattern[place + 1]),
-            b'[' => self.in_set(byte, place, end - 1),
+            b'[' => self.is_in_set(byte, place, end - 1),
             letter => letter == byte,
         }
     }
 
     /// Matches the rest of the pattern from `place` on against the text at `from`. Returns the end of the match.
-    fn rest(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+    fn match_rest(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         if self.depth == MAX_DEPTH {
             return Err("pattern too complex".into());
         }
         self.depth += 1;
-        let end = self.row(from, place);
+        let end = self.match_items(from, place);
         self.depth -= 1;
         end
     }
 
-    /// Like [`Matcher::rest`], but matches items without choices iteratively.
-    fn row(&mut self, mut from: usize, mut place: usize) -> LibraryResult<Option<usize>> {
+    /// Like [`Matcher::match_rest`], but matches items without choices iteratively.
+    fn match_items(&mut self, mut from: usize, mut place: usize) -> LibraryResult<Option<usize>> {
         loop {
             self.step()?;
-            let Some(byte) = self.at(place) else { return Ok(Some(from)) };
+            let Some(byte) = self.pattern_byte(place) else { return Ok(Some(from)) };
             match byte {
-                b'(' if self.at(place + 1) == Some(b')') => {
-                    return self.open(from, place + 2, Length::Position);
+                b'(' if self.pattern_byte(place + 1) == Some(b')') => {
+                    return self.open_capture(from, place + 2, CaptureLength::Position);
                 }
-                b'(' => return self.open(from, place + 1, Length::Open),
-                b')' => return self.close(from, place + 1),
+                b'(' => return self.open_capture(from, place + 1, CaptureLength::Open),
+                b')' => return self.close_capture(from, place + 1),
                 b'$' if place + 1 == self.pattern.len() => {
                     return Ok((from == self.text.len()).then_some(from));
                 }
-                b'%' if self.at(place + 1) == Some(b'b') => {
-                    let Some(end) = self.balanced(from, place + 2)? else { return Ok(None) };
+                b'%' if self.pattern_byte(place + 1) == Some(b'b') => {
+                    let Some(end) = self.match_balanced(from, place + 2)? else { return Ok(None) };
                     (from, place) = (end, place + 4);
                 }
-                b'%' if self.at(place + 1) == Some(b'f') => {
-                    let Some(next) = self.frontier(from, place + 2)? else { return Ok(None) };
+                b'%' if self.pattern_byte(place + 1) == Some(b'f') => {
+                    let Some(next) = self.match_frontier(from, place + 2)? else { return Ok(None) };
                     place = next;
                 }
-                b'%' if self.at(place + 1).is_some_and(|byte| byte.is_ascii_digit()) => {
-                    let Some(end) = self.again(from, self.pattern[place + 1])? else { return Ok(None) };
+                b'%' if self.pattern_byte(place + 1).is_some_and(|byte| byte.is_ascii_digit()) => {
+                    let Some(end) = self.match_back_reference(from, self.pattern[place + 1])? else {
+                        return Ok(None);
+                    };
                     (from, place) = (end, place + 2);
                 }
                 _ => {
                     let end = self.item_end(place)?;
-                    match self.at(end) {
+                    match self.pattern_byte(end) {
                         Some(b'?') => {
-                            if self.fits(from, place, end)
-                                && let Some(found) = self.rest(from + 1, end + 1)?
+                            if self.matches_item(from, place, end)
+                                && let Some(found) = self.match_rest(from + 1, end + 1)?
                             {
                                 return Ok(Some(found));
                             }
                             place = end + 1;
                         }
-                        Some(b'*') => return self.greedy(from, place, end, 0),
-                        Some(b'+') => return self.greedy(from, place, end, 1),
-                        Some(b'-') => return self.lazy(from, place, end),
-                        _ if !self.fits(from, place, end) => return Ok(None),
+                        Some(b'*') => return self.match_greedy(from, place, end, 0),
+                        Some(b'+') => return self.match_greedy(from, place, end, 1),
+                        Some(b'-') => return self.match_lazy(from, place, end),
+                        _ if !self.matches_item(from, place, end) => return Ok(None),
                         _ => (from, place) = (from + 1, end),
                     }
                 }
@@ -188,7 +190,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn greedy(
+    fn match_greedy(
         &mut self,
         from: usize,
         place: usize,
@@ -196,12 +198,12 @@ impl<'a> Matcher<'a> {
         least: usize,
     ) -> LibraryResult<Option<usize>> {
         let mut count = 0;
-        while self.fits(from + count, place, end) {
+        while self.matches_item(from + count, place, end) {
             count += 1;
             self.step()?;
         }
         while count >= least {
-            if let Some(found) = self.rest(from + count, end + 1)? {
+            if let Some(found) = self.match_rest(from + count, end + 1)? {
                 return Ok(Some(found));
             }
             let Some(fewer) = count.checked_sub(1) else { break };
@@ -210,45 +212,50 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    fn lazy(&mut self, mut from: usize, place: usize, end: usize) -> LibraryResult<Option<usize>> {
+    fn match_lazy(&mut self, mut from: usize, place: usize, end: usize) -> LibraryResult<Option<usize>> {
         loop {
-            if let Some(found) = self.rest(from, end + 1)? {
+            if let Some(found) = self.match_rest(from, end + 1)? {
                 return Ok(Some(found));
             }
-            if !self.fits(from, place, end) {
+            if !self.matches_item(from, place, end) {
                 return Ok(None);
             }
             from += 1;
         }
     }
 
-    fn open(&mut self, from: usize, place: usize, length: Length) -> LibraryResult<Option<usize>> {
+    fn open_capture(
+        &mut self,
+        from: usize,
+        place: usize,
+        length: CaptureLength,
+    ) -> LibraryResult<Option<usize>> {
         if self.captures.len() >= MAX_CAPTURES {
             return Err("too many captures".into());
         }
         let level = self.captures.len();
         self.captures.push((from, length));
-        let found = self.rest(from, place)?;
+        let found = self.match_rest(from, place)?;
         if found.is_none() {
             self.captures.truncate(level);
         }
         Ok(found)
     }
 
-    fn close(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
-        let level = self.captures.iter().rposition(|(_, length)| *length == Length::Open);
+    fn close_capture(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+        let level = self.captures.iter().rposition(|(_, length)| *length == CaptureLength::Open);
         let level = level.ok_or("invalid pattern capture")?;
-        self.captures[level].1 = Length::Closed(from - self.captures[level].0);
-        let found = self.rest(from, place)?;
+        self.captures[level].1 = CaptureLength::Closed(from - self.captures[level].0);
+        let found = self.match_rest(from, place)?;
         if found.is_none() {
-            self.captures[level].1 = Length::Open;
+            self.captures[level].1 = CaptureLength::Open;
         }
         Ok(found)
     }
 
     /// `%bxy`: a balanced range.
-    fn balanced(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
-        let (Some(first), Some(last)) = (self.at(place), self.at(place + 1)) else {
+    fn match_balanced(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+        let (Some(first), Some(last)) = (self.pattern_byte(place), self.pattern_byte(place + 1)) else {
             return Err("unbalanced pattern".into());
         };
         if self.text.get(from) != Some(&first) {
@@ -270,25 +277,25 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%f[set]`: a frontier. Returns the next pattern position if the text at `from` is a transition into the set.
-    fn frontier(&self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
-        if self.at(place) != Some(b'[') {
+    fn match_frontier(&self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+        if self.pattern_byte(place) != Some(b'[') {
             return Err("missing '[' after '%f' in pattern".into());
         }
         let end = self.item_end(place)?;
         let before = if from == 0 { 0 } else { self.text[from - 1] };
         let here = self.text.get(from).copied().unwrap_or(0);
-        let crosses = !self.in_set(before, place, end - 1) && self.in_set(here, place, end - 1);
+        let crosses = !self.is_in_set(before, place, end - 1) && self.is_in_set(here, place, end - 1);
         Ok(crosses.then_some(end))
     }
 
     /// `%1`: a back reference.
-    fn again(&self, from: usize, digit: u8) -> LibraryResult<Option<usize>> {
+    fn match_back_reference(&self, from: usize, digit: u8) -> LibraryResult<Option<usize>> {
         let level = usize::from(digit).checked_sub(usize::from(b'1'));
         let captured = level.and_then(|level| self.captures.get(level).copied());
-        let Some((start, length)) = captured.filter(|(_, length)| *length != Length::Open) else {
+        let Some((start, length)) = captured.filter(|(_, length)| *length != CaptureLength::Open) else {
             return Err("invalid capture index".into());
         };
-        let Length::Closed(length) = length else { return Ok(None) };
+        let CaptureLength::Closed(length) = length else { return Ok(None) };
         let found = self.text[from..].starts_with(&self.text[start..start + length]);
         Ok(found.then_some(from + length))
     }
@@ -298,23 +305,23 @@ impl<'a> Matcher<'a> {
         let (from, to) = match self.captures.get(level) {
             None if level == 0 => (start, end),
             None => return Err("invalid capture index".into()),
-            Some((_, Length::Open)) => return Err("unfinished capture".into()),
-            Some((from, Length::Position)) => return Ok(Value::Number((from + 1) as f64)),
-            Some((from, Length::Closed(length))) => (*from, from + length),
+            Some((_, CaptureLength::Open)) => return Err("unfinished capture".into()),
+            Some((from, CaptureLength::Position)) => return Ok(Value::Number((from + 1) as f64)),
+            Some((from, CaptureLength::Closed(length))) => (*from, from + length),
         };
         Ok(Value::String(self.lua.create_string(&self.text[from..to])?))
     }
 
-    fn all_captures(&self, start: usize, end: usize, whole: bool) -> LibraryResult<Vec<Value>> {
+    fn collect_captures(&self, start: usize, end: usize, whole: bool) -> LibraryResult<Vec<Value>> {
         let count = if self.captures.is_empty() && whole { 1 } else { self.captures.len() };
         (0..count).map(|level| self.capture(level, start, end)).collect()
     }
 
     /// The start and end of the first match at or after `from`.
-    fn first(&mut self, mut from: usize) -> LibraryResult<Option<(usize, usize)>> {
+    fn find_first(&mut self, mut from: usize) -> LibraryResult<Option<(usize, usize)>> {
         let anchored = self.pattern.first() == Some(&b'^');
         loop {
-            if let Some(end) = self.once(from, usize::from(anchored))? {
+            if let Some(end) = self.match_at_position(from, usize::from(anchored))? {
                 return Ok(Some((from, end)));
             }
             from += 1;
@@ -324,26 +331,26 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn once(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
+    fn match_at_position(&mut self, from: usize, place: usize) -> LibraryResult<Option<usize>> {
         self.captures.clear();
-        self.rest(from, place)
+        self.match_rest(from, place)
     }
 }
 
 /// Resolves `init` of `find` and `match`, which counts from the end if negative.
-fn start_of(init: f64, length: usize) -> usize {
+fn start_index(init: f64, length: usize) -> usize {
     let init = if init < 0.0 { init.trunc() + length as f64 } else { init.trunc() - 1.0 };
     (init.max(0.0) as usize).min(length)
 }
 
 /// The text and the pattern of a call.
-struct Subject {
+struct PatternArguments {
     text: LuaString,
     pattern: LuaString,
 }
 
-impl Subject {
-    fn of(lua: &Lua, args: &Arguments, name: &str) -> LibraryResult<Self> {
+impl PatternArguments {
+    fn from_arguments(lua: &Lua, args: &Arguments, name: &str) -> LibraryResult<Self> {
         let string = |index| match args.value(index) {
             Value::String(text) => Ok(text.clone()),
             _ => Ok::<_, LibraryError>(lua.create_string(args.text(index, name)?)?),
@@ -354,9 +361,9 @@ impl Subject {
 
 fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> LibraryResult<mlua::MultiValue> {
     let name = if finds { "find" } else { "match" };
-    let subject = Subject::of(lua, args, name)?;
+    let subject = PatternArguments::from_arguments(lua, args, name)?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
-    let start = start_of(args.optional_number(3, name, 1.0)?, text.len());
+    let start = start_index(args.optional_number(3, name, 1.0)?, text.len());
     let numbers = |from: usize, to: usize| [from as f64 + 1.0, to as f64].map(Value::Number);
     let is_plain = || {
         !matches!(args.value(4), Value::Nil | Value::Boolean(false))
@@ -370,23 +377,23 @@ fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> LibraryR
         });
     }
     let mut matcher = Matcher::new(lua, look, &text, &pattern);
-    let Some((from, end)) = matcher.first(start)? else { return Ok([Value::Nil].into_iter().collect()) };
-    let captures = matcher.all_captures(from, end, !finds)?;
+    let Some((from, end)) = matcher.find_first(start)? else { return Ok([Value::Nil].into_iter().collect()) };
+    let captures = matcher.collect_captures(from, end, !finds)?;
     let places = if finds { numbers(from, end).to_vec() } else { Vec::new() };
     Ok(places.into_iter().chain(captures).collect())
 }
 
 /// Creates the iterator of `gmatch`.
 fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<Function> {
-    let subject = Subject::of(lua, args, "gmatch")?;
+    let subject = PatternArguments::from_arguments(lua, args, "gmatch")?;
     let (place, look) = (std::cell::Cell::new(0), look.clone());
     Ok(function(lua, move |lua, _| -> LibraryResult<mlua::MultiValue> {
         let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
         let mut matcher = Matcher::new(lua, &look, &text, &pattern);
         for from in place.get()..=text.len() {
-            if let Some(end) = matcher.once(from, 0)? {
+            if let Some(end) = matcher.match_at_position(from, 0)? {
                 place.set(if end == from { end + 1 } else { end });
-                return Ok(matcher.all_captures(from, end, true)?.into_iter().collect());
+                return Ok(matcher.collect_captures(from, end, true)?.into_iter().collect());
             }
         }
         place.set(text.len() + 1);
@@ -397,14 +404,14 @@ fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<Fun
 /// Used by the prelude for `gsub` with a function. Returns the end and the captures of a match that begins exactly at a
 /// position (counted from 0), or nothing.
 fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<mlua::MultiValue> {
-    let subject = Subject::of(lua, args, "gsub")?;
+    let subject = PatternArguments::from_arguments(lua, args, "gsub")?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
     let from = (args.number(3, "gsub")? as usize).min(text.len());
     let mut matcher = Matcher::new(lua, look, &text, &pattern);
-    let Some(end) = matcher.once(from, usize::from(pattern.first() == Some(&b'^')))? else {
+    let Some(end) = matcher.match_at_position(from, usize::from(pattern.first() == Some(&b'^')))? else {
         return Ok([Value::Nil].into_iter().collect());
     };
-    let captures = matcher.all_captures(from, end, true)?;
+    let captures = matcher.collect_captures(from, end, true)?;
     Ok(std::iter::once(Value::Number(end as f64)).chain(captures).collect())
 }
 
@@ -412,7 +419,7 @@ fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<mlua:
 fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> LibraryResult<Vec<u8>> {
     let found = match with {
         Value::Table(table) => table.get::<Value>(matcher.capture(0, start, end)?)?,
-        with => return expanded(matcher, &plain_text(with).unwrap_or_default(), start, end),
+        with => return expand_replacement(matcher, &plain_text(with).unwrap_or_default(), start, end),
     };
     match &found {
         Value::Nil | Value::Boolean(false) => Ok(matcher.text[start..end].to_vec()),
@@ -432,7 +439,12 @@ fn plain_text(value: &Value) -> Option<Vec<u8>> {
 }
 
 /// Expands `%0` to `%9` in a replacement text.
-fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> LibraryResult<Vec<u8>> {
+fn expand_replacement(
+    matcher: &Matcher<'_>,
+    text: &[u8],
+    start: usize,
+    end: usize,
+) -> LibraryResult<Vec<u8>> {
     let mut made = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();
     while let Some(byte) = bytes.next() {
@@ -451,10 +463,10 @@ fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> Lib
 }
 
 fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(LuaString, f64)> {
-    let subject = Subject::of(lua, args, "gsub")?;
+    let subject = PatternArguments::from_arguments(lua, args, "gsub")?;
     let with = args.value(3);
     if !matches!(with, Value::String(_) | Value::Integer(_) | Value::Number(_) | Value::Table(_)) {
-        return Err(bad(3, "gsub", "string/function/table expected"));
+        return Err(argument_error(3, "gsub", "string/function/table expected"));
     }
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
     let most = args.optional_number(4, "gsub", (text.len() + 1) as f64)?.trunc();
@@ -462,7 +474,7 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(Lu
     let mut matcher = Matcher::new(lua, look, &text, &pattern);
     let (mut from, mut count, mut made) = (0, 0.0, Vec::new());
     while count < most {
-        let found = matcher.once(from, usize::from(anchored))?;
+        let found = matcher.match_at_position(from, usize::from(anchored))?;
         if let Some(end) = found {
             count += 1.0;
             made.extend(replacement(&matcher, with, from, end)?);
@@ -487,7 +499,7 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> LibraryResult<(Lu
 }
 
 /// Adds the pattern functions to `table`. `look` raises an error if the script must stop.
-pub(super) fn add_to(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
+pub(super) fn register(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
     let ask = look.clone();
     table.set("find", function(lua, move |lua, args| search(lua, &ask, args, true))?)?;
     let ask = look.clone();

@@ -1,11 +1,11 @@
 //! `struct`: packs numbers and strings in C layouts.
 //!
-//! A format is a sequence of letters, some followed by a number; see [`Format::next`]. The default is little-endian
+//! A format is a sequence of letters, some followed by a number; see [`Format::next_option`]. The default is little-endian
 //! without alignment.
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Arguments, LibraryError, LibraryResult, MAX_STRING, bad, function};
+use super::{Arguments, LibraryError, LibraryResult, MAX_STRING, argument_error, function};
 
 /// Maximum integer width in bytes.
 const MAX_INTEGER: usize = 32;
@@ -16,31 +16,31 @@ const MAX_RESULTS: usize = 7999;
 
 /// A format string during parsing.
 struct Format<'a> {
-    rest: &'a [u8],
-    little: bool,
+    remaining: &'a [u8],
+    is_little_endian: bool,
     alignment: usize,
 }
 
 impl<'a> Format<'a> {
     fn new(format: &'a [u8]) -> Self {
-        Self { rest: format, little: true, alignment: 1 }
+        Self { remaining: format, is_little_endian: true, alignment: 1 }
     }
 
     fn number(&mut self, default: usize) -> Result<usize, LibraryError> {
-        let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let digits = self.remaining.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
             return Ok(default);
         }
-        let (number, rest) = self.rest.split_at(digits);
-        self.rest = rest;
+        let (number, rest) = self.remaining.split_at(digits);
+        self.remaining = rest;
         let number = std::str::from_utf8(number).ok().and_then(|digits| digits.parse::<i32>().ok());
         number.map(|number| number as usize).ok_or_else(|| "integral size overflow".into())
     }
 
     /// The next option and the size of its value.
-    fn next(&mut self) -> Result<Option<(u8, usize)>, LibraryError> {
-        let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
-        self.rest = rest;
+    fn next_option(&mut self) -> Result<Option<(u8, usize)>, LibraryError> {
+        let Some((&option, rest)) = self.remaining.split_first() else { return Ok(None) };
+        self.remaining = rest;
         let size = match option {
             b'b' | b'B' | b'x' => 1,
             b'h' | b'H' => 2,
@@ -70,11 +70,11 @@ impl<'a> Format<'a> {
     }
 
     /// Applies an option without a value, such as the byte order.
-    fn set(&mut self, option: u8, function: &str) -> Result<(), LibraryError> {
+    fn apply_option(&mut self, option: u8, function: &str) -> Result<(), LibraryError> {
         match option {
             b' ' => {}
-            b'<' => self.little = true,
-            b'>' => self.little = false,
+            b'<' => self.is_little_endian = true,
+            b'>' => self.is_little_endian = false,
             b'!' => {
                 let alignment = self.number(MAX_ALIGNMENT)?;
                 if !alignment.is_power_of_two() {
@@ -83,22 +83,26 @@ impl<'a> Format<'a> {
                 self.alignment = alignment;
             }
             other => {
-                return Err(bad(1, function, &format!("invalid format option '{}'", char::from(other))));
+                return Err(argument_error(
+                    1,
+                    function,
+                    &format!("invalid format option '{}'", char::from(other)),
+                ));
             }
         }
         Ok(())
     }
 
-    fn put(&self, out: &mut Vec<u8>, mut bytes: Vec<u8>) {
-        if !self.little {
+    fn append(&self, out: &mut Vec<u8>, mut bytes: Vec<u8>) {
+        if !self.is_little_endian {
             bytes.reverse();
         }
         out.append(&mut bytes);
     }
 
-    fn take(&self, bytes: &[u8]) -> Vec<u8> {
+    fn to_native_order(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
-        if !self.little {
+        if !self.is_little_endian {
             bytes.reverse();
         }
         bytes
@@ -108,7 +112,7 @@ impl<'a> Format<'a> {
 fn pack(lua: &Lua, args: &Arguments) -> LibraryResult<mlua::LuaString> {
     let text = args.text(1, "pack")?;
     let (mut format, mut out, mut argument) = (Format::new(&text), Vec::new(), 1);
-    while let Some((option, size)) = format.next()? {
+    while let Some((option, size)) = format.next_option()? {
         let padding = format.padding(out.len(), option, size);
         out.resize(out.len() + padding, 0);
         match option {
@@ -118,16 +122,16 @@ fn pack(lua: &Lua, args: &Arguments) -> LibraryResult<mlua::LuaString> {
                 let value = if number < 0.0 { number as i64 as u64 } else { number as u64 };
                 let mut bytes = value.to_le_bytes().to_vec();
                 bytes.resize(size, 0);
-                format.put(&mut out, bytes);
+                format.append(&mut out, bytes);
             }
             b'x' => out.push(0),
             b'f' => {
                 argument += 1;
-                format.put(&mut out, (args.number(argument, "pack")? as f32).to_le_bytes().to_vec());
+                format.append(&mut out, (args.number(argument, "pack")? as f32).to_le_bytes().to_vec());
             }
             b'd' => {
                 argument += 1;
-                format.put(&mut out, args.number(argument, "pack")?.to_le_bytes().to_vec());
+                format.append(&mut out, args.number(argument, "pack")?.to_le_bytes().to_vec());
             }
             b'c' | b's' => {
                 argument += 1;
@@ -135,14 +139,14 @@ fn pack(lua: &Lua, args: &Arguments) -> LibraryResult<mlua::LuaString> {
                 let size = if size == 0 { text.len() } else { size };
                 if text.len() < size {
                     // As in the C library, the error names the number of the next argument.
-                    return Err(bad(argument + 1, "pack", "string too short"));
+                    return Err(argument_error(argument + 1, "pack", "string too short"));
                 }
                 out.extend_from_slice(&text[..size]);
                 if option == b's' {
                     out.push(0);
                 }
             }
-            other => format.set(other, "pack")?,
+            other => format.apply_option(other, "pack")?,
         }
         if out.len() > MAX_STRING {
             return Err("resulting string too large".into());
@@ -155,11 +159,11 @@ fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
     let (text, data) = (args.text(1, "unpack")?, args.text(2, "unpack")?);
     let from = args.optional_number(3, "unpack", 1.0)?;
     if from < 1.0 {
-        return Err(bad(3, "unpack", "offset must be 1 or greater"));
+        return Err(argument_error(3, "unpack", "offset must be 1 or greater"));
     }
     let (mut format, mut place, mut results) = (Format::new(&text), from as usize - 1, MultiValue::new());
-    let short = || bad(2, "unpack", "data string too short");
-    while let Some((option, mut size)) = format.next()? {
+    let short = || argument_error(2, "unpack", "data string too short");
+    while let Some((option, mut size)) = format.next_option()? {
         place = place.saturating_add(format.padding(place, option, size));
         if size > data.len() || place > data.len() - size {
             return Err(short());
@@ -170,20 +174,23 @@ fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
         let bytes = &data[place..place + size];
         match option {
             b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' => {
-                results.push_back(Value::Number(integer(&format.take(bytes), option.is_ascii_lowercase())));
+                results.push_back(Value::Number(integer(
+                    &format.to_native_order(bytes),
+                    option.is_ascii_lowercase(),
+                )));
             }
             b'x' => {}
             b'f' => {
-                let four = format.take(bytes).try_into().unwrap_or_default();
+                let four = format.to_native_order(bytes).try_into().unwrap_or_default();
                 results.push_back(Value::Number(f64::from(f32::from_le_bytes(four))));
             }
             b'd' => {
-                let eight = format.take(bytes).try_into().unwrap_or_default();
+                let eight = format.to_native_order(bytes).try_into().unwrap_or_default();
                 results.push_back(Value::Number(f64::from_le_bytes(eight)));
             }
             b'c' => {
                 if size == 0 {
-                    let before = results.pop_back().and_then(|value| super::number_of(&value));
+                    let before = results.pop_back().and_then(|value| super::to_number(&value));
                     let Some(before) = before else { return Err("format 'c0' needs a previous size".into()) };
                     size = before as usize;
                     if before < 0.0 || size > data.len() || place > data.len() - size {
@@ -198,7 +205,7 @@ fn unpack(lua: &Lua, args: &Arguments) -> LibraryResult<MultiValue> {
                 results.push_back(Value::String(lua.create_string(&data[place..place + len])?));
                 size = len + 1;
             }
-            other => format.set(other, "unpack")?,
+            other => format.apply_option(other, "unpack")?,
         }
         place += size;
     }
@@ -222,14 +229,14 @@ fn integer(bytes: &[u8], signed: bool) -> f64 {
 fn size(_: &Lua, args: &Arguments) -> LibraryResult<f64> {
     let text = args.text(1, "size")?;
     let (mut format, mut place) = (Format::new(&text), 0_usize);
-    while let Some((option, size)) = format.next()? {
+    while let Some((option, size)) = format.next_option()? {
         place = place.saturating_add(format.padding(place, option, size));
         match (option, size) {
-            (b's', _) => return Err(bad(1, "size", "option 's' has no fixed size")),
-            (b'c', 0) => return Err(bad(1, "size", "option 'c0' has no fixed size")),
+            (b's', _) => return Err(argument_error(1, "size", "option 's' has no fixed size")),
+            (b'c', 0) => return Err(argument_error(1, "size", "option 'c0' has no fixed size")),
             (b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' | b'x' | b'f' | b'd' | b'c', _) => {
             }
-            (other, _) => format.set(other, "size")?,
+            (other, _) => format.apply_option(other, "size")?,
         }
         place = place.saturating_add(size);
     }

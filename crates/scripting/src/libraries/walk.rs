@@ -7,16 +7,16 @@ use super::LibraryResult;
 
 /// Nesting depth up to which a table is iterated within a single Lua call. Deeper tables use one call per element,
 /// because Lua allows only two hundred nested C calls, some of which the script uses itself.
-const WALKED_AT_ONCE: usize = 8;
+const MAX_SINGLE_CALL_DEPTH: usize = 8;
 
 /// Visits each entry until `visit` returns false. Returns whether all entries were visited. `depth` is the number of
 /// enclosing tables being visited.
-pub(crate) fn walk<V: FromLua>(
+pub(crate) fn visit_entries<V: FromLua>(
     table: &Table,
     depth: usize,
     mut visit: impl FnMut(Value, V) -> LibraryResult<bool>,
 ) -> LibraryResult<bool> {
-    if depth > WALKED_AT_ONCE {
+    if depth > MAX_SINGLE_CALL_DEPTH {
         for pair in table.pairs() {
             let (key, value) = pair?;
             if !visit(key, value)? {

@@ -5,25 +5,25 @@ use std::fmt::Write as _;
 use engine::{CommandError, Context};
 use keyspace::Value;
 
-use crate::kinds::any;
+use crate::kinds::as_any_value;
 
 /// Number of chain lengths in the histogram, as in Redis.
-const LENGTHS: usize = 50;
+const HISTOGRAM_LENGTHS: usize = 50;
 
 /// A histogram of the number of keys per slot.
 struct SlotHistogram {
-    by_length: [u64; LENGTHS],
+    by_length: [u64; HISTOGRAM_LENGTHS],
     elements: u64,
     longest: u64,
 }
 
 impl SlotHistogram {
     fn new() -> Self {
-        Self { by_length: [0; LENGTHS], elements: 0, longest: 0 }
+        Self { by_length: [0; HISTOGRAM_LENGTHS], elements: 0, longest: 0 }
     }
 
     fn add(&mut self, length: usize) {
-        self.by_length[length.min(LENGTHS - 1)] += 1;
+        self.by_length[length.min(HISTOGRAM_LENGTHS - 1)] += 1;
         self.elements += length as u64;
         self.longest = self.longest.max(length as u64);
     }
@@ -46,7 +46,7 @@ impl SlotHistogram {
             self.elements, self.longest
         );
         for (length, &count) in self.by_length.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let more = if length == LENGTHS - 1 { ">= " } else { "" };
+            let more = if length == HISTOGRAM_LENGTHS - 1 { ">= " } else { "" };
             let percent = count as f64 * 100.0 / buckets as f64;
             let _ = writeln!(text, "   {more}{length}: {count} ({percent:.2}%)");
         }
@@ -78,7 +78,7 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
     let named = matches!(value.encoding(), "hashtable" | "skiplist");
-    let len = any(&value).elements().filter(|_| named).ok_or(CommandError::text(
+    let len = as_any_value(&value).element_count().filter(|_| named).ok_or(CommandError::text(
         "ERR The value stored at the specified key is not represented using an hash table",
     ))?;
     let bytes = table.entry_bytes(place);
@@ -93,7 +93,7 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
 /// of pages report their allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
-    let place = super::stored(context, &key)?;
+    let place = super::find_including_expired(context, &key)?;
     let (table, reply) = context.view_and_reply(&key);
     let Value::String(string) = table.value(place) else {
         return Err(CommandError::text("ERR Not an sds encoded string."));

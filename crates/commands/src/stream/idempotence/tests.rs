@@ -3,7 +3,7 @@
 use crate::testing::Client;
 
 fn counts(client: &mut Client, expected: [u64; 6]) {
-    let shown = client.shown("xinfo stream s");
+    let shown = client.run_to_table_text("xinfo stream s");
     let names =
         ["idmp-duration", "idmp-maxsize", "pids-tracked", "iids-tracked", "iids-added", "iids-duplicates"];
     for (name, count) in names.iter().zip(expected) {
@@ -13,8 +13,8 @@ fn counts(client: &mut Client, expected: [u64; 6]) {
 
 #[test]
 fn duplicate_message_is_added_once() {
-    let mut client = Client::logged();
-    client.table(&[
+    let mut client = Client::with_recording_log();
+    client.check_replies(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xadd s idmp p 1 * a other", "$15|1700000000000-0"),
         ("xadd s idmp p 2 * a b", "$15|1700000000000-1"),
@@ -26,18 +26,18 @@ fn duplicate_message_is_added_once() {
         ("xadd nosuch nomkstream idmp p 1 * a b", "$-1"),
     ]);
     counts(&mut client, [100, 100, 2, 5, 5, 2]);
-    assert_eq!(client.log()[0], "0 XADD s IDMP p 1 1700000000000-0 a b");
-    assert_eq!(client.log()[2], "0 XADD s IDMP q 1 MAXLEN = 3 1700000000000-2 a b");
+    assert_eq!(client.logged_commands()[0], "0 XADD s IDMP p 1 1700000000000-0 a b");
+    assert_eq!(client.logged_commands()[2], "0 XADD s IDMP q 1 MAXLEN = 3 1700000000000-2 a b");
     client.now.0 += 99_999;
-    client.table(&[("xadd s idmp p 1 * a b", "$15|1700000000000-0")]);
+    client.check_replies(&[("xadd s idmp p 1 * a b", "$15|1700000000000-0")]);
     client.now.0 += 1;
-    client.table(&[("xadd s idmp p 1 * a b", "$15|1700000100000-0"), ("del s", ":1")]);
+    client.check_replies(&[("xadd s idmp p 1 * a b", "$15|1700000100000-0"), ("del s", ":1")]);
 }
 
 #[test]
 fn xcfgset_sets_stream_bounds() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xcfgset s idmp-maxsize 100", "+OK"),
         // The parameters are unchanged, so the known iids stay.
@@ -57,15 +57,15 @@ fn xcfgset_sets_stream_bounds() {
         ("xcfgset nosuch idmp-maxsize 1", "-ERR no such key"),
     ]);
     counts(&mut client, [5, 2, 1, 2, 5, 2]);
-    let before = client.wire("dump s");
-    client.table(&[("copy s t", ":1")]);
-    assert_eq!(client.wire("dump t"), before);
+    let before = client.run_to_text("dump s");
+    client.check_replies(&[("copy s t", ":1")]);
+    assert_eq!(client.run_to_text("dump t"), before);
 }
 
 #[test]
 fn xidmprecord_restores_iids() {
     let mut client = Client::new();
-    client.table(&[
+    client.check_replies(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xadd s idmp q 1 * a b", "$15|1700000000000-1"),
         ("xadd s idmp q 1 * a b", "$15|1700000000000-1"),
@@ -73,10 +73,10 @@ fn xidmprecord_restores_iids() {
         ("xgroup createconsumer s g c", ":1"),
     ]);
     let resp::Value::Bulk(payload) = client.call(&["dump", "s"]) else { panic!("no payload") };
-    client.table(&[("del s", ":1")]);
+    client.check_replies(&[("del s", ":1")]);
     client.call_bytes(&[b"restore", b"s", b"0", &payload]);
     counts(&mut client, [100, 100, 2, 2, 2, 1]);
-    client.table(&[
+    client.check_replies(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xidmprecord s p 2 1700000000000-1", "+OK"),
         ("xidmprecord s p 2 1700000000000-1", "+OK"),
@@ -95,7 +95,7 @@ fn xidmprecord_restores_iids() {
 fn producer_options_are_validated() {
     let twice = "-ERR syntax error, IDMP/IDMPAUTO specified multiple times";
     let explicit = "-ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs";
-    Client::new().table(&[
+    Client::new().check_replies(&[
         ("xadd s idmp p 1 idmp p 1 * a b", twice),
         ("xadd s idmpauto p idmp p 1 * a b", twice),
         ("xadd s idmp p 1 1-1 a b", explicit),

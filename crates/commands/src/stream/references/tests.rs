@@ -4,42 +4,42 @@ use crate::testing::Client;
 
 /// A stream of six entries. Group `g` has read all of them, group `h` two.
 fn read_by_two_groups() -> Client {
-    let mut client = Client::logged();
+    let mut client = Client::with_recording_log();
     for id in 1..=6 {
         client.call(&["xadd", "s", &id.to_string(), "a", "b"]);
     }
-    client.table(&[("xgroup create s g 0", "+OK"), ("xgroup create s h 0", "+OK")]);
-    client.wire("xreadgroup group g c streams s >");
-    client.wire("xreadgroup group h c count 2 streams s >");
+    client.check_replies(&[("xgroup create s g 0", "+OK"), ("xgroup create s h 0", "+OK")]);
+    client.run_to_text("xreadgroup group g c streams s >");
+    client.run_to_text("xreadgroup group h c count 2 streams s >");
     client
 }
 
 /// Runs a line, checks its reply, and returns the replicated commands.
 fn logged(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
-    let before = client.log().len();
-    assert_eq!(client.shown(line), reply, "{line}");
-    client.log()[before..].to_vec()
+    let before = client.logged_commands().len();
+    assert_eq!(client.run_to_table_text(line), reply, "{line}");
+    client.logged_commands()[before..].to_vec()
 }
 
 #[test]
 fn xdelex_options_control_pending_entries() {
     let mut client = read_by_two_groups();
     assert_eq!(logged(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"), ["0 XDEL s 1-0"]);
-    client.table(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
+    client.check_replies(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
     // Pending entries of a stream entry that was deleted earlier are removed, too.
     assert_eq!(
         logged(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
         ["0 MULTI", "0 XACK s g 1-0 2-0", "0 XACK s h 1-0 2-0", "0 XDEL s 2-0", "0 EXEC"]
     );
-    client.table(&[
+    client.check_replies(&[
         ("xpending s g", "*4|:4|$3|3-0|$3|6-0|*1|*2|$1|c|$1|4"),
         ("xpending s h", "*4|:0|$-1|$-1|*-1"),
         ("xack s g 3", ":1"),
         // The other group has not read the entry yet.
         ("xdelex s acked ids 2 3-0 9-0", "*2|:2|:2"),
     ]);
-    client.wire("xreadgroup group h c streams s >");
-    client.table(&[("xdelex s acked ids 1 3", "*1|:2"), ("xack s h 3", ":1")]);
+    client.run_to_text("xreadgroup group h c streams s >");
+    client.check_replies(&[("xdelex s acked ids 1 3", "*1|:2"), ("xack s h 3", ":1")]);
     assert_eq!(logged(&mut client, "xdelex s acked ids 1 3", "*1|:1"), ["0 XDEL s 3-0"]);
     assert_eq!(logged(&mut client, "xdelex s acked ids 1 3", "*1|:-1"), [""; 0]);
 }
@@ -56,18 +56,18 @@ fn xackdel_acknowledges_and_deletes() {
         logged(&mut client, "xackdel s h acked ids 1 2", "*1|:1"),
         ["0 MULTI", "0 XACK s h 2-0", "0 XDEL s 2-0", "0 EXEC"]
     );
-    client.wire("xreadgroup group h c streams s >");
+    client.run_to_text("xreadgroup group h c streams s >");
     assert_eq!(
         logged(&mut client, "xackdel s h delref ids 1 3", "*1|:1"),
         ["0 MULTI", "0 XACK s g 3-0", "0 XACK s h 3-0", "0 XDEL s 3-0", "0 EXEC"]
     );
-    client.table(&[
+    client.check_replies(&[
         ("xackdel s nosuch ids 2 4 x", "*2|:-1|:-1"),
         ("xackdel nosuch g ids 2 4 x", "*2|:-1|:-1"),
         ("xdelex nosuch ids 2 4 x", "*2|:-1|:-1"),
         ("xlen s", ":3"),
     ]);
-    client.events(&[
+    client.check_events(&[
         ("xackdel s g ids 1 4", "xdel s"),
         ("xackdel s g acked ids 1 5", ""),
         ("xdelex s ids 1 5", "xdel s"),
@@ -81,7 +81,7 @@ fn deletion_options_are_validated() {
     let (syntax, ids) = ("-ERR syntax error", "-ERR Number of IDs must be a positive integer");
     let count = "-ERR The `numids` parameter must match the number of arguments";
     let mut client = read_by_two_groups();
-    client.table(&[
+    client.check_replies(&[
         ("xdelex s ids 2 1-0", count),
         ("xdelex s ids 0 1-0", ids),
         ("xdelex s ids -1 1-0", ids),
@@ -108,18 +108,22 @@ fn trim_options_control_pending_entries() {
         logged(&mut client, "xtrim s delref maxlen 4", ":1"),
         ["0 MULTI", "0 XACK s g 2-0", "0 XACK s h 2-0", "0 XTRIM s MAXLEN = 4", "0 EXEC"]
     );
-    client.wire("xreadgroup group h c streams s >");
-    client.table(&[("xtrim s maxlen 2 acked", ":0"), ("xack s g 4 5", ":2"), ("xack s h 3 4 5", ":3")]);
+    client.run_to_text("xreadgroup group h c streams s >");
+    client.check_replies(&[
+        ("xtrim s maxlen 2 acked", ":0"),
+        ("xack s g 4 5", ":2"),
+        ("xack s h 3 4 5", ":3"),
+    ]);
     // Entry 3 stays, since one group has not acknowledged it.
     assert_eq!(logged(&mut client, "xtrim s minid 5 acked", ":1"), ["0 XDEL s 4-0"]);
-    client.table(&[("xack s g 3", ":1")]);
+    client.check_replies(&[("xack s g 3", ":1")]);
     assert_eq!(logged(&mut client, "xtrim s minid 6 acked", ":2"), ["0 XTRIM s MINID = 6-0"]);
     assert_eq!(
         logged(&mut client, "xadd s maxlen 1 delref 7 a b", "$3|7-0"),
         ["0 MULTI", "0 XADD s MAXLEN = 1 7-0 a b", "0 XACK s g 6-0", "0 XACK s h 6-0", "0 EXEC"]
     );
     assert_eq!(logged(&mut client, "xadd s keepref 8 a b", "$3|8-0"), ["0 XADD s 8-0 a b"]);
-    client.table(&[
+    client.check_replies(&[
         ("xadd s acked maxlen 1 9 a b", "$3|9-0"),
         ("xlen s", ":3"),
         ("xadd s acked delref 9 a b", "-ERR Invalid stream ID specified as stream command argument"),

@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use memchr::memchr3;
 use mlua::{Either, IntoLua, Lua, Value};
 
-use super::{LibraryError, LibraryResult, Settings};
+use super::{JsonOptions, LibraryError, LibraryResult};
 use crate::libraries::StepCounter;
 
 /// Maximum nesting, limited by the stack size of threads.
-const DEEPEST: usize = 2000;
+const MAX_NESTING: usize = 2000;
 
 /// A value to be stored in a table. UTF-8 text needs no mlua reference, and text without escapes is not copied.
-type Item<'a> = Either<&'a str, Either<String, Value>>;
+type DecodedValue<'a> = Either<&'a str, Either<String, Value>>;
 
 /// A JSON token.
 enum Token<'a> {
@@ -27,7 +27,7 @@ enum Token<'a> {
     Colon,
     Comma,
     End,
-    Wrong(&'static str),
+    Invalid(&'static str),
 }
 
 impl Token<'_> {
@@ -45,34 +45,34 @@ impl Token<'_> {
             Self::Colon => "T_COLON",
             Self::Comma => "T_COMMA",
             Self::End => "T_END",
-            Self::Wrong(what) => what,
+            Self::Invalid(what) => what,
         }
     }
 }
 
 struct Parser<'a> {
     text: &'a [u8],
-    place: usize,
+    position: usize,
     /// Position of the last token, or of the error in it.
     start: usize,
     depth: usize,
-    settings: &'a Settings,
+    settings: &'a JsonOptions,
     pace: StepCounter<'a>,
 }
 
 pub(super) fn decode(
     lua: &Lua,
     text: &[u8],
-    settings: &Settings,
+    settings: &JsonOptions,
     pace: StepCounter<'_>,
 ) -> LibraryResult<Value> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err("JSON parser does not support UTF-16 or UTF-32".into());
     }
-    let mut parser = Parser { text, place: 0, start: 0, depth: 0, settings, pace };
-    let first = parser.next();
+    let mut parser = Parser { text, position: 0, start: 0, depth: 0, settings, pace };
+    let first = parser.next_token();
     let value = parser.value(lua, first)?;
-    match parser.next() {
+    match parser.next_token() {
         Token::End => Ok(value.into_lua(lua)?),
         other => Err(parser.unexpected("the end", &other)),
     }
@@ -84,12 +84,12 @@ impl<'a> Parser<'a> {
         format!("Expected {expected} but found {found} at character {place}").into()
     }
 
-    fn next(&mut self) -> Token<'a> {
-        while matches!(self.text.get(self.place), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.place += 1;
+    fn next_token(&mut self) -> Token<'a> {
+        while matches!(self.text.get(self.position), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.position += 1;
         }
-        self.start = self.place;
-        let Some(&byte) = self.text.get(self.place) else { return Token::End };
+        self.start = self.position;
+        let Some(&byte) = self.text.get(self.position) else { return Token::End };
         let single = match byte {
             b'{' => Token::ObjectBegin,
             b'}' => Token::ObjectEnd,
@@ -102,17 +102,17 @@ impl<'a> Parser<'a> {
             0 => return Token::End,
             _ => return self.word_token(),
         };
-        self.place += 1;
+        self.position += 1;
         single
     }
 
     fn word_token(&mut self) -> Token<'a> {
-        let rest = &self.text[self.place..];
+        let rest = &self.text[self.position..];
         for (word, token) in
             [(&b"true"[..], Token::Boolean(true)), (b"false", Token::Boolean(false)), (b"null", Token::Null)]
         {
             if rest.starts_with(word) {
-                self.place += word.len();
+                self.position += word.len();
                 return token;
             }
         }
@@ -120,17 +120,17 @@ impl<'a> Parser<'a> {
         if self.settings.decode_invalid && (special(b"inf") || special(b"nan")) {
             return self.number_token();
         }
-        Token::Wrong("invalid token")
+        Token::Invalid("invalid token")
     }
 
     /// Parses a number like `strtod`, which accepts more than JSON does.
     fn number_token(&mut self) -> Token<'a> {
-        let rest = &self.text[self.place..];
+        let rest = &self.text[self.position..];
         let signed = rest.first().copied().filter(|byte| matches!(byte, b'-' | b'+'));
         let sign = usize::from(signed.is_some());
         let digits = &rest[sign..];
         if !self.settings.decode_invalid && (signed == Some(b'+') || !is_strict(digits)) {
-            return Token::Wrong("invalid number");
+            return Token::Invalid("invalid number");
         }
         let magnitude = if digits.len() > 2 && digits[..2].eq_ignore_ascii_case(b"0x") {
             let len = digits[2..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
@@ -138,55 +138,55 @@ impl<'a> Parser<'a> {
                 value * 16.0 + f64::from(char::from(*byte).to_digit(16).unwrap_or(0))
             });
             (if len == 0 { 1 } else { 2 + len }, value)
-        } else if let Some((len, value)) = special(digits) {
+        } else if let Some((len, value)) = parse_special_number(digits) {
             (len, value)
         } else {
-            decimal(digits)
+            parse_decimal(digits)
         };
         let (len, value) = magnitude;
         if len == 0 {
-            return Token::Wrong("invalid number");
+            return Token::Invalid("invalid number");
         }
-        self.place += sign + len;
+        self.position += sign + len;
         Token::Number(if signed == Some(b'-') { -value } else { value })
     }
 
     fn text_token(&mut self) -> Token<'a> {
-        self.place += 1;
-        let rest = &self.text[self.place..];
+        self.position += 1;
+        let rest = &self.text[self.position..];
         if let Some(len) = memchr3(b'"', b'\\', 0, rest)
             && rest[len] == b'"'
         {
-            self.place += len + 1;
+            self.position += len + 1;
             return Token::Text(Cow::Borrowed(&rest[..len]));
         }
         let mut out = Vec::new();
         loop {
-            let Some(&byte) = self.text.get(self.place) else {
-                self.start = self.place;
-                return Token::Wrong("unexpected end of string");
+            let Some(&byte) = self.text.get(self.position) else {
+                self.start = self.position;
+                return Token::Invalid("unexpected end of string");
             };
             match byte {
                 b'"' => {
-                    self.place += 1;
+                    self.position += 1;
                     return Token::Text(Cow::Owned(out));
                 }
                 0 => {
-                    self.start = self.place;
-                    return Token::Wrong("unexpected end of string");
+                    self.start = self.position;
+                    return Token::Invalid("unexpected end of string");
                 }
                 b'\\' => match self.escape(&mut out) {
                     Ok(()) => {}
                     Err(what) => {
-                        self.start = self.place;
-                        return Token::Wrong(what);
+                        self.start = self.position;
+                        return Token::Invalid(what);
                     }
                 },
                 _ => {
-                    let rest = &self.text[self.place..];
+                    let rest = &self.text[self.position..];
                     let len = memchr3(b'"', b'\\', 0, rest).unwrap_or(rest.len());
                     out.extend_from_slice(&rest[..len]);
-                    self.place += len;
+                    self.position += len;
                 }
             }
         }
@@ -194,7 +194,7 @@ impl<'a> Parser<'a> {
 
     /// Parses an escape sequence. If it is invalid, `place` stays at the backslash.
     fn escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
-        let rest = &self.text[self.place + 1..];
+        let rest = &self.text[self.position + 1..];
         let plain = match rest.first() {
             Some(b'"') => b'"',
             Some(b'\\') => b'\\',
@@ -207,20 +207,20 @@ impl<'a> Parser<'a> {
             Some(b'u') => {
                 let (code, len) = code_point(rest).ok_or("invalid unicode escape code")?;
                 out.extend_from_slice(code.encode_utf8(&mut [0; 4]).as_bytes());
-                self.place += 1 + len;
+                self.position += 1 + len;
                 return Ok(());
             }
             _ => return Err("invalid escape code"),
         };
         out.push(plain);
-        self.place += 2;
+        self.position += 2;
         Ok(())
     }
 
-    fn value(&mut self, lua: &Lua, token: Token<'a>) -> LibraryResult<Item<'a>> {
+    fn value(&mut self, lua: &Lua, token: Token<'a>) -> LibraryResult<DecodedValue<'a>> {
         self.pace.step(0, 0)?;
         Ok(Either::Right(Either::Right(match token {
-            Token::Text(text) => return item_of_text(lua, text),
+            Token::Text(text) => return text_value(lua, text),
             Token::Number(number) => Value::Number(number),
             Token::Boolean(value) => Value::Boolean(value),
             Token::Null => Value::NULL,
@@ -230,10 +230,10 @@ impl<'a> Parser<'a> {
         })))
     }
 
-    fn descend(&mut self) -> LibraryResult<()> {
+    fn enter_nesting(&mut self) -> LibraryResult<()> {
         self.depth += 1;
-        if self.depth > self.settings.decode_depth.min(DEEPEST) {
-            let (depth, place) = (self.depth, self.place);
+        if self.depth > self.settings.decode_depth.min(MAX_NESTING) {
+            let (depth, place) = (self.depth, self.position);
             let text = format!("Found too many nested data structures ({depth}) at character {place}");
             return Err(text.into());
         }
@@ -241,24 +241,24 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self, lua: &Lua) -> LibraryResult<Value> {
-        self.descend()?;
+        self.enter_nesting()?;
         let table = lua.create_table()?;
-        let mut token = self.next();
+        let mut token = self.next_token();
         if !matches!(token, Token::ObjectEnd) {
             loop {
                 let Token::Text(key) = token else {
                     return Err(self.unexpected("object key string", &token));
                 };
-                match self.next() {
+                match self.next_token() {
                     Token::Colon => {}
                     other => return Err(self.unexpected("colon", &other)),
                 }
-                let token_of_value = self.next();
+                let token_of_value = self.next_token();
                 let value = self.value(lua, token_of_value)?;
-                table.raw_set(item_of_text(lua, key)?, value)?;
-                match self.next() {
+                table.raw_set(text_value(lua, key)?, value)?;
+                match self.next_token() {
                     Token::ObjectEnd => break,
-                    Token::Comma => token = self.next(),
+                    Token::Comma => token = self.next_token(),
                     other => return Err(self.unexpected("comma or object end", &other)),
                 }
             }
@@ -268,16 +268,16 @@ impl<'a> Parser<'a> {
     }
 
     fn array(&mut self, lua: &Lua) -> LibraryResult<Value> {
-        self.descend()?;
+        self.enter_nesting()?;
         let table = lua.create_table()?;
-        let mut token = self.next();
+        let mut token = self.next_token();
         if !matches!(token, Token::ArrayEnd) {
             for index in 1.. {
                 let value = self.value(lua, token)?;
                 table.raw_seti(index, value)?;
-                match self.next() {
+                match self.next_token() {
                     Token::ArrayEnd => break,
-                    Token::Comma => token = self.next(),
+                    Token::Comma => token = self.next_token(),
                     other => return Err(self.unexpected("comma or array end", &other)),
                 }
             }
@@ -287,7 +287,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn item_of_text<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> LibraryResult<Item<'a>> {
+fn text_value<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> LibraryResult<DecodedValue<'a>> {
     let text = match text {
         Cow::Borrowed(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => return Ok(Either::Left(text)),
@@ -310,7 +310,7 @@ fn is_strict(digits: &[u8]) -> bool {
     }
 }
 
-fn special(digits: &[u8]) -> Option<(usize, f64)> {
+fn parse_special_number(digits: &[u8]) -> Option<(usize, f64)> {
     let words: [(&[u8], f64); 3] =
         [(b"infinity", f64::INFINITY), (b"inf", f64::INFINITY), (b"nan", f64::NAN)];
     let is = |word: &[u8]| digits.len() >= word.len() && digits[..word.len()].eq_ignore_ascii_case(word);
@@ -318,7 +318,7 @@ fn special(digits: &[u8]) -> Option<(usize, f64)> {
 }
 
 /// Parses the number at the start of `digits`. Returns its length (0 if there is none) and its value.
-fn decimal(digits: &[u8]) -> (usize, f64) {
+fn parse_decimal(digits: &[u8]) -> (usize, f64) {
     let count = |from: usize| digits[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let whole = count(0);
     let mut len = whole;

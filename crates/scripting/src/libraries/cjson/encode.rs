@@ -4,31 +4,31 @@
 
 use mlua::{Table, Value};
 
-use super::{Invalid, LibraryError, LibraryResult, Settings};
-use crate::libraries::walk::walk;
+use super::{InvalidNumbers, JsonOptions, LibraryError, LibraryResult};
+use crate::libraries::walk::visit_entries;
 use crate::libraries::{StepCounter, type_name};
 use crate::number::format_g;
 
 /// Maximum nesting, limited by the stack size of threads.
-const DEEPEST: usize = 2000;
+const MAX_NESTING: usize = 2000;
 /// Initial capacity, sufficient for most texts.
-const ROOM: usize = 256;
+const INITIAL_CAPACITY: usize = 256;
 /// Integers below this limit are printed in full, since they have no more digits than the default precision.
-const SHORT: f64 = 1e14;
+const MAX_PLAIN_INTEGER: f64 = 1e14;
 
-pub(super) fn encode(value: &Value, settings: &Settings, pace: StepCounter<'_>) -> LibraryResult<Vec<u8>> {
-    let mut encoder = Encoder { out: Vec::with_capacity(ROOM), settings, pace };
+pub(super) fn encode(value: &Value, settings: &JsonOptions, pace: StepCounter<'_>) -> LibraryResult<Vec<u8>> {
+    let mut encoder = Encoder { out: Vec::with_capacity(INITIAL_CAPACITY), settings, pace };
     encoder.write(value, 0)?;
     Ok(encoder.out)
 }
 
-fn refuse(value: &Value, why: &str) -> LibraryError {
+fn unsupported_value(value: &Value, why: &str) -> LibraryError {
     format!("Cannot serialise {}: {why}", type_name(value)).into()
 }
 
 struct Encoder<'a> {
     out: Vec<u8>,
-    settings: &'a Settings,
+    settings: &'a JsonOptions,
     pace: StepCounter<'a>,
 }
 
@@ -42,7 +42,7 @@ impl Encoder<'_> {
             Value::Number(number) => self.write_number(value, *number)?,
             Value::String(text) => self.write_text(&text.as_bytes())?,
             Value::Table(table) => self.write_table(table, depth + 1)?,
-            other => return Err(refuse(other, "type not supported")),
+            other => return Err(unsupported_value(other, "type not supported")),
         }
         self.pace.step(0, self.out.len())
     }
@@ -50,21 +50,21 @@ impl Encoder<'_> {
     fn write_number(&mut self, value: &Value, number: f64) -> LibraryResult<()> {
         if !number.is_finite() {
             match self.settings.encode_invalid {
-                Invalid::Refused => return Err(refuse(value, "must not be NaN or Inf")),
-                Invalid::Null => {
+                InvalidNumbers::Reject => return Err(unsupported_value(value, "must not be NaN or Inf")),
+                InvalidNumbers::Null => {
                     self.out.extend_from_slice(b"null");
                     return Ok(());
                 }
-                Invalid::Written if number.is_nan() => {
+                InvalidNumbers::Write if number.is_nan() => {
                     self.out.extend_from_slice(b"nan");
                     return Ok(());
                 }
-                Invalid::Written => {}
+                InvalidNumbers::Write => {}
             }
         }
         let whole = number as i64;
         if self.settings.precision == 14
-            && number.abs() < SHORT
+            && number.abs() < MAX_PLAIN_INTEGER
             && (whole as f64).to_bits() == number.to_bits()
         {
             self.out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
@@ -77,7 +77,7 @@ impl Encoder<'_> {
     fn write_text(&mut self, text: &[u8]) -> LibraryResult<()> {
         self.out.push(b'"');
         let mut rest = text;
-        while let Some(place) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+        while let Some(place) = rest.iter().position(|byte| IS_ESCAPED[usize::from(*byte)]) {
             self.out.extend_from_slice(&rest[..place]);
             self.write_escaped(rest[place]);
             rest = &rest[place + 1..];
@@ -105,7 +105,7 @@ impl Encoder<'_> {
     /// The array length of a table, or `None` if its keys are those of an object.
     fn array_len(&mut self, table: &Table, depth: usize) -> LibraryResult<Option<usize>> {
         let (mut last, mut items) = (0.0, 0);
-        let is_array = walk(table, depth, |key: Value, _: bool| {
+        let is_array = visit_entries(table, depth, |key: Value, _: bool| {
             let key = match key {
                 Value::Integer(key) => key as f64,
                 Value::Number(key) => key,
@@ -119,7 +119,7 @@ impl Encoder<'_> {
         if !is_array {
             return Ok(None);
         }
-        let (ratio, safe) = (self.settings.sparse_ratio, self.settings.sparse_safe);
+        let (ratio, safe) = (self.settings.sparse_ratio, self.settings.sparse_min_index);
         if ratio > 0 && last > items as f64 * ratio as f64 && last > safe as f64 {
             if !self.settings.sparse_converted {
                 return Err("Cannot serialise table: excessively sparse array".into());
@@ -130,7 +130,7 @@ impl Encoder<'_> {
     }
 
     fn write_table(&mut self, table: &Table, depth: usize) -> LibraryResult<()> {
-        if depth > self.settings.encode_depth.min(DEEPEST) {
+        if depth > self.settings.encode_depth.min(MAX_NESTING) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
         // The first key of most objects is a string, which rules out an array, so one pass is enough.
@@ -157,7 +157,7 @@ impl Encoder<'_> {
         let start = self.out.len();
         self.out.push(b'{');
         let mut number = 0;
-        let is_written = walk(table, depth, |key: Value, value: Value| {
+        let is_written = visit_entries(table, depth, |key: Value, value: Value| {
             if number > 0 {
                 self.out.push(b',');
             } else if if_text && !matches!(key, Value::String(_)) {
@@ -182,7 +182,7 @@ impl Encoder<'_> {
                 self.write(key, depth)?;
                 self.out.push(b'"');
             }
-            other => return Err(refuse(other, "table key must be a number or string")),
+            other => return Err(unsupported_value(other, "table key must be a number or string")),
         }
         self.out.push(b':');
         self.write(value, depth)
@@ -190,7 +190,7 @@ impl Encoder<'_> {
 }
 
 /// The bytes that must be escaped in a JSON string.
-const ESCAPED: [bool; 256] = {
+const IS_ESCAPED: [bool; 256] = {
     let mut escaped = [false; 256];
     let mut byte = 0;
     while byte < 32 {
