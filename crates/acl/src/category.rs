@@ -53,7 +53,7 @@ bitflags! {
 
 impl Categories {
     /// All categories with their names, in the order of ACL CAT.
-    pub const NAMED: &[(Self, &'static str)] = &[
+    pub const NAMES: &[(Self, &'static str)] = &[
         (Self::KEYSPACE, "keyspace"),
         (Self::READ, "read"),
         (Self::WRITE, "write"),
@@ -79,8 +79,8 @@ impl Categories {
 
     /// Finds a category by name, ignoring case.
     #[must_use]
-    pub fn named(name: &[u8]) -> Option<Self> {
-        Self::NAMED
+    pub fn find_by_name(name: &[u8]) -> Option<Self> {
+        Self::NAMES
             .iter()
             .find(|(_, word)| name.eq_ignore_ascii_case(word.as_bytes()))
             .map(|(category, _)| *category)

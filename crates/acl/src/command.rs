@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use crate::category::Categories;
 use crate::log::AclLog;
 use crate::password::hex;
-use crate::selector::{AclRequest, Denial, Selector};
+use crate::selector::{AclRequest, AclSelector, Denial};
 use crate::users::{DEFAULT, Users};
 
 /// The client that runs the command, and the time.
@@ -77,7 +77,7 @@ pub const HELP: &[&str] = &[
 ];
 
 /// The error of ACL LOAD and SAVE without an ACL file.
-pub const NO_FILE: &str = "ERR This instance is not configured to use an ACL file. You may want to specify users \
+pub const NO_FILE_ERROR: &str = "ERR This instance is not configured to use an ACL file. You may want to specify users \
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
                            configuration file set) in order to store users in the configuration.";
 
@@ -88,7 +88,7 @@ const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 ///
 /// # Errors
 /// The error to reply.
-pub fn answer(
+pub fn execute_acl(
     users: &mut Users,
     log: &mut AclLog,
     client: AclClient<'_>,
@@ -99,15 +99,15 @@ pub fn answer(
     let words: Vec<&[u8]> = request.iter().skip(2).collect();
     let name = request[1].to_ascii_lowercase();
     match (name.as_slice(), words.as_slice()) {
-        (b"cat", []) => names(reply, Categories::NAMED.iter().map(|(_, name)| name.as_bytes())),
-        (b"cat", [category]) => cat(users, category, reply)?,
-        (b"deluser", names) => return deluser(users, names, reply),
-        (b"dryrun", [user, _, ..]) => dryrun(users, host, user, request.from(3), reply)?,
-        (b"getuser", [user]) => getuser(users, user, reply),
+        (b"cat", []) => list_categories(reply, Categories::NAMES.iter().map(|(_, name)| name.as_bytes())),
+        (b"cat", [category]) => run_cat(users, category, reply)?,
+        (b"deluser", names) => return run_deluser(users, names, reply),
+        (b"dryrun", [user, _, ..]) => run_dryrun(users, host, user, request.from(3), reply)?,
+        (b"getuser", [user]) => run_getuser(users, user, reply),
         (b"list", []) => {
             let lines: Vec<Vec<u8>> =
                 users.iter().map(|(name, user)| [b"user ", name, b" ", &user.describe()].concat()).collect();
-            names(reply, lines.iter().map(Vec::as_slice));
+            list_categories(reply, lines.iter().map(Vec::as_slice));
         }
         (b"log", []) => log.reply(client.now, 10, reply),
         (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => {
@@ -118,8 +118,8 @@ pub fn answer(
             let count = resp::parse_i64(count).ok_or(NOT_AN_INTEGER)?;
             log.reply(client.now, usize::try_from(count).unwrap_or(0), reply);
         }
-        (b"setuser", [user, rules @ ..]) => return setuser(users, user, rules, reply),
-        (b"users", []) => names(reply, users.iter().map(|(name, _)| name)),
+        (b"setuser", [user, rules @ ..]) => return run_setuser(users, user, rules, reply),
+        (b"users", []) => list_categories(reply, users.iter().map(|(name, _)| name)),
         (b"whoami", []) => reply.bulk(client.user),
         _ => {
             return Err(format!(
@@ -131,25 +131,25 @@ pub fn answer(
     Ok(UserChange::Nothing)
 }
 
-fn names<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
+fn list_categories<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
     reply.array(names.clone().count());
     for name in names {
         reply.bulk(name);
     }
 }
 
-fn cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) -> Result<(), String> {
-    let Some(found) = Categories::named(category) else {
+fn run_cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) -> Result<(), String> {
+    let Some(found) = Categories::find_by_name(category) else {
         let shown = String::from_utf8_lossy(&category[..category.len().min(128)]);
         return Err(format!("ERR Unknown category '{shown}'"));
     };
     let catalogue = users.catalogue();
     let within: Vec<&[u8]> = catalogue.in_category(found).map(|id| catalogue.name(id).as_bytes()).collect();
-    names(reply, within.into_iter());
+    list_categories(reply, within.into_iter());
     Ok(())
 }
 
-fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result<UserChange, String> {
+fn run_deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result<UserChange, String> {
     if names.contains(&DEFAULT) {
         return Err("ERR The 'default' user cannot be removed".to_owned());
     }
@@ -159,7 +159,7 @@ fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result
     Ok(if gone.is_empty() { UserChange::Nothing } else { UserChange::Deleted(gone) })
 }
 
-fn setuser(
+fn run_setuser(
     users: &mut Users,
     user: &[u8],
     rules: &[&[u8]],
@@ -170,7 +170,7 @@ fn setuser(
     Ok(UserChange::Changed(user.to_vec()))
 }
 
-fn dryrun(
+fn run_dryrun(
     users: &Users,
     host: &impl CommandResolver,
     user: &[u8],
@@ -196,7 +196,7 @@ fn dryrun(
         }
     };
     let mut refused = format!("User {name} has no permissions to ").into_bytes();
-    match user.check(&resolved) {
+    match user.check_request(&resolved) {
         Ok(()) => {
             reply.ok();
             return Ok(());
@@ -225,7 +225,7 @@ fn dryrun(
 ///
 /// # Errors
 /// The error to reply.
-pub fn genpass(
+pub fn run_genpass(
     bits: Option<&[u8]>,
     random: impl FnOnce(&mut [u8]),
     reply: &mut Writer<'_>,
@@ -244,7 +244,7 @@ pub fn genpass(
     Ok(())
 }
 
-fn getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
+fn run_getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
     let Some(user) = users.find(name) else { return reply.null() };
     reply.map(7);
     reply.bulk(b"flags");
@@ -255,17 +255,17 @@ fn getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
     }
     reply.bulk(b"passwords");
     let passwords: Vec<String> = user.passwords().collect();
-    names(reply, passwords.iter().map(String::as_bytes));
-    describe(user.first(), reply);
+    list_categories(reply, passwords.iter().map(String::as_bytes));
+    describe_denial(user.root_rules(), reply);
     reply.bulk(b"selectors");
-    reply.array(user.further().len());
-    for selector in user.further() {
+    reply.array(user.further_rules().len());
+    for selector in user.further_rules() {
         reply.map(4);
-        describe(selector, reply);
+        describe_denial(selector, reply);
     }
 }
 
-fn describe(selector: &Selector, reply: &mut Writer<'_>) {
+fn describe_denial(selector: &AclSelector, reply: &mut Writer<'_>) {
     reply.bulk(b"commands");
     reply.bulk(selector.commands().as_bytes());
     reply.bulk(b"keys");

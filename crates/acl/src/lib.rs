@@ -35,7 +35,9 @@ mod users;
 
 pub use catalogue::{CommandCatalogue, CommandId};
 pub use category::Categories;
-pub use command::{AclClient, CommandResolver, HELP, NO_FILE, ResolveError, UserChange, answer, genpass};
+pub use command::{
+    AclClient, CommandResolver, HELP, NO_FILE_ERROR, ResolveError, UserChange, execute_acl, run_genpass,
+};
 pub use log::{AclDenial, AclLog, DenialReason};
 pub use selector::{AccessedDatabases, AclRequest, ChannelUse, Denial, KeyAccess, KeyUse};
 pub use user::{RuleError, User};

@@ -29,7 +29,7 @@ pub enum DenialReason {
 
 impl DenialReason {
     /// All reasons with their names in INFO, in INFO's order.
-    pub const NAMED: [(Self, &'static str); 6] = [
+    pub const REASON_NAMES: [(Self, &'static str); 6] = [
         (Self::Auth, "auth"),
         (Self::Command, "cmd"),
         (Self::Key, "key"),
@@ -73,7 +73,7 @@ impl AclDenial {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LogEntry {
     id: u64,
     count: u64,
     first: Millis,
@@ -84,11 +84,11 @@ struct Entry {
 /// The most recent denials, newest first.
 #[derive(Debug)]
 pub struct AclLog {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     length: usize,
     next_id: u64,
-    /// Denials since the start, in the order of [`DenialReason::NAMED`].
-    refused: [u64; DenialReason::NAMED.len()],
+    /// Denials since the start, in the order of [`DenialReason::REASON_NAMES`].
+    refused_count: [u64; DenialReason::REASON_NAMES.len()],
 }
 
 impl Default for AclLog {
@@ -97,7 +97,7 @@ impl Default for AclLog {
             entries: VecDeque::new(),
             length: DEFAULT_MAX_LEN,
             next_id: 0,
-            refused: [0; DenialReason::NAMED.len()],
+            refused_count: [0; DenialReason::REASON_NAMES.len()],
         }
     }
 }
@@ -105,16 +105,19 @@ impl Default for AclLog {
 impl AclLog {
     /// Records a denial, merging it with a matching one of the last minute.
     pub fn add(&mut self, now: Millis, denial: AclDenial) {
-        if let Some(place) = DenialReason::NAMED.iter().position(|(reason, _)| *reason == denial.reason) {
-            self.refused[place] += 1;
+        if let Some(place) =
+            DenialReason::REASON_NAMES.iter().position(|(reason, _)| *reason == denial.reason)
+        {
+            self.refused_count[place] += 1;
         }
-        let like = |entry: &Entry| now.0 - entry.last.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial);
+        let like =
+            |entry: &LogEntry| now.0 - entry.last.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial);
         let before = self.entries.iter().position(like).and_then(|place| self.entries.remove(place));
         let entry = match before {
-            Some(entry) => Entry { count: entry.count + 1, last: now, denial, ..entry },
+            Some(entry) => LogEntry { count: entry.count + 1, last: now, denial, ..entry },
             None => {
                 self.next_id += 1;
-                Entry { id: self.next_id - 1, count: 1, first: now, last: now, denial }
+                LogEntry { id: self.next_id - 1, count: 1, first: now, last: now, denial }
             }
         };
         self.entries.push_front(entry);
@@ -128,8 +131,8 @@ impl AclLog {
     }
 
     /// Denials since the start, by the reasons' INFO names.
-    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        DenialReason::NAMED.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
+    pub fn reset_refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        DenialReason::REASON_NAMES.iter().zip(self.refused_count).map(|((_, name), count)| (*name, count))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -138,7 +141,7 @@ impl AclLog {
 
     pub(crate) fn reply(&self, now: Millis, count: usize, reply: &mut Writer<'_>) {
         reply.array(count.min(self.entries.len()));
-        for Entry { id, count, first, last, denial } in self.entries.iter().take(count) {
+        for LogEntry { id, count, first, last, denial } in self.entries.iter().take(count) {
             reply.map(10);
             reply.bulk(b"count");
             reply.integer(i64::try_from(*count).unwrap_or(i64::MAX));

@@ -110,18 +110,18 @@ enum RuleTarget {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule {
-    allow: bool,
+struct CommandRule {
+    is_allowed: bool,
     target: RuleTarget,
     text: String,
 }
 
 /// A set of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Selector {
+pub(crate) struct AclSelector {
     /// Whether commands without a matching rule are allowed: `+@all` or `-@all`.
     default_allow: bool,
-    rules: Vec<Rule>,
+    rules: Vec<CommandRule>,
     /// The effective permission per command index; empty until there are rules.
     allowed: Vec<bool>,
     first_arguments: BTreeMap<CommandId, BTreeSet<Vec<u8>>>,
@@ -139,7 +139,7 @@ pub(crate) struct RuleContext<'a> {
     pub(crate) all_channels_by_default: bool,
 }
 
-impl Selector {
+impl AclSelector {
     /// A selector that permits no commands and no keys.
     pub(crate) fn new(all_channels_by_default: bool) -> Self {
         Self {
@@ -256,7 +256,7 @@ impl Selector {
         target: &[u8],
     ) -> Result<(), RuleError> {
         let target = match target.strip_prefix(b"@") {
-            Some(name) => RuleTarget::Category(Categories::named(name).ok_or(RuleError::Unknown)?),
+            Some(name) => RuleTarget::Category(Categories::find_by_name(name).ok_or(RuleError::Unknown)?),
             None => parse_command(catalogue, allow, target)?,
         };
         if self.allowed.is_empty() {
@@ -264,7 +264,7 @@ impl Selector {
         }
         let text = match &target {
             RuleTarget::Category(category) => {
-                let named = Categories::NAMED.iter().find(|(known, _)| known == category);
+                let named = Categories::NAMES.iter().find(|(known, _)| known == category);
                 format!("@{}", named.map_or("", |(_, name)| *name))
             }
             RuleTarget::Command(id) => catalogue.name(*id).to_owned(),
@@ -280,12 +280,12 @@ impl Selector {
             (RuleTarget::FirstArgument(old, _), RuleTarget::Command(new)) => old != new,
             (old, new) => old != new,
         });
-        self.take(catalogue, allow, &target);
-        self.rules.push(Rule { allow, target, text });
+        self.parse_rules(catalogue, allow, &target);
+        self.rules.push(CommandRule { is_allowed: allow, target, text });
         Ok(())
     }
 
-    fn take(&mut self, catalogue: &CommandCatalogue, allow: bool, target: &RuleTarget) {
+    fn parse_rules(&mut self, catalogue: &CommandCatalogue, allow: bool, target: &RuleTarget) {
         let commands: Vec<CommandId> = match target {
             RuleTarget::Category(category) => catalogue.in_category(*category).collect(),
             RuleTarget::Command(id) => {
@@ -357,7 +357,7 @@ impl Selector {
     pub(crate) fn commands(&self) -> String {
         let mut text = if self.default_allow { "+@all" } else { "-@all" }.to_owned();
         for rule in &self.rules {
-            text.push_str(if rule.allow { " +" } else { " -" });
+            text.push_str(if rule.is_allowed { " +" } else { " -" });
             text.push_str(&rule.text);
         }
         text

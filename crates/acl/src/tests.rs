@@ -5,7 +5,7 @@ use resp::{Protocol, Writer};
 
 use super::*;
 
-fn catalogue() -> CommandCatalogue {
+fn test_catalogue() -> CommandCatalogue {
     let rows = [
         ("acl", Categories::SLOW),
         ("acl|list", Categories::ADMIN | Categories::DANGEROUS | Categories::SLOW),
@@ -19,9 +19,9 @@ fn catalogue() -> CommandCatalogue {
     CommandCatalogue::new(rows.map(|(name, categories)| (name.to_owned(), categories)))
 }
 
-struct Commands(CommandCatalogue);
+struct TestCommands(CommandCatalogue);
 
-impl CommandResolver for Commands {
+impl CommandResolver for TestCommands {
     fn resolve<'a>(&self, request: resp::Args<'a>) -> Result<AclRequest<'a>, ResolveError> {
         let command = self.0.find(&request[0]).ok_or(ResolveError::NoSuchCommand)?;
         let words: Vec<&'a [u8]> = request.iter().skip(1).collect();
@@ -56,7 +56,7 @@ struct TestServer {
 
 impl TestServer {
     fn new() -> Self {
-        let users = Users::new(catalogue());
+        let users = Users::new(test_catalogue());
         Self { users, log: AclLog::default(), now: Millis(0), effect: UserChange::Nothing }
     }
 
@@ -67,8 +67,14 @@ impl TestServer {
         let mut out = Vec::new();
         let client = AclClient { user: DEFAULT, now: self.now };
         let reply = &mut Writer::new(&mut out, Protocol::Resp2);
-        let answered =
-            answer(&mut self.users, &mut self.log, client, &Commands(catalogue()), words.args(), reply);
+        let answered = execute_acl(
+            &mut self.users,
+            &mut self.log,
+            client,
+            &TestCommands(test_catalogue()),
+            words.args(),
+            reply,
+        );
         self.effect = answered.unwrap_or_else(|error| {
             reply.error(&error);
             UserChange::Nothing
@@ -76,13 +82,13 @@ impl TestServer {
         String::from_utf8(out).unwrap().trim_end().replace("\r\n", "|")
     }
 
-    fn table(&mut self, rows: &[(&str, &str)]) {
+    fn run_table(&mut self, rows: &[(&str, &str)]) {
         for (line, expected) in rows {
             assert_eq!(self.execute(line), *expected, "{line}");
         }
     }
 
-    fn rules(&self, name: &str) -> String {
+    fn format_rules(&self, name: &str) -> String {
         String::from_utf8(self.users.find(name.as_bytes()).expect("a user").describe()).unwrap()
     }
 }
@@ -115,7 +121,7 @@ fn rules_keep_their_wording_unless_overridden() {
     for (rules, described) in cases {
         let mut server = TestServer::new();
         assert_eq!(server.execute(&format!("setuser u {rules}")), "+OK", "{rules}");
-        assert_eq!(server.rules("u"), described, "{rules}");
+        assert_eq!(server.format_rules("u"), described, "{rules}");
         // Parsing the description gives an equal user.
         assert_eq!(server.execute(&format!("setuser again {described}")), "+OK");
         assert_eq!(server.users.find(b"again"), server.users.find(b"u"), "{described}");
@@ -157,7 +163,7 @@ fn rejected_rules_change_nothing_and_are_reported() {
         assert!(server.users.find(b"u").is_none(), "{rule}");
     }
     let mut server = TestServer::new();
-    server.table(&[
+    server.run_table(&[
         ("setuser u (+get ~a", "-ERR Unmatched parenthesis in acl selector starting at '(+get'."),
         ("setuser u\0 on", "-ERR Usernames can't contain spaces or null characters"),
     ]);
@@ -173,18 +179,20 @@ fn rejected_rules_change_nothing_and_are_reported() {
 fn any_stored_password_authenticates() {
     let mut server = TestServer::new();
     let hash = "148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940";
-    server.table(&[("setuser u on >p >q >p", "+OK")]);
-    assert!(server.rules("u").starts_with(&format!("on #{hash} #")));
-    assert!(server.users.admits(b"u", b"p") && server.users.admits(b"u", b"q"));
-    assert!(!server.users.admits(b"u", b"r") && !server.users.admits(b"nobody", b"p"));
-    server.table(&[("setuser u <q", "+OK"), (&format!("setuser u !{hash}"), "+OK")]);
-    assert!(!server.users.admits(b"u", b"p"));
-    server.table(&[(&format!("setuser u #{hash} off"), "+OK")]);
-    assert!(!server.users.admits(b"u", b"p"), "it is disabled");
-    server.table(&[("setuser u nopass on", "+OK")]);
-    assert!(server.users.admits(b"u", b"anything"));
+    server.run_table(&[("setuser u on >p >q >p", "+OK")]);
+    assert!(server.format_rules("u").starts_with(&format!("on #{hash} #")));
+    assert!(server.users.is_request_permitted(b"u", b"p") && server.users.is_request_permitted(b"u", b"q"));
+    assert!(
+        !server.users.is_request_permitted(b"u", b"r") && !server.users.is_request_permitted(b"nobody", b"p")
+    );
+    server.run_table(&[("setuser u <q", "+OK"), (&format!("setuser u !{hash}"), "+OK")]);
+    assert!(!server.users.is_request_permitted(b"u", b"p"));
+    server.run_table(&[(&format!("setuser u #{hash} off"), "+OK")]);
+    assert!(!server.users.is_request_permitted(b"u", b"p"), "it is disabled");
+    server.run_table(&[("setuser u nopass on", "+OK")]);
+    assert!(server.users.is_request_permitted(b"u", b"anything"));
     server.users.set_default_password(b"secret");
-    assert!(!server.users.default_user().is_open() && server.users.admits(DEFAULT, b"secret"));
+    assert!(!server.users.default_user().is_open() && server.users.is_request_permitted(DEFAULT, b"secret"));
     server.users.set_default_password(b"");
     assert!(server.users.default_user().is_open());
 }
@@ -192,7 +200,7 @@ fn any_stored_password_authenticates() {
 #[test]
 fn request_needs_one_permitting_selector() {
     let mut server = TestServer::new();
-    server.table(&[
+    server.run_table(&[
         ("setuser u +get ~a* (+set %W~b*) +select|1 +subscribe &news.*", "+OK"),
         ("dryrun u get a1", "+OK"),
         ("dryrun u get b1", "$48|User u has no permissions to access the 'b1' key"),
@@ -215,7 +223,7 @@ fn request_needs_one_permitting_selector() {
 #[test]
 fn acl_list_getuser_and_deluser() {
     let mut server = TestServer::new();
-    server.table(&[
+    server.run_table(&[
         ("setuser u on +get ~a (&x)", "+OK"),
         ("list", "*2|$34|user default on nopass ~* &* +@all|$62|user u on ~a resetchannels -@all +get (resetchannels &x -@all)"),
         ("users", "*2|$7|default|$1|u"),
@@ -231,7 +239,7 @@ fn acl_list_getuser_and_deluser() {
         ("deluser u nobody", ":1"),
     ]);
     assert_eq!(server.effect, UserChange::Deleted(vec![b"u".to_vec()]));
-    server.table(&[
+    server.run_table(&[
         ("deluser u", ":0"),
         ("cat string", "*2|$3|get|$3|set"),
         ("cat nosuch", "-ERR Unknown category 'nosuch'"),
@@ -241,7 +249,7 @@ fn acl_list_getuser_and_deluser() {
 
 #[test]
 fn file_line_replaces_user_and_rejects_duplicates() {
-    let mut users = Users::new(catalogue());
+    let mut users = Users::new(test_catalogue());
     users.load(DEFAULT, &[b"on", b">p"]).unwrap();
     assert!(!users.default_user().is_open());
     users.load(b"u", &[b"on"]).unwrap();
@@ -272,13 +280,13 @@ fn repeated_denials_are_merged_within_a_minute() {
     let (get, set) = (entry(2, "get", "$1|0", 0, (0, 1500)), entry(1, "set", "$3|1.5", 1, (0, 0)));
     assert_eq!(server.execute("log"), format!("*2|{get}|{set}"));
     assert_eq!(server.execute("log 1"), format!("*1|{get}"));
-    server.table(&[("log x", "-ERR value is not an integer or out of range"), ("log -1", "*0")]);
+    server.run_table(&[("log x", "-ERR value is not an integer or out of range"), ("log -1", "*0")]);
     server.now.0 += 61_000;
     server.log.add(server.now, denial(b"get"));
     assert!(server.execute("log").starts_with("*3|"));
-    let refused: Vec<_> = server.log.refused().filter(|(_, count)| *count > 0).collect();
+    let refused: Vec<_> = server.log.reset_refused().filter(|(_, count)| *count > 0).collect();
     assert_eq!(refused, [("cmd", 4)]);
-    server.table(&[("log reset", "+OK"), ("log", "*0")]);
+    server.run_table(&[("log reset", "+OK"), ("log", "*0")]);
     server.log.set_length(1);
     server.log.add(server.now, denial(b"get"));
     server.log.add(server.now, denial(b"set"));
@@ -288,7 +296,7 @@ fn repeated_denials_are_merged_within_a_minute() {
 #[test]
 fn database_access_can_be_restricted() {
     let mut server = TestServer::new();
-    server.table(&[
+    server.run_table(&[
         ("setuser u +@all ~* db=1,2 (+@all db=5)", "+OK"),
         ("dryrun u select 1", "+OK"),
         ("dryrun u select 5", "+OK"),
@@ -302,7 +310,7 @@ fn genpass_length_follows_requested_bits() {
     let execute = |bits: Option<&[u8]>| {
         let mut out = Vec::new();
         let reply = &mut Writer::new(&mut out, Protocol::Resp2);
-        if let Err(error) = genpass(bits, |bytes| bytes.fill(0xa5), reply) {
+        if let Err(error) = run_genpass(bits, |bytes| bytes.fill(0xa5), reply) {
             reply.error(error);
         }
         String::from_utf8(out).unwrap()
@@ -330,7 +338,7 @@ fn unrestricted_users_are_detected() {
         assert_eq!(server.execute(&format!("setuser u {rules}")), "+OK");
         assert_eq!(server.users.find(b"u").unwrap().is_unrestricted(), is_unrestricted, "{rules}");
     }
-    let mut users = Users::new(catalogue());
+    let mut users = Users::new(test_catalogue());
     users.set_all_channels_by_default(true);
     users.set(b"u", &[b"+@all", b"~*"]).unwrap();
     assert!(users.find(b"u").unwrap().is_unrestricted(), "acl-pubsub-default allchannels");
@@ -338,19 +346,19 @@ fn unrestricted_users_are_detected() {
 
 #[test]
 fn acl_file_round_trips() {
-    let users = Users::new(catalogue());
+    let users = Users::new(test_catalogue());
     let text = b"# who may what\n\nuser default on >p +@all ~*\n  user u on (+get ~a) ( +set ~b )\r\n";
     let read = users.parse_file(text).unwrap();
     assert_eq!(read.iter().count(), 2);
-    assert_eq!(read.parse_file(&read.file()).unwrap().file(), read.file());
+    assert_eq!(read.parse_file(&read.format_file()).unwrap().format_file(), read.format_file());
 }
 
 /// Regression test: a file that defined `default` twice was accepted, and the last line won.
 #[test]
 fn acl_file_errors_are_reported_by_line() {
-    let users = Users::new(catalogue());
+    let users = Users::new(test_catalogue());
     let faults = |text: &[u8]| -> Vec<String> {
-        users.parse_file(text).unwrap_err().iter().map(|fault| fault.text("f")).collect()
+        users.parse_file(text).unwrap_err().iter().map(|fault| fault.error_text("f")).collect()
     };
     assert_eq!(
         faults(b"user u on\nuser u off\nhello\nuser v +nosuch\nuser"),

@@ -1,7 +1,7 @@
 //! A user: flags, passwords, a root selector, and further selectors that can permit more.
 
 use crate::password::PasswordHash;
-use crate::selector::{AclRequest, ChannelUse, Denial, RuleContext, Selector};
+use crate::selector::{AclRequest, AclSelector, ChannelUse, Denial, RuleContext};
 
 /// Why a rule was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -47,8 +47,8 @@ pub struct User {
     /// Any password is accepted.
     no_password: bool,
     passwords: Vec<PasswordHash>,
-    first: Selector,
-    more: Vec<Selector>,
+    root_selector: AclSelector,
+    further_selectors: Vec<AclSelector>,
 }
 
 impl User {
@@ -58,8 +58,8 @@ impl User {
             enabled: false,
             no_password: false,
             passwords: Vec::new(),
-            first: Selector::new(all_channels_by_default),
-            more: Vec::new(),
+            root_selector: AclSelector::new(all_channels_by_default),
+            further_selectors: Vec::new(),
         }
     }
 
@@ -91,7 +91,7 @@ impl User {
             }
             // Redis 7's rules for RESTORE have no effect: payloads are always validated.
             b"sanitize-payload" | b"skip-sanitize-payload" => {}
-            b"clearselectors" => self.more.clear(),
+            b"clearselectors" => self.further_selectors.clear(),
             b"reset" => *self = Self::new(grammar.all_channels_by_default),
             _ => return self.apply_marked(grammar, rule),
         }
@@ -107,14 +107,14 @@ impl User {
             (b'<', password) => return self.remove_password(&PasswordHash::of(password)),
             (b'!', hash) => return self.remove_password(&from_hex(hash)?),
             (b'(', rules) if rule.ends_with(b")") => {
-                let mut selector = Selector::new(grammar.all_channels_by_default);
+                let mut selector = AclSelector::new(grammar.all_channels_by_default);
                 let words = rules[..rules.len() - 1].split(u8::is_ascii_whitespace);
                 for word in words.filter(|word| !word.is_empty()) {
                     selector.apply(grammar, word).unwrap_or(Err(RuleError::Syntax))?;
                 }
-                self.more.push(selector);
+                self.further_selectors.push(selector);
             }
-            _ => return self.first.apply(grammar, rule).unwrap_or(Err(RuleError::Syntax)),
+            _ => return self.root_selector.apply(grammar, rule).unwrap_or(Err(RuleError::Syntax)),
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl User {
     /// Whether the user has every permission, so that requests need not be checked.
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {
-        self.selectors().any(Selector::permits_everything)
+        self.selectors().any(AclSelector::permits_everything)
     }
 
     /// Whether the user may read every key with this request.
@@ -172,7 +172,7 @@ impl User {
         self.no_password
     }
 
-    pub(crate) fn admits(&self, password: &[u8]) -> bool {
+    pub(crate) fn is_permitted(&self, password: &[u8]) -> bool {
         if !self.enabled {
             return false;
         }
@@ -182,15 +182,15 @@ impl User {
         self.no_password || known
     }
 
-    fn selectors(&self) -> impl Iterator<Item = &Selector> {
-        std::iter::once(&self.first).chain(&self.more)
+    fn selectors(&self) -> impl Iterator<Item = &AclSelector> {
+        std::iter::once(&self.root_selector).chain(&self.further_selectors)
     }
 
     /// Checks the request against all selectors.
     ///
     /// # Errors
     /// The denial that came closest to being allowed.
-    pub fn check(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
+    pub fn check_request(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
         let mut nearest = Denial::Database(None);
         for selector in self.selectors() {
             match selector.check(request) {
@@ -220,12 +220,12 @@ impl User {
         self.passwords.iter().map(PasswordHash::to_hex)
     }
 
-    pub(crate) fn first(&self) -> &Selector {
-        &self.first
+    pub(crate) fn root_rules(&self) -> &AclSelector {
+        &self.root_selector
     }
 
-    pub(crate) fn further(&self) -> &[Selector] {
-        &self.more
+    pub(crate) fn further_rules(&self) -> &[AclSelector] {
+        &self.further_selectors
     }
 
     /// The rules that recreate this user from an empty one, as in ACL LIST and files.
@@ -233,8 +233,12 @@ impl User {
     pub fn describe(&self) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = self.flags().into_iter().map(Vec::from).collect();
         parts.extend(self.passwords().map(|hash| format!("#{hash}").into_bytes()));
-        parts.push(self.first.describe());
-        parts.extend(self.more.iter().map(|selector| [b"(", selector.describe().as_slice(), b")"].concat()));
+        parts.push(self.root_selector.describe());
+        parts.extend(
+            self.further_selectors
+                .iter()
+                .map(|selector| [b"(", selector.describe().as_slice(), b")"].concat()),
+        );
         parts.join(&b' ')
     }
 }

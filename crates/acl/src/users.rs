@@ -71,7 +71,7 @@ pub enum AclFileError {
 impl AclFileError {
     /// The message, for the file at `path`.
     #[must_use]
-    pub fn text(&self, path: &str) -> String {
+    pub fn error_text(&self, path: &str) -> String {
         match self {
             Self::NoUser { line } => {
                 format!("{path}:{line} should start with user keyword followed by the username. ")
@@ -91,10 +91,10 @@ impl Users {
     /// Only the user `default`, with all permissions.
     #[must_use]
     pub fn new(catalogue: impl Into<Arc<CommandCatalogue>>) -> Self {
-        Self::with(catalogue.into(), false)
+        Self::with_catalogue(catalogue.into(), false)
     }
 
-    fn with(catalogue: Arc<CommandCatalogue>, all_channels_by_default: bool) -> Self {
+    fn with_catalogue(catalogue: Arc<CommandCatalogue>, all_channels_by_default: bool) -> Self {
         let unrestricted =
             Arc::new(User::unrestricted(RuleContext { catalogue: &catalogue, all_channels_by_default }));
         Self {
@@ -107,7 +107,7 @@ impl Users {
     /// Only the user `default`, keeping the settings of this set of users.
     #[must_use]
     pub fn reset(&self) -> Self {
-        Self::with(self.catalogue.clone(), self.all_channels_by_default)
+        Self::with_catalogue(self.catalogue.clone(), self.all_channels_by_default)
     }
 
     /// Sets whether new users may access all channels (`acl-pubsub-default`).
@@ -143,8 +143,8 @@ impl Users {
 
     /// Whether the user exists, is enabled, and has this password.
     #[must_use]
-    pub fn admits(&self, name: &[u8], password: &[u8]) -> bool {
-        self.find(name).is_some_and(|user| user.admits(password))
+    pub fn is_request_permitted(&self, name: &[u8], password: &[u8]) -> bool {
+        self.find(name).is_some_and(|user| user.is_permitted(password))
     }
 
     /// Sets the password of the user `default`; an empty one removes it (`requirepass`).
@@ -160,7 +160,7 @@ impl Users {
     pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
         let new = || User::new(self.all_channels_by_default);
         let before = self.find(name).map_or_else(new, |user| User::clone(user));
-        self.put(name, before, rules)
+        self.insert(name, before, rules)
     }
 
     /// Creates a user from the rules in a line of a file.
@@ -171,10 +171,10 @@ impl Users {
         if name != DEFAULT && self.find(name).is_some() {
             return Err(UserRulesError::Duplicate);
         }
-        self.put(name, User::new(self.all_channels_by_default), rules)
+        self.insert(name, User::new(self.all_channels_by_default), rules)
     }
 
-    fn put(&mut self, name: &[u8], mut user: User, rules: &[&[u8]]) -> Result<(), UserRulesError> {
+    fn insert(&mut self, name: &[u8], mut user: User, rules: &[&[u8]]) -> Result<(), UserRulesError> {
         if name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
             return Err(UserRulesError::Name);
         }
@@ -224,7 +224,7 @@ impl Users {
 
     /// Formats all users as an ACL file.
     #[must_use]
-    pub fn file(&self) -> Vec<u8> {
+    pub fn format_file(&self) -> Vec<u8> {
         let line = |(name, user): (&[u8], &User)| [b"user ", name, b" ", &user.describe(), b"\n"].concat();
         self.iter().flat_map(line).collect()
     }

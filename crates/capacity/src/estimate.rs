@@ -8,7 +8,7 @@
 use keyspace::{Kind, PackedValue};
 use slot_routing::SLOT_COUNT;
 
-use crate::kinds::model;
+use crate::kinds::memory_model;
 use crate::structures::estimated::{EXPIRY_BYTES, entry_bytes};
 pub use crate::structures::estimated::{ElementCounts, KeyShape};
 
@@ -46,7 +46,7 @@ pub fn key_bytes(shape: &KeyShape) -> u64 {
                 + OVERFLOW_RECORD
                 + key_outside
                 + STRUCTURE_HEADER
-                + model(kind).estimate_structure(shape)
+                + memory_model(kind).estimate_structure(shape)
         }
     }
 }
@@ -60,8 +60,8 @@ pub fn slot_overhead_bytes(keys: u64) -> u64 {
 
 impl ElementCounts {
     /// Adds a value, or one part of a large value, to the totals.
-    pub fn add(&mut self, value: &PackedValue<'_>) {
-        model(value.kind()).count_elements(value, self);
+    pub fn add_key(&mut self, value: &PackedValue<'_>) {
+        memory_model(value.kind()).count_elements(value, self);
     }
 }
 

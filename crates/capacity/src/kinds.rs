@@ -14,7 +14,7 @@ use keyspace::{EntryRef, Key, Kind, PackedValue, Table};
 use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{ElementCounts, KeyShape};
-use crate::structures::redis::Version;
+use crate::structures::redis::RedisVersion;
 
 /// The memory model of one value type.
 pub(crate) trait MemoryModel {
@@ -29,13 +29,18 @@ pub(crate) trait MemoryModel {
     }
 
     /// Memory of one value in Redis.
-    fn redis(&self, q: Quantum, data: &KeyGroup, version: Version) -> MemoryBreakdown;
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown;
 
     /// Memory of one value in Valkey, including its object.
-    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown;
+    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown;
 
     /// Appends the elements numbered `numbers` to a value in this server.
-    fn add(&self, of: (&mut Table, EntryRef, &Key<'_>), data: &KeyGroup, numbers: Range<u64>) -> EntryRef;
+    fn add_to_sample(
+        &self,
+        of: (&mut Table, EntryRef, &Key<'_>),
+        data: &KeyGroup,
+        numbers: Range<u64>,
+    ) -> EntryRef;
 
     /// Metadata bytes of the elements of a value in this server, by encoding.
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64;
@@ -48,7 +53,7 @@ pub(crate) trait MemoryModel {
 }
 
 /// Returns the model of `kind`.
-pub(crate) fn model(kind: Kind) -> &'static dyn MemoryModel {
+pub(crate) fn memory_model(kind: Kind) -> &'static dyn MemoryModel {
     match kind {
         Kind::String => &string::Strings,
         Kind::List => &list::Lists,
@@ -64,6 +69,6 @@ impl KeyGroup {
     /// name that the entries of a stream share are not counted.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
-        self.key_bytes + model(self.kind).element_bytes(self) * self.elements_per_key()
+        self.key_bytes + memory_model(self.kind).element_bytes(self) * self.elements_per_key()
     }
 }

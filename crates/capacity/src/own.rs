@@ -13,7 +13,7 @@ use keyspace::{Key, KeyLookup, Keyspace, Kind, PackedValue, Table, pool_used_byt
 use slot_routing::SLOT_COUNT;
 
 use crate::data::{KeyGroup, MemoryBreakdown};
-use crate::kinds::model;
+use crate::kinds::memory_model;
 use crate::structures::own::{format_number, sample_value};
 
 /// Returns the bytes that the general allocator has given to this thread and not got back.
@@ -37,11 +37,12 @@ const MAX_PACKED_BYTES: u64 = 8 << 10;
 
 /// Returns the bytes of one key in a server that holds `keys` such keys.
 #[must_use]
-pub fn bytes(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBreakdown {
+pub fn sampled_memory(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBreakdown {
     if data.elements > MAX_SAMPLE_ELEMENTS {
         // With this many elements the key itself is negligible.
         let part = KeyGroup { elements: MAX_SAMPLE_ELEMENTS, ..data.clone() };
-        return bytes(&part, keys, heap).multiplied_by(data.elements as f64 / MAX_SAMPLE_ELEMENTS as f64);
+        return sampled_memory(&part, keys, heap)
+            .multiplied_by(data.elements as f64 / MAX_SAMPLE_ELEMENTS as f64);
     }
     let keys = keys.max(1);
     let per_slot = keys as f64 / SLOT_COUNT as f64;
@@ -61,9 +62,10 @@ pub fn bytes(data: &KeyGroup, keys: u64, heap: HeapCounter) -> MemoryBreakdown {
 fn unused_resident_bytes(data: &KeyGroup, used: f64) -> f64 {
     const FREE_POOL_FRACTION: f64 = 0.02;
     const LARGE_ALLOCATION: u64 = 14 << 10;
-    const PAGE: f64 = 4096.0;
+    const PAGE_BYTES: f64 = 4096.0;
     let is_string = data.kind == Kind::String;
-    used * FREE_POOL_FRACTION + if is_string && data.value_bytes > LARGE_ALLOCATION { PAGE } else { 0.0 }
+    used * FREE_POOL_FRACTION
+        + if is_string && data.value_bytes > LARGE_ALLOCATION { PAGE_BYTES } else { 0.0 }
 }
 
 /// Returns the bytes in use after storing `keys` keys, and the lookup bytes among them. Calls are
@@ -99,7 +101,7 @@ fn store_sample_key(table: &mut Table, key: &Key<'_>, data: &KeyGroup) {
     let mut place = table.insert(key, PackedValue::empty(data.kind), None);
     for first in (0..data.elements).step_by(ELEMENTS_PER_COMMAND as usize) {
         let numbers = first..data.elements.min(first + ELEMENTS_PER_COMMAND);
-        place = model(data.kind).add((table, place, key), data, numbers);
+        place = memory_model(data.kind).add_to_sample((table, place, key), data, numbers);
     }
     if let KeyLookup::Live(place) = table.find(key, clock::Millis(0)) {
         let _ = table.set_expiry(place, key, expiry);
@@ -109,7 +111,7 @@ fn store_sample_key(table: &mut Table, key: &Key<'_>, data: &KeyGroup) {
 /// Returns the metadata bytes of a key and its elements.
 fn metadata_bytes(data: &KeyGroup) -> f64 {
     let key = ENTRY_HEADER + if data.expires { EXPIRY_BYTES } else { 0.0 };
-    key + model(data.kind).metadata_bytes(data, exceeds_packed_limits(data))
+    key + memory_model(data.kind).metadata_bytes(data, exceeds_packed_limits(data))
 }
 
 fn exceeds_packed_limits(data: &KeyGroup) -> bool {

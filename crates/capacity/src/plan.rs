@@ -6,13 +6,13 @@ use slot_routing::SLOT_COUNT;
 
 use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
-use crate::kinds::model;
-use crate::redis::Version;
+use crate::kinds::memory_model;
+use crate::redis::RedisVersion;
 use crate::{own, redis, valkey};
 
 /// A server whose memory is modeled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
+pub enum PlannedServer {
     /// This server.
     Redoubt,
     /// Redis 7.0.
@@ -23,7 +23,7 @@ pub enum Server {
     Valkey,
 }
 
-impl Server {
+impl PlannedServer {
     /// All servers, this one first.
     pub const ALL: [Self; 4] = [Self::Redoubt, Self::Redis7, Self::Redis8, Self::Valkey];
 
@@ -41,12 +41,18 @@ impl Server {
     /// Returns the bytes of one key. `all` is the number of keys in the cluster, `here` the number
     /// in its shard.
     #[must_use]
-    pub fn bytes(self, data: &KeyGroup, models: ModelInputs, groups: u64, here: u64) -> MemoryBreakdown {
+    pub fn bytes_per_key(
+        self,
+        data: &KeyGroup,
+        models: ModelInputs,
+        groups: u64,
+        here: u64,
+    ) -> MemoryBreakdown {
         match self {
-            Self::Redoubt => own::bytes(data, groups, models.heap),
-            Self::Redis7 => redis::bytes(data, Version::Seven, models.quantum, here),
-            Self::Redis8 => redis::bytes(data, Version::Eight, models.quantum, here),
-            Self::Valkey => valkey::bytes(data, models.quantum, here),
+            Self::Redoubt => own::sampled_memory(data, groups, models.heap),
+            Self::Redis7 => redis::bytes_per_key(data, RedisVersion::Seven, models.quantum, here),
+            Self::Redis8 => redis::bytes_per_key(data, RedisVersion::Eight, models.quantum, here),
+            Self::Valkey => valkey::bytes_per_key(data, models.quantum, here),
         }
     }
 
@@ -98,7 +104,7 @@ pub struct CapacityPlan {
     /// Bytes of one copy of the data today.
     pub total: f64,
     /// Bytes of one copy of the data after the growth.
-    pub grown: f64,
+    pub total_after_growth: f64,
     /// Number of masters.
     pub shards: u64,
     /// Number of masters and replicas.
@@ -113,11 +119,11 @@ pub struct CapacityPlan {
 
 /// Computes a plan for each server type.
 #[must_use]
-pub fn plan(groups: &[KeyGroup], demand: &PlanRequirements) -> Vec<CapacityPlan> {
-    Server::ALL.iter().map(|server| plan_server(*server, groups, demand)).collect()
+pub fn plan_capacity(groups: &[KeyGroup], demand: &PlanRequirements) -> Vec<CapacityPlan> {
+    PlannedServer::ALL.iter().map(|server| plan_server(*server, groups, demand)).collect()
 }
 
-fn plan_server(server: Server, groups: &[KeyGroup], demand: &PlanRequirements) -> CapacityPlan {
+fn plan_server(server: PlannedServer, groups: &[KeyGroup], demand: &PlanRequirements) -> CapacityPlan {
     let growth = 1.0 + demand.growth;
     let keys: u64 = groups.iter().map(|data| data.keys).sum();
     // The table fill level depends on keys per shard, and the number of shards depends on bytes:
@@ -130,13 +136,13 @@ fn plan_server(server: Server, groups: &[KeyGroup], demand: &PlanRequirements) -
             let here = (data.keys / shards).max(1);
             // All keys share the server's hash tables, so the load factor follows the total number
             // of keys.
-            let of_key = server.bytes(data, demand.models, keys.max(1), here.max(keys / shards));
+            let of_key = server.bytes_per_key(data, demand.models, keys.max(1), here.max(keys / shards));
             sum += of_key.multiplied_by(data.keys as f64);
         }
         let room = demand.node_memory as f64 * (1.0 - demand.headroom) - server.base_bytes() as f64;
         let wanted = (sum.total() * growth / room.max(1.0)).ceil();
         shards = (wanted as u64).clamp(1, SLOT_COUNT as u64);
-        if server == Server::Redoubt {
+        if server == PlannedServer::Redoubt {
             break;
         }
     }
@@ -147,7 +153,7 @@ fn plan_server(server: Server, groups: &[KeyGroup], demand: &PlanRequirements) -
         server: server.name(),
         per_key: sum.multiplied_by(1.0 / keys.max(1) as f64),
         total: sum.total(),
-        grown,
+        total_after_growth: grown,
         shards,
         nodes: shards * (1 + demand.replicas),
         per_node: grown / shards as f64 + server.base_bytes() as f64,
@@ -158,10 +164,10 @@ fn plan_server(server: Server, groups: &[KeyGroup], demand: &PlanRequirements) -
 
 /// Returns the RDB bytes of one key: type, expiry time and a length prefix per string.
 fn rdb_bytes(data: &KeyGroup) -> u64 {
-    fn length(len: u64) -> u64 {
+    fn value_length(len: u64) -> u64 {
         if len < 64 { 1 } else { 2 }
     }
-    let beside = model(data.kind).rdb_overhead(data, length);
-    let elements = data.elements_per_key() * (length(data.value_bytes) + beside);
-    1 + if data.expires { 9 } else { 0 } + length(data.key_bytes) + data.payload_bytes() + elements
+    let beside = memory_model(data.kind).rdb_overhead(data, value_length);
+    let elements = data.elements_per_key() * (value_length(data.value_bytes) + beside);
+    1 + if data.expires { 9 } else { 0 } + value_length(data.key_bytes) + data.payload_bytes() + elements
 }

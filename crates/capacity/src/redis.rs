@@ -2,17 +2,17 @@
 
 use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
-use crate::kinds::model;
+use crate::kinds::memory_model;
 use crate::structures::redis::ENTRY_BYTES;
-pub use crate::structures::redis::Version;
+pub use crate::structures::redis::RedisVersion;
 
 /// Returns the bytes of one key in a server that holds `keys` keys.
 #[must_use]
-pub fn bytes(data: &KeyGroup, version: Version, q: Quantum, keys: u64) -> MemoryBreakdown {
+pub fn bytes_per_key(data: &KeyGroup, version: RedisVersion, q: Quantum, keys: u64) -> MemoryBreakdown {
     let keys = keys.max(1);
     let table = (keys.next_power_of_two().max(4) * 8) as f64 / keys as f64;
     let place =
         MemoryBreakdown { index: table + q.size_class(ENTRY_BYTES) as f64, ..MemoryBreakdown::default() };
     let expiry = if data.expires { place } else { MemoryBreakdown::default() };
-    q.sds(data.key_bytes) + place + expiry + model(data.kind).redis(q, data, version)
+    q.sds(data.key_bytes) + place + expiry + memory_model(data.kind).redis_memory(q, data, version)
 }

@@ -2,7 +2,7 @@
 
 use capacity::KeyGroup;
 use capacity::allocator::DEFAULT_QUANTUM;
-use capacity::plan::{ModelInputs, Server};
+use capacity::plan::{ModelInputs, PlannedServer};
 use keyspace::Kind;
 use tikv_jemalloc_ctl::thread;
 
@@ -34,8 +34,8 @@ fn key_group(kind: Kind, elements: u64, lengths: [u64; 3]) -> KeyGroup {
     }
 }
 
-fn per_key(server: Server, data: &KeyGroup, keys: u64) -> f64 {
-    server.bytes(data, MODELS, keys, keys).total()
+fn per_key(server: PlannedServer, data: &KeyGroup, keys: u64) -> f64 {
+    server.bytes_per_key(data, MODELS, keys, keys).total()
 }
 
 /// Measured resident bytes by row, divided by keys or elements. The single large sorted set takes
@@ -55,7 +55,7 @@ fn predictions_match_measurements() {
     ];
     let mut wrong = Vec::new();
     for (name, data, keys, divide, measured) in rows {
-        let predicted = per_key(Server::Redoubt, &data, keys) / f64::from(divide);
+        let predicted = per_key(PlannedServer::Redoubt, &data, keys) / f64::from(divide);
         println!("{name}: {predicted:.1} for {measured}");
         let bound = if name == "large zset" { 0.04 } else { 0.03 };
         if !(1.0 - bound..1.0 + bound).contains(&(predicted / measured)) {

@@ -191,10 +191,11 @@ impl ScenarioRunner<'_> {
 impl Arguments {
     /// Returns the real servers to run on, if requested.
     fn real_servers(&self) -> Option<Servers> {
-        let named =
-            |name: &str| if name.is_empty() { Program::redoubt() } else { Program::named(Path::new(name)) };
+        let named = |name: &str| {
+            if name.is_empty() { Program::redoubt() } else { Program::from_binary(Path::new(name)) }
+        };
         let server = named(self.server.as_deref()?);
-        let sentinel = self.sentinel.as_deref().map_or_else(Program::redoubt, Program::named);
+        let sentinel = self.sentinel.as_deref().map_or_else(Program::redoubt, Program::from_binary);
         Some(Servers { server, sentinel })
     }
 }

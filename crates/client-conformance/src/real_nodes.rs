@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Connection, Group, Node, Program, Value, move_slot, slot_of, slot_owner};
+use harness::{Cluster, Connection, Node, Program, Reply, SentinelGroup, move_slot, slot_of, slot_owner};
 
 use crate::event_log::{LogEntry, LogEvent};
 use crate::nodes::{Nodes, NodesRecord};
@@ -163,7 +163,7 @@ impl Inner {
         connection.set_timeout(OWN_REQUEST_TIMEOUT);
         // MONITOR logs this first request before the connection's port is known; later requests are
         // filtered out.
-        if let Value::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
+        if let Reply::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
             self.record.add_own_port(port_of_client(&String::from_utf8_lossy(&line))?);
         }
         Some(connection)
@@ -307,7 +307,7 @@ fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
     let followers: Vec<(&String, &String)> = followers.collect();
     let count = masters.len() * if followers.is_empty() { 1 } else { 2 };
     let nodes = (0..count).map(|_| Node::start(program, SERVER_OPTIONS)).collect();
-    let cluster = Cluster::join(nodes, masters.len());
+    let cluster = Cluster::join_nodes(nodes, masters.len());
     let mut of: BTreeMap<String, usize> =
         masters.iter().enumerate().map(|(index, (name, _))| ((*name).clone(), index)).collect();
     for (name, master) in &followers {
@@ -322,7 +322,7 @@ fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
 /// Starts three servers and three sentinels; the scenario uses the first of each.
 fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let sentinels = [0; 3].map(|_| servers.sentinel.clone());
-    let group = Group::start(&servers.server, &sentinels);
+    let group = SentinelGroup::start(&servers.server, &sentinels);
     if servers.sentinel == Program::redoubt() {
         group.shorten_timeouts();
     }
@@ -370,7 +370,7 @@ impl Deployment {
     }
 
     /// Promotes a replica: with CLUSTER FAILOVER while its master runs, otherwise with TAKEOVER.
-    fn promote(&self, name: &str) -> Option<Value> {
+    fn promote(&self, name: &str) -> Option<Reply> {
         let replica = &self.nodes[*self.of.get(name)?];
         match self.mode {
             Mode::Cluster => {
@@ -393,13 +393,13 @@ impl Deployment {
 
     /// Fails over away from the first server. Sentinels demote the old master only after some
     /// seconds; here it is demoted at once, because writes to it in the meantime would be lost.
-    fn fail_over_to_another(&self) -> Option<Value> {
+    fn fail_over_to_another(&self) -> Option<Reply> {
         let old = &self.nodes[0];
         let sentinel = self.nodes[3..].iter().find(|node| node.is_running())?;
-        let reply = sentinel.run(&format!("SENTINEL FAILOVER {}", harness::MASTER));
-        let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER);
+        let reply = sentinel.run(&format!("SENTINEL FAILOVER {}", harness::MASTER_NAME));
+        let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER_NAME);
         let new = harness::eventually("the sentinels name another master", || {
-            let Value::Array(told) = sentinel.run(&question) else { return None };
+            let Reply::Array(told) = sentinel.run(&question) else { return None };
             let port = told.get(1)?.text();
             (port != old.port.to_string()).then_some(port)
         });
@@ -473,7 +473,7 @@ impl Nodes for RealNodes {
             // A sharded message must go to its slot's owner; any other message can go to any one
             // node.
             let is_wrong = sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
-            if !is_wrong && matches!(connection.try_call(&[name, channel, data]), Ok(Value::Int(_))) {
+            if !is_wrong && matches!(connection.try_call(&[name, channel, data]), Ok(Reply::Int(_))) {
                 return;
             }
         }

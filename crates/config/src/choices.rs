@@ -10,12 +10,12 @@ pub(crate) trait Choice: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     const WORDS: &'static [(&'static str, Self)];
 
     /// Looks up a word, case-insensitively.
-    fn read(word: &str) -> Option<Self> {
+    fn parse(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
     }
 
     /// The word for this value.
-    fn word(self) -> &'static str {
+    fn as_word(self) -> &'static str {
         let found = Self::WORDS.iter().find(|(_, value)| *value == self);
         found.map(|(word, _)| *word).expect("every value has a word")
     }
@@ -32,8 +32,8 @@ macro_rules! choices {
         impl $name {
             /// Looks up a word, case-insensitively.
             #[must_use]
-            pub fn of_word(word: &str) -> Option<Self> {
-                Choice::read(word)
+            pub fn from_word(word: &str) -> Option<Self> {
+                Choice::parse(word)
             }
         }
 
@@ -43,7 +43,7 @@ macro_rules! choices {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.word())
+                f.write_str(self.as_word())
             }
         }
     )*};

@@ -3,8 +3,8 @@
 //! The lines pass through the same parser as at startup, so that the explanation cannot differ from the server's
 //! behaviour. A line that would stop a startup is reported, and the following lines are explained nevertheless.
 
-use super::unbuilt::{self, Effect};
-use super::{Config, ConfigError, ConfigSource, find};
+use super::unsupported::{self, ParameterEffect};
+use super::{Config, ConfigError, ConfigSource, find_parameter};
 
 /// A line and its meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct ExplainedLine {
     /// The trimmed text of the line.
     pub text: String,
     /// The effect of the line.
-    pub meaning: LineEffect,
+    pub effect: LineEffect,
     /// A hint or an alternative, if there is one.
     pub advice: Option<&'static str>,
 }
@@ -38,26 +38,26 @@ pub enum LineEffect {
 
 /// Explains the lines of `text` except empty lines and comments.
 #[must_use]
-pub fn explain(text: &str) -> Vec<ExplainedLine> {
+pub fn explain_configuration(text: &str) -> Vec<ExplainedLine> {
     let config = Config::default();
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|(number, line)| {
-            let words = super::file::split(line).unwrap_or_default();
+            let words = super::file::split_line(line).unwrap_or_default();
             let name = words.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
-            let meaning = meaning(&config, line, &name);
+            let meaning = explain_line(&config, line, &name);
             let advice = match &meaning {
-                LineEffect::Sets(name, _) => unbuilt::note(name),
-                LineEffect::WithoutEffect | LineEffect::Refused(_) => unbuilt::alternative(&name),
+                LineEffect::Sets(name, _) => unsupported::find_hint(name),
+                LineEffect::WithoutEffect | LineEffect::Refused(_) => unsupported::find_alternative(&name),
                 LineEffect::Directive | LineEffect::NotNeeded(_) | LineEffect::Obsolete => None,
             };
-            ExplainedLine { line: number, text: line.to_owned(), meaning, advice }
+            ExplainedLine { line: number, text: line.to_owned(), effect: meaning, advice }
         })
         .collect()
 }
 
-fn meaning(config: &Config, line: &str, name: &str) -> LineEffect {
+fn explain_line(config: &Config, line: &str, name: &str) -> LineEffect {
     // Do not follow `include`: the file need not exist on this machine.
     if name == "include" {
         return LineEffect::Directive;
@@ -65,13 +65,13 @@ fn meaning(config: &Config, line: &str, name: &str) -> LineEffect {
     if let Err(ConfigError { reason, .. }) = config.load_text(line, &ConfigSource::StandardInput) {
         return LineEffect::Refused(reason);
     }
-    let Some(row) = find(name) else {
-        return if unbuilt::is_obsolete(name) { LineEffect::Obsolete } else { LineEffect::Directive };
+    let Some(row) = find_parameter(name) else {
+        return if unsupported::is_obsolete(name) { LineEffect::Obsolete } else { LineEffect::Directive };
     };
-    match Effect::of(row.id) {
-        Effect::Applied => LineEffect::Sets(row.name, row.field.show(&config.values())),
-        Effect::NotImplemented => LineEffect::WithoutEffect,
-        Effect::NotNeeded(reason) => LineEffect::NotNeeded(reason),
+    match ParameterEffect::of_parameter(row.id) {
+        ParameterEffect::Applied => LineEffect::Sets(row.name, row.field.format_value(&config.values())),
+        ParameterEffect::NotImplemented => LineEffect::WithoutEffect,
+        ParameterEffect::NotNeeded(reason) => LineEffect::NotNeeded(reason),
     }
 }
 
@@ -84,8 +84,8 @@ mod tests {
         let text = "# a comment\n\nport 7000\nmaxmemory 2gb\nlua-time-limit 100\nactivedefrag yes\ndynamic-hz no\n\
                     lua-replicate-commands yes\nloadmodule /x.so\nuser alice on\ninclude /nowhere.conf\nbad\n\
                     maxmemory lots\nsave \"3600 1\n";
-        let explained = explain(text);
-        let meanings: Vec<_> = explained.iter().map(|line| (line.line, &line.meaning)).collect();
+        let explained = explain_configuration(text);
+        let meanings: Vec<_> = explained.iter().map(|line| (line.line, &line.effect)).collect();
         let refused = |reason: &str| LineEffect::Refused(reason.to_owned());
         let expected = [
             (3, LineEffect::Sets("port", "7000".to_owned())),
@@ -108,10 +108,15 @@ mod tests {
     #[test]
     fn lines_without_effect_suggest_alternatives() {
         for row in crate::parameters::PARAMETERS {
-            let is_missing = Effect::of(row.id) == Effect::NotImplemented && !row.hidden;
-            assert!(!is_missing || unbuilt::alternative(row.name).is_some(), "{}: nothing instead", row.name);
+            let is_missing =
+                ParameterEffect::of_parameter(row.id) == ParameterEffect::NotImplemented && !row.hidden;
+            assert!(
+                !is_missing || unsupported::find_alternative(row.name).is_some(),
+                "{}: no alternative is named",
+                row.name
+            );
         }
-        let advice = |line: &str| explain(line)[0].advice;
+        let advice = |line: &str| explain_configuration(line)[0].advice;
         assert!(advice("loadmodule x").is_some() && advice("io-threads 4").is_some());
         assert_eq!(advice("port 1"), None);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use resp::REDIS_VERSION;
 
-use super::{CommandRename, Config, SetError, UserLine, keys, unbuilt};
+use super::{CommandRename, Config, SetError, UserLine, keys, unsupported};
 
 /// Maximum nesting depth of `include`.
 const MAX_INCLUDE_DEPTH: usize = 16;
@@ -67,7 +67,7 @@ impl Config {
         let fail =
             |reason: String| ConfigError { source: source.clone(), line: 0, text: path.to_owned(), reason };
         if depth > MAX_INCLUDE_DEPTH {
-            return Err(fail("files include each other without end".to_owned()));
+            return Err(fail("include directives are nested too deeply".to_owned()));
         }
         let text = std::fs::read_to_string(path)
             .map_err(|error| fail(format!("can't open config file: {error}")))?;
@@ -95,12 +95,12 @@ impl Config {
                 continue;
             }
             let words =
-                split(line).ok_or_else(|| fail("Unbalanced quotes in configuration line".to_owned()))?;
+                split_line(line).ok_or_else(|| fail("Unbalanced quotes in configuration line".to_owned()))?;
             let Some((name, values)) = words.split_first() else { continue };
             match name.to_ascii_lowercase().as_str() {
                 "include" => {
-                    let [pattern] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
-                    for path in expand(pattern) {
+                    let [pattern] = values else { return Err(fail(BAD_DIRECTIVE_ERROR.to_owned())) };
+                    for path in expand_include(pattern) {
                         self.load_nested(&path, depth + 1)?;
                     }
                 }
@@ -108,39 +108,42 @@ impl Config {
                 // those before it.
                 "save" if !values.is_empty() => {
                     let is_first = !self.has_save_lines.swap(true, Ordering::Relaxed);
-                    let save = keys::SAVE.id.row();
-                    let before = if is_first { String::new() } else { save.field.show(&self.values()) };
+                    let save = keys::SAVE.id.parameter();
+                    let before =
+                        if is_first { String::new() } else { save.field.format_value(&self.values()) };
                     let words = |text: &str| -> Vec<String> {
                         text.split_ascii_whitespace().map(str::to_owned).collect()
                     };
                     let new = words(&values.join(" "));
                     let all =
                         if new.is_empty() { vec![String::new()] } else { [words(&before), new].concat() };
-                    self.load_one(name, &all).map_err(fail)?;
+                    self.load_directive(name, &all).map_err(fail)?;
                 }
                 "rename-command" => {
-                    let [from, to] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
+                    let [from, to] = values else { return Err(fail(BAD_DIRECTIVE_ERROR.to_owned())) };
                     let (from, to) = (from.clone(), to.clone());
-                    self.renames.write().push(CommandRename { from, to, line: fail(String::new()) });
+                    self.command_renames.write().push(CommandRename { from, to, line: fail(String::new()) });
                 }
                 "user" if !values.is_empty() => {
-                    self.users.write().push(UserLine { words: values.to_vec(), line: fail(String::new()) });
+                    self.user_lines
+                        .write()
+                        .push(UserLine { arguments: values.to_vec(), line: fail(String::new()) });
                 }
                 // Only CONFIG REWRITE produces an empty `replicaof`; in a file it must name a master.
                 "replicaof" | "slaveof" if values.is_empty() => {
                     return Err(fail("wrong number of arguments".to_owned()));
                 }
-                _ if unbuilt::is_obsolete(name) && values.len() == 1 => {}
-                _ => self.load_one(name, values).map_err(fail)?,
+                _ if unsupported::is_obsolete(name) && values.len() == 1 => {}
+                _ => self.load_directive(name, values).map_err(fail)?,
             }
         }
         Ok(())
     }
 
-    fn load_one(&self, name: &str, values: &[String]) -> Result<(), String> {
+    fn load_directive(&self, name: &str, values: &[String]) -> Result<(), String> {
         self.load(name, values).map_err(|error| match error {
-            SetError::Unknown => unbuilt::reason(name).unwrap_or(BAD_DIRECTIVE).to_owned(),
-            SetError::Immutable | SetError::Protected => BAD_DIRECTIVE.to_owned(),
+            SetError::Unknown => unsupported::refusal_reason(name).unwrap_or(BAD_DIRECTIVE_ERROR).to_owned(),
+            SetError::Immutable | SetError::Protected => BAD_DIRECTIVE_ERROR.to_owned(),
             SetError::Invalid(reason) => reason,
         })
     }
@@ -148,7 +151,7 @@ impl Config {
 
 /// Expands an `include` pattern to files in sorted order. A name without wildcards is returned even if no such file
 /// exists.
-fn expand(pattern: &str) -> Vec<String> {
+fn expand_include(pattern: &str) -> Vec<String> {
     let is_wild = |part: &str| part.contains(['*', '?', '[']);
     let mut found = vec![if pattern.starts_with('/') { "/".to_owned() } else { String::new() }];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -174,11 +177,11 @@ fn expand(pattern: &str) -> Vec<String> {
     found.iter().map(|path| path.trim_end_matches('/').to_owned()).collect()
 }
 
-const BAD_DIRECTIVE: &str = "Bad directive or wrong number of arguments";
+const BAD_DIRECTIVE_ERROR: &str = "Bad directive or wrong number of arguments";
 
 /// Splits a line into its arguments with the quoting of inline requests. `None` if there are none or a quote is
 /// unbalanced.
-pub(super) fn split(line: &str) -> Option<Vec<String>> {
+pub(super) fn split_line(line: &str) -> Option<Vec<String>> {
     resp::split_words(line).filter(|words| !words.is_empty())
 }
 
@@ -187,7 +190,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
 /// As in Valkey, the argument after an option is its value even if it starts with dashes (`--requirepass --secret`),
 /// unless the option already contains its value (`"--port 7000"`). Only `--save` may have no value.
 #[must_use]
-pub fn lines_of_arguments(arguments: &[String]) -> String {
+pub fn arguments_to_lines(arguments: &[String]) -> String {
     let mut lines = String::new();
     let mut value_expected = false;
     let mut arguments = arguments.iter().peekable();
@@ -201,7 +204,7 @@ pub fn lines_of_arguments(arguments: &[String]) -> String {
         };
         lines.push('\n');
         lines.push_str(name);
-        let is_name_alone = split(name).is_some_and(|words| words.len() == 1);
+        let is_name_alone = split_line(name).is_some_and(|words| words.len() == 1);
         let may_lack_value = name.trim().eq_ignore_ascii_case("save");
         let is_option_next = arguments.peek().is_none_or(|next| next.starts_with("--"));
         value_expected = is_name_alone && !(may_lack_value && is_option_next);
@@ -222,8 +225,8 @@ pub fn is_file_argument(argument: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn shown(config: &Config, name: &str) -> String {
-        let all = config.all();
+    fn value_of(config: &Config, name: &str) -> String {
+        let all = config.visible_parameters();
         all.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value).unwrap()
     }
 
@@ -235,7 +238,7 @@ mod tests {
         config.load_text(text, &ConfigSource::StandardInput).unwrap();
         assert_eq!(config.get(keys::PORT), 7000);
         assert_eq!(config.get(keys::BIND).join(" "), "127.0.0.1 ::1");
-        assert_eq!(shown(&config, "save"), "900 1 60 10");
+        assert_eq!(value_of(&config, "save"), "900 1 60 10");
         assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("a b"));
     }
 
@@ -253,8 +256,8 @@ mod tests {
             let config = Config::default();
             config.load_text(text, &ConfigSource::File("x.conf".into())).unwrap();
             let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-            config.load_text(&lines_of_arguments(&arguments), &ConfigSource::CommandLine).unwrap();
-            assert_eq!(shown(&config, "save"), expected, "{text} {arguments:?}");
+            config.load_text(&arguments_to_lines(&arguments), &ConfigSource::CommandLine).unwrap();
+            assert_eq!(value_of(&config, "save"), expected, "{text} {arguments:?}");
         }
     }
 
@@ -277,7 +280,7 @@ mod tests {
         assert_eq!(error.source, ConfigSource::File(path("missing.conf")));
         std::fs::write(path("main.conf"), format!("include {}\n", path("main.conf"))).unwrap();
         let error = config.load_file(&path("main.conf")).unwrap_err();
-        assert_eq!(error.reason, "files include each other without end");
+        assert_eq!(error.reason, "include directives are nested too deeply");
     }
 
     #[test]
@@ -286,7 +289,7 @@ mod tests {
         let error =
             config.load_text("port 1\nnonsense 1\n", &ConfigSource::File("x.conf".into())).unwrap_err();
         assert_eq!((error.line, error.text.as_str()), (2, "nonsense 1"));
-        assert_eq!(error.reason, BAD_DIRECTIVE);
+        assert_eq!(error.reason, BAD_DIRECTIVE_ERROR);
         let error = config.load_text("maxmemory lots", &ConfigSource::CommandLine).unwrap_err();
         assert_eq!(error.reason, "argument must be a memory value");
     }
@@ -294,11 +297,11 @@ mod tests {
     #[test]
     fn command_line_converts_to_configuration_lines() {
         let arguments = ["--port", "7000", "--save", "", "--bind", "a", "b", "--requirepass", "x \"y\""];
-        let lines = lines_of_arguments(&arguments.map(str::to_owned));
+        let lines = arguments_to_lines(&arguments.map(str::to_owned));
         assert_eq!(lines, "port \"7000\"\nsave \"\"\nbind \"a\" \"b\"\nrequirepass \"x \\\"y\\\"\"");
         let config = Config::default();
         config.load_text(&lines, &ConfigSource::CommandLine).unwrap();
-        assert_eq!(shown(&config, "save"), "");
+        assert_eq!(value_of(&config, "save"), "");
         assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("x \"y\""));
     }
 
@@ -314,7 +317,7 @@ mod tests {
         ];
         for (arguments, lines) in table {
             let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(lines_of_arguments(&arguments), lines);
+            assert_eq!(arguments_to_lines(&arguments), lines);
         }
         let config = Config::default();
         let error = config.load_text("shutdown-on-sigint", &ConfigSource::CommandLine).unwrap_err();

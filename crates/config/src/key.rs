@@ -9,8 +9,8 @@ use crate::parameters::{Id, Values};
 /// in [`keys`](crate::keys).
 pub struct Key<T: 'static> {
     pub(crate) id: Id,
-    pub(crate) read: fn(&Values) -> &T,
-    pub(crate) write: fn(&mut Values) -> &mut T,
+    pub(crate) getter: fn(&Values) -> &T,
+    pub(crate) setter: fn(&mut Values) -> &mut T,
 }
 
 impl<T> Clone for Key<T> {
@@ -40,6 +40,6 @@ impl<T> Index<Key<T>> for Values {
 
     #[inline]
     fn index(&self, key: Key<T>) -> &T {
-        (key.read)(self)
+        (key.getter)(self)
     }
 }

@@ -25,7 +25,7 @@ mod kind;
 mod parameters;
 mod replacing;
 mod rewrite;
-mod unbuilt;
+mod unsupported;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -37,15 +37,15 @@ pub use choices::{
     AllowedClients, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp,
     OomScoreMode, PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
 };
-pub use explain::{ExplainedLine, LineEffect, explain};
+pub use explain::{ExplainedLine, LineEffect, explain_configuration};
 pub use file::{ConfigError, ConfigSource};
-pub use file::{is_file_argument, lines_of_arguments};
+pub use file::{arguments_to_lines, is_file_argument};
 pub use key::Key;
 pub use kind::{MasterAddress, MemoryShare, OutputLimit, OutputLimits, SavePoint, Text};
 pub use parameters::{Values, keys};
-pub use replacing::{ReplaceMethod, replace_content, replace_whole};
+pub use replacing::{ReplaceMethod, replace_atomically, replace_content};
 pub use rewrite::RewriteExtent;
-pub use unbuilt::{notes, warnings};
+pub use unsupported::{not_needed_notes, unsupported_warnings};
 
 use parameters::{Id, PARAMETERS, Parameter};
 
@@ -54,12 +54,12 @@ use parameters::{Id, PARAMETERS, Parameter};
 pub struct Config {
     values: ArcSwap<Values>,
     /// Serializes writers while they prepare the next snapshot.
-    changing: Mutex<()>,
+    write_lock: Mutex<()>,
     defaults: Values,
     /// The `rename-command` lines in file order.
-    renames: RwLock<Vec<CommandRename>>,
+    command_renames: RwLock<Vec<CommandRename>>,
     /// The `user` lines in file order.
-    users: RwLock<Vec<UserLine>>,
+    user_lines: RwLock<Vec<UserLine>>,
     /// Whether a `save` line was loaded, which replaces the default save points.
     has_save_lines: AtomicBool,
 }
@@ -68,20 +68,20 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserLine {
     /// The arguments of `user`, starting with the name.
-    words: Vec<String>,
+    arguments: Vec<String>,
     line: ConfigError,
 }
 
 impl UserLine {
     /// The arguments of `user` as bytes for the ACL parser.
     #[must_use]
-    pub fn words(&self) -> Vec<Vec<u8>> {
-        self.words.iter().map(|word| word.clone().into_bytes()).collect()
+    pub fn arguments(&self) -> Vec<Vec<u8>> {
+        self.arguments.iter().map(|word| word.clone().into_bytes()).collect()
     }
 
     /// An error that points to this line.
     #[must_use]
-    pub fn fault(&self, reason: &str) -> ConfigError {
+    pub fn error(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
     }
 }
@@ -99,7 +99,7 @@ pub struct CommandRename {
 impl CommandRename {
     /// An error that points to this line.
     #[must_use]
-    pub fn fault(&self, reason: &str) -> ConfigError {
+    pub fn error(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
     }
 }
@@ -120,21 +120,21 @@ pub enum SetError {
 /// The parameters that a CONFIG SET changed.
 #[derive(Debug, Clone)]
 pub struct ChangedParameters {
-    before: Arc<Values>,
+    previous: Arc<Values>,
     changed: Vec<Id>,
 }
 
 impl ChangedParameters {
     /// Whether this parameter was changed.
     #[must_use]
-    pub fn has<T>(&self, key: Key<T>) -> bool {
+    pub fn contains<T>(&self, key: Key<T>) -> bool {
         self.changed.contains(&key.id)
     }
 
     /// The snapshot before the change.
     #[must_use]
-    pub fn before(&self) -> &Values {
-        &self.before
+    pub fn previous(&self) -> &Values {
+        &self.previous
     }
 
     /// The names of the changed parameters in request order.
@@ -148,11 +148,11 @@ impl Default for Config {
         let defaults = Values::default();
         Self {
             values: ArcSwap::from_pointee(defaults.clone()),
-            changing: Mutex::default(),
+            write_lock: Mutex::default(),
             defaults,
-            renames: RwLock::default(),
+            command_renames: RwLock::default(),
             has_save_lines: AtomicBool::new(false),
-            users: RwLock::default(),
+            user_lines: RwLock::default(),
         }
     }
 }
@@ -179,20 +179,20 @@ impl Config {
     }
 
     fn has_default(&self, id: Id) -> bool {
-        id.row().field.is_equal(&self.values(), &self.defaults)
+        id.parameter().field.has_equal_value(&self.values(), &self.defaults)
     }
 
     /// Overrides the default of a parameter, for defaults that depend on the machine.
     pub fn set_default<T: Clone>(&mut self, key: Key<T>, value: T) {
-        *(key.write)(&mut self.defaults) = value.clone();
-        self.put(key, value);
+        *(key.setter)(&mut self.defaults) = value.clone();
+        self.set_value(key, value);
     }
 
     /// Sets a parameter from code, without parsing: values detected at startup or set by other commands.
-    pub fn put<T>(&self, key: Key<T>, value: T) {
-        let _turn = self.changing.lock();
+    pub fn set_value<T>(&self, key: Key<T>, value: T) {
+        let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
-        *(key.write)(&mut values) = value;
+        *(key.setter)(&mut values) = value;
         self.values.store(Arc::new(values));
     }
 
@@ -201,10 +201,10 @@ impl Config {
     /// # Errors
     /// The parameter does not exist, or the value is invalid.
     pub fn load(&self, name: &str, words: &[String]) -> Result<(), SetError> {
-        let row = find(name).ok_or(SetError::Unknown)?;
-        let _turn = self.changing.lock();
+        let row = find_parameter(name).ok_or(SetError::Unknown)?;
+        let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
-        row.field.set(&mut values, words).map_err(SetError::Invalid)?;
+        row.field.parse_and_set(&mut values, words).map_err(SetError::Invalid)?;
         self.values.store(Arc::new(values));
         Ok(())
     }
@@ -219,48 +219,48 @@ impl Config {
         changes: &[(String, String)],
         trusted: bool,
     ) -> Result<ChangedParameters, (String, SetError)> {
-        let _turn = self.changing.lock();
+        let _turn = self.write_lock.lock();
         let before = self.values.load_full();
         let mut values = Values::clone(&before);
         let mut changed = Vec::new();
         // Validate all names before any value, as in Redis.
         let mut rows = Vec::with_capacity(changes.len());
         for (index, (name, value)) in changes.iter().enumerate() {
-            rows.push((settable(name, trusted).map_err(|error| (name.clone(), error))?, name, value));
+            rows.push((find_settable(name, trusted).map_err(|error| (name.clone(), error))?, name, value));
             if changes[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
                 return Err((name.clone(), SetError::Invalid("duplicate parameter".to_owned())));
             }
         }
         for (row, name, value) in rows {
             let fail = |reason| (name.clone(), SetError::Invalid(reason));
-            row.field.set(&mut values, std::slice::from_ref(value)).map_err(fail)?;
-            if !row.field.is_equal(&values, &before) {
+            row.field.parse_and_set(&mut values, std::slice::from_ref(value)).map_err(fail)?;
+            if !row.field.has_equal_value(&values, &before) {
                 changed.push(row.id);
             }
         }
         check_bus_protection(&values, &changed)?;
         self.values.store(Arc::new(values));
-        Ok(ChangedParameters { before, changed })
+        Ok(ChangedParameters { previous: before, changed })
     }
 
     /// Reverts changes, for callers that fail to apply them.
-    pub fn restore(&self, changes: &ChangedParameters) {
-        let _turn = self.changing.lock();
+    pub fn revert(&self, changes: &ChangedParameters) {
+        let _turn = self.write_lock.lock();
         let mut values = Values::clone(&self.values());
         for id in &changes.changed {
-            id.row().field.copy(&changes.before, &mut values);
+            id.parameter().field.copy_value(&changes.previous, &mut values);
         }
         self.values.store(Arc::new(values));
     }
 
     /// All visible parameters, including aliases, with their values as text in table order.
     #[must_use]
-    pub fn all(&self) -> Vec<(&'static str, String)> {
+    pub fn visible_parameters(&self) -> Vec<(&'static str, String)> {
         let values = self.values();
         let shown = PARAMETERS.iter().filter(|row| !row.hidden);
         shown
             .flat_map(|row| {
-                let value = row.field.show(&values);
+                let value = row.field.format_value(&values);
                 row.names().map(move |name| (name, value.clone()))
             })
             .collect()
@@ -268,22 +268,22 @@ impl Config {
 
     /// Looks up a hidden parameter, case-insensitively, with its value as text.
     #[must_use]
-    pub fn hidden(&self, name: &str) -> Option<(&'static str, String)> {
-        let row = find(name).filter(|row| row.hidden)?;
+    pub fn find_hidden(&self, name: &str) -> Option<(&'static str, String)> {
+        let row = find_parameter(name).filter(|row| row.hidden)?;
         let name = row.names().find(|known| known.eq_ignore_ascii_case(name))?;
-        Some((name, row.field.show(&self.values())))
+        Some((name, row.field.format_value(&self.values())))
     }
 
     /// The `rename-command` lines in file order.
     #[must_use]
-    pub fn renames(&self) -> Vec<CommandRename> {
-        self.renames.read().clone()
+    pub fn command_renames(&self) -> Vec<CommandRename> {
+        self.command_renames.read().clone()
     }
 
     /// The `user` lines in file order.
     #[must_use]
-    pub fn users(&self) -> Vec<UserLine> {
-        self.users.read().clone()
+    pub fn user_lines(&self) -> Vec<UserLine> {
+        self.user_lines.read().clone()
     }
 }
 
@@ -305,8 +305,8 @@ fn check_bus_protection(values: &Values, changed: &[Id]) -> Result<(), (String, 
     Ok(())
 }
 
-fn settable(name: &str, trusted: bool) -> Result<&'static Parameter, SetError> {
-    let row = find(name).ok_or(SetError::Unknown)?;
+fn find_settable(name: &str, trusted: bool) -> Result<&'static Parameter, SetError> {
+    let row = find_parameter(name).ok_or(SetError::Unknown)?;
     if !row.mutable {
         return Err(SetError::Immutable);
     }
@@ -316,8 +316,8 @@ fn settable(name: &str, trusted: bool) -> Result<&'static Parameter, SetError> {
     Ok(row)
 }
 
-fn find(name: &str) -> Option<&'static Parameter> {
-    PARAMETERS.iter().find(|row| row.is_called(name))
+fn find_parameter(name: &str) -> Option<&'static Parameter> {
+    PARAMETERS.iter().find(|row| row.has_name(name))
 }
 
 #[cfg(test)]

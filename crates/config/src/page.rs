@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::parameters::{PARAMETERS, Parameter};
-use crate::unbuilt::Effect;
+use crate::unsupported::ParameterEffect;
 
-const OPENING: &str = "# Configuration
+const INTRODUCTION: &str = "# Configuration
 
 Set a parameter in the configuration file (`port 7000`), on the command line (`--port 7000`) or at run time
 (`CONFIG SET timeout 60`). Parameters that Redis or Valkey have keep their names and defaults.
@@ -22,43 +22,43 @@ out of date.
 
 /// Renders docs/CONFIGURATION.md.
 fn configuration_page() -> String {
-    let mut page = OPENING.to_owned();
-    let mut section = |title: &str, text: &str, wanted: fn(&Effect) -> bool| {
+    let mut page = INTRODUCTION.to_owned();
+    let mut section = |title: &str, text: &str, wanted: fn(&ParameterEffect) -> bool| {
         let _ = write!(
             page,
             "## {title}\n\n{text}\n\n| parameter | values | default | |\n| --- | --- | --- | --- |\n"
         );
         for row in PARAMETERS {
-            let effect = Effect::of(row.id);
+            let effect = ParameterEffect::of_parameter(row.id);
             if wanted(&effect) {
-                let _ = writeln!(page, "{}", line(row, &effect));
+                let _ = writeln!(page, "{}", table_row(row, &effect));
             }
         }
         page.push('\n');
     };
     section("Parameters", "These parameters have their documented effect.", |effect| {
-        matches!(effect, Effect::Applied)
+        matches!(effect, ParameterEffect::Applied)
     });
     section(
         "Accepted, not implemented",
         "The server accepts these parameters but does not implement them. At startup the log warns of each that differs from \
          its default.",
-        |effect| matches!(effect, Effect::NotImplemented),
+        |effect| matches!(effect, ParameterEffect::NotImplemented),
     );
     section(
         "Accepted, not needed",
         "These parameters tune something that Redoubt does differently or does not need to do.",
-        |effect| matches!(effect, Effect::NotNeeded(_)),
+        |effect| matches!(effect, ParameterEffect::NotNeeded(_)),
     );
     page.truncate(page.trim_end().len());
     page.push('\n');
     page
 }
 
-fn line(row: &Parameter, effect: &Effect) -> String {
+fn table_row(row: &Parameter, effect: &ParameterEffect) -> String {
     let mut notes = Vec::new();
     if let Some(alias) = row.alias {
-        let word = if row.is_renamed { "formerly" } else { "also" };
+        let word = if row.alias_is_former_name { "formerly" } else { "also" };
         notes.push(format!("{word} `{alias}`"));
     }
     for (holds, word) in [(!row.mutable, "fixed"), (row.protected, "protected"), (row.hidden, "hidden")] {
@@ -66,11 +66,11 @@ fn line(row: &Parameter, effect: &Effect) -> String {
             notes.push(word.to_owned());
         }
     }
-    if let Effect::NotNeeded(reason) = effect {
+    if let ParameterEffect::NotNeeded(reason) = effect {
         notes.push((*reason).to_owned());
     }
     let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
-    format!("| `{}` | {} | {default} | {} |", row.name, row.field.describe(), notes.join("; "))
+    format!("| `{}` | {} | {default} | {} |", row.name, row.field.describe_values(), notes.join("; "))
 }
 
 /// Compares the page on disk with the tables. `WRITE_CONFIGURATION_PAGE=1` updates it.

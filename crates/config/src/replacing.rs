@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplaceMethod {
     /// Atomically, by a rename.
-    Whole,
+    Atomic,
     /// In place, because a rename was not possible.
     InPlace,
 }
@@ -23,45 +23,45 @@ pub enum ReplaceMethod {
 /// # Errors
 /// An I/O error. The old content is intact then, unless writing in place had begun.
 pub fn replace_content(path: &Path, bytes: &[u8]) -> io::Result<ReplaceMethod> {
-    replace_by(path, bytes, &|from, to| fs::rename(from, to))
+    replace_using(path, bytes, &|from, to| fs::rename(from, to))
 }
 
 /// Replaces or creates the file by a rename.
 ///
 /// # Errors
 /// An I/O error. The file is unchanged then.
-pub fn replace_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = temporary(path);
-    let written = write_beside(&temporary, path, bytes)
+pub fn replace_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = temporary_path(path);
+    let written = write_temporary(&temporary, path, bytes)
         .and_then(|()| fs::rename(&temporary, path))
-        .and_then(|()| sync_folder(path));
-    written.inspect_err(|_| remove(&temporary))
+        .and_then(|()| sync_parent_folder(path));
+    written.inspect_err(|_| remove_temporary(&temporary))
 }
 
 /// `rename` is `fs::rename` except in tests.
-fn replace_by(
+fn replace_using(
     path: &Path,
     bytes: &[u8],
     rename: &dyn Fn(&Path, &Path) -> io::Result<()>,
 ) -> io::Result<ReplaceMethod> {
-    let temporary = temporary(path);
-    let written = write_beside(&temporary, path, bytes);
+    let temporary = temporary_path(path);
+    let written = write_temporary(&temporary, path, bytes);
     let has_copy = written.is_ok();
     match written.and_then(|()| rename(&temporary, path)) {
-        Ok(()) => sync_folder(path).map(|()| ReplaceMethod::Whole),
-        Err(error) if needs_writing_in_place(&error, has_copy) && path.exists() => {
+        Ok(()) => sync_parent_folder(path).map(|()| ReplaceMethod::Atomic),
+        Err(error) if requires_write_in_place(&error, has_copy) && path.exists() => {
             if has_copy {
                 // Persist the copy's directory entry before touching the file. If the sync fails, a crash may lose the
                 // copy.
-                let _ = sync_folder(path);
+                let _ = sync_parent_folder(path);
             }
             // On an error the file may be torn, so keep the copy.
             write_in_place(path, bytes)?;
-            remove(&temporary);
+            remove_temporary(&temporary);
             Ok(ReplaceMethod::InPlace)
         }
         Err(error) => {
-            remove(&temporary);
+            remove_temporary(&temporary);
             Err(error)
         }
     }
@@ -69,20 +69,20 @@ fn replace_by(
 
 /// Whether the error, from the rename if `has_copy` or else from creating the copy, means that only writing in place
 /// can succeed.
-fn needs_writing_in_place(error: &io::Error, has_copy: bool) -> bool {
+fn requires_write_in_place(error: &io::Error, has_copy: bool) -> bool {
     match error.kind() {
         ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => has_copy,
         kind => matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem),
     }
 }
 
-fn temporary(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".tmp-{}", std::process::id()));
     name.into()
 }
 
-fn write_beside(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_temporary(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(temporary)?;
     if let Ok(old) = fs::metadata(path) {
         file.set_permissions(old.permissions())?;
@@ -98,12 +98,12 @@ fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn remove(temporary: &Path) {
+fn remove_temporary(temporary: &Path) {
     // Ignore errors: the file may not exist.
     let _ = fs::remove_file(temporary);
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_parent_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
@@ -113,47 +113,47 @@ mod tests {
     use super::*;
 
     /// Creates a directory with a file of old content.
-    fn old() -> (tempfile::TempDir, PathBuf) {
+    fn folder_with_old_file() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("redis.conf");
         fs::write(&path, "old and longer\n").unwrap();
         (folder, path)
     }
 
-    fn names(folder: &tempfile::TempDir) -> usize {
+    fn count_files(folder: &tempfile::TempDir) -> usize {
         fs::read_dir(folder.path()).unwrap().count()
     }
 
     #[test]
     fn file_that_cannot_be_renamed_over_is_written_in_place() {
         for kind in [ErrorKind::ResourceBusy, ErrorKind::CrossesDevices, ErrorKind::ReadOnlyFilesystem] {
-            let (folder, path) = old();
+            let (folder, path) = folder_with_old_file();
             let rename = |from: &Path, _: &Path| {
                 assert_eq!(fs::read_to_string(from).unwrap(), "new\n", "a copy is beside it");
                 Err(io::Error::from(kind))
             };
-            assert_eq!(replace_by(&path, b"new\n", &rename).unwrap(), ReplaceMethod::InPlace);
+            assert_eq!(replace_using(&path, b"new\n", &rename).unwrap(), ReplaceMethod::InPlace);
             assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
-            assert_eq!(names(&folder), 1, "the copy is gone");
+            assert_eq!(count_files(&folder), 1, "the copy is gone");
         }
     }
 
     #[test]
     fn failed_replacement_keeps_old_content() {
-        let (folder, path) = old();
+        let (folder, path) = folder_with_old_file();
         let full = |_: &Path, _: &Path| Err(io::Error::from(ErrorKind::StorageFull));
-        assert_eq!(replace_by(&path, b"new\n", &full).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(replace_using(&path, b"new\n", &full).unwrap_err().kind(), ErrorKind::StorageFull);
         assert_eq!(fs::read_to_string(&path).unwrap(), "old and longer\n");
-        assert_eq!(names(&folder), 1);
+        assert_eq!(count_files(&folder), 1);
     }
 
     #[test]
     fn replacement_renames_new_file_into_place() {
-        let (folder, path) = old();
-        assert_eq!(replace_content(&path, b"new\n").unwrap(), ReplaceMethod::Whole);
+        let (folder, path) = folder_with_old_file();
+        assert_eq!(replace_content(&path, b"new\n").unwrap(), ReplaceMethod::Atomic);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
-        replace_whole(&path, b"newer\n").unwrap();
+        replace_atomically(&path, b"newer\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "newer\n");
-        assert_eq!(names(&folder), 1);
+        assert_eq!(count_files(&folder), 1);
     }
 }

@@ -47,7 +47,7 @@ fn maxmemory_accepts_full_64_bit_range() {
 #[test]
 fn every_default_is_valid_and_normalized() {
     for row in PARAMETERS {
-        assert_eq!(row.field.show(&Values::default()), row.default, "{}", row.name);
+        assert_eq!(row.field.format_value(&Values::default()), row.default, "{}", row.name);
     }
 }
 
@@ -69,7 +69,7 @@ fn parameters_have_typed_values() {
     assert_eq!(config.get(keys::ACLFILE), None);
     assert_eq!(config.get(keys::BIND).join(" "), "* -::*");
     let limit = config.values()[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica;
-    assert_eq!((limit.hard, limit.soft, limit.soft_for), (256 << 20, 64 << 20, Duration::from_secs(60)));
+    assert_eq!((limit.hard, limit.soft, limit.soft_duration), (256 << 20, 64 << 20, Duration::from_secs(60)));
 }
 
 /// A snapshot taken before a change stays complete and unchanged.
@@ -82,8 +82,8 @@ fn snapshot_is_immutable() {
     assert_eq!((snapshot[keys::MAXCLIENTS], snapshot[keys::TIMEOUT]), (10000, Duration::ZERO));
     let now = config.values();
     assert_eq!((now[keys::MAXCLIENTS], now[keys::TIMEOUT]), (5, Duration::from_secs(7)));
-    assert!(changes.has(keys::TIMEOUT) && !changes.has(keys::PORT));
-    assert_eq!(changes.before()[keys::MAXCLIENTS], 10000);
+    assert!(changes.contains(keys::TIMEOUT) && !changes.contains(keys::PORT));
+    assert_eq!(changes.previous()[keys::MAXCLIENTS], 10000);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn default_can_depend_on_machine() {
     let mut config = Config::default();
     config.set_default(keys::IO_THREADS, 8);
     assert!(config.get(keys::IO_THREADS) == 8 && config.is_default(keys::IO_THREADS));
-    config.put(keys::IO_THREADS, 4);
+    config.set_value(keys::IO_THREADS, 4);
     assert!(config.get(keys::IO_THREADS) == 4 && !config.is_default(keys::IO_THREADS));
 }
 
@@ -108,7 +108,7 @@ fn config_set_is_atomic() {
     assert_eq!(config.get(keys::REPLICA_PRIORITY), 7);
     // A change made meanwhile is not reverted.
     config.set(&[change("hz", "50")], false).unwrap();
-    config.restore(&changes);
+    config.revert(&changes);
     assert_eq!((config.get(keys::PORT), config.get(keys::REPLICA_PRIORITY)), (6379, 100));
     assert_eq!(config.get(keys::HZ), 50);
 }
@@ -124,7 +124,7 @@ fn former_names_of_renamed_parameters_still_work() {
         let changes = set(former, "1234").unwrap();
         assert_eq!(changes.names().collect::<Vec<_>>(), [name]);
         let get = |name: &str| {
-            let all = config.all();
+            let all = config.visible_parameters();
             all.into_iter().find(|(shown, _)| *shown == name).map(|(_, value)| value)
         };
         assert_eq!((get(former), get(name)), (Some("1234".to_owned()), Some("1234".to_owned())));
@@ -154,19 +154,22 @@ fn hidden_parameters_are_settable_but_not_listed() {
     let config = Config::default();
     let hidden: Vec<_> = PARAMETERS.iter().filter(|row| row.hidden).map(|row| row.name).collect();
     assert!(hidden.contains(&"enable-debug-assert") && hidden.contains(&"cluster-ping-interval"));
-    let listed = config.all();
+    let listed = config.visible_parameters();
     for name in hidden {
         assert!(listed.iter().all(|(shown, _)| *shown != name), "{name}");
-        assert_eq!(config.hidden(name).map(|(name, _)| name), Some(name));
+        assert_eq!(config.find_hidden(name).map(|(name, _)| name), Some(name));
     }
     let change = ("Cluster-Ping-Interval".to_owned(), "500".to_owned());
     assert_eq!(config.set(&[change], false).map(|changes| changes.names().count()), Ok(1));
-    assert_eq!(config.hidden("CLUSTER-PING-INTERVAL"), Some(("cluster-ping-interval", "500".to_owned())));
     assert_eq!(
-        config.hidden("lua-enable-deprecated-api"),
+        config.find_hidden("CLUSTER-PING-INTERVAL"),
+        Some(("cluster-ping-interval", "500".to_owned()))
+    );
+    assert_eq!(
+        config.find_hidden("lua-enable-deprecated-api"),
         Some(("lua-enable-deprecated-api", "no".to_owned()))
     );
-    assert_eq!(config.hidden("maxmemory"), None);
+    assert_eq!(config.find_hidden("maxmemory"), None);
 }
 
 /// As in Redis 8.10.2, the result of the whole CONFIG SET is validated, not the order of its arguments.

@@ -15,7 +15,7 @@ use process::time;
 use resp::Args;
 use snapshot_io::{LoadError, LoadEvent, LoadHost, LoadResult, Loader};
 
-use super::snapshot::delay;
+use super::snapshot::delay_key;
 use crate::Durability;
 
 /// Interval of progress messages in the log.
@@ -26,23 +26,24 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) struct LoadProgress {
     /// Start time, as wall clock milliseconds.
     began: AtomicI64,
-    total: AtomicU64,
-    read: AtomicU64,
+    total_bytes: AtomicU64,
+    bytes_read: AtomicU64,
     /// Memory usage of the server that wrote the file, in bytes, as recorded in the file.
     used_memory: AtomicU64,
 }
 
 impl LoadProgress {
-    fn begin(&self, total: u64) {
+    fn start(&self, total: u64) {
         self.began.store(time::now().0, Ordering::Relaxed);
-        self.total.store(total, Ordering::Relaxed);
-        self.read.store(0, Ordering::Relaxed);
+        self.total_bytes.store(total, Ordering::Relaxed);
+        self.bytes_read.store(0, Ordering::Relaxed);
         self.used_memory.store(0, Ordering::Relaxed);
     }
 
     /// Percentage done, and estimated remaining seconds.
     fn estimate(&self) -> (f64, u64) {
-        let (read, total) = (self.read.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
+        let (read, total) =
+            (self.bytes_read.load(Ordering::Relaxed), self.total_bytes.load(Ordering::Relaxed));
         let took = (time::now().0 - self.began.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
         let done = if total == 0 { 0.0 } else { read as f64 / total as f64 };
         let left = if done == 0.0 { 1.0 } else { took / done * (1.0 - done) };
@@ -50,7 +51,7 @@ impl LoadProgress {
     }
 
     /// Appends INFO's fields about a load in progress.
-    pub(crate) fn info(&self, text: &mut String) {
+    pub(crate) fn write_info(&self, text: &mut String) {
         use std::fmt::Write;
         let (percent, left) = self.estimate();
         // Writing to a String cannot fail.
@@ -59,9 +60,9 @@ impl LoadProgress {
             "loading_start_time:{}\r\nloading_total_bytes:{}\r\nloading_rdb_used_mem:{}\r\n\
              loading_loaded_bytes:{}\r\nloading_loaded_perc:{percent:.2}\r\nloading_eta_seconds:{left}\r\n",
             self.began.load(Ordering::Relaxed) / 1000,
-            self.total.load(Ordering::Relaxed),
+            self.total_bytes.load(Ordering::Relaxed),
             self.used_memory.load(Ordering::Relaxed),
-            self.read.load(Ordering::Relaxed),
+            self.bytes_read.load(Ordering::Relaxed),
         );
     }
 }
@@ -75,7 +76,7 @@ struct ServerLoadHost<'a> {
     /// Time of the last progress message.
     last_report: Cell<Instant>,
     /// When reading the current file began.
-    file_began: Cell<Instant>,
+    file_started: Cell<Instant>,
 }
 
 impl LoadHost for ServerLoadHost<'_> {
@@ -88,12 +89,12 @@ impl LoadHost for ServerLoadHost<'_> {
     }
 
     fn begin(&self, total: u64) {
-        self.loading.begin(total);
+        self.loading.start(total);
         self.last_report.set(time::instant());
     }
 
-    fn progress(&self, read: u64, keys: u64) {
-        self.loading.read.store(read, Ordering::Relaxed);
+    fn report_progress(&self, read: u64, keys: u64) {
+        self.loading.bytes_read.store(read, Ordering::Relaxed);
         if time::instant().since(self.last_report.get()) >= PROGRESS_INTERVAL {
             self.last_report.set(time::instant());
             let (percent, left) = self.loading.estimate();
@@ -106,7 +107,7 @@ impl LoadHost for ServerLoadHost<'_> {
     }
 
     fn key_read(&self) {
-        delay(self.key_delay, 1);
+        delay_key(self.key_delay, 1);
     }
 
     fn on_command(&self, args: Args<'_>) {
@@ -118,12 +119,12 @@ impl LoadHost for ServerLoadHost<'_> {
         }
     }
 
-    fn tell(&self, told: LoadEvent<'_>) {
+    fn report_event(&self, told: LoadEvent<'_>) {
         match told {
-            LoadEvent::FileBegins => self.file_began.set(time::instant()),
+            LoadEvent::FileBegins => self.file_started.set(time::instant()),
             LoadEvent::RdbBase => tracing::info!("Reading RDB base file on AOF loading..."),
             LoadEvent::FileLoaded { name, is_base } => {
-                let took = time::instant().since(self.file_began.get()).as_secs_f64();
+                let took = time::instant().since(self.file_started.get()).as_secs_f64();
                 let kind = if is_base { "base" } else { "incr" };
                 tracing::info!("DB loaded from {kind} file {name}: {took:.3} seconds");
             }
@@ -154,7 +155,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
         loading: &durability.saving.loading,
         key_delay: config.get(keys::KEY_LOAD_DELAY),
         last_report: Cell::new(time::instant()),
-        file_began: Cell::new(time::instant()),
+        file_started: Cell::new(time::instant()),
     };
     // Read here, because the log is not locked during the load.
     let kept = durability.log.lock().capacity();
@@ -186,7 +187,7 @@ pub fn replace_by_file(
 ///
 /// # Errors
 /// The error that loading it would return.
-pub fn check(durability: &Durability, input: impl Read) -> Result<(), LoadError> {
+pub fn check_snapshot(durability: &Durability, input: impl Read) -> Result<(), LoadError> {
     with_loader(durability, |loader| loader.check(input))
 }
 

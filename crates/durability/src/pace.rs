@@ -13,17 +13,17 @@ use keyspace::kept_bytes;
 /// Time between yields, in nanoseconds.
 const YIELD_INTERVAL_NANOS: u64 = 200_000;
 /// Divisor of the data size: above this share of overwritten values, the thread stops yielding.
-const KEPT_DIVISOR: usize = 25;
+const KEPT_BYTES_DIVISOR: usize = 25;
 
 /// The pace of one background thread.
 #[derive(Debug)]
-pub struct Pace {
+pub struct YieldPace {
     /// Time of the last yield; `None` if the thread never yields.
     last_yield: Option<u64>,
     max_kept_bytes: usize,
 }
 
-impl Pace {
+impl YieldPace {
     /// Never yields.
     pub(crate) fn unlimited() -> Self {
         Self { last_yield: None, max_kept_bytes: 0 }
@@ -31,7 +31,7 @@ impl Pace {
 
     /// Yields regularly, while overwritten values take less than a share of `used` bytes.
     pub fn yielding(used: usize) -> Self {
-        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / KEPT_DIVISOR }
+        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / KEPT_BYTES_DIVISOR }
     }
 
     /// Yields to other threads, if it is time. The caller must hold no locks.

@@ -12,9 +12,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// A running save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunningSave {
-    pub(super) since: Instant,
+    pub(super) started_at: Instant,
     /// Whether no caller waits for it.
-    pub(super) background: bool,
+    pub(super) is_background: bool,
 }
 
 /// The result of a save.
@@ -32,7 +32,7 @@ pub(super) enum SaveResult {
 /// Server state that decides whether a save is due.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SaveConditions<'p> {
-    pub(super) points: &'p [SavePoint],
+    pub(super) save_points: &'p [SavePoint],
     /// Whether data is being loaded.
     pub(super) is_loading: bool,
     /// Total number of changes.
@@ -51,32 +51,32 @@ pub(super) enum SaveReason {
 
 /// All saves of a server.
 #[derive(Debug)]
-pub(super) struct Saves {
+pub(super) struct SaveTracker {
     running: Option<RunningSave>,
     /// Unix time in seconds of the last successful save, or of the start.
     last_save: i64,
-    last_ok: bool,
-    last_try: Option<Instant>,
+    last_succeeded: bool,
+    last_attempt: Option<Instant>,
     /// Duration of the last background save.
     last_duration: Option<Duration>,
     /// Number of changes contained in the file.
     changes_saved: u64,
-    count: u64,
+    completed_count: u64,
     /// Value of [`SaveConditions::flushes`] at the last check.
     flushes: u64,
 }
 
-impl Saves {
+impl SaveTracker {
     /// Creates the state at startup; `secs` is the Unix time.
     pub(super) fn new(secs: i64) -> Self {
         Self {
             running: None,
             last_save: secs,
-            last_ok: true,
-            last_try: None,
+            last_succeeded: true,
+            last_attempt: None,
             last_duration: None,
             changes_saved: 0,
-            count: 0,
+            completed_count: 0,
             flushes: 0,
         }
     }
@@ -90,8 +90,8 @@ impl Saves {
     }
 
     /// Whether the last save succeeded.
-    pub(super) fn last_ok(&self) -> bool {
-        self.last_ok
+    pub(super) fn last_succeeded(&self) -> bool {
+        self.last_succeeded
     }
 
     pub(super) fn last_duration(&self) -> Option<Duration> {
@@ -99,49 +99,49 @@ impl Saves {
     }
 
     /// Resets the number of saves.
-    pub(super) fn reset_count(&mut self) {
-        self.count = 0;
+    pub(super) fn reset_completed_count(&mut self) {
+        self.completed_count = 0;
     }
 
     /// Number of successful saves.
     pub(super) fn count(&self) -> u64 {
-        self.count
+        self.completed_count
     }
 
     /// Number of changes not contained in any file.
-    pub(super) fn unsaved(&self, changes: u64) -> u64 {
+    pub(super) fn count_unsaved(&self, changes: u64) -> u64 {
         changes.saturating_sub(self.changes_saved)
     }
 
     /// Starts a save. Returns `false` if one is already running.
-    pub(super) fn begin(&mut self, now: Instant, background: bool) -> bool {
+    pub(super) fn start_save(&mut self, now: Instant, background: bool) -> bool {
         if self.running.is_some() {
             return false;
         }
-        self.running = Some(RunningSave { since: now, background });
-        self.last_try = Some(now);
+        self.running = Some(RunningSave { started_at: now, is_background: background });
+        self.last_attempt = Some(now);
         true
     }
 
-    /// Undoes [`Self::begin`] if the save could not start.
+    /// Undoes [`Self::start_save`] if the save could not start.
     pub(super) fn abort_start(&mut self) {
         self.running = None;
     }
 
     /// Records the end of a save; `secs` is the Unix time.
-    pub(super) fn end(&mut self, now: Instant, secs: i64, result: SaveResult) {
+    pub(super) fn finish_save(&mut self, now: Instant, secs: i64, result: SaveResult) {
         if let Some(running) = self.running.take()
-            && running.background
+            && running.is_background
         {
-            self.last_duration = Some(now.since(running.since));
+            self.last_duration = Some(now.since(running.started_at));
         }
         match result {
             SaveResult::Saved { changes } => {
                 self.last_save = secs;
-                self.count += 1;
+                self.completed_count += 1;
                 self.record_saved(changes);
             }
-            SaveResult::Failed => self.last_ok = false,
+            SaveResult::Failed => self.last_succeeded = false,
             SaveResult::Cancelled => {}
         }
     }
@@ -154,7 +154,7 @@ impl Saves {
     /// Records that a file from elsewhere contains all changes up to this count.
     pub(super) fn record_saved(&mut self, changes: u64) {
         self.changes_saved = changes;
-        self.last_ok = true;
+        self.last_succeeded = true;
     }
 
     /// Ignores deletions before the first check: they were part of loading.
@@ -170,20 +170,21 @@ impl Saves {
         conditions: SaveConditions<'_>,
     ) -> Option<SaveReason> {
         let was_flushed = std::mem::replace(&mut self.flushes, conditions.flushes) != conditions.flushes;
-        if conditions.points.is_empty() {
+        if conditions.save_points.is_empty() {
             return None;
         }
         if was_flushed {
             return Some(SaveReason::Flush);
         }
-        let is_too_soon = !self.last_ok && self.last_try.is_some_and(|at| now.since(at) < RETRY_DELAY);
+        let is_too_soon =
+            !self.last_succeeded && self.last_attempt.is_some_and(|at| now.since(at) < RETRY_DELAY);
         if conditions.is_loading || self.running.is_some() || is_too_soon {
             return None;
         }
-        let changes = self.unsaved(conditions.changes);
+        let changes = self.count_unsaved(conditions.changes);
         let since = u64::try_from(secs - self.last_save).unwrap_or(0);
-        let reached = |point: &SavePoint| changes >= point.changes && since > point.after.as_secs();
-        conditions.points.iter().copied().find(reached).map(SaveReason::Point)
+        let reached = |point: &SavePoint| changes >= point.changes && since > point.interval.as_secs();
+        conditions.save_points.iter().copied().find(reached).map(SaveReason::Point)
     }
 }
 
@@ -192,25 +193,25 @@ mod tests {
     use super::*;
 
     const SAVE_POINTS: [SavePoint; 2] = [
-        SavePoint { after: Duration::from_secs(100), changes: 1 },
-        SavePoint { after: Duration::from_secs(10), changes: 50 },
+        SavePoint { interval: Duration::from_secs(100), changes: 1 },
+        SavePoint { interval: Duration::from_secs(10), changes: 50 },
     ];
 
-    fn at(secs: u64) -> Instant {
+    fn time_at(secs: u64) -> Instant {
         Instant::from_micros(secs * 1_000_000)
     }
 
-    fn conditions(changes: u64) -> SaveConditions<'static> {
-        SaveConditions { points: &SAVE_POINTS, is_loading: false, changes, flushes: 0 }
+    fn save_conditions(changes: u64) -> SaveConditions<'static> {
+        SaveConditions { save_points: &SAVE_POINTS, is_loading: false, changes, flushes: 0 }
     }
 
-    fn check_due(saves: &mut Saves, secs: u64, conditions: SaveConditions<'_>) -> Option<SaveReason> {
-        saves.check_due(at(secs), secs as i64, conditions)
+    fn check_due(saves: &mut SaveTracker, secs: u64, conditions: SaveConditions<'_>) -> Option<SaveReason> {
+        saves.check_due(time_at(secs), secs as i64, conditions)
     }
 
     #[test]
     fn save_points_need_both_changes_and_time() {
-        let mut saves = Saves::new(0);
+        let mut saves = SaveTracker::new(0);
         // Time in seconds, number of changes, and the expected save point.
         let table = [
             (10, 50, None),
@@ -221,65 +222,71 @@ mod tests {
             (999, 0, None),
         ];
         for (secs, changes, point) in table {
-            let due = check_due(&mut saves, secs, conditions(changes));
+            let due = check_due(&mut saves, secs, save_conditions(changes));
             assert_eq!(
                 due,
                 point.map(|point: usize| SaveReason::Point(SAVE_POINTS[point])),
                 "{changes} at {secs}"
             );
         }
-        assert_eq!(check_due(&mut saves, 101, SaveConditions { is_loading: true, ..conditions(1) }), None);
-        assert_eq!(check_due(&mut saves, 101, SaveConditions { points: &[], ..conditions(1) }), None);
+        assert_eq!(
+            check_due(&mut saves, 101, SaveConditions { is_loading: true, ..save_conditions(1) }),
+            None
+        );
+        assert_eq!(
+            check_due(&mut saves, 101, SaveConditions { save_points: &[], ..save_conditions(1) }),
+            None
+        );
     }
 
     #[test]
     fn one_save_runs_at_a_time_and_counts_changes_up_to_its_snapshot() {
-        let mut saves = Saves::new(0);
-        assert!(saves.begin(at(20), true));
-        assert!(!saves.begin(at(20), false));
-        assert_eq!(check_due(&mut saves, 200, conditions(70)), None, "one is under way");
-        saves.end(at(23), 23, SaveResult::Saved { changes: 60 });
+        let mut saves = SaveTracker::new(0);
+        assert!(saves.start_save(time_at(20), true));
+        assert!(!saves.start_save(time_at(20), false));
+        assert_eq!(check_due(&mut saves, 200, save_conditions(70)), None, "one is under way");
+        saves.finish_save(time_at(23), 23, SaveResult::Saved { changes: 60 });
         assert_eq!(
             (saves.running(), saves.last_duration(), saves.count()),
             (None, Some(Duration::from_secs(3)), 1)
         );
-        assert_eq!((saves.last_save(), saves.unsaved(70)), (23, 10));
-        assert_eq!(check_due(&mut saves, 34, conditions(109)), None);
-        assert_eq!(check_due(&mut saves, 34, conditions(110)), Some(SaveReason::Point(SAVE_POINTS[1])));
+        assert_eq!((saves.last_save(), saves.count_unsaved(70)), (23, 10));
+        assert_eq!(check_due(&mut saves, 34, save_conditions(109)), None);
+        assert_eq!(check_due(&mut saves, 34, save_conditions(110)), Some(SaveReason::Point(SAVE_POINTS[1])));
         // INFO shows the duration of background saves only.
-        assert!(saves.begin(at(40), false));
-        saves.end(at(49), 49, SaveResult::Saved { changes: 110 });
+        assert!(saves.start_save(time_at(40), false));
+        saves.finish_save(time_at(49), 49, SaveResult::Saved { changes: 110 });
         assert_eq!(saves.last_duration(), Some(Duration::from_secs(3)));
     }
 
     #[test]
     fn failed_saves_are_retried_after_a_delay() {
-        let mut saves = Saves::new(0);
-        saves.begin(at(200), true);
-        saves.end(at(201), 201, SaveResult::Failed);
-        assert!(!saves.last_ok());
-        assert_eq!(check_due(&mut saves, 204, conditions(1)), None);
-        assert_eq!(check_due(&mut saves, 205, conditions(1)), Some(SaveReason::Point(SAVE_POINTS[0])));
+        let mut saves = SaveTracker::new(0);
+        saves.start_save(time_at(200), true);
+        saves.finish_save(time_at(201), 201, SaveResult::Failed);
+        assert!(!saves.last_succeeded());
+        assert_eq!(check_due(&mut saves, 204, save_conditions(1)), None);
+        assert_eq!(check_due(&mut saves, 205, save_conditions(1)), Some(SaveReason::Point(SAVE_POINTS[0])));
         // A cancelled save says nothing about the disk.
-        saves.begin(at(205), true);
-        saves.end(at(206), 206, SaveResult::Cancelled);
-        assert!(!saves.last_ok() && saves.last_save() == 0);
+        saves.start_save(time_at(205), true);
+        saves.finish_save(time_at(206), 206, SaveResult::Cancelled);
+        assert!(!saves.last_succeeded() && saves.last_save() == 0);
         saves.record_saved(1);
-        assert!(saves.last_ok());
-        assert_eq!(check_due(&mut saves, 999, conditions(1)), None);
+        assert!(saves.last_succeeded());
+        assert_eq!(check_due(&mut saves, 999, save_conditions(1)), None);
     }
 
     #[test]
     fn deleting_all_data_triggers_a_save() {
-        let mut saves = Saves::new(0);
-        let flushed = |flushes| SaveConditions { flushes, ..conditions(0) };
+        let mut saves = SaveTracker::new(0);
+        let flushed = |flushes| SaveConditions { flushes, ..save_conditions(0) };
         saves.ignore_flushes(5);
         assert_eq!(check_due(&mut saves, 1, flushed(6)), Some(SaveReason::Flush));
         assert_eq!(check_due(&mut saves, 1, flushed(6)), None);
         // The deletion cancels the running save.
-        saves.begin(at(1), true);
+        saves.start_save(time_at(1), true);
         assert_eq!(check_due(&mut saves, 2, flushed(7)), Some(SaveReason::Flush));
-        assert_eq!(check_due(&mut saves, 3, SaveConditions { points: &[], ..flushed(8) }), None);
+        assert_eq!(check_due(&mut saves, 3, SaveConditions { save_points: &[], ..flushed(8) }), None);
         assert_eq!(check_due(&mut saves, 4, flushed(8)), None);
     }
 }

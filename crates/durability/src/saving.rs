@@ -23,8 +23,8 @@ use snapshot_io::{LoadError, LoadResult, SkippedKeys, position_of};
 use crate::disk::SystemDisk;
 use crate::loading::{LoadProgress, add_file, replace_by_file};
 use crate::new_file::NewFile;
-use crate::pace::Pace;
-use crate::saves::{SaveConditions, SaveReason, SaveResult, Saves};
+use crate::pace::YieldPace;
+use crate::saves::{SaveConditions, SaveReason, SaveResult, SaveTracker};
 use crate::snapshot::{RdbOptions, WriteProgress, take_snapshot, write_rdb};
 use crate::{Durability, append_only};
 
@@ -43,14 +43,14 @@ enum SaveKind {
 
 /// Cancellation state of a save.
 #[derive(Debug, Clone)]
-struct Cancellation {
+struct SaveCancellation {
     cancelled: Arc<AtomicBool>,
     /// Number of deletions of all data when the save began. A background save is cancelled when it changes; other saves
     /// are not.
     flushes: Option<u64>,
 }
 
-impl Cancellation {
+impl SaveCancellation {
     fn is_cancelled(&self, durability: &Durability) -> bool {
         let flushes = durability.engine.settings.flushall_count.load(Ordering::Relaxed);
         self.cancelled.load(Ordering::Relaxed) || self.flushes.is_some_and(|began| began != flushes)
@@ -61,9 +61,9 @@ impl Cancellation {
 #[derive(Debug, Default)]
 struct ResyncTransfers {
     /// Start of the current period with transfers, and the number of running ones.
-    under_way: Mutex<Option<(Instant, usize)>>,
-    written: AtomicU64,
-    wanted: AtomicU64,
+    running_transfers: Mutex<Option<(Instant, usize)>>,
+    written_keys: AtomicU64,
+    total_keys: AtomicU64,
 }
 
 /// While this guard exists, INFO shows a full resync as a save.
@@ -73,7 +73,7 @@ pub struct TransferGuard<'a>(&'a Saving);
 impl TransferGuard<'_> {
     /// Counter of the keys sent.
     pub fn written_keys(&self) -> &AtomicU64 {
-        &self.0.transfers.written
+        &self.0.transfers.written_keys
     }
 }
 
@@ -81,7 +81,7 @@ impl Drop for TransferGuard<'_> {
     fn drop(&mut self) {
         // Same lock order as in INFO.
         let mut state = self.0.state.lock();
-        let mut under_way = self.0.transfers.under_way.lock();
+        let mut under_way = self.0.transfers.running_transfers.lock();
         match *under_way {
             Some((since, 1)) => {
                 state.saves.record_transfer(process::time::instant().since(since));
@@ -96,9 +96,9 @@ impl Drop for TransferGuard<'_> {
 /// Results of saves and of the initial load.
 #[derive(Debug)]
 struct SavingState {
-    saves: Saves,
+    saves: SaveTracker,
     /// Cancellation state of the running save.
-    cancellation: Option<Cancellation>,
+    cancellation: Option<SaveCancellation>,
     loaded: LoadResult,
     /// Maximum of overwritten values kept in memory during the last background save, in bytes.
     last_peak_kept_bytes: usize,
@@ -116,7 +116,7 @@ impl SavingState {
 pub struct Saving {
     state: Mutex<SavingState>,
     /// Notified when a save ends.
-    ended: Condvar,
+    save_ended: Condvar,
     /// Number of keys written by the running save, and the total.
     progress: (AtomicU64, AtomicU64),
     transfers: ResyncTransfers,
@@ -143,14 +143,14 @@ pub enum SaveError {
 impl Saving {
     pub(crate) fn new() -> Self {
         let state = SavingState {
-            saves: Saves::new(process::time::now().secs()),
+            saves: SaveTracker::new(process::time::now().secs()),
             cancellation: None,
             loaded: LoadResult::default(),
             last_peak_kept_bytes: 0,
         };
         Self {
             state: Mutex::new(state),
-            ended: Condvar::new(),
+            save_ended: Condvar::new(),
             progress: (AtomicU64::new(0), AtomicU64::new(0)),
             transfers: ResyncTransfers::default(),
             peak_kept_bytes: AtomicUsize::new(0),
@@ -167,7 +167,7 @@ impl Saving {
 
     /// Resets the counters (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
-        self.state.lock().saves.reset_count();
+        self.state.lock().saves.reset_completed_count();
         self.snapshots.0.store(0, Ordering::Relaxed);
         self.snapshots.1.store(0, Ordering::Relaxed);
     }
@@ -184,13 +184,13 @@ impl Saving {
 
     /// Shows a full resync of `keys` keys as a save, until the guard is dropped.
     pub fn show_transfer(&self, keys: u64) -> TransferGuard<'_> {
-        let mut under_way = self.transfers.under_way.lock();
+        let mut under_way = self.transfers.running_transfers.lock();
         let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
         if count == 0 {
-            self.transfers.written.store(0, Ordering::Relaxed);
-            self.transfers.wanted.store(0, Ordering::Relaxed);
+            self.transfers.written_keys.store(0, Ordering::Relaxed);
+            self.transfers.total_keys.store(0, Ordering::Relaxed);
         }
-        self.transfers.wanted.fetch_add(keys, Ordering::Relaxed);
+        self.transfers.total_keys.fetch_add(keys, Ordering::Relaxed);
         *under_way = Some((since, count + 1));
         TransferGuard(self)
     }
@@ -205,7 +205,7 @@ impl Saving {
     /// Cancels the background save. Returns whether there was one.
     pub fn cancel(&self) -> bool {
         let state = self.state.lock();
-        let is_background = state.saves.running().is_some_and(|running| running.background);
+        let is_background = state.saves.running().is_some_and(|running| running.is_background);
         let cancellation = state.cancellation.as_ref().filter(|_| is_background);
         cancellation.inspect(|cancellation| cancellation.cancelled.store(true, Ordering::Relaxed)).is_some()
     }
@@ -216,7 +216,7 @@ impl Saving {
 /// # Errors
 /// A save is already running, or the thread cannot be started.
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
-    let cancellation = begin(durability, SaveKind::Background)?;
+    let cancellation = start_save(durability, SaveKind::Background)?;
     // INFO shows the number of keys at once. The snapshot updates it.
     durability.saving.begin_progress(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
@@ -229,7 +229,7 @@ pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError>
         let mut state = durability.saving.state.lock();
         state.saves.abort_start();
         state.cancellation = None;
-        durability.saving.ended.notify_all();
+        durability.saving.save_ended.notify_all();
         SaveError::Failed(error.into())
     })
 }
@@ -243,26 +243,26 @@ pub fn save(durability: &Durability) -> Result<(), SaveError> {
 }
 
 fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
-    let cancellation = begin(durability, kind)?;
+    let cancellation = start_save(durability, kind)?;
     run_save(durability, &cancellation, kind)?;
     Ok(())
 }
 
-fn begin(durability: &Durability, kind: SaveKind) -> Result<Cancellation, SaveError> {
+fn start_save(durability: &Durability, kind: SaveKind) -> Result<SaveCancellation, SaveError> {
     let mut state = durability.saving.state.lock();
     // A cancelled save ends soon, so wait for it instead of failing.
-    durability.saving.ended.wait_while(&mut state, |state| state.is_cancelled(durability));
+    durability.saving.save_ended.wait_while(&mut state, |state| state.is_cancelled(durability));
     let background = kind == SaveKind::Background;
-    if !state.saves.begin(process::time::instant(), background) {
+    if !state.saves.start_save(process::time::instant(), background) {
         return Err(SaveError::Running);
     }
     let flushes = background.then(|| durability.engine.settings.flushall_count.load(Ordering::Relaxed));
-    let cancellation = Cancellation { cancelled: Arc::default(), flushes };
+    let cancellation = SaveCancellation { cancelled: Arc::default(), flushes };
     state.cancellation = Some(cancellation.clone());
     Ok(cancellation)
 }
 
-fn run_save(durability: &Durability, cancellation: &Cancellation, kind: SaveKind) -> anyhow::Result<()> {
+fn run_save(durability: &Durability, cancellation: &SaveCancellation, kind: SaveKind) -> anyhow::Result<()> {
     let outcome = write_file(durability, cancellation, kind);
     let mut state = durability.saving.state.lock();
     if kind == SaveKind::Background {
@@ -274,16 +274,20 @@ fn run_save(durability: &Durability, cancellation: &Cancellation, kind: SaveKind
         Err(_) => SaveResult::Failed,
     };
     let secs = process::time::now().secs();
-    state.saves.end(process::time::instant(), secs, how);
+    state.saves.finish_save(process::time::instant(), secs, how);
     state.cancellation = None;
     drop(state);
-    durability.saving.ended.notify_all();
+    durability.saving.save_ended.notify_all();
     update_gate(durability);
     outcome.map(|_| ())
 }
 
 /// Writes the file. Returns the number of changes at the time of the snapshot.
-fn write_file(durability: &Durability, cancellation: &Cancellation, kind: SaveKind) -> anyhow::Result<u64> {
+fn write_file(
+    durability: &Durability,
+    cancellation: &SaveCancellation,
+    kind: SaveKind,
+) -> anyhow::Result<u64> {
     let (mut state, (position, stream_db, changes, imported)) = take_snapshot(durability, |log| {
         // The next log entry names its database, so a replica that resumes from this file need not know it.
         let stream_db = durability.applied.db_in(log);
@@ -303,7 +307,7 @@ fn write_file(durability: &Durability, cancellation: &Cancellation, kind: SaveKi
     state.leave_out(&imported);
     // Computed after the snapshot, during which no other thread runs.
     let used = durability.engine.keyspace.used_bytes();
-    let pace = if kind == SaveKind::Background { Pace::yielding(used) } else { Pace::unlimited() };
+    let pace = if kind == SaveKind::Background { YieldPace::yielding(used) } else { YieldPace::unlimited() };
     let (written, _) = &durability.saving.progress;
     durability.saving.begin_progress(state.keys());
     durability.saving.peak_kept_bytes.store(0, Ordering::Relaxed);
@@ -337,7 +341,7 @@ pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, 
     // A running save belongs to a history that this node has left.
     durability.saving.cancel();
     let mut state = durability.saving.state.lock();
-    durability.saving.ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
     let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
         // An older file must not remain either, as this node would start from it.
@@ -361,7 +365,7 @@ pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, 
 pub fn record_resync(durability: &Durability, keys: u64) {
     durability.saving.cancel();
     let mut state = durability.saving.state.lock();
-    durability.saving.ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
     durability.saving.resynced_keys.fetch_add(keys, Ordering::Relaxed);
 }
 
@@ -394,7 +398,7 @@ fn count_changes(durability: &Durability) -> u64 {
 
 /// Rejects writes after a failed save, if the configuration says so (`stop-writes-on-bgsave-error`).
 pub fn update_gate(durability: &Durability) {
-    let failed = !durability.saving.state.lock().saves.last_ok();
+    let failed = !durability.saving.state.lock().saves.last_succeeded();
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
@@ -422,7 +426,7 @@ pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick
         }
         let due = check_due(&durability);
         if let Some(SaveReason::Point(point)) = due {
-            tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.after.as_secs());
+            tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.interval.as_secs());
         }
         if due.is_some()
             && let Err(error) = save_in_background(&durability)
@@ -435,7 +439,7 @@ pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick
 fn check_due(durability: &Durability) -> Option<SaveReason> {
     let settings = &durability.engine.settings;
     let conditions = SaveConditions {
-        points: &durability.config.get(keys::SAVE),
+        save_points: &durability.config.get(keys::SAVE),
         is_loading: settings.node_flags().intersects(NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING)),
         changes: count_changes(durability),
         flushes: settings.flushall_count.load(Ordering::Relaxed),
@@ -506,8 +510,8 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
         // Continue the history recorded in the file until the node's role is known.
-        durability.log.adopt(position);
-        durability.applied.select(loaded.stream_db.unwrap_or(0));
+        durability.log.adopt_position(position);
+        durability.applied.select_db(loaded.stream_db.unwrap_or(0));
     }
     durability.saving.state.lock().loaded = loaded;
     Ok(true)
@@ -589,7 +593,7 @@ pub fn save_at_shutdown(
         // No other save may finish after the final one.
         durability.saving.cancel();
         let mut state = durability.saving.state.lock();
-        durability.saving.ended.wait_while(&mut state, |state| state.saves.running().is_some());
+        durability.saving.save_ended.wait_while(&mut state, |state| state.saves.running().is_some());
         drop(state);
         if durability.config.get(keys::APPENDONLY) {
             tracing::info!("Calling fsync() on the AOF file.");
@@ -611,19 +615,19 @@ pub fn save_at_shutdown(
 }
 
 /// Appends the fields of INFO's Persistence section.
-pub fn info(durability: &Durability, text: &mut String) {
+pub fn write_persistence_info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
     let state = durability.saving.state.lock();
     let gate = durability.engine.settings.node_flags();
     let (loading, beside) = (gate.contains(NodeFlags::LOADING), gate.contains(NodeFlags::ASYNC_LOADING));
     let saves = &state.saves;
-    let running = saves.running().filter(|running| running.background);
+    let running = saves.running().filter(|running| running.is_background);
     let running = running.filter(|_| !state.is_cancelled(durability));
     let transfers = &durability.saving.transfers;
-    let transfer =
-        (*transfers.under_way.lock()).map(|(since, _)| (since, &transfers.written, &transfers.wanted));
+    let transfer = (*transfers.running_transfers.lock())
+        .map(|(since, _)| (since, &transfers.written_keys, &transfers.total_keys));
     let (written, wanted) = &durability.saving.progress;
-    let running = running.map(|running| (running.since, written, wanted)).or(transfer);
+    let running = running.map(|running| (running.started_at, written, wanted)).or(transfer);
     let current = running.map(|(since, ..)| process::time::instant().since(since).as_secs() as i64);
     let (written, wanted) = running.map_or((written, wanted), |(_, written, wanted)| (written, wanted));
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
@@ -645,10 +649,10 @@ pub fn info(durability: &Durability, text: &mut String) {
         ("current_fork_perc", format!("{percent:.2}")),
         ("current_save_keys_processed", written.to_string()),
         ("current_save_keys_total", wanted.to_string()),
-        ("rdb_changes_since_last_save", saves.unsaved(count_changes(durability)).to_string()),
+        ("rdb_changes_since_last_save", saves.count_unsaved(count_changes(durability)).to_string()),
         ("rdb_bgsave_in_progress", u8::from(running.is_some()).to_string()),
         ("rdb_last_save_time", saves.last_save().to_string()),
-        ("rdb_last_bgsave_status", if saves.last_ok() { "ok" } else { "err" }.to_owned()),
+        ("rdb_last_bgsave_status", if saves.last_succeeded() { "ok" } else { "err" }.to_owned()),
         ("rdb_last_bgsave_time_sec", took.to_string()),
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
         ("rdb_saves", saves.count().to_string()),
@@ -663,6 +667,6 @@ pub fn info(durability: &Durability, text: &mut String) {
     drop(state);
     durability.append_only.info(text);
     if loading || beside {
-        durability.saving.loading.info(text);
+        durability.saving.loading.write_info(text);
     }
 }

@@ -13,7 +13,7 @@ use slot_routing::SlotSet;
 use snapshot_io::{SnapshotState, WriteObserver};
 
 use crate::Durability;
-use crate::pace::Pace;
+use crate::pace::YieldPace;
 
 /// Interval at which a pausing walk checks for cancellation.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(10);
@@ -63,7 +63,7 @@ impl std::fmt::Debug for WriteProgress<'_> {
 
 impl WriteProgress<'_> {
     /// Like [`delay`], but ends early on cancellation.
-    fn delay(&self, micros: i64, keys: u64) {
+    fn delay_key(&self, micros: i64, keys: u64) {
         let mut left = delay_duration(micros, keys);
         while !left.is_zero() && !(self.is_cancelled)() {
             let now = left.min(CANCEL_CHECK_INTERVAL);
@@ -82,7 +82,7 @@ pub fn write_rdb(
     state: SnapshotState,
     form: &RdbOptions,
     progress: WriteProgress<'_>,
-    pace: Pace,
+    pace: YieldPace,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
@@ -108,7 +108,7 @@ pub(crate) fn write_commands(
     durability: &Durability,
     state: SnapshotState,
     progress: WriteProgress<'_>,
-    pace: Pace,
+    pace: YieldPace,
     out: &mut impl Write,
 ) -> io::Result<()> {
     snapshot_io::write_commands(state, &mut SnapshotWalk { durability, progress, pace }, out)
@@ -127,7 +127,7 @@ pub fn write_slots(
 ) -> io::Result<()> {
     state.keep_slots(slots);
     state.drop_functions();
-    let pace = Pace::yielding(durability.engine.keyspace.used_bytes());
+    let pace = YieldPace::yielding(durability.engine.keyspace.used_bytes());
     write_commands(durability, state, progress, pace, out)
 }
 
@@ -135,7 +135,7 @@ pub fn write_slots(
 struct SnapshotWalk<'a> {
     durability: &'a Durability,
     progress: WriteProgress<'a>,
-    pace: Pace,
+    pace: YieldPace,
 }
 
 impl WriteObserver for SnapshotWalk<'_> {
@@ -144,7 +144,7 @@ impl WriteObserver for SnapshotWalk<'_> {
             written.fetch_add(keys, Ordering::Relaxed);
         }
         if keys > 0 {
-            self.progress.delay(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
+            self.progress.delay_key(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
         }
         if (self.progress.is_cancelled)() {
             return Err(io::Error::other("cancelled"));
@@ -155,7 +155,7 @@ impl WriteObserver for SnapshotWalk<'_> {
 }
 
 /// Sleeps `micros` microseconds per key. A negative value means one microsecond per that many keys.
-pub(crate) fn delay(micros: i64, keys: u64) {
+pub(crate) fn delay_key(micros: i64, keys: u64) {
     let rest = delay_duration(micros, keys);
     if !rest.is_zero() {
         std::thread::sleep(rest);

@@ -195,7 +195,7 @@ impl Engine {
         let found = || self.users.read().find(&session.client.user.lock()).cloned();
         let request = acl_request(entry, args, self.database_of_next_request(session));
         let checked = match session.user.clone().or_else(found) {
-            Some(user) => user.check(&request),
+            Some(user) => user.check_request(&request),
             None => Err(Denial::Command),
         };
         checked.map_err(|denial| {
@@ -268,7 +268,7 @@ impl Context<'_> {
         };
         let effect = {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
-            let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply)
+            let effect = acl::execute_acl(&mut users, &mut log, asker, &requests, *args, reply)
                 .map_err(|text| CommandError::Text(text.into()))?;
             if effect != UserChange::Nothing {
                 engine.users_version.fetch_add(1, Ordering::Release);

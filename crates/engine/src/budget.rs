@@ -253,7 +253,7 @@ mod tests {
 
     fn reported_allocations() -> ReportedAllocations {
         ReportedAllocations {
-            allocator: AllocatorStats { thread_totals: || THREAD_TOTALS.get(), total_bytes: total_bytes },
+            allocator: AllocatorStats { thread_totals: || THREAD_TOTALS.get(), total_bytes },
             ..ReportedAllocations::without_allocator()
         }
     }

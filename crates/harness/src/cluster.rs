@@ -1,6 +1,6 @@
 //! Several nodes joined into a cluster.
 
-use crate::{Connection, Node, Program, SLOTS, Value, eventually};
+use crate::{Connection, Node, Program, Reply, SLOTS, eventually};
 
 /// A cluster. The masters come first, in order of their slots, followed by the replicas.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Cluster {
     #[must_use]
     pub fn start(program: &Program, masters: usize, replicas: usize) -> Self {
         let count = masters * (1 + replicas);
-        Self::join((0..count).map(|_| Node::start_clustered(program)).collect(), masters)
+        Self::join_nodes((0..count).map(|_| Node::start_clustered(program)).collect(), masters)
     }
 
     /// Joins running, empty nodes of any kind into a cluster.
@@ -28,7 +28,7 @@ impl Cluster {
     /// # Panics
     /// The cluster does not form in time.
     #[must_use]
-    pub fn join(nodes: Vec<Node>, masters: usize) -> Self {
+    pub fn join_nodes(nodes: Vec<Node>, masters: usize) -> Self {
         for (index, node) in nodes.iter().enumerate() {
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect_ok();
         }
@@ -43,7 +43,7 @@ impl Cluster {
         let cluster = Self { nodes, masters };
         cluster.wait_until_known();
         for index in masters..cluster.nodes.len() {
-            cluster.replicate(index, (index - masters) % masters);
+            cluster.make_replica(index, (index - masters) % masters);
         }
         cluster.wait_until_ok();
         cluster.wait_until_synchronised();
@@ -54,8 +54,8 @@ impl Cluster {
     ///
     /// # Panics
     /// The node refuses.
-    pub fn replicate(&self, replica: usize, master: usize) {
-        let id = self.id(master);
+    pub fn make_replica(&self, replica: usize, master: usize) {
+        let id = self.node_id(master);
         self.nodes[replica].run(&format!("CLUSTER REPLICATE {id}")).expect_ok();
     }
 
@@ -64,12 +64,12 @@ impl Cluster {
     /// # Panics
     /// The node does not reply.
     #[must_use]
-    pub fn id(&self, node: usize) -> String {
+    pub fn node_id(&self, node: usize) -> String {
         self.nodes[node].run("CLUSTER MYID").text()
     }
 
     /// The nodes whose process is running.
-    pub fn running(&self) -> impl Iterator<Item = &Node> {
+    pub fn running_nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.is_running())
     }
 
@@ -79,7 +79,7 @@ impl Cluster {
     /// Timeout.
     pub fn wait_until_known(&self) {
         let count = self.nodes.len();
-        for node in self.running() {
+        for node in self.running_nodes() {
             eventually(&format!("{} knows {count} nodes", node.port), || {
                 let nodes = node.run("CLUSTER NODES").text();
                 let met = nodes.lines().filter(|line| !line.contains("handshake")).count();
@@ -93,7 +93,7 @@ impl Cluster {
     /// # Panics
     /// Timeout.
     pub fn wait_until_ok(&self) {
-        for node in self.running() {
+        for node in self.running_nodes() {
             eventually(&format!("{} calls the cluster ok", node.port), || {
                 (cluster_field(&mut node.connect(), "cluster_state")? == "ok").then_some(())
             });
@@ -110,7 +110,7 @@ impl Cluster {
                 eventually(&format!("{} is synchronised", node.port), || {
                     (node.info("replication", "master_link_status")? == "up").then_some(())?;
                     let port = node.info("replication", "master_port")?;
-                    let master = self.running().find(|master| master.port.to_string() == port)?;
+                    let master = self.running_nodes().find(|master| master.port.to_string() == port)?;
                     // The master learns only later that the replica has loaded the data.
                     let told = format!("port={},state=online", node.port);
                     let replica = |index| master.info("replication", &format!("slave{index}"));
@@ -124,9 +124,9 @@ impl Cluster {
     ///
     /// # Panics
     /// Timeout.
-    pub fn wait_until_all_see_replica(&self, replica: usize, master: usize) {
-        let (replica, master) = (self.id(replica), self.id(master));
-        for node in self.running() {
+    pub fn wait_until_replica_is_known(&self, replica: usize, master: usize) {
+        let (replica, master) = (self.node_id(replica), self.node_id(master));
+        for node in self.running_nodes() {
             eventually(&format!("{} knows whom the replica follows", node.port), || {
                 let nodes = node.run("CLUSTER NODES").text();
                 let line = nodes.lines().find(|line| line.starts_with(&replica))?;
@@ -143,7 +143,7 @@ impl Cluster {
     pub fn wait_for_owner(&self, slot: u16, wanted: impl Fn(u16) -> bool) -> u16 {
         eventually(&format!("all agree on a new owner of slot {slot}"), || {
             let mut agreed = None;
-            for node in self.running() {
+            for node in self.running_nodes() {
                 let owner = slot_owner(&mut node.try_connect().ok()?, slot)?;
                 if !wanted(owner) || *agreed.get_or_insert(owner) != owner {
                     return None;
@@ -158,14 +158,14 @@ impl Cluster {
     /// # Panics
     /// No node has this port.
     #[must_use]
-    pub fn on_port(&self, port: u16) -> &Node {
+    pub fn node_on_port(&self, port: u16) -> &Node {
         self.nodes.iter().find(|node| node.port == port).expect("a node of this cluster")
     }
 
     /// `redis://` URLs of the running nodes, for cluster clients.
     #[must_use]
-    pub fn urls(&self) -> Vec<String> {
-        self.running().map(|node| format!("redis://{}", node.address())).collect()
+    pub fn redis_urls(&self) -> Vec<String> {
+        self.running_nodes().map(|node| format!("redis://{}", node.address())).collect()
     }
 
     /// Total number of keys of the running masters.
@@ -174,7 +174,7 @@ impl Cluster {
     /// A node does not reply.
     #[must_use]
     pub fn key_count(&self) -> i64 {
-        self.running()
+        self.running_nodes()
             .filter(|node| node.info("replication", "role").as_deref() == Some("master"))
             .map(|node| node.run("DBSIZE").int())
             .sum()
@@ -183,17 +183,17 @@ impl Cluster {
 
 /// Reads a field of INFO.
 pub fn info_field(connection: &mut Connection, section: &str, field: &str) -> Option<String> {
-    field_of(connection.try_call(&["INFO", section]).ok()?, field)
+    find_field(connection.try_call(&["INFO", section]).ok()?, field)
 }
 
 /// Reads a field of CLUSTER INFO.
 pub fn cluster_field(connection: &mut Connection, field: &str) -> Option<String> {
-    field_of(connection.try_call(&["CLUSTER", "INFO"]).ok()?, field)
+    find_field(connection.try_call(&["CLUSTER", "INFO"]).ok()?, field)
 }
 
-fn field_of(reply: Value, field: &str) -> Option<String> {
+fn find_field(reply: Reply, field: &str) -> Option<String> {
     let text = match reply {
-        Value::Error(_) => return None,
+        Reply::Error(_) => return None,
         reply => reply.text(),
     };
     text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim_end().to_owned()))

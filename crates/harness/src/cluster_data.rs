@@ -1,11 +1,11 @@
 //! Test data for clusters: one key per slot, written to the slot's master.
 
 use crate::slots::{SLOTS, slot_of};
-use crate::{Cluster, Connection, Node, Value, slot_owner};
+use crate::{Cluster, Connection, Node, Reply, slot_owner};
 
 /// One key for each slot, indexed by slot.
 #[must_use]
-pub fn key_for_every_slot() -> Vec<String> {
+pub fn keys_for_all_slots() -> Vec<String> {
     let mut keys = vec![String::new(); usize::from(SLOTS)];
     let mut missing = keys.len();
     for number in 0_u32.. {
@@ -26,8 +26,8 @@ pub fn key_for_every_slot() -> Vec<String> {
 ///
 /// # Panics
 /// A write is refused.
-pub fn fill(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String> {
-    let owners = owners(cluster);
+pub fn fill_cluster(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String> {
+    let owners = slot_owners(cluster);
     let mut by_port: Vec<(u16, Vec<String>)> = Vec::new();
     let mut all = Vec::with_capacity(count);
     for number in 0..count {
@@ -56,7 +56,7 @@ pub fn fill(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String> {
 
 /// Waits until the master's replicas have the writes of this connection.
 fn wait_for_replicas(connection: &mut Connection) {
-    let role = connection.run("ROLE");
+    let role = connection.call_line("ROLE");
     let replicas = role.items()[2].items().len();
     if replicas > 0 {
         let acknowledged = connection.call(&["WAIT", &replicas.to_string(), "20000"]).int();
@@ -64,13 +64,13 @@ fn wait_for_replicas(connection: &mut Connection) {
     }
 }
 
-/// Returns the keys of [`fill`] that are missing or have a wrong value, reading each from its slot's master.
+/// Returns the keys of [`fill_cluster`] that are missing or have a wrong value, reading each from its slot's master.
 ///
 /// # Panics
 /// A slot has no master.
 #[must_use]
-pub fn lost(cluster: &Cluster, keys: &[String]) -> Vec<String> {
-    let owners = owners(cluster);
+pub fn find_lost_keys(cluster: &Cluster, keys: &[String]) -> Vec<String> {
+    let owners = slot_owners(cluster);
     let mut connections: Vec<(u16, Connection)> = Vec::new();
     keys.iter()
         .filter(|key| {
@@ -81,15 +81,15 @@ pub fn lost(cluster: &Cluster, keys: &[String]) -> Vec<String> {
             }
             let (_, connection) =
                 connections.iter_mut().find(|(known, _)| *known == port).expect("it is there or was added");
-            connection.call(&["GET", key]) != Value::Bulk(key.as_bytes().to_vec())
+            connection.call(&["GET", key]) != Reply::Bulk(key.as_bytes().to_vec())
         })
         .cloned()
         .collect()
 }
 
 /// The port of each slot's master in the view of a running node.
-fn owners(cluster: &Cluster) -> Vec<u16> {
-    let node = cluster.running().next().expect("a node runs");
+fn slot_owners(cluster: &Cluster) -> Vec<u16> {
+    let node = cluster.running_nodes().next().expect("a node runs");
     let reply = node.run("CLUSTER SLOTS");
     let mut owners = vec![0; usize::from(SLOTS)];
     for range in reply.items() {
@@ -106,7 +106,7 @@ fn owners(cluster: &Cluster) -> Vec<u16> {
 /// # Panics
 /// The slot has no master.
 #[must_use]
-pub fn owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
+pub fn slot_owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
     let port = slot_owner(&mut cluster.nodes[witness].connect(), slot).expect("the slot is served");
     cluster.nodes.iter().position(|node| node.port == port).expect("a node of the cluster")
 }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_slot_has_its_key() {
-        let keys = key_for_every_slot();
+        let keys = keys_for_all_slots();
         assert!(keys.iter().enumerate().all(|(slot, key)| usize::from(slot_of(key)) == slot));
     }
 }

@@ -4,27 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use crate::{Connection, Node, Value, eventually};
+use crate::{Connection, Node, Reply, eventually};
 
 /// Number of pipelined requests per client.
-const PIPELINE: usize = 50;
+const PIPELINE_LENGTH: usize = 50;
 
 /// Clients that each increment a key of their own, until they are stopped or get an error.
 #[derive(Debug)]
-pub struct Counters {
+pub struct CounterClients {
     clients: Vec<JoinHandle<i64>>,
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
 }
 
-impl Counters {
+impl CounterClients {
     /// Starts `clients` clients, and waits for the first 10,000 acknowledgements.
     #[must_use]
     pub fn start(node: &Node, clients: usize) -> Self {
         let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let clients = (0..clients).map(|number| {
             let (connection, stop, acknowledged) = (node.connect(), stop.clone(), acknowledged.clone());
-            std::thread::spawn(move || count(connection, &key(number), &stop, &acknowledged))
+            std::thread::spawn(move || run_counter(connection, &counter_key(number), &stop, &acknowledged))
         });
         let counters = Self { clients: clients.collect(), stop, acknowledged };
         counters.wait_for(10_000);
@@ -54,21 +54,21 @@ impl Counters {
 
 /// The key of client `number`.
 #[must_use]
-pub fn key(number: usize) -> String {
+pub fn counter_key(number: usize) -> String {
     format!("counter:{number}")
 }
 
-fn count(mut connection: Connection, key: &str, stop: &AtomicBool, acknowledged: &AtomicU64) -> i64 {
-    let batch = format!("INCR {key}\r\n").into_bytes().repeat(PIPELINE);
+fn run_counter(mut connection: Connection, key: &str, stop: &AtomicBool, acknowledged: &AtomicU64) -> i64 {
+    let batch = format!("INCR {key}\r\n").into_bytes().repeat(PIPELINE_LENGTH);
     let mut reached = 0;
     while !stop.load(Ordering::Relaxed) && connection.send_raw(&batch).is_ok() {
-        for _ in 0..PIPELINE {
+        for _ in 0..PIPELINE_LENGTH {
             match connection.read() {
-                Ok(Value::Int(number)) => reached = number,
+                Ok(Reply::Int(number)) => reached = number,
                 _ => return reached,
             }
         }
-        acknowledged.fetch_add(PIPELINE as u64, Ordering::Relaxed);
+        acknowledged.fetch_add(PIPELINE_LENGTH as u64, Ordering::Relaxed);
     }
     reached
 }
@@ -77,11 +77,11 @@ fn count(mut connection: Connection, key: &str, stop: &AtomicBool, acknowledged:
 ///
 /// # Panics
 /// A counter is lower.
-pub fn assert_kept(node: &Node, acknowledged: &[i64], how: &str) {
+pub fn assert_counters_kept(node: &Node, acknowledged: &[i64], how: &str) {
     eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
     for (number, acknowledged) in acknowledged.iter().enumerate() {
-        let kept: i64 = match node.run(&format!("GET {}", key(number))) {
-            Value::NullBulk => 0,
+        let kept: i64 = match node.run(&format!("GET {}", counter_key(number))) {
+            Reply::NullBulk => 0,
             value => value.text().parse().expect("a number"),
         };
         assert!(kept >= *acknowledged, "{how}: {acknowledged} acknowledged, {kept} kept");

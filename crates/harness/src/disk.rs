@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-const PREFIX: &str = "redoubt-test-disk-";
+const MOUNT_PREFIX: &str = "redoubt-test-disk-";
 /// Name of the file that fills up the disk.
 const FILLER_FILE: &str = "filler";
 /// Sizes of the writes that fill the disk, ending with the page size of tmpfs.
@@ -17,18 +17,18 @@ const WRITE_SIZES: [usize; 2] = [64 * 1024, 4096];
 
 /// A mounted disk. Dropping it unmounts it.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub(crate) struct TestDisk {
     folder: PathBuf,
 }
 
-impl Disk {
+impl TestDisk {
     /// Mounts the disk over an empty folder.
     ///
     /// # Errors
     /// This process is not permitted to mount.
     pub(crate) fn mount(folder: &Path, bytes: u64) -> Result<Self, String> {
         remove_leftovers();
-        let source = format!("{PREFIX}{}", std::process::id());
+        let source = format!("{MOUNT_PREFIX}{}", std::process::id());
         let data = CString::new(format!("size={bytes}")).expect("a number has no zero byte");
         mount(source.as_str(), folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str())
             .map_err(|error| format!("this machine lets no tmpfs be mounted: {error}"))?;
@@ -39,7 +39,7 @@ impl Disk {
     ///
     /// # Errors
     /// A write failed for another reason than a full disk.
-    pub(crate) fn fill(&self) -> io::Result<()> {
+    pub(crate) fn fill_up(&self) -> io::Result<()> {
         let mut file = File::options().create(true).append(true).open(self.folder.join(FILLER_FILE))?;
         for length in WRITE_SIZES {
             let piece = vec![0; length];
@@ -54,14 +54,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Frees the space taken by [`Self::fill`].
-    pub(crate) fn free(&self) {
+    /// Frees the space taken by [`Self::fill_up`].
+    pub(crate) fn free_space(&self) {
         // The file does not exist if the disk was never filled.
         let _ = fs::remove_file(self.folder.join(FILLER_FILE));
     }
 }
 
-impl Drop for Disk {
+impl Drop for TestDisk {
     fn drop(&mut self) {
         // Leftovers are removed by the next test.
         let _ = unmount(&self.folder, UnmountFlags::DETACH);
@@ -74,7 +74,7 @@ fn remove_leftovers() {
     for line in mounts.lines() {
         let mut words = line.split(' ');
         let (Some(source), Some(folder)) = (words.next(), words.next()) else { continue };
-        let Some(pid) = source.strip_prefix(PREFIX) else { continue };
+        let Some(pid) = source.strip_prefix(MOUNT_PREFIX) else { continue };
         if !Path::new("/proc").join(pid).exists() && unmount(folder, UnmountFlags::DETACH).is_ok() {
             let _ = fs::remove_dir_all(folder);
         }

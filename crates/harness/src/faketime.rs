@@ -8,12 +8,12 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// The variant of libfaketime for multi-threaded programs.
-const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
+const FAKETIME_LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
 /// The wall clock of one node.
 #[derive(Debug)]
 pub(crate) struct FakeTime {
-    library: PathBuf,
+    find_library: PathBuf,
     folder: TempDir,
 }
 
@@ -23,9 +23,10 @@ impl FakeTime {
     /// # Errors
     /// libfaketime is not installed.
     pub(crate) fn new() -> Result<Self, String> {
-        let library = library().ok_or("libfaketime is missing (scripts/install-test-tools)")?;
-        let clock = Self { library, folder: crate::folders::temporary("redoubt-clock-") };
-        clock.set(0);
+        let library = find_library().ok_or("libfaketime is missing (scripts/install-test-tools)")?;
+        let clock =
+            Self { find_library: library, folder: crate::folders::create_temporary_folder("redoubt-clock-") };
+        clock.shift(0);
         Ok(clock)
     }
 
@@ -33,32 +34,32 @@ impl FakeTime {
     ///
     /// # Panics
     /// The clock's file cannot be written.
-    pub(crate) fn set(&self, ahead: i64) {
+    pub(crate) fn shift(&self, ahead: i64) {
         // Renamed into place, so that no process reads a partial file.
         let next = self.folder.path().join("next");
         fs::write(&next, format!("{ahead:+}\n")).expect("the folder can be written to");
-        fs::rename(next, self.file()).expect("the folder can be written to");
+        fs::rename(next, self.offset_file()).expect("the folder can be written to");
     }
 
     /// Makes the program started by this command use the clock.
-    pub(crate) fn rule(&self, command: &mut Command) {
+    pub(crate) fn apply_to(&self, command: &mut Command) {
         command
-            .env("LD_PRELOAD", &self.library)
-            .env("FAKETIME_TIMESTAMP_FILE", self.file())
+            .env("LD_PRELOAD", &self.find_library)
+            .env("FAKETIME_TIMESTAMP_FILE", self.offset_file())
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_DISABLE_SHM", "1")
             // Interval in seconds for reading the file again.
             .env("FAKETIME_CACHE_DURATION", "1");
     }
 
-    fn file(&self) -> PathBuf {
+    fn offset_file(&self) -> PathBuf {
         self.folder.path().join("now")
     }
 }
 
-fn library() -> Option<PathBuf> {
+fn find_library() -> Option<PathBuf> {
     let folders = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(Path::new);
     let architectures = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
     let mut places = folders.into_iter().map(Path::to_owned).chain(architectures);
-    places.find_map(|folder| Some(folder.join(LIBRARY)).filter(|library| library.is_file()))
+    places.find_map(|folder| Some(folder.join(FAKETIME_LIBRARY)).filter(|library| library.is_file()))
 }

@@ -5,19 +5,19 @@ use std::sync::OnceLock;
 
 use tempfile::{Builder, TempDir};
 
-static ROOT: OnceLock<PathBuf> = OnceLock::new();
+static FOLDERS_ROOT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Creates all further temporary folders in `root`, so that another process can remove them. Only the first call has an
 /// effect.
 pub fn keep_folders_in(root: &Path) {
-    let _ = ROOT.set(root.to_owned());
+    let _ = FOLDERS_ROOT.set(root.to_owned());
 }
 
 /// Creates a temporary folder.
-pub(crate) fn temporary(prefix: &str) -> TempDir {
+pub(crate) fn create_temporary_folder(prefix: &str) -> TempDir {
     let mut builder = Builder::new();
     let builder = builder.prefix(prefix);
-    match ROOT.get() {
+    match FOLDERS_ROOT.get() {
         Some(root) => builder.tempdir_in(root),
         None => builder.tempdir(),
     }

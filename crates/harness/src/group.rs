@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::{Connection, Network, Node, Program, Value, eventually, eventually_within};
+use crate::{Connection, Node, Program, Reply, TestNetwork, eventually, eventually_within};
 
 /// The name of the monitored master in every group.
-pub const MASTER: &str = "mymaster";
+pub const MASTER_NAME: &str = "mymaster";
 
-const SERVERS: usize = 3;
-const SENTINELS: usize = 3;
+const SERVER_COUNT: usize = 3;
+const SENTINEL_COUNT: usize = 3;
 
 /// Generous, because tests share two cores.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A group of server and sentinel processes. The first server starts as the master.
 #[derive(Debug)]
-pub struct Group {
+pub struct SentinelGroup {
     /// The servers; the first one starts as master, the others as its replicas.
     pub servers: Vec<Node>,
     /// The sentinels.
     pub sentinels: Vec<Node>,
 }
 
-impl Group {
+impl SentinelGroup {
     /// Starts a master with two replicas, and one sentinel per given program with quorum 2 and
     /// `down-after-milliseconds` 2000. Waits until all sentinels know each other and the replicas.
     ///
@@ -34,7 +34,7 @@ impl Group {
     /// Timeout.
     #[must_use]
     pub fn start(server: &Program, sentinels: &[Program]) -> Self {
-        Self::assemble(|place| Node::prepare(program_of(place, server, sentinels), ""))
+        Self::start_with(|place| Node::prepare(program_for_member(place, server, sentinels), ""))
     }
 
     /// Like [`Self::start`], with each process on its own host: first the servers, then the sentinels.
@@ -42,20 +42,20 @@ impl Group {
     /// # Panics
     /// Timeout.
     #[must_use]
-    pub fn start_on(network: &Network, server: &Program, sentinels: &[Program]) -> Self {
-        Self::assemble(|place| {
-            Node::prepare_on(&network.hosts[place], program_of(place, server, sentinels), "")
+    pub fn start_on(network: &TestNetwork, server: &Program, sentinels: &[Program]) -> Self {
+        Self::start_with(|place| {
+            Node::prepare_on(&network.hosts[place], program_for_member(place, server, sentinels), "")
         })
     }
 
     /// Like [`Self::start`], with nodes from `prepare`: first three servers, then three sentinels. Either all use TLS
-    /// ([`Node::speak_tls`]) or none.
+    /// ([`Node::enable_tls`]) or none.
     ///
     /// # Panics
     /// Timeout.
     #[must_use]
-    pub fn assemble(prepare: impl Fn(usize) -> Node) -> Self {
-        let mut servers: Vec<Node> = (0..SERVERS).map(&prepare).collect();
+    pub fn start_with(prepare: impl Fn(usize) -> Node) -> Self {
+        let mut servers: Vec<Node> = (0..SERVER_COUNT).map(&prepare).collect();
         let (ip, port) = (servers[0].ip(), Self::port_of(&servers[0]));
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
@@ -69,12 +69,12 @@ impl Group {
             replicate_over_tls(node);
             node.launch();
         }
-        eventually_within(TIMEOUT, "both replicas are in sync", || {
+        eventually_within(GROUP_TIMEOUT, "both replicas are in sync", || {
             let synced =
                 |node: &Node| node.info("replication", "master_link_status").as_deref() == Some("up");
             servers[1..].iter().all(synced).then_some(())
         });
-        let sentinels = (SERVERS..SERVERS + SENTINELS).map(|place| {
+        let sentinels = (SERVER_COUNT..SERVER_COUNT + SENTINEL_COUNT).map(|place| {
             let mut node = prepare(place);
             start_sentinel(&mut node, &servers[0]);
             node
@@ -91,7 +91,7 @@ impl Group {
     pub fn shorten_timeouts(&self) {
         for node in &self.sentinels {
             node.run("SENTINEL DEBUG publish-period 500").expect_ok();
-            node.run(&format!("SENTINEL SET {MASTER} down-after-milliseconds 500")).expect_ok();
+            node.run(&format!("SENTINEL SET {MASTER_NAME} down-after-milliseconds 500")).expect_ok();
         }
     }
 
@@ -105,14 +105,14 @@ impl Group {
     /// enough: a sentinel asks for votes only over established links, and Valkey's did not retry a failover that was
     /// requested too early.
     fn wait_until_known(&self) {
-        eventually_within(TIMEOUT, "every sentinel knows everybody, and has heard from them", || {
+        eventually_within(GROUP_TIMEOUT, "every sentinel knows everybody, and has heard from them", || {
             let follows = |replica: &BTreeMap<String, String>| {
                 replica.get("master-link-status").is_some_and(|link| link == "ok")
             };
             let knows = |node: &Node| {
-                let usable = node.run(&format!("SENTINEL CKQUORUM {MASTER}"));
+                let usable = node.run(&format!("SENTINEL CKQUORUM {MASTER_NAME}"));
                 let followers = Self::connected_entries(node, "REPLICAS").into_iter().filter(follows).count();
-                matches!(usable, Value::Simple(text) if text.starts_with("OK 3 usable"))
+                matches!(usable, Reply::Simple(text) if text.starts_with("OK 3 usable"))
                     && Self::connected_entries(node, "SENTINELS").len() == self.sentinels.len() - 1
                     && followers == self.servers.len() - 1
             };
@@ -122,7 +122,7 @@ impl Group {
 
     /// The connected entries of `SENTINEL SENTINELS` or `SENTINEL REPLICAS`.
     fn connected_entries(sentinel: &Node, role: &str) -> Vec<BTreeMap<String, String>> {
-        let reply = sentinel.run(&format!("SENTINEL {role} {MASTER}"));
+        let reply = sentinel.run(&format!("SENTINEL {role} {MASTER_NAME}"));
         let known = reply.items().iter().map(field_map);
         known.filter(|fields| !fields["flags"].contains("disconnected")).collect()
     }
@@ -133,7 +133,7 @@ impl Group {
     /// The sentinel does not reply.
     #[must_use]
     pub fn master_port(&self, sentinel: usize) -> u16 {
-        let reply = self.sentinels[sentinel].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER}"));
+        let reply = self.sentinels[sentinel].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER_NAME}"));
         reply.items()[1].text().parse().expect("a port")
     }
 
@@ -142,16 +142,16 @@ impl Group {
     /// # Panics
     /// Timeout.
     #[must_use]
-    pub fn master(&self) -> usize {
-        let running = self.running();
-        eventually_within(TIMEOUT, "the sentinels agree", || {
+    pub fn wait_for_master(&self) -> usize {
+        let running = self.running_sentinels();
+        eventually_within(GROUP_TIMEOUT, "the sentinels agree", || {
             let port = self.master_port(running[0]);
             let agree = running.iter().all(|&sentinel| self.master_port(sentinel) == port);
             self.servers.iter().position(|node| Self::port_of(node) == port).filter(|_| agree)
         })
     }
 
-    fn running(&self) -> Vec<usize> {
+    fn running_sentinels(&self) -> Vec<usize> {
         (0..self.sentinels.len()).filter(|&sentinel| self.sentinels[sentinel].is_running()).collect()
     }
 
@@ -162,8 +162,8 @@ impl Group {
     /// Timeout.
     pub fn wait_for_successor(&self, old: usize) -> (usize, Duration) {
         let began = Instant::now();
-        let running = self.running();
-        let successor = eventually_within(TIMEOUT, "another server takes writes", || {
+        let running = self.running_sentinels();
+        let successor = eventually_within(GROUP_TIMEOUT, "another server takes writes", || {
             running.iter().find_map(|&sentinel| {
                 let port = self.master_port(sentinel);
                 let server = self.servers.iter().position(|node| Self::port_of(node) == port)?;
@@ -172,7 +172,7 @@ impl Group {
                     return None;
                 }
                 let reply = node.try_connect().ok()?.try_call(&["SET", "key", "value"]).ok()?;
-                (reply == Value::Simple("OK".into())).then_some(server)
+                (reply == Reply::Simple("OK".into())).then_some(server)
             })
         });
         (successor, began.elapsed())
@@ -182,19 +182,19 @@ impl Group {
     ///
     /// # Panics
     /// Timeout.
-    pub fn wait_until_whole(&self) {
-        eventually_within(TIMEOUT, "no failover goes on", || {
+    pub fn wait_until_healthy(&self) {
+        eventually_within(GROUP_TIMEOUT, "no failover goes on", || {
             let flags = |sentinel: usize| {
-                let reply = self.sentinels[sentinel].run(&format!("SENTINEL MASTER {MASTER}"));
+                let reply = self.sentinels[sentinel].run(&format!("SENTINEL MASTER {MASTER_NAME}"));
                 field_map(&reply).get("flags").cloned()
             };
             let at_rest = |sentinel| flags(sentinel).is_some_and(|flags| !flags.contains("failover"));
-            self.running().into_iter().all(at_rest).then_some(())
+            self.running_sentinels().into_iter().all(at_rest).then_some(())
         });
-        let master = &self.servers[self.master()];
+        let master = &self.servers[self.wait_for_master()];
         let port = Self::port_of(master).to_string();
         for node in self.servers.iter().filter(|node| node.is_running() && node.port != master.port) {
-            eventually_within(TIMEOUT, &format!("{} follows {}", node.port, master.port), || {
+            eventually_within(GROUP_TIMEOUT, &format!("{} follows {}", node.port, master.port), || {
                 let field = |name| node.info("replication", name);
                 let follows = field("master_port").is_some_and(|followed| followed == port);
                 (follows && field("master_link_status")? == "up").then_some(())
@@ -203,18 +203,18 @@ impl Group {
     }
 }
 
-fn program_of<'a>(place: usize, server: &'a Program, sentinels: &'a [Program]) -> &'a Program {
-    place.checked_sub(SERVERS).map_or(server, |sentinel| &sentinels[sentinel])
+fn program_for_member<'a>(place: usize, server: &'a Program, sentinels: &'a [Program]) -> &'a Program {
+    place.checked_sub(SERVER_COUNT).map_or(server, |sentinel| &sentinels[sentinel])
 }
 
 /// Starts a sentinel that monitors this master.
 fn start_sentinel(node: &mut Node, master: &Node) {
     let file = node.folder().join("sentinel.conf");
     let mut text = format!(
-        "# Watches one master.\nsentinel monitor {MASTER} {} {} 2\n\
-         sentinel down-after-milliseconds {MASTER} 2000\nsentinel failover-timeout {MASTER} 20000\n",
+        "# Watches one master.\nsentinel monitor {MASTER_NAME} {} {} 2\n\
+         sentinel down-after-milliseconds {MASTER_NAME} 2000\nsentinel failover-timeout {MASTER_NAME} 20000\n",
         master.ip(),
-        Group::port_of(master)
+        SentinelGroup::port_of(master)
     );
     if node.is_behind_relay() {
         text += &format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n", node.port);
@@ -235,7 +235,7 @@ fn replicate_over_tls(node: &mut Node) {
 
 /// Converts a reply of alternating names and values to a map.
 #[must_use]
-pub fn field_map(reply: &Value) -> BTreeMap<String, String> {
+pub fn field_map(reply: &Reply) -> BTreeMap<String, String> {
     reply.items().chunks_exact(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
 }
 

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tappers::{Interface, Tap};
 
-use crate::network::enter;
+use crate::network::enter_namespace;
 
 /// Larger than any Ethernet frame.
 const MAX_FRAME_SIZE: usize = 4096;
@@ -29,7 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Faults added to the packets in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Impairment {
+pub struct LinkImpairment {
     /// Minimum delay of a packet.
     pub delay: Duration,
     /// Maximum random additional delay, which reorders packets.
@@ -42,22 +42,22 @@ pub struct Impairment {
 
 /// An impaired line. Dropping it ends the forwarding.
 #[derive(Debug)]
-pub(crate) struct ImpairedLine {
+pub(crate) struct ImpairedLink {
     ended: Arc<AtomicBool>,
-    carrying: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-impl ImpairedLine {
+impl ImpairedLink {
     /// Creates the two TAP devices in a network namespace, and forwards frames between them.
     pub(crate) fn start(
         namespace: PathBuf,
         [near, far]: [String; 2],
-        impairment: Impairment,
+        impairment: LinkImpairment,
         seed: u64,
     ) -> io::Result<Self> {
         // Only a thread can enter a namespace. The devices stay there afterwards.
         let making = thread::spawn(move || {
-            enter(&namespace)?;
+            enter_namespace(&namespace)?;
             let tap = |name: &str| {
                 let mut tap = Tap::new_named(Interface::new(name)?)?;
                 tap.set_nonblocking(true)?;
@@ -71,19 +71,19 @@ impl ImpairedLine {
             taps,
             impairment,
             rng: ChaCha8Rng::seed_from_u64(seed),
-            waiting: BinaryHeap::new(),
-            taken: 0,
+            queue: BinaryHeap::new(),
+            frame_count: 0,
         };
         let until = ended.clone();
         let carrying = thread::spawn(move || carrier.forward(&until));
-        Ok(Self { ended, carrying: Some(carrying) })
+        Ok(Self { ended, thread: Some(carrying) })
     }
 }
 
-impl Drop for ImpairedLine {
+impl Drop for ImpairedLink {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        if let Some(carrying) = self.carrying.take() {
+        if let Some(carrying) = self.thread.take() {
             let _ = carrying.join();
         }
     }
@@ -91,19 +91,19 @@ impl Drop for ImpairedLine {
 
 /// A queued frame. Ordered by due time, then by arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Frame {
-    due: Instant,
+struct QueuedFrame {
+    due_at: Instant,
     number: u64,
-    to: usize,
+    target: usize,
     bytes: Vec<u8>,
 }
 
 struct FrameForwarder {
     taps: [Tap; 2],
-    impairment: Impairment,
+    impairment: LinkImpairment,
     rng: ChaCha8Rng,
-    waiting: BinaryHeap<Reverse<Frame>>,
-    taken: u64,
+    queue: BinaryHeap<Reverse<QueuedFrame>>,
+    frame_count: u64,
 }
 
 impl FrameForwarder {
@@ -115,43 +115,43 @@ impl FrameForwarder {
                     self.enqueue(&buffer[..length], 1 - from);
                 }
             }
-            self.deliver();
-            self.wait();
+            self.deliver_due_frames();
+            self.wait_for_frame();
         }
     }
 
     /// Queues a received frame, applying random faults.
     fn enqueue(&mut self, bytes: &[u8], to: usize) {
-        let Impairment { delay, jitter, loss, duplication } = self.impairment;
+        let LinkImpairment { delay, jitter, loss, duplication } = self.impairment;
         if self.rng.random_range(0..100) < loss {
             return;
         }
         let copies = if self.rng.random_range(0..100) < duplication { 2 } else { 1 };
         for _ in 0..copies {
-            if self.waiting.len() >= MAX_QUEUED_FRAMES {
+            if self.queue.len() >= MAX_QUEUED_FRAMES {
                 return;
             }
             let late = jitter.mul_f64(self.rng.random());
-            self.taken += 1;
-            let (due, number) = (Instant::now() + delay + late, self.taken);
-            self.waiting.push(Reverse(Frame { due, number, to, bytes: bytes.to_vec() }));
+            self.frame_count += 1;
+            let (due, number) = (Instant::now() + delay + late, self.frame_count);
+            self.queue.push(Reverse(QueuedFrame { due_at: due, number, target: to, bytes: bytes.to_vec() }));
         }
     }
 
-    fn deliver(&mut self) {
+    fn deliver_due_frames(&mut self) {
         let now = Instant::now();
-        while self.waiting.peek().is_some_and(|Reverse(frame)| frame.due <= now) {
-            if let Some(Reverse(frame)) = self.waiting.pop() {
+        while self.queue.peek().is_some_and(|Reverse(frame)| frame.due_at <= now) {
+            if let Some(Reverse(frame)) = self.queue.pop() {
                 // A frame that the device does not take now is lost.
-                let _ = self.taps[frame.to].send(&frame.bytes);
+                let _ = self.taps[frame.target].send(&frame.bytes);
             }
         }
     }
 
     /// Waits until a frame arrives or is due.
-    fn wait(&self) {
+    fn wait_for_frame(&self) {
         let due =
-            self.waiting.peek().map(|Reverse(frame)| frame.due.saturating_duration_since(Instant::now()));
+            self.queue.peek().map(|Reverse(frame)| frame.due_at.saturating_duration_since(Instant::now()));
         let timeout = due.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL);
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         let mut polled = self.taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));

@@ -20,34 +20,34 @@ pub enum LocalSetup {
 #[derive(Debug)]
 pub struct LocalServers {
     /// The first port.
-    pub base: u16,
-    local: LocalSetup,
+    pub first_port: u16,
+    setup: LocalSetup,
     folder: TempDir,
     _claims: Vec<PortClaim>,
 }
 
 impl LocalServers {
     /// Number of servers of either kind.
-    pub const SERVERS: u16 = 6;
+    pub const SERVER_COUNT: u16 = 6;
 
     /// Reserves folder and ports.
     #[must_use]
     pub fn new(local: LocalSetup) -> Self {
-        let claims = claim_ports(Self::SERVERS);
+        let claims = claim_ports(Self::SERVER_COUNT);
         let folder = TempDir::new().expect("a temporary folder");
-        Self { base: claims[0].port, local, folder, _claims: claims }
+        Self { first_port: claims[0].port, setup: local, folder, _claims: claims }
     }
 
     /// The root folder of the repository.
     #[must_use]
-    pub fn root() -> &'static Path {
+    pub fn repository_root() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
     }
 
     /// The folder of the servers' files.
     #[must_use]
-    pub fn data(&self) -> PathBuf {
-        match self.local {
+    pub fn data_folder(&self) -> PathBuf {
+        match self.setup {
             LocalSetup::Cluster => self.folder.path().join("cluster"),
             LocalSetup::Group => self.folder.path().join("group"),
         }
@@ -57,11 +57,11 @@ impl LocalServers {
     ///
     /// # Errors
     /// The output, if `make` failed.
-    pub fn make(&self, arguments: &[&str]) -> Result<String, String> {
+    pub fn run_make(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("make")
             .arg("--no-print-directory")
             .args(arguments)
-            .current_dir(Self::root())
+            .current_dir(Self::repository_root())
             .env("CLUSTER_DIR", self.folder.path().join("cluster"))
             .env("GROUP_DIR", self.folder.path().join("group"))
             .env("REDOUBT", Program::redoubt().binary())
@@ -79,29 +79,29 @@ impl LocalServers {
     ///
     /// # Errors
     /// The output, if `make` failed.
-    pub fn up(&self) -> Result<String, String> {
-        let goal = match self.local {
+    pub fn start_servers(&self) -> Result<String, String> {
+        let goal = match self.setup {
             LocalSetup::Cluster => "up",
             LocalSetup::Group => "up-sentinel",
         };
-        self.make(&[goal, &format!("PORT={}", self.base)])
+        self.run_make(&[goal, &format!("PORT={}", self.first_port)])
     }
 
     /// Connects to one of the servers.
     #[must_use]
     pub fn connect(&self, index: u16) -> Connection {
-        Connection::open(("127.0.0.1", self.base + index)).expect("the server takes connections")
+        Connection::open(("127.0.0.1", self.first_port + index)).expect("the server takes connections")
     }
 }
 
 impl Drop for LocalServers {
     fn drop(&mut self) {
-        if self.data().exists() {
-            let goal = match self.local {
+        if self.data_folder().exists() {
+            let goal = match self.setup {
                 LocalSetup::Cluster => "down",
                 LocalSetup::Group => "down-sentinel",
             };
-            let _ = self.make(&[goal]);
+            let _ = self.run_make(&[goal]);
         }
     }
 }

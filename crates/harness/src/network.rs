@@ -19,37 +19,37 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Connection;
-use crate::impairment::{ImpairedLine, Impairment};
+use crate::impairment::{ImpairedLink, LinkImpairment};
 
-const PREFIX: &str = "redoubt-test";
+const NAME_PREFIX: &str = "redoubt-test";
 /// A hardware address that no host has.
 const UNUSED_MAC: &str = "02:00:00:00:ff:ff";
 
-/// A host of a [`Network`], on which servers can be started.
+/// A host of a [`TestNetwork`], on which servers can be started.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct TestHost {
     namespace: String,
     /// The host's address.
-    pub ip: IpAddr,
+    pub run_iproute: IpAddr,
 }
 
-impl Host {
+impl TestHost {
     /// The prefix that runs a command on this host.
-    pub(crate) fn prefix(&self) -> [&str; 4] {
+    pub(crate) fn command_prefix(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.namespace]
     }
 
     /// Path of the namespace.
-    pub(crate) fn path(&self) -> PathBuf {
-        path_of(&self.namespace)
+    pub(crate) fn namespace_path(&self) -> PathBuf {
+        path_of_namespace(&self.namespace)
     }
 
     /// Connects to a server on this host from the host itself, which works despite any partition.
     pub(crate) fn connect(&self, port: u16) -> std::io::Result<Connection> {
-        let namespace = self.path();
+        let namespace = self.namespace_path();
         // Only a thread can enter a namespace. The socket stays there afterwards.
         let connecting = thread::spawn(move || {
-            enter(&namespace)?;
+            enter_namespace(&namespace)?;
             Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         });
         connecting.join().expect("a thread that only connects")
@@ -58,58 +58,59 @@ impl Host {
 
 /// A network of hosts. Dropping it removes them.
 #[derive(Debug)]
-pub struct Network {
+pub struct TestNetwork {
     hub: String,
     /// The hosts.
-    pub hosts: Vec<Host>,
-    ports: Mutex<Vec<Port>>,
+    pub hosts: Vec<TestHost>,
+    locked_ports: Mutex<Vec<HubPort>>,
 }
 
 /// The connection of a host to the hub.
 #[derive(Debug, Default)]
-struct Port {
+struct HubPort {
     /// Number of the bridge.
-    side: u8,
+    bridge: u8,
     /// The impaired line between port and bridge, if any.
-    line: Option<ImpairedLine>,
+    impaired_link: Option<ImpairedLink>,
 }
 
-impl Network {
+impl TestNetwork {
     /// Creates a network of `hosts` hosts.
     ///
     /// # Errors
     /// What the system lacks, or does not permit.
-    pub fn make(hosts: u8) -> Result<Self, String> {
-        static MADE: AtomicU16 = AtomicU16::new(0);
+    pub fn create(hosts: u8) -> Result<Self, String> {
+        static NETWORK_COUNT: AtomicU16 = AtomicU16::new(0);
         if !rustix::process::geteuid().is_root() {
             return Err("only root may make network namespaces".into());
         }
-        remove_leftovers();
-        let own = format!("{PREFIX}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        remove_leftover_namespaces();
+        let own =
+            format!("{NAME_PREFIX}-{}-{}", std::process::id(), NETWORK_COUNT.fetch_add(1, Ordering::Relaxed));
         let hub = format!("{own}-hub");
-        ip(&["netns", "add", &hub])?;
-        let mut network = Self { hub, hosts: Vec::new(), ports: Mutex::default() };
+        run_iproute(&["netns", "add", &hub])?;
+        let mut network = Self { hub, hosts: Vec::new(), locked_ports: Mutex::default() };
         for side in 0..=hosts {
-            let bridge = bridge(side);
+            let bridge = bridge_name(side);
             network.run_in_hub(&["link", "add", &bridge, "type", "bridge"])?;
             network.run_in_hub(&["link", "set", &bridge, "up"])?;
         }
         for number in 0..hosts {
-            network.add(&own, number)?;
+            network.add_host(&own, number)?;
         }
         Ok(network)
     }
 
-    fn add(&mut self, own: &str, number: u8) -> Result<(), String> {
+    fn add_host(&mut self, own: &str, number: u8) -> Result<(), String> {
         let namespace = format!("{own}-{number}");
-        ip(&["netns", "add", &namespace])?;
+        run_iproute(&["netns", "add", &namespace])?;
         let address = Ipv4Addr::new(10, 77, 0, number + 1);
-        self.hosts.push(Host { namespace: namespace.clone(), ip: address.into() });
-        self.ports().push(Port::default());
+        self.hosts.push(TestHost { namespace: namespace.clone(), run_iproute: address.into() });
+        self.locked_ports().push(HubPort::default());
         let port = port_name(number.into());
         self.run_in_hub(&["link", "add", &port, "type", "veth", "peer", "eth0", "netns", &namespace])?;
-        self.run_in_hub(&["link", "set", &port, "master", &bridge(0), "up"])?;
-        let inside = |words: &[&str]| ip(&[&["-n", &namespace], words].concat());
+        self.run_in_hub(&["link", "set", &port, "master", &bridge_name(0), "up"])?;
+        let inside = |words: &[&str]| run_iproute(&[&["-n", &namespace], words].concat());
         inside(&["link", "set", "lo", "up"])?;
         inside(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
         inside(&["link", "set", "eth0", "up"])
@@ -119,7 +120,7 @@ impl Network {
     ///
     /// # Panics
     /// A system command fails.
-    pub fn split(&self, groups: &[&[usize]]) {
+    pub fn partition(&self, groups: &[&[usize]]) {
         for (side, group) in groups.iter().enumerate() {
             for &host in *group {
                 self.connect_port(host, side as u8 + 1);
@@ -131,9 +132,9 @@ impl Network {
     ///
     /// # Panics
     /// A system command fails.
-    pub fn lose(&self, from: usize, to: &[usize]) {
+    pub fn drop_packets(&self, from: usize, to: &[usize]) {
         for &to in to {
-            let address = self.hosts[to].ip.to_string();
+            let address = self.hosts[to].run_iproute.to_string();
             let words =
                 ["neigh", "replace", &address, "lladdr", UNUSED_MAC, "nud", "permanent", "dev", "eth0"];
             self.run_on_host(from, &words);
@@ -147,14 +148,15 @@ impl Network {
     ///
     /// # Panics
     /// The line is impaired already, or a system command fails.
-    pub fn impair(&self, host: usize, impairment: Impairment, seed: u64) -> Result<(), String> {
-        let mut ports = self.ports();
-        let line = &mut ports[host].line;
+    pub fn impair_link(&self, host: usize, impairment: LinkImpairment, seed: u64) -> Result<(), String> {
+        let mut ports = self.locked_ports();
+        let line = &mut ports[host].impaired_link;
         assert!(line.is_none(), "the line of host {host} is bad already");
         let (own, near, far) = (format!("line{host}"), format!("near{host}"), far_device(host));
-        let laid = ImpairedLine::start(path_of(&self.hub), [near.clone(), far.clone()], impairment, seed);
+        let laid =
+            ImpairedLink::start(path_of_namespace(&self.hub), [near.clone(), far.clone()], impairment, seed);
         *line = Some(laid.map_err(|error| format!("this machine has no TAP devices: {error}"))?);
-        let side = bridge(ports[host].side);
+        let side = bridge_name(ports[host].bridge);
         let words: [&[&str]; 5] = [
             &["link", "add", &own, "type", "bridge"],
             &["link", "set", &own, "up"],
@@ -169,11 +171,11 @@ impl Network {
     ///
     /// # Panics
     /// A system command fails.
-    pub fn mend(&self, host: usize) {
-        let mut ports = self.ports();
-        if ports[host].line.take().is_some() {
+    pub fn repair_link(&self, host: usize) {
+        let mut ports = self.locked_ports();
+        if ports[host].impaired_link.take().is_some() {
             let words: [&[&str]; 2] = [
-                &["link", "set", &port_name(host), "master", &bridge(ports[host].side)],
+                &["link", "set", &port_name(host), "master", &bridge_name(ports[host].bridge)],
                 &["link", "del", &format!("line{host}")],
             ];
             words.into_iter().for_each(|words| self.run_ip(words));
@@ -184,7 +186,7 @@ impl Network {
     ///
     /// # Panics
     /// A system command fails.
-    pub fn heal(&self) {
+    pub fn heal_partition(&self) {
         for host in 0..self.hosts.len() {
             self.connect_port(host, 0);
             self.run_on_host(host, &["neigh", "flush", "nud", "permanent", "dev", "eth0"]);
@@ -192,14 +194,14 @@ impl Network {
     }
 
     fn connect_port(&self, host: usize, side: u8) {
-        let own = &mut self.ports()[host];
-        own.side = side;
-        let device = if own.line.is_some() { far_device(host) } else { port_name(host) };
-        self.run_ip(&["link", "set", &device, "master", &bridge(side)]);
+        let own = &mut self.locked_ports()[host];
+        own.bridge = side;
+        let device = if own.impaired_link.is_some() { far_device(host) } else { port_name(host) };
+        self.run_ip(&["link", "set", &device, "master", &bridge_name(side)]);
     }
 
-    fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked_ports(&self) -> MutexGuard<'_, Vec<HubPort>> {
+        self.locked_ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run_ip(&self, words: &[&str]) {
@@ -208,20 +210,20 @@ impl Network {
 
     fn run_on_host(&self, host: usize, words: &[&str]) {
         let words = [&["-n", &self.hosts[host].namespace], words].concat();
-        ip(&words).expect("the test's own network can be changed");
+        run_iproute(&words).expect("the test's own network can be changed");
     }
 
     fn run_in_hub(&self, words: &[&str]) -> Result<(), String> {
-        ip(&[&["-n", &self.hub], words].concat())
+        run_iproute(&[&["-n", &self.hub], words].concat())
     }
 }
 
-impl Drop for Network {
+impl Drop for TestNetwork {
     fn drop(&mut self) {
         let names = self.hosts.iter().map(|host| &host.namespace).chain([&self.hub]);
         for name in names {
             // Leftovers are removed by the next test.
-            let _ = ip(&["netns", "del", name]);
+            let _ = run_iproute(&["netns", "del", name]);
         }
     }
 }
@@ -236,22 +238,22 @@ fn far_device(host: usize) -> String {
     format!("far{host}")
 }
 
-fn path_of(namespace: &str) -> PathBuf {
+fn path_of_namespace(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
 /// Moves the calling thread into a network namespace.
-pub(crate) fn enter(namespace: &Path) -> std::io::Result<()> {
+pub(crate) fn enter_namespace(namespace: &Path) -> std::io::Result<()> {
     let namespace = File::open(namespace)?;
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-fn bridge(side: u8) -> String {
+fn bridge_name(side: u8) -> String {
     format!("side{side}")
 }
 
 /// Runs iproute2's `ip`.
-fn ip(words: &[&str]) -> Result<(), String> {
+fn run_iproute(words: &[&str]) -> Result<(), String> {
     let output = Command::new("ip").args(words).output();
     let output =
         output.map_err(|error| format!("iproute2 is missing (scripts/install-test-tools): {error}"))?;
@@ -263,14 +265,14 @@ fn ip(words: &[&str]) -> Result<(), String> {
 }
 
 /// Removes namespaces of ended test processes.
-fn remove_leftovers() {
+fn remove_leftover_namespaces() {
     let Ok(names) = std::fs::read_dir("/run/netns") else { return };
     for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        let Some(rest) = name.strip_prefix(NAME_PREFIX) else { continue };
         let pid = rest.split('-').nth(1).unwrap_or_default();
         if !Path::new("/proc").join(pid).exists() {
             // Another test may have removed it already.
-            let _ = ip(&["netns", "del", &name]);
+            let _ = run_iproute(&["netns", "del", &name]);
         }
     }
 }

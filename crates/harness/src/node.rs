@@ -10,21 +10,21 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::disk::Disk;
+use crate::disk::TestDisk;
 use crate::faketime::FakeTime;
 use crate::program::redis_cli_on;
-use crate::relay::{Relay, RelayedProcess, Relays};
-use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually, eventually_within};
+use crate::relay::{RelayNetwork, RelayedProcess, ServerRelay};
+use crate::{Connection, PortClaim, Program, Reply, TestHost, claim_port, eventually, eventually_within};
 
 /// Number of log lines to show when a test fails.
-const LOG_TAIL: usize = 30;
+const SHOWN_LOG_LINES: usize = 30;
 
 /// The address of a server.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     /// The port for clients.
     pub port: u16,
-    host: Option<Host>,
+    host: Option<TestHost>,
 }
 
 impl Endpoint {
@@ -49,14 +49,14 @@ pub struct Node {
     options: Vec<String>,
     child: Option<Child>,
     /// Declared before the folder it is mounted on, so that it is dropped first.
-    disk: Option<Disk>,
-    clock: Option<FakeTime>,
+    disk: Option<TestDisk>,
+    fake_time: Option<FakeTime>,
     folder: TempDir,
-    host: Option<Host>,
-    relay: Option<Relay>,
+    host: Option<TestHost>,
+    relay: Option<ServerRelay>,
     _claim: PortClaim,
     /// The TLS port, if TLS is enabled.
-    tls: Option<PortClaim>,
+    tls_claim: Option<PortClaim>,
 }
 
 impl Node {
@@ -87,7 +87,7 @@ impl Node {
     #[must_use]
     pub fn prepare(program: &Program, options: &str) -> Self {
         let claim = claim_port();
-        let folder = crate::folders::temporary("redoubt-node-");
+        let folder = crate::folders::create_temporary_folder("redoubt-node-");
         let mut options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         options.extend(["--port".into(), claim.port.to_string(), "--bind".into(), "127.0.0.1".into()]);
         Self {
@@ -96,12 +96,12 @@ impl Node {
             options,
             child: None,
             disk: None,
-            clock: None,
+            fake_time: None,
             folder,
             host: None,
             relay: None,
             _claim: claim,
-            tls: None,
+            tls_claim: None,
         }
     }
 
@@ -110,10 +110,15 @@ impl Node {
     /// # Panics
     /// The folder cannot be created.
     #[must_use]
-    pub fn prepare_behind(relays: &Relays, number: usize, kind: RelayedProcess, program: &Program) -> Self {
+    pub fn prepare_behind_relay(
+        relays: &RelayNetwork,
+        number: usize,
+        kind: RelayedProcess,
+        program: &Program,
+    ) -> Self {
         let mut node = Self::prepare(program, "");
         let relay = relays.relay(number);
-        node.add_options(&relay.options(node.port, kind));
+        node.add_options(&relay.announce_options(node.port, kind));
         node.relay = Some(relay);
         node
     }
@@ -123,9 +128,9 @@ impl Node {
     /// # Panics
     /// The folder cannot be created.
     #[must_use]
-    pub fn prepare_on(host: &Host, program: &Program, options: &str) -> Self {
+    pub fn prepare_on(host: &TestHost, program: &Program, options: &str) -> Self {
         let mut node = Self::prepare(program, options);
-        node.add_options(&format!("--bind {} 127.0.0.1 --protected-mode no", host.ip));
+        node.add_options(&format!("--bind {} 127.0.0.1 --protected-mode no", host.run_iproute));
         node.host = Some(host.clone());
         node
     }
@@ -147,7 +152,7 @@ impl Node {
             }
             let mut connection = self.try_connect().ok()?;
             let reply = connection.try_call(&["PING"]).ok()?;
-            (reply == Value::Simple("PONG".into()) || reply.is_error("NOAUTH")).then_some(())
+            (reply == Reply::Simple("PONG".into()) || reply.is_error("NOAUTH")).then_some(())
         });
     }
 
@@ -163,8 +168,8 @@ impl Node {
             .open(self.folder().join("log"))
             .expect("the folder can be written to");
         let mut command = self.program.command_on(self.host.as_ref());
-        if let Some(clock) = &self.clock {
-            clock.rule(&mut command);
+        if let Some(clock) = &self.fake_time {
+            clock.apply_to(&mut command);
         }
         let child = command
             .args(&self.options)
@@ -176,7 +181,7 @@ impl Node {
             .unwrap_or_else(|error| panic!("{}: {error}", self.program.name()));
         self.child = Some(child);
         if let Some(relay) = &mut self.relay {
-            relay.open(self.port);
+            relay.start_listening(self.port);
         }
     }
 
@@ -198,7 +203,7 @@ impl Node {
     ///
     /// # Panics
     /// The folder does not exist, or its path is not valid UTF-8.
-    pub fn speak_tls(&mut self, certificates: &Path) {
+    pub fn enable_tls(&mut self, certificates: &Path) {
         let folder = certificates.canonicalize().expect("a folder with certificates");
         let claim = claim_port();
         self.add_options(&format!("--tls-port {} --tls-auth-clients no", claim.port));
@@ -206,13 +211,13 @@ impl Node {
             let path = folder.join(file).into_os_string().into_string().expect("a path of text");
             self.options.extend([format!("--tls-{option}-file"), path]);
         }
-        self.tls = Some(claim);
+        self.tls_claim = Some(claim);
     }
 
     /// The TLS port, if TLS is enabled.
     #[must_use]
     pub fn tls_port(&self) -> Option<u16> {
-        self.tls.as_ref().map(|claim| claim.port)
+        self.tls_claim.as_ref().map(|claim| claim.port)
     }
 
     /// Mounts a small disk over the folder, which must be empty.
@@ -220,7 +225,7 @@ impl Node {
     /// # Errors
     /// This machine does not permit it.
     pub fn limit_disk(&mut self, bytes: u64) -> Result<(), String> {
-        self.disk = Some(Disk::mount(self.folder(), bytes)?);
+        self.disk = Some(TestDisk::mount(self.folder(), bytes)?);
         Ok(())
     }
 
@@ -230,14 +235,14 @@ impl Node {
     /// A write fails for another reason than a full disk.
     pub fn fill_disk(&self) {
         if let Some(disk) = &self.disk {
-            disk.fill().expect("a disk can be filled");
+            disk.fill_up().expect("a disk can be filled");
         }
     }
 
     /// Frees space on the small disk.
     pub fn free_disk(&self) {
         if let Some(disk) = &self.disk {
-            disk.free();
+            disk.free_space();
         }
     }
 
@@ -246,7 +251,7 @@ impl Node {
     /// # Errors
     /// libfaketime is not installed.
     pub fn fake_clock(&mut self) -> Result<(), String> {
-        self.clock = Some(FakeTime::new()?);
+        self.fake_time = Some(FakeTime::new()?);
         Ok(())
     }
 
@@ -255,8 +260,8 @@ impl Node {
     /// # Panics
     /// The clock's file cannot be written.
     pub fn set_clock(&self, ahead: i64) {
-        if let Some(clock) = &self.clock {
-            clock.set(ahead);
+        if let Some(clock) = &self.fake_time {
+            clock.shift(ahead);
         }
     }
 
@@ -274,7 +279,7 @@ impl Node {
     /// The IP address for other nodes.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
-        self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.ip)
+        self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.run_iproute)
     }
 
     /// The address as `ip:port`.
@@ -342,8 +347,8 @@ impl Node {
     ///
     /// # Panics
     /// No reply arrives.
-    pub fn run(&self, line: &str) -> Value {
-        self.connect().run(line)
+    pub fn run(&self, line: &str) -> Reply {
+        self.connect().call_line(line)
     }
 
     /// Runs redis-cli on this node's host and returns its output.
@@ -368,7 +373,7 @@ impl Node {
     /// The port of a dead server must refuse connections.
     fn close_relay(&mut self) {
         if let Some(relay) = &mut self.relay {
-            relay.close();
+            relay.stop_listening();
         }
     }
 
@@ -377,8 +382,8 @@ impl Node {
     /// # Panics
     /// The server is not running, or does not end.
     pub fn terminate(&mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
-        self.ended()
+        self.send_signal(Signal::TERM);
+        self.wait_for_own_exit()
     }
 
     /// Whether the process has ended by itself.
@@ -390,7 +395,7 @@ impl Node {
     ///
     /// # Panics
     /// The process does not end.
-    pub fn ended(&mut self) -> ExitStatus {
+    pub fn wait_for_own_exit(&mut self) -> ExitStatus {
         let status = self.wait_for_exit();
         self.child = None;
         self.close_relay();
@@ -402,7 +407,7 @@ impl Node {
     /// # Panics
     /// A thread does not stop.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        self.send_signal(Signal::STOP);
         eventually_within(Duration::from_secs(10), "the process stands still", || {
             let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).ok()?;
             let stands = |thread: std::fs::DirEntry| {
@@ -415,7 +420,7 @@ impl Node {
 
     /// Sends SIGCONT.
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
+        self.send_signal(Signal::CONT);
     }
 
     /// Waits until the process ends by itself.
@@ -468,7 +473,7 @@ impl Node {
         self.child.as_mut()?.try_wait().expect("a child can be waited for")
     }
 
-    fn signal(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         let pid = Pid::from_child(self.child.as_ref().expect("the node runs"));
         kill_process(pid, signal).expect("a child can be signalled");
     }
@@ -484,7 +489,7 @@ impl Drop for Node {
         if std::thread::panicking() {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
-            let tail = &lines[lines.len().saturating_sub(LOG_TAIL)..];
+            let tail = &lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..];
             eprintln!("--- {} on {}, end of its log:\n{}", self.program.name(), self.port, tail.join("\n"));
         }
     }

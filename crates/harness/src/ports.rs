@@ -36,10 +36,11 @@ pub fn claim_port() -> PortClaim {
 #[must_use]
 pub fn claim_ports(count: u16) -> Vec<PortClaim> {
     // Each process starts at a different port, to avoid contention.
-    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     let own = (std::process::id() * 37 % u32::from(PORT_COUNT)) as u16;
     for _ in 0..PORT_COUNT {
-        let first = FIRST_PORT + (own + NEXT.fetch_add(count, Ordering::Relaxed) % PORT_COUNT) % PORT_COUNT;
+        let first =
+            FIRST_PORT + (own + NEXT_PORT.fetch_add(count, Ordering::Relaxed) % PORT_COUNT) % PORT_COUNT;
         let claims: Option<Vec<PortClaim>> = (first..first + count).map(try_claim).collect();
         if let Some(claims) = claims {
             return claims;
@@ -50,7 +51,7 @@ pub fn claim_ports(count: u16) -> Vec<PortClaim> {
 
 fn try_claim(port: u16) -> Option<PortClaim> {
     let lock = File::create(lock_folder().join(port.to_string())).ok()?;
-    let free = lock.try_lock().is_ok() && is_free(port) && is_free(port + 10_000);
+    let free = lock.try_lock().is_ok() && is_port_free(port) && is_port_free(port + 10_000);
     free.then_some(PortClaim { port, _lock: lock })
 }
 
@@ -60,6 +61,6 @@ fn lock_folder() -> PathBuf {
     folder
 }
 
-fn is_free(port: u16) -> bool {
+fn is_port_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
 }

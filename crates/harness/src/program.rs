@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Host, permitted};
+use crate::{TestHost, value_or_skip};
 
 /// A server binary with the command line of redis-server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Program {
     #[must_use]
     pub fn redoubt() -> Self {
         if let Some(named) = std::env::var_os("REDOUBT").filter(|named| !named.is_empty()) {
-            return Self::named(Path::new(&named));
+            return Self::from_binary(Path::new(&named));
         }
         let own = std::env::current_exe().expect("a test knows its binary");
         let binary = own
@@ -48,34 +48,34 @@ impl Program {
     /// installed.
     ///
     /// # Panics
-    /// As [`left_out`].
+    /// As [`report_skipped`].
     #[must_use]
     pub fn valkey() -> Option<Self> {
-        permitted("comparisons with Valkey 9.1", peer("valkey-server", (9, 1)))
+        value_or_skip("comparisons with Valkey 9.1", find_peer("valkey-server", (9, 1)))
     }
 
     /// Redis 8.6 or later, the reference for what only Redis supports. `None`, reported as skipped, if it is not
     /// installed.
     ///
     /// # Panics
-    /// As [`left_out`].
+    /// As [`report_skipped`].
     #[must_use]
     pub fn redis8() -> Option<Self> {
-        permitted("comparisons with Redis 8.6", peer("redis86-server", (8, 6)))
+        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
     }
 
     /// Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
     ///
     /// # Panics
-    /// As [`left_out`].
+    /// As [`report_skipped`].
     #[must_use]
     pub fn redis86() -> Option<Self> {
-        permitted("comparisons with Redis 8.6", peer("redis86-server", (8, 6)))
+        value_or_skip("comparisons with Redis 8.6", find_peer("redis86-server", (8, 6)))
     }
 
     /// Any binary. If its name begins with `redoubt`, the subcommand `server` is used.
     #[must_use]
-    pub fn named(binary: &Path) -> Self {
+    pub fn from_binary(binary: &Path) -> Self {
         let is_redoubt = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("redoubt"));
         // Made absolute, because nodes run in their own folders. Bare names are looked up in PATH, and links keep their
         // names.
@@ -92,7 +92,7 @@ impl Program {
     }
 
     /// The command, run on a test host if there is one.
-    pub(crate) fn command_on(&self, host: Option<&Host>) -> Command {
+    pub(crate) fn command_on(&self, host: Option<&TestHost>) -> Command {
         let mut command = command_on(host, &self.binary);
         if self.is_redoubt {
             command.arg("server");
@@ -114,7 +114,7 @@ impl Program {
 }
 
 /// A server of at least this version, installed by `scripts/install-peers` or found in PATH.
-fn peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
+fn find_peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
     let missing = || format!("there is no {name} (scripts/install-peers)");
     let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
     let (binary, told) = candidates
@@ -127,7 +127,7 @@ fn peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
     if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < least {
         return Err(format!("{name} is older than {}.{}: {}", least.0, least.1, told.trim()));
     }
-    Ok(Program::named(&binary))
+    Ok(Program::from_binary(&binary))
 }
 
 /// The folder named by `PEERS`, or the default in the user's cache.
@@ -140,8 +140,8 @@ fn peers_folder() -> Option<PathBuf> {
 }
 
 /// A command, run on a test host if there is one.
-fn command_on(host: Option<&Host>, binary: &Path) -> Command {
-    let Some([first, rest @ ..]) = host.map(Host::prefix) else { return Command::new(binary) };
+fn command_on(host: Option<&TestHost>, binary: &Path) -> Command {
+    let Some([first, rest @ ..]) = host.map(TestHost::command_prefix) else { return Command::new(binary) };
     let mut command = Command::new(first);
     command.args(rest).arg(binary);
     command
@@ -194,7 +194,7 @@ pub fn redis_cli(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// Runs `redis-cli` on a test host if there is one.
-pub(crate) fn redis_cli_on(host: Option<&Host>, arguments: &[&str]) -> Result<String, String> {
+pub(crate) fn redis_cli_on(host: Option<&TestHost>, arguments: &[&str]) -> Result<String, String> {
     let output = command_on(host, Path::new("redis-cli"))
         .args(arguments)
         .output()

@@ -16,8 +16,8 @@ use std::time::Duration;
 use crate::{PortClaim, claim_port};
 
 /// The loopback network for servers behind relays.
-const NETWORK: [u8; 3] = [127, 0, 77];
-const BUS: u16 = 10_000;
+const LOOPBACK_NETWORK: [u8; 3] = [127, 0, 77];
+const BUS_PORT_OFFSET: u16 = 10_000;
 /// Size of the read buffer.
 const BUFFER_SIZE: usize = 16 * 1024;
 
@@ -34,26 +34,26 @@ pub enum RelayedProcess {
 
 /// The links between servers behind relays, each of which can be cut.
 #[derive(Debug, Clone, Default)]
-pub struct Relays {
+pub struct RelayNetwork {
     cuts: Arc<CutLinks>,
 }
 
 #[derive(Debug, Default)]
 struct CutLinks {
     /// The cut links, as pairs of sending and receiving server.
-    lost: Mutex<Vec<(usize, usize)>>,
-    healed: Condvar,
+    cut: Mutex<Vec<(usize, usize)>>,
+    all_healed: Condvar,
     /// Connections between servers to client ports, not to the bus.
     links: Mutex<Vec<(usize, usize, TcpStream)>>,
 }
 
-impl Relays {
+impl RelayNetwork {
     /// Creates an empty network.
     ///
     /// # Errors
     /// Loopback addresses other than 127.0.0.1 are not available.
-    pub fn make() -> Result<Self, String> {
-        let address = address_of(0);
+    pub fn create() -> Result<Self, String> {
+        let address = source_address(0);
         match TcpListener::bind((address, 0)) {
             Ok(_) => Ok(Self::default()),
             Err(error) => Err(format!("this machine has no loopback address {address}: {error}")),
@@ -61,22 +61,22 @@ impl Relays {
     }
 
     /// Partitions the network into groups. Servers that are not named form one more group.
-    pub fn split(&self, groups: &[Vec<usize>], servers: usize) {
+    pub fn partition(&self, groups: &[Vec<usize>], servers: usize) {
         let side = |server: usize| groups.iter().position(|group| group.contains(&server));
         let all = || 0..servers;
         let pairs = all().flat_map(|from| all().map(move |to| (from, to)));
-        *self.cuts.locked() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
+        *self.cuts.lock_cut_links() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
     }
 
     /// Holds back all bytes from `from` to these servers, but not in the other direction.
-    pub fn lose(&self, from: usize, to: &[usize]) {
-        self.cuts.locked().extend(to.iter().map(|to| (from, *to)));
+    pub fn block_bytes(&self, from: usize, to: &[usize]) {
+        self.cuts.lock_cut_links().extend(to.iter().map(|to| (from, *to)));
     }
 
     /// Ends all partitions.
-    pub fn heal(&self) {
-        self.cuts.locked().clear();
-        self.cuts.healed.notify_all();
+    pub fn heal_partition(&self) {
+        self.cuts.lock_cut_links().clear();
+        self.cuts.all_healed.notify_all();
     }
 
     /// Breaks the connections of `from` to the client port of `to`, and returns their number. New connections are
@@ -90,21 +90,21 @@ impl Relays {
     }
 
     /// Creates a relay for server `server`. It does not listen yet.
-    pub(crate) fn relay(&self, server: usize) -> Relay {
-        Relay { server, cuts: self.cuts.clone(), own: claim_port(), listeners: Vec::new() }
+    pub(crate) fn relay(&self, server: usize) -> ServerRelay {
+        ServerRelay { server, cuts: self.cuts.clone(), private_port: claim_port(), listeners: Vec::new() }
     }
 }
 
 impl CutLinks {
-    fn locked(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_cut_links(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until bytes from `from` may reach `to`. Returns `false` if the relay was closed meanwhile.
-    fn wait(&self, from: usize, to: usize, closed: &AtomicBool) -> bool {
-        let mut lost = self.locked();
+    fn wait_until_open(&self, from: usize, to: usize, closed: &AtomicBool) -> bool {
+        let mut lost = self.lock_cut_links();
         while lost.contains(&(from, to)) && !closed.load(Ordering::Relaxed) {
-            let waited = self.healed.wait_timeout(lost, Duration::from_millis(100));
+            let waited = self.all_healed.wait_timeout(lost, Duration::from_millis(100));
             lost = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         !closed.load(Ordering::Relaxed)
@@ -113,33 +113,33 @@ impl CutLinks {
 
 /// A relay in front of one server.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct ServerRelay {
     server: usize,
     cuts: Arc<CutLinks>,
     /// The server's private port; its bus port is reserved with it.
-    own: PortClaim,
-    listeners: Vec<Listener>,
+    private_port: PortClaim,
+    listeners: Vec<RelayListener>,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct RelayListener {
     port: u16,
     closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Relay {
+impl ServerRelay {
     /// The server's options for being known by `port`.
-    pub(crate) fn options(&self, port: u16, kind: RelayedProcess) -> String {
-        let source = address_of(self.server);
-        let own = self.own.port;
+    pub(crate) fn announce_options(&self, port: u16, kind: RelayedProcess) -> String {
+        let source = source_address(self.server);
+        let own = self.private_port.port;
         let common = format!("--port {own} --bind 127.0.0.1 --bind-source-addr {source}");
         match kind {
             RelayedProcess::Server => {
                 format!("{common} --replica-announce-ip 127.0.0.1 --replica-announce-port {port}")
             }
             RelayedProcess::Clustered => {
-                let (bus, own_bus) = (port + BUS, own + BUS);
+                let (bus, own_bus) = (port + BUS_PORT_OFFSET, own + BUS_PORT_OFFSET);
                 format!(
                     "{common} --cluster-port {own_bus} --cluster-announce-ip 127.0.0.1 \
                      --cluster-announce-port {port} --cluster-announce-bus-port {bus} \
@@ -152,22 +152,22 @@ impl Relay {
     }
 
     /// Listens on the announced port and its bus port.
-    pub(crate) fn open(&mut self, port: u16) {
-        self.close();
-        for offset in [0, BUS] {
+    pub(crate) fn start_listening(&mut self, port: u16) {
+        self.stop_listening();
+        for offset in [0, BUS_PORT_OFFSET] {
             let context = Arc::new(RelayContext {
                 server: self.server,
-                port: self.own.port + offset,
-                is_bus: offset == BUS,
+                port: self.private_port.port + offset,
+                is_bus: offset == BUS_PORT_OFFSET,
                 cuts: self.cuts.clone(),
                 closed: Arc::default(),
             });
-            self.listeners.push(Listener::open(port + offset, context));
+            self.listeners.push(RelayListener::open(port + offset, context));
         }
     }
 
     /// Stops listening and closes all connections.
-    pub(crate) fn close(&mut self) {
+    pub(crate) fn stop_listening(&mut self) {
         self.listeners.clear();
     }
 }
@@ -181,7 +181,7 @@ struct RelayContext {
     closed: Arc<AtomicBool>,
 }
 
-impl Listener {
+impl RelayListener {
     fn open(port: u16, context: Arc<RelayContext>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port was claimed");
         let closed = context.closed.clone();
@@ -191,14 +191,14 @@ impl Listener {
                     break;
                 }
                 let context = context.clone();
-                thread::spawn(move || context.join(caller));
+                thread::spawn(move || context.forward(caller));
             }
         };
         Self { port, closed, thread: Some(thread::spawn(accepting)) }
     }
 }
 
-impl Drop for Listener {
+impl Drop for RelayListener {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
         // Wakes the accepting thread.
@@ -211,9 +211,9 @@ impl Drop for Listener {
 
 impl RelayContext {
     /// Forwards bytes in both directions until one side closes.
-    fn join(self: Arc<Self>, caller: TcpStream) {
-        let from = caller.peer_addr().ok().and_then(|address| server_at(address.ip()));
-        if from.is_some_and(|from| !self.cuts.wait(from, self.server, &self.closed)) {
+    fn forward(self: Arc<Self>, caller: TcpStream) {
+        let from = caller.peer_addr().ok().and_then(|address| server_of_address(address.ip()));
+        if from.is_some_and(|from| !self.cuts.wait_until_open(from, self.server, &self.closed)) {
             return;
         }
         let Ok(called) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
@@ -223,12 +223,18 @@ impl RelayContext {
             links.push((from, self.server, link));
         }
         let other = self.clone();
-        let back = thread::spawn(move || other.carry(Some(other.server), from, back_from, back_to));
-        self.carry(from, Some(self.server), caller, called);
+        let back = thread::spawn(move || other.copy_bytes(Some(other.server), from, back_from, back_to));
+        self.copy_bytes(from, Some(self.server), caller, called);
         let _ = back.join();
     }
 
-    fn carry(&self, from: Option<usize>, to: Option<usize>, mut source: TcpStream, mut target: TcpStream) {
+    fn copy_bytes(
+        &self,
+        from: Option<usize>,
+        to: Option<usize>,
+        mut source: TcpStream,
+        mut target: TcpStream,
+    ) {
         // The timeout only serves to notice that the relay is closed.
         let _ = source.set_read_timeout(Some(Duration::from_millis(500)));
         let _ = target.set_nodelay(true);
@@ -237,11 +243,11 @@ impl RelayContext {
             let count = match source.read(&mut piece) {
                 Ok(0) => break,
                 Ok(count) => count,
-                Err(error) if is_pause(&error) => continue,
+                Err(error) if is_timeout(&error) => continue,
                 Err(_) => break,
             };
             let reaches = match (from, to) {
-                (Some(from), Some(to)) => self.cuts.wait(from, to, &self.closed),
+                (Some(from), Some(to)) => self.cuts.wait_until_open(from, to, &self.closed),
                 _ => true,
             };
             if !reaches || target.write_all(&piece[..count]).is_err() {
@@ -255,21 +261,21 @@ impl RelayContext {
     }
 }
 
-fn is_pause(error: &std::io::Error) -> bool {
+fn is_timeout(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 /// The address from which server `server` connects.
-fn address_of(server: usize) -> Ipv4Addr {
-    let [a, b, c] = NETWORK;
+fn source_address(server: usize) -> Ipv4Addr {
+    let [a, b, c] = LOOPBACK_NETWORK;
     Ipv4Addr::new(a, b, c, u8::try_from(server + 1).expect("fewer than 255 servers"))
 }
 
-fn server_at(ip: IpAddr) -> Option<usize> {
+fn server_of_address(ip: IpAddr) -> Option<usize> {
     let IpAddr::V4(ip) = ip else { return None };
     let [a, b, c, number] = ip.octets();
-    ([a, b, c] == NETWORK).then(|| usize::from(number).checked_sub(1)).flatten()
+    ([a, b, c] == LOOPBACK_NETWORK).then(|| usize::from(number).checked_sub(1)).flatten()
 }
 
 #[cfg(test)]
@@ -279,40 +285,40 @@ mod tests {
     /// An echo server behind a relay.
     #[test]
     fn relay_forwards_both_ways_and_refuses_once_closed() {
-        let relays = Relays::make().expect("Linux has the whole loopback network");
+        let relays = RelayNetwork::create().expect("Linux has the whole loopback network");
         let known = claim_port();
         let mut relay = relays.relay(0);
-        let server = TcpListener::bind(("127.0.0.1", relay.own.port)).expect("the port was claimed");
+        let server = TcpListener::bind(("127.0.0.1", relay.private_port.port)).expect("the port was claimed");
         let echo = thread::spawn(move || {
             let (mut stream, _) = server.accept().expect("the relay connects");
             let mut word = [0; 4];
             stream.read_exact(&mut word).expect("the word comes");
             stream.write_all(&word).expect("the relay reads");
         });
-        relay.open(known.port);
+        relay.start_listening(known.port);
         let mut client = TcpStream::connect(("127.0.0.1", known.port)).expect("the relay listens");
         client.write_all(b"ping").expect("the relay reads");
         let mut word = [0; 4];
         client.read_exact(&mut word).expect("the word comes back");
         assert_eq!(&word, b"ping");
         echo.join().expect("no panic");
-        relay.close();
+        relay.stop_listening();
         assert!(TcpStream::connect(("127.0.0.1", known.port)).is_err());
     }
 
     #[test]
     fn split_cuts_only_links_between_groups() {
-        let relays = Relays::make().expect("Linux has the whole loopback network");
-        relays.split(&[vec![0]], 3);
-        assert_eq!(*relays.cuts.locked(), [(0, 1), (0, 2), (1, 0), (2, 0)]);
-        relays.heal();
-        relays.lose(2, &[1]);
-        assert_eq!(*relays.cuts.locked(), [(2, 1)]);
+        let relays = RelayNetwork::create().expect("Linux has the whole loopback network");
+        relays.partition(&[vec![0]], 3);
+        assert_eq!(*relays.cuts.lock_cut_links(), [(0, 1), (0, 2), (1, 0), (2, 0)]);
+        relays.heal_partition();
+        relays.block_bytes(2, &[1]);
+        assert_eq!(*relays.cuts.lock_cut_links(), [(2, 1)]);
     }
 
     #[test]
     fn callers_are_identified_by_address() {
-        assert_eq!(server_at(address_of(3).into()), Some(3));
-        assert_eq!(server_at(Ipv4Addr::LOCALHOST.into()), None);
+        assert_eq!(server_of_address(source_address(3).into()), Some(3));
+        assert_eq!(server_of_address(Ipv4Addr::LOCALHOST.into()), None);
     }
 }

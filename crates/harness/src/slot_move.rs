@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{Connection, Node, Value, slot_owner};
+use crate::{Connection, Node, Reply, slot_owner};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of keys per MIGRATE.
 const KEYS_PER_MIGRATE: &str = "100";
 
@@ -18,7 +18,7 @@ const KEYS_PER_MIGRATE: &str = "100";
 /// There is no such node.
 pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String> {
     let running = || nodes.iter().filter(|node| node.is_running());
-    let owner = running().find_map(|node| slot_owner(&mut connect(node).ok()?, slot));
+    let owner = running().find_map(|node| slot_owner(&mut connect_to_node(node).ok()?, slot));
     let owner = owner.ok_or_else(|| format!("nobody serves slot {slot}"))?;
     let source =
         running().find(|node| node.port == owner).ok_or_else(|| format!("{owner} is no node of ours"))?;
@@ -26,12 +26,15 @@ pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String>
     if source.port == target.port {
         return Ok(());
     }
-    let (from, to) = (tell(source, &["CLUSTER", "MYID"])?.text(), tell(target, &["CLUSTER", "MYID"])?.text());
+    let (from, to) = (
+        send_command(source, &["CLUSTER", "MYID"])?.text(),
+        send_command(target, &["CLUSTER", "MYID"])?.text(),
+    );
     let number = slot.to_string();
-    tell(target, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from])?;
-    tell(source, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to])?;
+    send_command(target, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from])?;
+    send_command(source, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to])?;
     loop {
-        let keys = tell(source, &["CLUSTER", "GETKEYSINSLOT", &number, KEYS_PER_MIGRATE])?;
+        let keys = send_command(source, &["CLUSTER", "GETKEYSINSLOT", &number, KEYS_PER_MIGRATE])?;
         if keys.items().is_empty() {
             break;
         }
@@ -39,37 +42,37 @@ pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String>
         let mut words =
             ["MIGRATE", &ip, &port, "", "0", "5000", "KEYS"].map(|word| word.as_bytes().to_vec()).to_vec();
         words.extend(keys.items().iter().map(bytes_of));
-        tell(source, &words)?;
+        send_command(source, &words)?;
     }
     // The new owner must know first, then the old one, then the other masters.
-    tell(target, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
-    tell(source, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
+    send_command(target, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
+    send_command(source, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     for node in running().filter(|node| node.port != source.port && node.port != target.port) {
-        let Ok(role) = tell(node, &["ROLE"]) else { continue };
+        let Ok(role) = send_command(node, &["ROLE"]) else { continue };
         if role.items()[0].text() == "master" {
-            tell(node, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
+            send_command(node, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
         }
     }
     Ok(())
 }
 
-fn bytes_of(key: &Value) -> Vec<u8> {
+fn bytes_of(key: &Reply) -> Vec<u8> {
     match key {
-        Value::Bulk(bytes) => bytes.clone(),
+        Reply::Bulk(bytes) => bytes.clone(),
         other => other.text().into_bytes(),
     }
 }
 
-fn connect(node: &Node) -> io::Result<Connection> {
+fn connect_to_node(node: &Node) -> io::Result<Connection> {
     let mut connection = node.try_connect()?;
-    connection.set_timeout(TIMEOUT);
+    connection.set_timeout(STEP_TIMEOUT);
     Ok(connection)
 }
 
-fn tell<A: AsRef<[u8]>>(node: &Node, words: &[A]) -> Result<Value, String> {
-    let reply = connect(node).and_then(|mut connection| connection.try_call(words));
+fn send_command<A: AsRef<[u8]>>(node: &Node, words: &[A]) -> Result<Reply, String> {
+    let reply = connect_to_node(node).and_then(|mut connection| connection.try_call(words));
     match reply {
-        Ok(Value::Error(text)) => Err(format!("{}: {text}", node.port)),
+        Ok(Reply::Error(text)) => Err(format!("{}: {text}", node.port)),
         Ok(reply) => Ok(reply),
         Err(error) => Err(format!("{}: {error}", node.port)),
     }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bound for operations that take a healthy server a few seconds, on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Retries `attempt` until it returns a value.
@@ -12,7 +12,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// # Panics
 /// After a minute; the message names `what`.
 pub fn eventually<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
-    eventually_within(TIMEOUT, what, attempt)
+    eventually_within(DEFAULT_TIMEOUT, what, attempt)
 }
 
 /// Like [`eventually`], with another bound.

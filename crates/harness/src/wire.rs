@@ -6,11 +6,11 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// Longer than any reply takes, and shorter than a test's time limit.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A reply exactly as on the wire: replies are equal only if clients cannot distinguish them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Value {
+pub enum Reply {
     /// `+OK`
     Simple(String),
     /// `-ERR message`
@@ -26,13 +26,13 @@ pub enum Value {
     /// `_`, the null of RESP3.
     Null,
     /// `*2`
-    Array(Vec<Value>),
+    Array(Vec<Reply>),
     /// `~2`
-    Set(Vec<Value>),
+    Set(Vec<Reply>),
     /// `%1`, as pairs.
-    Map(Vec<(Value, Value)>),
+    Map(Vec<(Reply, Reply)>),
     /// `>2`
-    Push(Vec<Value>),
+    Push(Vec<Reply>),
     /// `#t`
     Bool(bool),
     /// `,1.5`, as received.
@@ -43,7 +43,7 @@ pub enum Value {
     Verbatim(Vec<u8>),
 }
 
-impl Value {
+impl Reply {
     /// Whether this is an error that begins with `code`.
     #[must_use]
     pub fn is_error(&self, code: &str) -> bool {
@@ -81,7 +81,7 @@ impl Value {
     /// # Panics
     /// The reply has another type.
     #[must_use]
-    pub fn items(&self) -> &[Value] {
+    pub fn items(&self) -> &[Reply] {
         match self {
             Self::Array(items) | Self::Set(items) | Self::Push(items) => items,
             other => panic!("an array was expected, not {other:?}"),
@@ -97,7 +97,7 @@ impl Value {
     }
 }
 
-impl fmt::Debug for Value {
+impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Simple(text) => write!(f, "+{text}"),
@@ -133,8 +133,8 @@ impl Connection {
     pub fn open(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Self { reader: BufReader::new(stream) })
     }
 
@@ -167,7 +167,7 @@ impl Connection {
     /// # Errors
     /// The connection is broken.
     pub fn send<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<()> {
-        self.send_raw(&encode(arguments))
+        self.send_raw(&encode_command(arguments))
     }
 
     /// Sends commands in a single write, without waiting for replies.
@@ -175,7 +175,7 @@ impl Connection {
     /// # Errors
     /// The connection is broken.
     pub fn send_all<A: AsRef<[u8]>, C: AsRef<[A]>>(&mut self, commands: &[C]) -> io::Result<()> {
-        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command.as_ref())).collect();
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode_command(command.as_ref())).collect();
         self.send_raw(&bytes)
     }
 
@@ -183,7 +183,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken, or no reply arrives.
-    pub fn try_call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<Value> {
+    pub fn try_call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<Reply> {
         self.send(arguments)?;
         self.read()
     }
@@ -192,7 +192,7 @@ impl Connection {
     ///
     /// # Panics
     /// The connection is broken, or no reply arrives.
-    pub fn call(&mut self, arguments: &[&str]) -> Value {
+    pub fn call(&mut self, arguments: &[&str]) -> Reply {
         self.try_call(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
 
@@ -200,15 +200,15 @@ impl Connection {
     ///
     /// # Panics
     /// The connection is broken, or no reply arrives.
-    pub fn run(&mut self, line: &str) -> Value {
+    pub fn call_line(&mut self, line: &str) -> Reply {
         self.call(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// Like [`Self::run`], for several commands sent in a single write.
+    /// Like [`Self::call_line`], for several commands sent in a single write.
     ///
     /// # Panics
     /// The connection is broken, or a reply is missing.
-    pub fn run_all<L: AsRef<str>>(&mut self, lines: &[L]) -> Vec<Value> {
+    pub fn call_lines<L: AsRef<str>>(&mut self, lines: &[L]) -> Vec<Reply> {
         let commands: Vec<Vec<&str>> = lines.iter().map(|line| line.as_ref().split(' ').collect()).collect();
         self.send_all(&commands).expect("the server takes commands");
         commands
@@ -235,42 +235,42 @@ impl Connection {
     ///
     /// # Errors
     /// The connection ended, the reply is not valid RESP, or none arrived in time.
-    pub fn read(&mut self) -> io::Result<Value> {
+    pub fn read(&mut self) -> io::Result<Reply> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line)?;
         if line.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if !line.ends_with(b"\r\n") {
-            return Err(invalid_reply(&line));
+            return Err(invalid_reply_error(&line));
         }
         line.truncate(line.len() - 2);
         let text = || String::from_utf8_lossy(&line[1..]).into_owned();
-        let number = || text().parse::<i64>().map_err(|_| invalid_reply(&line));
+        let number = || text().parse::<i64>().map_err(|_| invalid_reply_error(&line));
         Ok(match line.first() {
-            Some(b'+') => Value::Simple(text()),
-            Some(b'-') => Value::Error(text()),
-            Some(b':') => Value::Int(number()?),
-            Some(b'_') => Value::Null,
-            Some(b'#') => Value::Bool(line[1..] == *b"t"),
-            Some(b',') => Value::Double(text()),
-            Some(b'(') => Value::BigNumber(text()),
+            Some(b'+') => Reply::Simple(text()),
+            Some(b'-') => Reply::Error(text()),
+            Some(b':') => Reply::Int(number()?),
+            Some(b'_') => Reply::Null,
+            Some(b'#') => Reply::Bool(line[1..] == *b"t"),
+            Some(b',') => Reply::Double(text()),
+            Some(b'(') => Reply::BigNumber(text()),
             Some(b'$') => match number()? {
-                -1 => Value::NullBulk,
-                length => Value::Bulk(self.read_payload(length)?),
+                -1 => Reply::NullBulk,
+                length => Reply::Bulk(self.read_payload(length)?),
             },
-            Some(b'=') => Value::Verbatim(self.read_payload(number()?)?),
+            Some(b'=') => Reply::Verbatim(self.read_payload(number()?)?),
             Some(b'*') => match number()? {
-                -1 => Value::NullArray,
-                count => Value::Array(self.read_many(count)?),
+                -1 => Reply::NullArray,
+                count => Reply::Array(self.read_replies(count)?),
             },
-            Some(b'~') => Value::Set(self.read_many(number()?)?),
-            Some(b'>') => Value::Push(self.read_many(number()?)?),
+            Some(b'~') => Reply::Set(self.read_replies(number()?)?),
+            Some(b'>') => Reply::Push(self.read_replies(number()?)?),
             Some(b'%') => {
                 let pairs = number()?;
-                Value::Map((0..pairs).map(|_| Ok((self.read()?, self.read()?))).collect::<io::Result<_>>()?)
+                Reply::Map((0..pairs).map(|_| Ok((self.read()?, self.read()?))).collect::<io::Result<_>>()?)
             }
-            _ => return Err(invalid_reply(&line)),
+            _ => return Err(invalid_reply_error(&line)),
         })
     }
 
@@ -288,23 +288,23 @@ impl Connection {
     }
 
     fn read_payload(&mut self, length: i64) -> io::Result<Vec<u8>> {
-        let length = usize::try_from(length).map_err(|_| invalid_reply(b"a negative length"))?;
+        let length = usize::try_from(length).map_err(|_| invalid_reply_error(b"a negative length"))?;
         let mut bytes = vec![0; length + 2];
         self.reader.read_exact(&mut bytes)?;
         if !bytes.ends_with(b"\r\n") {
-            return Err(invalid_reply(&bytes));
+            return Err(invalid_reply_error(&bytes));
         }
         bytes.truncate(length);
         Ok(bytes)
     }
 
-    fn read_many(&mut self, count: i64) -> io::Result<Vec<Value>> {
+    fn read_replies(&mut self, count: i64) -> io::Result<Vec<Reply>> {
         (0..count).map(|_| self.read()).collect()
     }
 }
 
 /// Encodes a command as an array of bulk strings.
-fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
+fn encode_command<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
         let argument = argument.as_ref();
@@ -315,7 +315,7 @@ fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     bytes
 }
 
-fn invalid_reply(bytes: &[u8]) -> io::Error {
+fn invalid_reply_error(bytes: &[u8]) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("no RESP: \"{}\"", bytes.escape_ascii()))
 }
 
@@ -325,6 +325,6 @@ mod tests {
 
     #[test]
     fn commands_are_encoded_as_arrays_of_bulk_strings() {
-        assert_eq!(encode(&["GET", "a b"]), b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
+        assert_eq!(encode_command(&["GET", "a b"]), b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
     }
 }

@@ -14,18 +14,18 @@ use std::path::Path;
 
 /// A file with a value and the largest token seen.
 #[derive(Debug)]
-pub struct Resource {
+pub struct FencedFile {
     file: File,
 }
 
 /// The token is older than one seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
+pub struct StaleToken {
     /// The largest token seen.
-    pub seen: u64,
+    pub newest_token: u64,
 }
 
-impl Resource {
+impl FencedFile {
     /// Opens the file, and creates it if it does not exist.
     ///
     /// # Errors
@@ -39,39 +39,43 @@ impl Resource {
     ///
     /// # Errors
     /// An I/O error.
-    pub fn read(&mut self, token: u64) -> io::Result<Result<u64, Refused>> {
-        self.exchange(token, |value| value)
+    pub fn read(&mut self, token: u64) -> io::Result<Result<u64, StaleToken>> {
+        self.replace_content(token, |value| value)
     }
 
     /// Replaces the value, and returns the previous one.
     ///
     /// # Errors
     /// An I/O error.
-    pub fn write(&mut self, token: u64, value: u64) -> io::Result<Result<u64, Refused>> {
-        self.exchange(token, |_| value)
+    pub fn write(&mut self, token: u64, value: u64) -> io::Result<Result<u64, StaleToken>> {
+        self.replace_content(token, |_| value)
     }
 
     /// Checks the token, and updates token and value atomically. The file lock stands for a database transaction
     /// (`UPDATE ... WHERE token <= $1`).
-    fn exchange(&mut self, token: u64, new: impl FnOnce(u64) -> u64) -> io::Result<Result<u64, Refused>> {
+    fn replace_content(
+        &mut self,
+        token: u64,
+        new: impl FnOnce(u64) -> u64,
+    ) -> io::Result<Result<u64, StaleToken>> {
         self.file.lock()?;
-        let outcome = self.exchange_alone(token, new);
+        let outcome = self.replace_under_file_lock(token, new);
         self.file.unlock()?;
         outcome
     }
 
-    fn exchange_alone(
+    fn replace_under_file_lock(
         &mut self,
         token: u64,
         new: impl FnOnce(u64) -> u64,
-    ) -> io::Result<Result<u64, Refused>> {
+    ) -> io::Result<Result<u64, StaleToken>> {
         let mut text = String::new();
         self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_string(&mut text)?;
         let mut numbers = text.split_whitespace().filter_map(|number| number.parse::<u64>().ok());
         let (seen, value) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
         if token < seen {
-            return Ok(Err(Refused { seen }));
+            return Ok(Err(StaleToken { newest_token: seen }));
         }
         let value = new(value);
         self.file.seek(SeekFrom::Start(0))?;
@@ -87,7 +91,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let locks = redoubt_lock::Locks::connect(&address).await?;
     let path = std::env::temp_dir().join(format!("resource-{}", std::process::id()));
-    let mut resource = Resource::open(&path)?;
+    let mut resource = FencedFile::open(&path)?;
 
     let slow = locks.lock("resource").acquire().await?;
     let old_token = slow.token();

@@ -13,7 +13,7 @@ use redoubt_lock::{Error, Locks};
 
 /// Number of articles left, and the buyers. Has no protection of its own.
 #[derive(Debug, Default, Clone)]
-pub struct Ledger {
+pub struct SalesLedger {
     /// Articles left.
     pub stock: u32,
     /// Buyers of the sold articles, in order.
@@ -22,17 +22,17 @@ pub struct Ledger {
 
 /// A service that reads and replaces the whole ledger.
 #[derive(Debug, Clone, Default)]
-pub struct Service(Arc<Mutex<Ledger>>);
+pub struct ShopService(Arc<Mutex<SalesLedger>>);
 
-impl Service {
+impl ShopService {
     /// Returns the ledger.
-    pub async fn read(&self) -> Ledger {
+    pub async fn read(&self) -> SalesLedger {
         tokio::task::yield_now().await;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the ledger.
-    pub async fn write(&self, ledger: Ledger) {
+    pub async fn write(&self, ledger: SalesLedger) {
         tokio::task::yield_now().await;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ledger;
     }
@@ -42,7 +42,7 @@ impl Service {
 ///
 /// # Errors
 /// The lock cannot be acquired.
-pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, Error> {
+pub async fn buy_item(locks: &Locks, service: &ShopService, buyer: u32) -> Result<bool, Error> {
     let guard = locks.lock("article:7").acquire().await?;
     let mut ledger = service.read().await;
     let sold = ledger.stock > 0;
@@ -60,9 +60,9 @@ pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, E
 ///
 /// # Errors
 /// The lock cannot be acquired, or the server cannot be reached.
-pub async fn open(address: &str, stock: u32, buyers: u32) -> Result<(usize, Ledger), Error> {
-    let service = Service::default();
-    service.write(Ledger { stock, sold: Vec::new() }).await;
+pub async fn open_shop(address: &str, stock: u32, buyers: u32) -> Result<(usize, SalesLedger), Error> {
+    let service = ShopService::default();
+    service.write(SalesLedger { stock, sold: Vec::new() }).await;
     let mut counters = Vec::new();
     for _ in 0..4 {
         counters.push(Locks::connect(address).await?);
@@ -70,7 +70,7 @@ pub async fn open(address: &str, stock: u32, buyers: u32) -> Result<(usize, Ledg
     let visits: Vec<_> = (0..buyers)
         .map(|buyer| {
             let (locks, service) = (counters[buyer as usize % counters.len()].clone(), service.clone());
-            tokio::spawn(async move { buy(&locks, &service, buyer).await })
+            tokio::spawn(async move { buy_item(&locks, &service, buyer).await })
         })
         .collect();
     let mut happy = 0;
@@ -86,7 +86,7 @@ pub async fn open(address: &str, stock: u32, buyers: u32) -> Result<(usize, Ledg
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let (happy, ledger) = open(&address, 100, 1000).await?;
+    let (happy, ledger) = open_shop(&address, 100, 1000).await?;
     println!("{happy} buyers have one of {} articles sold; {} are left", ledger.sold.len(), ledger.stock);
     Ok(())
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::claim::{Attempt, Claim};
+use crate::claim::{AcquireAttempt, LockClaim};
 use crate::lease::{HeldLease, RequestOutcome, lease_end};
 use crate::link::is_transient;
 use crate::{Error, Guard, LossReason, Options};
@@ -22,7 +22,7 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// An acquisition in progress. If dropped before it is settled, it is released in the background.
 struct PendingAcquisition {
-    claim: Arc<Claim>,
+    claim: Arc<LockClaim>,
     settled: bool,
 }
 
@@ -35,7 +35,7 @@ impl Drop for PendingAcquisition {
 }
 
 /// Acquires within `wait`. With zero, makes one attempt.
-pub(crate) async fn acquire(claim: Claim, options: &Options, wait: Duration) -> Result<Guard, Error> {
+pub(crate) async fn acquire(claim: LockClaim, options: &Options, wait: Duration) -> Result<Guard, Error> {
     let mut pending = PendingAcquisition { claim: Arc::new(claim), settled: false };
     let result = acquire_until(&mut pending, options, wait).await;
     let claim = &pending.claim;
@@ -75,24 +75,26 @@ async fn acquire_until(
         let sent = Instant::now();
         let mut pause = Duration::from_millis(random_in(RETRY_DELAY_MS));
         let error = match claim.acquire(timeout).await {
-            Attempt::Taken(token) if Instant::now() < lease_end(sent, claim.lease) => {
+            AcquireAttempt::Acquired(token) if Instant::now() < lease_end(sent, claim.lease) => {
                 let life = HeldLease::new(sent, claim.lease, options.watchdog);
                 return Ok(Guard::start(claim.clone(), token, life));
             }
             // The reply took longer than the lease.
-            Attempt::Taken(_) => {
+            AcquireAttempt::Acquired(_) => {
                 claim.release().await;
                 Error::Lost(LossReason::Expired)
             }
-            Attempt::Busy(left) => {
+            AcquireAttempt::Busy(left) => {
                 if claim.nodes.len() == 1 {
                     pause = left.max(Duration::from_millis(1)).min(options.recheck_interval());
                 }
                 Error::TimedOut(wait)
             }
-            Attempt::TooFewServers { had, wanted } => Error::NotEnoughNodes { had, wanted },
-            Attempt::Failed(error) if !is_transient(&error) => return Err(Error::Connection(error)),
-            Attempt::Failed(error) => Error::Connection(error),
+            AcquireAttempt::TooFewServers { available: had, required: wanted } => {
+                Error::NotEnoughNodes { had, wanted }
+            }
+            AcquireAttempt::Failed(error) if !is_transient(&error) => return Err(Error::Connection(error)),
+            AcquireAttempt::Failed(error) => Error::Connection(error),
         };
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {

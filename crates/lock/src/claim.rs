@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::lease::{RequestOutcome, lease_end};
-use crate::link::Link;
+use crate::link::ServerLink;
 use crate::names::LockNames;
 use crate::script::{Call, RECORD_TOKEN, Script};
 use crate::wakeups::{WakeMode, Wakeups};
@@ -21,9 +21,9 @@ use crate::wakeups::{WakeMode, Wakeups};
 #[derive(Debug)]
 pub(crate) struct LockServer {
     pub(crate) address: String,
-    pub(crate) link: Arc<Link>,
+    pub(crate) link: Arc<ServerLink>,
     /// A separate connection for requests that wait for replicas, as these would delay all others.
-    pub(crate) confirming: Link,
+    pub(crate) confirming_link: ServerLink,
     pub(crate) wakeups: Wakeups,
     pub(crate) is_cluster: bool,
     pub(crate) background: BackgroundTasks,
@@ -69,7 +69,7 @@ pub(crate) struct LockKind {
     pub(crate) extend: &'static LazyLock<Script>,
     pub(crate) release: &'static LazyLock<Script>,
     /// Additional keys besides those of the lock and its token.
-    pub(crate) companions: &'static [&'static str],
+    pub(crate) companion_keys: &'static [&'static str],
     /// Whether a waiter leaves state on the server.
     pub(crate) queues: bool,
     /// Which waiters a release wakes.
@@ -78,7 +78,7 @@ pub(crate) struct LockKind {
 
 /// One owner's claim to a lock, and the servers that keep it.
 #[derive(Debug, Clone)]
-pub(crate) struct Claim {
+pub(crate) struct LockClaim {
     pub(crate) nodes: Vec<Arc<LockServer>>,
     pub(crate) quorum: usize,
     pub(crate) kind: &'static LockKind,
@@ -87,25 +87,25 @@ pub(crate) struct Claim {
     pub(crate) lease: Duration,
     pub(crate) replicas: usize,
     /// The number of permits of a semaphore.
-    pub(crate) limit: Option<u32>,
+    pub(crate) permit_limit: Option<u32>,
 }
 
 /// The result of an attempt to acquire.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Attempt {
+pub(crate) enum AcquireAttempt {
     /// Acquired, with this fencing token.
-    Taken(u64),
+    Acquired(u64),
     /// Another owner holds it; it may be free after this time.
     Busy(Duration),
     /// Too few servers or replicas confirmed.
     TooFewServers {
-        had: usize,
-        wanted: usize,
+        available: usize,
+        required: usize,
     },
     Failed(RedisError),
 }
 
-impl Claim {
+impl LockClaim {
     /// The same claim under a new owner name. After a failed attempt on several servers everything is released, and
     /// such a release, if delayed, must not undo a later attempt.
     pub(crate) fn with_new_owner(&self, attempt: u64) -> Self {
@@ -114,40 +114,40 @@ impl Claim {
     }
 
     /// Makes one attempt. `timeout` is how long a queue entry stays valid without another attempt.
-    pub(crate) async fn acquire(&self, timeout: Duration) -> Attempt {
+    pub(crate) async fn acquire(&self, timeout: Duration) -> AcquireAttempt {
         let [node] = self.nodes.as_slice() else { return self.acquire_from_majority(timeout).await };
         self.acquire_from(node, timeout).await
     }
 
-    async fn acquire_from(&self, node: &LockServer, timeout: Duration) -> Attempt {
-        let third = self.limit.map_or(timeout.as_millis(), u128::from).to_string();
+    async fn acquire_from(&self, node: &LockServer, timeout: Duration) -> AcquireAttempt {
+        let third = self.permit_limit.map_or(timeout.as_millis(), u128::from).to_string();
         let arguments = vec![self.owner.clone(), self.lease_ms(), third];
         let reply = self.call(node, self.kind.acquire, arguments, self.replicas).await;
         let ((taken, value), had): ((u8, i64), usize) = match reply {
             Ok(reply) => reply,
-            Err(error) => return Attempt::Failed(error),
+            Err(error) => return AcquireAttempt::Failed(error),
         };
         match u64::try_from(value) {
             Ok(_) if taken == 1 && had < self.replicas => {
-                Attempt::TooFewServers { had, wanted: self.replicas }
+                AcquireAttempt::TooFewServers { available: had, required: self.replicas }
             }
-            Ok(token) if taken == 1 => Attempt::Taken(token),
-            Ok(left) => Attempt::Busy(Duration::from_millis(left)),
+            Ok(token) if taken == 1 => AcquireAttempt::Acquired(token),
+            Ok(left) => AcquireAttempt::Busy(Duration::from_millis(left)),
             // A key without expiry was set by some other program, which alone can release it.
-            Err(_) => Attempt::Busy(Duration::MAX),
+            Err(_) => AcquireAttempt::Busy(Duration::MAX),
         }
     }
 
-    async fn acquire_from_majority(&self, timeout: Duration) -> Attempt {
+    async fn acquire_from_majority(&self, timeout: Duration) -> AcquireAttempt {
         let attempts = join_all(self.nodes.iter().map(|node| self.acquire_from(node, timeout))).await;
         let result = combine_attempts(&attempts, self.quorum);
         match result {
-            Attempt::Taken(token) if !self.record_token(token).await => {
+            AcquireAttempt::Acquired(token) if !self.record_token(token).await => {
                 self.release().await;
-                Attempt::TooFewServers { had: 0, wanted: self.quorum }
+                AcquireAttempt::TooFewServers { available: 0, required: self.quorum }
             }
-            Attempt::Taken(_) => result,
-            Attempt::Busy(_) | Attempt::TooFewServers { .. } | Attempt::Failed(_) => {
+            AcquireAttempt::Acquired(_) => result,
+            AcquireAttempt::Busy(_) | AcquireAttempt::TooFewServers { .. } | AcquireAttempt::Failed(_) => {
                 self.release().await;
                 result
             }
@@ -206,10 +206,10 @@ impl Claim {
         replicas: usize,
     ) -> RedisResult<(T, usize)> {
         let mut keys = vec![self.names.lock.clone(), self.names.derived_key("token")];
-        keys.extend(self.kind.companions.iter().map(|companion| self.names.derived_key(companion)));
+        keys.extend(self.kind.companion_keys.iter().map(|companion| self.names.derived_key(companion)));
         let call = Call { script, keys, arguments };
         // All requests of one owner use the same connection, so a release cannot overtake the acquisition it undoes.
-        let link = if self.replicas == 0 { &*node.link } else { &node.confirming };
+        let link = if self.replicas == 0 { &*node.link } else { &node.confirming_link };
         if replicas == 0 {
             return Ok((redis::from_redis_value(link.run(&call).await?)?, 0));
         }
@@ -236,22 +236,24 @@ impl Claim {
 }
 
 /// Combines the results of several servers. The largest token counts.
-fn combine_attempts(attempts: &[Attempt], quorum: usize) -> Attempt {
+fn combine_attempts(attempts: &[AcquireAttempt], quorum: usize) -> AcquireAttempt {
     let tokens = attempts.iter().filter_map(|attempt| match attempt {
-        Attempt::Taken(token) => Some(*token),
-        Attempt::Busy(_) | Attempt::TooFewServers { .. } | Attempt::Failed(_) => None,
+        AcquireAttempt::Acquired(token) => Some(*token),
+        AcquireAttempt::Busy(_) | AcquireAttempt::TooFewServers { .. } | AcquireAttempt::Failed(_) => None,
     });
     if tokens.clone().count() >= quorum {
-        return Attempt::Taken(tokens.max().unwrap_or_default());
+        return AcquireAttempt::Acquired(tokens.max().unwrap_or_default());
     }
     let busy = attempts.iter().filter_map(|attempt| match attempt {
-        Attempt::Busy(left) => Some(*left),
-        Attempt::Taken(_) | Attempt::TooFewServers { .. } | Attempt::Failed(_) => None,
+        AcquireAttempt::Busy(left) => Some(*left),
+        AcquireAttempt::Acquired(_) | AcquireAttempt::TooFewServers { .. } | AcquireAttempt::Failed(_) => {
+            None
+        }
     });
     let had = tokens.count() + busy.clone().count();
     match busy.min() {
-        Some(left) if had >= quorum => Attempt::Busy(left),
-        Some(_) | None => Attempt::TooFewServers { had, wanted: quorum },
+        Some(left) if had >= quorum => AcquireAttempt::Busy(left),
+        Some(_) | None => AcquireAttempt::TooFewServers { available: had, required: quorum },
     }
 }
 
@@ -273,25 +275,35 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn failed() -> Attempt {
-        Attempt::TooFewServers { had: 0, wanted: 1 }
+    fn failed() -> AcquireAttempt {
+        AcquireAttempt::TooFewServers { available: 0, required: 1 }
     }
 
     #[test]
     fn majority_acquires_with_the_largest_token() {
-        let attempts = [Attempt::Taken(7), failed(), Attempt::Taken(9), failed(), Attempt::Taken(8)];
-        assert_eq!(combine_attempts(&attempts, 3), Attempt::Taken(9));
+        let attempts = [
+            AcquireAttempt::Acquired(7),
+            failed(),
+            AcquireAttempt::Acquired(9),
+            failed(),
+            AcquireAttempt::Acquired(8),
+        ];
+        assert_eq!(combine_attempts(&attempts, 3), AcquireAttempt::Acquired(9));
     }
 
     #[test]
     fn no_majority_is_busy_or_unavailable() {
-        let two = || [Attempt::Taken(7), Attempt::Taken(9)];
-        let split = two().into_iter().chain([Attempt::Busy(SECOND), Attempt::Busy(2 * SECOND), failed()]);
-        assert_eq!(combine_attempts(&split.collect::<Vec<_>>(), 3), Attempt::Busy(SECOND));
+        let two = || [AcquireAttempt::Acquired(7), AcquireAttempt::Acquired(9)];
+        let split = two().into_iter().chain([
+            AcquireAttempt::Busy(SECOND),
+            AcquireAttempt::Busy(2 * SECOND),
+            failed(),
+        ]);
+        assert_eq!(combine_attempts(&split.collect::<Vec<_>>(), 3), AcquireAttempt::Busy(SECOND));
         let alone = two().into_iter().chain([failed(), failed(), failed()]);
         assert_eq!(
             combine_attempts(&alone.collect::<Vec<_>>(), 3),
-            Attempt::TooFewServers { had: 2, wanted: 3 }
+            AcquireAttempt::TooFewServers { available: 2, required: 3 }
         );
     }
 

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::Error;
-use crate::claim::{BackgroundTask, Claim};
+use crate::claim::{BackgroundTask, LockClaim};
 use crate::lease::{HeldLease, LeaseAction, LeaseEvent, LossReason, RequestError, RequestOutcome};
 
-type Answer = oneshot::Sender<Result<(), RequestError>>;
+type ReleaseReply = oneshot::Sender<Result<(), RequestError>>;
 
 enum GuardRequest {
-    Enter(Answer),
-    Leave(Answer),
+    Enter(ReleaseReply),
+    Leave(ReleaseReply),
     /// The guard was dropped without [`Guard::release`].
     Abandon(BackgroundTask),
     Extended(RequestOutcome),
@@ -51,9 +51,9 @@ struct LeaseStatus {
 pub struct Guard {
     requests: mpsc::UnboundedSender<GuardRequest>,
     status: watch::Receiver<LeaseStatus>,
-    claim: Arc<Claim>,
+    claim: Arc<LockClaim>,
     token: u64,
-    left: bool,
+    is_left: bool,
 }
 
 impl fmt::Debug for Guard {
@@ -68,7 +68,7 @@ impl fmt::Debug for Guard {
 
 impl Guard {
     /// Starts the task that renews a newly acquired lock.
-    pub(crate) fn start(claim: Arc<Claim>, token: u64, life: HeldLease) -> Self {
+    pub(crate) fn start(claim: Arc<LockClaim>, token: u64, life: HeldLease) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
         let status = LeaseStatus { valid_until: life.valid_until(), renewals: 0, loss: None };
         let (publish, status) = watch::channel(status);
@@ -83,7 +83,7 @@ impl Guard {
         };
         let runtime = claim.nodes[0].background.runtime.clone();
         runtime.spawn(driver.run(life, receiver));
-        Self { requests, status, claim, token, left: false }
+        Self { requests, status, claim, token, is_left: false }
     }
 
     /// The name of the lock.
@@ -165,7 +165,7 @@ impl Guard {
             status: self.status.clone(),
             claim: self.claim.clone(),
             token: self.token,
-            left: false,
+            is_left: false,
         };
         // If this future is dropped while waiting, the new guard is dropped and leaves again.
         to_result(&answered.await)?;
@@ -179,7 +179,7 @@ impl Guard {
     /// another owner may have held it at the same time.
     pub async fn release(mut self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
-        self.left = true;
+        self.is_left = true;
         let _ = self.requests.send(GuardRequest::Leave(answer));
         to_result(&answered.await)
     }
@@ -196,7 +196,7 @@ fn to_result(answer: &Result<Result<(), RequestError>, oneshot::error::RecvError
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.left {
+        if !self.is_left {
             let running = self.claim.nodes[0].background.begin();
             // If this fails, the runtime is gone, and the lease expires by itself.
             let _ = self.requests.send(GuardRequest::Abandon(running));
@@ -205,14 +205,14 @@ impl Drop for Guard {
 }
 
 struct GuardDriver {
-    claim: Arc<Claim>,
+    claim: Arc<LockClaim>,
     /// Sender for the results of the guards' requests.
     requests: mpsc::UnboundedSender<GuardRequest>,
     publish: watch::Sender<LeaseStatus>,
     /// Callers waiting for the next extension, and for the running one.
-    waiting: Vec<Answer>,
-    extending: Vec<Answer>,
-    releasing: Option<Answer>,
+    waiting: Vec<ReleaseReply>,
+    extending: Vec<ReleaseReply>,
+    releasing: Option<ReleaseReply>,
     running: Option<BackgroundTask>,
 }
 
@@ -283,10 +283,10 @@ impl GuardDriver {
                 if answer.is_err() {
                     self.extending.append(&mut self.waiting);
                 }
-                answer_all(self.extending.drain(..), answer);
+                reply_to_all(self.extending.drain(..), answer);
             }
             LeaseAction::AnswerRelease(answer) => {
-                answer_all(
+                reply_to_all(
                     self.extending.drain(..).chain(self.waiting.drain(..)).chain(self.releasing.take()),
                     answer,
                 );
@@ -296,7 +296,7 @@ impl GuardDriver {
     }
 }
 
-fn answer_all(who: impl Iterator<Item = Answer>, answer: Result<(), RequestError>) {
+fn reply_to_all(who: impl Iterator<Item = ReleaseReply>, answer: Result<(), RequestError>) {
     for asker in who {
         // The caller may have stopped waiting.
         let _ = asker.send(answer);

@@ -76,7 +76,7 @@ pub use error::{Error, LossReason};
 pub use guard::Guard;
 pub use latch::Latch;
 pub use lock::Lock;
-pub use locks::{Locks, TIMEOUT};
+pub use locks::{Locks, REQUEST_TIMEOUT};
 pub use multi::{MultiGuard, MultiLock};
 pub use options::Options;
 pub use read_write::ReadWriteLock;

@@ -46,26 +46,26 @@ enum LiveConnection {
 
 #[derive(Default)]
 struct ConnectionState {
-    live: Option<LiveConnection>,
+    live_connection: Option<LiveConnection>,
     /// Distinguishes connections, so that a late failure of an old one does not drop a new one.
     generation: u64,
     failures: u32,
 }
 
 /// A connection that reconnects after errors.
-pub(crate) struct Link {
+pub(crate) struct ServerLink {
     source: ConnectionSource,
     timeout: Duration,
     state: Mutex<ConnectionState>,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for ServerLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl ServerLink {
     /// `certificates` apply to connections over TLS.
     pub(crate) fn new(
         server: &Server,
@@ -145,11 +145,15 @@ impl Link {
 
     async fn connection(&self) -> RedisResult<(LiveConnection, u64)> {
         let mut state = self.state.lock().await;
-        if let Some(live) = &state.live {
+        if let Some(live) = &state.live_connection {
             return Ok((live.clone(), state.generation));
         }
         let live = self.with_timeout(self.connect()).await?;
-        *state = ConnectionState { live: Some(live.clone()), generation: state.generation + 1, failures: 0 };
+        *state = ConnectionState {
+            live_connection: Some(live.clone()),
+            generation: state.generation + 1,
+            failures: 0,
+        };
         Ok((live, state.generation))
     }
 
@@ -238,7 +242,7 @@ impl Link {
             ConnectionSource::Cluster { .. } => MAX_CLUSTER_FAILURES,
         };
         if state.failures > tolerated {
-            state.live = None;
+            state.live_connection = None;
         }
     }
 }

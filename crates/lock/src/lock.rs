@@ -1,23 +1,23 @@
 //! Exclusive locks, with or without first-come, first-served order.
 
-use crate::claim::{Claim, LockKind};
+use crate::claim::{LockClaim, LockKind};
 use crate::script::{EXTEND, FAIR_LOCK, FAIR_RELEASE, LOCK, RELEASE};
 use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options};
 
-static UNORDERED: LockKind = LockKind {
+static UNORDERED_LOCK_KIND: LockKind = LockKind {
     acquire: &LOCK,
     extend: &EXTEND,
     release: &RELEASE,
-    companions: &[],
+    companion_keys: &[],
     queues: false,
     wake: WakeMode::One,
 };
-static FAIR: LockKind = LockKind {
+static FAIR_LOCK_KIND: LockKind = LockKind {
     acquire: &FAIR_LOCK,
     extend: &EXTEND,
     release: &FAIR_RELEASE,
-    companions: &["queue", "waiters"],
+    companion_keys: &["queue", "waiters"],
     queues: true,
     wake: WakeMode::All,
 };
@@ -83,8 +83,8 @@ impl Lock {
         self.locks.try_acquire(self.claim()?).await
     }
 
-    fn claim(&self) -> Result<Claim, Error> {
-        self.locks.claim(if self.fair { &FAIR } else { &UNORDERED }, &self.name, None)
+    fn claim(&self) -> Result<LockClaim, Error> {
+        self.locks.claim(if self.fair { &FAIR_LOCK_KIND } else { &UNORDERED_LOCK_KIND }, &self.name, None)
     }
 
     /// Sort key for acquiring several locks in a fixed order; see [`MultiLock`](crate::MultiLock).

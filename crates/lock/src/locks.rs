@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use redis::TlsCertificates;
 
-use crate::claim::{BackgroundTasks, Claim, LockKind, LockServer};
+use crate::claim::{BackgroundTasks, LockClaim, LockKind, LockServer};
 use crate::latch::Latch;
-use crate::link::Link;
+use crate::link::ServerLink;
 use crate::names::LockNames;
 use crate::wakeups::Wakeups;
 use crate::{Error, Guard, Lock, Options, ReadWriteLock, Semaphore, Server};
 
 /// Default timeout of a request.
-pub const TIMEOUT: Duration = Duration::from_secs(1);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The locks on one server, Sentinel group or cluster. Cheap to clone; all clones share two connections, and a third
 /// one for Pub/Sub.
@@ -37,18 +37,18 @@ pub const TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Locks {
     node: Arc<LockServer>,
-    identity: Arc<Identity>,
+    identity: Arc<ProcessIdentity>,
     options: Options,
 }
 
 /// The identity of this process, from which owner names are derived.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ProcessIdentity {
     uuid: String,
-    next: AtomicU64,
+    next_owner_number: AtomicU64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     fn new() -> Result<Self, Error> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
@@ -57,11 +57,11 @@ impl Identity {
         bytes[8] = bytes[8] & 0x3f | 0x80;
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
-        Ok(Self { uuid, next: AtomicU64::new(1) })
+        Ok(Self { uuid, next_owner_number: AtomicU64::new(1) })
     }
 
     pub(crate) fn next_owner(&self) -> String {
-        format!("{}:{}", self.uuid, self.next.fetch_add(1, Ordering::Relaxed))
+        format!("{}:{}", self.uuid, self.next_owner_number.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -74,7 +74,7 @@ impl Locks {
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn connect(address: &str) -> Result<Self, Error> {
-        Self::connect_to(&address.parse()?, TIMEOUT).await
+        Self::connect_to(&address.parse()?, REQUEST_TIMEOUT).await
     }
 
     /// Like [`Self::connect`], with a timeout for each request.
@@ -104,16 +104,20 @@ impl Locks {
     ) -> Result<Self, Error> {
         // An error means that the application has already installed a crypto provider, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let link = Arc::new(Link::new(server, certificates, timeout)?);
+        let link = Arc::new(ServerLink::new(server, certificates, timeout)?);
         let node = LockServer {
             address: format!("{server:?}"),
             wakeups: Wakeups::new(link.clone()),
             link,
-            confirming: Link::new(server, certificates, timeout)?,
+            confirming_link: ServerLink::new(server, certificates, timeout)?,
             is_cluster: server.is_cluster(),
             background: BackgroundTasks::new(),
         };
-        Ok(Self { node: Arc::new(node), identity: Arc::new(Identity::new()?), options: Options::default() })
+        Ok(Self {
+            node: Arc::new(node),
+            identity: Arc::new(ProcessIdentity::new()?),
+            options: Options::default(),
+        })
     }
 
     /// Returns a handle with these options for everything created from it.
@@ -175,8 +179,8 @@ impl Locks {
         kind: &'static LockKind,
         name: &str,
         limit: Option<u32>,
-    ) -> Result<Claim, Error> {
-        Ok(Claim {
+    ) -> Result<LockClaim, Error> {
+        Ok(LockClaim {
             nodes: vec![self.node.clone()],
             quorum: 1,
             kind,
@@ -184,17 +188,17 @@ impl Locks {
             owner: self.next_owner(),
             lease: self.options.lease,
             replicas: self.options.replicas,
-            limit,
+            permit_limit: limit,
         })
     }
 
     /// Acquires, waiting as long as the options say.
-    pub(crate) async fn acquire(&self, claim: Claim) -> Result<Guard, Error> {
+    pub(crate) async fn acquire(&self, claim: LockClaim) -> Result<Guard, Error> {
         crate::acquire::acquire(claim, &self.options, self.options.wait).await
     }
 
     /// Acquires if no other owner holds the lock.
-    pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Option<Guard>, Error> {
+    pub(crate) async fn try_acquire(&self, claim: LockClaim) -> Result<Option<Guard>, Error> {
         match crate::acquire::acquire(claim, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),
             Err(Error::TimedOut(_)) => Ok(None),

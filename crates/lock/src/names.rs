@@ -3,7 +3,7 @@
 use crate::Error;
 
 /// Redisson's channel prefix, so that both implementations wake each other's waiters.
-const CHANNEL: &str = "redisson_lock__channel";
+const CHANNEL_PREFIX: &str = "redisson_lock__channel";
 
 /// The key and the channel of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl LockNames {
         if !in_one_slot {
             return Err(Error::Name(lock.to_owned()));
         }
-        Ok(Self { lock: lock.to_owned(), channel: with_hash_tag(CHANNEL, lock) })
+        Ok(Self { lock: lock.to_owned(), channel: with_hash_tag(CHANNEL_PREFIX, lock) })
     }
 
     /// The name of an additional key.

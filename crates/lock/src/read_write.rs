@@ -7,19 +7,19 @@ use crate::{Error, Guard, Locks, Options};
 
 const READ_WRITE_KEYS: &[&str] = &["readers", "writers"];
 
-static READ: LockKind = LockKind {
+static READ_LOCK_KIND: LockKind = LockKind {
     acquire: &READ_LOCK,
     extend: &READ_EXTEND,
     release: &READ_RELEASE,
-    companions: READ_WRITE_KEYS,
+    companion_keys: READ_WRITE_KEYS,
     queues: false,
     wake: WakeMode::All,
 };
-static WRITE: LockKind = LockKind {
+static WRITE_LOCK_KIND: LockKind = LockKind {
     acquire: &WRITE_LOCK,
     extend: &EXTEND,
     release: &WRITE_RELEASE,
-    companions: READ_WRITE_KEYS,
+    companion_keys: READ_WRITE_KEYS,
     queues: true,
     wake: WakeMode::All,
 };
@@ -60,7 +60,7 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub async fn read(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.locks.claim(&READ, &self.name, None)?).await
+        self.locks.acquire(self.locks.claim(&READ_LOCK_KIND, &self.name, None)?).await
     }
 
     /// Acquires the lock for reading if no writer holds it or waits.
@@ -68,7 +68,7 @@ impl ReadWriteLock {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_read(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.locks.claim(&READ, &self.name, None)?).await
+        self.locks.try_acquire(self.locks.claim(&READ_LOCK_KIND, &self.name, None)?).await
     }
 
     /// Acquires the lock for writing, waiting as long as the options say.
@@ -76,7 +76,7 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub async fn write(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.locks.claim(&WRITE, &self.name, None)?).await
+        self.locks.acquire(self.locks.claim(&WRITE_LOCK_KIND, &self.name, None)?).await
     }
 
     /// Acquires the lock for writing if no other owner reads or writes.
@@ -84,6 +84,6 @@ impl ReadWriteLock {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_write(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.locks.claim(&WRITE, &self.name, None)?).await
+        self.locks.try_acquire(self.locks.claim(&WRITE_LOCK_KIND, &self.name, None)?).await
     }
 }

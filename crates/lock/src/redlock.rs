@@ -11,20 +11,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::{Claim, LockKind};
+use crate::claim::{LockClaim, LockKind};
 use crate::names::LockNames;
 use crate::script::{PLAIN_EXTEND, PLAIN_LOCK, PLAIN_RELEASE};
 use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options, Server};
 
 /// Default timeout per request, far below any lease.
-const TIMEOUT: Duration = Duration::from_millis(200);
+const SERVER_TIMEOUT: Duration = Duration::from_millis(200);
 
-static PLAIN: LockKind = LockKind {
+static PLAIN_LOCK_KIND: LockKind = LockKind {
     acquire: &PLAIN_LOCK,
     extend: &PLAIN_EXTEND,
     release: &PLAIN_RELEASE,
-    companions: &[],
+    companion_keys: &[],
     queues: false,
     wake: WakeMode::One,
 };
@@ -60,7 +60,7 @@ impl Redlock {
     /// Outside a tokio runtime.
     pub async fn connect(addresses: &[&str]) -> Result<Self, Error> {
         let servers: Result<Vec<Server>, Error> = addresses.iter().map(|address| address.parse()).collect();
-        Self::connect_to(&servers?, TIMEOUT).await
+        Self::connect_to(&servers?, SERVER_TIMEOUT).await
     }
 
     /// Like [`Self::connect`], with a timeout for each request.
@@ -112,16 +112,16 @@ impl Redlock {
         self.servers[0].wait_for_releases().await;
     }
 
-    fn claim(&self, name: &str) -> Result<Claim, Error> {
-        Ok(Claim {
+    fn claim(&self, name: &str) -> Result<LockClaim, Error> {
+        Ok(LockClaim {
             nodes: self.servers.iter().map(|server| server.node().clone()).collect(),
             quorum: self.servers.len() / 2 + 1,
-            kind: &PLAIN,
+            kind: &PLAIN_LOCK_KIND,
             names: LockNames::new(name)?,
             owner: self.servers[0].next_owner(),
             lease: self.options.lease,
             replicas: self.options.replicas,
-            limit: None,
+            permit_limit: None,
         })
     }
 }

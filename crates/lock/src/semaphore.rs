@@ -5,11 +5,11 @@ use crate::script::{PERMIT, PERMIT_EXTEND, PERMIT_RELEASE};
 use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options};
 
-static PERMITS: LockKind = LockKind {
+static PERMIT_LOCK_KIND: LockKind = LockKind {
     acquire: &PERMIT,
     extend: &PERMIT_EXTEND,
     release: &PERMIT_RELEASE,
-    companions: &[],
+    companion_keys: &[],
     queues: false,
     wake: WakeMode::One,
 };
@@ -48,7 +48,7 @@ impl Semaphore {
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub async fn acquire(&self) -> Result<Guard, Error> {
-        self.locks.acquire(self.locks.claim(&PERMITS, &self.name, Some(self.limit))?).await
+        self.locks.acquire(self.locks.claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?).await
     }
 
     /// Acquires a permit if one is free.
@@ -56,6 +56,6 @@ impl Semaphore {
     /// # Errors
     /// The servers did not give a definite reply.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        self.locks.try_acquire(self.locks.claim(&PERMITS, &self.name, Some(self.limit))?).await
+        self.locks.try_acquire(self.locks.claim(&PERMIT_LOCK_KIND, &self.name, Some(self.limit))?).await
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::link::Link;
+use crate::link::ServerLink;
 use crate::pubsub::PubSubConnection;
 
 /// Interval for checking an idle connection, since a dead peer goes unnoticed otherwise.
@@ -19,22 +19,22 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
 /// The waiters of one channel.
 #[derive(Debug)]
-struct Channel {
+struct WaitChannel {
     /// Number of messages so far.
     messages: watch::Sender<u64>,
     /// Wakes one waiter, or another one if that waiter gives up at this moment.
-    next: Notify,
+    next_waiter: Notify,
 }
 
-type Channels = HashMap<String, Arc<Channel>>;
+type Channels = HashMap<String, Arc<WaitChannel>>;
 
 #[derive(Debug)]
-struct Shared {
+struct SharedChannels {
     channels: Mutex<Channels>,
     changed: Notify,
 }
 
-impl Shared {
+impl SharedChannels {
     fn with_channels<T>(&self, then: impl FnOnce(&mut Channels) -> T) -> T {
         then(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -43,7 +43,7 @@ impl Shared {
         self.with_channels(|channels| {
             if let Some(channel) = channels.get(channel) {
                 channel.messages.send_modify(|count| *count += 1);
-                channel.next.notify_one();
+                channel.next_waiter.notify_one();
             }
         });
     }
@@ -52,8 +52,8 @@ impl Shared {
 /// The channels with waiters. The listener task ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Wakeups {
-    shared: Arc<Shared>,
-    link: Arc<Link>,
+    shared: Arc<SharedChannels>,
+    link: Arc<ServerLink>,
     started: std::sync::Once,
 }
 
@@ -70,16 +70,16 @@ pub(crate) enum WakeMode {
 #[derive(Debug)]
 pub(crate) struct Subscription {
     wake: WakeMode,
-    channel: Arc<Channel>,
+    channel: Arc<WaitChannel>,
     messages: watch::Receiver<u64>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedChannels>,
 }
 
 impl Subscription {
     /// Waits until a message arrives, or may have been missed.
     pub(crate) async fn wait_for_wakeup(&mut self) {
         match self.wake {
-            WakeMode::One => self.channel.next.notified().await,
+            WakeMode::One => self.channel.next_waiter.notified().await,
             // Cannot fail, as `self` keeps the sender alive.
             WakeMode::All => drop(self.messages.changed().await),
         }
@@ -93,8 +93,8 @@ impl Drop for Subscription {
 }
 
 impl Wakeups {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        let shared = Shared { channels: Mutex::default(), changed: Notify::new() };
+    pub(crate) fn new(link: Arc<ServerLink>) -> Self {
+        let shared = SharedChannels { channels: Mutex::default(), changed: Notify::new() };
         Self { shared: Arc::new(shared), link, started: std::sync::Once::new() }
     }
 
@@ -103,7 +103,7 @@ impl Wakeups {
         self.started.call_once(|| {
             tokio::spawn(run_listener(Arc::downgrade(&self.shared), self.link.clone()));
         });
-        let fresh = || Arc::new(Channel { messages: watch::Sender::new(0), next: Notify::new() });
+        let fresh = || Arc::new(WaitChannel { messages: watch::Sender::new(0), next_waiter: Notify::new() });
         let channel = self
             .shared
             .with_channels(|channels| channels.entry(channel.to_owned()).or_insert_with(fresh).clone());
@@ -119,7 +119,7 @@ impl Drop for Wakeups {
     }
 }
 
-async fn run_listener(shared: Weak<Shared>, link: Arc<Link>) {
+async fn run_listener(shared: Weak<SharedChannels>, link: Arc<ServerLink>) {
     loop {
         if let Ok(connection) = link.open_pubsub().await
             && !forward_messages(&shared, connection).await
@@ -134,7 +134,7 @@ async fn run_listener(shared: Weak<Shared>, link: Arc<Link>) {
 }
 
 /// Forwards messages until the connection ends. Returns `false` if no waiter is left.
-async fn forward_messages(shared: &Weak<Shared>, mut pubsub: PubSubConnection) -> bool {
+async fn forward_messages(shared: &Weak<SharedChannels>, mut pubsub: PubSubConnection) -> bool {
     let mut subscribed = HashSet::new();
     let mut ping_at = Instant::now() + PING_INTERVAL;
     loop {
@@ -162,7 +162,7 @@ async fn forward_messages(shared: &Weak<Shared>, mut pubsub: PubSubConnection) -
 
 /// Subscribes to new channels, and unsubscribes from those without waiters. Returns `false` if the connection broke.
 async fn update_subscriptions(
-    shared: &Shared,
+    shared: &SharedChannels,
     subscribed: &mut HashSet<String>,
     pubsub: &mut PubSubConnection,
 ) -> bool {

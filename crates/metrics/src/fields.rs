@@ -28,7 +28,7 @@ impl<'a> InfoFields<'a> {
     }
 
     /// Returns the fields named `word` plus a number, such as `db0` or `slave3`.
-    pub fn numbered(self, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub fn numbered_fields(self, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         self.iter().filter(move |(name, _)| name.strip_prefix(word).is_some_and(is_number))
     }
@@ -49,7 +49,7 @@ mod tests {
         let fields = InfoFields::new(text);
         assert_eq!(fields.value("os"), Some("Linux 6:1 x"));
         assert_eq!(fields.value("# Server"), None);
-        assert_eq!(fields.numbered("slave").collect::<Vec<_>>(), [("slave0", "ip=::1,port=7")]);
+        assert_eq!(fields.numbered_fields("slave").collect::<Vec<_>>(), [("slave0", "ip=::1,port=7")]);
         assert_eq!(fields.with_prefix("slave_").collect::<Vec<_>>(), [("priority", "100")]);
         assert_eq!((find_part("ip=::1,port=7", "port"), find_part("a=1", "b")), (Some("7"), None));
     }

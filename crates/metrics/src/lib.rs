@@ -18,13 +18,13 @@ pub use text::render;
 
 /// All metric values of a node, taken at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     /// The text of `INFO all`.
     pub info: String,
     /// The text of CLUSTER INFO; empty without cluster mode.
     pub cluster_info: String,
     /// Configured limits, exported so that alerts can compare usage with them.
-    pub limits: Limits,
+    pub limits: ConfiguredLimits,
     /// Latency statistics per command.
     pub commands: Vec<CommandLatency>,
     /// The length of the slow log and its newest entry.
@@ -36,12 +36,12 @@ pub struct Snapshot {
     /// The number of slots that this node serves; `None` without cluster mode.
     pub slots_served: Option<usize>,
     /// Failovers that this node recorded; `None` without cluster mode.
-    pub failovers: Option<Failovers>,
+    pub failovers: Option<FailoverMetrics>,
 }
 
 /// Configured limits of the server.
 #[derive(Debug, Clone, Default)]
-pub struct Limits {
+pub struct ConfiguredLimits {
     /// `maxclients`
     pub clients: usize,
     /// `maxmemory`, in bytes.
@@ -103,7 +103,7 @@ pub struct LatencyEvent {
 
 /// A summary of the failovers that this node recorded.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Failovers {
+pub struct FailoverMetrics {
     /// The number of recorded failovers.
     pub remembered: usize,
     /// The Unix time in seconds of the latest promotion among them.

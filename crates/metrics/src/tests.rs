@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::{CommandLatency, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog};
+use crate::{CommandLatency, ConfiguredLimits, FailoverMetrics, LatencyEvent, OutputLimit, SlowLog};
 
-const INFO: &str = "# Server\r\nredis_version:7.4.0\r\nredis_mode:cluster\r\nos:Linux \"6\"\\1 x\r\n\
+const EXAMPLE_INFO: &str = "# Server\r\nredis_version:7.4.0\r\nredis_mode:cluster\r\nos:Linux \"6\"\\1 x\r\n\
     server_time_usec:1700000100000000\r\nuptime_in_seconds:100\r\ntcp_port:7000\r\n\r\n# Memory\r\n\
     used_memory:1048576\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nmem_fragmentation_ratio:1.25\r\n\
     # Persistence\r\nrdb_last_bgsave_status:ok\r\naof_last_write_status:err\r\nrdb_saves:2\r\n# Stats\r\n\
@@ -16,12 +16,12 @@ const INFO: &str = "# Server\r\nredis_version:7.4.0\r\nredis_mode:cluster\r\nos:
     rejected_calls=0,failed_calls=0\r\n# Errorstats\r\nerrorstat_WRONGTYPE:count=4\r\n# Keyspace\r\n\
     db0:keys=10,expires=2,avg_ttl=1500,keys_with_volatile_items=1\r\n";
 
-fn example_snapshot() -> Snapshot {
-    Snapshot {
-        info: INFO.to_owned(),
+fn example_snapshot() -> MetricsSnapshot {
+    MetricsSnapshot {
+        info: EXAMPLE_INFO.to_owned(),
         cluster_info: "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_stats_messages_sent:9\r\n"
             .to_owned(),
-        limits: Limits {
+        limits: ConfiguredLimits {
             clients: 10000,
             memory: 0,
             threads: 2,
@@ -38,7 +38,7 @@ fn example_snapshot() -> Snapshot {
         latency_events: vec![LatencyEvent { name: "command", at: 1700000000, seconds: 0.5 }],
         not_ready_reasons: vec![("loading", false), ("master_link_down", true)],
         slots_served: Some(5461),
-        failovers: Some(Failovers { remembered: 3, last: Some(1700000050.5) }),
+        failovers: Some(FailoverMetrics { remembered: 3, last: Some(1700000050.5) }),
     }
 }
 
@@ -143,6 +143,6 @@ fn field_and_metric_names_are_unique() {
 
 #[test]
 fn empty_snapshot_renders() {
-    let text = render(Snapshot::default());
+    let text = render(MetricsSnapshot::default());
     assert!(text.contains("redis_up 1\n") && text.contains("redoubt_ready 1\n"), "{text}");
 }

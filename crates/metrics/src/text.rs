@@ -10,13 +10,13 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::Snapshot;
+use crate::MetricsSnapshot;
 use crate::fields::{InfoFields, find_part};
 use crate::names::{CLUSTER_INFO_NAMES, INSTANCE_LABELS, MetricKind, REPLICA_FIELDS, SIMPLE_FIELDS};
 
 /// Renders `snapshot` as the body of a scrape response.
 #[must_use]
-pub fn render(snapshot: Snapshot) -> String {
+pub fn render(snapshot: MetricsSnapshot) -> String {
     let (mut registry, mut text) = (Registry::default(), String::new());
     registry.register_collector(Box::new(snapshot));
     // Writing to a `String` cannot fail.
@@ -24,7 +24,7 @@ pub fn render(snapshot: Snapshot) -> String {
     text
 }
 
-impl Collector for Snapshot {
+impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
         let mut out = FamilyWriter { encoder };
         let info = InfoFields::new(&self.info);
@@ -210,7 +210,7 @@ fn write_databases(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
         ),
     ];
     for (name, help, wanted, divisor) in figures {
-        let samples = info.numbered("db").filter_map(|(db, value)| {
+        let samples = info.numbered_fields("db").filter_map(|(db, value)| {
             let number = SampleValue::parse(find_part(value, wanted)?)?;
             Some((vec![("db", db)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
@@ -225,7 +225,7 @@ fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result
         ("redis_connected_slave_lag_seconds", "Time since the replica's last acknowledgement.", "lag"),
     ];
     for (name, help, wanted) in figures {
-        let samples = info.numbered("slave").filter_map(|(_, value)| {
+        let samples = info.numbered_fields("slave").filter_map(|(_, value)| {
             let label = |name, key| Some((name, find_part(value, key)?));
             let labels =
                 vec![label("slave_ip", "ip")?, label("slave_port", "port")?, label("slave_state", "state")?];
@@ -252,7 +252,7 @@ fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result
 }
 
 /// Adds call counts, durations and failures per command.
-fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &Snapshot, info: InfoFields<'_>) -> Result {
+fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot, info: InfoFields<'_>) -> Result {
     let figures = [
         ("redis_commands_total", "Number of calls per command.", "calls", 1.0),
         ("redis_commands_duration_seconds_total", "Total execution time per command.", "usec", 1e6),
@@ -275,7 +275,7 @@ fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &Snapshot, info: InfoFie
 }
 
 /// Adds latency histograms per command in microseconds, with the buckets of LATENCY HISTOGRAM.
-fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
+fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let mut commands = snapshot.commands.iter().filter(|command| !command.cumulative.is_empty()).peekable();
     if commands.peek().is_none() {
         return Ok(());
@@ -299,7 +299,7 @@ fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
 
 /// Adds the percentiles of INFO's Latencystats section. redis_exporter exports them as a summary,
 /// which consists of three families.
-fn write_percentiles(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
+fn write_percentiles(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let of = |quantile: f64| quantile.to_string();
     let quantiles: Vec<(&str, String, f64)> = snapshot
         .commands
@@ -342,7 +342,7 @@ fn write_cluster(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
     Ok(())
 }
 
-fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
+fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let limits = &snapshot.limits;
     out.write_gauge("redis_config_maxclients", "maxclients", limits.clients)?;
     out.write_gauge("redis_config_maxmemory", "maxmemory", limits.memory)?;
@@ -362,7 +362,7 @@ fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
 }
 
 /// Adds the metrics of SLOWLOG and LATENCY.
-fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
+fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &MetricsSnapshot) -> Result {
     let log = &snapshot.slow_log;
     out.write_gauge("redis_slowlog_length", "Number of entries in the slow log.", log.length)?;
     let (id, seconds) = log.last.unwrap_or((0, 0.0));
@@ -387,7 +387,11 @@ fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -
 }
 
 /// Adds the `redoubt_...` metrics, which redis_exporter does not have.
-fn write_redoubt_metrics(out: &mut FamilyWriter<'_>, snapshot: &Snapshot, info: InfoFields<'_>) -> Result {
+fn write_redoubt_metrics(
+    out: &mut FamilyWriter<'_>,
+    snapshot: &MetricsSnapshot,
+    info: InfoFields<'_>,
+) -> Result {
     let ready = snapshot.not_ready_reasons.iter().all(|(_, holds)| !holds);
     out.write_gauge("redoubt_ready", "Whether /readyz reports ready.", ready)?;
     let reasons = snapshot.not_ready_reasons.iter();

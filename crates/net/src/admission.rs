@@ -82,11 +82,11 @@ impl NetworkContext {
 async fn accept_clients(network: Arc<NetworkContext>, listener: Listener) {
     loop {
         let (stream, peer) = listener.accept("client connection").await;
-        admit(&network, stream, peer);
+        admit_client(&network, stream, peer);
     }
 }
 
-fn admit(network: &NetworkContext, mut stream: Stream, peer: Option<IpAddr>) {
+fn admit_client(network: &NetworkContext, mut stream: Stream, peer: Option<IpAddr>) {
     network.stats.connections_received.fetch_add(1, Ordering::Relaxed);
     let connected = network.connected.fetch_add(1, Ordering::Relaxed);
     let limit = network.limits.clients.load(Ordering::Relaxed);

@@ -153,7 +153,7 @@ impl OutputLimit {
     fn configure(&self, limit: config::OutputLimit) {
         self.hard.store(limit.hard, Ordering::Relaxed);
         self.soft.store(limit.soft, Ordering::Relaxed);
-        self.seconds.store(limit.soft_for.as_secs(), Ordering::Relaxed);
+        self.seconds.store(limit.soft_duration.as_secs(), Ordering::Relaxed);
     }
 
     /// Whether the soft limit has been exceeded since `since` (milliseconds), and thus for longer than allowed.

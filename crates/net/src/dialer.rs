@@ -60,7 +60,7 @@ impl Dialer {
     }
 
     /// Creates a dialer that uses TLS if the given parameter is set (`tls-replication`, `tls-cluster`).
-    pub fn for_links(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
+    pub fn with_link_tls(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
         let tls = if config.get(switch) { tls.client_config() } else { None };
         Self { tls, ..Self::new(config) }
     }
@@ -88,7 +88,7 @@ impl Dialer {
     async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         for address in lookup_host(to).await? {
-            match self.connect_to(address).await {
+            match self.connect_to_address(address).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => failure = error,
             }
@@ -96,20 +96,20 @@ impl Dialer {
         Err(failure)
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> io::Result<Stream> {
+    async fn connect_to_address(&self, address: SocketAddr) -> io::Result<Stream> {
         let new_socket = || if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() };
         if let Some(source) = &self.source {
             let (socket, from) = (new_socket()?, source_address(source, address.is_ipv6()).await);
             let bound = from.and_then(|ip| socket.bind(SocketAddr::new(ip, 0)));
             match bound {
-                Ok(()) => return self.wrap(socket.connect(address).await?),
+                Ok(()) => return self.wrap_stream(socket.connect(address).await?),
                 Err(error) => tracing::debug!("Cannot connect to {address} from {source}: {error}"),
             }
         }
-        self.wrap(new_socket()?.connect(address).await?)
+        self.wrap_stream(new_socket()?.connect(address).await?)
     }
 
-    fn wrap(&self, stream: TcpStream) -> io::Result<Stream> {
+    fn wrap_stream(&self, stream: TcpStream) -> io::Result<Stream> {
         match &self.tls {
             Some(config) => Ok(Stream::Tls(Box::new(TlsStream::wrap_outgoing(stream, config.clone())?))),
             None => Ok(Stream::Tcp(stream)),
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     fn dialer_with(name: &str, value: &str) -> Dialer {
         let config = Config::default();
@@ -144,7 +144,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         for (source, seen) in [("127.0.0.3", "127.0.0.3"), ("", "127.0.0.1"), ("192.0.2.1", "127.0.0.1")] {
             let dialer = dialer_with("bind-source-addr", source);
-            let stream = dialer.dial(address, TIMEOUT).await.unwrap();
+            let stream = dialer.dial(address, TEST_TIMEOUT).await.unwrap();
             let (_, peer) = listener.accept().await.unwrap();
             assert_eq!(peer.ip().to_string(), seen, "as configured: '{source}'");
             assert_eq!(stream.addresses().unwrap(), Some((address, peer)));
@@ -155,7 +155,7 @@ mod tests {
     async fn refused_connections_are_distinguished_from_timeouts() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dialer = Dialer::new(&Config::default());
-        assert!(dialer.dial(free, TIMEOUT).await.unwrap_err().is_refused());
+        assert!(dialer.dial(free, TEST_TIMEOUT).await.unwrap_err().is_refused());
         // A full accept queue leaves further connection attempts hanging.
         let full = TcpSocket::new_v4().unwrap();
         full.bind("127.0.0.1:0".parse().unwrap()).unwrap();

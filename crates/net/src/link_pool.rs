@@ -23,24 +23,24 @@ pub struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
 
 impl LinkPool {
     /// Closes links that have been idle for too long.
-    pub fn sweep(&self, now: Instant) {
+    pub fn close_expired(&self, now: Instant) {
         self.0.lock().retain(|_, (_, since)| *since + IDLE_TIMEOUT > now);
     }
 
     /// Number of idle links.
-    pub fn count(&self) -> usize {
+    pub fn idle_count(&self) -> usize {
         self.0.lock().len()
     }
 
     /// Takes the idle link to this destination, if there is one and it is still open.
-    pub fn take(&self, destination: &Destination) -> Option<Socket> {
+    pub fn take_idle(&self, destination: &Destination) -> Option<Socket> {
         let (socket, _) = self.0.lock().remove(destination)?;
         // Readable data means that the peer closed the link, or sent something unexpected.
         socket.is_idle().then_some(socket)
     }
 
     /// Returns a link to the pool. No request may be pending on it.
-    pub fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
+    pub fn put_back(&self, destination: &Destination, socket: Socket, now: Instant) {
         let mut links = self.0.lock();
         if links.len() < MAX_IDLE_LINKS {
             links.insert(destination.clone(), (socket, now));
@@ -65,20 +65,20 @@ mod tests {
         let destination = |db| Destination { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
         let (pool, now) = (LinkPool::default(), Instant::ORIGIN);
         let ((first, _theirs), (second, their_second)) = (link(), link());
-        pool.put(&destination(0), first, now);
-        assert!(pool.take(&destination(1)).is_none(), "another database is another destination");
-        let first = pool.take(&destination(0)).expect("it was kept");
-        assert!(pool.take(&destination(0)).is_none());
-        pool.put(&destination(0), first, now);
-        pool.sweep(now + IDLE_TIMEOUT / 2);
-        assert!(pool.take(&destination(0)).is_some());
-        pool.put(&destination(0), second, now);
+        pool.put_back(&destination(0), first, now);
+        assert!(pool.take_idle(&destination(1)).is_none(), "another database is another destination");
+        let first = pool.take_idle(&destination(0)).expect("it was kept");
+        assert!(pool.take_idle(&destination(0)).is_none());
+        pool.put_back(&destination(0), first, now);
+        pool.close_expired(now + IDLE_TIMEOUT / 2);
+        assert!(pool.take_idle(&destination(0)).is_some());
+        pool.put_back(&destination(0), second, now);
         drop(their_second);
-        let ended = pool.take(&destination(0));
+        let ended = pool.take_idle(&destination(0));
         assert!(ended.is_none(), "the other end closed it");
         let (third, _theirs) = link();
-        pool.put(&destination(0), third, now);
-        pool.sweep(now + IDLE_TIMEOUT);
-        assert!(pool.take(&destination(0)).is_none());
+        pool.put_back(&destination(0), third, now);
+        pool.close_expired(now + IDLE_TIMEOUT);
+        assert!(pool.take_idle(&destination(0)).is_none());
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn bind_available(addresses: &[Text], port: u16, backlog: i32) -> Res
             Some(address) => (address, true),
             None => (&**address, false),
         };
-        match listen(address, port, backlog) {
+        match open_listener(address, port, backlog) {
             Ok(listener) => listeners.push(listener),
             Err(error) if optional => tracing::debug!("Not listening on {address}: {error:#}"),
             Err(error) => bail!("Could not create server TCP listening socket {address}:{port}: {error:#}"),
@@ -76,7 +76,7 @@ fn is_in_use(address: &str, port: u16) -> bool {
     bound.is_err_and(|error| error.downcast_ref().is_some_and(is_addr_in_use))
 }
 
-fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {
+fn open_listener(address: &str, port: u16, backlog: i32) -> Result<Listener> {
     let socket = bind_socket(address, port)?;
     socket.listen(backlog)?;
     Ok(Listener::Tcp(TcpListener::from_std(socket.into())?))

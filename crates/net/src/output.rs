@@ -16,119 +16,119 @@ pub struct OutputMark(u64);
 /// Pending output in order, with the positions that must wait for a commit.
 #[derive(Debug, Default)]
 pub struct Output {
-    queue: ByteQueue,
+    bytes: ByteQueue,
     /// Total number of bytes sent so far.
     sent: u64,
     /// `None` if nothing is held, which is the usual case.
-    holds: Option<Box<Holds>>,
+    holds: Option<Box<OutputHolds>>,
 }
 
 /// The active holds, in order of their marks. Never empty.
 #[derive(Debug)]
-struct Holds(VecDeque<Hold>);
+struct OutputHolds(VecDeque<OutputHold>);
 
 #[derive(Debug, Clone, Copy)]
-struct Hold {
-    from: OutputMark,
-    until: ReplOffset,
+struct OutputHold {
+    start: OutputMark,
+    offset: ReplOffset,
 }
 
 impl Output {
     /// Number of pending bytes, including held ones.
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.bytes.len()
     }
 
     /// Whether no bytes are pending.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.bytes.is_empty()
     }
 
     /// See [`ByteQueue::memory`].
     pub fn memory(&self) -> usize {
-        self.queue.memory()
+        self.bytes.memory()
     }
 
     /// See [`ByteQueue::charged_bytes`].
     pub fn charged_bytes(&self) -> usize {
-        self.queue.charged_bytes()
+        self.bytes.charged_bytes()
     }
 
     /// See [`ByteQueue::buffer_limit`].
     pub fn buffer_limit(&self, limit: usize) -> usize {
-        self.queue.buffer_limit(limit)
+        self.bytes.buffer_limit(limit)
     }
 
     /// The buffer to append replies to.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        self.queue.buffer()
+        self.bytes.buffer()
     }
 
     /// The queue to append whole messages to.
     pub fn queue(&mut self) -> &mut ByteQueue {
-        &mut self.queue
+        &mut self.bytes
     }
 
     /// Puts back the buffer taken from [`Output::buffer`], possibly with more bytes appended. If nothing is pending,
     /// any buffer may be put in.
     pub fn restore_buffer(&mut self, bytes: Vec<u8>) {
-        self.queue.restore_buffer(bytes);
+        self.bytes.restore_buffer(bytes);
     }
 
     /// The position where the next reply begins.
     pub fn mark(&self) -> OutputMark {
-        OutputMark(self.sent + self.queue.len() as u64)
+        OutputMark(self.sent + self.bytes.len() as u64)
     }
 
     /// Number of pending bytes before the mark.
     fn bytes_before(&self, mark: OutputMark) -> usize {
-        (mark.0.saturating_sub(self.sent) as usize).min(self.queue.len())
+        (mark.0.saturating_sub(self.sent) as usize).min(self.bytes.len())
     }
 
     /// Copies the bytes written since the mark that have not been sent yet.
     pub fn copy_since(&self, mark: OutputMark) -> Vec<u8> {
-        self.queue.copy_from(self.bytes_before(mark))
+        self.bytes.copy_from(self.bytes_before(mark))
     }
 
     /// Removes the bytes written since the mark, except those already sent.
     pub fn discard_since(&mut self, mark: OutputMark) {
         let before = self.bytes_before(mark);
-        self.queue.truncate(before);
+        self.bytes.truncate(before);
     }
 
     /// The next bytes that may be sent, up to the first hold. Empty only if nothing may be sent.
     pub fn sendable(&self) -> &[u8] {
-        let first = self.queue.first();
-        let end = self.holds.as_ref().map_or(first.len(), |holds| self.bytes_before(holds.0[0].from));
+        let first = self.bytes.first();
+        let end = self.holds.as_ref().map_or(first.len(), |holds| self.bytes_before(holds.0[0].start));
         &first[..end.min(first.len())]
     }
 
     /// Holds all bytes from `from` on until the log is committed up to `until`.
-    pub fn hold(&mut self, from: OutputMark, until: ReplOffset) {
+    pub fn hold_from(&mut self, from: OutputMark, until: ReplOffset) {
         if from == self.mark() {
             // There was no reply (CLIENT REPLY OFF).
             return;
         }
-        let holds = &mut self.holds.get_or_insert_with(|| Box::new(Holds(VecDeque::new()))).0;
-        if holds.back().is_none_or(|last| last.until < until) {
-            holds.push_back(Hold { from, until });
+        let holds = &mut self.holds.get_or_insert_with(|| Box::new(OutputHolds(VecDeque::new()))).0;
+        if holds.back().is_none_or(|last| last.offset < until) {
+            holds.push_back(OutputHold { start: from, offset: until });
         }
     }
 
     /// The offset that must be committed before more bytes can be sent.
-    pub fn held_until(&self) -> Option<ReplOffset> {
-        self.holds.as_ref().map(|holds| holds.0[0].until)
+    pub fn first_held_offset(&self) -> Option<ReplOffset> {
+        self.holds.as_ref().map(|holds| holds.0[0].offset)
     }
 
     /// The offset that must be committed before all pending bytes can be sent.
-    pub fn held_to_end(&self) -> Option<ReplOffset> {
-        self.holds.as_ref().and_then(|holds| holds.0.back()).map(|last| last.until)
+    pub fn last_held_offset(&self) -> Option<ReplOffset> {
+        self.holds.as_ref().and_then(|holds| holds.0.back()).map(|last| last.offset)
     }
 
     /// Releases the holds up to the offset `committed`.
-    pub fn release(&mut self, committed: ReplOffset) {
+    pub fn release_until(&mut self, committed: ReplOffset) {
         let Some(holds) = &mut self.holds else { return };
-        while holds.0.front().is_some_and(|hold| hold.until <= committed) {
+        while holds.0.front().is_some_and(|hold| hold.offset <= committed) {
             holds.0.pop_front();
         }
         if holds.0.is_empty() {
@@ -137,18 +137,18 @@ impl Output {
     }
 
     /// Takes all pending bytes. Nothing may be held.
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn take_all(&mut self) -> Vec<u8> {
         debug_assert!(self.holds.is_none(), "the caller would lose the holds");
         let mut waiting = Vec::with_capacity(self.len());
-        self.sent += self.queue.len() as u64;
-        self.queue.drain_into(&mut waiting);
+        self.sent += self.bytes.len() as u64;
+        self.bytes.drain_into(&mut waiting);
         waiting
     }
 
     /// Removes `len` bytes of [`Output::sendable`] after they have been sent.
-    pub fn consume(&mut self, len: usize) {
+    pub fn remove_sent(&mut self, len: usize) {
         self.sent += len as u64;
-        self.queue.consume(len);
+        self.bytes.consume(len);
     }
 }
 

@@ -20,11 +20,11 @@ pub struct Scratch {
     /// The thread's traffic counters.
     pub traffic: Arc<Traffic>,
     /// The buffer that sockets are read into.
-    pub read: Box<[u8]>,
+    pub read_buffer: Box<[u8]>,
     /// The parsed requests.
     pub batch: Batch,
     /// Replies, until they are sent or moved to the connection's output buffer.
-    pub out: Vec<u8>,
+    pub replies: Vec<u8>,
 }
 
 thread_local! {
@@ -39,10 +39,10 @@ pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 /// Sets up the calling thread for running commands.
 pub fn install_scratch(engine: &Engine, network: &NetworkContext) {
     SCRATCH.set(Some(Scratch {
-        worker: engine.worker(process::time::nanos).with_allocator_stats(process::memory::HEAP),
+        worker: engine.worker(process::time::nanos).with_allocator_stats(process::memory::HEAP_COUNTER),
         traffic: network.new_traffic(),
-        read: vec![0; READ_SIZE].into_boxed_slice(),
+        read_buffer: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),
-        out: Vec::new(),
+        replies: Vec::new(),
     }));
 }

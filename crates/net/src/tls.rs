@@ -193,7 +193,7 @@ impl TlsStream {
 
     pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush(context))?;
-        Poll::Ready(encrypt(&self.tcp, self.session.get_mut(), bytes))
+        Poll::Ready(encrypt_and_send(&self.tcp, self.session.get_mut(), bytes))
     }
 
     pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -222,7 +222,7 @@ impl TlsStream {
         loop {
             let flushed = flush(&self.tcp, &mut self.session.lock())?;
             if flushed {
-                return encrypt(&self.tcp, &mut self.session.lock(), bytes);
+                return encrypt_and_send(&self.tcp, &mut self.session.lock(), bytes);
             }
             self.tcp.writable().await?;
         }
@@ -231,7 +231,7 @@ impl TlsStream {
     /// Writes without waiting and returns the number of bytes taken.
     pub(crate) fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let session = self.session.get_mut();
-        if flush(&self.tcp, session)? { encrypt(&self.tcp, session, bytes) } else { Ok(0) }
+        if flush(&self.tcp, session)? { encrypt_and_send(&self.tcp, session, bytes) } else { Ok(0) }
     }
 
     /// Returns the names in this field of the peer's certificate, if there is one.
@@ -251,7 +251,7 @@ impl TlsStream {
 pub static FORCE_WRITE_ERRORS: AtomicBool = AtomicBool::new(false);
 
 /// Encrypts as many bytes as fit into the buffer, and sends what the socket takes.
-fn encrypt(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
+fn encrypt_and_send(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
     if FORCE_WRITE_ERRORS.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::BrokenPipe.into());
     }

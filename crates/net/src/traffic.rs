@@ -10,9 +10,9 @@ use process::adaptive_tick::AdaptiveTick;
 pub struct Traffic {
     tick: Arc<AdaptiveTick>,
     /// Bytes read.
-    pub input: AtomicU64,
+    pub bytes_read: AtomicU64,
     /// Bytes written.
-    pub output: AtomicU64,
+    pub bytes_written: AtomicU64,
     /// Number of reads that returned data.
     pub reads: AtomicU64,
     /// Number of write calls, including partial ones.
@@ -24,8 +24,8 @@ impl Traffic {
     pub(crate) fn new(tick: Arc<AdaptiveTick>) -> Self {
         Self {
             tick,
-            input: AtomicU64::default(),
-            output: AtomicU64::default(),
+            bytes_read: AtomicU64::default(),
+            bytes_written: AtomicU64::default(),
             reads: AtomicU64::default(),
             writes: AtomicU64::default(),
         }
@@ -34,18 +34,18 @@ impl Traffic {
     /// Counts a read, and wakes the periodic tasks, since new input may mean work for them.
     pub fn count_read(&self, bytes: usize) {
         self.tick.notify_input();
-        add(&self.reads, 1);
-        add(&self.input, bytes as u64);
+        increment(&self.reads, 1);
+        increment(&self.bytes_read, bytes as u64);
     }
 
     /// Counts a write of `bytes` bytes.
     pub fn count_write(&self, bytes: usize) {
-        add(&self.writes, 1);
-        add(&self.output, bytes as u64);
+        increment(&self.writes, 1);
+        increment(&self.bytes_written, bytes as u64);
     }
 }
 
 /// Increments a counter without an atomic read-modify-write: only the calling thread writes it.
-fn add(counter: &AtomicU64, amount: u64) {
+fn increment(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
 //! Wakes large numbers of tasks in batches, so that other tasks are not delayed.
 //!
 //! Publishing to a channel with ten thousand subscribers wakes as many tasks. A thread runs tasks in wake order, so a
-//! client that sends a command at that moment would wait for all of them. Therefore only [`BATCH_SIZE`] tasks are woken
+//! client that sends a command at that moment would wait for all of them. Therefore only [`MAX_TASKS_PER_BATCH`] tasks are woken
 //! per batch, and the others are queued. A driver task starts the next batch; it is woken after the tasks of the
 //! current batch. A task woken by a socket thus waits for two batches at most.
 
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 /// Tasks woken per batch. One batch takes a few hundred microseconds if each task writes to its socket.
-const BATCH_SIZE: usize = 128;
+const MAX_TASKS_PER_BATCH: usize = 128;
 /// A drained queue shrinks to this capacity.
 const MAX_RETAINED_CAPACITY: usize = 1024;
 
@@ -25,8 +25,8 @@ pub struct WakeBatches(Mutex<WakeQueue>);
 #[derive(Debug, Default)]
 struct WakeQueue {
     /// Number of tasks woken in the current batch.
-    woken: usize,
-    waiting: VecDeque<Waker>,
+    ready: usize,
+    pending: VecDeque<Waker>,
     /// Whether a driver task runs. Without one, all tasks are woken at once.
     has_driver: bool,
     /// The waker of the driver task while it sleeps.
@@ -46,11 +46,11 @@ impl WakeBatches {
     /// Wakes a task now, or queues it for a later batch.
     pub fn wake(&self, waker: &Waker) {
         let mut queue = self.0.lock();
-        if queue.has_driver && queue.woken >= BATCH_SIZE {
-            queue.waiting.push_back(waker.clone());
+        if queue.has_driver && queue.ready >= MAX_TASKS_PER_BATCH {
+            queue.pending.push_back(waker.clone());
             return;
         }
-        queue.woken += 1;
+        queue.ready += 1;
         let driver = queue.driver.take();
         drop(queue);
         waker.wake_by_ref();
@@ -67,14 +67,14 @@ impl WakeBatches {
 
     fn poll_run(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut queue = self.0.lock();
-        queue.woken = queue.waiting.len().min(BATCH_SIZE);
-        if queue.woken == 0 {
-            queue.waiting.shrink_to(MAX_RETAINED_CAPACITY);
+        queue.ready = queue.pending.len().min(MAX_TASKS_PER_BATCH);
+        if queue.ready == 0 {
+            queue.pending.shrink_to(MAX_RETAINED_CAPACITY);
             queue.driver = Some(context.waker().clone());
             return Poll::Pending;
         }
-        let count = queue.woken;
-        let next: Vec<Waker> = queue.waiting.drain(..count).collect();
+        let count = queue.ready;
+        let next: Vec<Waker> = queue.pending.drain(..count).collect();
         drop(queue);
         next.into_iter().for_each(Waker::wake);
         // Reschedules this task behind the tasks of this batch.
@@ -116,12 +116,12 @@ mod tests {
         for _ in 0..3 {
             let before = served.load(Ordering::Relaxed);
             tokio::spawn(async {}).await.unwrap();
-            assert!(served.load(Ordering::Relaxed) - before <= 3 * BATCH_SIZE);
+            assert!(served.load(Ordering::Relaxed) - before <= 3 * MAX_TASKS_PER_BATCH);
         }
         assert!(served.load(Ordering::Relaxed) < TASK_COUNT);
         for sleeper in sleepers {
             sleeper.await.unwrap();
         }
-        assert_eq!(batches.0.lock().waiting.len(), 0);
+        assert_eq!(batches.0.lock().pending.len(), 0);
     }
 }

@@ -22,7 +22,7 @@ pub use self::placement::ConnectionPlacement;
 use crate::transport::Socket;
 
 /// Index of the standby worker, which has connections only while another worker is stalled.
-pub(crate) const STANDBY: usize = 0;
+pub(crate) const STANDBY_WORKERS: usize = 0;
 
 /// Upper bound on spare threads started when all workers are stalled.
 const MAX_SPARE_WORKERS: usize = 8;
@@ -75,7 +75,7 @@ pub type InFlightCount = Arc<()>;
 /// A worker's queue and connections, as far as other threads can access them.
 pub trait Mailbox: Send + Sync {
     /// Takes all queued messages and idle connections.
-    fn drain(&self) -> Vec<MailboxMessage>;
+    fn take_messages(&self) -> Vec<MailboxMessage>;
 
     /// Asks the worker to check which of its connections can return to their owners.
     fn request_check(&self);
@@ -145,7 +145,7 @@ impl PooledWorker {
 }
 
 impl PooledWorkers {
-    fn add(&mut self, spawn: &SpawnWorker) -> std::io::Result<()> {
+    fn add_worker(&mut self, spawn: &SpawnWorker) -> std::io::Result<()> {
         self.workers.push(PooledWorker::new(spawn(self.workers.len())?));
         self.placement.add();
         Ok(())
@@ -174,18 +174,18 @@ impl PooledWorkers {
     }
 
     /// Moves the idle connections of a stalled worker to other workers.
-    fn offload(&mut self, number: usize, since: u64, spawn: &SpawnWorker) {
+    fn offload_worker(&mut self, number: usize, since: u64, spawn: &SpawnWorker) {
         self.placement.mark_stalled(number, since);
         if self.placement.first_free().is_none()
             && self.placement.len() <= self.placement.active_count() + MAX_SPARE_WORKERS
         {
             // If no thread can be started, the connections wait.
-            let _ = self.add(spawn);
+            let _ = self.add_worker(spawn);
         }
         if self.placement.first_free().is_none() {
             return;
         }
-        for message in self.workers[number].mailbox.drain() {
+        for message in self.workers[number].mailbox.take_messages() {
             // Connections that this worker served for other stalled workers may return to their owners by now.
             self.send(message.owner(), message);
         }
@@ -212,7 +212,7 @@ impl WorkerPool {
         assert!(self.0.set(RunningPool { pool, spawn }).is_ok(), "a server's workers are started once");
     }
 
-    fn running(&self) -> &RunningPool {
+    fn running_pool(&self) -> &RunningPool {
         self.0.get().expect("clients are served only once the control thread runs")
     }
 
@@ -221,11 +221,11 @@ impl WorkerPool {
     /// # Errors
     /// The system cannot create more threads. The pool is unchanged then.
     pub fn set_serving(&self, count: usize) -> std::io::Result<()> {
-        let RunningPool { pool, spawn } = self.running();
+        let RunningPool { pool, spawn } = self.running_pool();
         let mut pool = pool.lock();
         let before = pool.workers.len();
         while pool.workers.len() <= count {
-            if let Err(error) = pool.add(spawn) {
+            if let Err(error) = pool.add_worker(spawn) {
                 pool.truncate(before);
                 return Err(error);
             }
@@ -237,7 +237,7 @@ impl WorkerPool {
     }
 
     /// Stops all workers and joins their threads.
-    pub fn join(&self) {
+    pub fn join_workers(&self) {
         let Some(running) = self.0.get() else { return };
         let mut pool = running.pool.lock();
         pool.placement = ConnectionPlacement::default();
@@ -253,14 +253,14 @@ impl WorkerPool {
 
     /// Assigns a new client to a worker in round-robin order. Returns `false` if the worker has stopped.
     pub(crate) fn admit(&self, socket: Socket) -> bool {
-        let mut pool = self.running().pool.lock();
+        let mut pool = self.running_pool().pool.lock();
         let owner = pool.placement.assign_owner(None);
         pool.send(owner, MailboxMessage::Accepted(socket, owner))
     }
 
     /// Returns a temporarily moved connection to its owner.
     pub fn return_to_owner(&self, client: Box<dyn MigratingConnection>) {
-        self.running().pool.lock().return_to_owner(client);
+        self.running_pool().pool.lock().return_to_owner(client);
     }
 
     /// Returns a connection from the background to its owner.
@@ -271,7 +271,7 @@ impl WorkerPool {
 
     /// Moves a connection to the least loaded background worker, or to the waiting worker if `waits` is set.
     pub fn move_to_background(&self, mut client: Box<dyn MigratingConnection>, waits: bool, engine: &Engine) {
-        let mut pool = self.running().pool.lock();
+        let mut pool = self.running_pool().pool.lock();
         // The list is empty while the server stops.
         let Some((waiting, running)) = pool.background.split_last() else { return };
         let idlest = || running.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight));
@@ -288,13 +288,13 @@ impl WorkerPool {
     }
 
     /// Moves all idle connections away from the calling worker, which a script has stalled.
-    pub fn offload(&self, number: usize, engine: &Engine) {
+    pub fn offload_worker(&self, number: usize, engine: &Engine) {
         let Some(RunningPool { pool, spawn }) = self.0.get() else { return };
         let mut pool = pool.lock();
         // Must come first: the moved connections may request locks that the script holds.
         engine.update_busy_flag();
         if let Some(since) = pool.workers.get(number).map(|worker| worker.activity.task_start()) {
-            pool.offload(number, since, spawn);
+            pool.offload_worker(number, since, spawn);
         }
     }
 
@@ -312,7 +312,7 @@ impl WorkerPool {
             let state = worker.stall_detector.check(&worker.activity, since, now);
             // This also moves connections that arrived after an earlier offload.
             if state == StallState::Stalled {
-                pool.offload(number, since, spawn);
+                pool.offload_worker(number, since, spawn);
             }
             worst = worst.max(state);
         }

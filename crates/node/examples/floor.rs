@@ -1,5 +1,5 @@
-//! A server that does nothing: reads, parses, answers every request with +OK, on one thread of tokio. It costs the
-//! least that a server written this way can cost; `scripts/bench` runs it beside the others.
+//! The baseline server for benchmarks: parses requests and replies +OK to each, on a single-threaded tokio runtime.
+//! `scripts/bench` compares other servers with it, since no server of this design can do less work per request.
 //!
 //! Usage: `floor PORT`
 
@@ -21,8 +21,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Answers what comes until nothing more is there; ready when the client has gone.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Reads and answers requests until no more data is available. Ready when the client has disconnected.
+    fn poll_connection(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut read = [0; 16 * 1024];
             let mut buffer = ReadBuf::new(&mut read);
@@ -40,7 +40,7 @@ impl Connection {
     }
 }
 
-async fn serve(port: u16) -> io::Result<()> {
+async fn run_server(port: u16) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     loop {
         let (stream, _) = listener.accept().await?;
@@ -48,8 +48,8 @@ async fn serve(port: u16) -> io::Result<()> {
         let (parser, batch, input) = (Parser::new(), Batch::default(), Vec::new());
         let mut connection = Connection { stream, parser, batch, input };
         tokio::task::spawn_local(async move {
-            // A client that has gone is all that can be told from an error.
-            let _ = poll_fn(|context| connection.poll(context)).await;
+            // An error only means that the client has disconnected.
+            let _ = poll_fn(|context| connection.poll_connection(context)).await;
         });
     }
 }
@@ -60,5 +60,5 @@ fn main() -> io::Result<()> {
         std::process::exit(2);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, serve(port))
+    tokio::task::LocalSet::new().block_on(&runtime, run_server(port))
 }

@@ -1,7 +1,7 @@
 //! Cluster mode: runs the state machine of the `gossip` crate.
 //!
 //! [`prepare`] reads `nodes.conf` before anything is served, because the topology determines what this node may serve.
-//! [`Driver`](driver::Driver) is a task of the control thread. It owns the state machine and passes it packets
+//! [`ClusterTask`](driver::ClusterTask) is a task of the control thread. It owns the state machine and passes it packets
 //! ([`links`]), time and commands. It performs the resulting actions: sends packets (after persisting state where
 //! required), publishes the topology ([`engine::Engine::apply_topology`]), and starts and stops replication. Slow work runs
 //! on other threads ([`background`]): writing `nodes.conf` ([`store`]) and deleting keys of lost slots. Worker threads
@@ -27,33 +27,33 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{Slot, Topology};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use driver::{Driver, Interference, Node, Watcher};
+pub(crate) use driver::{BusFaults, ClusterTask, ClusterWatcher, NodeContext};
 pub(crate) use options::bus_port;
 
 use config::{Config, keys};
-use store::Store;
+use store::NodesFile;
 
-type Answer = Result<OperatorReply, OperatorError>;
+type OperatorResult = Result<OperatorReply, OperatorError>;
 
 /// A request of another thread to the driver.
 enum DriverRequest {
     Command {
         command: OperatorCommand,
-        answer: oneshot::Sender<Answer>,
+        answer: oneshot::Sender<OperatorResult>,
     },
-    Look(Box<dyn FnOnce(&mut Driver) + Send>),
+    RunQuery(Box<dyn FnOnce(&mut ClusterTask) + Send>),
     /// The replicas have acknowledged a replicated change of a slot, or timed out.
     ReplicasConfirmed {
         token: u64,
         slot: Slot,
-        held: bool,
+        acknowledged: bool,
     },
     /// The configuration has changed.
-    Configure,
+    ConfigChanged,
     /// A client has published a message.
     Publish {
         publication: Publication,
-        ticket: bus::Ticket,
+        queued_bytes: bus::QueuedBytes,
     },
 }
 
@@ -61,24 +61,24 @@ enum DriverRequest {
 /// held for one step or one query, and never while waiting for a slot or a disk, so that it can be taken under slot
 /// locks.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct SharedGossip {
     pub(crate) gossip: Mutex<Gossip>,
     /// The traffic counters of its links.
-    pub(crate) traffic: Arc<links::Traffic>,
+    pub(crate) traffic: Arc<links::TrafficCounters>,
 }
 
 /// The interface to the driver, for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     requests: mpsc::UnboundedSender<DriverRequest>,
-    pub(crate) machine: Arc<Machine>,
+    pub(crate) shared: Arc<SharedGossip>,
 }
 
 /// The state machine before the driver runs.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    machine: Arc<Machine>,
-    store: Store,
+pub(crate) struct PreparedCluster {
+    shared: Arc<SharedGossip>,
+    store: NodesFile,
     requests: mpsc::UnboundedReceiver<DriverRequest>,
 }
 
@@ -86,35 +86,40 @@ impl std::fmt::Debug for DriverRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Command { .. } => "Command",
-            Self::Look(_) => "Look",
+            Self::RunQuery(_) => "Look",
             Self::ReplicasConfirmed { .. } => "ReplicasConfirmed",
-            Self::Configure => "Configure",
+            Self::ConfigChanged => "Configure",
             Self::Publish { .. } => "Publish",
         })
     }
 }
 
 /// Locks and reads `nodes.conf`, or creates a new node.
-pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)> {
+pub(crate) fn prepare_cluster(config: &Config, seed: u64) -> Result<(Cluster, PreparedCluster)> {
     check_bus_protection(config)?;
     let name = config.get(keys::CLUSTER_CONFIG_FILE);
-    let (store, text) = Store::open(Path::new(&*name))?;
-    let (options, rng) = (options::read(&config.values())?, ChaCha8Rng::seed_from_u64(seed));
+    let (store, text) = NodesFile::open(Path::new(&*name))?;
+    let (options, rng) = (options::read_cluster_config(&config.values())?, ChaCha8Rng::seed_from_u64(seed));
     let gossip = if text.is_empty() {
         let gossip = Gossip::new(options, rng);
         tracing::info!("No cluster configuration found, I'm {}", gossip.id());
         gossip
     } else {
-        let text =
-            std::str::from_utf8(&text).context("nodes.conf is not text").map_err(|e| corrupt(&name, &e))?;
-        let gossip = Gossip::restore(options, rng, text).map_err(|error| corrupt(&name, &error.into()))?;
+        let text = std::str::from_utf8(&text)
+            .context("nodes.conf is not text")
+            .map_err(|e| corrupt_file_error(&name, &e))?;
+        let gossip =
+            Gossip::restore(options, rng, text).map_err(|error| corrupt_file_error(&name, &error.into()))?;
         tracing::info!("Node configuration loaded, I'm {}", gossip.id());
         gossip
     };
     let (sender, requests) = mpsc::unbounded_channel();
-    let machine = Machine { gossip: Mutex::new(gossip), traffic: Arc::default() };
+    let machine = SharedGossip { gossip: Mutex::new(gossip), traffic: Arc::default() };
     let machine = Arc::new(machine);
-    Ok((Cluster { requests: sender, machine: machine.clone() }, Prepared { machine, store, requests }))
+    Ok((
+        Cluster { requests: sender, shared: machine.clone() },
+        PreparedCluster { shared: machine, store, requests },
+    ))
 }
 
 /// Warns about an unprotected bus: without TLS, anyone who reaches the bus port can act as a node.
@@ -136,36 +141,36 @@ fn check_bus_protection(config: &Config) -> Result<()> {
     Ok(())
 }
 
-fn corrupt(name: &str, error: &anyhow::Error) -> anyhow::Error {
+fn corrupt_file_error(name: &str, error: &anyhow::Error) -> anyhow::Error {
     anyhow!("Unrecoverable error: corrupted cluster config file \"{name}\": {error}")
 }
 
-impl Prepared {
+impl PreparedCluster {
     pub(crate) fn topology(&self) -> Topology {
-        self.machine.gossip.lock().topology()
+        self.shared.gossip.lock().topology()
     }
 }
 
 impl Cluster {
     /// Executes an operator's command. `None` while the server stops.
-    pub(crate) async fn command(&self, command: OperatorCommand) -> Option<Answer> {
+    pub(crate) async fn execute(&self, command: OperatorCommand) -> Option<OperatorResult> {
         let (answer, answered) = oneshot::channel();
         self.requests.send(DriverRequest::Command { command, answer }).ok()?;
         answered.await.ok()
     }
 
     /// Waits until everything requested before has been done. `None` while the server stops.
-    pub(crate) async fn orders_carried_out(&self) -> Option<()> {
-        self.look(|_| ()).await
+    pub(crate) async fn wait_for_pending_requests(&self) -> Option<()> {
+        self.run_query(|_| ()).await
     }
 
     /// Runs a query on the driver's thread. `None` while the server stops.
-    pub(crate) async fn look<T: Send + 'static>(
+    pub(crate) async fn run_query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Driver) -> T + Send + 'static,
+        look: impl FnOnce(&mut ClusterTask) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        let ask = DriverRequest::Look(Box::new(move |driver| {
+        let ask = DriverRequest::RunQuery(Box::new(move |driver| {
             // The requesting task may have ended.
             let _ = answer.send(look(driver));
         }));
@@ -174,18 +179,18 @@ impl Cluster {
     }
 
     /// Returns the queue for published messages.
-    pub(crate) fn outbox(&self) -> bus::Outbox {
-        bus::Outbox::new(self.requests.clone())
+    pub(crate) fn outbox(&self) -> bus::PublicationQueue {
+        bus::PublicationQueue::new(self.requests.clone())
     }
 
-    fn replicas_told(&self, token: u64, slot: Slot, held: bool) {
+    fn confirm_replicas(&self, token: u64, slot: Slot, held: bool) {
         // While the server stops, no thread waits for this.
-        let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, held });
+        let _ = self.requests.send(DriverRequest::ReplicasConfirmed { token, slot, acknowledged: held });
     }
 
     /// Tells the driver that the configuration has changed.
-    pub(crate) fn configure(&self) {
+    pub(crate) fn notify_config_change(&self) {
         // While the server stops, the driver need not know.
-        let _ = self.requests.send(DriverRequest::Configure);
+        let _ = self.requests.send(DriverRequest::ConfigChanged);
     }
 }

@@ -27,7 +27,7 @@ use crate::connection::Connection;
 use crate::server::Server;
 
 /// Executes a command that the engine has passed on, and writes its reply.
-pub(crate) fn run<'a>(
+pub(crate) fn run_command<'a>(
     connection: &'a mut Connection,
     command: NodeCommand,
     request: &'a Request,
@@ -42,40 +42,42 @@ pub(crate) fn run<'a>(
 async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let started = process::time::nanos();
     let mark = connection.output.mark();
-    dispatch(connection, command, args).await;
-    count(connection, args, process::time::nanos() - started, mark);
+    dispatch_command(connection, command, args).await;
+    record_call(connection, args, process::time::nanos() - started, mark);
 }
 
-async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
+async fn dispatch_command(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match command {
         NodeCommand::ConfigSet => {
-            config::set(&server, args, connection.session.client.connection.is_local).await
+            config::set_parameters(&server, args, connection.session.client.connection.is_local).await
         }
-        NodeCommand::Debug(command) => return debug::run(connection, command, args).await,
-        NodeCommand::Failover => replication::failover(&server, args),
-        NodeCommand::DebugScript => return debugger::run(connection, args).await,
-        NodeCommand::Exec => return transaction::exec(connection).await,
-        NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
+        NodeCommand::Debug(command) => return debug::run_debug(connection, command, args).await,
+        NodeCommand::Failover => replication::run_failover(&server, args),
+        NodeCommand::DebugScript => return debugger::run_debugger(connection, args).await,
+        NodeCommand::Exec => return transaction::run_exec(connection).await,
+        NodeCommand::Cluster(command) => {
+            return cluster::run_cluster_command(connection, command, args).await;
+        }
         NodeCommand::MemoryPurge => {
-            memory::purge(server.engine.keyspace.clone()).await;
+            memory::purge_memory(server.engine.keyspace.clone()).await;
             Ok(())
         }
-        NodeCommand::Migrate => return migrate::migrate(connection, args).await,
-        NodeCommand::Psync => return replication::psync(connection, args),
-        NodeCommand::Replconf => return replication::replconf(connection, args),
+        NodeCommand::Migrate => return migrate::run_migrate(connection, args).await,
+        NodeCommand::Psync => return replication::run_psync(connection, args),
+        NodeCommand::Replconf => return replication::run_replconf(connection, args),
         NodeCommand::Replicaof => {
             let client = connection.session.client.clone();
-            return replication::replicaof(&server, &client, args, &mut connection.reply());
+            return replication::run_replicaof(&server, &client, args, &mut connection.reply());
         }
         NodeCommand::Wait => {
-            return wait::wait(connection, wait::wait_asks(&server.replication, args)).await;
+            return wait::run_wait(connection, wait::parse_wait(&server.replication, args)).await;
         }
         NodeCommand::WaitAof => {
-            return wait::wait(connection, wait::wait_aof_asks(&server.replication, args)).await;
+            return wait::run_wait(connection, wait::parse_waitaof(&server.replication, args)).await;
         }
-        NodeCommand::Save => return saving::save(connection).await,
-        NodeCommand::Shutdown => return saving::shutdown(connection, args).await,
+        NodeCommand::Save => return saving::run_save(connection).await,
+        NodeCommand::Shutdown => return saving::run_shutdown(connection, args).await,
     };
     match outcome {
         Ok(()) => connection.reply().ok(),
@@ -90,8 +92,8 @@ impl Server {
         self.durability.append_only.reset_counts();
         self.durability.saving.reset_counts();
         if let Some(cluster) = &self.cluster {
-            cluster.machine.gossip.lock().reset_stats();
-            cluster.machine.traffic.reset();
+            cluster.shared.gossip.lock().reset_stats();
+            cluster.shared.traffic.reset();
         }
     }
 }
@@ -100,35 +102,42 @@ impl Shell for Server {
     fn run_command(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Done, CommandError> {
         let (args, waits) = (context.args, context.can_block());
         let outcome = match command {
-            ShellCommand::Acl(AclCommand::Load) => acl::load(self, context.session),
-            ShellCommand::Acl(AclCommand::Save) => acl::save(self),
-            ShellCommand::ConfigRewrite => config::rewrite(self, ::config::RewriteExtent::Changed),
+            ShellCommand::Acl(AclCommand::Load) => acl::load_acl_file(self, context.session),
+            ShellCommand::Acl(AclCommand::Save) => acl::save_acl_file(self),
+            ShellCommand::ConfigRewrite => config::rewrite_config(self, ::config::RewriteExtent::Changed),
             ShellCommand::ConfigResetStat => {
                 self.reset_statistics();
                 Ok(())
             }
             ShellCommand::MemoryPurge if waits => return Ok(Done::Defer(NodeCommand::MemoryPurge)),
-            ShellCommand::MemoryPurge => memory::purge_aside(self.engine.keyspace.clone()),
+            ShellCommand::MemoryPurge => memory::purge_in_background(self.engine.keyspace.clone()),
             ShellCommand::Wait if waits => return Ok(Done::Defer(NodeCommand::Wait)),
             ShellCommand::WaitAof if waits => return Ok(Done::Defer(NodeCommand::WaitAof)),
-            ShellCommand::Wait => {
-                return replied(wait::count(self, context, wait::wait_asks(&self.replication, args)));
+            ShellCommand::Wait | ShellCommand::WaitAof => {
+                let is_wait = matches!(command, ShellCommand::Wait);
+                let parse = if is_wait { wait::parse_wait } else { wait::parse_waitaof };
+                return convert_outcome(wait::reply_current_copies(
+                    self,
+                    context,
+                    parse(&self.replication, args),
+                ));
             }
-            ShellCommand::WaitAof => {
-                return replied(wait::count(self, context, wait::wait_aof_asks(&self.replication, args)));
+            ShellCommand::Cluster(command) => return cluster::reply_without_waiting(self, command, context),
+            ShellCommand::Bgrewriteaof => {
+                return convert_outcome(saving::run_bgrewriteaof(self, &mut context.reply));
             }
-            ShellCommand::Cluster(command) => return cluster::at_once(self, command, context),
-            ShellCommand::Bgrewriteaof => return replied(saving::bgrewriteaof(self, &mut context.reply)),
-            ShellCommand::Bgsave => return replied(saving::bgsave(self, args, &mut context.reply)),
+            ShellCommand::Bgsave => {
+                return convert_outcome(saving::run_bgsave(self, args, &mut context.reply));
+            }
             ShellCommand::Acl(AclCommand::GenPass) => {
-                return replied(process::access::genpass(args, &mut context.reply));
+                return convert_outcome(process::access::genpass(args, &mut context.reply));
             }
             ShellCommand::ConfigGet => {
-                config::get(&self.config, args, &mut context.reply);
+                config::get_parameters(&self.config, args, &mut context.reply);
                 return Ok(Done::Done);
             }
             ShellCommand::Info => {
-                info::info(self, context);
+                info::reply_info(self, context);
                 return Ok(Done::Done);
             }
             ShellCommand::Lastsave => {
@@ -136,38 +145,38 @@ impl Shell for Server {
                 return Ok(Done::Done);
             }
             ShellCommand::MemoryDoctor => {
-                memory::doctor(self.housekeeping.memory.peak(), &mut context.reply);
+                memory::reply_diagnosis(self.housekeeping.memory.peak(), &mut context.reply);
                 return Ok(Done::Done);
             }
             ShellCommand::MemoryMallocStats => {
-                memory::malloc_stats(&mut context.reply);
+                memory::reply_malloc_stats(&mut context.reply);
                 return Ok(Done::Done);
             }
             ShellCommand::MemoryStats => {
-                memory::stats(&self.housekeeping, context);
+                memory::reply_memory_stats(&self.housekeeping, context);
                 return Ok(Done::Done);
             }
             ShellCommand::Role => {
-                crate::replication::role(&self.replication, &mut context.reply);
+                crate::replication::write_role(&self.replication, &mut context.reply);
                 return Ok(Done::Done);
             }
         };
-        outcome.map(|()| context.reply.ok()).map_err(failed)?;
+        outcome.map(|()| context.reply.ok()).map_err(error_reply)?;
         Ok(Done::Done)
     }
 }
 
 /// Converts the result of a command that has replied or failed.
-fn replied(outcome: Outcome) -> Result<Done, CommandError> {
-    outcome.map(|()| Done::Done).map_err(failed)
+fn convert_outcome(outcome: CommandOutcome) -> Result<Done, CommandError> {
+    outcome.map(|()| Done::Done).map_err(error_reply)
 }
 
-fn failed(text: String) -> CommandError {
+fn error_reply(text: String) -> CommandError {
     CommandError::Text(text.into())
 }
 
 /// Counts the command in the statistics, as the engine does for its own commands. The reply starts at `mark`.
-fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMark) {
+fn record_call(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMark) {
     let Ok(entry) = connection.server.commands.registry().resolve(args) else { return };
     let reply = connection.output.copy_since(mark);
     let reply_len = reply.len();
@@ -184,4 +193,4 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMa
 }
 
 /// The result of a command. An error is the reply; `Ok` is replied as +OK if nothing was written.
-type Outcome = Result<(), String>;
+type CommandOutcome = Result<(), String>;

@@ -247,7 +247,7 @@ impl Connection {
 
     /// Executes a command of the node, which may take long. Earlier replies are sent first.
     async fn run_in_shell(&mut self, command: NodeCommand, request: &Request, run: RunInShell) {
-        if let Some(until) = self.output.held_to_end()
+        if let Some(until) = self.output.last_held_offset()
             && let Waited::Gone = self.wait_for_commit(until).await
         {
             return;
@@ -263,7 +263,7 @@ impl Connection {
     fn hold_uncommitted(&mut self, from: OutputMark) {
         let point = &self.server.replication.commit_point;
         if point.is_required() && self.session.last_change > point.offset() {
-            self.output.hold(from, self.session.last_change);
+            self.output.hold_from(from, self.session.last_change);
         }
     }
 
@@ -283,7 +283,7 @@ impl Connection {
         let address = addresses.map_or_else(|| "unixsocket".to_owned(), |(peer, _)| peer.ip().to_string());
         let socket = self.stream.detach()?;
         self.session.closing = true;
-        let unsent = self.output.take();
+        let unsent = self.output.take_all();
         Ok(DetachedConnection { socket, address, input: self.input.take(), unsent })
     }
 
@@ -313,14 +313,14 @@ impl Connection {
         let (server, id) = (self.server.clone(), self.session.id);
         let committed = poll_fn(|context| server.replication.commit_point.poll_reached(until, id, context));
         let waited = self.wait(committed).await;
-        self.output.release(server.replication.commit_point.offset());
+        self.output.release_until(server.replication.commit_point.offset());
         waited
     }
 
     /// Waits until another pause has ended.
     async fn wait_for_unpause(&mut self, ends: u64) -> Waited<()> {
         let server = self.server.clone();
-        self.wait(server.pauses.wait_for_end_after(ends)).await
+        self.wait(server.pause_gate.wait_for_end_after(ends)).await
     }
 
     /// Continues a blocking command, which may have started on another thread, until it is served, times out, is
@@ -358,8 +358,8 @@ impl Connection {
     /// later. Never returns `Ok`.
     fn poll_read_ahead(&mut self, context: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<()>> {
         while let Some(left) = self.input_left().filter(|left| *left > 0) {
-            let most = left.min(scratch.read.len());
-            let mut buffer = ReadBuf::new(&mut scratch.read[..most]);
+            let most = left.min(scratch.read_buffer.len());
+            let mut buffer = ReadBuf::new(&mut scratch.read_buffer[..most]);
             ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
             let read = buffer.filled();
             if read.is_empty() {
@@ -493,7 +493,7 @@ impl Connection {
     /// Returns how long to wait before reading more if the client has written and writers are throttled.
     #[inline]
     fn slowed_for(&mut self) -> Option<Duration> {
-        let micros = self.server.replication.write_delay.load(Ordering::Relaxed);
+        let micros = self.server.replication.write_delay_micros.load(Ordering::Relaxed);
         if micros == 0 || self.session.last_write == self.slowed_after {
             return None;
         }
@@ -515,7 +515,7 @@ impl Connection {
             return self.poll_read_on(context, scratch, left);
         }
         // The read buffer is taken out of the scratch memory, because executing requests needs the scratch memory too.
-        let mut read = std::mem::take(&mut scratch.read);
+        let mut read = std::mem::take(&mut scratch.read_buffer);
         let mut buffer = ReadBuf::new(&mut read);
         let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
         let len = buffer.filled().len();
@@ -538,7 +538,7 @@ impl Connection {
                 }
             }
         };
-        scratch.read = read;
+        scratch.read_buffer = read;
         outcome
     }
 
@@ -620,7 +620,7 @@ impl Connection {
         // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
         let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
         let behind = (!shared).then(|| self.output.mark());
-        let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
+        let mut out = std::mem::take(if shared { &mut scratch.replies } else { self.output.buffer() });
         let ran = crash::run_guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
             self.server.commands.dispatcher(&self.server.engine).run(
@@ -692,7 +692,7 @@ impl Connection {
             self.session.client.count_output(sent);
             if self.output.is_empty() && out.len() - sent > LONG_REPLY {
                 self.output.restore_buffer(std::mem::take(out));
-                self.output.consume(sent);
+                self.output.remove_sent(sent);
             } else {
                 self.output.buffer().extend_from_slice(&out[sent..]);
                 out.clear();
@@ -701,7 +701,7 @@ impl Connection {
         if out.capacity() > 1024 * 1024 {
             *out = Vec::new();
         }
-        scratch.out = std::mem::take(out);
+        scratch.replies = std::mem::take(out);
     }
 
     /// Keeps the replies of a batch, which start at `mark`, behind pending output or until they may be sent.
@@ -727,7 +727,7 @@ impl Connection {
                 Poll::Ready(Ok(len)) => {
                     with_scratch(|scratch| scratch.traffic.count_write(len));
                     self.session.client.count_output(len);
-                    self.output.consume(len);
+                    self.output.remove_sent(len);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
@@ -787,7 +787,7 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
             Ok(len) => {
                 with_scratch(|scratch| scratch.traffic.count_write(len));
                 client.count_output(len);
-                output.consume(len);
+                output.remove_sent(len);
                 client.unsent_bytes.store(output.len(), Ordering::Relaxed);
                 client.output_bytes.store(output.memory(), Ordering::Relaxed);
             }
@@ -802,10 +802,10 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
 /// to its offset.
 fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: &Context<'_>) -> Poll<()> {
     while output.sendable().is_empty()
-        && let Some(until) = output.held_until()
+        && let Some(until) = output.first_held_offset()
     {
         ready!(point.poll_reached(until, client, context));
-        output.release(point.offset());
+        output.release_until(point.offset());
     }
     Poll::Ready(())
 }
@@ -813,7 +813,7 @@ fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.stream.send_close_notify();
-        if self.output.held_until().is_some() {
+        if self.output.first_held_offset().is_some() {
             self.server.replication.commit_point.remove_waiter(self.session.id);
         }
         self.server.engine.disconnect(&mut self.session);

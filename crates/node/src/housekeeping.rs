@@ -19,34 +19,34 @@ use process::rates::Rates;
 use tokio::sync::Notify;
 
 use crate::replication::Replication;
-use totals::Baseline;
+use totals::StatisticsBaseline;
 
 /// Statistics of active expiry.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryStats {
     /// Time spent, in nanoseconds.
-    pub(crate) nanos: AtomicU64,
+    pub(crate) spent_nanos: AtomicU64,
     /// Cycles that ended by their time limit.
-    pub(crate) capped: AtomicU64,
+    pub(crate) timed_out_cycles: AtomicU64,
 }
 
 /// DEBUG SLEEP: suspends the control thread, and with it the bus, the timers and new connections.
 #[derive(Debug, Default)]
-pub(crate) struct Standstill {
-    until: Mutex<Option<Instant>>,
-    begun: Notify,
+pub(crate) struct SleepRequest {
+    end: Mutex<Option<Instant>>,
+    requested: Notify,
 }
 
-impl Standstill {
-    pub(crate) fn begin(&self, duration: Duration) {
-        *self.until.lock() = Instant::now().checked_add(duration);
-        self.begun.notify_one();
+impl SleepRequest {
+    pub(crate) fn request(&self, duration: Duration) {
+        *self.end.lock() = Instant::now().checked_add(duration);
+        self.requested.notify_one();
     }
 
     /// Suspends the calling thread for the next requested sleep, and returns when it is over.
-    async fn next(&self) {
-        self.begun.notified().await;
-        let until = self.until.lock().take();
+    async fn sleep_when_requested(&self) {
+        self.requested.notified().await;
+        let until = self.end.lock().take();
         if let Some(until) = until {
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         }
@@ -64,13 +64,13 @@ pub(crate) struct Housekeeping {
     pub(crate) rates: Rates,
     pub(crate) event_loops: EventLoopTime,
     pub(crate) memory: MemoryTracker,
-    baseline: Baseline,
+    baseline: StatisticsBaseline,
     oom_score: OomScoreAdjuster,
-    pub(crate) standstill: Standstill,
+    pub(crate) sleep_request: SleepRequest,
     /// Whether nothing happened between the last two ticks.
     is_quiet: AtomicBool,
     /// Whether free memory has been returned to the system.
-    is_purged: AtomicBool,
+    is_memory_purged: AtomicBool,
     /// Suspends all periodic work (DEBUG PAUSE-CRON).
     pub(crate) cron_paused: AtomicBool,
 }
@@ -91,11 +91,11 @@ impl Housekeeping {
             rates: Rates::default(),
             event_loops: EventLoopTime::default(),
             memory: MemoryTracker::default(),
-            baseline: Baseline::default(),
+            baseline: StatisticsBaseline::default(),
             oom_score: OomScoreAdjuster::default(),
-            standstill: Standstill::default(),
+            sleep_request: SleepRequest::default(),
             is_quiet: AtomicBool::new(false),
-            is_purged: AtomicBool::new(false),
+            is_memory_purged: AtomicBool::new(false),
             cron_paused: AtomicBool::new(false),
         }
     }

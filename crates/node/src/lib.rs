@@ -1,7 +1,7 @@
 //! The node: connections, roles, the cluster bus, slot migration, and the assembly of all pure crates into a server.
 //! The process, sockets and files are handled by the crates below.
 //!
-//! [`serve`] starts a server from its configuration ([`startup`]). Worker threads each run a tokio current-thread
+//! [`run_server`] starts a server from its configuration ([`startup`]). Worker threads each run a tokio current-thread
 //! runtime ([`workers`]) with their own connections ([`connection`]). [`commands`] contains the commands that need more
 //! than the engine, one file per family. Data on disk and the replication log are in [`durability`]
 //! ([`durability::stream`]), replication is in [`replication`], the cluster bus in [`cluster`]. [`web`] serves metrics
@@ -21,4 +21,4 @@ mod web;
 mod workers;
 
 pub use process::StartError;
-pub use startup::serve;
+pub use startup::run_server;

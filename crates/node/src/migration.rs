@@ -28,7 +28,7 @@ use resp::encode_request;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
 use tokio::sync::{Notify, mpsc};
 
-use crate::cluster::{Cluster, Watcher};
+use crate::cluster::{Cluster, ClusterWatcher};
 use crate::replication::Replication;
 use pulling::PullRequests;
 pub(crate) use pulling::PullTask;
@@ -79,12 +79,12 @@ pub(crate) struct Migrations {
 const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
 const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
 
-impl Watcher for Migrations {
-    fn republished(&self) {
+impl ClusterWatcher for Migrations {
+    fn topology_published(&self) {
         self.rerouted.notify_waiters();
     }
 
-    fn promoted(&self) {
+    fn node_promoted(&self) {
         self.drop_imports();
     }
 }
@@ -131,7 +131,7 @@ impl Migrations {
     pub(crate) fn trim_log(&self) {
         let most = self.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
         self.jobs.lock().trim(most);
-        self.replication.master_imports.trim(most);
+        self.replication.master_imports.drop_old(most);
     }
 
     /// Starts exports for all of these requests, or for none. The error is the complete reply text.
@@ -244,7 +244,7 @@ impl Migrations {
 
     /// Discards imports in data that was loaded or received from a former master: they cannot complete.
     pub(crate) fn drop_imports(&self) {
-        let left = self.replication.applied.imports.running();
+        let left = self.replication.applied_stream.imports.running_imports();
         if !left.is_empty() {
             let _ = self.tasks.send(Task::Drop(left));
         }

@@ -54,21 +54,21 @@ use net::tls::Tls;
 use process::adaptive_tick::AdaptiveTick;
 
 use cluster_stream::ClusterStream;
-pub(crate) use empty::watch as watch_followers;
+pub(crate) use empty::run_replica_recorder as watch_followers;
 use master_imports::MasterImports;
-pub(crate) use report::{info, info_stats, role};
-pub(crate) use serve::{Event, Newcomer, spawn};
+pub(crate) use report::{write_replication_info, write_role, write_sync_stats};
+pub(crate) use serve::{JoiningReplica, ReplicationEvent, spawn_replication_thread};
 
 /// Replication counters of INFO.
 #[derive(Debug, Default)]
 pub(crate) struct SyncStats {
-    pub(crate) full: AtomicU64,
-    pub(crate) partial_ok: AtomicU64,
-    pub(crate) partial_refused: AtomicU64,
+    pub(crate) full_syncs: AtomicU64,
+    pub(crate) partial_syncs_accepted: AtomicU64,
+    pub(crate) partial_syncs_refused: AtomicU64,
     /// Commands of the master that this replica could not execute.
     pub(crate) unexpected_errors: AtomicU64,
     /// The peak number of stream bytes buffered while a snapshot was being received.
-    pub(crate) held_peak: AtomicU64,
+    pub(crate) peak_buffered_bytes: AtomicU64,
     /// Bytes received from a master and sent to replicas.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
@@ -78,9 +78,9 @@ impl SyncStats {
     /// Resets the counters (CONFIG RESETSTAT).
     pub(crate) fn reset(&self) {
         let counters = [
-            &self.full,
-            &self.partial_ok,
-            &self.partial_refused,
+            &self.full_syncs,
+            &self.partial_syncs_accepted,
+            &self.partial_syncs_refused,
             &self.unexpected_errors,
             &self.input_bytes,
             &self.output_bytes,
@@ -90,18 +90,18 @@ impl SyncStats {
 }
 
 /// The role of this node and the link to its master.
-type Role = replication::ReplicaDriver<MasterAddress>;
+type NodeRole = replication::ReplicaDriver<MasterAddress>;
 
 /// The link to the master as FAILOVER needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Following {
+pub(crate) enum LinkStatus {
     /// There is no master, or no stream yet.
     #[default]
-    No,
+    Down,
     /// The stream is being received.
-    Yes,
+    Streaming,
     /// The master refused to serve this node.
-    TurnedAway,
+    Refused,
 }
 
 /// Replication state shared by all threads.
@@ -117,41 +117,41 @@ pub(crate) struct Replication {
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
     /// The part of the log that is on disk.
-    pub(crate) on_disk: watch::Sender<OnDisk>,
+    pub(crate) synced_log: watch::Sender<OnDisk>,
     /// Signalled when a replica has acknowledged more.
-    acknowledged_further: Notify,
+    acknowledgements: Notify,
     /// Whether this node receives a master's stream.
-    pub(crate) following: watch::Sender<Following>,
-    serving: Mutex<MasterDriver>,
+    pub(crate) link_status: watch::Sender<LinkStatus>,
+    master_driver: Mutex<MasterDriver>,
     /// The source address of each replica's connection.
-    addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
+    replica_addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
     /// Signalled when a replica connects that must be recorded.
-    replica_came: Notify,
-    role: Mutex<Role>,
-    waiting: Mutex<waits::Waiting>,
-    pub(crate) applied: Arc<AppliedStream>,
+    replica_connected: Notify,
+    role: Mutex<NodeRole>,
+    copy_waiters: Mutex<waits::CopyWaiters>,
+    pub(crate) applied_stream: Arc<AppliedStream>,
     pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,
     /// Whether this node follows one of its replicas that has been asked to take over.
-    handing_over: AtomicBool,
+    is_in_handover: AtomicBool,
     /// Signalled when settings of the link to the master have changed.
-    reconfigured: Notify,
+    link_config_changed: Notify,
     /// Held while a master's snapshot is being loaded.
-    loading: Arc<tokio::sync::Mutex<()>>,
+    snapshot_load_lock: Arc<tokio::sync::Mutex<()>>,
     /// Held while a batch of the stream is applied, and while one stream replaces another. Taken after the apply lock,
     /// or without it, and before the role's lock: a command that reads the role may hold slots that the batch waits
     /// for.
-    stream_turn: Mutex<()>,
+    stream_lock: Mutex<()>,
     /// The replicas that may synchronise from this node.
-    pub(crate) copies: ArcSwap<ReplicaAdmission>,
+    pub(crate) replica_admission: ArcSwap<ReplicaAdmission>,
     /// Microseconds that a writing client is delayed after each batch for a slow replica.
-    pub(crate) write_delay: AtomicU32,
+    pub(crate) write_delay_micros: AtomicU32,
     /// The state of a master that restarted without its data, while it waits for another one to be promoted.
-    empty: Mutex<Option<EmptyMaster>>,
+    empty_master: Mutex<Option<EmptyMaster>>,
     /// Whether this node was promoted since the sentinels' messages were last evaluated.
-    promoted: AtomicBool,
-    events: mpsc::UnboundedSender<Event>,
-    inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
+    was_promoted: AtomicBool,
+    events: mpsc::UnboundedSender<ReplicationEvent>,
+    event_receiver: Mutex<Option<mpsc::UnboundedReceiver<ReplicationEvent>>>,
 }
 
 impl Replication {
@@ -171,44 +171,47 @@ impl Replication {
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),
-            on_disk: watch::Sender::default(),
-            acknowledged_further: Notify::new(),
-            following: watch::Sender::default(),
-            serving: Mutex::new(MasterDriver::new(master_config(&config.values()), process::time::instant())),
-            addresses: Mutex::default(),
-            replica_came: Notify::new(),
+            synced_log: watch::Sender::default(),
+            acknowledgements: Notify::new(),
+            link_status: watch::Sender::default(),
+            master_driver: Mutex::new(MasterDriver::new(
+                read_master_config(&config.values()),
+                process::time::instant(),
+            )),
+            replica_addresses: Mutex::default(),
+            replica_connected: Notify::new(),
             role: Mutex::default(),
-            waiting: Mutex::default(),
-            applied: Arc::default(),
+            copy_waiters: Mutex::default(),
+            applied_stream: Arc::default(),
             cluster_stream: ClusterStream::default(),
             master_imports: MasterImports::default(),
-            handing_over: AtomicBool::new(false),
-            reconfigured: Notify::new(),
-            loading: Arc::default(),
-            stream_turn: Mutex::new(()),
-            copies: ArcSwap::default(),
-            empty: Mutex::default(),
-            promoted: AtomicBool::new(false),
-            write_delay: AtomicU32::new(0),
+            is_in_handover: AtomicBool::new(false),
+            link_config_changed: Notify::new(),
+            snapshot_load_lock: Arc::default(),
+            stream_lock: Mutex::new(()),
+            replica_admission: ArcSwap::default(),
+            empty_master: Mutex::default(),
+            was_promoted: AtomicBool::new(false),
+            write_delay_micros: AtomicU32::new(0),
             events,
-            inbox: Mutex::new(Some(inbox)),
+            event_receiver: Mutex::new(Some(inbox)),
             config,
         }
     }
 
     /// Replicates the state of an import to replicas and to the append-only file.
-    pub(crate) fn say_import(&self, command: &[u8]) {
+    pub(crate) fn replicate_import(&self, command: &[u8]) {
         self.log.append_control(command);
     }
 
     /// Sends an event to the replication thread. Events sent after the thread has ended are dropped.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn send_event(&self, event: ReplicationEvent) {
         let _ = self.events.send(event);
     }
 
     /// Prevents this node from following a master and loading its snapshot while the guard is held.
-    pub(crate) async fn loads_later(&self) -> tokio::sync::OwnedMutexGuard<()> {
-        self.loading.clone().lock_owned().await
+    pub(crate) async fn block_snapshot_loading(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.snapshot_load_lock.clone().lock_owned().await
     }
 
     /// Starts the history after startup. A replica asks its master to continue from the end of its file. A master takes
@@ -228,7 +231,7 @@ impl Replication {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
                 self.log.lock().start_new_history(random_repl_id());
-                self.tell(Event::Serve(MasterDriverEvent::HistoryReplaced));
+                self.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::HistoryReplaced));
             }
         }
     }
@@ -236,29 +239,31 @@ impl Replication {
     /// Applies changed settings to the state machines.
     pub(crate) fn apply_config(&self) {
         let config = &self.config;
-        let master = master_config(&config.values());
+        let master = read_master_config(&config.values());
         {
             let mut log = self.log.lock();
             log.set_capacity(config.get(keys::REPL_BACKLOG_SIZE));
             log.set_cursor_bound(master.output_limit.hard);
         }
-        self.serving.lock().set_config(master);
-        self.role.lock().set_config(self.link_config());
-        self.reconfigured.notify_one();
-        self.tell(Event::Reconfigured);
+        self.master_driver.lock().set_config(master);
+        self.role.lock().set_config(self.replica_config_now());
+        self.link_config_changed.notify_one();
+        self.send_event(ReplicationEvent::SettingsChanged);
         self.log.wake_readers();
         self.update_gates();
     }
 
     /// Returns the offset of this node: the end of the log on a master, the applied part of the stream on a replica.
-    pub(crate) fn offset(&self) -> ReplOffset {
+    pub(crate) fn current_offset(&self) -> ReplOffset {
         self.log.lock().position().offset
     }
 
     /// Waits until the offset of this node has reached `offset`; for ever if that is `None`.
-    pub(crate) async fn has(&self, offset: Option<ReplOffset>) {
+    pub(crate) async fn wait_for_offset(&self, offset: Option<ReplOffset>) {
         match offset {
-            Some(offset) => self.log.wait_for_growth(|| (self.offset() >= offset).then_some(())).await,
+            Some(offset) => {
+                self.log.wait_for_growth(|| (self.current_offset() >= offset).then_some(())).await;
+            }
             None => std::future::pending().await,
         }
     }
@@ -268,7 +273,7 @@ impl Replication {
     }
 
     /// Returns the master of this stream, unless the stream is superseded.
-    fn master_of(&self, stream: StreamEpoch) -> Option<MasterAddress> {
+    fn master_of_stream(&self, stream: StreamEpoch) -> Option<MasterAddress> {
         let role = self.role.lock();
         role.master().filter(|_| role.stream() == Some(stream)).cloned()
     }
@@ -279,7 +284,7 @@ impl Replication {
     }
 
     /// Returns how many bytes of the stream wait for a snapshot to be loaded.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn buffered_bytes(&self) -> u64 {
         self.role.lock().replica().map_or(0, Replica::buffered_bytes)
     }
 
@@ -289,20 +294,20 @@ impl Replication {
     }
 
     /// Returns when the master was last heard from; `None` on a master.
-    pub(crate) fn master_heard(&self) -> Option<clock::Instant> {
+    pub(crate) fn last_master_contact(&self) -> Option<clock::Instant> {
         self.role.lock().replica().map(Replica::last_heard)
     }
 
     /// Counts commands of the master that failed here, because it is of another kind or newer.
     fn count_unapplied(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
-        self.applied.count_missing(count);
+        self.applied_stream.count_missing(count);
     }
 
     /// Returns how many commands of its master this replica could not execute. If it is not zero, the data differs, and
     /// the replica takes over only when forced.
-    pub(crate) fn unapplied(&self) -> u64 {
-        self.applied.missing_changes()
+    pub(crate) fn unapplied_commands(&self) -> u64 {
+        self.applied_stream.missing_changes()
     }
 
     /// Returns whether this node is a replica whose data is a state of its master's, however old.
@@ -311,14 +316,14 @@ impl Replication {
     }
 
     /// Returns the offset by which this node is ranked in a failover.
-    pub(crate) fn reach(&self) -> ReplOffset {
+    pub(crate) fn failover_offset(&self) -> ReplOffset {
         self.role.lock().failover_offset(&self.log.lock())
     }
 
     /// Returns whether this node can serve the replica that sends this request: the data of this node belongs to a
     /// history, and it does not have less data than the replica.
     pub(crate) fn can_serve(&self, asked: Option<&PsyncRequest>) -> bool {
-        let may = match **self.copies.load() {
+        let may = match **self.replica_admission.load() {
             ReplicaAdmission::All => true,
             ReplicaAdmission::OnlyEmpty => !asked.is_some_and(PsyncRequest::has_data),
             ReplicaAdmission::None => false,
@@ -329,10 +334,10 @@ impl Replication {
     /// Returns whether a replica with this request must fetch its snapshot over a second connection. This connection
     /// then stays a normal client.
     pub(crate) fn needs_rdb_channel(&self, asked: &PsyncRequest, profile: &PeerProfile) -> bool {
-        let refusal = self.serving.lock().needs_rdb_channel(&mut &*self.log, asked, profile);
+        let refusal = self.master_driver.lock().needs_rdb_channel(&mut &*self.log, asked, profile);
         let Some(refusal) = refusal else { return false };
         if refusal != replication::FullSyncReason::Requested {
-            self.stats.partial_refused.fetch_add(1, Ordering::Relaxed);
+            self.stats.partial_syncs_refused.fetch_add(1, Ordering::Relaxed);
         }
         tracing::info!(
             "A replica with port {} can take a full resync over two channels, and needs one: {refusal}",
@@ -343,17 +348,17 @@ impl Replication {
 
     /// Marks a connection as the stream connection of the replica whose snapshot goes over `rdb`.
     pub(crate) fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
-        self.serving.lock().link_channels(profile, rdb)
+        self.master_driver.lock().link_channels(profile, rdb)
     }
 
     /// Starts to follow `master`. Returns whether that changes anything.
     pub(crate) fn become_replica_of(&self, master: MasterAddress) -> bool {
-        self.follow(master, false, false)
+        self.set_master(master, false, false)
     }
 
     /// Like [`Self::become_replica_of`], for a node whose data belongs to another history than the master's.
     pub(crate) fn become_foreign_replica_of(&self, master: MasterAddress) -> bool {
-        self.follow(master, false, true)
+        self.set_master(master, false, true)
     }
 
     /// Follows the master named by `replicaof` in the configuration, if any.
@@ -365,35 +370,36 @@ impl Replication {
 
     /// Follows a replica of this node and asks it to take over. [`Self::settle_handover`] completes the handover.
     pub(crate) fn hand_over_to(&self, replica: MasterAddress) {
-        self.follow(replica, true, false);
+        self.set_master(replica, true, false);
     }
 
     /// Completes a handover: the replica has become the master.
     pub(crate) fn settle_handover(&self) {
-        self.handing_over.store(false, Ordering::Relaxed);
+        self.is_in_handover.store(false, Ordering::Relaxed);
         self.apply_config();
         self.engine.unblock_all();
     }
 
     fn is_handing_over(&self) -> bool {
-        self.handing_over.load(Ordering::Relaxed)
+        self.is_in_handover.load(Ordering::Relaxed)
     }
 
-    fn link_config(&self) -> replica::ReplicaConfig {
+    fn replica_config_now(&self) -> replica::ReplicaConfig {
         replica::ReplicaConfig {
             failover: self.is_handing_over(),
-            ..replica_config(&self.config.values(), &self.engine)
+            ..read_replica_config(&self.config.values(), &self.engine)
         }
     }
 
-    fn follow(&self, master: MasterAddress, failover: bool, foreign: bool) -> bool {
-        let _stream_turn = self.stream_turn.lock();
+    fn set_master(&self, master: MasterAddress, failover: bool, foreign: bool) -> bool {
+        let _stream_turn = self.stream_lock.lock();
         let mut role = self.role.lock();
-        let before = self.handing_over.swap(failover, Ordering::Relaxed);
+        let before = self.is_in_handover.swap(failover, Ordering::Relaxed);
         let keeps_history = role.master().is_none() && self.log.lock().is_open();
-        let stream = role.follow(process::time::instant(), master, self.link_config(), &mut &*self.log);
+        let stream =
+            role.follow(process::time::instant(), master, self.replica_config_now(), &mut &*self.log);
         if stream.is_none() {
-            self.handing_over.store(before, Ordering::Relaxed);
+            self.is_in_handover.store(before, Ordering::Relaxed);
         }
         let Some(stream) = stream else { return false };
         if keeps_history {
@@ -406,8 +412,8 @@ impl Replication {
             role.mark_data_foreign();
         }
         self.stop_waiting_empty();
-        self.publish(&role);
-        self.tell(Event::Follow(stream));
+        self.publish_role(&role);
+        self.send_event(ReplicationEvent::FollowMaster(stream));
         true
     }
 
@@ -415,13 +421,13 @@ impl Replication {
     /// a new id, and replicas of the old master can continue here up to the position of this node. Returns whether that
     /// changes anything.
     pub(crate) fn become_master(&self) -> bool {
-        let _stream_turn = self.stream_turn.lock();
+        let _stream_turn = self.stream_lock.lock();
         let mut role = self.role.lock();
         let Position { id, offset } = self.log.lock().position();
         if !role.promote(random_repl_id(), &mut &*self.log) {
             return false;
         }
-        self.handing_over.store(false, Ordering::Relaxed);
+        self.is_in_handover.store(false, Ordering::Relaxed);
         let log = self.log.lock();
         if log.is_open() {
             tracing::info!(
@@ -432,17 +438,17 @@ impl Replication {
         }
         drop(log);
         tracing::info!("Discarding previously cached primary state.");
-        let unapplied = self.applied.reset_missing();
+        let unapplied = self.applied_stream.reset_missing();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
         }
-        self.publish(&role);
-        self.tell(Event::Unfollow);
+        self.publish_role(&role);
+        self.send_event(ReplicationEvent::StopFollowing);
         true
     }
 
     /// DEBUG CHANGE-REPL-ID.
-    pub(crate) fn change_id(&self) {
+    pub(crate) fn change_replication_id(&self) {
         tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
         self.rename_history();
     }
@@ -453,71 +459,71 @@ impl Replication {
         if log.is_open() {
             log.change_id(random_repl_id());
             drop(log);
-            self.tell(Event::Serve(MasterDriverEvent::HistoryReplaced));
+            self.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::HistoryReplaced));
         }
     }
 
     /// Starts a new history after data was deleted without being logged: replicas need a full synchronisation, and the
     /// append-only file is rewritten.
-    pub(crate) fn forget_history(&self) {
+    pub(crate) fn start_new_history(&self) {
         self.log.close();
     }
 
     /// Publishes the role to the engine, including the commands that replication requires to be refused.
     pub(crate) fn update_gates(&self) {
-        self.publish(&self.role.lock());
+        self.publish_role(&self.role.lock());
     }
 
     /// Publishes a role whose lock the caller holds, so that concurrent changes are published in order.
-    fn publish(&self, role: &Role) {
+    fn publish_role(&self, role: &NodeRole) {
         let (config, settings) = (&self.config, &self.engine.settings);
         let (replica, up, following) = match role.followed_master() {
-            None => (false, true, Following::No),
+            None => (false, true, LinkStatus::Down),
             Some((MasterAddress { host, port }, machine)) => {
                 // The address is stored first, because a command reads it after it has seen the gate.
                 settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
                 match machine.link_state() {
-                    replica::LinkState::Connected => (true, true, Following::Yes),
-                    _ if machine.is_psync_refused() => (true, false, Following::TurnedAway),
-                    _ => (true, false, Following::No),
+                    replica::LinkState::Connected => (true, true, LinkStatus::Streaming),
+                    _ if machine.is_psync_refused() => (true, false, LinkStatus::Refused),
+                    _ => (true, false, LinkStatus::Down),
                 }
             }
         };
-        self.following.send_if_modified(|was| std::mem::replace(was, following) != following);
+        self.link_status.send_if_modified(|was| std::mem::replace(was, following) != following);
         process::log::set_role(if replica { b'S' } else { b'M' });
         let values = config.values();
         let wanted = values[keys::MIN_REPLICAS_TO_WRITE];
         let short = wanted > 0
             && !values[keys::MIN_REPLICAS_MAX_LAG].is_zero()
             && !replica
-            && self.serving.lock().master().good_replica_count(process::time::instant()) < wanted;
+            && self.master_driver.lock().master().good_replica_count(process::time::instant()) < wanted;
         let states = [
             (NodeFlags::REPLICA, replica),
             (NodeFlags::REDIRECTS, replica && self.engine.topology.is_none()),
             (NodeFlags::READ_ONLY_REPLICA, replica && values[keys::REPLICA_READ_ONLY]),
             (NodeFlags::MASTER_DOWN, replica && !up && !values[keys::REPLICA_SERVE_STALE_DATA]),
             (NodeFlags::NO_REPLICAS, short),
-            (NodeFlags::EMPTY_MASTER, !replica && self.empty.lock().is_some()),
+            (NodeFlags::EMPTY_MASTER, !replica && self.empty_master.lock().is_some()),
         ];
         let holding = states.iter().filter(|(_, holds)| *holds).map(|(gate, _)| *gate).collect();
         settings.set_node_flags(states.iter().map(|(gate, _)| *gate).collect(), holding);
     }
 
     /// Returns the replicas, and whether each is online.
-    pub(crate) fn replica_addresses(&self) -> Vec<(MasterAddress, bool)> {
-        self.each_replica(|peer| peer.is_online())
+    pub(crate) fn list_replicas(&self) -> Vec<(MasterAddress, bool)> {
+        self.select_replicas(|peer| peer.is_online())
     }
 
     /// Returns the replicas that have the whole log.
     pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
-        let offset = self.offset();
-        let all = self.each_replica(|peer| peer.is_online() && peer.has_snapshot_of(offset));
+        let offset = self.current_offset();
+        let all = self.select_replicas(|peer| peer.is_online() && peer.has_snapshot_of(offset));
         all.into_iter().filter(|(_, synced)| *synced).map(|(address, _)| address).collect()
     }
 
-    fn each_replica(&self, is: impl Fn(&master::ConnectedReplica) -> bool) -> Vec<(MasterAddress, bool)> {
-        let addresses = self.addresses.lock();
-        let serving = self.serving.lock();
+    fn select_replicas(&self, is: impl Fn(&master::ConnectedReplica) -> bool) -> Vec<(MasterAddress, bool)> {
+        let addresses = self.replica_addresses.lock();
+        let serving = self.master_driver.lock();
         let mut each: Vec<(MasterAddress, bool)> = Vec::new();
         for (id, peer) in serving.master().peers() {
             let host = peer.profile.ip_address.as_ref().or(addresses.get(&id)).cloned().unwrap_or_default();
@@ -537,17 +543,17 @@ impl Replication {
     }
 
     /// Returns the number of replicas that can acknowledge writes.
-    pub(crate) fn replicas(&self) -> usize {
-        self.serving.lock().master().online_replicas().count()
+    pub(crate) fn count_acknowledging_replicas(&self) -> usize {
+        self.master_driver.lock().master().online_replicas().count()
     }
 
     /// Returns the number of replicas that a shutdown waits for.
-    pub(crate) fn awaited_at_stop(&self) -> usize {
-        self.serving.lock().master().replicas_awaited_at_shutdown()
+    pub(crate) fn count_shutdown_replicas(&self) -> usize {
+        self.master_driver.lock().master().replicas_awaited_at_shutdown()
     }
 }
 
-fn master_config(values: &Values) -> master::MasterConfig {
+fn read_master_config(values: &Values) -> master::MasterConfig {
     let limit = values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica;
     master::MasterConfig {
         ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
@@ -561,13 +567,13 @@ fn master_config(values: &Values) -> master::MasterConfig {
         output_limit: master::OutputLimit {
             hard: limit.hard as u64,
             soft: limit.soft as u64,
-            soft_duration: limit.soft_for,
+            soft_duration: limit.soft_duration,
         },
         backlog: values[keys::REPL_BACKLOG_SIZE],
     }
 }
 
-fn replica_config(values: &Values, engine: &Engine) -> replica::ReplicaConfig {
+fn read_replica_config(values: &Values, engine: &Engine) -> replica::ReplicaConfig {
     let tls = values[keys::TLS_REPLICATION] && values[keys::TLS_PORT] != 0;
     let listening = values[if tls { keys::TLS_PORT } else { keys::PORT }];
     let bytes = |key: Key<Option<Text>>| values[key].as_ref().map(|text| text.as_bytes().to_vec());

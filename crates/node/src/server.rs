@@ -20,11 +20,11 @@ use crate::migration::Migrations;
 use crate::replication::Replication;
 use crate::replication::failover::Failover;
 use config::Config;
-use shutdown::Shutdown;
+use shutdown::ShutdownState;
 
 /// The identity of a server process, given at startup in addition to the configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Identity {
+pub(crate) struct ServerIdentity {
     /// The run id: forty random hexadecimal characters.
     pub(crate) run_id: String,
     /// The path of the executable.
@@ -42,13 +42,13 @@ pub(crate) struct Server {
     /// The command table.
     pub(crate) commands: Arc<Commands>,
     pub(crate) config: Arc<Config>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: ServerIdentity,
     pub(crate) housekeeping: Arc<Housekeeping>,
     pub(crate) network: Arc<NetworkContext>,
-    pub(crate) pauses: Arc<PauseGate>,
+    pub(crate) pause_gate: Arc<PauseGate>,
     pub(crate) replication: Arc<Replication>,
     pub(crate) durability: Arc<Durability>,
-    pub(crate) shutdown: Shutdown,
+    pub(crate) shutdown: ShutdownState,
     pub(crate) failover: Arc<Failover>,
     /// Cached connections to the targets of MIGRATE.
     pub(crate) migration_targets: Arc<LinkPool>,
@@ -57,19 +57,19 @@ pub(crate) struct Server {
     /// The interface to the cluster driver, in cluster mode.
     pub(crate) cluster: Option<Cluster>,
     /// The start time in Unix seconds.
-    pub(crate) started: i64,
+    pub(crate) started_at: i64,
     pub(crate) stopping: StopSignal,
     /// Signalled when scripts or functions were flushed or replaced, so that workers drop their compiled code.
     pub(crate) scripts_released: Arc<Notify>,
     /// Held by a running CONFIG SET.
-    pub(crate) settings_turn: tokio::sync::Mutex<()>,
+    pub(crate) config_set_lock: tokio::sync::Mutex<()>,
 }
 
 impl Server {
     pub(crate) fn new(
         (engine, commands): (Engine, Commands),
         config: Config,
-        identity: Identity,
+        identity: ServerIdentity,
         log: Arc<SharedLog>,
         cluster: Option<Cluster>,
     ) -> Arc<Self> {
@@ -85,8 +85,8 @@ impl Server {
             (engine.clone(), commands.clone()),
             config.clone(),
             log,
-            replication.applied.clone(),
-            (replication.commit_point.clone(), replication.on_disk.clone()),
+            replication.applied_stream.clone(),
+            (replication.commit_point.clone(), replication.synced_log.clone()),
         ));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
@@ -107,20 +107,20 @@ impl Server {
             durability,
             network,
             failover: Arc::new(failover),
-            pauses,
+            pause_gate: pauses,
             engine,
             commands,
             replication,
-            shutdown: Shutdown::default(),
+            shutdown: ShutdownState::default(),
             migration_targets: Arc::default(),
             migrations: Arc::new(migrations),
             config,
             identity,
             cluster,
-            started: process::time::now().secs(),
+            started_at: process::time::now().secs(),
             stopping: StopSignal::default(),
             scripts_released,
-            settings_turn: tokio::sync::Mutex::default(),
+            config_set_lock: tokio::sync::Mutex::default(),
         });
         let shell: Weak<Self> = Arc::downgrade(&server);
         server.commands.set_shell(shell);

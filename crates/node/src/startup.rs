@@ -19,46 +19,46 @@ use crate::cluster;
 use crate::housekeeping::cron;
 use crate::replication;
 use crate::server::settings;
-use crate::server::shutdown::{self, Plan, Refusal};
-use crate::server::{Identity, Server};
+use crate::server::shutdown::{self, ShutdownError, ShutdownPlan};
+use crate::server::{Server, ServerIdentity};
 use crate::{web, workers};
-use config::{Config, ConfigError, ConfigSource, PubsubDefault, is_file_argument, keys, lines_of_arguments};
+use config::{Config, ConfigError, ConfigSource, PubsubDefault, arguments_to_lines, is_file_argument, keys};
 use crash_report::CrashReport;
 
 /// SIGXFSZ.
-const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
+const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
 /// Runs a server until it is stopped. `arguments` are those of `redis-server`: a file or `-`, then `--option value
 /// ...`.
 ///
 /// # Errors
 /// If the server could not start, or stopped because of an error.
-pub fn serve(arguments: &[String]) -> Result<(), StartError> {
-    let configured = configure(arguments).map_err(StartError::Config)?;
+pub fn run_server(arguments: &[String]) -> Result<(), StartError> {
+    let configured = read_configuration(arguments).map_err(StartError::Config)?;
     let started_in = paths::enter_working_directory(&configured.config).map_err(StartError::Start)?;
-    let stdin = configured.stdin.as_deref();
+    let stdin = configured.stdin_text.as_deref();
     if daemon::daemonize(&configured.config, &started_in, stdin).map_err(StartError::Start)? {
         return Ok(());
     }
-    run(configured).map_err(StartError::Start)
+    daemonize_and_start(configured).map_err(StartError::Start)
 }
 
 /// A configuration and its sources.
-struct Configured {
+struct StartConfig {
     config: Config,
     /// The absolute path of the file.
-    file: Option<String>,
+    config_file: Option<String>,
     /// The command line argument that names the file.
-    file_argument: Option<String>,
+    config_argument: Option<String>,
     /// The text read from standard input.
-    stdin: Option<String>,
+    stdin_text: Option<String>,
     /// The command table, if the configuration renames commands.
-    commands: Option<&'static Registry>,
+    command_table: Option<&'static Registry>,
     /// The users defined in the configuration file.
-    users: acl::Users,
+    configured_users: acl::Users,
 }
 
-fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
+fn read_configuration(arguments: &[String]) -> Result<StartConfig, ConfigError> {
     let mut config = Config::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     config.set_default(keys::IO_THREADS, workers.min(128));
@@ -80,15 +80,22 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
         }
         _ => arguments,
     };
-    config.load_text(&lines_of_arguments(options), &ConfigSource::CommandLine)?;
-    let commands = commands(&config)?;
-    let users = users(&config, commands.unwrap_or(::commands::for_server()))?;
-    Ok(Configured { config, file, file_argument, stdin, commands, users })
+    config.load_text(&arguments_to_lines(options), &ConfigSource::CommandLine)?;
+    let commands = rename_commands(&config)?;
+    let users = configured_users(&config, commands.unwrap_or(::commands::for_server()))?;
+    Ok(StartConfig {
+        config,
+        config_file: file,
+        config_argument: file_argument,
+        stdin_text: stdin,
+        command_table: commands,
+        configured_users: users,
+    })
 }
 
 /// Returns the command table with the names of `rename-command`.
-fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
-    let renames = config.renames();
+fn rename_commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
+    let renames = config.command_renames();
     if renames.is_empty() {
         return Ok(None);
     }
@@ -96,24 +103,24 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
     for rename in renames {
         commands
             .rename(&rename.from, &rename.to)
-            .map_err(|error: RenameError| rename.fault(&error.to_string()))?;
+            .map_err(|error: RenameError| rename.error(&error.to_string()))?;
     }
     // Leaked once per process.
     Ok(Some(Box::leak(Box::new(commands))))
 }
 
 /// Returns the users defined by `requirepass` and by `user` lines.
-fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError> {
+fn configured_users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError> {
     let mut users = acl::Users::new(commands.catalogue());
     users.set_all_channels_by_default(config.get(keys::ACL_PUBSUB_DEFAULT) == PubsubDefault::AllChannels);
     users.set_default_password(config.get(keys::REQUIREPASS).unwrap_or_default().as_bytes());
-    for line in config.users() {
-        users.load_lines(&[line.words()]).map_err(|(_, reason)| line.fault(&reason))?;
+    for line in config.user_lines() {
+        users.load_lines(&[line.arguments()]).map_err(|(_, reason)| line.error(&reason))?;
     }
     Ok(users)
 }
 
-fn run(configured: Configured) -> Result<()> {
+fn daemonize_and_start(configured: StartConfig) -> Result<()> {
     let config = &configured.config;
     log::start(config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
@@ -121,25 +128,32 @@ fn run(configured: Configured) -> Result<()> {
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
     log::log_startup(mode, config.get(keys::PORT));
     // A daemon has no terminal, so errors must be logged.
-    let outcome = start(configured);
+    let outcome = start_node(configured);
     if let Err(error) = &outcome {
         tracing::warn!("{error:#}");
     }
     outcome
 }
 
-fn start(configured: Configured) -> Result<()> {
-    let Configured { config, file: config_file, file_argument: config_argument, commands, users, .. } =
-        configured;
+fn start_node(configured: StartConfig) -> Result<()> {
+    let StartConfig {
+        config,
+        config_file,
+        config_argument,
+        command_table: commands,
+        configured_users: users,
+        ..
+    } = configured;
     file_limit::raise_at_startup(&config);
-    for warning in config::warnings(&config) {
+    for warning in config::unsupported_warnings(&config) {
         tracing::warn!("{warning}");
     }
-    for note in config::notes(&config) {
+    for note in config::not_needed_notes(&config) {
         tracing::debug!("{note}");
     }
     let clustered = config.get(keys::CLUSTER_ENABLED);
-    let cluster = if clustered { Some(cluster::prepare(&config, random::random_u64()?)?) } else { None };
+    let cluster =
+        if clustered { Some(cluster::prepare_cluster(&config, random::random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
     let own_names = Commands::new(::commands::for_server());
@@ -153,17 +167,18 @@ fn start(configured: Configured) -> Result<()> {
         topology,
         Box::new(EngineLogHandle(shared_log.clone())),
     );
-    let engine = engine.with_script_hooks(ScriptHooks { log_line: log_script, on_busy: workers::make_way });
+    let engine = engine
+        .with_script_hooks(ScriptHooks { log_line: log_from_script, on_busy: workers::offload_this_worker });
     engine.change_users(|all| *all = users);
     access::load_acl_file_at_startup(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
-    let identity = Identity { run_id: random::random_hex()?, executable, config_file, config_argument };
+    let identity = ServerIdentity { run_id: random::random_hex()?, executable, config_file, config_argument };
     let (cluster, prepared) = cluster.unzip();
     let server = Server::new((engine, commands), config, identity, shared_log, cluster);
     crash::abort_on_panic(Some(Arc::new(CrashReport(server.clone()))));
     server.housekeeping.memory.record_startup();
     server.network.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
-    settings::apply(&server);
+    settings::apply_settings(&server);
     if let Some(cluster) = &server.cluster {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
         server.engine.begin_routing();
@@ -175,7 +190,7 @@ fn start(configured: Configured) -> Result<()> {
         }
     })?;
     tracing::info!("Server initialized");
-    let outcome = run_threads(&server, prepared);
+    let outcome = run_until_stopped(&server, prepared);
     daemon::remove_files(&server.config);
     if outcome.is_ok() {
         tracing::warn!("Redoubt is now ready to exit, bye bye...");
@@ -197,24 +212,30 @@ fn new_keyspace(config: &Config) -> Result<Keyspace> {
 }
 
 /// Starts the threads, waits until the server is stopped, and joins them.
-fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Result<()> {
+fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedCluster>) -> Result<()> {
     let count = server.config.get(keys::IO_THREADS);
     // One additional worker is in reserve.
-    let workers: Vec<_> = (0..=count).map(|index| workers::spawn(server, index)).collect::<Result<_, _>>()?;
+    let workers: Vec<_> =
+        (0..=count).map(|index| workers::spawn_worker(server, index)).collect::<Result<_, _>>()?;
     let background = workers::spawn_background(server)?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
-    let replicating = replication::spawn(replication, durability, &server.network, server.stopping.clone())?;
+    let replicating = replication::spawn_replication_thread(
+        replication,
+        durability,
+        &server.network,
+        server.stopping.clone(),
+    )?;
     let migrating = cluster
         .is_some()
         .then(|| crate::migration::spawn(&server.migrations, server.stopping.clone()))
         .transpose()?;
-    let relieving = workers::watch(server)?;
+    let relieving = workers::spawn_watchdog(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     install_scratch(&server.engine, &server.network);
-    let outcome = runtime.block_on(control(server, (workers, background), cluster));
+    let outcome = runtime.block_on(run_control_thread(server, (workers, background), cluster));
     server.stopping.stop();
     server.network.tick.notify_input();
-    server.network.worker_pool.join();
+    server.network.worker_pool.join_workers();
     if relieving.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the watch over the workers panicked");
     }
@@ -228,20 +249,24 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
 }
 
 /// Creates the driver of the cluster state machine.
-fn driver(server: &Server, own: cluster::Cluster, prepared: cluster::Prepared) -> Result<cluster::Driver> {
-    let node = cluster::Node {
+fn new_cluster_task(
+    server: &Server,
+    own: cluster::Cluster,
+    prepared: cluster::PreparedCluster,
+) -> Result<cluster::ClusterTask> {
+    let node = cluster::NodeContext {
         engine: server.engine.clone(),
         config: server.config.clone(),
         network: server.network.clone(),
-        pauses: server.pauses.clone(),
+        pause_gate: server.pause_gate.clone(),
         replication: server.replication.clone(),
         watcher: server.migrations.clone(),
     };
-    cluster::Driver::new(node, own, prepared)
+    cluster::ClusterTask::new(node, own, prepared)
 }
 
 /// Logs a line of `redis.log`.
-fn log_script(level: u8, text: &str) {
+fn log_from_script(level: u8, text: &str) {
     match level {
         0 => tracing::debug!("{text}"),
         1 => tracing::debug!(verbose = true, "{text}"),
@@ -251,43 +276,43 @@ fn log_script(level: u8, text: &str) {
 }
 
 /// The control thread: accepts clients, runs timers, waits for the end.
-async fn control(
+async fn run_control_thread(
     server: &Arc<Server>,
     (workers, background): (Vec<WorkerHandle>, Vec<WorkerHandle>),
-    cluster: Option<cluster::Prepared>,
+    cluster: Option<cluster::PreparedCluster>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;
     alarm::log_threads_on_sigalrm()?;
     let of = Arc::downgrade(server);
     let spawn: SpawnWorker = Box::new(move |number| match of.upgrade() {
-        Some(server) => workers::spawn(&server, number),
+        Some(server) => workers::spawn_worker(&server, number),
         None => Err(std::io::ErrorKind::NotFound.into()),
     });
     server.network.listeners.set_event_loop();
     server.network.worker_pool.start(workers, background, spawn);
-    tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
-    tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
-    tokio::spawn(cron::purge(server.housekeeping.clone()));
-    tokio::spawn(cron::expire(server.housekeeping.clone()));
-    tokio::spawn(cron::empty_bin(server.engine.clone()));
-    tokio::spawn(cron::stand_still(server.housekeeping.clone()));
+    tokio::spawn(cron::run_cron(server.housekeeping.clone(), server.migration_targets.clone()));
+    tokio::spawn(cron::monitor_memory(server.housekeeping.clone()));
+    tokio::spawn(cron::run_memory_purge(server.housekeeping.clone()));
+    tokio::spawn(cron::run_active_expiry(server.housekeeping.clone()));
+    tokio::spawn(cron::free_deleted_values(server.engine.clone()));
+    tokio::spawn(cron::run_sleep_requests(server.housekeeping.clone()));
     wait_for_ports(server).await;
     let driven = server.cluster.clone().zip(cluster);
-    let mut cluster = driven.map(|(own, prepared)| driver(server, own, prepared)).transpose()?;
+    let mut cluster = driven.map(|(own, prepared)| new_cluster_task(server, own, prepared)).transpose()?;
     // Clients that connect before the data is loaded get the LOADING error.
     server.engine.settings.set_node_flag(NodeFlags::LOADING, true);
-    web::start(server)?;
-    listen(server).await?;
+    web::start_web_server(server)?;
+    open_listeners(server).await?;
     daemon::write_pid_file(&server.config);
     // With this handler, exceeding the file size limit makes the write fail like a full disk instead of killing the
     // process.
-    let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
+    let _past_file_limit = signal(SignalKind::from_raw(SIGXFSZ))?;
     saving::remove_temporary_files(&server.durability);
     let found = saving::load_at_start(&server.durability).await?;
     // Installed before the first write is accepted, so that a signal always ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // Prevents a concurrent full synchronisation from loading a snapshot.
-    let loads_later = server.replication.loads_later().await;
+    let loads_later = server.replication.block_snapshot_loading().await;
     server.replication.follow_configured();
     if let Some(cluster) = &mut cluster {
         cluster.start(found)?;
@@ -299,7 +324,7 @@ async fn control(
     server.replication.wait_if_empty();
     server.engine.settings.set_node_flag(NodeFlags::LOADING, false);
     // An append-only file also contains keys that have expired.
-    cron::expire_some(&server.housekeeping);
+    cron::run_expiry_cycle(&server.housekeeping);
     drop(loads_later);
     tokio::spawn(saving::run_save_points(server.durability.clone(), server.network.tick.clone()));
     tokio::spawn(append_only::run_automatic_rewrites(server.durability.clone(), server.network.tick.clone()));
@@ -314,7 +339,7 @@ async fn control(
         tracing::info!("Ready to accept connections unix");
     }
     daemon::notify_ready(&server.config);
-    until_stopped(server, cluster, signals).await
+    wait_for_stop(server, cluster, signals).await
 }
 
 /// Waits for the ports, which may belong to an earlier process of this server that has not exited yet.
@@ -326,7 +351,7 @@ async fn wait_for_ports(server: &Server) {
     listener::wait_until_free(&values[keys::METRICS_BIND], &[values[keys::METRICS_PORT]]).await;
 }
 
-async fn listen(server: &Arc<Server>) -> Result<()> {
+async fn open_listeners(server: &Arc<Server>) -> Result<()> {
     let values = server.config.values().clone();
     let ports = ListenPorts::from_values(&values);
     server.network.listen_tcp(&values).await.map_err(|error| {
@@ -348,9 +373,9 @@ async fn listen(server: &Arc<Server>) -> Result<()> {
 }
 
 /// Runs the cluster driver until a signal or a client stops the server. A refused or aborted shutdown changes nothing.
-async fn until_stopped(
+async fn wait_for_stop(
     server: &Arc<Server>,
-    cluster: Option<cluster::Driver>,
+    cluster: Option<cluster::ClusterTask>,
     (mut term, mut int): (Signal, Signal),
 ) -> Result<()> {
     let cluster = async {
@@ -377,11 +402,11 @@ async fn until_stopped(
             }
         };
         tracing::warn!("User requested shutdown...");
-        let plan = Plan::on_signal(&server.config.get(parameter));
+        let plan = ShutdownPlan::for_signal(&server.config.get(parameter));
         tokio::select! {
-            stopped = shutdown::run(server, plan) => match stopped {
+            stopped = shutdown::run_shutdown(server, plan) => match stopped {
                 Ok(()) => return Ok(()),
-                Err(Refusal::Aborted) => {}
+                Err(ShutdownError::Aborted) => {}
                 Err(_) => tracing::warn!(
                     "Received {signal} but errors trying to shut down the server, check the logs for more information"
                 ),

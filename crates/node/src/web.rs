@@ -42,7 +42,7 @@ use crate::server::Server;
 
 /// The maximum number of concurrent connections; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-const BACKLOG: i32 = 64;
+const LISTEN_BACKLOG: i32 = 64;
 /// The maximum number of concurrent scans of the data.
 const MAX_SCANS: usize = 4;
 /// Idle connections are closed after this, including those that never send a request.
@@ -58,20 +58,20 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 const CONTENT_POLICY: &str =
     "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-const FIGURES: &str = "text/plain; version=0.0.4; charset=utf-8";
-const JSON: &str = "application/json";
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON_TYPE: &str = "application/json";
 
-type Answer = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
 /// The server and the state shared by HTTP connections.
 #[derive(Debug)]
-struct Web {
+struct WebState {
     server: Arc<Server>,
-    load: load::Load,
+    load: load::LoadSampler,
 }
 
 /// Opens the listeners of `metrics-port` and starts their thread, which runs until the process exits.
-pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
+pub(crate) fn start_web_server(server: &Arc<Server>) -> Result<()> {
     let values = server.config.values().clone();
     let port = values[keys::METRICS_PORT];
     if port == 0 {
@@ -81,18 +81,19 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
     let runtime = runtime.enable_all().max_blocking_threads(MAX_SCANS).thread_name("web-look").build()?;
     let listeners: Vec<Listener> = {
         let _loop = runtime.enter();
-        let listeners = listener::bind_at_startup(&values[keys::METRICS_BIND], port, BACKLOG, "metrics")?;
+        let listeners =
+            listener::bind_at_startup(&values[keys::METRICS_BIND], port, LISTEN_BACKLOG, "metrics")?;
         let secure = |listener: Listener| match values[keys::METRICS_TLS] {
             true => listener.with_tls(&server.network.tls, TlsPeers::Clients),
             false => listener,
         };
         listeners.into_iter().map(secure).collect()
     };
-    let web = Arc::new(Web { server: server.clone(), load: load::Load::default() });
+    let web = Arc::new(WebState { server: server.clone(), load: load::LoadSampler::default() });
     let serve = async move {
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         for listener in listeners {
-            tokio::spawn(accept(web.clone(), listener, room.clone()));
+            tokio::spawn(accept_connections(web.clone(), listener, room.clone()));
         }
         web.server.stopping.stopped().await;
     };
@@ -101,7 +102,7 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
     Ok(())
 }
 
-async fn accept(web: Arc<Web>, listener: Listener, room: Arc<Semaphore>) {
+async fn accept_connections(web: Arc<WebState>, listener: Listener, room: Arc<Semaphore>) {
     while let Ok(place) = room.clone().acquire_owned().await {
         let (stream, peer) = listener.accept("a reader of figures").await;
         tokio::spawn(serve_connection(web.clone(), stream, peer, place));
@@ -110,7 +111,7 @@ async fn accept(web: Arc<Web>, listener: Listener, room: Arc<Semaphore>) {
 
 /// Serves one connection and ignores its errors.
 async fn serve_connection(
-    web: Arc<Web>,
+    web: Arc<WebState>,
     mut stream: Stream,
     peer: Option<IpAddr>,
     place: OwnedSemaphorePermit,
@@ -122,7 +123,7 @@ async fn serve_connection(
     }
     let service = service_fn(move |request| {
         let web = web.clone();
-        async move { Ok::<_, Infallible>(answer(&web, peer, &request).await) }
+        async move { Ok::<_, Infallible>(handle_request(&web, peer, &request).await) }
     });
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -135,63 +136,70 @@ async fn serve_connection(
     drop(place);
 }
 
-async fn answer(web: &Arc<Web>, peer: Option<IpAddr>, request: &Request<Incoming>) -> Answer {
+async fn handle_request(
+    web: &Arc<WebState>,
+    peer: Option<IpAddr>,
+    request: &Request<Incoming>,
+) -> HttpResponse {
     let server = &*web.server;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
+        let mut refusal = text_response(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
         refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, MAX_HEAD_SIZE"));
         return refusal;
     }
     // Health endpoints for orchestration need no password and reveal no statistics.
     match request.uri().path() {
-        "/healthz" => return health(server).await,
-        "/readyz" => return ready(server),
+        "/healthz" => return health_response(server).await,
+        "/readyz" => return readiness_response(server),
         _ => {}
     }
-    if let Err(denial) = access::check(&server.config.values(), peer, request.headers()) {
-        return denial.answer();
+    if let Err(denial) = access::check_access(&server.config.values(), peer, request.headers()) {
+        return denial.to_response();
     }
     match request.uri().path() {
-        "/metrics" => look(web, FIGURES, |server| metrics::render(scrape::snapshot(server))).await,
-        "/api/state" => look(web, JSON, state::json).await,
-        "/api/slots" => {
-            let figure = slots::Figure::named(request.uri().query().unwrap_or_default());
-            look(web, JSON, move |server| slots::json(server, figure)).await
+        "/metrics" => {
+            respond_with_query(web, METRICS_TYPE, |server| metrics::render(scrape::collect_metrics(server)))
+                .await
         }
-        "/api/failovers" => look(web, JSON, failovers::json).await,
-        "/api/keys" => look(web, JSON, walk::json).await,
-        "/api/load" => of_kind(JSON, web.load.json(server).await),
-        path => match page::file(path) {
-            Some((kind, text)) => of_kind(kind, text),
-            None => text(StatusCode::NOT_FOUND, "There is nothing here.\n"),
+        "/api/state" => respond_with_query(web, JSON_TYPE, state::state_json).await,
+        "/api/slots" => {
+            let figure = slots::SlotMetric::from_query(request.uri().query().unwrap_or_default());
+            respond_with_query(web, JSON_TYPE, move |server| slots::slots_json(server, figure)).await
+        }
+        "/api/failovers" => respond_with_query(web, JSON_TYPE, failovers::failovers_json).await,
+        "/api/keys" => respond_with_query(web, JSON_TYPE, walk::sample_json).await,
+        "/api/load" => uncached_response(JSON_TYPE, web.load.load_json(server).await),
+        path => match page::find_file(path) {
+            Some((kind, text)) => uncached_response(kind, text),
+            None => text_response(StatusCode::NOT_FOUND, "There is nothing here.\n"),
         },
     }
 }
 
 /// Runs a query on the server and returns its result as a response.
-async fn look(
-    web: &Arc<Web>,
+async fn respond_with_query(
+    web: &Arc<WebState>,
     kind: &'static str,
     look: impl FnOnce(&Server) -> String + Send + 'static,
-) -> Answer {
+) -> HttpResponse {
     let web = web.clone();
     match tokio::task::spawn_blocking(move || look(&web.server)).await {
-        Ok(body) => of_kind(kind, body),
+        Ok(body) => uncached_response(kind, body),
         Err(error) => {
             tracing::warn!("Figures could not be shown: {error}");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "The server's log says why.\n")
+            text_response(StatusCode::INTERNAL_SERVER_ERROR, "The server's log says why.\n")
         }
     }
 }
 
 /// Serialises a value as JSON.
-fn json_of(value: &impl Serialize) -> String {
+fn to_json(value: &impl Serialize) -> String {
     // Cannot fail, since all maps have string keys.
     serde_json::to_string(value).unwrap_or_default()
 }
 
 /// Formats at most `most` bytes in readable form.
-fn shown(bytes: &[u8], most: usize) -> String {
+fn format_bytes(bytes: &[u8], most: usize) -> String {
     let kept = &bytes[..bytes.len().min(most)];
     let mut text = String::new();
     for chunk in kept.utf8_chunks() {
@@ -213,35 +221,35 @@ fn shown(bytes: &[u8], most: usize) -> String {
 }
 
 /// Checks whether the control thread, which accepts clients and runs timers, still responds.
-async fn health(server: &Server) -> Answer {
+async fn health_response(server: &Server) -> HttpResponse {
     let Some(control) = server.network.listeners.event_loop() else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "not started\n");
+        return text_response(StatusCode::SERVICE_UNAVAILABLE, "not started\n");
     };
     match tokio::time::timeout(HEALTH_TIMEOUT, control.spawn(async {})).await {
-        Ok(Ok(())) => text(StatusCode::OK, "ok\n"),
-        Ok(Err(_)) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
-        Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "the control thread stands still\n"),
+        Ok(Ok(())) => text_response(StatusCode::OK, "ok\n"),
+        Ok(Err(_)) => text_response(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+        Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, "the control thread stands still\n"),
     }
 }
 
-fn ready(server: &Server) -> Answer {
+fn readiness_response(server: &Server) -> HttpResponse {
     let hindrances: String =
-        readiness::hindrances(server).map(|hindrance| format!("{}\n", hindrance.name())).collect();
+        readiness::readiness_blockers(server).map(|hindrance| format!("{}\n", hindrance.name())).collect();
     if hindrances.is_empty() {
-        text(StatusCode::OK, "ready\n")
+        text_response(StatusCode::OK, "ready\n")
     } else {
-        text(StatusCode::SERVICE_UNAVAILABLE, hindrances)
+        text_response(StatusCode::SERVICE_UNAVAILABLE, hindrances)
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    let mut answer = of_kind("text/plain; charset=utf-8", body);
+fn text_response(status: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
+    let mut answer = uncached_response("text/plain; charset=utf-8", body);
     *answer.status_mut() = status;
     answer
 }
 
 /// Builds a response with this content type that must not be cached or framed.
-fn of_kind(kind: &'static str, body: impl Into<Bytes>) -> Answer {
+fn uncached_response(kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(Full::new(body.into()));
     let headers = [
         (header::CONTENT_TYPE, kind),

@@ -9,7 +9,7 @@
 //! worker's other connections and new clients are then served by the reserve thread ([`net::worker_pool`]).
 //!
 //! Background workers (`long-command-threads`) run slow commands. A connection whose next command is slow moves to one
-//! of them ([`go_to_background`]), and returns when it has nothing more to run ([`come_back`]).
+//! of them ([`move_to_background`]), and returns when it has nothing more to run ([`return_to_owner`]).
 pub(crate) mod connection_slot;
 
 use std::cell::RefCell;
@@ -34,36 +34,36 @@ use process::time;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-use self::connection_slot::Slots;
+use self::connection_slot::ConnectionSlots;
 use crate::connection::Connection;
 use crate::server::Server;
 
 /// How often a thread checks whether connections that belong to other workers can move there.
-const MISPLACED_CHECK_DELAY: Duration = Duration::from_millis(100);
+const MISPLACED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A worker's connections and messages. Other threads take them over while a command blocks the worker.
-struct Mailbox {
+struct WorkerMailbox {
     receiver: Mutex<mpsc::UnboundedReceiver<MailboxMessage>>,
-    slots: Arc<Slots>,
+    slots: Arc<ConnectionSlots>,
     /// Signalled when this thread may have connections that belong to other workers.
-    misplaced: Notify,
+    connections_misplaced: Notify,
 }
 
 /// The thread-local state of a worker: its server, number and mailbox.
-struct ThisWorker {
+struct WorkerContext {
     server: Arc<Server>,
     /// `None` for background workers.
     number: Option<usize>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<WorkerMailbox>,
 }
 
 thread_local! {
-    static THIS_WORKER: RefCell<Option<ThisWorker>> = const { RefCell::new(None) };
+    static THIS_WORKER: RefCell<Option<WorkerContext>> = const { RefCell::new(None) };
 }
 
 /// Starts worker number `number`.
-pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<WorkerHandle> {
-    spawn_as(server, Some(number), format!("{WORKER_NAME_PREFIX}{number}"))
+pub(crate) fn spawn_worker(server: &Arc<Server>, number: usize) -> std::io::Result<WorkerHandle> {
+    spawn_thread(server, Some(number), format!("{WORKER_NAME_PREFIX}{number}"))
 }
 
 /// Starts the configured background workers for slow commands, and one more for commands that wait.
@@ -74,13 +74,16 @@ pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<Work
             (0..count).map(|number| format!("background-{number}")).chain(["waiting".to_owned()]).collect()
         }
     };
-    names.into_iter().map(|name| spawn_as(server, None, name)).collect()
+    names.into_iter().map(|name| spawn_thread(server, None, name)).collect()
 }
 
-fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<WorkerHandle> {
+fn spawn_thread(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<WorkerHandle> {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let mailbox =
-        Arc::new(Mailbox { receiver: Mutex::new(receiver), slots: Arc::default(), misplaced: Notify::new() });
+    let mailbox = Arc::new(WorkerMailbox {
+        receiver: Mutex::new(receiver),
+        slots: Arc::default(),
+        connections_misplaced: Notify::new(),
+    });
     let activity = Arc::<ThreadActivity>::default();
     let (server, own_mailbox, shown) = (server.clone(), mailbox.clone(), activity.clone());
     let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -90,8 +93,8 @@ fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::i
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, mailbox: own_mailbox.clone() }));
-        runtime.block_on(accept(server, number, own_mailbox));
+        THIS_WORKER.set(Some(WorkerContext { server: server.clone(), number, mailbox: own_mailbox.clone() }));
+        runtime.block_on(run_accept_loop(server, number, own_mailbox));
         // Dropped before the thread-local state of the thread is destroyed.
         drop(runtime);
         THIS_WORKER.set(None);
@@ -101,7 +104,7 @@ fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::i
 
 /// Starts the watchdog that moves connections away from blocked workers; `None` if slow commands may block other
 /// clients.
-pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<()>>> {
+pub(crate) fn spawn_watchdog(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<()>>> {
     if server.config.get(keys::LONG_COMMAND_THREADS) == 0 {
         return Ok(None);
     }
@@ -117,17 +120,17 @@ pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<(
 
 /// Called when a script has run for so long that other clients get BUSY: the other connections of the calling worker
 /// move to another thread.
-pub(crate) fn make_way() {
+pub(crate) fn offload_this_worker() {
     THIS_WORKER.with_borrow(|place| {
         let Some(place) = place else { return };
         let (worker_pool, engine) = (&place.server.network.worker_pool, &place.server.engine);
         match place.number {
-            Some(number) => worker_pool.offload(number, engine),
+            Some(number) => worker_pool.offload_worker(number, engine),
             // On a background worker others wait in its queue, unless they must get BUSY.
             None => {
                 // Called before the moved connections request what the script holds.
                 worker_pool.watch_scripts(engine);
-                place.mailbox.drain().into_iter().for_each(|message| match message {
+                place.mailbox.take_messages().into_iter().for_each(|message| match message {
                     MailboxMessage::Migrated(client) => worker_pool.return_from_background(client),
                     // These belong to a worker and move there.
                     MailboxMessage::Accepted(..) => {}
@@ -137,86 +140,87 @@ pub(crate) fn make_way() {
     });
 }
 
-impl worker_pool::Mailbox for Mailbox {
-    fn drain(&self) -> Vec<MailboxMessage> {
+impl worker_pool::Mailbox for WorkerMailbox {
+    fn take_messages(&self) -> Vec<MailboxMessage> {
         let mut all = Vec::new();
         let mut receiver = self.receiver.lock();
         while let Ok(message) = receiver.try_recv() {
             all.push(message);
         }
         drop(receiver);
-        let moved = |(connection, socket)| MailboxMessage::Migrated(Box::new(Moved(connection, socket)));
-        all.extend(self.slots.vacate(|_| true).into_iter().map(moved));
+        let moved =
+            |(connection, socket)| MailboxMessage::Migrated(Box::new(MovedConnection(connection, socket)));
+        all.extend(self.slots.take_idle(|_| true).into_iter().map(moved));
         all
     }
 
     fn request_check(&self) {
-        self.misplaced.notify_one();
+        self.connections_misplaced.notify_one();
     }
 }
 
 /// Serves a connection on the calling thread.
-fn serve_here(connection: Box<Connection>) {
+fn serve_connection(connection: Box<Connection>) {
     THIS_WORKER.with_borrow(|place| {
         let place = place.as_ref().expect("connections are served on worker threads only");
         let placement = place.server.network.worker_pool.placement();
         if place.number.is_some_and(|number| placement.is_misplaced(connection.owner(), number)) {
-            place.mailbox.misplaced.notify_one();
+            place.mailbox.connections_misplaced.notify_one();
         }
         tokio::spawn(place.mailbox.slots.serve(connection));
     });
 }
 
 /// Moves a connection of the calling worker to a background worker; to the one for waiting commands if `waits`.
-fn go_to_background(mut connection: Box<Connection>, waits: bool) {
+fn move_to_background(mut connection: Box<Connection>, waits: bool) {
     let server = connection.server.clone();
     // An error means that the socket is gone, and the connection with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
-    let client = Box::new(Moved(connection, socket));
+    let client = Box::new(MovedConnection(connection, socket));
     server.network.worker_pool.move_to_background(client, waits, &server.engine);
 }
 
 /// Returns a connection to its own worker.
-fn come_back(mut connection: Box<Connection>) {
+fn return_to_owner(mut connection: Box<Connection>) {
     let server = connection.server.clone();
     let Ok(socket) = connection.leave_event_loop() else { return };
-    server.network.worker_pool.return_from_background(Box::new(Moved(connection, socket)));
+    server.network.worker_pool.return_from_background(Box::new(MovedConnection(connection, socket)));
 }
 
 /// Serves a client whose connection is established.
-fn serve(server: &Arc<Server>, stream: Stream, owner: usize) {
+fn serve_client(server: &Arc<Server>, stream: Stream, owner: usize) {
     match Connection::new(server.clone(), stream, owner) {
-        Ok(connection) => serve_here(Box::new(connection)),
-        Err(error) => lose(server, &error),
+        Ok(connection) => serve_connection(Box::new(connection)),
+        Err(error) => log_lost_connection(server, &error),
     }
 }
 
-fn lose(server: &Server, error: &std::io::Error) {
+fn log_lost_connection(server: &Server, error: &std::io::Error) {
     server.network.connected.fetch_sub(1, Ordering::Relaxed);
     tracing::debug!("a connection was lost before it was served: {error}");
 }
 
 /// Completes the TLS handshake with a client, within a timeout, and serves it.
-async fn receive(server: Arc<Server>, mut stream: Stream, owner: usize) {
+async fn accept_tls_client(server: Arc<Server>, mut stream: Stream, owner: usize) {
     let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer.to_string()).unwrap_or_default();
     let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
     match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
-        Ok(()) => serve(&server, stream, owner),
+        Ok(()) => serve_client(&server, stream, owner),
         Err(error) => {
             tracing::debug!("Error accepting a client connection: {error} (addr={peer})");
-            lose(&server, &error);
+            log_lost_connection(&server, &error);
         }
     }
 }
 
 /// A client that was served by another thread.
-struct Moved(Box<Connection>, Socket);
+struct MovedConnection(Box<Connection>, Socket);
 
-impl MigratingConnection for Moved {
+impl MigratingConnection for MovedConnection {
     fn resume_here(self: Box<Self>) {
         let Self(mut connection, socket) = *self;
         match connection.enter_event_loop(socket) {
-            Ok(()) => serve_here(connection),
+            Ok(()) => serve_connection(connection),
             Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
         }
     }
@@ -238,22 +242,22 @@ impl MigratingConnection for Moved {
     }
 }
 
-fn welcome(server: &Arc<Server>, message: MailboxMessage) {
+fn handle_message(server: &Arc<Server>, message: MailboxMessage) {
     match message {
         MailboxMessage::Migrated(client) => client.resume_here(),
         MailboxMessage::Accepted(socket, owner) => match Stream::open(socket) {
             // Boxed only here, so that the state of the handshake does not enlarge every connection.
             Ok(stream @ Stream::Tls(_)) => {
-                drop(tokio::spawn(Box::pin(receive(server.clone(), stream, owner))));
+                drop(tokio::spawn(Box::pin(accept_tls_client(server.clone(), stream, owner))));
             }
-            Ok(stream) => serve(server, stream, owner),
-            Err(error) => lose(server, &error),
+            Ok(stream) => serve_client(server, stream, owner),
+            Err(error) => log_lost_connection(server, &error),
         },
     }
 }
 
 /// Accepts connections on the calling event loop.
-async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox>) {
+async fn run_accept_loop(server: Arc<Server>, number: Option<usize>, mailbox: Arc<WorkerMailbox>) {
     tokio::spawn(WakeBatches::current().run());
     let next = || poll_fn(|context| mailbox.receiver.lock().poll_recv(context));
     let mut look_at = None;
@@ -262,11 +266,11 @@ async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox
         with_scratch(|scratch| server.engine.drop_released_scripts(&mut scratch.worker));
         tokio::select! {
             message = next() => match message {
-                Some(message) => welcome(&server, message),
+                Some(message) => handle_message(&server, message),
                 None => return,
             },
-            () = mailbox.misplaced.notified() => {
-                look_at.get_or_insert_with(|| Instant::now() + MISPLACED_CHECK_DELAY);
+            () = mailbox.connections_misplaced.notified() => {
+                look_at.get_or_insert_with(|| Instant::now() + MISPLACED_CHECK_INTERVAL);
             }
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                 look_at = None;
@@ -281,12 +285,12 @@ async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox
 }
 
 /// Moves connections of worker `number` back to it. Returns whether more must follow later.
-fn return_connections(server: &Server, number: usize, slots: &Slots) -> bool {
+fn return_connections(server: &Server, number: usize, slots: &ConnectionSlots) -> bool {
     let worker_pool = &server.network.worker_pool;
     // Copied, since other threads take the locks of the pool and of the slots in the other order.
     let placement = worker_pool.placement();
-    for (connection, socket) in slots.vacate(|owner| placement.can_return_to_owner(owner, number)) {
-        worker_pool.return_to_owner(Box::new(Moved(connection, socket)));
+    for (connection, socket) in slots.take_idle(|owner| placement.can_return_to_owner(owner, number)) {
+        worker_pool.return_to_owner(Box::new(MovedConnection(connection, socket)));
     }
-    slots.any(|owner| placement.is_misplaced(owner, number))
+    slots.has_owner(|owner| placement.is_misplaced(owner, number))
 }

@@ -21,7 +21,7 @@ pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
     let random = |bytes: &mut [u8]| {
         getrandom::fill(bytes).expect("the system must provide random numbers for a password");
     };
-    acl::genpass(args.get(2), random, reply).map_err(str::to_owned)
+    acl::run_genpass(args.get(2), random, reply).map_err(str::to_owned)
 }
 
 /// Loads the ACL file at startup, if one is configured.
@@ -31,7 +31,7 @@ pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
 /// then.
 pub fn load_acl_file_at_startup(engine: &Engine, config: &Config) -> Result<()> {
     let Some(path) = config.get(keys::ACLFILE) else { return Ok(()) };
-    if !config.users().is_empty() {
+    if !config.user_lines().is_empty() {
         bail!(
             "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is \
              invalid. This setup is very likely to lead to configuration errors and security holes, please define \
@@ -51,7 +51,7 @@ pub fn load_acl_file(engine: &Engine, path: &str) -> Result<(), String> {
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
     let parsed = engine.users.read().parse_file(&text);
     let users = parsed.map_err(|faults| {
-        let faults: String = faults.iter().map(|fault| fault.text(path)).collect();
+        let faults: String = faults.iter().map(|fault| fault.error_text(path)).collect();
         format!(
             "{faults}WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
         )
@@ -65,6 +65,6 @@ pub fn load_acl_file(engine: &Engine, path: &str) -> Result<(), String> {
 /// # Errors
 /// As [`config::replace_content`].
 pub fn save_acl_file(engine: &Engine, path: &str) -> io::Result<()> {
-    let bytes = engine.users.read().file();
+    let bytes = engine.users.read().format_file();
     config::replace_content(Path::new(path), &bytes).map(drop)
 }

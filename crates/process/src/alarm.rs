@@ -1,4 +1,4 @@
-//! Logs the state of all threads on SIGALRM. The process goes on, as in Valkey.
+//! Logs the state of all threads on SIGALRM. The process continues, as in Valkey.
 //!
 //! The states of other threads come from the kernel. Their stacks are not unwound: this would have to happen in a
 //! signal handler, where a thread that holds the allocator's lock would deadlock.

@@ -23,7 +23,7 @@ use resp::Args;
 
 /// Time limit for the report. It must be shorter than failure detection by other nodes. Debug builds need longer,
 /// because symbolizing a stack is slow there.
-const TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
+const REPORT_TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 /// Number of arguments shown.
 const MAX_ARGUMENTS: usize = 32;
 const MAX_ARGUMENT_BYTES: usize = 128;
@@ -35,7 +35,7 @@ static CAPTURED_PANIC: Mutex<Option<CapturedPanic>> = Mutex::new(None);
 
 thread_local! {
     /// Whether this thread is running a client's commands.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A captured panic.
@@ -91,16 +91,16 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     if let Some(source) = REPORT_SOURCE.get() {
         source.stop_serving();
     }
-    if !GUARDED.get() {
+    if !IS_GUARDED.get() {
         report_and_abort(String::new());
     }
 }
 
 /// Runs a client's commands. Returns `None` after a panic; the caller must then call [`abort_in_command`].
 pub fn run_guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
-    GUARDED.set(true);
+    IS_GUARDED.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(run)).ok();
-    GUARDED.set(false);
+    IS_GUARDED.set(false);
     outcome
 }
 
@@ -129,7 +129,7 @@ fn report_and_abort(client: String) -> ! {
         let _ = done.send(());
     });
     if reporting.is_ok() {
-        let _ = finished.recv_timeout(TIMEOUT);
+        let _ = finished.recv_timeout(REPORT_TIMEOUT);
     }
     std::process::abort()
 }

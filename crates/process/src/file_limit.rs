@@ -18,7 +18,7 @@ pub fn raise_at_startup(config: &Config) {
     if granted < wanted {
         let clients = granted.saturating_sub(RESERVED_FILES).max(1);
         tracing::warn!("Current maximum open files is {granted}. maxclients has been reduced to {clients}.");
-        config.put(keys::MAXCLIENTS, usize::try_from(clients).unwrap_or(usize::MAX));
+        config.set_value(keys::MAXCLIENTS, usize::try_from(clients).unwrap_or(usize::MAX));
     }
 }
 

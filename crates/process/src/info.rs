@@ -15,13 +15,13 @@ pub struct InfoText(String);
 
 impl InfoText {
     /// Appends a field.
-    pub fn line(&mut self, name: &str, value: impl Display) {
+    pub fn write_line(&mut self, name: &str, value: impl Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
     /// The underlying text, for writers that append whole lines.
-    pub fn raw(&mut self) -> &mut String {
+    pub fn write_raw(&mut self) -> &mut String {
         &mut self.0
     }
 }
@@ -43,7 +43,7 @@ pub struct ProcessInfo<'a> {
     /// Path of the configuration file, or empty.
     pub config_file: &'a dyn Display,
     /// Whether several threads serve clients.
-    pub threaded: bool,
+    pub is_threaded: bool,
 }
 
 impl std::fmt::Debug for ProcessInfo<'_> {
@@ -57,38 +57,38 @@ impl ProcessInfo<'_> {
     pub fn write(&self, text: &mut InfoText) {
         let system = rustix::system::uname();
         let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
-        text.line("redis_version", resp::REDIS_VERSION);
-        text.line("server_name", "redoubt");
-        text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
-        text.line("redis_git_sha1", "00000000");
-        text.line("redis_git_dirty", 0);
-        text.line("redis_build_id", 0);
-        text.line("redis_mode", self.mode);
-        text.line("server_mode", self.mode);
+        text.write_line("redis_version", resp::REDIS_VERSION);
+        text.write_line("server_name", "redoubt");
+        text.write_line("redoubt_version", env!("CARGO_PKG_VERSION"));
+        text.write_line("redis_git_sha1", "00000000");
+        text.write_line("redis_git_dirty", 0);
+        text.write_line("redis_build_id", 0);
+        text.write_line("redis_mode", self.mode);
+        text.write_line("server_mode", self.mode);
         let (name, release, machine) =
             (part(system.sysname()), part(system.release()), part(system.machine()));
-        text.line("os", format!("{name} {release} {machine}"));
-        text.line("arch_bits", usize::BITS);
-        text.line("monotonic_clock", "quanta");
-        text.line("multiplexing_api", "epoll");
+        text.write_line("os", format!("{name} {release} {machine}"));
+        text.write_line("arch_bits", usize::BITS);
+        text.write_line("monotonic_clock", "quanta");
+        text.write_line("multiplexing_api", "epoll");
         // Redis shows this for compilers other than gcc.
-        text.line("gcc_version", "0.0.0");
-        text.line("process_id", std::process::id());
-        text.line("process_supervised", self.config.get(keys::SUPERVISED));
-        text.line("run_id", self.run_id);
-        text.line("tcp_port", self.tcp_port);
-        text.line("server_time_usec", time::unix_micros());
-        text.line("uptime_in_seconds", self.uptime_secs);
-        text.line("uptime_in_days", self.uptime_secs / 86400);
+        text.write_line("gcc_version", "0.0.0");
+        text.write_line("process_id", std::process::id());
+        text.write_line("process_supervised", self.config.get(keys::SUPERVISED));
+        text.write_line("run_id", self.run_id);
+        text.write_line("tcp_port", self.tcp_port);
+        text.write_line("server_time_usec", time::unix_micros());
+        text.write_line("uptime_in_seconds", self.uptime_secs);
+        text.write_line("uptime_in_days", self.uptime_secs / 86400);
         // Shown for compatibility: periodic work here runs when due.
-        text.line("hz", self.config.get(keys::HZ));
-        text.line("configured_hz", self.config.get(keys::HZ));
-        text.line("clients_hz", 1);
-        text.line("lru_clock", time::now().secs() & 0xff_ffff);
-        text.line("executable", self.executable);
-        text.line("config_file", self.config_file);
-        text.line("io_threads_active", u8::from(self.threaded));
-        text.line("availability_zone", self.config.get(keys::AVAILABILITY_ZONE));
+        text.write_line("hz", self.config.get(keys::HZ));
+        text.write_line("configured_hz", self.config.get(keys::HZ));
+        text.write_line("clients_hz", 1);
+        text.write_line("lru_clock", time::now().secs() & 0xff_ffff);
+        text.write_line("executable", self.executable);
+        text.write_line("config_file", self.config_file);
+        text.write_line("io_threads_active", u8::from(self.is_threaded));
+        text.write_line("availability_zone", self.config.get(keys::AVAILABILITY_ZONE));
     }
 }
 
@@ -109,9 +109,9 @@ pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
         Some(PausePurpose::ProcessSuspended) => "standstill",
         None => "none",
     };
-    text.line("paused_reason", reason);
-    text.line("paused_actions", actions);
-    text.line("paused_timeout_milliseconds", left.max(0));
+    text.write_line("paused_reason", reason);
+    text.write_line("paused_actions", actions);
+    text.write_line("paused_timeout_milliseconds", left.max(0));
 }
 
 /// The maximum over all clients of the counter chosen by `bytes`.
@@ -122,14 +122,14 @@ pub fn largest_buffer(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsiz
 /// Writes the CPU times of this process and its main thread.
 pub fn write_cpu_times(text: &mut InfoText) {
     let process = cpu_seconds("/proc/self/stat");
-    text.line("used_cpu_sys", format!("{:.6}", process[1]));
-    text.line("used_cpu_user", format!("{:.6}", process[0]));
-    text.line("used_cpu_sys_children", format!("{:.6}", process[3]));
-    text.line("used_cpu_user_children", format!("{:.6}", process[2]));
+    text.write_line("used_cpu_sys", format!("{:.6}", process[1]));
+    text.write_line("used_cpu_user", format!("{:.6}", process[0]));
+    text.write_line("used_cpu_sys_children", format!("{:.6}", process[3]));
+    text.write_line("used_cpu_user_children", format!("{:.6}", process[2]));
     let main = cpu_seconds(&format!("/proc/self/task/{}/stat", std::process::id()));
-    text.line("used_cpu_sys_main_thread", format!("{:.6}", main[1]));
-    text.line("used_cpu_user_main_thread", format!("{:.6}", main[0]));
-    text.line("used_active_time_main_thread", format!("{:.6}", active_seconds(std::process::id())));
+    text.write_line("used_cpu_sys_main_thread", format!("{:.6}", main[1]));
+    text.write_line("used_cpu_user_main_thread", format!("{:.6}", main[0]));
+    text.write_line("used_active_time_main_thread", format!("{:.6}", active_seconds(std::process::id())));
 }
 
 /// CPU time of a thread in seconds, not counting time spent waiting for events.

@@ -28,13 +28,13 @@ use line::LogLine;
 const LOGGING_CRATES: [&str; 5] = ["durability", "net", "node", "process", "sentinel_server"];
 
 static MIN_LEVEL: AtomicU8 = AtomicU8::new(2);
-static ROLE: AtomicU8 = AtomicU8::new(b'M');
-static FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
+static LOG_ROLE: AtomicU8 = AtomicU8::new(b'M');
+static LOG_FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
 
 /// Sets the line format (`log-format`, `log-timestamp-format`).
 pub fn set_format(values: &Values) {
     let form = (values[keys::LOG_FORMAT], values[keys::LOG_TIMESTAMP_FORMAT]);
-    *FORMAT.write().unwrap_or_else(PoisonError::into_inner) = form;
+    *LOG_FORMAT.write().unwrap_or_else(PoisonError::into_inner) = form;
 }
 
 /// Sets the minimum level of logged messages.
@@ -51,7 +51,7 @@ pub fn set_level(level: LogLevel) {
 
 /// Sets the role letter shown in log lines.
 pub fn set_role(letter: u8) {
-    ROLE.store(letter, Ordering::Relaxed);
+    LOG_ROLE.store(letter, Ordering::Relaxed);
 }
 
 /// Starts logging to the configured destinations. Must be called before any thread starts, because the local time zone
@@ -181,12 +181,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
         }
         let line = LogLine {
             pid: self.pid,
-            role: char::from(ROLE.load(Ordering::Relaxed)),
+            role: char::from(LOG_ROLE.load(Ordering::Relaxed)),
             when: OffsetDateTime::now_utc().to_offset(self.offset),
             level_index,
             message: message.0.trim_start(),
         };
-        let line = line.format(*FORMAT.read().unwrap_or_else(PoisonError::into_inner));
+        let line = line.format(*LOG_FORMAT.read().unwrap_or_else(PoisonError::into_inner));
         // Logging errors must not stop the server.
         let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }

@@ -8,7 +8,7 @@ use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
 /// Lets workers query the allocator.
-pub const HEAP: AllocatorStats =
+pub const HEAP_COUNTER: AllocatorStats =
     AllocatorStats { thread_totals: thread_heap_turnover, total_bytes: heap_bytes };
 
 /// Memory usage at one time, in bytes.
@@ -56,10 +56,10 @@ const THREAD_CACHE_BYTES: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 /// Bytes that this thread has allocated and freed so far.
 fn thread_heap_turnover() -> ThreadAllocations {
     thread_local! {
-        static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
+        static THREAD_COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
             thread::allocatedp::read().ok().zip(thread::deallocatedp::read().ok());
     }
-    COUNTERS.with(|counters| {
+    THREAD_COUNTERS.with(|counters| {
         let counters = counters.as_ref();
         counters.map_or_else(ThreadAllocations::default, |(taken, returned)| ThreadAllocations {
             allocated: taken.get(),
@@ -119,17 +119,17 @@ impl MemoryTracker {
 
 /// Formats a size as Redis does, for instance `1.50K`.
 pub fn format_human(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
+    const BYTE_UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {
         return format!("{bytes}B");
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
+    while value >= 1024.0 && unit + 1 < BYTE_UNITS.len() {
         value /= 1024.0;
         unit += 1;
     }
-    format!("{value:.2}{}", UNITS[unit])
+    format!("{value:.2}{}", BYTE_UNITS[unit])
 }
 
 #[cfg(test)]

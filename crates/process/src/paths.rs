@@ -35,7 +35,7 @@ pub fn enter_working_directory(config: &Config) -> Result<PathBuf> {
 pub fn change_to_dir(config: &Config) -> io::Result<()> {
     std::env::set_current_dir(&*config.get(keys::DIR))?;
     let absolute = std::env::current_dir()?;
-    config.put(keys::DIR, absolute.to_string_lossy().into());
+    config.set_value(keys::DIR, absolute.to_string_lossy().into());
     Ok(())
 }
 

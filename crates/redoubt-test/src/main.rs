@@ -12,24 +12,24 @@ use clap::{Parser, Subcommand};
 #[command(name = "redoubt-test", version, about = "Tests clients and servers of the Redis protocol")]
 struct Cli {
     #[command(subcommand)]
-    command: Task,
+    command: TestCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Task {
+enum TestCommand {
     /// Test a client library against failure scenarios.
     Judge(client_conformance::Arguments),
     /// Inject faults into servers under load and check for lost writes.
-    Chaos(chaos::Arguments),
+    Chaos(chaos::ChaosArguments),
     /// Start temporary servers for tests and inject faults on request.
-    Testkit(testkit::Arguments),
+    Testkit(testkit::TestkitArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Task::Judge(arguments) => client_conformance::run(&arguments),
-        Task::Chaos(arguments) => chaos::run_command(arguments),
-        Task::Testkit(arguments) => testkit::run(arguments).map(|()| ExitCode::SUCCESS),
+        TestCommand::Judge(arguments) => client_conformance::run(&arguments),
+        TestCommand::Chaos(arguments) => chaos::run_command(arguments),
+        TestCommand::Testkit(arguments) => testkit::run_testkit(arguments).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("{error:#}");

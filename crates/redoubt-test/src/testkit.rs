@@ -20,8 +20,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use deployment::Deployment;
-use request::{Action, At, Kind, Request, Start};
+use deployment::TestDeployment;
+use request::{DeploymentKind, StartRequest, TargetDeployment, TestkitAction, TestkitRequest};
 
 /// The message of the last panic.
 static PANIC_MESSAGE: Mutex<String> = Mutex::new(String::new());
@@ -32,9 +32,9 @@ static PANIC_MESSAGE: Mutex<String> = Mutex::new(String::new());
     after_help = "Reads requests from the standard input and writes answers, one JSON object per line; docs/testkit.md lists \
     them. At the end of the input it stops all servers and removes their files."
 )]
-pub(crate) struct Arguments {
+pub(crate) struct TestkitArguments {
     /// Start this deployment at once, as if {"do":"start","kind":KIND} were the first request.
-    kind: Option<Kind>,
+    kind: Option<DeploymentKind>,
     /// Number of masters in a cluster.
     #[arg(long, default_value_t = 3)]
     masters: usize,
@@ -59,28 +59,28 @@ pub(crate) struct Arguments {
     sweep: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run_testkit(arguments: TestkitArguments) -> Result<()> {
     if let Some(folder) = &arguments.sweep {
-        return sweep::sweep(folder);
+        return sweep::run_cleanup(folder);
     }
-    let sweeper = sweep::Sweeper::start()?;
+    let sweeper = sweep::CleanupProcess::start()?;
     harness::keep_folders_in(sweeper.folder());
     std::panic::set_hook(Box::new(|panic| {
         *PANIC_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner) =
             panic.payload_as_str().unwrap_or("a bug").to_owned();
     }));
-    let outcome = serve(arguments);
+    let outcome = serve_requests(arguments);
     drop(std::panic::take_hook());
-    sweeper.finish();
+    sweeper.clean_up();
     outcome
 }
 
-fn serve(arguments: Arguments) -> Result<()> {
-    let mut kit = TestKit::default();
+fn serve_requests(arguments: TestkitArguments) -> Result<()> {
+    let mut kit = TestkitServer::default();
     if let Some(kind) = arguments.kind {
-        let Arguments { masters, replicas, partitions, tls, program, options, .. } = arguments;
-        let start = Start { kind, masters, replicas, options, program, partitions, tls };
-        kit.answer(&Request { id: Value::Null, action: Action::Start(start) })?;
+        let TestkitArguments { masters, replicas, partitions, tls, program, options, .. } = arguments;
+        let start = StartRequest { kind, masters, replicas, options, program, partitions, tls };
+        kit.handle_request(&TestkitRequest { id: Value::Null, action: TestkitAction::Start(start) })?;
     }
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -88,7 +88,7 @@ fn serve(arguments: Arguments) -> Result<()> {
             continue;
         }
         match serde_json::from_str(&line) {
-            Ok(request) => kit.answer(&request)?,
+            Ok(request) => kit.handle_request(&request)?,
             Err(error) => write_answer(&json!({"id": null, "error": format!("invalid request: {error}")}))?,
         }
     }
@@ -102,15 +102,15 @@ fn write_answer(answer: &Value) -> Result<()> {
 
 /// All running deployments.
 #[derive(Default)]
-struct TestKit {
-    deployments: Vec<Deployment>,
+struct TestkitServer {
+    deployments: Vec<TestDeployment>,
     /// Number of deployments started so far.
-    started: usize,
+    started_count: usize,
 }
 
-impl TestKit {
-    fn answer(&mut self, request: &Request) -> Result<()> {
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.carry_out(&request.action)));
+impl TestkitServer {
+    fn handle_request(&mut self, request: &TestkitRequest) -> Result<()> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.execute_action(&request.action)));
         let outcome = outcome.unwrap_or_else(|_| {
             Err(anyhow::Error::msg(PANIC_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()))
         });
@@ -120,38 +120,45 @@ impl TestKit {
         }
     }
 
-    fn carry_out(&mut self, action: &Action) -> Result<Value> {
+    fn execute_action(&mut self, action: &TestkitAction) -> Result<Value> {
         match action {
-            Action::Start(start) => self.start(start),
-            Action::End(at) => {
-                let index = self.index(at)?;
+            TestkitAction::Start(start) => self.start_deployment(start),
+            TestkitAction::End(at) => {
+                let index = self.deployment_index(at)?;
                 let place = self.deployments.remove(index);
                 Ok(json!({"place": place.name}))
             }
-            Action::Show(at) => Ok(serde_json::to_value(self.at(at)?.show())?),
-            Action::Kill(what) => self.at(&what.at)?.kill(what.node),
-            Action::Freeze(what) => self.at(&what.at)?.freeze(what.node),
-            Action::Thaw(what) => self.at(&what.at)?.thaw(what.node),
-            Action::Stop(what) => self.at(&what.at)?.stop(what.node),
-            Action::Restart(what) => self.at(&what.at)?.restart(what.node, what.data),
-            Action::Partition(what) => self.at(&what.at)?.partition(&what.groups),
-            Action::Lose(what) => self.at(&what.at)?.lose(what.node, &what.to),
-            Action::Heal(at) => self.at(at)?.heal(),
-            Action::MoveSlot(what) => self.at(&what.at)?.move_slot(what.slot, what.to),
-            Action::Failover(what) => self.at(&what.at)?.failover(what.node, what.how),
-            Action::Wait(what) => self.at(&what.at)?.wait(what.until, what.node, what.seconds),
+            TestkitAction::Show(at) => Ok(serde_json::to_value(self.find_deployment(at)?.describe())?),
+            TestkitAction::Kill(what) => self.find_deployment(&what.at)?.kill_node(what.node),
+            TestkitAction::Freeze(what) => self.find_deployment(&what.at)?.freeze_node(what.node),
+            TestkitAction::Thaw(what) => self.find_deployment(&what.at)?.thaw_node(what.node),
+            TestkitAction::Stop(what) => self.find_deployment(&what.at)?.stop_node(what.node),
+            TestkitAction::Restart(what) => {
+                self.find_deployment(&what.at)?.restart_node(what.node, what.data)
+            }
+            TestkitAction::Partition(what) => self.find_deployment(&what.at)?.partition_network(&what.groups),
+            TestkitAction::Lose(what) => self.find_deployment(&what.at)?.drop_packets(what.node, &what.to),
+            TestkitAction::Heal(at) => self.find_deployment(at)?.heal_network(),
+            TestkitAction::MoveSlot(what) => self.find_deployment(&what.at)?.move_slot(what.slot, what.to),
+            TestkitAction::Failover(what) => {
+                self.find_deployment(&what.at)?.start_failover(what.node, what.how)
+            }
+            TestkitAction::Wait(what) => {
+                self.find_deployment(&what.at)?.wait_for_condition(what.until, what.node, what.seconds)
+            }
         }
     }
 
-    fn start(&mut self, start: &Start) -> Result<Value> {
-        self.started += 1;
-        let place = Deployment::start(format!("{}-{}", start.kind.name(), self.started), start)?;
-        let shown = serde_json::to_value(place.show())?;
+    fn start_deployment(&mut self, start: &StartRequest) -> Result<Value> {
+        self.started_count += 1;
+        let place =
+            TestDeployment::start(format!("{}-{}", start.kind.default_name(), self.started_count), start)?;
+        let shown = serde_json::to_value(place.describe())?;
         self.deployments.push(place);
         Ok(shown)
     }
 
-    fn index(&self, at: &At) -> Result<usize> {
+    fn deployment_index(&self, at: &TargetDeployment) -> Result<usize> {
         match (&at.place, &self.deployments[..]) {
             (Some(name), places) => {
                 let index = places.iter().position(|place| place.name == *name);
@@ -163,8 +170,8 @@ impl TestKit {
         }
     }
 
-    fn at(&mut self, at: &At) -> Result<&mut Deployment> {
-        let index = self.index(at)?;
+    fn find_deployment(&mut self, at: &TargetDeployment) -> Result<&mut TestDeployment> {
+        let index = self.deployment_index(at)?;
         Ok(&mut self.deployments[index])
     }
 }

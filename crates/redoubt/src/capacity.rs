@@ -12,26 +12,26 @@ use tikv_jemalloc_ctl::thread;
 
 /// Subcommands of `redoubt capacity`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Question {
+pub(crate) enum CapacityCommand {
     /// Estimate the memory and the number of nodes for a data set, here and with Redis and Valkey.
-    Plan(Box<plan::Options>),
+    Plan(Box<plan::PlanOptions>),
     /// Report which keys use the memory of a running server, a cluster or an RDB file.
-    Sample(sample::Options),
+    Sample(sample::SampleOptions),
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
 /// The file or the server cannot be read.
-pub(crate) fn run(question: &Question) -> Result<()> {
+pub(crate) fn run_capacity(question: &CapacityCommand) -> Result<()> {
     match question {
-        Question::Plan(options) => plan::run(options),
-        Question::Sample(options) => sample::run(options),
+        CapacityCommand::Plan(options) => plan::run_plan(options),
+        CapacityCommand::Sample(options) => sample::run_sample(options),
     }
 }
 
 /// Heap bytes allocated minus freed by this thread.
-fn heap() -> i64 {
+fn thread_heap_bytes() -> i64 {
     let read = || Some((thread::allocatedp::read().ok()?.get(), thread::deallocatedp::read().ok()?.get()));
     read().map_or(0, |(given, returned)| given.cast_signed() - returned.cast_signed())
 }

@@ -10,23 +10,23 @@ use anyhow::{Context as _, Result, bail};
 use persistence::aof::{AofCheck, Manifest, check};
 use persistence::{RdbItem, RdbLoader, ReadLimits};
 
-use crate::rdb::readable;
+use crate::rdb::escape_key;
 
 /// Statistics of an RDB file.
 #[derive(Debug, Default)]
 struct RdbStats {
-    keys: u64,
-    expires: u64,
-    expired: u64,
+    key_count: u64,
+    expiring_keys: u64,
+    expired_keys: u64,
     /// Keys with empty collections, which are skipped.
-    empty: u64,
+    empty_keys: u64,
 }
 
 /// Checks an RDB file and prints the result; returns the offset of its end.
 ///
 /// # Errors
 /// The file cannot be read or is damaged.
-pub(crate) fn rdb(path: &Path) -> Result<u64> {
+pub(crate) fn check_rdb(path: &Path) -> Result<u64> {
     println!("[offset 0] Checking RDB file {}", path.display());
     let file = File::open(path).with_context(|| format!("Cannot open file {}", path.display()))?;
     let mut loader = RdbLoader::new(io::BufReader::new(file), ReadLimits::default())?;
@@ -44,13 +44,13 @@ pub(crate) fn rdb(path: &Path) -> Result<u64> {
             ),
             Ok(Some(RdbItem::Sizes { db, .. })) => println!("[offset {offset}] Selecting DB ID {db}"),
             Ok(Some(RdbItem::Entry(entry))) => {
-                counted.keys += 1;
-                counted.expires += u64::from(entry.expiry.is_some());
-                counted.expired += u64::from(entry.expiry.is_some_and(|expiry| expiry.0 < now));
+                counted.key_count += 1;
+                counted.expiring_keys += u64::from(entry.expiry.is_some());
+                counted.expired_keys += u64::from(entry.expiry.is_some_and(|expiry| expiry.0 < now));
             }
             Ok(Some(RdbItem::Empty(key))) => {
-                counted.empty += 1;
-                println!("[offset {offset}] Skipping empty key: {}", readable(key.key));
+                counted.empty_keys += 1;
+                println!("[offset {offset}] Skipping empty key: {}", escape_key(key.key));
             }
             Ok(Some(RdbItem::More { .. } | RdbItem::Function(_))) => {}
         }
@@ -59,11 +59,11 @@ pub(crate) fn rdb(path: &Path) -> Result<u64> {
         Ok(()) => println!("[offset {}] \\o/ RDB looks OK! \\o/", loader.offset()),
         Err(error) => println!("--- RDB ERROR DETECTED ---\n[offset {}] {}", error.offset, error.reason),
     }
-    println!("[info] {} keys read", counted.keys);
-    println!("[info] {} expires", counted.expires);
-    println!("[info] {} already expired", counted.expired);
-    if counted.empty > 0 {
-        println!("[info] {} empty keys skipped", counted.empty);
+    println!("[info] {} keys read", counted.key_count);
+    println!("[info] {} expires", counted.expiring_keys);
+    println!("[info] {} already expired", counted.expired_keys);
+    if counted.empty_keys > 0 {
+        println!("[info] {} empty keys skipped", counted.empty_keys);
     }
     outcome?;
     Ok(loader.offset())
@@ -76,25 +76,25 @@ fn now_millis() -> i64 {
 
 /// Requested repairs of an append-only file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Repair {
+pub(crate) struct RepairOptions {
     /// Truncate an incomplete tail.
-    pub(crate) fix: bool,
+    pub(crate) truncates_tail: bool,
     /// Truncate everything after this Unix time.
-    pub(crate) until: Option<i64>,
+    pub(crate) truncate_after: Option<i64>,
 }
 
 /// Checks an append-only file, given its manifest or a single file, and repairs it if requested.
 ///
 /// # Errors
 /// The file cannot be read, is damaged, or cannot be repaired.
-pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
-    let files = files_of(path)?;
+pub(crate) fn check_aof(path: &Path, repair: RepairOptions) -> Result<()> {
+    let files = list_files(path)?;
     let last = files.len().saturating_sub(1);
     for (index, (file, name)) in files.iter().enumerate() {
         let mut begin = 0;
         let mut input = File::open(file).with_context(|| format!("Cannot open file {}", file.display()))?;
         if is_rdb(file)? {
-            begin = rdb(file)?;
+            begin = check_rdb(file)?;
             if input.metadata()?.len() <= begin {
                 println!("{name} is valid");
                 continue;
@@ -102,7 +102,7 @@ pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
             println!("RDB preamble is OK, proceeding with AOF tail...");
         }
         input.seek(SeekFrom::Start(begin))?;
-        let checked = check(io::BufReader::new(input), repair.until)?.shifted_by(begin);
+        let checked = check(io::BufReader::new(input), repair.truncate_after)?.shifted_by(begin);
         println!(
             "AOF analyzed: filename={}, size={}, ok_up_to={}, commands={}, diff={}",
             file.display(),
@@ -122,7 +122,7 @@ fn truncate_if_requested(
     file: &Path,
     name: &str,
     checked: &AofCheck,
-    repair: Repair,
+    repair: RepairOptions,
     is_last: bool,
 ) -> Result<()> {
     let to = match checked.past {
@@ -141,7 +141,7 @@ fn truncate_if_requested(
             "{name} is truncated but is not the last file; cutting it would lose the files after it. Repair it manually"
         );
     }
-    if !repair.fix && repair.until.is_none() {
+    if !repair.truncates_tail && repair.truncate_after.is_none() {
         bail!("{name} is not valid. Use the --fix option to try fixing it.");
     }
     println!(
@@ -164,7 +164,7 @@ fn truncate_if_requested(
 }
 
 /// Returns the files to check, each with a label.
-fn files_of(path: &Path) -> Result<Vec<(PathBuf, String)>> {
+fn list_files(path: &Path) -> Result<Vec<(PathBuf, String)>> {
     let in_path = || format!("Cannot open file {}", path.display());
     let mut head = Vec::new();
     File::open(path).with_context(in_path)?.take(5).read_to_end(&mut head)?;

@@ -9,22 +9,22 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, Subcommand};
 use failover_history::Failover;
-use migrations::Move;
+use migrations::MigrationFields;
 use redis::{Client, Connection, RedisError};
 
 /// Subcommands of `redoubt cluster`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Question {
+pub(crate) enum ClusterCommand {
     /// Show a timeline of the latest failovers, as recorded by a node or sentinel.
-    Failovers(Options),
+    Failovers(HistoryOptions),
     /// Show the latest slot migrations of a node (CLUSTER MIGRATESLOTS, CLUSTER MIGRATION) with progress, speed and
     /// remaining time.
-    Migrations(Options),
+    Migrations(HistoryOptions),
 }
 
 /// Arguments of both subcommands.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct HistoryOptions {
     /// redis://[user:password@]host:port of a cluster node or a sentinel. Each node reports only its own observations.
     #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
     from: String,
@@ -40,30 +40,30 @@ pub(crate) struct Options {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(question: &Question) -> Result<()> {
+pub(crate) fn run_cluster(question: &ClusterCommand) -> Result<()> {
     let text = match question {
-        Question::Failovers(options) => {
-            let mut told = failovers_of(&mut connect(options)?)?;
+        ClusterCommand::Failovers(options) => {
+            let mut told = query_failovers(&mut connect(options)?)?;
             told.drain(..told.len().saturating_sub(options.last));
             match options.json {
                 true => failover_history::to_json(&told) + "\n",
-                false => timeline::draw(&told),
+                false => timeline::format_failovers(&told),
             }
         }
-        Question::Migrations(options) => {
-            let mut told: Vec<Move> =
+        ClusterCommand::Migrations(options) => {
+            let mut told: Vec<MigrationFields> =
                 redis::cmd("CLUSTER").arg("GETSLOTMIGRATIONS").query(&mut connect(options)?)?;
             told.truncate(options.last);
             match options.json {
-                true => migrations::json(&told) + "\n",
-                false => migrations::draw(&told),
+                true => migrations::migrations_to_json(&told) + "\n",
+                false => migrations::format_migrations(&told),
             }
         }
     };
     io::stdout().write_all(text.as_bytes()).context("cannot write to the standard output")
 }
 
-fn connect(options: &Options) -> Result<Connection> {
+fn connect(options: &HistoryOptions) -> Result<Connection> {
     let timeout = Duration::from_secs(options.timeout);
     let client =
         Client::open(options.from.as_str()).with_context(|| format!("invalid URL: {}", options.from))?;
@@ -73,19 +73,19 @@ fn connect(options: &Options) -> Result<Connection> {
 }
 
 /// Replaces control characters, so that a server cannot send escape sequences to the terminal.
-fn printable(text: &str) -> String {
+fn replace_control_characters(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn failovers_of(connection: &mut Connection) -> Result<Vec<Failover>> {
-    let text = match told_by(connection, "CLUSTER") {
+fn query_failovers(connection: &mut Connection) -> Result<Vec<Failover>> {
+    let text = match query_json(connection, "CLUSTER") {
         // Sentinels have SENTINEL FAILOVERS instead.
-        Err(error) if !error.is_io_error() => told_by(connection, "SENTINEL").map_err(|_| error)?,
+        Err(error) if !error.is_io_error() => query_json(connection, "SENTINEL").map_err(|_| error)?,
         answer => answer?,
     };
     failover_history::from_json(&text).map_err(|error| anyhow!("malformed reply: {error}"))
 }
 
-fn told_by(connection: &mut Connection, command: &str) -> Result<String, RedisError> {
+fn query_json(connection: &mut Connection, command: &str) -> Result<String, RedisError> {
     redis::cmd(command).arg("FAILOVERS").arg("JSON").query(connection)
 }

@@ -5,11 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-const NAME: &str = "redoubt-test";
+const TEST_PROGRAM: &str = "redoubt-test";
 
 /// Replaces this process with `redoubt-test` from the same directory. It starts servers with this binary, unless the
 /// environment variable REDOUBT names another one.
-pub(crate) fn run(task: &str, arguments: &[OsString]) -> ExitCode {
+pub(crate) fn run_test_program(task: &str, arguments: &[OsString]) -> ExitCode {
     let own = match std::env::current_exe() {
         Ok(own) => own,
         Err(error) => {
@@ -17,7 +17,7 @@ pub(crate) fn run(task: &str, arguments: &[OsString]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let companion = own.parent().unwrap_or(Path::new("")).join(NAME);
+    let companion = own.parent().unwrap_or(Path::new("")).join(TEST_PROGRAM);
     let mut command = Command::new(&companion);
     command.arg(task).args(arguments);
     if std::env::var_os("REDOUBT").is_none_or(|named| named.is_empty()) {
@@ -26,8 +26,8 @@ pub(crate) fn run(task: &str, arguments: &[OsString]) -> ExitCode {
     // exec returns only on failure.
     let error = command.exec();
     eprintln!(
-        "'redoubt {task}' needs the program {NAME}, which cannot be run: {} ({error}).\n\
-         Build it with 'cargo build --package {NAME}' and place it in the same directory as redoubt.",
+        "'redoubt {task}' needs the program {TEST_PROGRAM}, which cannot be run: {} ({error}).\n\
+         Build it with 'cargo build --package {TEST_PROGRAM}' and place it in the same directory as redoubt.",
         companion.display()
     );
     ExitCode::FAILURE

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use config::{ExplainedLine, LineEffect, explain};
+use config::{ExplainedLine, LineEffect, explain_configuration};
 
 /// Arguments of `redoubt convert`.
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ use config::{ExplainedLine, LineEffect, explain};
     after_help = "Exit status: 0 if the server would start with this file, 1 if some lines would stop the start, 2 if the file \
                   cannot be read."
 )]
-pub(crate) struct Options {
+pub(crate) struct ConvertOptions {
     /// The configuration file, or - for standard input.
     file: PathBuf,
     /// Write the converted file here.
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 }
 
 /// Prints the explanation and writes the converted file if `--output` asks for one.
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run_convert(options: &ConvertOptions) -> ExitCode {
     match convert(options) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(1),
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 /// Returns the number of lines that would stop a start.
-fn convert(options: &Options) -> Result<usize> {
+fn convert(options: &ConvertOptions) -> Result<usize> {
     let shown = options.file.display();
     let text = if options.file.as_os_str() == "-" {
         std::io::read_to_string(std::io::stdin())
@@ -51,19 +51,19 @@ fn convert(options: &Options) -> Result<usize> {
         std::fs::read_to_string(&options.file)
     };
     let text = text.with_context(|| format!("Cannot read {shown}"))?;
-    let explained = explain(&text);
-    print!("{}", report(&explained, options.quiet));
+    let explained = explain_configuration(&text);
+    print!("{}", format_report(&explained, options.quiet));
     if let Some(output) = &options.output {
-        std::fs::write(output, converted(&text, &explained))
+        std::fs::write(output, convert_text(&text, &explained))
             .with_context(|| format!("Cannot write {}", output.display()))?;
         println!("Written to {}", output.display());
     }
-    Ok(explained.iter().filter(|line| matches!(line.meaning, LineEffect::Refused(_))).count())
+    Ok(explained.iter().filter(|line| matches!(line.effect, LineEffect::Refused(_))).count())
 }
 
 /// The label and the explanation of a line.
 fn label_and_text(line: &ExplainedLine) -> (&'static str, String) {
-    match &line.meaning {
+    match &line.effect {
         LineEffect::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
         LineEffect::Directive => ("ok", "works as in Redis".to_owned()),
         LineEffect::WithoutEffect => {
@@ -77,7 +77,7 @@ fn label_and_text(line: &ExplainedLine) -> (&'static str, String) {
     }
 }
 
-fn report(explained: &[ExplainedLine], quiet: bool) -> String {
+fn format_report(explained: &[ExplainedLine], quiet: bool) -> String {
     let mut report = String::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for line in explained {
@@ -97,7 +97,7 @@ fn report(explained: &[ExplainedLine], quiet: bool) -> String {
 }
 
 /// The file with unsupported lines turned into comments.
-fn converted(text: &str, explained: &[ExplainedLine]) -> String {
+fn convert_text(text: &str, explained: &[ExplainedLine]) -> String {
     let mut explained = explained.iter().peekable();
     let mut converted = String::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -105,7 +105,7 @@ fn converted(text: &str, explained: &[ExplainedLine]) -> String {
             let _ = writeln!(converted, "{line}");
             continue;
         };
-        if matches!(meaning.meaning, LineEffect::Sets(..) | LineEffect::Directive) {
+        if matches!(meaning.effect, LineEffect::Sets(..) | LineEffect::Directive) {
             let _ = writeln!(converted, "{line}");
             continue;
         }
@@ -123,32 +123,32 @@ fn converted(text: &str, explained: &[ExplainedLine]) -> String {
 mod tests {
     use super::*;
 
-    const OLD: &str =
+    const OLD_CONFIGURATION: &str =
         "# mine\nport 7000\n\nloadmodule /x.so\nactivedefrag yes\nio-threads 2\ndynamic-hz no\n";
 
     #[test]
     fn report_explains_each_line_and_quiet_hides_unchanged_ones() {
-        let explained = explain(OLD);
-        let all = report(&explained, false);
+        let explained = explain_configuration(OLD_CONFIGURATION);
+        let all = format_report(&explained, false);
         assert!(all.contains("    2  port 7000\n       ok: port is '7000'\n"), "{all}");
         assert!(
             all.contains("REFUSED: the server does not start with this line: modules are not supported\n       instead: "),
             "{all}"
         );
         assert!(all.ends_with("5 lines: 1 NO EFFECT, 1 REFUSED, 1 not needed, 2 ok\n"), "{all}");
-        let quiet = report(&explained, true);
+        let quiet = format_report(&explained, true);
         assert!(!quiet.contains("port 7000") && quiet.contains("io-threads 2"), "{quiet}");
     }
 
     /// The converted file starts a server with the same values, and converting it again changes nothing.
     #[test]
     fn converted_file_starts_without_warnings() {
-        let new = converted(OLD, &explain(OLD));
+        let new = convert_text(OLD_CONFIGURATION, &explain_configuration(OLD_CONFIGURATION));
         assert!(new.starts_with("# mine\nport 7000\n\n# REFUSED"), "{new}");
         let config = config::Config::default();
         config.load_text(&new, &config::ConfigSource::StandardInput).unwrap();
         assert_eq!((config.get(config::keys::PORT), config.get(config::keys::IO_THREADS)), (7000, 2));
-        assert_eq!(config::warnings(&config), [""; 0]);
-        assert_eq!(converted(&new, &explain(&new)), new);
+        assert_eq!(config::unsupported_warnings(&config), [""; 0]);
+        assert_eq!(convert_text(&new, &explain_configuration(&new)), new);
     }
 }

@@ -27,12 +27,12 @@ use config::Config;
 use net::tls::certificates::certificate_files;
 use redis::IntoConnectionInfo as _;
 
-use finding::{Finding, Verdict};
+use finding::{Finding, Severity};
 
 /// Arguments of `redoubt doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if all is well, 1 on warnings, 2 on faults.")]
-pub(crate) struct Options {
+pub(crate) struct DoctorOptions {
     /// Check the configuration file of a server on this machine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -52,47 +52,55 @@ pub(crate) struct Options {
 }
 
 /// Runs the checks and prints the findings.
-pub(crate) fn run(options: &Options) -> ExitCode {
-    let findings = examine(options);
-    let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
-    if let Err(error) = show(options, &findings) {
+pub(crate) fn run_doctor(options: &DoctorOptions) -> ExitCode {
+    let findings = run_checks(options);
+    let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Severity::Fine);
+    if let Err(error) = print_findings(options, &findings) {
         eprintln!("{}", crate::error_text(&error));
         return ExitCode::from(2);
     }
     match worst {
-        Verdict::Fine => ExitCode::SUCCESS,
-        Verdict::Warning => ExitCode::from(1),
-        Verdict::Fault => ExitCode::from(2),
+        Severity::Fine => ExitCode::SUCCESS,
+        Severity::Warning => ExitCode::from(1),
+        Severity::Fault => ExitCode::from(2),
     }
 }
 
 /// `redoubt server --check-system`: checks this machine only. Exits with 1 on a warning, as redis-server does.
 pub(crate) fn check_system() -> ExitCode {
     let config = Config::default();
-    let findings = host::check(&host::Facts::gather(&config), &host::Wanted::of(&config));
+    let findings = host::check_host(
+        &host::HostFacts::gather_host_facts(&config),
+        &host::HostRequirements::from_config(&config),
+    );
     for finding in &findings {
         print!("{finding}");
     }
-    let is_fine = findings.iter().all(|finding| finding.verdict == Verdict::Fine);
+    let is_fine = findings.iter().all(|finding| finding.verdict == Severity::Fine);
     if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn examine(options: &Options) -> Vec<Finding> {
+fn run_checks(options: &DoctorOptions) -> Vec<Finding> {
     let config = Config::default();
     let mut findings = Vec::new();
     if let Some(file) = &options.config {
-        findings.extend(setup::load(&config, file));
-        findings.extend(setup::check(&config));
+        findings.extend(setup::load_config(&config, file));
+        findings.extend(setup::check_parameters(&config));
         let now = time::OffsetDateTime::now_utc().unix_timestamp();
         findings.extend(setup::check_certificates(&certificate_files(&config), now));
     }
     if !options.no_host {
-        findings.extend(host::check(&host::Facts::gather(&config), &host::Wanted::of(&config)));
+        findings.extend(host::check_host(
+            &host::HostFacts::gather_host_facts(&config),
+            &host::HostRequirements::from_config(&config),
+        ));
     }
     if let Some(url) = &options.from {
-        match ask(url) {
-            Ok(Asked::Nodes(nodes)) => findings.extend(nodes::check(&nodes)),
-            Ok(Asked::Sentinels(sentinels)) => findings.extend(sentinels::check(&sentinels)),
+        match query_servers(url) {
+            Ok(QueriedServers::Nodes(nodes)) => findings.extend(nodes::check_servers(&nodes)),
+            Ok(QueriedServers::Sentinels(sentinels)) => {
+                findings.extend(sentinels::check_sentinels(&sentinels));
+            }
             Err(error) => findings.push(Finding::fault(
                 "nodes",
                 crate::error_text(&error),
@@ -104,24 +112,26 @@ fn examine(options: &Options) -> Vec<Finding> {
 }
 
 /// The servers or sentinels that were found from one address.
-enum Asked {
-    Nodes(Vec<nodes::Node>),
-    Sentinels(Vec<sentinels::Sentinel>),
+enum QueriedServers {
+    Nodes(Vec<nodes::ServerFacts>),
+    Sentinels(Vec<sentinels::SentinelFacts>),
 }
 
-fn ask(url: &str) -> Result<Asked> {
+fn query_servers(url: &str) -> Result<QueriedServers> {
     let info = url.into_connection_info().with_context(|| format!("invalid URL: {url}"))?;
     let address = info.addr().to_string();
-    let first = nodes::ask_at(&info, &address).with_context(|| format!("cannot query {address}"))?;
-    if first.field("redis_mode") == Some("sentinel") || first.field("server_mode") == Some("sentinel") {
-        return Ok(Asked::Sentinels(sentinels::gather(&info, first)?));
+    let first = nodes::query_server(&info, &address).with_context(|| format!("cannot query {address}"))?;
+    if first.info_field("redis_mode") == Some("sentinel")
+        || first.info_field("server_mode") == Some("sentinel")
+    {
+        return Ok(QueriedServers::Sentinels(sentinels::query_all_sentinels(&info, first)?));
     }
-    Ok(Asked::Nodes(nodes::gather(&info, first)))
+    Ok(QueriedServers::Nodes(nodes::query_all_nodes(&info, first)))
 }
 
-fn show(options: &Options, findings: &[Finding]) -> Result<()> {
+fn print_findings(options: &DoctorOptions, findings: &[Finding]) -> Result<()> {
     let mut out = io::stdout().lock();
-    let shown = findings.iter().filter(|finding| !options.quiet || finding.verdict != Verdict::Fine);
+    let shown = findings.iter().filter(|finding| !options.quiet || finding.verdict != Severity::Fine);
     if options.json {
         serde_json::to_writer_pretty(&mut out, &shown.collect::<Vec<_>>())?;
         writeln!(out)?;
@@ -134,15 +144,15 @@ fn show(options: &Options, findings: &[Finding]) -> Result<()> {
     writeln!(
         out,
         "{} ok, {}, {}",
-        count(Verdict::Fine),
-        counted(count(Verdict::Warning), "warning"),
-        counted(count(Verdict::Fault), "fault")
+        count(Severity::Fine),
+        count_with_noun(count(Severity::Warning), "warning"),
+        count_with_noun(count(Severity::Fault), "fault")
     )?;
     Ok(())
 }
 
 /// A number with its noun, such as `1 warning` or `2 warnings`.
-fn counted(number: usize, noun: &str) -> String {
+fn count_with_noun(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -152,7 +162,7 @@ mod tests {
 
     #[test]
     fn counts_use_singular_and_plural() {
-        let counts = [0, 1, 2].map(|number| counted(number, "warning"));
+        let counts = [0, 1, 2].map(|number| count_with_noun(number, "warning"));
         assert_eq!(counts, ["0 warnings", "1 warning", "2 warnings"]);
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use redis::{ClientTlsConfig, TlsCertificates};
-use redoubt_lock::{Error, Guard, Locks, Options, Server, TIMEOUT};
+use redoubt_lock::{Error, Guard, Locks, Options, REQUEST_TIMEOUT, Server};
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, Command};
@@ -21,23 +21,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// `EX_TEMPFAIL` and `EX_UNAVAILABLE` of `sysexits.h`.
-const LOCK_TIMEOUT: u8 = 75;
-const NO_SERVER: u8 = 69;
+const EXIT_LOCK_TIMEOUT: u8 = 75;
+const EXIT_NO_SERVER: u8 = 69;
 /// The statuses that shells use.
-const CANNOT_RUN: u8 = 126;
-const NOT_FOUND: u8 = 127;
+const EXIT_CANNOT_RUN: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
 /// The lock was lost while the command ran.
-const LOST: u8 = 74;
+const EXIT_LOCK_LOST: u8 = 74;
 
 /// Default server.
-const URL: &str = "redis://127.0.0.1:6379";
+const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const URL_VARIABLE: &str = "REDOUBT_URL";
 /// Environment variable that passes the fencing token to the command.
 const TOKEN_VARIABLE: &str = "REDOUBT_LOCK_TOKEN";
 
 /// The action on the command when the lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OnLost {
+enum LossAction {
     /// End the command: SIGTERM, then SIGKILL.
     Kill,
     /// Print a warning and let the command continue.
@@ -52,14 +52,14 @@ enum OnLost {
     the command did not fail itself; 126 or 127 if the command could not be started. The command gets its fencing \
     token in REDOUBT_LOCK_TOKEN."
 )]
-pub(crate) struct Arguments {
+pub(crate) struct LockArguments {
     /// Name of the lock.
     key: String,
     /// Give up if the lock is not free after this time, such as 10s, 500ms or 2m. The default is to wait forever.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
     /// Time until the lock expires if this process dies. It is renewed while the command runs.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     lease: Duration,
     /// The server: redis://[user:password@]host:port, redis+sentinel://host:port,.../name or
     /// redis+cluster://host:port,...; rediss instead of redis uses TLS. The default is $REDOUBT_URL, or else
@@ -83,9 +83,9 @@ pub(crate) struct Arguments {
     fair: bool,
     /// The action on the command when the lock is lost.
     #[arg(long, value_enum, default_value = "kill")]
-    on_lost: OnLost,
+    on_lost: LossAction,
     /// Time between SIGTERM and SIGKILL.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     kill_after: Duration,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -93,7 +93,7 @@ pub(crate) struct Arguments {
 }
 
 /// `10s`, `500ms`, `2m`, `1h`; seconds if there is no unit.
-fn duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor = match unit {
@@ -108,7 +108,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Acquires the lock, runs the command and releases the lock.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run_lock(arguments: &LockArguments) -> ExitCode {
     // The lock crate logs unreachable servers.
     tracing_subscriber::fmt()
         .with_env_filter("redoubt_lock=warn")
@@ -119,24 +119,24 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         .init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(CANNOT_RUN, &error),
+        Err(error) => return print_error(EXIT_CANNOT_RUN, &error),
     };
     runtime.block_on(hold_and_run(arguments))
 }
 
-fn fail(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
+fn print_error(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("redoubt lock: {why}");
     ExitCode::from(status)
 }
 
-async fn hold_and_run(arguments: &Arguments) -> ExitCode {
+async fn hold_and_run(arguments: &LockArguments) -> ExitCode {
     // Fail before the lock is acquired, so that other clients do not wait in vain.
     if let Err((status, why)) = check_executable(Path::new(&arguments.command[0])) {
-        return fail(status, &format!("{}: {why}", arguments.command[0].display()));
+        return print_error(status, &format!("{}: {why}", arguments.command[0].display()));
     }
-    let guard = match acquire(arguments).await {
+    let guard = match acquire_lock(arguments).await {
         Ok(guard) => guard,
-        Err(error) => return fail(status_of(&error), &format!("{}: {error}", arguments.key)),
+        Err(error) => return print_error(exit_status_of(&error), &format!("{}: {error}", arguments.key)),
     };
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]).env(TOKEN_VARIABLE, guard.token().to_string());
@@ -147,22 +147,24 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
     // From here on, signals are forwarded to the command.
     let signals = match receive_signals(grouped) {
         Ok(signals) => signals,
-        Err(error) => return fail(CANNOT_RUN, &error),
+        Err(error) => return print_error(EXIT_CANNOT_RUN, &error),
     };
     let (outcome, was_reported) = match command.spawn() {
         Ok(child) => {
-            let mut running = Running { child, grouped, signals, is_lost: false };
-            (running.watch(&guard, arguments).await, running.is_lost)
+            let mut running = RunningCommand { child, has_own_group: grouped, signals, is_lost: false };
+            (running.wait_for_end(&guard, arguments).await, running.is_lost)
         }
-        Err(error) => (fail(CANNOT_RUN, &format!("{}: {error}", arguments.command[0].display())), false),
+        Err(error) => {
+            (print_error(EXIT_CANNOT_RUN, &format!("{}: {error}", arguments.command[0].display())), false)
+        }
     };
     let Err(error) = guard.release().await else { return outcome };
     if !was_reported {
         eprintln!("redoubt lock: {}: {error}", arguments.key);
     }
     let lost = matches!(error, Error::Lost(_) | Error::NotHeld);
-    let is_failure = arguments.on_lost == OnLost::Kill && lost && outcome == ExitCode::SUCCESS;
-    if is_failure { ExitCode::from(LOST) } else { outcome }
+    let is_failure = arguments.on_lost == LossAction::Kill && lost && outcome == ExitCode::SUCCESS;
+    if is_failure { ExitCode::from(EXIT_LOCK_LOST) } else { outcome }
 }
 
 /// Checks that the program exists and is executable.
@@ -180,26 +182,26 @@ fn check_executable(program: &Path) -> Result<(), (u8, &'static str)> {
     if candidates.iter().any(runs) {
         Ok(())
     } else if candidates.iter().any(|file| file.exists()) {
-        Err((CANNOT_RUN, "permission denied or not executable"))
+        Err((EXIT_CANNOT_RUN, "permission denied or not executable"))
     } else {
-        Err((NOT_FOUND, "command not found"))
+        Err((EXIT_NOT_FOUND, "command not found"))
     }
 }
 
-async fn acquire(arguments: &Arguments) -> Result<Guard, Error> {
+async fn acquire_lock(arguments: &LockArguments) -> Result<Guard, Error> {
     let url = arguments.url.clone().or_else(|| std::env::var(URL_VARIABLE).ok());
     let options = Options::default()
         .lease(arguments.lease)
         .replicas(arguments.replicas)
         .wait(arguments.wait.unwrap_or(Duration::MAX));
-    let server: Server = url.as_deref().unwrap_or(URL).parse()?;
-    let certificates = certificates(arguments)?;
-    let locks = Locks::connect_with_tls(&server, TIMEOUT, certificates.as_ref()).await?.with(options);
+    let server: Server = url.as_deref().unwrap_or(DEFAULT_URL).parse()?;
+    let certificates = read_certificates(arguments)?;
+    let locks = Locks::connect_with_tls(&server, REQUEST_TIMEOUT, certificates.as_ref()).await?.with(options);
     let lock = if arguments.fair { locks.fair_lock(&arguments.key) } else { locks.lock(&arguments.key) };
     lock.acquire().await
 }
 
-fn certificates(arguments: &Arguments) -> Result<Option<TlsCertificates>, Error> {
+fn read_certificates(arguments: &LockArguments) -> Result<Option<TlsCertificates>, Error> {
     let read = |file: &Option<PathBuf>| {
         let bytes = file.as_ref().map(|file| {
             std::fs::read(file).map_err(|error| Error::Address(format!("{}: {error}", file.display())))
@@ -214,10 +216,10 @@ fn certificates(arguments: &Arguments) -> Result<Option<TlsCertificates>, Error>
     Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
 }
 
-fn status_of(error: &Error) -> u8 {
+fn exit_status_of(error: &Error) -> u8 {
     match error {
-        Error::TimedOut(_) | Error::Lost(_) | Error::NotHeld => LOCK_TIMEOUT,
-        Error::Connection(_) | Error::NotEnoughNodes { .. } => NO_SERVER,
+        Error::TimedOut(_) | Error::Lost(_) | Error::NotHeld => EXIT_LOCK_TIMEOUT,
+        Error::Connection(_) | Error::NotEnoughNodes { .. } => EXIT_NO_SERVER,
         Error::Address(_) | Error::Name(_) => 2,
     }
 }
@@ -248,30 +250,30 @@ fn receive_signals(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Sig
     Ok(receiver)
 }
 
-struct Running {
+struct RunningCommand {
     child: Child,
-    grouped: bool,
+    has_own_group: bool,
     signals: mpsc::UnboundedReceiver<Signal>,
     /// The loss of the lock was reported.
     is_lost: bool,
 }
 
-impl Running {
+impl RunningCommand {
     /// Waits until the command ends, forwarding signals and watching the lock.
-    async fn watch(&mut self, guard: &Guard, arguments: &Arguments) -> ExitCode {
+    async fn wait_for_end(&mut self, guard: &Guard, arguments: &LockArguments) -> ExitCode {
         let mut lost = std::pin::pin!(guard.lost());
         loop {
             tokio::select! {
-                ended = self.child.wait() => return report(ended),
-                Some(signal) = self.signals.recv() => self.send(signal),
+                ended = self.child.wait() => return exit_code_of(ended),
+                Some(signal) = self.signals.recv() => self.send_signal(signal),
                 loss = &mut lost, if !self.is_lost => {
                     self.is_lost = true;
                     eprintln!("redoubt lock: {} is lost: {loss}", arguments.key);
                     match arguments.on_lost {
-                        OnLost::Warn => {}
-                        OnLost::Kill => {
-                            self.end(arguments.kill_after).await;
-                            return ExitCode::from(LOST);
+                        LossAction::Warn => {}
+                        LossAction::Kill => {
+                            self.terminate(arguments.kill_after).await;
+                            return ExitCode::from(EXIT_LOCK_LOST);
                         }
                     }
                 }
@@ -280,22 +282,23 @@ impl Running {
     }
 
     /// Sends SIGTERM, and SIGKILL after the timeout.
-    async fn end(&mut self, timeout: Duration) {
-        self.send(Signal::TERM);
+    async fn terminate(&mut self, timeout: Duration) {
+        self.send_signal(Signal::TERM);
         let ended = tokio::time::timeout(timeout, self.child.wait()).await.is_ok();
-        if self.grouped || !ended {
+        if self.has_own_group || !ended {
             // Includes child processes that the command left running.
-            self.send(Signal::KILL);
+            self.send_signal(Signal::KILL);
         }
         if let Err(error) = self.child.wait().await {
             eprintln!("redoubt lock: {error}");
         }
     }
 
-    fn send(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         // `None`: the command has ended and was reaped.
         let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) else { return };
-        let sent = if self.grouped { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
+        let sent =
+            if self.has_own_group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
         if let Err(error) = sent {
             // The command may have ended just now.
             eprintln!("redoubt lock: {error}");
@@ -303,13 +306,13 @@ impl Running {
     }
 }
 
-fn report(ended: std::io::Result<ExitStatus>) -> ExitCode {
+fn exit_code_of(ended: std::io::Result<ExitStatus>) -> ExitCode {
     match ended {
         Ok(status) => {
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
             ExitCode::from(u8::try_from(code).unwrap_or(1))
         }
-        Err(error) => fail(CANNOT_RUN, &error),
+        Err(error) => print_error(EXIT_CANNOT_RUN, &error),
     }
 }
 
@@ -320,10 +323,10 @@ mod tests {
     #[test]
     fn durations_are_parsed() {
         for (text, ms) in [("10s", 10_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("7", 7000)] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
         for text in ["", "s", "-1s", "1.5s", "3d", "99999999999999999999s", "18446744073709551615h"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 }

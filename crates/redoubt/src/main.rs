@@ -30,7 +30,7 @@ use resp::REDIS_VERSION;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The version line under the redis-server names. Tools parse ` v=` and the Redis version.
-fn version_of_redis() -> String {
+fn redis_version_line() -> String {
     let build = env!("CARGO_PKG_VERSION");
     format!(
         "Redis server v={REDIS_VERSION} sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=redoubt-{build}"
@@ -69,7 +69,7 @@ enum Subcommands {
         file: PathBuf,
     },
     /// List the keys of an RDB file, or report what uses the memory.
-    Rdb(rdb::Options),
+    Rdb(rdb::RdbOptions),
     /// Check whether an append-only file can be loaded; truncate an incomplete tail.
     CheckAof {
         /// Truncate the last file after its last complete command.
@@ -83,18 +83,18 @@ enum Subcommands {
     },
     /// Estimate the memory that a data set needs, or report what uses it.
     #[command(subcommand)]
-    Capacity(capacity::Question),
+    Capacity(capacity::CapacityCommand),
     /// Check this machine, a configuration or a cluster for problems, and suggest fixes.
-    Doctor(doctor::Options),
+    Doctor(doctor::DoctorOptions),
     /// Show past failovers and slot migrations.
     #[command(subcommand)]
-    Cluster(cluster::Question),
+    Cluster(cluster::ClusterCommand),
     /// Check whether a server is alive or ready, for container health checks.
-    Ping(ping::Options),
+    Ping(ping::PingOptions),
     /// Explain each line of a redis.conf or valkey.conf, and write a converted file.
-    Convert(convert::Options),
+    Convert(convert::ConvertOptions),
     /// Run a command while holding a distributed lock.
-    Lock(lock::Arguments),
+    Lock(lock::LockArguments),
     /// Print a shell completion script.
     Completions {
         /// The shell that loads the script.
@@ -108,18 +108,18 @@ enum Subcommands {
     },
     /// Start temporary servers for tests and inject faults (runs redoubt-test).
     #[command(disable_help_flag = true)]
-    Testkit(Companion),
+    Testkit(TestProgramArguments),
     /// Test a client library against failure scenarios (runs redoubt-test).
     #[command(disable_help_flag = true)]
-    Judge(Companion),
+    Judge(TestProgramArguments),
     /// Inject faults into servers under load and check for lost writes (runs redoubt-test).
     #[command(disable_help_flag = true)]
-    Chaos(Companion),
+    Chaos(TestProgramArguments),
 }
 
 /// Arguments that are passed on to `redoubt-test`.
 #[derive(Debug, clap::Args)]
-struct Companion {
+struct TestProgramArguments {
     /// Arguments for redoubt-test; --help lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
@@ -139,16 +139,16 @@ fn main() -> ExitCode {
     let called = arguments.next().unwrap_or_default();
     let name = Path::new(&called).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if matches!(name, "redis-sentinel" | "valkey-sentinel") {
-        return sentinel(&arguments.collect::<Vec<_>>());
+        return run_sentinel(&arguments.collect::<Vec<_>>());
     }
     if matches!(name, "redis-server" | "valkey-server") {
-        return server(&arguments.collect::<Vec<_>>());
+        return run_server(&arguments.collect::<Vec<_>>());
     }
     // Servers skip clap, which would keep more than a megabyte of code and tables in memory.
     let run: Option<fn(&[String]) -> ExitCode> =
         match (subcommand_of(name), std::env::args().nth(1).as_deref()) {
-            (None, Some("server")) => Some(server),
-            (None, Some("sentinel")) => Some(sentinel),
+            (None, Some("server")) => Some(run_server),
+            (None, Some("sentinel")) => Some(run_sentinel),
             (None, Some(_) | None) | (Some(_), _) => None,
         };
     if let Some(run) = run {
@@ -168,7 +168,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     match cli.command {
-        Some(command) => execute(command),
+        Some(command) => run_subcommand(command),
         None if cli.version => {
             println!("Redoubt {} (compatible with Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -182,29 +182,32 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(command: Subcommands) -> ExitCode {
+fn run_subcommand(command: Subcommands) -> ExitCode {
     match command {
-        Subcommands::Server { arguments } => server(&arguments),
-        Subcommands::Sentinel { arguments } => sentinel(&arguments),
-        Subcommands::CheckRdb { file } => finish(check::rdb(&file).map(drop)),
-        Subcommands::Rdb(options) => finish(rdb::run(&options)),
-        Subcommands::CheckAof { fix, truncate_to_timestamp: until, file } => {
-            finish(check::aof(&file, check::Repair { fix, until }))
-        }
-        Subcommands::Capacity(question) => finish(capacity::run(&question)),
-        Subcommands::Doctor(options) => doctor::run(&options),
-        Subcommands::Cluster(question) => finish(cluster::run(&question)),
-        Subcommands::Ping(options) => ping::run(&options),
-        Subcommands::Convert(options) => convert::run(&options),
-        Subcommands::Lock(arguments) => lock::run(&arguments),
+        Subcommands::Server { arguments } => run_server(&arguments),
+        Subcommands::Sentinel { arguments } => run_sentinel(&arguments),
+        Subcommands::CheckRdb { file } => exit_code_of(check::check_rdb(&file).map(drop)),
+        Subcommands::Rdb(options) => exit_code_of(rdb::run_rdb(&options)),
+        Subcommands::CheckAof { fix, truncate_to_timestamp: until, file } => exit_code_of(check::check_aof(
+            &file,
+            check::RepairOptions { truncates_tail: fix, truncate_after: until },
+        )),
+        Subcommands::Capacity(question) => exit_code_of(capacity::run_capacity(&question)),
+        Subcommands::Doctor(options) => doctor::run_doctor(&options),
+        Subcommands::Cluster(question) => exit_code_of(cluster::run_cluster(&question)),
+        Subcommands::Ping(options) => ping::run_ping(&options),
+        Subcommands::Convert(options) => convert::run_convert(&options),
+        Subcommands::Lock(arguments) => lock::run_lock(&arguments),
         Subcommands::Completions { shell } => {
-            pages::completions(Cli::command(), shell, &mut std::io::stdout());
+            pages::write_completions(Cli::command(), shell, &mut std::io::stdout());
             ExitCode::SUCCESS
         }
-        Subcommands::ManualPages { folder } => finish(pages::manual(Cli::command(), &folder)),
-        Subcommands::Testkit(told) => companion::run("testkit", &told.arguments),
-        Subcommands::Judge(told) => companion::run("judge", &told.arguments),
-        Subcommands::Chaos(told) => companion::run("chaos", &told.arguments),
+        Subcommands::ManualPages { folder } => {
+            exit_code_of(pages::write_manual_pages(Cli::command(), &folder))
+        }
+        Subcommands::Testkit(told) => companion::run_test_program("testkit", &told.arguments),
+        Subcommands::Judge(told) => companion::run_test_program("judge", &told.arguments),
+        Subcommands::Chaos(told) => companion::run_test_program("chaos", &told.arguments),
     }
 }
 
@@ -221,7 +224,7 @@ fn error_text(error: &anyhow::Error) -> String {
     text
 }
 
-fn finish(outcome: anyhow::Result<()>) -> ExitCode {
+fn exit_code_of(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -232,10 +235,10 @@ fn finish(outcome: anyhow::Result<()>) -> ExitCode {
 }
 
 /// Runs a sentinel, as `redis-sentinel` and `redis-server --sentinel` do.
-fn sentinel(arguments: &[String]) -> ExitCode {
+fn run_sentinel(arguments: &[String]) -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("--version" | "-v") => {
-            println!("{}", version_of_redis());
+            println!("{}", redis_version_line());
             return ExitCode::SUCCESS;
         }
         Some("--help" | "-h") => {
@@ -245,10 +248,10 @@ fn sentinel(arguments: &[String]) -> ExitCode {
         }
         _ => {}
     }
-    report(sentinel_server::serve_sentinel(arguments))
+    report_start_error(sentinel_server::serve_sentinel(arguments))
 }
 
-fn report(outcome: Result<(), node::StartError>) -> ExitCode {
+fn report_start_error(outcome: Result<(), node::StartError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -258,15 +261,15 @@ fn report(outcome: Result<(), node::StartError>) -> ExitCode {
     }
 }
 
-fn server(arguments: &[String]) -> ExitCode {
+fn run_server(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| argument == "--sentinel") {
         let rest: Vec<String> =
             arguments.iter().filter(|argument| *argument != "--sentinel").cloned().collect();
-        return sentinel(&rest);
+        return run_sentinel(&rest);
     }
     match arguments.first().map(String::as_str) {
         Some("--version" | "-v") => {
-            println!("{}", version_of_redis());
+            println!("{}", redis_version_line());
             return ExitCode::SUCCESS;
         }
         Some("--help" | "-h") => {
@@ -279,8 +282,8 @@ fn server(arguments: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Some("--check-system") => return doctor::check_system(),
-        Some("--test-memory") => return memory_test::run(&arguments[1..]),
+        Some("--test-memory") => return memory_test::run_memory_test(&arguments[1..]),
         _ => {}
     }
-    report(node::serve(arguments))
+    report_start_error(node::run_server(arguments))
 }

@@ -11,7 +11,7 @@ const BYTES_PER_MEGABYTE: usize = 1 << 20;
 
 /// A test pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pattern {
+enum MemoryPattern {
     /// Each word holds its own index, which reveals stuck address lines.
     Addresses,
     /// Pseudo-random numbers from this seed.
@@ -20,8 +20,8 @@ enum Pattern {
     Alternating(u64),
 }
 
-impl Pattern {
-    fn of_pass(pass: u32) -> [Self; 4] {
+impl MemoryPattern {
+    fn patterns_of_pass(pass: u32) -> [Self; 4] {
         [
             Self::Addresses,
             Self::Random(u64::from(pass) + 1),
@@ -31,7 +31,7 @@ impl Pattern {
     }
 
     /// The words of the pattern in order.
-    fn words(self) -> impl Iterator<Item = u64> {
+    fn pattern_words(self) -> impl Iterator<Item = u64> {
         let mut random = match self {
             Self::Random(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             Self::Addresses | Self::Alternating(_) => 1,
@@ -51,17 +51,17 @@ impl Pattern {
 }
 
 /// The index of the first word that does not hold what was written to it.
-fn first_difference(memory: &mut [u64], pattern: Pattern) -> Option<usize> {
-    for (word, value) in memory.iter_mut().zip(pattern.words()) {
+fn first_difference(memory: &mut [u64], pattern: MemoryPattern) -> Option<usize> {
+    for (word, value) in memory.iter_mut().zip(pattern.pattern_words()) {
         *word = value;
     }
     // Prevents the compiler from comparing known values instead of reading the memory.
     let memory = black_box(memory);
-    memory.iter().zip(pattern.words()).position(|(word, value)| *word != value)
+    memory.iter().zip(pattern.pattern_words()).position(|(word, value)| *word != value)
 }
 
 /// Runs the test with the arguments after `--test-memory`.
-pub(crate) fn run(arguments: &[String]) -> ExitCode {
+pub(crate) fn run_memory_test(arguments: &[String]) -> ExitCode {
     let number = |index: usize| arguments.get(index).and_then(|argument| argument.parse::<u32>().ok());
     let passes = if arguments.len() > 1 { number(1) } else { Some(DEFAULT_PASSES) };
     let (Some(megabytes @ 1..), Some(passes @ 1..)) = (number(0), passes) else {
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     memory.resize(words, 0);
     for pass in 0..passes {
         println!("Pass {} of {passes}", pass + 1);
-        for pattern in Pattern::of_pass(pass) {
+        for pattern in MemoryPattern::patterns_of_pass(pass) {
             if let Some(index) = first_difference(&mut memory, pattern) {
                 eprintln!("*** MEMORY ERROR DETECTED: {pattern:?}, word {index} of {words}");
                 return ExitCode::FAILURE;
@@ -99,11 +99,14 @@ mod tests {
     #[test]
     fn healthy_memory_passes_all_patterns() {
         let mut memory = vec![7; 1000];
-        for pattern in Pattern::of_pass(3) {
+        for pattern in MemoryPattern::patterns_of_pass(3) {
             assert_eq!(first_difference(&mut memory, pattern), None, "{pattern:?}");
-            let expected: Vec<u64> = pattern.words().take(memory.len()).collect();
+            let expected: Vec<u64> = pattern.pattern_words().take(memory.len()).collect();
             assert_eq!(memory, expected, "{pattern:?}");
         }
-        assert_ne!(Pattern::Random(1).words().nth(5), Pattern::Random(2).words().nth(5));
+        assert_ne!(
+            MemoryPattern::Random(1).pattern_words().nth(5),
+            MemoryPattern::Random(2).pattern_words().nth(5)
+        );
     }
 }

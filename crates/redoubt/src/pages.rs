@@ -8,7 +8,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 /// Writes what completes the program's words in this shell.
-pub(crate) fn completions(mut program: Command, shell: Shell, out: &mut dyn Write) {
+pub(crate) fn write_completions(mut program: Command, shell: Shell, out: &mut dyn Write) {
     let name = program.get_name().to_owned();
     clap_complete::generate(shell, &mut program, name, &mut &mut *out);
 }
@@ -17,7 +17,7 @@ pub(crate) fn completions(mut program: Command, shell: Shell, out: &mut dyn Writ
 ///
 /// # Errors
 /// The folder cannot be written to.
-pub(crate) fn manual(program: Command, folder: &Path) -> Result<()> {
+pub(crate) fn write_manual_pages(program: Command, folder: &Path) -> Result<()> {
     let shown = folder.display();
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {shown}"))?;
     clap_mangen::generate_to(program.disable_help_subcommand(true), folder)
@@ -32,7 +32,7 @@ mod tests {
     use crate::Cli;
 
     /// The subcommands that users are shown.
-    fn subcommands() -> Vec<String> {
+    fn visible_subcommands() -> Vec<String> {
         let program = Cli::command();
         let shown = program.get_subcommands().filter(|command| !command.is_hide_set());
         shown.map(|command| command.get_name().to_owned()).collect()
@@ -42,9 +42,9 @@ mod tests {
     fn every_shell_completes_every_subcommand() {
         for shell in Shell::value_variants() {
             let mut text = Vec::new();
-            completions(Cli::command(), *shell, &mut text);
+            write_completions(Cli::command(), *shell, &mut text);
             let text = String::from_utf8(text).unwrap();
-            for name in subcommands() {
+            for name in visible_subcommands() {
                 assert!(text.contains(&name), "{shell}: {name}");
             }
         }
@@ -53,10 +53,10 @@ mod tests {
     #[test]
     fn every_subcommand_has_its_page() {
         let folder = tempfile::tempdir().unwrap();
-        manual(Cli::command(), folder.path()).unwrap();
+        write_manual_pages(Cli::command(), folder.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         let main = read("redoubt.1");
-        for name in subcommands() {
+        for name in visible_subcommands() {
             assert!(main.contains(&name.replace('-', "\\-")), "{name} is not on the first page");
             assert!(read(&format!("redoubt-{name}.1")).contains(".SH SYNOPSIS"), "{name}");
         }

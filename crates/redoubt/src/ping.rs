@@ -10,7 +10,7 @@ use redis::{Client, Connection};
 /// Arguments of `redoubt ping`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if the server is alive (or ready), otherwise 1.")]
-pub(crate) struct Options {
+pub(crate) struct PingOptions {
     /// The server to check.
     #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
     from: String,
@@ -23,8 +23,8 @@ pub(crate) struct Options {
 }
 
 /// Checks the server; prints the reason if the check fails.
-pub(crate) fn run(options: &Options) -> ExitCode {
-    match ask(options) {
+pub(crate) fn run_ping(options: &PingOptions) -> ExitCode {
+    match check_server(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}", crate::error_text(&error));
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn ask(options: &Options) -> Result<()> {
+fn check_server(options: &PingOptions) -> Result<()> {
     let timeout = Duration::from_secs(options.timeout);
     let client =
         Client::open(options.from.as_str()).with_context(|| format!("invalid URL: {}", options.from))?;

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 
-const BETWEEN_LINES: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Unit of the progress.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Unit {
+pub(crate) enum ProgressUnit {
     Bytes,
     Keys,
 }
 
-impl Unit {
+impl ProgressUnit {
     fn template(self) -> &'static str {
         match self {
             Self::Bytes => "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
@@ -23,7 +23,7 @@ impl Unit {
         }
     }
 
-    fn line(self, bar: &ProgressBar) -> String {
+    fn format_line(self, bar: &ProgressBar) -> String {
         let (done, all) = (bar.position(), bar.length().unwrap_or_default());
         let left = HumanDuration(bar.eta());
         match self {
@@ -34,7 +34,7 @@ impl Unit {
 }
 
 /// Creates a progress bar, which is shown until it is finished unless `hidden`.
-pub(crate) fn progress(unit: Unit, length: u64, hidden: bool) -> ProgressBar {
+pub(crate) fn new_progress_bar(unit: ProgressUnit, length: u64, hidden: bool) -> ProgressBar {
     if hidden {
         return ProgressBar::hidden();
     }
@@ -44,11 +44,11 @@ pub(crate) fn progress(unit: Unit, length: u64, hidden: bool) -> ProgressBar {
         let bar = bar.clone();
         thread::spawn(move || {
             loop {
-                thread::sleep(BETWEEN_LINES);
+                thread::sleep(LINE_INTERVAL);
                 if bar.is_finished() {
                     return;
                 }
-                eprintln!("{}", unit.line(&bar));
+                eprintln!("{}", unit.format_line(&bar));
             }
         });
     }

@@ -1,6 +1,6 @@
 //! `redoubt rdb`: lists the keys of an RDB file or reports what uses the memory, without loading the file.
 //!
-//! The file is streamed, large values in parts, so memory use does not depend on its size. A [`keys::Reader`] combines the
+//! The file is streamed, large values in parts, so memory use does not depend on its size. A [`keys::KeyReader`] combines the
 //! parts of a key into one [`keys::KeyInfo`], which is passed to a [`listing`] or a [`report`].
 
 pub(crate) mod keys;
@@ -15,15 +15,15 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 
-use keys::{Filter, Reader};
-use listing::Listing;
-use report::Report;
+use keys::{KeyFilter, KeyReader};
+use listing::KeyListing;
+use report::MemoryReport;
 
-use crate::progress::{Unit, progress};
+use crate::progress::{ProgressUnit, new_progress_bar};
 
 /// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum RdbFormat {
     /// Table.
     Text,
     /// One JSON object per line.
@@ -34,12 +34,12 @@ pub(crate) enum Format {
 
 /// Arguments of `redoubt rdb`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct RdbOptions {
     /// The RDB file.
     file: PathBuf,
     /// Output format; CSV has the columns of redis-rdb-tools.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = RdbFormat::Text)]
+    format: RdbFormat,
     /// Report memory by type and by prefix, and the biggest keys.
     #[arg(long)]
     report: bool,
@@ -67,30 +67,30 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// The file cannot be read or is damaged.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run_rdb(options: &RdbOptions) -> Result<()> {
     let path = options.file.display();
     let file = File::open(&options.file).with_context(|| format!("Cannot open file {path}"))?;
-    let bar = progress(Unit::Bytes, file.metadata()?.len(), options.no_progress);
-    let filter = Filter::new(options.db, options.kind.as_deref(), options.pattern.as_deref())?;
-    let mut reader = Reader::new(bar.wrap_read(file), filter)?;
+    let bar = new_progress_bar(ProgressUnit::Bytes, file.metadata()?.len(), options.no_progress);
+    let filter = KeyFilter::new(options.db, options.kind.as_deref(), options.pattern.as_deref())?;
+    let mut reader = KeyReader::new(bar.wrap_read(file), filter)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let shown = if options.report {
-        let mut report = Report::new(options.top, options.separator.as_bytes());
-        let read = reader.each(&mut |key| {
+        let mut report = MemoryReport::new(options.top, options.separator.as_bytes());
+        let read = reader.for_each_key(&mut |key| {
             report.add(key);
             Ok(())
         });
         bar.finish_and_clear();
         // If the file is damaged, report the keys before the damage.
-        read.and(report.show(options.format, &mut out).map_err(Into::into))
+        read.and(report.print(options.format, &mut out).map_err(Into::into))
     } else {
-        let mut listing = Listing::new(options.format, &mut out)?;
-        let read = reader.each(&mut |key| listing.add(key));
+        let mut listing = KeyListing::new(options.format, &mut out)?;
+        let read = reader.for_each_key(&mut |key| listing.add(key));
         bar.finish_and_clear();
         read.and(listing.finish().map_err(Into::into))
     };
-    if reader.empty() > 0 {
-        eprintln!("{} empty keys skipped", reader.empty());
+    if reader.skipped_keys() > 0 {
+        eprintln!("{} empty keys skipped", reader.skipped_keys());
     }
     match shown.and_then(|()| Ok(out.flush()?)) {
         // The reader of the pipe, such as head, has closed it.
@@ -104,7 +104,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Formats a key as text; invalid UTF-8 and control characters are escaped as in redis-cli.
-pub(crate) fn readable(key: &[u8]) -> String {
+pub(crate) fn escape_key(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {
         for letter in chunk.valid().chars() {
@@ -140,7 +140,7 @@ mod tests {
             (b"a\nb\x00\xff\\x", "a\\nb\\x00\\xff\\\\x"),
             (b"", ""),
         ] {
-            assert_eq!(readable(key), text);
+            assert_eq!(escape_key(key), text);
         }
     }
 }

@@ -66,7 +66,7 @@ impl RecordedReplicas {
         for line in text.lines() {
             match line.split_ascii_whitespace().collect::<Vec<_>>().as_slice() {
                 [HISTORY_KEYWORD, id] => {
-                    found.history = ReplId::parse(id.as_bytes()).unwrap_or(found.history)
+                    found.history = ReplId::parse(id.as_bytes()).unwrap_or(found.history);
                 }
                 [MASTER_KEYWORD, host, port] => {
                     found.own_address = port.parse().ok().map(|port| ((*host).to_owned(), port));

@@ -471,7 +471,7 @@ impl Master {
             MasterEvent::Deadline => self.on_deadline(now, out),
             MasterEvent::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
             MasterEvent::SnapshotTaken { transfer, position, db } => {
-                self.on_snapshot_position(transfer, position, db, out)
+                self.on_snapshot_position(transfer, position, db, out);
             }
             MasterEvent::Written { transfer } => self.on_written(transfer, out),
             MasterEvent::Sent { peer } => self.on_sent(now, peer, out),

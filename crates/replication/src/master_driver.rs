@@ -291,7 +291,7 @@ impl MasterDriver {
                 self.feed_master(now, master::MasterEvent::Written { transfer }, log, out);
             }
             MasterDriverEvent::Sent(peer) => {
-                self.feed_master(now, master::MasterEvent::Sent { peer }, log, out)
+                self.feed_master(now, master::MasterEvent::Sent { peer }, log, out);
             }
             MasterDriverEvent::TransferFailed(transfer) => {
                 self.feed_master(now, master::MasterEvent::TransferFailed { transfer }, log, out);
@@ -305,7 +305,7 @@ impl MasterDriver {
                 );
             }
             MasterDriverEvent::Alive(peer) => {
-                self.feed_master(now, master::MasterEvent::Alive { peer }, log, out)
+                self.feed_master(now, master::MasterEvent::Alive { peer }, log, out);
             }
             MasterDriverEvent::Closed(peer) => {
                 self.feed_master(now, master::MasterEvent::Closed { peer }, log, out);

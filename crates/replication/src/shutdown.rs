@@ -181,7 +181,7 @@ impl Driver for ShutdownSequence {
             }
             (State::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
             (State::HandingOver { deadline: until }, ShutdownEvent::Deadline) if now >= until => {
-                self.save(out)
+                self.save(out);
             }
             (State::Waiting { .. }, ShutdownEvent::Aborted) => {
                 self.end(ShutdownAction::Cancel(CancelReason::Aborted), out);

@@ -177,7 +177,7 @@ fn ping(call: &mut Call<'_>) {
 /// The ACL subcommands that the engine leaves to the process. A sentinel stores its users in the configuration file.
 fn acl(call: &mut Call<'_>) {
     if call.word(1) != "genpass" {
-        return call.reply().error(acl::NO_FILE);
+        return call.reply().error(acl::NO_FILE_ERROR);
     }
     let request: Request = call.args.iter().collect();
     if let Err(text) = genpass(request.args(), &mut call.reply()) {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use config::{ReplaceMethod, replace_content, replace_whole};
+use config::{ReplaceMethod, replace_atomically, replace_content};
 use consensus::{GroupRecord, SavedGroup, journal};
 
 /// The journal is compacted when it exceeds this size.
@@ -71,7 +71,7 @@ impl Files {
         groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
     ) -> io::Result<()> {
         let bytes = journal::encode_journal(groups);
-        replace_whole(&self.journal, &bytes)?;
+        replace_atomically(&self.journal, &bytes)?;
         self.file = OpenOptions::new().append(true).open(&self.journal)?;
         self.len = bytes.len() as u64;
         Ok(())

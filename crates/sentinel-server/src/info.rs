@@ -27,7 +27,7 @@ pub(super) fn text(center: &Center, asked: &[String]) -> String {
     for (title, write) in sections.into_iter().filter(|(title, _)| wanted(title)) {
         let mut text = InfoText::default();
         write(center, &mut text);
-        shown.push(format!("# {title}\r\n{}", text.raw()));
+        shown.push(format!("# {title}\r\n{}", text.write_raw()));
     }
     if wanted("Sentinel") {
         shown.push(center.sentinel.info(center.now()));
@@ -45,28 +45,28 @@ fn server(center: &Center, text: &mut InfoText) {
         uptime_secs: center.uptime().as_secs(),
         executable: &executable.display(),
         config_file: &center.config_path().display(),
-        threaded: false,
+        is_threaded: false,
     };
     facts.write(text);
 }
 
 fn clients(center: &Center, text: &mut InfoText) {
     // The requesting client is not in the table while its request is executed.
-    text.line("connected_clients", center.clients.len() + 1);
-    text.line("cluster_connections", 0);
-    text.line("maxclients", center.config.get(keys::MAXCLIENTS));
+    text.write_line("connected_clients", center.clients.len() + 1);
+    text.write_line("cluster_connections", 0);
+    text.write_line("maxclients", center.config.get(keys::MAXCLIENTS));
     let known = center.engine.clients.list();
-    text.line("client_recent_max_input_buffer", largest_buffer(&known, |client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", largest_buffer(&known, |client| &client.unsent_bytes));
-    text.line("blocked_clients", 0);
-    text.line("tracking_clients", center.engine.tracking.clients());
+    text.write_line("client_recent_max_input_buffer", largest_buffer(&known, |client| &client.input_bytes));
+    text.write_line("client_recent_max_output_buffer", largest_buffer(&known, |client| &client.unsent_bytes));
+    text.write_line("blocked_clients", 0);
+    text.write_line("tracking_clients", center.engine.tracking.clients());
     let subscribed = center.clients.values().filter(|client| client.subscriptions() > 0);
-    text.line("pubsub_clients", subscribed.count());
+    text.write_line("pubsub_clients", subscribed.count());
     for name in ["watching_clients", "clients_in_timeout_table", "total_watched_keys", "total_blocking_keys"]
     {
-        text.line(name, 0);
+        text.write_line(name, 0);
     }
-    text.line("total_blocking_keys_on_nokey", 0);
+    text.write_line("total_blocking_keys_on_nokey", 0);
     write_pause_state(&center.engine, text);
 }
 
@@ -75,35 +75,35 @@ fn stats(center: &Center, text: &mut InfoText) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let [commands, input, output] = center.pace.per_second;
     let kilobytes = |bytes: f64| format!("{:.2}", bytes / 1024.0);
-    text.line("total_connections_received", center.connections);
-    text.line("total_commands_processed", center.commands);
-    text.line("instantaneous_ops_per_sec", commands.round());
-    text.line("total_net_input_bytes", count(&traffic.input));
-    text.line("total_net_output_bytes", count(&traffic.output));
-    text.line("total_net_repl_input_bytes", 0);
-    text.line("total_net_repl_output_bytes", 0);
-    text.line("instantaneous_input_kbps", kilobytes(input));
-    text.line("instantaneous_output_kbps", kilobytes(output));
-    text.line("instantaneous_input_repl_kbps", kilobytes(0.0));
-    text.line("instantaneous_output_repl_kbps", kilobytes(0.0));
-    text.line("rejected_connections", count(&traffic.rejected));
+    text.write_line("total_connections_received", center.connections);
+    text.write_line("total_commands_processed", center.commands);
+    text.write_line("instantaneous_ops_per_sec", commands.round());
+    text.write_line("total_net_input_bytes", count(&traffic.input));
+    text.write_line("total_net_output_bytes", count(&traffic.output));
+    text.write_line("total_net_repl_input_bytes", 0);
+    text.write_line("total_net_repl_output_bytes", 0);
+    text.write_line("instantaneous_input_kbps", kilobytes(input));
+    text.write_line("instantaneous_output_kbps", kilobytes(output));
+    text.write_line("instantaneous_input_repl_kbps", kilobytes(0.0));
+    text.write_line("instantaneous_output_repl_kbps", kilobytes(0.0));
+    text.write_line("rejected_connections", count(&traffic.rejected));
     for name in KEYLESS {
-        text.line(name, 0);
+        text.write_line(name, 0);
     }
-    text.line("expired_stale_perc", "0.00");
-    text.line("expired_keys_with_volatile_items_stale_perc", "0.00");
+    text.write_line("expired_stale_perc", "0.00");
+    text.write_line("expired_keys_with_volatile_items_stale_perc", "0.00");
     let channels = center.clients.values().flat_map(|client| &client.channels);
-    text.line("pubsub_channels", channels.collect::<std::collections::BTreeSet<_>>().len());
+    text.write_line("pubsub_channels", channels.collect::<std::collections::BTreeSet<_>>().len());
     let patterns = center.clients.values().flat_map(|client| &client.patterns);
-    text.line("pubsub_patterns", patterns.collect::<std::collections::BTreeSet<_>>().len());
-    text.line("pubsubshard_channels", 0);
-    text.line("total_error_replies", count(&traffic.errors));
-    text.line("client_query_buffer_limit_disconnections", count(&traffic.query_limit));
-    text.line("client_output_buffer_limit_disconnections", count(&traffic.output_limit));
-    text.line("total_reads_processed", count(&traffic.reads));
-    text.line("total_writes_processed", count(&traffic.writes));
-    for (what, refused) in center.engine.acl_log.lock().refused() {
-        text.line(&format!("acl_access_denied_{what}"), refused);
+    text.write_line("pubsub_patterns", patterns.collect::<std::collections::BTreeSet<_>>().len());
+    text.write_line("pubsubshard_channels", 0);
+    text.write_line("total_error_replies", count(&traffic.errors));
+    text.write_line("client_query_buffer_limit_disconnections", count(&traffic.query_limit));
+    text.write_line("client_output_buffer_limit_disconnections", count(&traffic.output_limit));
+    text.write_line("total_reads_processed", count(&traffic.reads));
+    text.write_line("total_writes_processed", count(&traffic.writes));
+    for (what, refused) in center.engine.acl_log.lock().reset_refused() {
+        text.write_line(&format!("acl_access_denied_{what}"), refused);
     }
 }
 

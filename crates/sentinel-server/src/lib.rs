@@ -42,7 +42,7 @@ use tokio::sync::oneshot;
 
 use self::connection::AcceptedClient;
 use self::files::Files;
-use config::{Config, ConfigError, ConfigSource, SetError, keys, lines_of_arguments};
+use config::{Config, ConfigError, ConfigSource, SetError, arguments_to_lines, keys};
 
 /// A message to the event loop.
 enum ServerEvent {
@@ -100,7 +100,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let path = std::path::absolute(file).with_context(|| format!("no such place: '{file}'"))?;
     let mut text = std::fs::read(&path)
         .with_context(|| format!("Fatal error, can't open config file '{}'", path.display()))?;
-    let options = lines_of_arguments(options);
+    let options = arguments_to_lines(options);
     if !text.is_empty() && !text.ends_with(b"\n") {
         text.push(b'\n');
     }
@@ -210,7 +210,7 @@ fn set_users(
 fn server_config(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Result<Config> {
     let config = Config::default();
     // Like Redis, a sentinel accepts remote clients by default.
-    config.put(keys::PROTECTED_MODE, false);
+    config.set_value(keys::PROTECTED_MODE, false);
     for words in &own.server {
         config.load(&words[0], &words[1..]).map_err(|error| {
             let reason = match error {

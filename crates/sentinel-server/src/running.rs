@@ -383,7 +383,7 @@ impl Center {
         match action {
             SentinelAction::Connect { link, addr, .. } => {
                 self.lives += 1;
-                let dialer = Dialer::for_links(&self.config, &self.tls, keys::TLS_REPLICATION);
+                let dialer = Dialer::with_link_tls(&self.config, &self.tls, keys::TLS_REPLICATION);
                 let handle = LinkHandle::open(link, self.lives, addr, dialer, self.events.clone());
                 self.links.insert(link, handle);
             }

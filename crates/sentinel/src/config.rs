@@ -119,7 +119,7 @@ impl SentinelConfig {
         }
         if let (true, [_, level]) = (is_log_level(words), texts.as_slice()) {
             // An invalid level is reported by the caller.
-            self.global.log_level = LogLevel::of_word(level).unwrap_or(self.global.log_level);
+            self.global.log_level = LogLevel::from_word(level).unwrap_or(self.global.log_level);
         }
         self.server.push(texts.into_iter().map(str::to_owned).collect());
         Ok(())

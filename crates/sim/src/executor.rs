@@ -165,13 +165,13 @@ impl LoadHost for Quiet<'_> {
 
     fn begin(&self, _total: u64) {}
 
-    fn progress(&self, _read: u64, _keys: u64) {}
+    fn report_progress(&self, _read: u64, _keys: u64) {}
 
     fn used_memory(&self, _bytes: u64) {}
 
     fn key_read(&self) {}
 
-    fn tell(&self, _told: LoadEvent<'_>) {}
+    fn report_event(&self, _told: LoadEvent<'_>) {}
 }
 
 /// Writes an RDB file for a snapshot at this position of its history, with auxiliary fields.

@@ -169,13 +169,13 @@ impl Loader<'_> {
         clear(self.engine);
         let mut session = Session::new(0, CommandOrigin::Master, true);
         for file in &folder.files_to_load(manifest) {
-            self.host.tell(LoadEvent::FileBegins);
+            self.host.report_event(LoadEvent::FileBegins);
             let event = LoadEvent::FileLoaded { name: &file.name, is_base: file.is_base };
             let path = || folder.disk.path_of(&file.name);
             let in_file = |error| AofError::Io { file: path(), error };
             let mut begin = 0;
             if file.is_base && is_rdb(&folder.disk, &file.name).map_err(in_file)? {
-                self.host.tell(LoadEvent::RdbBase);
+                self.host.report_event(LoadEvent::RdbBase);
                 let len = folder.disk.len(&file.name).map_err(in_file)?;
                 let input = folder.disk.read(&file.name).map_err(in_file)?;
                 // Keep expired keys: a later command may extend their lifetime.
@@ -186,13 +186,13 @@ impl Loader<'_> {
                 begin = base.bytes;
                 if len <= begin {
                     session.db = base.stream_db.unwrap_or(0);
-                    self.host.tell(event);
+                    self.host.report_event(event);
                     continue;
                 }
             }
             let part = AofFileRange { file, begin, truncates };
             self.run_file(&folder.disk, &mut session, &part, &mut replay)?;
-            self.host.tell(event);
+            self.host.report_event(event);
         }
         Ok(AofLoadResult { base, position: replay.position, db: session.db })
     }
@@ -215,9 +215,9 @@ impl Loader<'_> {
             Ok(whole) if whole == len => Ok(()),
             Ok(whole) if truncates && !file.is_last => Err(AofError::TruncatedBefore { file: path(), whole }),
             Ok(whole) if truncates => {
-                self.host.tell(LoadEvent::Truncating { name, whole });
+                self.host.report_event(LoadEvent::Truncating { name, whole });
                 disk.cut_back(name, whole).map_err(in_file)?;
-                self.host.tell(LoadEvent::Truncated(name));
+                self.host.report_event(LoadEvent::Truncated(name));
                 Ok(())
             }
             Ok(whole) => Err(AofError::Truncated { file: path(), whole }),
@@ -415,7 +415,7 @@ impl<'a, R: Read> Reader<'a, R> {
                     let offset = self.offset + self.batch.consumed(index) as u64;
                     return Err(ReplayError::Command { offset, error: error.to_string() });
                 }
-                host.tell(LoadEvent::CommandFailed(&error));
+                host.report_event(LoadEvent::CommandFailed(&error));
             }
             replies.clear();
             if matches!(flow, DispatchStatus::Node(_)) {

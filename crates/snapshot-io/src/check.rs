@@ -53,13 +53,13 @@ mod tests {
 
         fn begin(&self, _total: u64) {}
 
-        fn progress(&self, _read: u64, _keys: u64) {}
+        fn report_progress(&self, _read: u64, _keys: u64) {}
 
         fn used_memory(&self, _bytes: u64) {}
 
         fn key_read(&self) {}
 
-        fn tell(&self, _told: LoadEvent<'_>) {}
+        fn report_event(&self, _told: LoadEvent<'_>) {}
     }
 
     /// A snapshot with one string and, unless it is empty, a function library.

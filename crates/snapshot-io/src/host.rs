@@ -15,7 +15,7 @@ pub trait LoadHost {
     fn begin(&self, total: u64);
 
     /// Reports progress periodically: bytes and keys read so far.
-    fn progress(&self, read: u64, keys: u64);
+    fn report_progress(&self, read: u64, keys: u64);
 
     /// Reports the memory usage recorded by the snapshot's writer.
     fn used_memory(&self, bytes: u64);
@@ -29,7 +29,7 @@ pub trait LoadHost {
     }
 
     /// Reports an event for the user.
-    fn tell(&self, event: LoadEvent<'_>);
+    fn report_event(&self, event: LoadEvent<'_>);
 }
 
 /// A load event that is reported to users.

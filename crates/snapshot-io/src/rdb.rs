@@ -275,7 +275,7 @@ impl Loader<'_> {
             let offset = loader.offset();
             items += 1;
             if items % ITEMS_PER_PROGRESS_REPORT == 0 {
-                self.host.progress(offset, loaded.keys);
+                self.host.report_progress(offset, loaded.keys);
             }
             let Some(item) = loader.next_item()? else { break };
             match item {
@@ -319,7 +319,7 @@ impl Loader<'_> {
             }
         }
         loaded.bytes = loader.offset();
-        self.host.progress(loaded.bytes, loaded.keys);
+        self.host.report_progress(loaded.bytes, loaded.keys);
         Ok(loaded)
     }
 
@@ -327,7 +327,7 @@ impl Loader<'_> {
     fn skip_empty(&self, key: &[u8], loaded: &mut LoadResult) {
         loaded.empty += 1;
         if loaded.empty <= MAX_LOGGED_KEYS {
-            self.host.tell(LoadEvent::EmptyKey(key));
+            self.host.report_event(LoadEvent::EmptyKey(key));
         }
     }
 }

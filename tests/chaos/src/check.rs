@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::workload::FinalData;
-use crate::{Op, OpOutcome, Timeline, Timeouts};
+use crate::{OpOutcome, Operation, Timeline, Timeouts};
 
 /// The number of findings of one kind that are described in full.
 const MAX_DESCRIBED: usize = 20;
@@ -37,7 +37,7 @@ impl CheckerFindings {
     }
 
     /// Records that an acknowledged write is missing.
-    fn add_lost_write(&mut self, op: &Op, case: &CheckInput<'_>) {
+    fn add_lost_write(&mut self, op: &Operation, case: &CheckInput<'_>) {
         self.lost += 1;
         if op.confirmed {
             self.add_violation(format!("confirmed by a replica, and lost: {op:?}"));
@@ -53,7 +53,7 @@ impl CheckerFindings {
 #[derive(Debug)]
 pub struct CheckInput<'a> {
     /// All client operations in order of completion.
-    pub ops: &'a [Op],
+    pub ops: &'a [Operation],
     /// The final data by workload.
     pub final_data: &'a BTreeMap<&'static str, FinalData>,
     /// The injected faults and the masters over time.
@@ -63,12 +63,12 @@ pub struct CheckInput<'a> {
 }
 
 impl<'a> CheckInput<'a> {
-    fn explains(&self, op: &Op) -> bool {
+    fn explains(&self, op: &Operation) -> bool {
         self.timeline.explains(op, self.timeouts)
     }
 
     /// Returns a workload's operations on `key`.
-    fn ops_on_key(&self, workload: &str, key: &str) -> impl Iterator<Item = &'a Op> {
+    fn ops_on_key(&self, workload: &str, key: &str) -> impl Iterator<Item = &'a Operation> {
         let (workload, key) = (workload.to_owned(), key.to_owned());
         self.ops.iter().filter(move |op| op.workload == workload && op.key == key)
     }
@@ -79,12 +79,12 @@ impl<'a> CheckInput<'a> {
     }
 }
 
-fn is_acknowledged(op: &Op) -> bool {
+fn is_acknowledged(op: &Operation) -> bool {
     op.outcome == OpOutcome::Acknowledged
 }
 
 /// Returns whether the operation may have taken effect.
-fn may_have_taken_effect(op: &Op) -> bool {
+fn may_have_taken_effect(op: &Operation) -> bool {
     op.outcome != OpOutcome::Failed
 }
 

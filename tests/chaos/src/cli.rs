@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 use harness::Program;
 
-use crate::{Fault, Mode, Options, RunResult, comparison, report, run};
+use crate::{ChaosOptions, FaultKind, Mode, RunResult, comparison, report, run};
 
 /// Options of `redoubt-test chaos`.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub struct ChaosArguments {
     /// How servers detect and replace a failed node.
     #[arg(long, value_enum, default_value = "cluster")]
     mode: Mode,
@@ -37,7 +37,7 @@ pub struct Arguments {
     compare_with: Option<PathBuf>,
     /// The faults to draw from; the default is all.
     #[arg(long, value_enum, value_delimiter = ',')]
-    faults: Vec<Fault>,
+    faults: Vec<FaultKind>,
     /// The report's file name; node logs are kept beside it if there are findings.
     #[arg(long, default_value = "target/chaos.html")]
     report: PathBuf,
@@ -47,12 +47,16 @@ pub struct Arguments {
 ///
 /// # Errors
 /// If servers cannot be started, or the report cannot be written.
-pub fn run_command(arguments: Arguments) -> Result<ExitCode> {
-    let faults = if arguments.faults.is_empty() { Fault::defaults(arguments.mode) } else { arguments.faults };
-    let options = Options {
+pub fn run_command(arguments: ChaosArguments) -> Result<ExitCode> {
+    let faults = if arguments.faults.is_empty() {
+        FaultKind::default_faults(arguments.mode)
+    } else {
+        arguments.faults
+    };
+    let options = ChaosOptions {
         mode: arguments.mode,
-        program: arguments.server.as_deref().map_or_else(Program::redoubt, Program::named),
-        other: arguments.other.as_deref().map(Program::named),
+        program: arguments.server.as_deref().map_or_else(Program::redoubt, Program::from_binary),
+        other: arguments.other.as_deref().map(Program::from_binary),
         seed: arguments.seed,
         duration: Duration::from_secs(arguments.seconds),
         rounds: arguments.rounds,
@@ -61,7 +65,9 @@ pub fn run_command(arguments: Arguments) -> Result<ExitCode> {
     };
     let result = run_and_report(&options, &arguments.report)?;
     let too_much = match arguments.compare_with {
-        Some(binary) => loses_far_more_than(&options, &result, Program::named(&binary), &arguments.report)?,
+        Some(binary) => {
+            loses_far_more_than(&options, &result, Program::from_binary(&binary), &arguments.report)?
+        }
         None => false,
     };
     Ok(if result.is_success() && !too_much { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -69,7 +75,12 @@ pub fn run_command(arguments: Arguments) -> Result<ExitCode> {
 
 /// Runs the same rounds on `other` and returns whether it lost far less. Findings about `other` are
 /// printed but are no failure.
-fn loses_far_more_than(options: &Options, result: &RunResult, other: Program, report: &Path) -> Result<bool> {
+fn loses_far_more_than(
+    options: &ChaosOptions,
+    result: &RunResult,
+    other: Program,
+    report: &Path,
+) -> Result<bool> {
     println!("The same rounds with {} ...", other.name());
     let theirs = run_and_report(
         &comparison::with_same_rounds(options, result, other),
@@ -85,13 +96,13 @@ fn loses_far_more_than(options: &Options, result: &RunResult, other: Program, re
 }
 
 /// Runs the test once, writes the report and prints the findings.
-fn run_and_report(options: &Options, report: &Path) -> Result<RunResult> {
+fn run_and_report(options: &ChaosOptions, report: &Path) -> Result<RunResult> {
     let result = run(options)?;
-    let page = report::html(options, &result)?;
+    let page = report::render_html(options, &result)?;
     std::fs::write(report, page)
         .with_context(|| format!("the report cannot be written to {}", report.display()))?;
     let timeline = &result.timeline;
-    let healed = timeline.recoveries.iter().map(|healing| healing.took).max().unwrap_or_default();
+    let healed = timeline.recoveries.iter().map(|healing| healing.duration).max().unwrap_or_default();
     println!(
         "seed {}: {} operations, {} faults in {} rounds, healed within {:.1} s, lost and explained: {:?}",
         options.seed,
@@ -111,7 +122,7 @@ fn run_and_report(options: &Options, report: &Path) -> Result<RunResult> {
     for text in &result.findings.violations {
         println!("VIOLATION: {text}");
     }
-    for healing in timeline.recoveries.iter().filter_map(|healing| healing.wrong.as_deref()) {
+    for healing in timeline.recoveries.iter().filter_map(|healing| healing.failed_check.as_deref()) {
         println!("NOT HEALED: {healing}");
     }
     println!("The report is in {}.", report.display());

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use harness::{Connection, Endpoint, MASTER, SLOTS, Value, slot_of};
+use harness::{Connection, Endpoint, MASTER_NAME, Reply, SLOTS, slot_of};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{Mode, Op, OpHistory, OpOutcome};
+use crate::{Mode, OpHistory, OpOutcome, Operation};
 
 /// Reply timeout. The result of an operation is unknown afterwards.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
@@ -27,11 +27,11 @@ pub enum CallError {
 }
 
 /// A reply or the reason for its absence.
-type CallResult = Result<Value, CallError>;
+type CallResult = Result<Reply, CallError>;
 
 /// A client of the servers under test.
 #[derive(Debug)]
-pub struct Client<'a> {
+pub struct ChaosClient<'a> {
     /// The client's number in reports.
     pub id: usize,
     /// The client's own random generator.
@@ -47,7 +47,7 @@ pub struct Client<'a> {
     counter: u64,
 }
 
-impl<'a> Client<'a> {
+impl<'a> ChaosClient<'a> {
     /// Creates client `id` of the run with `seed`. `endpoints` are the deployment's nodes.
     #[must_use]
     pub fn new(id: usize, seed: u64, mode: Mode, endpoints: &'a [Endpoint], history: &'a OpHistory) -> Self {
@@ -82,17 +82,17 @@ impl<'a> Client<'a> {
     }
 
     /// Runs `act` as one operation and records it. `act` returns the value read.
-    pub fn operate(
+    pub fn run_operation(
         &mut self,
-        op: Op,
+        op: Operation,
         act: impl FnOnce(&mut Self) -> Result<Option<u64>, CallError>,
-    ) -> Option<Op> {
-        let mut op = Op { client: self.id, invoked: self.history.now(), ..op };
+    ) -> Option<Operation> {
+        let mut op = Operation { client: self.id, invoked_at: self.history.now(), ..op };
         let done = act(self);
-        op.completed = self.history.now();
+        op.completed_at = self.history.now();
         op.node = self.last_node;
         match done {
-            Ok(read) => (op.outcome, op.read) = (OpOutcome::Acknowledged, read),
+            Ok(read) => (op.outcome, op.read_value) = (OpOutcome::Acknowledged, read),
             Err(CallError::NotExecuted(why)) => (op.outcome, op.error) = (OpOutcome::Failed, Some(why)),
             Err(CallError::UnknownResult(why)) => (op.outcome, op.error) = (OpOutcome::Unknown, Some(why)),
         }
@@ -109,7 +109,7 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// If no node executed it, or the result is unknown.
-    pub fn call(&mut self, key: &str, words: &[&str]) -> CallResult {
+    pub fn call_command(&mut self, key: &str, words: &[&str]) -> CallResult {
         self.call_pipeline(key, &[words]).map(|mut replies| replies.swap_remove(0))
     }
 
@@ -118,7 +118,7 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// As for [`Self::call`].
-    pub fn call_pipeline(&mut self, key: &str, commands: &[&[&str]]) -> Result<Vec<Value>, CallError> {
+    pub fn call_pipeline(&mut self, key: &str, commands: &[&[&str]]) -> Result<Vec<Reply>, CallError> {
         let slot = if self.mode == Mode::Cluster { slot_of(key) } else { 0 };
         let mut node = self.initial_owner(slot);
         let mut asking = false;
@@ -131,7 +131,7 @@ impl<'a> Client<'a> {
                     return Err(failure);
                 }
             };
-            let Value::Error(error) = &replies[0] else {
+            let Reply::Error(error) = &replies[0] else {
                 self.slot_owners.insert(slot, node);
                 return Ok(replies);
             };
@@ -177,9 +177,9 @@ impl<'a> Client<'a> {
     fn ask_sentinels(&mut self) -> Option<usize> {
         let sentinel = self.mode.data_node_count()
             + self.random_below(self.mode.node_count() - self.mode.data_node_count());
-        let question: &[&str] = &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
+        let question: &[&str] = &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
         let replies = self.send_to_node(sentinel, false, &[question]).ok()?;
-        let Value::Array(address) = &replies[0] else { return None };
+        let Reply::Array(address) = &replies[0] else { return None };
         let port = address.get(1)?.text().parse::<u16>().ok()?;
         self.endpoints.iter().position(|endpoint| endpoint.port == port)
     }
@@ -190,7 +190,7 @@ impl<'a> Client<'a> {
         node: usize,
         asking: bool,
         commands: &[&[&str]],
-    ) -> Result<Vec<Value>, CallError> {
+    ) -> Result<Vec<Reply>, CallError> {
         let mut connection = match self.connections.remove(&node) {
             Some(connection) => connection,
             None => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use harness::Program;
 
-use crate::{Options, RunResult};
+use crate::{ChaosOptions, RunResult};
 
 /// Losses vary several-fold between runs because the exact moment of a kill matters, but not
 /// tenfold.
@@ -19,8 +19,8 @@ const DURATION_FACTOR: u32 = 4;
 /// Returns options for the same number of rounds as `result`, with another server and without a
 /// tight time limit.
 #[must_use]
-pub fn with_same_rounds(options: &Options, result: &RunResult, other: Program) -> Options {
-    Options {
+pub fn with_same_rounds(options: &ChaosOptions, result: &RunResult, other: Program) -> ChaosOptions {
+    ChaosOptions {
         program: other,
         other: None,
         rounds: result.timeline.recoveries.len(),
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use crate::check::CheckerFindings;
     use crate::timeline::Recovery;
-    use crate::{Fault, Mode, Timeline};
+    use crate::{FaultKind, Mode, Timeline};
 
     #[test]
     fn only_tenfold_losses_fail() {
@@ -61,21 +61,21 @@ mod tests {
 
     #[test]
     fn comparison_runs_the_same_rounds() {
-        let healing = Recovery { began: Duration::ZERO, took: Duration::ZERO, wrong: None };
+        let healing = Recovery { began: Duration::ZERO, duration: Duration::ZERO, failed_check: None };
         let timeline = Timeline { recoveries: vec![healing.clone(), healing], ..Timeline::default() };
         let result = RunResult { ops: Vec::new(), timeline, findings: CheckerFindings::default() };
-        let options = Options {
+        let options = ChaosOptions {
             mode: Mode::Cluster,
-            program: Program::named("ours".as_ref()),
+            program: Program::from_binary("ours".as_ref()),
             other: Some(Program::redis()),
             seed: 7,
             duration: Duration::from_secs(60),
             rounds: usize::MAX,
-            faults: vec![Fault::Kill],
+            faults: vec![FaultKind::Kill],
             log_folder: None,
         };
-        let theirs = with_same_rounds(&options, &result, Program::named("theirs".as_ref()));
-        assert_eq!((theirs.seed, theirs.rounds, theirs.faults), (7, 2, vec![Fault::Kill]));
-        assert_eq!((theirs.program, theirs.other), (Program::named("theirs".as_ref()), None));
+        let theirs = with_same_rounds(&options, &result, Program::from_binary("theirs".as_ref()));
+        assert_eq!((theirs.seed, theirs.rounds, theirs.faults), (7, 2, vec![FaultKind::Kill]));
+        assert_eq!((theirs.program, theirs.other), (Program::from_binary("theirs".as_ref()), None));
     }
 }

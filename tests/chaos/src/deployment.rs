@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use harness::{Cluster, Endpoint, Group, Network, Node, Program, permitted};
+use harness::{Cluster, Endpoint, Node, Program, SentinelGroup, TestNetwork, value_or_skip};
 use serde::Serialize;
 
-use crate::Fault;
+use crate::FaultKind;
 
 /// How servers detect and replace a failed node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
@@ -65,9 +65,9 @@ pub struct Deployment {
     /// The data nodes, then the sentinels.
     pub nodes: Vec<Node>,
     /// One network host per node.
-    pub network: Option<Network>,
+    pub network: Option<TestNetwork>,
     /// Faults that this machine does not permit.
-    unsupported: Vec<Fault>,
+    unsupported: Vec<FaultKind>,
 }
 
 impl Deployment {
@@ -76,12 +76,18 @@ impl Deployment {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(mode: Mode, program: &Program, other: Option<&Program>, faults: &[Fault]) -> Result<Self> {
-        let network = permitted("cuts of the network and bad lines", Network::make(mode.node_count() as u8));
+    pub fn start(
+        mode: Mode,
+        program: &Program,
+        other: Option<&Program>,
+        faults: &[FaultKind],
+    ) -> Result<Self> {
+        let network =
+            value_or_skip("cuts of the network and bad lines", TestNetwork::create(mode.node_count() as u8));
         let unsupported = RefCell::new(Vec::new());
         if network.is_none() {
-            let on_network = |fault: &&Fault| fault.cuts_network() || fault.degrades_link();
-            unsupported.borrow_mut().extend(Fault::value_variants().iter().filter(on_network));
+            let on_network = |fault: &&FaultKind| fault.cuts_network() || fault.degrades_link();
+            unsupported.borrow_mut().extend(FaultKind::value_variants().iter().filter(on_network));
         }
         let last = mode.data_node_count() - 1;
         let program_of = |place: usize| if place == last { other.unwrap_or(program) } else { program };
@@ -91,11 +97,14 @@ impl Deployment {
                 Some(network) => Node::prepare_on(&network.hosts[place], program_of(place), options),
                 None => Node::prepare(program_of(place), options),
             };
-            if wants(Fault::FullDisk) && permitted("full disks", node.limit_disk(DISK_BYTES)).is_none() {
-                unsupported.borrow_mut().push(Fault::FullDisk);
+            if wants(FaultKind::FullDisk)
+                && value_or_skip("full disks", node.limit_disk(DISK_BYTES)).is_none()
+            {
+                unsupported.borrow_mut().push(FaultKind::FullDisk);
             }
-            if wants(Fault::ClockJump) && permitted("jumps of the clock", node.fake_clock()).is_none() {
-                unsupported.borrow_mut().push(Fault::ClockJump);
+            if wants(FaultKind::ClockJump) && value_or_skip("jumps of the clock", node.fake_clock()).is_none()
+            {
+                unsupported.borrow_mut().push(FaultKind::ClockJump);
             }
             node
         };
@@ -104,10 +113,10 @@ impl Deployment {
                 let mut nodes: Vec<Node> =
                     (0..mode.node_count()).map(|place| prepare(place, CLUSTER_OPTIONS)).collect();
                 nodes.iter_mut().for_each(Node::launch);
-                Cluster::join(nodes, mode.shard_count()).nodes
+                Cluster::join_nodes(nodes, mode.shard_count()).nodes
             }
             Mode::Sentinel => {
-                let group = Group::assemble(|place| {
+                let group = SentinelGroup::start_with(|place| {
                     prepare(place, if place < mode.data_node_count() { MONITORED_OPTIONS } else { "" })
                 });
                 group.shorten_timeouts();
@@ -120,7 +129,7 @@ impl Deployment {
 
     /// Returns whether this machine permits `fault`.
     #[must_use]
-    pub fn supports(&self, fault: Fault) -> bool {
+    pub fn supports(&self, fault: FaultKind) -> bool {
         !self.unsupported.contains(&fault)
     }
 

@@ -8,7 +8,7 @@ use crate::Mode;
 /// A fault of a server or of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fault {
+pub enum FaultKind {
     /// SIGKILL; restarted with its data when the fault ends.
     Kill,
     /// SIGKILL and data loss, restarted at once as by a supervisor.
@@ -20,11 +20,11 @@ pub enum Fault {
     /// One host is cut off from all others.
     Isolate,
     /// The hosts are partitioned into two groups.
-    Halves,
+    SplitInHalves,
     /// Two groups that are connected only through one host, which belongs to both.
-    Bridge,
+    BridgedPartition,
     /// All packets from one host to the others are lost.
-    OneWay,
+    OneWayLoss,
     /// All packets of one host, in both directions, are delayed and reordered.
     Delay,
     /// Some packets from and to one host are lost.
@@ -53,7 +53,7 @@ pub enum Fault {
     Stall,
 }
 
-impl Fault {
+impl FaultKind {
     /// Returns whether the fault can occur in this mode.
     #[must_use]
     pub fn occurs_in(self, mode: Mode) -> bool {
@@ -65,9 +65,9 @@ impl Fault {
             | Self::Freeze
             | Self::Restart
             | Self::Isolate
-            | Self::Halves
-            | Self::Bridge
-            | Self::OneWay
+            | Self::SplitInHalves
+            | Self::BridgedPartition
+            | Self::OneWayLoss
             | Self::Delay
             | Self::Loss
             | Self::Duplication
@@ -80,14 +80,14 @@ impl Fault {
 
     /// Returns the default faults of this mode.
     #[must_use]
-    pub fn defaults(mode: Mode) -> Vec<Self> {
+    pub fn default_faults(mode: Mode) -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|fault| fault.occurs_in(mode)).collect()
     }
 
     /// Returns whether the fault partitions the network.
     #[must_use]
     pub fn cuts_network(self) -> bool {
-        matches!(self, Self::Isolate | Self::Halves | Self::Bridge | Self::OneWay)
+        matches!(self, Self::Isolate | Self::SplitInHalves | Self::BridgedPartition | Self::OneWayLoss)
     }
 
     /// Returns whether the fault degrades the link of a host.

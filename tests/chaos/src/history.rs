@@ -18,7 +18,7 @@ pub enum OpOutcome {
 
 /// An operation of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Op {
+pub struct Operation {
     /// The workload's name.
     pub workload: &'static str,
     /// The client's number.
@@ -28,13 +28,13 @@ pub struct Op {
     /// The operation's kind in the workload's terms, such as `add` or `pop`.
     pub verb: &'static str,
     /// The written value, unique in the run.
-    pub written: Option<u64>,
+    pub written_value: Option<u64>,
     /// The value that was read.
-    pub read: Option<u64>,
+    pub read_value: Option<u64>,
     /// Start time since the beginning of the run.
-    pub invoked: Duration,
+    pub invoked_at: Duration,
     /// Completion time since the beginning of the run.
-    pub completed: Duration,
+    pub completed_at: Duration,
     /// The node that replied, or the last one contacted.
     pub node: usize,
     /// Whether the operation took effect.
@@ -49,14 +49,14 @@ pub struct Op {
 #[derive(Debug)]
 pub struct OpHistory {
     began: Instant,
-    ops: Mutex<Vec<Op>>,
+    operations: Mutex<Vec<Operation>>,
 }
 
 impl OpHistory {
     /// Creates an empty history; its clock starts now.
     #[must_use]
     pub fn new() -> Self {
-        Self { began: Instant::now(), ops: Mutex::default() }
+        Self { began: Instant::now(), operations: Mutex::default() }
     }
 
     /// Returns the time since the beginning of the run.
@@ -66,14 +66,14 @@ impl OpHistory {
     }
 
     /// Records an operation.
-    pub fn record(&self, op: Op) {
-        self.ops.lock().unwrap_or_else(PoisonError::into_inner).push(op);
+    pub fn record(&self, op: Operation) {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(op);
     }
 
     /// Returns all recorded operations.
     #[must_use]
-    pub fn into_ops(self) -> Vec<Op> {
-        self.ops.into_inner().unwrap_or_else(PoisonError::into_inner)
+    pub fn into_ops(self) -> Vec<Operation> {
+        self.operations.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,11 +23,11 @@ mod stalls;
 mod timeline;
 pub mod workload;
 
-pub use cli::{Arguments, run_command};
-pub use client::{CallError, Client};
+pub use cli::{ChaosArguments, run_command};
+pub use client::{CallError, ChaosClient};
 pub use deployment::{Deployment, Mode};
-pub use fault::Fault;
-pub use history::{Op, OpHistory, OpOutcome};
-pub use run::{Options, RunResult, run};
-pub use schedule::{Round, Schedule, ScheduledFault};
+pub use fault::FaultKind;
+pub use history::{OpHistory, OpOutcome, Operation};
+pub use run::{ChaosOptions, RunResult, run};
+pub use schedule::{FaultRound, FaultSchedule, ScheduledFault};
 pub use timeline::{InjectedFault, MasterPeriod, Timeline, Timeouts};

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Impairment, Node, Value, info_field, slot_of};
+use harness::{Connection, LinkImpairment, Node, Reply, info_field, slot_of};
 
 use crate::timeline::InjectedFault;
-use crate::{Deployment, Fault, Mode, OpHistory, Round, ScheduledFault, workload};
+use crate::{Deployment, FaultKind, FaultRound, Mode, OpHistory, ScheduledFault, workload};
 
 /// Limit for slow operations of a server, such as a clean shutdown.
 const SLOW_OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -18,7 +18,7 @@ const CLOCK_JUMP_SECONDS: [i64; 5] = [1, 5, 30, 600, 3600];
 /// Runs one round: each fault begins and ends on schedule, and all have ended on return.
 pub(crate) fn run_round(
     deployment: &mut Deployment,
-    round: &Round,
+    round: &FaultRound,
     history: &OpHistory,
 ) -> Vec<InjectedFault> {
     let began = Instant::now();
@@ -58,66 +58,72 @@ pub(crate) fn run_round(
 fn start_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) -> Vec<usize> {
     let node = scheduled.node;
     match scheduled.fault {
-        Fault::Kill => deployment.nodes[node].kill(),
-        Fault::Wipe => {
+        FaultKind::Kill => deployment.nodes[node].kill(),
+        FaultKind::Wipe => {
             deployment.nodes[node].kill();
             deployment.nodes[node].wipe();
             deployment.nodes[node].spawn();
         }
-        Fault::Freeze => deployment.nodes[node].freeze(),
-        Fault::Restart => {
+        FaultKind::Freeze => deployment.nodes[node].freeze(),
+        FaultKind::Restart => {
             deployment.nodes[node].terminate();
             deployment.nodes[node].spawn();
         }
-        Fault::Isolate | Fault::Halves | Fault::Bridge | Fault::OneWay => {
+        FaultKind::Isolate
+        | FaultKind::SplitInHalves
+        | FaultKind::BridgedPartition
+        | FaultKind::OneWayLoss => {
             return partition_network(deployment, scheduled);
         }
-        Fault::Delay | Fault::Loss | Fault::Duplication => degrade_link(deployment, scheduled),
-        Fault::FullDisk => deployment.nodes[node].fill_disk(),
-        Fault::ClockJump => {
+        FaultKind::Delay | FaultKind::Loss | FaultKind::Duplication => degrade_link(deployment, scheduled),
+        FaultKind::FullDisk => deployment.nodes[node].fill_disk(),
+        FaultKind::ClockJump => {
             let seconds = CLOCK_JUMP_SECONDS[scheduled.random as usize % CLOCK_JUMP_SECONDS.len()];
             let back = scheduled.random / 7 % 2 == 1;
             deployment.nodes[node].set_clock(if back { -seconds } else { seconds });
         }
-        Fault::Failover => request_failover(deployment, node, ""),
-        Fault::Force => request_failover(deployment, node, " FORCE"),
-        Fault::Takeover => request_failover(deployment, node, " TAKEOVER"),
-        Fault::SentinelFailover => {
+        FaultKind::Failover => request_failover(deployment, node, ""),
+        FaultKind::Force => request_failover(deployment, node, " FORCE"),
+        FaultKind::Takeover => request_failover(deployment, node, " TAKEOVER"),
+        FaultKind::SentinelFailover => {
             let sentinel = deployment.mode.data_node_count() + node % 3;
-            send_command(&deployment.nodes[sentinel], &format!("SENTINEL FAILOVER {}", harness::MASTER));
+            send_command(&deployment.nodes[sentinel], &format!("SENTINEL FAILOVER {}", harness::MASTER_NAME));
         }
-        Fault::MoveSlot => migrate_random_slot(deployment, scheduled.random),
-        Fault::Configure => change_settings(&deployment.nodes[node], scheduled.random),
-        Fault::Stall => {}
+        FaultKind::MoveSlot => migrate_random_slot(deployment, scheduled.random),
+        FaultKind::Configure => change_settings(&deployment.nodes[node], scheduled.random),
+        FaultKind::Stall => {}
     }
     vec![node]
 }
 
 fn end_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) {
     match scheduled.fault {
-        Fault::Kill => deployment.nodes[scheduled.node].spawn(),
-        Fault::Freeze => deployment.nodes[scheduled.node].thaw(),
-        Fault::Isolate | Fault::Halves | Fault::Bridge | Fault::OneWay => {
+        FaultKind::Kill => deployment.nodes[scheduled.node].spawn(),
+        FaultKind::Freeze => deployment.nodes[scheduled.node].thaw(),
+        FaultKind::Isolate
+        | FaultKind::SplitInHalves
+        | FaultKind::BridgedPartition
+        | FaultKind::OneWayLoss => {
             if let Some(network) = &deployment.network {
-                network.heal();
+                network.heal_partition();
             }
         }
-        Fault::Delay | Fault::Loss | Fault::Duplication => {
+        FaultKind::Delay | FaultKind::Loss | FaultKind::Duplication => {
             if let Some(network) = &deployment.network {
-                network.mend(scheduled.node);
+                network.repair_link(scheduled.node);
             }
         }
-        Fault::FullDisk => deployment.nodes[scheduled.node].free_disk(),
-        Fault::ClockJump => deployment.nodes[scheduled.node].set_clock(0),
-        Fault::Wipe
-        | Fault::Restart
-        | Fault::Failover
-        | Fault::SentinelFailover
-        | Fault::Force
-        | Fault::Takeover
-        | Fault::MoveSlot
-        | Fault::Configure
-        | Fault::Stall => {}
+        FaultKind::FullDisk => deployment.nodes[scheduled.node].free_disk(),
+        FaultKind::ClockJump => deployment.nodes[scheduled.node].set_clock(0),
+        FaultKind::Wipe
+        | FaultKind::Restart
+        | FaultKind::Failover
+        | FaultKind::SentinelFailover
+        | FaultKind::Force
+        | FaultKind::Takeover
+        | FaultKind::MoveSlot
+        | FaultKind::Configure
+        | FaultKind::Stall => {}
     }
 }
 
@@ -127,18 +133,18 @@ fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec
     let all: Vec<usize> = (0..deployment.nodes.len()).collect();
     let (node, draw) = (scheduled.node, scheduled.random);
     match scheduled.fault {
-        Fault::Isolate => {
-            network.split(&[&[node]]);
+        FaultKind::Isolate => {
+            network.partition(&[&[node]]);
             vec![node]
         }
-        Fault::OneWay => {
+        FaultKind::OneWayLoss => {
             let others: Vec<usize> = all.into_iter().filter(|other| *other != node).collect();
-            network.lose(node, &others);
+            network.drop_packets(node, &others);
             vec![node]
         }
-        Fault::Halves => {
+        FaultKind::SplitInHalves => {
             let (one, _): (Vec<usize>, Vec<usize>) = all.iter().partition(|each| draw >> *each & 1 == 1);
-            network.split(&[&one]);
+            network.partition(&[&one]);
             all
         }
         _ => {
@@ -147,7 +153,7 @@ fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec
             for from in all.iter().filter(|from| **from != node) {
                 let to: Vec<usize> =
                     all.iter().copied().filter(|to| *to != node && side(to) != side(from)).collect();
-                network.lose(*from, &to);
+                network.drop_packets(*from, &to);
             }
             all
         }
@@ -160,15 +166,17 @@ fn degrade_link(deployment: &Deployment, scheduled: &ScheduledFault) {
     let draw = scheduled.random;
     let millis = |most: u64| Duration::from_millis(5 + draw % most);
     let bad = match scheduled.fault {
-        Fault::Delay => Impairment { delay: millis(200), jitter: millis(100), ..Impairment::default() },
-        Fault::Loss => Impairment { loss: 5 + (draw % 30) as u32, ..Impairment::default() },
-        _ => Impairment { duplication: 50, jitter: millis(10), ..Impairment::default() },
+        FaultKind::Delay => {
+            LinkImpairment { delay: millis(200), jitter: millis(100), ..LinkImpairment::default() }
+        }
+        FaultKind::Loss => LinkImpairment { loss: 5 + (draw % 30) as u32, ..LinkImpairment::default() },
+        _ => LinkImpairment { duplication: 50, jitter: millis(10), ..LinkImpairment::default() },
     };
-    network.impair(scheduled.node, bad, draw).expect("the run looked whether it can");
+    network.impair_link(scheduled.node, bad, draw).expect("the run looked whether it can");
 }
 
 /// Sends a command line to a node. Failures are ignored, since faults may be active.
-fn send_command(node: &Node, line: &str) -> Option<Value> {
+fn send_command(node: &Node, line: &str) -> Option<Reply> {
     let mut connection = node.try_connect().ok()?;
     connection.set_timeout(Duration::from_secs(1));
     connection.try_call(&line.split(' ').collect::<Vec<_>>()).ok()
@@ -184,7 +192,7 @@ fn is_master(node: &Node) -> bool {
 
 fn has_role(node: &Node, wanted: &str) -> bool {
     let role = send_command(node, "ROLE");
-    role.is_some_and(|role| matches!(role, Value::Array(items) if items[0].text() == wanted))
+    role.is_some_and(|role| matches!(role, Reply::Array(items) if items[0].text() == wanted))
 }
 
 /// Requests a failover as an operator would, at the replica in the drawn node's shard.
@@ -280,8 +288,8 @@ fn check_sentinel_group(deployment: &Deployment) -> Option<String> {
     let (servers, sentinels) = deployment.nodes.split_at(deployment.mode.data_node_count());
     let mut master: Option<String> = None;
     for sentinel in sentinels {
-        let Some(Value::Array(address)) =
-            send_command(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER))
+        let Some(Reply::Array(address)) =
+            send_command(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER_NAME))
         else {
             return Some(format!("the sentinel on {} does not answer", sentinel.port));
         };
@@ -317,7 +325,7 @@ fn connect(node: &Node) -> Option<Connection> {
     let mut connection = node.try_connect().ok()?;
     connection.set_timeout(Duration::from_secs(1));
     let reply = connection.try_call(&["PING"]).ok()?;
-    (reply == Value::Simple("PONG".into())).then_some(connection)
+    (reply == Reply::Simple("PONG".into())).then_some(connection)
 }
 
 /// Repairs interrupted slot migrations as an operator would.

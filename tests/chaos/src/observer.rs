@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use harness::{Connection, Endpoint, Value};
+use harness::{Connection, Endpoint, Reply};
 
 use crate::{MasterPeriod, OpHistory};
 
@@ -85,10 +85,10 @@ fn query_node(
             place.insert(connection)
         }
     };
-    let Value::Array(role) = connection.try_call(&["ROLE"]).ok()? else { return None };
+    let Reply::Array(role) = connection.try_call(&["ROLE"]).ok()? else { return None };
     let is_master = role[0].text() == "master";
     let (mut epoch, mut slots) = (None, Vec::new());
-    if let Value::Bulk(nodes) = connection.try_call(&["CLUSTER", "NODES"]).ok()? {
+    if let Reply::Bulk(nodes) = connection.try_call(&["CLUSTER", "NODES"]).ok()? {
         let nodes = String::from_utf8_lossy(&nodes).into_owned();
         let own = nodes.lines().find(|line| line.contains("myself"))?;
         let words: Vec<&str> = own.split(' ').collect();

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use harness::{Endpoint, Program, Value};
+use harness::{Endpoint, Program, Reply};
 
 use crate::check::{self, CheckInput, CheckerFindings};
 use crate::nemesis::{run_round, wait_for_recovery};
@@ -15,9 +15,11 @@ use crate::observer::observe;
 use crate::stalls;
 use crate::timeline::Recovery;
 use crate::workload::{self, FinalData, Workload};
-use crate::{Client, Deployment, Fault, Mode, Op, OpHistory, Schedule, Timeline, Timeouts};
+use crate::{
+    ChaosClient, Deployment, FaultKind, FaultSchedule, Mode, OpHistory, Operation, Timeline, Timeouts,
+};
 
-const CLIENTS: usize = 8;
+const CLIENT_COUNT: usize = 8;
 /// A client's pause between two steps, because everything shares a few cores.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
 /// Limit for recovery after the last fault of a round.
@@ -33,7 +35,7 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 /// Options of a run.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ChaosOptions {
     /// The deployment's mode.
     pub mode: Mode,
     /// The server program.
@@ -47,7 +49,7 @@ pub struct Options {
     /// The maximum number of rounds.
     pub rounds: usize,
     /// The faults to draw from.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FaultKind>,
     /// The folder for node logs if there are findings.
     pub log_folder: Option<PathBuf>,
 }
@@ -56,7 +58,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct RunResult {
     /// The recorded operations of all clients.
-    pub ops: Vec<Op>,
+    pub ops: Vec<Operation>,
     /// The faults and the masters over time.
     pub timeline: Timeline,
     /// The checkers' findings.
@@ -68,7 +70,7 @@ impl RunResult {
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.findings.violation_count == 0
-            && self.timeline.recoveries.iter().all(|healing| healing.wrong.is_none())
+            && self.timeline.recoveries.iter().all(|healing| healing.failed_check.is_none())
     }
 }
 
@@ -79,13 +81,13 @@ impl RunResult {
 ///
 /// # Panics
 /// If a client thread panics.
-pub fn run(options: &Options) -> Result<RunResult> {
+pub fn run(options: &ChaosOptions) -> Result<RunResult> {
     let mut deployment =
         Deployment::start(options.mode, &options.program, options.other.as_ref(), &options.faults)?;
     let endpoints = deployment.endpoints();
     let mut faults = options.faults.clone();
     faults.retain(|fault| deployment.supports(*fault));
-    let schedule = Schedule::new(options.seed, options.mode, &faults);
+    let schedule = FaultSchedule::new(options.seed, options.mode, &faults);
     let history = OpHistory::new();
     let mut timeline = Timeline { shards: options.mode.shard_count(), ..Timeline::default() };
     let (stop, enough) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -93,8 +95,8 @@ pub fn run(options: &Options) -> Result<RunResult> {
         let servers = &endpoints[..options.mode.data_node_count()];
         let observer = scope.spawn(|| observe(servers, &history, &stop));
         let machine = scope.spawn(|| stalls::watch_cores(options.mode.node_count(), &history, &stop));
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|id| Client::new(id, options.seed, options.mode, &endpoints, &history))
+        let clients: Vec<_> = (0..CLIENT_COUNT)
+            .map(|id| ChaosClient::new(id, options.seed, options.mode, &endpoints, &history))
             .map(|client| {
                 let enough = &enough;
                 scope.spawn(move || run_client(client, enough))
@@ -109,7 +111,7 @@ pub fn run(options: &Options) -> Result<RunResult> {
             let since = history.now();
             let (took, wrong) = wait_for_recovery(&mut deployment, RECOVERY_TIMEOUT);
             let broken = wrong.is_some();
-            timeline.recoveries.push(Recovery { began: since, took, wrong });
+            timeline.recoveries.push(Recovery { began: since, duration: took, failed_check: wrong });
             if broken {
                 break;
             }
@@ -139,7 +141,7 @@ pub fn run(options: &Options) -> Result<RunResult> {
 }
 
 fn run_checks(
-    ops: &[Op],
+    ops: &[Operation],
     final_data: Result<BTreeMap<&'static str, FinalData>, String>,
     timeline: &Timeline,
 ) -> CheckerFindings {
@@ -155,7 +157,7 @@ fn run_checks(
 }
 
 /// Runs random steps of random workloads until `stop`.
-fn run_client(mut client: Client<'_>, stop: &AtomicBool) {
+fn run_client(mut client: ChaosClient<'_>, stop: &AtomicBool) {
     let workloads = workload::all_workloads();
     while !stop.load(Ordering::Relaxed) {
         let chosen = client.random_below(workloads.len());
@@ -166,11 +168,11 @@ fn run_client(mut client: Client<'_>, stop: &AtomicBool) {
 
 /// Reads the final data of every key, or returns the first key that cannot be read.
 fn read_all(
-    options: &Options,
+    options: &ChaosOptions,
     endpoints: &[Endpoint],
     history: &OpHistory,
 ) -> Result<BTreeMap<&'static str, FinalData>, String> {
-    let mut client = Client::new(CLIENTS, options.seed, options.mode, endpoints, history);
+    let mut client = ChaosClient::new(CLIENT_COUNT, options.seed, options.mode, endpoints, history);
     let mut final_data = BTreeMap::new();
     for workload in workload::all_workloads() {
         let mut held = FinalData::new();
@@ -184,7 +186,7 @@ fn read_all(
 }
 
 /// Reads a key with retries, since the client may have to find its owner first.
-fn read_with_retries(workload: &dyn Workload, client: &mut Client<'_>, key: &str) -> Option<Vec<u64>> {
+fn read_with_retries(workload: &dyn Workload, client: &mut ChaosClient<'_>, key: &str) -> Option<Vec<u64>> {
     (0..50).find_map(|_| {
         let read = workload.read(client, key);
         if read.is_err() {
@@ -207,7 +209,7 @@ fn diverged_replicas(deployment: &Deployment) -> Vec<String> {
         };
         let Some(master) = deployment.node_on_port(&port) else { continue };
         let digest = |node: &harness::Node| match node.run("DEBUG DIGEST") {
-            Value::Error(error) => panic!("{error}"),
+            Reply::Error(error) => panic!("{error}"),
             digest => digest.text(),
         };
         // Retry, because locks still expire and replication is still in progress.

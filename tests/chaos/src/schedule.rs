@@ -6,7 +6,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{Fault, Mode};
+use crate::{FaultKind, Mode};
 
 /// The maximum number of faults per round.
 const MAX_FAULTS_PER_ROUND: usize = 3;
@@ -15,7 +15,7 @@ const MAX_FAULTS_PER_ROUND: usize = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledFault {
     /// The fault.
-    pub fault: Fault,
+    pub fault: FaultKind,
     /// The target node's number.
     pub node: usize,
     /// A random number for details chosen at injection time.
@@ -28,29 +28,29 @@ pub struct ScheduledFault {
 
 /// A set of overlapping faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Round {
+pub struct FaultRound {
     /// Ordered by start time.
     pub faults: Vec<ScheduledFault>,
 }
 
 /// An endless iterator over rounds.
 #[derive(Debug)]
-pub struct Schedule {
+pub struct FaultSchedule {
     rng: ChaCha8Rng,
-    faults: Vec<Fault>,
+    faults: Vec<FaultKind>,
     nodes: usize,
     servers: usize,
     shards: usize,
 }
 
-impl Schedule {
+impl FaultSchedule {
     /// Creates the schedule of a seed over `faults`.
     ///
     /// # Panics
     /// If none of `faults` can occur in this mode.
     #[must_use]
-    pub fn new(seed: u64, mode: Mode, faults: &[Fault]) -> Self {
-        let faults: Vec<Fault> = faults.iter().copied().filter(|fault| fault.occurs_in(mode)).collect();
+    pub fn new(seed: u64, mode: Mode, faults: &[FaultKind]) -> Self {
+        let faults: Vec<FaultKind> = faults.iter().copied().filter(|fault| fault.occurs_in(mode)).collect();
         assert!(!faults.is_empty(), "none of these faults happens in this mode");
         let rng = ChaCha8Rng::seed_from_u64(seed);
         Self {
@@ -75,19 +75,19 @@ impl Schedule {
     }
 }
 
-impl Iterator for Schedule {
-    type Item = Round;
+impl Iterator for FaultSchedule {
+    type Item = FaultRound;
 
     /// A process has at most one fault at a time, and the network one partition. A shard whose data
     /// is destroyed gets no other fault: with both copies gone, no server could keep the data.
-    fn next(&mut self) -> Option<Round> {
+    fn next(&mut self) -> Option<FaultRound> {
         let count = self.rng.random_range(1..=MAX_FAULTS_PER_ROUND);
         let mut faults: Vec<ScheduledFault> = Vec::new();
         for _ in 0..count {
             let new = self.draw_fault();
             let shard = |scheduled: &ScheduledFault| scheduled.node % self.shards;
             let clashes = |other: &ScheduledFault| {
-                let wipes = new.fault == Fault::Wipe || other.fault == Fault::Wipe;
+                let wipes = new.fault == FaultKind::Wipe || other.fault == FaultKind::Wipe;
                 new.node == other.node
                     || (new.fault.cuts_network() && other.fault.cuts_network())
                     || (wipes
@@ -100,7 +100,7 @@ impl Iterator for Schedule {
             }
         }
         faults.sort_by_key(|scheduled| scheduled.after);
-        Some(Round { faults })
+        Some(FaultRound { faults })
     }
 }
 
@@ -109,24 +109,24 @@ mod tests {
     use super::*;
     use clap::ValueEnum;
 
-    fn rounds(seed: u64, mode: Mode) -> Vec<Round> {
-        Schedule::new(seed, mode, Fault::value_variants()).take(200).collect()
+    fn draw_rounds(seed: u64, mode: Mode) -> Vec<FaultRound> {
+        FaultSchedule::new(seed, mode, FaultKind::value_variants()).take(200).collect()
     }
 
     #[test]
     fn equal_seeds_draw_equal_faults() {
-        assert_eq!(rounds(7, Mode::Cluster), rounds(7, Mode::Cluster));
-        assert_ne!(rounds(7, Mode::Cluster), rounds(8, Mode::Cluster));
+        assert_eq!(draw_rounds(7, Mode::Cluster), draw_rounds(7, Mode::Cluster));
+        assert_ne!(draw_rounds(7, Mode::Cluster), draw_rounds(8, Mode::Cluster));
     }
 
     #[test]
     fn every_fault_of_a_mode_is_drawn() {
         for mode in [Mode::Cluster, Mode::Sentinel] {
-            let drawn: Vec<Fault> = rounds(1, mode)
+            let drawn: Vec<FaultKind> = draw_rounds(1, mode)
                 .iter()
                 .flat_map(|round| round.faults.iter().map(|scheduled| scheduled.fault))
                 .collect();
-            for fault in Fault::value_variants() {
+            for fault in FaultKind::value_variants() {
                 assert_eq!(drawn.contains(fault), fault.occurs_in(mode), "{fault:?} in {mode:?}");
             }
         }
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn wiped_shard_gets_no_other_fault() {
-        for round in rounds(3, Mode::Cluster) {
-            let wiped = round.faults.iter().find(|scheduled| scheduled.fault == Fault::Wipe);
+        for round in draw_rounds(3, Mode::Cluster) {
+            let wiped = round.faults.iter().find(|scheduled| scheduled.fault == FaultKind::Wipe);
             let Some(wiped) = wiped else { continue };
             let same = round.faults.iter().filter(|other| other.node % 3 == wiped.node % 3);
             assert_eq!(same.count(), 1, "{round:?}");

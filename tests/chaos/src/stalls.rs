@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::{Fault, InjectedFault, OpHistory};
+use crate::{FaultKind, InjectedFault, OpHistory};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Stalls of this length can affect sentinels, which probe several times per half second.
@@ -31,7 +31,7 @@ pub(crate) fn watch_cores(nodes: usize, history: &OpHistory, stop: &AtomicBool) 
     // It is unknown which process was affected, so the fault covers all nodes for its whole
     // duration.
     let injected = |(begin, end)| InjectedFault {
-        fault: Fault::Stall,
+        fault: FaultKind::Stall,
         nodes: nodes.clone(),
         begin,
         in_effect: end,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Fault, Op};
+use crate::{FaultKind, Operation};
 
 /// After a clock jump the faked clock takes this long to reach the node.
 const CLOCK_DELAY: Duration = Duration::from_millis(1500);
@@ -13,7 +13,7 @@ const CLOCK_DELAY: Duration = Duration::from_millis(1500);
 #[derive(Debug, Clone, Serialize)]
 pub struct InjectedFault {
     /// The fault.
-    pub fault: Fault,
+    pub fault: FaultKind,
     /// The affected nodes.
     pub nodes: Vec<usize>,
     /// Start time since the beginning of the run.
@@ -42,9 +42,9 @@ pub struct Recovery {
     /// The end of the round's last fault.
     pub began: Duration,
     /// The time until all nodes agreed.
-    pub took: Duration,
+    pub duration: Duration,
     /// The check that still failed at the time limit.
-    pub wrong: Option<String>,
+    pub failed_check: Option<String>,
 }
 
 /// Time limits for explaining a loss.
@@ -77,13 +77,13 @@ impl Timeline {
     /// Returns the number of injected faults.
     #[must_use]
     pub fn fault_count(&self) -> usize {
-        self.faults.iter().filter(|injected| injected.fault != Fault::Stall).count()
+        self.faults.iter().filter(|injected| injected.fault != FaultKind::Stall).count()
     }
 
     /// Returns the total time of machine stalls.
     #[must_use]
     pub fn total_stall(&self) -> Duration {
-        let stalls = self.faults.iter().filter(|injected| injected.fault == Fault::Stall);
+        let stalls = self.faults.iter().filter(|injected| injected.fault == FaultKind::Stall);
         stalls.map(|stall| stall.end - stall.begin).sum()
     }
 
@@ -91,20 +91,20 @@ impl Timeline {
     /// node was disturbed, the write happened before the node could notice that it was deposed, and
     /// another node was promoted or its data was destroyed.
     #[must_use]
-    pub fn explains(&self, op: &Op, timeouts: Timeouts) -> bool {
+    pub fn explains(&self, op: &Operation, timeouts: Timeouts) -> bool {
         self.faults.iter().any(|fault| self.fault_explains(op, fault, timeouts))
     }
 
-    fn fault_explains(&self, op: &Op, fault: &InjectedFault, timeouts: Timeouts) -> bool {
+    fn fault_explains(&self, op: &Operation, fault: &InjectedFault, timeouts: Timeouts) -> bool {
         if !fault.fault.may_lose() || !self.affects_master(op.node, fault) {
             return false;
         }
         let last = match fault.fault {
-            Fault::Kill | Fault::Wipe | Fault::Freeze => fault.in_effect + timeouts.tolerance,
-            Fault::Force | Fault::Takeover => fault.end + timeouts.tolerance,
+            FaultKind::Kill | FaultKind::Wipe | FaultKind::Freeze => fault.in_effect + timeouts.tolerance,
+            FaultKind::Force | FaultKind::Takeover => fault.end + timeouts.tolerance,
             // Under sentinels, a master that keeps one replica on its side has enough replicas to
             // accept writes.
-            Fault::Halves | Fault::Bridge if self.shards == 1 => {
+            FaultKind::SplitInHalves | FaultKind::BridgedPartition if self.shards == 1 => {
                 fault.end + timeouts.deposed_after + timeouts.tolerance
             }
             // A lossy or slow link can be as good as cut at any moment.
@@ -112,15 +112,17 @@ impl Timeline {
             _ => fault.in_effect + timeouts.deposed_after + timeouts.tolerance,
         };
         let first = self.last_in_sync(op.node, fault, timeouts).saturating_sub(timeouts.max_lag);
-        let replaced = fault.fault == Fault::Wipe || self.has_successor(op.node, fault.begin);
-        replaced && first <= op.completed && op.invoked <= last
+        let replaced = fault.fault == FaultKind::Wipe || self.has_successor(op.node, fault.begin);
+        replaced && first <= op.completed_at && op.invoked_at <= last
     }
 
     /// Returns whether the fault affects `node` as a master. A forced failover targets the replica
     /// but disturbs its master.
     fn affects_master(&self, node: usize, fault: &InjectedFault) -> bool {
         match fault.fault {
-            Fault::Force | Fault::Takeover => fault.nodes.iter().any(|each| self.same_shard(*each, node)),
+            FaultKind::Force | FaultKind::Takeover => {
+                fault.nodes.iter().any(|each| self.same_shard(*each, node))
+            }
             _ => fault.nodes.contains(&node),
         }
     }
@@ -145,7 +147,7 @@ impl Timeline {
     #[must_use]
     pub fn is_clock_wrong(&self, node: usize, from: Duration, to: Duration) -> bool {
         self.faults.iter().any(|fault| {
-            fault.fault == Fault::ClockJump
+            fault.fault == FaultKind::ClockJump
                 && fault.nodes.iter().any(|each| self.same_shard(*each, node))
                 && fault.begin <= to
                 && fault.end + CLOCK_DELAY >= from

@@ -14,9 +14,9 @@ mod transaction;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use harness::Value;
+use harness::Reply;
 
-use crate::{CallError, Client, Op, OpOutcome};
+use crate::{CallError, ChaosClient, OpOutcome, Operation};
 
 pub(crate) use transaction::TORN_PAIR;
 
@@ -32,13 +32,13 @@ pub trait Workload: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Runs one random operation.
-    fn step(&self, client: &mut Client<'_>);
+    fn step(&self, client: &mut ChaosClient<'_>);
 
     /// Reads one key after the run.
     ///
     /// # Errors
     /// If the key cannot be read.
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError>;
+    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError>;
 
     /// Returns the keys in use.
     fn keys(&self) -> Vec<String> {
@@ -50,16 +50,16 @@ pub trait Workload: Send + Sync {
 #[must_use]
 pub fn all_workloads() -> Vec<Box<dyn Workload>> {
     vec![
-        Box::new(register::Register),
-        Box::new(counter::Counter),
-        Box::new(set::Set),
-        Box::new(list::List),
-        Box::new(stream::Stream),
-        Box::new(transaction::Transaction),
-        Box::new(script::Script),
-        Box::new(lock::Lock),
-        Box::new(blocking::Blocking),
-        Box::new(confirmed::Confirmed),
+        Box::new(register::RegisterWorkload),
+        Box::new(counter::CounterWorkload),
+        Box::new(set::SetWorkload),
+        Box::new(list::ListWorkload),
+        Box::new(stream::StreamWorkload),
+        Box::new(transaction::TransactionWorkload),
+        Box::new(script::ScriptWorkload),
+        Box::new(lock::LockWorkload),
+        Box::new(blocking::BlockingWorkload),
+        Box::new(confirmed::ConfirmedWorkload),
     ]
 }
 
@@ -69,23 +69,23 @@ pub(crate) fn all_keys() -> Vec<String> {
 }
 
 /// Picks a random key of the workload.
-fn random_key(workload: &dyn Workload, client: &mut Client<'_>) -> String {
+fn random_key(workload: &dyn Workload, client: &mut ChaosClient<'_>) -> String {
     let keys = workload.keys();
     let chosen = client.random_below(keys.len());
     keys[chosen].clone()
 }
 
 /// Creates the record of an operation before it starts.
-fn new_op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64>) -> Op {
-    Op {
+fn new_op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64>) -> Operation {
+    Operation {
         workload,
         client: 0,
         key: key.to_owned(),
         verb,
-        written,
-        read: None,
-        invoked: Duration::ZERO,
-        completed: Duration::ZERO,
+        written_value: written,
+        read_value: None,
+        invoked_at: Duration::ZERO,
+        completed_at: Duration::ZERO,
         node: 0,
         outcome: OpOutcome::Unknown,
         confirmed: false,
@@ -94,20 +94,20 @@ fn new_op(workload: &'static str, key: &str, verb: &'static str, written: Option
 }
 
 /// Parses a reply that is a number or null.
-fn parse_number(reply: &Value) -> Result<Option<u64>, CallError> {
+fn parse_number(reply: &Reply) -> Result<Option<u64>, CallError> {
     match reply {
-        Value::Int(number) => Ok(u64::try_from(*number).ok()),
-        Value::Bulk(_) => Ok(reply.text().parse().ok()),
-        Value::NullBulk | Value::NullArray | Value::Null => Ok(None),
-        Value::Simple(_) => Ok(None),
+        Reply::Int(number) => Ok(u64::try_from(*number).ok()),
+        Reply::Bulk(_) => Ok(reply.text().parse().ok()),
+        Reply::NullBulk | Reply::NullArray | Reply::Null => Ok(None),
+        Reply::Simple(_) => Ok(None),
         other => Err(CallError::NotExecuted(format!("{other:?}"))),
     }
 }
 
 /// Parses a reply that is a list of numbers.
-fn parse_numbers(reply: &Value) -> Result<Vec<u64>, CallError> {
+fn parse_numbers(reply: &Reply) -> Result<Vec<u64>, CallError> {
     match reply {
-        Value::Array(items) => Ok(items.iter().filter_map(|item| item.text().parse().ok()).collect()),
+        Reply::Array(items) => Ok(items.iter().filter_map(|item| item.text().parse().ok()).collect()),
         other => Err(CallError::NotExecuted(format!("{other:?}"))),
     }
 }

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use chaos::{Fault, Mode, Options, RunResult, run};
+use chaos::{ChaosOptions, FaultKind, Mode, RunResult, run};
 use harness::Program;
 
 fn run_briefly(mode: Mode, seed: u64) -> RunResult {
-    let options = Options {
+    let options = ChaosOptions {
         mode,
         program: Program::redoubt(),
         other: None,
         seed,
         duration: Duration::from_secs(25),
         rounds: usize::MAX,
-        faults: Fault::defaults(mode),
+        faults: FaultKind::default_faults(mode),
         log_folder: None,
     };
     let result = run(&options).expect("the servers start");
-    let report = chaos::report::html(&options, &result).expect("a report of it");
+    let report = chaos::report::render_html(&options, &result).expect("a report of it");
     assert!(report.contains("</html>"));
     result
 }

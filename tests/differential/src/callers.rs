@@ -17,17 +17,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{Node, Value};
+use harness::{Node, Reply};
 
 /// Commands that no caller runs here, with the place where they are tested or the reason why not. A container command
 /// includes all its subcommands.
 const TESTED_ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
 /// Reasons why a command does not run with a caller. Columns: the caller or `Any`, the command, the reason.
-const EXEMPT: &str = include_str!("callers.tsv");
+const EXEMPTIONS: &str = include_str!("callers.tsv");
 
 /// A way in which a command gets executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Caller {
+pub enum CommandCaller {
     /// A client that sends commands one after another.
     Client,
     /// EXEC, which runs the queued commands of a transaction.
@@ -42,7 +42,7 @@ pub enum Caller {
     Loader,
 }
 
-impl Caller {
+impl CommandCaller {
     /// Whether this caller can execute a command with these flags.
     #[must_use]
     pub fn can_execute(self, flags: &BTreeSet<String>) -> bool {
@@ -56,62 +56,62 @@ impl Caller {
     }
 
     /// The reason why this one caller does not run a command.
-    fn own_reason(self, command: &str) -> Option<&'static str> {
+    fn exemption_reason(self, command: &str) -> Option<&'static str> {
         let caller = format!("{self:?}");
-        let exempt = EXEMPT.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let exempt = EXEMPTIONS.lines().filter(|line| !line.starts_with('#')).map(|line| {
             let columns: Vec<&str> = line.split('\t').collect();
             <[&str; 3]>::try_from(columns).unwrap_or_else(|_| panic!("three columns: {line}"))
         });
         let is_of = |name: &str| name == caller || name == "Any";
-        let mut own = exempt.filter(|[name, listed, _]| is_of(name) && stands_for(listed, command));
+        let mut own = exempt.filter(|[name, listed, _]| is_of(name) && covers_command(listed, command));
         own.next().map(|[.., reason]| reason)
     }
 }
 
 /// The reason why the tables do not have this command or all of its options, if it is tested elsewhere.
 #[must_use]
-pub fn tested_elsewhere(command: &str) -> Option<&'static str> {
-    TESTED_ELSEWHERE.iter().find(|(listed, _)| stands_for(listed, command)).map(|(_, reason)| *reason)
+pub fn tested_elsewhere_reason(command: &str) -> Option<&'static str> {
+    TESTED_ELSEWHERE.iter().find(|(listed, _)| covers_command(listed, command)).map(|(_, reason)| *reason)
 }
 
 /// Whether a listed name is this command or its container.
-fn stands_for(listed: &str, command: &str) -> bool {
+fn covers_command(listed: &str, command: &str) -> bool {
     command.strip_prefix(listed).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 /// The flags of each command of a server, keyed by upper-case names; subcommands include their container's name.
 #[derive(Debug, Clone)]
-pub struct Table(BTreeMap<String, BTreeSet<String>>);
+pub struct CommandFlags(BTreeMap<String, BTreeSet<String>>);
 
-impl Table {
+impl CommandFlags {
     /// Reads the flags from COMMAND.
     #[must_use]
-    pub fn of(node: &Node) -> Self {
+    pub fn from_node(node: &Node) -> Self {
         let mut table = Self(BTreeMap::new());
-        table.gather(&node.run("COMMAND"));
+        table.add_entries(&node.run("COMMAND"));
         table
     }
 
-    fn gather(&mut self, entries: &Value) {
+    fn add_entries(&mut self, entries: &Reply) {
         for entry in entries.items() {
             let fields = entry.items();
             if !fields[9].items().is_empty() {
-                self.gather(&fields[9]);
+                self.add_entries(&fields[9]);
                 continue;
             }
-            let flags = fields[2].items().iter().map(Value::text).collect();
+            let flags = fields[2].items().iter().map(Reply::text).collect();
             self.0.insert(fields[0].text().to_uppercase().replace('|', " "), flags);
         }
     }
 
     /// The names of the commands that have this flag.
-    pub fn with<'a>(&'a self, flag: &'a str) -> impl Iterator<Item = &'a str> {
+    pub fn commands_with_flag<'a>(&'a self, flag: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(_, flags)| flags.contains(flag)).map(|(name, _)| name.as_str())
     }
 
     /// The name of the command or subcommand in a request.
     #[must_use]
-    pub fn name_of(&self, words: &[Vec<u8>]) -> Option<&str> {
+    pub fn command_name(&self, words: &[Vec<u8>]) -> Option<&str> {
         let upper = |words: &[Vec<u8>]| String::from_utf8_lossy(&words.join(&b' ')).to_uppercase();
         let names = [words.get(..1), words.get(..2)].into_iter().flatten().map(upper);
         let mut found = names.filter_map(|name| self.0.get_key_value(&name));
@@ -122,41 +122,41 @@ impl Table {
 /// The commands that were executed without error, per caller.
 #[derive(Debug)]
 pub struct ExecutedCommands {
-    table: Table,
-    names: BTreeSet<(Caller, String)>,
+    table: CommandFlags,
+    names: BTreeSet<(CommandCaller, String)>,
 }
 
 impl ExecutedCommands {
     /// No executed commands yet, with the command table of this server.
     #[must_use]
     pub fn for_server(node: &Node) -> Self {
-        Self { table: Table::of(node), names: BTreeSet::new() }
+        Self { table: CommandFlags::from_node(node), names: BTreeSet::new() }
     }
 
     /// Without a command table, for tests.
     #[cfg(test)]
     pub(crate) fn without_table() -> Self {
-        Self { table: Table(BTreeMap::new()), names: BTreeSet::new() }
+        Self { table: CommandFlags(BTreeMap::new()), names: BTreeSet::new() }
     }
 
     /// Records that a command was executed.
-    pub fn add(&mut self, caller: Caller, words: &[Vec<u8>]) {
-        self.names.extend(self.table.name_of(words).map(|name| (caller, name.to_owned())));
+    pub fn add(&mut self, caller: CommandCaller, words: &[Vec<u8>]) {
+        self.names.extend(self.table.command_name(words).map(|name| (caller, name.to_owned())));
     }
 
     /// Adds the records of a run with the same command table.
-    pub fn join(&mut self, other: Self) {
+    pub fn merge(&mut self, other: Self) {
         self.names.extend(other.names);
     }
 
     /// One line per command that the caller can execute and did not, and per exemption that is not needed.
     #[must_use]
-    pub fn missing_commands(&self, caller: Caller) -> Vec<String> {
+    pub fn missing_commands(&self, caller: CommandCaller) -> Vec<String> {
         let of = |(name, flags): (&String, &BTreeSet<String>)| {
             let ran = self.names.contains(&(caller, name.clone()));
-            match (ran, caller.own_reason(name)) {
+            match (ran, caller.exemption_reason(name)) {
                 (true, Some(reason)) => Some(format!("{name} ran with {caller:?}, in spite of: {reason}")),
-                (false, None) if caller.can_execute(flags) && tested_elsewhere(name).is_none() => {
+                (false, None) if caller.can_execute(flags) && tested_elsewhere_reason(name).is_none() => {
                     Some(format!("{name} did not run with {caller:?}"))
                 }
                 (true, None) | (false, _) => None,
@@ -170,7 +170,7 @@ impl ExecutedCommands {
 mod tests {
     use super::*;
 
-    fn executed(callers: &[Caller], lines: &[&str]) -> ExecutedCommands {
+    fn executed(callers: &[CommandCaller], lines: &[&str]) -> ExecutedCommands {
         let flags = |flags: &[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect::<BTreeSet<_>>();
         let table = BTreeMap::from([
             ("BLPOP".to_owned(), flags(&["write", "blocking"])),
@@ -179,7 +179,7 @@ mod tests {
             ("WAIT".to_owned(), flags(&["blocking"])),
             ("XGROUP CREATE".to_owned(), flags(&["write"])),
         ]);
-        let mut executed = ExecutedCommands { table: Table(table), names: BTreeSet::new() };
+        let mut executed = ExecutedCommands { table: CommandFlags(table), names: BTreeSet::new() };
         for line in lines {
             let words: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
             callers.iter().for_each(|caller| executed.add(*caller, &words));
@@ -190,25 +190,28 @@ mod tests {
     #[test]
     fn commands_missing_from_callers_coverage_are_reported() {
         let all = executed(
-            &[Caller::Exec, Caller::UnblockedClient],
+            &[CommandCaller::Exec, CommandCaller::UnblockedClient],
             &["blpop l 0", "get a", "xgroup CREATE s g 0"],
         );
-        assert_eq!(all.missing_commands(Caller::UnblockedClient), Vec::<String>::new());
-        assert_eq!(all.missing_commands(Caller::Script).len(), 4, "another caller's");
-        let some = executed(&[Caller::UnblockedClient, Caller::Loader], &["get a", "xgroup", "nosuch"]);
+        assert_eq!(all.missing_commands(CommandCaller::UnblockedClient), Vec::<String>::new());
+        assert_eq!(all.missing_commands(CommandCaller::Script).len(), 4, "another caller's");
+        let some = executed(
+            &[CommandCaller::UnblockedClient, CommandCaller::Loader],
+            &["get a", "xgroup", "nosuch"],
+        );
         assert_eq!(
-            some.missing_commands(Caller::UnblockedClient),
+            some.missing_commands(CommandCaller::UnblockedClient),
             ["BLPOP did not run with UnblockedClient"]
         );
         let of_loader = ["BLPOP did not run with Loader", "XGROUP CREATE did not run with Loader"];
-        assert_eq!(some.missing_commands(Caller::Loader), of_loader);
+        assert_eq!(some.missing_commands(CommandCaller::Loader), of_loader);
     }
 
     #[test]
     fn outdated_exclusion_reasons_are_reported() {
         let lines = ["blpop l 0", "wait 0 0"];
-        let missing_commands =
-            executed(&[Caller::UnblockedClient], &lines).missing_commands(Caller::UnblockedClient);
+        let missing_commands = executed(&[CommandCaller::UnblockedClient], &lines)
+            .missing_commands(CommandCaller::UnblockedClient);
         assert_eq!(missing_commands.len(), 1, "{missing_commands:?}");
         assert!(
             missing_commands[0].starts_with("WAIT ran with UnblockedClient, in spite of: "),
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn container_command_is_replaced_by_its_subcommands() {
-        assert!(stands_for("CLUSTER", "CLUSTER NODES") && stands_for("GET", "GET"));
-        assert!(!stands_for("CLUSTER", "CLUSTERSCAN") && !stands_for("CLUSTER NODES", "CLUSTER"));
+        assert!(covers_command("CLUSTER", "CLUSTER NODES") && covers_command("GET", "GET"));
+        assert!(!covers_command("CLUSTER", "CLUSTERSCAN") && !covers_command("CLUSTER NODES", "CLUSTER"));
     }
 }

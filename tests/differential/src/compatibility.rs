@@ -4,50 +4,50 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::{Document, tested_elsewhere, waivers};
+use crate::{CommandDocument, tested_elsewhere_reason, waivers};
 
 /// The reason in `elsewhere.in` for a command of Valkey that Redoubt does not have.
-const NOT_SUPPORTED: &str = "not there";
+const NOT_SUPPORTED_REASON: &str = "not there";
 /// Commands that only Redoubt has, and their purpose.
 pub const REDOUBT_ONLY: &[(&str, &str)] =
     &[("CLUSTER|FAILOVERS", "only in Redoubt"), ("INCREX", "Redis 8.8, not compared")];
 /// The file name of the page of differences.
-const DIFFERENCES: &str = "differences.md";
+const DIFFERENCES_PAGE: &str = "differences.md";
 
 /// The commands of the three servers.
 #[derive(Debug, Clone)]
-pub struct Commands {
+pub struct ServerCommands {
     /// Redoubt.
-    pub ours: Vec<Document>,
+    pub redoubt_commands: Vec<CommandDocument>,
     /// Valkey 9.1.
-    pub valkey: Vec<Document>,
+    pub valkey_commands: Vec<CommandDocument>,
     /// Redis 8.6.
-    pub redis8: Vec<Document>,
+    pub redis8_commands: Vec<CommandDocument>,
 }
 
 /// Whether Redoubt is known to lack this command of Valkey.
 #[must_use]
 pub fn is_missing(command: &str) -> bool {
-    tested_elsewhere(command) == Some(NOT_SUPPORTED)
+    tested_elsewhere_reason(command) == Some(NOT_SUPPORTED_REASON)
 }
 
 /// Commands listed as missing that exist, and commands that are missing but not listed.
 #[must_use]
-pub fn wrong_missing_entries(commands: &Commands) -> Vec<String> {
-    let ours = names(&commands.ours);
+pub fn find_wrong_missing_entries(commands: &ServerCommands) -> Vec<String> {
+    let ours = command_names(&commands.redoubt_commands);
     let is_wrong = |command: &&String| {
-        (tested_elsewhere(command) == Some(NOT_SUPPORTED)) == ours.contains(command.as_str())
+        (tested_elsewhere_reason(command) == Some(NOT_SUPPORTED_REASON)) == ours.contains(command.as_str())
     };
-    commands.valkey.iter().map(|document| &document.name).filter(is_wrong).cloned().collect()
+    commands.valkey_commands.iter().map(|document| &document.name).filter(is_wrong).cloned().collect()
 }
 
-fn names(documents: &[Document]) -> BTreeSet<&str> {
+fn command_names(documents: &[CommandDocument]) -> BTreeSet<&str> {
     documents.iter().map(|document| document.name.as_str()).collect()
 }
 
 /// The text of docs/compatibility.md.
 #[must_use]
-pub fn compatibility_page(commands: &Commands) -> String {
+pub fn compatibility_page(commands: &ServerCommands) -> String {
     let mut page = "# Supported commands\n\n\
         This page lists all commands and how each is tested. It is generated from COMMAND DOCS of the servers and the \
         tables of the differential tests by `make compatibility-page`; a test fails when it is out of date.\n\n"
@@ -58,17 +58,18 @@ pub fn compatibility_page(commands: &Commands) -> String {
     page
 }
 
-fn write_summary(commands: &Commands, page: &mut String) {
-    let (ours, valkey) = (names(&commands.ours), names(&commands.valkey));
+fn write_summary(commands: &ServerCommands, page: &mut String) {
+    let (ours, valkey) =
+        (command_names(&commands.redoubt_commands), command_names(&commands.valkey_commands));
     let there = ours.intersection(&valkey).count();
-    let elsewhere = ours.iter().filter(|command| tested_elsewhere(command).is_some()).count();
-    let differing = ours.iter().filter(|command| waivers::count(command) > 0).count();
+    let elsewhere = ours.iter().filter(|command| tested_elsewhere_reason(command).is_some()).count();
+    let differing = ours.iter().filter(|command| waivers::waiver_count(command) > 0).count();
     let _ = writeln!(
         page,
         "Redoubt has {there} of the {} commands and subcommands of Valkey 9.1, and {} newer ones of Redis. The replies of \
          {} are compared with Valkey in random sequences, alone, in transactions and in scripts, with all options; \
          {elsewhere} are tested in other ways, as the tables show. {differing} have a reply that differs \
-         [by choice]({DIFFERENCES}).\n",
+         [by choice]({DIFFERENCES_PAGE}).\n",
         valkey.len(),
         ours.difference(&valkey).count(),
         there - elsewhere,
@@ -80,9 +81,10 @@ fn write_summary(commands: &Commands, page: &mut String) {
     );
 }
 
-fn write_absent(commands: &Commands, page: &mut String) {
-    let (ours, valkey) = (names(&commands.ours), names(&commands.valkey));
-    let absent = |documents: &[Document], but: &BTreeSet<&str>| {
+fn write_absent(commands: &ServerCommands, page: &mut String) {
+    let (ours, valkey) =
+        (command_names(&commands.redoubt_commands), command_names(&commands.valkey_commands));
+    let absent = |documents: &[CommandDocument], but: &BTreeSet<&str>| {
         let listed: BTreeSet<String> = documents
             .iter()
             .map(|document| document.name.clone())
@@ -96,14 +98,14 @@ fn write_absent(commands: &Commands, page: &mut String) {
         page,
         "## Not supported\n\n| server | commands |\n| --- | --- |\n| Valkey 9.1 | {} |\n| only Redis 8.6 | {} |\n\n\
          These are unknown commands. Modules (`MODULE LOAD`) are rejected.\n",
-        absent(&commands.valkey, &BTreeSet::new()),
-        absent(&commands.redis8, &valkey),
+        absent(&commands.valkey_commands, &BTreeSet::new()),
+        absent(&commands.redis8_commands, &valkey),
     );
 }
 
-fn write_groups(commands: &Commands, page: &mut String) {
-    let mut groups: BTreeMap<&str, BTreeMap<&str, &Document>> = BTreeMap::new();
-    for document in &commands.ours {
+fn write_groups(commands: &ServerCommands, page: &mut String) {
+    let mut groups: BTreeMap<&str, BTreeMap<&str, &CommandDocument>> = BTreeMap::new();
+    for document in &commands.redoubt_commands {
         groups.entry(&document.group).or_default().insert(&document.name, document);
     }
     for (group, documents) in groups {
@@ -113,11 +115,11 @@ fn write_groups(commands: &Commands, page: &mut String) {
         );
         for (name, document) in documents {
             let alone = REDOUBT_ONLY.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
-            let tested = tested_elsewhere(name).or(alone).unwrap_or("compared with Valkey");
-            let differs = match waivers::count(name) {
+            let tested = tested_elsewhere_reason(name).or(alone).unwrap_or("compared with Valkey");
+            let differs = match waivers::waiver_count(name) {
                 0 => String::new(),
-                1 => format!("[1 reply]({DIFFERENCES})"),
-                ways => format!("[{ways} replies]({DIFFERENCES})"),
+                1 => format!("[1 reply]({DIFFERENCES_PAGE})"),
+                ways => format!("[{ways} replies]({DIFFERENCES_PAGE})"),
             };
             let _ = writeln!(page, "| {name} | {} | {tested} | {differs} |", document.since);
         }

@@ -5,106 +5,109 @@
 
 use std::time::Duration;
 
-use harness::{Connection, Node, Value};
+use harness::{Connection, Node, Reply};
 
-use crate::{Command, same};
+use crate::{Command, are_equivalent};
 
 /// The time limit for a digest of the largest dataset.
-const DIGESTED: Duration = Duration::from_secs(600);
+const DIGEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// The default number of databases.
-const DATABASES: usize = 16;
+const DATABASE_COUNT: usize = 16;
 
 /// The data of one server.
-pub(crate) struct Data {
+pub(crate) struct ServerData {
     connection: Connection,
 }
 
-impl Data {
-    pub(crate) fn of(node: &Node) -> Self {
+impl ServerData {
+    pub(crate) fn connect(node: &Node) -> Self {
         let mut connection = node.connect();
         // There may be a hundred million bytes to digest.
-        connection.set_timeout(DIGESTED);
+        connection.set_timeout(DIGEST_TIMEOUT);
         Self { connection }
     }
 
     /// A query to which the two servers reply differently, and their replies.
-    pub(crate) fn difference(&mut self, theirs: &mut Self) -> Option<(Command, Value, Value)> {
-        if self.digest() == theirs.digest() {
+    pub(crate) fn find_difference(&mut self, theirs: &mut Self) -> Option<(Command, Reply, Reply)> {
+        if self.read_digest() == theirs.read_digest() {
             return None;
         }
-        (0..DATABASES).find_map(|database| self.difference_in(database, theirs))
+        (0..DATABASE_COUNT).find_map(|database| self.find_difference_in(database, theirs))
     }
 
     /// Scans all keys first, which makes both servers delete expired ones.
-    fn digest(&mut self) -> Value {
-        let mut lines: Vec<String> = (0..DATABASES)
+    fn read_digest(&mut self) -> Reply {
+        let mut lines: Vec<String> = (0..DATABASE_COUNT)
             // KEYS skips expired keys without deleting them.
             .flat_map(|database| [format!("SELECT {database}"), "SCAN 0 COUNT 100000000".to_owned()])
             .collect();
         lines.push("DEBUG DIGEST".to_owned());
-        self.connection.run_all(&lines).pop().expect("the last of many replies")
+        self.connection.call_lines(&lines).pop().expect("the last of many replies")
     }
 
-    fn difference_in(&mut self, database: usize, theirs: &mut Self) -> Option<(Command, Value, Value)> {
+    fn find_difference_in(&mut self, database: usize, theirs: &mut Self) -> Option<(Command, Reply, Reply)> {
         let select = format!("SELECT {database}");
-        self.connection.run(&select).expect_ok();
-        theirs.connection.run(&select).expect_ok();
-        if let Some(found) = self.answers_differ(theirs, &command(&[b"KEYS", b"*"])) {
+        self.connection.call_line(&select).expect_ok();
+        theirs.connection.call_line(&select).expect_ok();
+        if let Some(found) = self.compare_replies(theirs, &command_from_words(&[b"KEYS", b"*"])) {
             return Some(found);
         }
-        let mut keys: Vec<Vec<u8>> = bytes_of(&self.connection.run("KEYS *"));
+        let mut keys: Vec<Vec<u8>> = list_bytes(&self.connection.call_line("KEYS *"));
         keys.sort();
         keys.iter().find_map(|key| {
             let about_key: [&[&[u8]]; 2] = [&[b"TYPE", key], &[b"PEXPIRETIME", key]];
-            let first = about_key.iter().find_map(|words| self.answers_differ(theirs, &command(words)));
-            first.or_else(|| self.values_differ(theirs, key))
+            let first =
+                about_key.iter().find_map(|words| self.compare_replies(theirs, &command_from_words(words)));
+            first.or_else(|| self.compare_values(theirs, key))
         })
     }
 
-    fn values_differ(&mut self, theirs: &mut Self, key: &[u8]) -> Option<(Command, Value, Value)> {
-        let kind = ask(&mut self.connection, &command(&[b"TYPE", key]));
-        if kind == Value::Simple("zset".into()) {
-            let all = command(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"]);
-            let [ours, theirs] = [&mut self.connection, &mut theirs.connection].map(|side| ask(side, &all));
-            return (scored(&ours) != scored(&theirs)).then_some((all, ours, theirs));
+    fn compare_values(&mut self, theirs: &mut Self, key: &[u8]) -> Option<(Command, Reply, Reply)> {
+        let kind = run_query(&mut self.connection, &command_from_words(&[b"TYPE", key]));
+        if kind == Reply::Simple("zset".into()) {
+            let all = command_from_words(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"]);
+            let [ours, theirs] =
+                [&mut self.connection, &mut theirs.connection].map(|side| run_query(side, &all));
+            return (members_with_scores(&ours) != members_with_scores(&theirs))
+                .then_some((all, ours, theirs));
         }
-        if kind != Value::Simple("hash".into()) {
-            return self.answers_differ(theirs, &command(&[b"DEBUG", b"DIGEST-VALUE", key]));
+        if kind != Reply::Simple("hash".into()) {
+            return self.compare_replies(theirs, &command_from_words(&[b"DEBUG", b"DIGEST-VALUE", key]));
         }
-        let fields = bytes_of(&ask(&mut self.connection, &command(&[b"HKEYS", key])));
+        let fields = list_bytes(&run_query(&mut self.connection, &command_from_words(&[b"HKEYS", key])));
         let count = fields.len().to_string();
-        let mut times = command(&[b"HPEXPIRETIME", key, b"FIELDS", count.as_bytes()]);
+        let mut times = command_from_words(&[b"HPEXPIRETIME", key, b"FIELDS", count.as_bytes()]);
         times.extend(fields);
-        self.answers_differ(theirs, &command(&[b"HGETALL", key]))
-            .or_else(|| self.answers_differ(theirs, &times))
+        self.compare_replies(theirs, &command_from_words(&[b"HGETALL", key]))
+            .or_else(|| self.compare_replies(theirs, &times))
             // An older server does not have the commands for field TTLs.
             .filter(|(_, ours, theirs)| ![ours, theirs].iter().any(|it| it.is_error("ERR unknown command")))
     }
 
-    fn answers_differ(&mut self, theirs: &mut Self, question: &Command) -> Option<(Command, Value, Value)> {
-        let answers = [&mut self.connection, &mut theirs.connection].map(|side| ask(side, question));
+    fn compare_replies(&mut self, theirs: &mut Self, question: &Command) -> Option<(Command, Reply, Reply)> {
+        let answers = [&mut self.connection, &mut theirs.connection].map(|side| run_query(side, question));
         let [ours, theirs] = answers;
-        (!same(question, &ours, &theirs)).then(|| (question.clone(), ours, theirs))
+        (!are_equivalent(question, &ours, &theirs)).then(|| (question.clone(), ours, theirs))
     }
 }
 
 /// The members of a sorted set with their scores as numbers.
-fn scored(list: &Value) -> Vec<(Vec<u8>, Option<f64>)> {
+fn members_with_scores(list: &Reply) -> Vec<(Vec<u8>, Option<f64>)> {
     let score = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
-    let words = bytes_of(list);
+    let words = list_bytes(list);
     words.chunks_exact(2).map(|pair| (pair[0].clone(), score(&pair[1]))).collect()
 }
 
-fn ask(connection: &mut Connection, question: &Command) -> Value {
+fn run_query(connection: &mut Connection, question: &Command) -> Reply {
     connection.send(question).expect("the server takes commands");
     connection.read().expect("a reply")
 }
 
-fn command(words: &[&[u8]]) -> Command {
+fn command_from_words(words: &[&[u8]]) -> Command {
     words.iter().map(|word| word.to_vec()).collect()
 }
 
-fn bytes_of(list: &Value) -> Vec<Vec<u8>> {
-    let bytes = |item: &Value| if let Value::Bulk(bytes) = item { bytes.clone() } else { Vec::new() };
+fn list_bytes(list: &Reply) -> Vec<Vec<u8>> {
+    let bytes = |item: &Reply| if let Reply::Bulk(bytes) = item { bytes.clone() } else { Vec::new() };
     list.items().iter().map(bytes).collect()
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use harness::Value;
+use harness::Reply;
 
 /// A command, or a subcommand with its container's name and a space.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Document {
+pub struct CommandDocument {
     /// In upper case.
     pub name: String,
     /// The command group, such as `sorted-set`.
@@ -14,34 +14,34 @@ pub struct Document {
     /// The first server version that has the command.
     pub since: String,
     /// The tokens that its arguments may contain, in upper case.
-    pub words: BTreeSet<String>,
+    pub tokens: BTreeSet<String>,
 }
 
 /// Every command and subcommand in a reply to COMMAND DOCS, except containers.
 #[must_use]
-pub fn read_documents(reply: &Value) -> Vec<Document> {
+pub fn read_documents(reply: &Reply) -> Vec<CommandDocument> {
     let mut documents = Vec::new();
-    gather(reply, &mut documents);
+    collect_documents(reply, &mut documents);
     documents
 }
 
-fn fields(value: &Value) -> impl Iterator<Item = (String, &Value)> {
+fn iter_fields(value: &Reply) -> impl Iterator<Item = (String, &Reply)> {
     value.items().chunks_exact(2).map(|pair| (pair[0].text(), &pair[1]))
 }
 
-fn gather(reply: &Value, documents: &mut Vec<Document>) {
-    for (name, described) in fields(reply) {
+fn collect_documents(reply: &Reply, documents: &mut Vec<CommandDocument>) {
+    for (name, described) in iter_fields(reply) {
         let name = name.to_uppercase().replace('|', " ");
         let mut document =
-            Document { name, group: String::new(), since: String::new(), words: BTreeSet::new() };
+            CommandDocument { name, group: String::new(), since: String::new(), tokens: BTreeSet::new() };
         let mut is_container = false;
-        for (field, value) in fields(described) {
+        for (field, value) in iter_fields(described) {
             match field.as_str() {
                 "subcommands" => {
                     is_container = true;
-                    gather(value, documents);
+                    collect_documents(value, documents);
                 }
-                "arguments" => gather_words(value, &mut document.words),
+                "arguments" => collect_tokens(value, &mut document.tokens),
                 "group" => document.group = value.text(),
                 "since" => document.since = value.text(),
                 _ => {}
@@ -54,12 +54,12 @@ fn gather(reply: &Value, documents: &mut Vec<Document>) {
 }
 
 /// Collects the tokens of these arguments and of nested arguments.
-fn gather_words(arguments: &Value, found: &mut BTreeSet<String>) {
+fn collect_tokens(arguments: &Reply, found: &mut BTreeSet<String>) {
     for argument in arguments.items() {
-        for (name, value) in fields(argument) {
+        for (name, value) in iter_fields(argument) {
             match name.as_str() {
                 "token" => found.extend(value.text().split(' ').map(str::to_uppercase)),
-                "arguments" => gather_words(value, found),
+                "arguments" => collect_tokens(value, found),
                 _ => {}
             }
         }

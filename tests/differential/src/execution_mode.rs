@@ -1,11 +1,11 @@
 //! The ways in which a client can execute a sequence of commands.
 
-use crate::{Caller, Command};
+use crate::{Command, CommandCaller};
 
 /// The maximum number of commands in one transaction.
 const BATCH_SIZE: usize = 6;
 /// Scripts that call the command in their arguments, by the RESP version of the reply.
-const CALLERS: [(Protocol, &str); 2] = [
+const CALLING_SCRIPTS: [(Protocol, &str); 2] = [
     (Protocol::V2, "return redis.pcall(unpack(ARGV))"),
     (Protocol::V3, "redis.setresp(3) return redis.pcall(unpack(ARGV))"),
 ];
@@ -33,17 +33,17 @@ pub enum ExecutionMode {
 impl ExecutionMode {
     /// The caller that executes the commands.
     #[must_use]
-    pub fn caller(self) -> Caller {
+    pub fn caller(self) -> CommandCaller {
         match self {
-            Self::Sequential => Caller::Client,
-            Self::Transaction => Caller::Exec,
-            Self::Script => Caller::Script,
+            Self::Sequential => CommandCaller::Client,
+            Self::Transaction => CommandCaller::Exec,
+            Self::Script => CommandCaller::Script,
         }
     }
 
     /// Wraps the commands for this way of execution.
     #[must_use]
-    pub fn give(self, protocol: Protocol, commands: Vec<Command>) -> Vec<Command> {
+    pub fn wrap_commands(self, protocol: Protocol, commands: Vec<Command>) -> Vec<Command> {
         match self {
             Self::Sequential => commands,
             Self::Transaction => {
@@ -53,7 +53,7 @@ impl ExecutionMode {
                     .chunk_by(|one, next| !needs_own_transaction(one) && !needs_own_transaction(next));
                 runs.flat_map(|run| run.chunks(BATCH_SIZE)).flat_map(together).collect()
             }
-            Self::Script => commands.into_iter().map(|command| call(protocol, command)).collect(),
+            Self::Script => commands.into_iter().map(|command| call_from_script(protocol, command)).collect(),
         }
     }
 }
@@ -66,16 +66,17 @@ fn needs_own_transaction(command: &Command) -> bool {
         .any(|name| command.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes())))
 }
 
-fn call(protocol: Protocol, command: Command) -> Command {
-    let caller = CALLERS.iter().find(|(version, _)| *version == protocol).map_or("", |(_, script)| script);
+fn call_from_script(protocol: Protocol, command: Command) -> Command {
+    let caller =
+        CALLING_SCRIPTS.iter().find(|(version, _)| *version == protocol).map_or("", |(_, script)| script);
     ["EVAL", caller, "0"].iter().map(|word| word.as_bytes().to_vec()).chain(command).collect()
 }
 
 /// The command that a script of [`ExecutionMode::Script`] calls, or else the command itself.
-pub(crate) fn called(command: &[Vec<u8>]) -> &[Vec<u8>] {
+pub(crate) fn called_command(command: &[Vec<u8>]) -> &[Vec<u8>] {
     match command {
         [eval, script, _, called @ ..]
-            if eval == b"EVAL" && CALLERS.iter().any(|(_, caller)| script == caller.as_bytes()) =>
+            if eval == b"EVAL" && CALLING_SCRIPTS.iter().any(|(_, caller)| script == caller.as_bytes()) =>
         {
             called
         }

@@ -5,11 +5,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::Command;
-use crate::grammar::{Form, FormPart, Grammar};
+use crate::grammar::{CommandForm, Grammar, SyntaxPart};
 
 /// Kinds of arguments that the generator creates; all others are lists of words in the tables.
 const GENERATED_KINDS: &[&str] = &["commandline", "payload", "value"];
-const COMMAND_LINES: &[&[&str]] = &[
+const NESTED_COMMANDS: &[&[&str]] = &[
     &["GET", "a"],
     &["MSET", "a", "1", "b", "2"],
     &["COPY", "a", "b"],
@@ -23,7 +23,7 @@ const COMMAND_LINES: &[&[&str]] = &[
     &["LCS", "a", "b"],
 ];
 /// Replacement arguments. Small positive numbers are left out: as a TTL they would expire during the test.
-const NONSENSE: &[&str] = &[
+const INVALID_ARGUMENTS: &[&str] = &[
     "",
     "nonsense",
     "-1",
@@ -70,48 +70,52 @@ impl<'a> Generator<'a> {
 
     /// Uses only keys of one slot, for kinds that have keys with a hash tag.
     #[must_use]
-    pub fn in_one_slot(self) -> Self {
+    pub fn with_keys_of_one_slot(self) -> Self {
         Self { tag: Some("{t}"), ..self }
     }
 
     /// Generates `length` commands, followed by those that inspect the resulting data.
     #[must_use]
-    pub fn sequence(&mut self, length: usize) -> Vec<Command> {
-        let mut commands: Vec<Command> = (0..length).map(|_| self.command()).collect();
+    pub fn generate_sequence(&mut self, length: usize) -> Vec<Command> {
+        let mut commands: Vec<Command> = (0..length).map(|_| self.generate_command()).collect();
         for database in ["0", "1", "2"] {
-            commands.push(words(&["SELECT", database]));
-            commands.push(words(&["KEYS", "*"]));
-            commands
-                .extend(self.grammar.inspections.iter().flat_map(|inspection| self.grammar.each(inspection)));
+            commands.push(command_of_words(&["SELECT", database]));
+            commands.push(command_of_words(&["KEYS", "*"]));
+            commands.extend(
+                self.grammar
+                    .inspections
+                    .iter()
+                    .flat_map(|inspection| self.grammar.expand_inspection(inspection)),
+            );
         }
         commands
     }
 
     /// A valid command, sometimes with a mutated argument.
     #[must_use]
-    pub fn command(&mut self) -> Command {
-        let form = self.form();
+    pub fn generate_command(&mut self) -> Command {
+        let form = self.random_form();
         let mut command = Command::new();
-        self.expand(&form.parts, &mut command);
-        self.mutate(form, &mut command);
+        self.expand_parts(&form.parts, &mut command);
+        self.mutate_argument(form, &mut command);
         command
     }
 
     /// A command whose words were then moved, repeated, replaced and dropped at random: options come several times and
     /// in any order, option words stand where names and numbers belong, and numbers are wrong.
     #[must_use]
-    pub fn scrambled(&mut self) -> Command {
+    pub fn generate_scrambled(&mut self) -> Command {
         let form = &self.grammar.forms[self.random.random_range(0..self.grammar.forms.len())];
         let mut command = Command::new();
-        self.expand(&form.parts, &mut command);
+        self.expand_parts(&form.parts, &mut command);
         for _ in 0..self.random.random_range(0..4) {
-            self.scramble(form, &mut command);
+            self.scramble_argument(form, &mut command);
         }
         command
     }
 
     /// Changes one position of a command after its name.
-    fn scramble(&mut self, form: &'a Form, command: &mut Command) {
+    fn scramble_argument(&mut self, form: &'a CommandForm, command: &mut Command) {
         if command.len() < 2 {
             return;
         }
@@ -128,9 +132,9 @@ impl<'a> Generator<'a> {
                 let to = self.random.random_range(1..=command.len());
                 command.splice(to..to, moved);
             }
-            3 | 4 => command[at] = self.option_word(form),
+            3 | 4 => command[at] = self.random_option(form),
             _ if self.random.random() => {
-                let word = NONSENSE.choose(&mut self.random);
+                let word = INVALID_ARGUMENTS.choose(&mut self.random);
                 command[at] = word.map_or_else(Vec::new, |word| word.as_bytes().to_vec());
             }
             _ => drop(command.remove(at)),
@@ -138,11 +142,11 @@ impl<'a> Generator<'a> {
     }
 
     /// An option word of this form, or of any other.
-    fn option_word(&mut self, form: &'a Form) -> Vec<u8> {
+    fn random_option(&mut self, form: &'a CommandForm) -> Vec<u8> {
         let any = self.grammar.forms.choose(&mut self.random).map_or(form, |form| form);
         let mut words = Vec::new();
         for form in [form, form, any] {
-            literals(&form.parts, &mut words);
+            collect_literals(&form.parts, &mut words);
         }
         // Some forms have a placeholder even for the command name.
         let word = words.choose(&mut self.random).copied().unwrap_or("nonsense");
@@ -150,7 +154,7 @@ impl<'a> Generator<'a> {
     }
 
     /// A random form, by weight.
-    fn form(&mut self) -> &'a Form {
+    fn random_form(&mut self) -> &'a CommandForm {
         let total: u32 = self.grammar.forms.iter().map(|form| form.weight).sum();
         let mut left = self.random.random_range(0..total);
         self.grammar
@@ -164,23 +168,23 @@ impl<'a> Generator<'a> {
             .expect("the draw is below the sum of the weights")
     }
 
-    fn expand(&mut self, parts: &[FormPart], out: &mut Command) {
+    fn expand_parts(&mut self, parts: &[SyntaxPart], out: &mut Command) {
         for part in parts {
             match part {
-                FormPart::Word(word) => out.push(self.random_case(word)),
-                FormPart::Kind(kind) => self.argument(kind, out),
-                FormPart::Optional(inner) => {
+                SyntaxPart::Word(word) => out.push(self.random_case(word)),
+                SyntaxPart::ArgumentKind(kind) => self.append_argument(kind, out),
+                SyntaxPart::Optional(inner) => {
                     if self.random.random_ratio(1, 3) {
-                        self.expand(inner, out);
+                        self.expand_parts(inner, out);
                     }
                 }
-                FormPart::Choice(choices) => {
+                SyntaxPart::Choice(choices) => {
                     let chosen = self.random.random_range(0..choices.len());
-                    self.expand(&choices[chosen], out);
+                    self.expand_parts(&choices[chosen], out);
                 }
-                FormPart::Repeated(inner) => {
+                SyntaxPart::Repeated(inner) => {
                     for _ in 0..self.random.random_range(1..=3) {
-                        self.expand(inner, out);
+                        self.expand_parts(inner, out);
                     }
                 }
             }
@@ -194,17 +198,19 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn argument(&mut self, kind: &str, out: &mut Command) {
+    fn append_argument(&mut self, kind: &str, out: &mut Command) {
         match kind {
-            "value" => out.push(self.value()),
-            "payload" => out.push(self.payload()),
-            "commandline" => out.extend(words(COMMAND_LINES.choose(&mut self.random).expect("not empty"))),
-            _ => out.push(self.word(kind)),
+            "value" => out.push(self.random_value()),
+            "payload" => out.push(self.random_payload()),
+            "commandline" => {
+                out.extend(command_of_words(NESTED_COMMANDS.choose(&mut self.random).expect("not empty")));
+            }
+            _ => out.push(self.random_word(kind)),
         }
     }
 
     /// A random word of this kind.
-    fn word(&mut self, kind: &str) -> Vec<u8> {
+    fn random_word(&mut self, kind: &str) -> Vec<u8> {
         let words = &self.grammar.words[kind];
         if let Some(tag) = self.tag {
             let has_tag = |word: &&Vec<u8>| word.starts_with(tag.as_bytes()) && !word.contains(&b'*');
@@ -216,7 +222,7 @@ impl<'a> Generator<'a> {
         words.choose(&mut self.random).expect("a kind has words").clone()
     }
 
-    fn value(&mut self) -> Vec<u8> {
+    fn random_value(&mut self) -> Vec<u8> {
         match self.random.random_range(0..8) {
             0 => {
                 let length = self.random.random_range(0..40);
@@ -224,12 +230,12 @@ impl<'a> Generator<'a> {
             }
             1 => vec![b'x'; self.random.random_range(1..600)],
             2 => self.random.random_range(-100_000_i64..100_000).to_string().into_bytes(),
-            _ => self.word("value"),
+            _ => self.random_word("value"),
         }
     }
 
     /// A payload, sometimes with a changed byte, which the checksum must detect.
-    fn payload(&mut self) -> Vec<u8> {
+    fn random_payload(&mut self) -> Vec<u8> {
         let mut payload = self.payloads.choose(&mut self.random).cloned().unwrap_or_default();
         if !payload.is_empty() && self.random.random_ratio(1, 6) {
             let at = self.random.random_range(0..payload.len());
@@ -239,11 +245,11 @@ impl<'a> Generator<'a> {
     }
 
     /// Drops, duplicates, replaces or adds an argument in one of twelve commands.
-    fn mutate(&mut self, form: &Form, command: &mut Command) {
+    fn mutate_argument(&mut self, form: &CommandForm, command: &mut Command) {
         if !form.can_be_mutated || command.is_empty() || !self.random.random_ratio(1, 12) {
             return;
         }
-        let nonsense = NONSENSE.choose(&mut self.random).expect("not empty").as_bytes().to_vec();
+        let nonsense = INVALID_ARGUMENTS.choose(&mut self.random).expect("not empty").as_bytes().to_vec();
         if nonsense == b"*" && command[0].eq_ignore_ascii_case(b"XADD") {
             // The word is an id that depends on the clock.
             return;
@@ -261,18 +267,18 @@ impl<'a> Generator<'a> {
 }
 
 /// Collects the literal words of a form.
-fn literals(parts: &[FormPart], found: &mut Vec<&'static str>) {
+fn collect_literals(parts: &[SyntaxPart], found: &mut Vec<&'static str>) {
     for part in parts {
         match part {
-            FormPart::Word(word) => found.push(word),
-            FormPart::Kind(_) => {}
-            FormPart::Optional(inner) | FormPart::Repeated(inner) => literals(inner, found),
-            FormPart::Choice(choices) => choices.iter().for_each(|choice| literals(choice, found)),
+            SyntaxPart::Word(word) => found.push(word),
+            SyntaxPart::ArgumentKind(_) => {}
+            SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => collect_literals(inner, found),
+            SyntaxPart::Choice(choices) => choices.iter().for_each(|choice| collect_literals(choice, found)),
         }
     }
 }
 
-fn words(words: &[&str]) -> Command {
+fn command_of_words(words: &[&str]) -> Command {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
@@ -282,8 +288,8 @@ mod tests {
 
     #[test]
     fn same_seed_generates_same_commands() {
-        let grammar = Grammar::of(crate::Peer::Valkey);
-        let make = |seed| Generator::new(&grammar, &[], seed).sequence(300);
+        let grammar = Grammar::for_peer(crate::ReferenceServer::Valkey);
+        let make = |seed| Generator::new(&grammar, &[], seed).generate_sequence(300);
         assert_eq!(make(1), make(1));
         assert_ne!(make(1), make(2));
     }

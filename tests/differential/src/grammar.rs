@@ -4,30 +4,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::str::SplitWhitespace;
 
-use crate::{Command, Peer};
+use crate::{Command, ReferenceServer};
 
 /// A part of a command form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FormPart {
+pub(crate) enum SyntaxPart {
     /// A literal word.
     Word(&'static str),
     /// An argument of a named kind.
-    Kind(&'static str),
+    ArgumentKind(&'static str),
     /// Present or absent.
-    Optional(Vec<FormPart>),
+    Optional(Vec<SyntaxPart>),
     /// One of the alternatives.
-    Choice(Vec<Vec<FormPart>>),
+    Choice(Vec<Vec<SyntaxPart>>),
     /// One to three repetitions.
-    Repeated(Vec<FormPart>),
+    Repeated(Vec<SyntaxPart>),
 }
 
 /// One form of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct CommandForm {
     pub(crate) weight: u32,
     /// Whether the generator may drop, duplicate or replace arguments.
     pub(crate) can_be_mutated: bool,
-    pub(crate) parts: Vec<FormPart>,
+    pub(crate) parts: Vec<SyntaxPart>,
 }
 
 /// A table for each group of commands.
@@ -58,15 +58,15 @@ const TABLES: &[&str] = &[
 ];
 
 /// The words of each kind of argument.
-type Words = BTreeMap<&'static str, Vec<Vec<u8>>>;
+type WordLists = BTreeMap<&'static str, Vec<Vec<u8>>>;
 
 /// All command forms.
 #[derive(Debug, Clone)]
 pub struct Grammar {
-    pub(crate) forms: Vec<Form>,
+    pub(crate) forms: Vec<CommandForm>,
     /// Commands that inspect the data after a sequence, once per word of the argument kind they contain.
-    pub(crate) inspections: Vec<Vec<FormPart>>,
-    pub(crate) words: Words,
+    pub(crate) inspections: Vec<Vec<SyntaxPart>>,
+    pub(crate) words: WordLists,
 }
 
 impl Grammar {
@@ -75,22 +75,22 @@ impl Grammar {
     /// A line that begins with `=` lists words of an argument kind, one with `?` is an inspection command, and every
     /// other line is a weight and a form; `commands/README.md` describes the format.
     #[must_use]
-    pub fn of(peer: Peer) -> Self {
-        Self::read(|table| Peer::of_table(table) == peer)
+    pub fn for_peer(peer: ReferenceServer) -> Self {
+        Self::read_tables(|table| ReferenceServer::from_table(table) == peer)
     }
 
     /// The tables for all peers.
     #[must_use]
-    pub fn whole() -> Self {
-        Self::read(|_| true)
+    pub fn all_tables() -> Self {
+        Self::read_tables(|_| true)
     }
 
     /// The forms of the selected tables, with the words of all tables.
-    fn read(is_selected: impl Fn(&str) -> bool) -> Self {
+    fn read_tables(is_selected: impl Fn(&str) -> bool) -> Self {
         let lines_of = |table: &&'static str| table.lines().map(str::trim);
         let own: Vec<&&'static str> = TABLES.iter().filter(|table| is_selected(table)).collect();
         let lines = || own.iter().copied().flat_map(lines_of);
-        let mut words = Words::new();
+        let mut words = WordLists::new();
         // Word lists are shared between all tables.
         for line in TABLES.iter().flat_map(lines_of).filter_map(|line| line.strip_prefix('=')) {
             let (kind, listed) = line.trim_start().split_once(' ').expect("a kind and its words");
@@ -107,7 +107,7 @@ impl Grammar {
 
     /// The words in all forms of this command (or subcommand, after a space); empty if there is no form.
     #[must_use]
-    pub fn words_of(&self, command: &str) -> BTreeSet<String> {
+    pub fn words_of_command(&self, command: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let names: Vec<&str> = command.split(' ').collect();
         for form in self.forms.iter().filter(|form| self.can_be_named(&form.parts, &names)) {
@@ -117,36 +117,36 @@ impl Grammar {
     }
 
     /// Whether the first parts of a form can be these names.
-    fn can_be_named(&self, parts: &[FormPart], names: &[&str]) -> bool {
+    fn can_be_named(&self, parts: &[SyntaxPart], names: &[&str]) -> bool {
         let [name, others @ ..] = names else { return true };
         let [part, behind @ ..] = parts else { return false };
         match part {
-            FormPart::Word(word) => word.eq_ignore_ascii_case(name) && self.can_be_named(behind, others),
-            FormPart::Kind(kind) => {
+            SyntaxPart::Word(word) => word.eq_ignore_ascii_case(name) && self.can_be_named(behind, others),
+            SyntaxPart::ArgumentKind(kind) => {
                 let is_name = |word: &Vec<u8>| word.eq_ignore_ascii_case(name.as_bytes());
                 self.words.get(kind).is_some_and(|words| words.iter().any(is_name))
                     && self.can_be_named(behind, others)
             }
-            FormPart::Optional(_) | FormPart::Repeated(_) => false,
-            FormPart::Choice(choices) => choices.iter().any(|choice| {
-                let parts: Vec<FormPart> = choice.iter().chain(behind).cloned().collect();
+            SyntaxPart::Optional(_) | SyntaxPart::Repeated(_) => false,
+            SyntaxPart::Choice(choices) => choices.iter().any(|choice| {
+                let parts: Vec<SyntaxPart> = choice.iter().chain(behind).cloned().collect();
                 self.can_be_named(&parts, names)
             }),
         }
     }
 
-    fn gather_words(&self, parts: &[FormPart], found: &mut BTreeSet<String>) {
+    fn gather_words(&self, parts: &[SyntaxPart], found: &mut BTreeSet<String>) {
         for part in parts {
             match part {
-                FormPart::Word(word) => {
+                SyntaxPart::Word(word) => {
                     found.insert(word.to_uppercase());
                 }
-                FormPart::Kind(kind) => {
+                SyntaxPart::ArgumentKind(kind) => {
                     let words = self.words.get(kind).into_iter().flatten();
                     found.extend(words.map(|word| String::from_utf8_lossy(word).to_uppercase()));
                 }
-                FormPart::Optional(inner) | FormPart::Repeated(inner) => self.gather_words(inner, found),
-                FormPart::Choice(choices) => {
+                SyntaxPart::Optional(inner) | SyntaxPart::Repeated(inner) => self.gather_words(inner, found),
+                SyntaxPart::Choice(choices) => {
                     choices.iter().for_each(|choice| self.gather_words(choice, found));
                 }
             }
@@ -154,13 +154,13 @@ impl Grammar {
     }
 
     /// The inspection command for each word of its argument kind.
-    pub(crate) fn each(&self, inspection: &[FormPart]) -> Vec<Command> {
+    pub(crate) fn expand_inspection(&self, inspection: &[SyntaxPart]) -> Vec<Command> {
         let kind = inspection
             .iter()
-            .find_map(|part| if let FormPart::Kind(kind) = part { Some(*kind) } else { None });
+            .find_map(|part| if let SyntaxPart::ArgumentKind(kind) = part { Some(*kind) } else { None });
         let words: BTreeSet<&Vec<u8>> = self.words[kind.expect("a inspection has one kind")].iter().collect();
-        let part = |part: &FormPart, word: &[u8]| match part {
-            FormPart::Word(word) => word.as_bytes().to_vec(),
+        let part = |part: &SyntaxPart, word: &[u8]| match part {
+            SyntaxPart::Word(word) => word.as_bytes().to_vec(),
             _ => word.to_vec(),
         };
         words.into_iter().map(|word| inspection.iter().map(|each| part(each, word)).collect()).collect()
@@ -217,27 +217,27 @@ fn unescape(word: &str) -> Vec<u8> {
     out
 }
 
-fn parse_form(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Form {
+fn parse_form(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> CommandForm {
     let (can_be_mutated, rest) = match line.strip_prefix('!') {
         Some(rest) => (false, rest),
         None => (true, line),
     };
     let (weight, rest) = rest.trim_start().split_once(' ').expect("a weight and a form");
     let weight = weight.parse().unwrap_or_else(|_| panic!("no weight: {line}"));
-    Form { weight, can_be_mutated, parts: parse_all(rest, is_kind) }
+    CommandForm { weight, can_be_mutated, parts: parse_all(rest, is_kind) }
 }
 
-fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPart> {
+fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<SyntaxPart> {
     let mut words = line.split_whitespace().peekable();
     let parts = parse_parts(&mut words, is_kind);
     assert!(words.next().is_none(), "a bracket too many: {line}");
     parts
 }
 
-type Source = Peekable<SplitWhitespace<'static>>;
+type WordSource = Peekable<SplitWhitespace<'static>>;
 
 /// Parses up to a closing bracket or a bar, which is not consumed.
-fn parse_parts(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPart> {
+fn parse_parts(words: &mut WordSource, is_kind: &dyn Fn(&str) -> bool) -> Vec<SyntaxPart> {
     let mut parts = Vec::new();
     while let Some(&word) = words.peek() {
         if ["]", ")", "}", "|"].contains(&word) {
@@ -245,31 +245,31 @@ fn parse_parts(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPa
         }
         words.next();
         let part = match word {
-            "[" => FormPart::Optional(parse_group(words, "]", is_kind)),
-            "{" => FormPart::Repeated(parse_group(words, "}", is_kind)),
+            "[" => SyntaxPart::Optional(parse_group(words, "]", is_kind)),
+            "{" => SyntaxPart::Repeated(parse_group(words, "}", is_kind)),
             "(" => parse_choice(words, is_kind),
-            "\"\"" => FormPart::Word(""),
-            _ if is_kind(word) => FormPart::Kind(word),
-            _ => FormPart::Word(word),
+            "\"\"" => SyntaxPart::Word(""),
+            _ if is_kind(word) => SyntaxPart::ArgumentKind(word),
+            _ => SyntaxPart::Word(word),
         };
         parts.push(part);
     }
     parts
 }
 
-fn parse_group(words: &mut Source, end: &str, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPart> {
+fn parse_group(words: &mut WordSource, end: &str, is_kind: &dyn Fn(&str) -> bool) -> Vec<SyntaxPart> {
     let parts = parse_parts(words, is_kind);
     assert_eq!(words.next(), Some(end), "brackets match");
     parts
 }
 
-fn parse_choice(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> FormPart {
+fn parse_choice(words: &mut WordSource, is_kind: &dyn Fn(&str) -> bool) -> SyntaxPart {
     let mut choices = Vec::new();
     loop {
         choices.push(parse_parts(words, is_kind));
         match words.next() {
             Some("|") => {}
-            Some(")") => return FormPart::Choice(choices),
+            Some(")") => return SyntaxPart::Choice(choices),
             other => panic!("brackets match: {other:?}"),
         }
     }
@@ -282,12 +282,16 @@ mod tests {
     #[test]
     fn syntax_with_groups_is_parsed() {
         let form = parse_form("! 2 SET key [ ( EX sec | KEEPTTL ) ]", &|word| word == "key" || word == "sec");
-        let choice = FormPart::Choice(vec![
-            vec![FormPart::Word("EX"), FormPart::Kind("sec")],
-            vec![FormPart::Word("KEEPTTL")],
+        let choice = SyntaxPart::Choice(vec![
+            vec![SyntaxPart::Word("EX"), SyntaxPart::ArgumentKind("sec")],
+            vec![SyntaxPart::Word("KEEPTTL")],
         ]);
-        let parts = vec![FormPart::Word("SET"), FormPart::Kind("key"), FormPart::Optional(vec![choice])];
-        assert_eq!(form, Form { weight: 2, can_be_mutated: false, parts });
+        let parts = vec![
+            SyntaxPart::Word("SET"),
+            SyntaxPart::ArgumentKind("key"),
+            SyntaxPart::Optional(vec![choice]),
+        ];
+        assert_eq!(form, CommandForm { weight: 2, can_be_mutated: false, parts });
     }
 
     #[test]
@@ -298,6 +302,6 @@ mod tests {
 
     #[test]
     fn command_tables_can_be_parsed() {
-        assert!(Grammar::of(Peer::Valkey).forms.len() > 300);
+        assert!(Grammar::for_peer(ReferenceServer::Valkey).forms.len() > 300);
     }
 }

@@ -1,9 +1,9 @@
 //! Sends the same commands to two servers and compares their replies.
 //!
 //! [`Grammar`] and a generator turn a seed into a sequence of commands: valid ones, edge cases, and some with an
-//! argument dropped, duplicated or replaced, all on a few keys so that they interact. [`Pair`] sends the sequence to
+//! argument dropped, duplicated or replaced, all on a few keys so that they interact. [`ServerPair`] sends the sequence to
 //! both servers and finds the first reply that differs; replies that may differ (times, random choices, unspecified
-//! order) are compared as strictly as possible ([`same`]). [`Pair::shrink`] then drops commands while some reply still
+//! order) are compared as strictly as possible ([`are_equivalent`]). [`ServerPair::shrink_difference`] then drops commands while some reply still
 //! differs, and the remaining commands are the bug report.
 //!
 //! No sequence depends on its duration: expiry times are either in the past or hours away.
@@ -22,15 +22,17 @@ mod peer;
 mod replicated_pair;
 mod waivers;
 
-pub use callers::{Caller, ExecutedCommands, Table, tested_elsewhere};
-pub use compare::same;
-pub use compatibility::{Commands, REDOUBT_ONLY, compatibility_page, is_missing, wrong_missing_entries};
-pub use documents::{Document, read_documents};
+pub use callers::{CommandCaller, CommandFlags, ExecutedCommands, tested_elsewhere_reason};
+pub use compare::are_equivalent;
+pub use compatibility::{
+    REDOUBT_ONLY, ServerCommands, compatibility_page, find_wrong_missing_entries, is_missing,
+};
+pub use documents::{CommandDocument, read_documents};
 pub use execution_mode::{ExecutionMode, Protocol};
 pub use generate::Generator;
 pub use grammar::Grammar;
-pub use pair::{Difference, Pair};
-pub use peer::Peer;
+pub use pair::{ReplyDifference, ServerPair};
+pub use peer::ReferenceServer;
 pub use replicated_pair::ReplicatedPair;
 pub use waivers::{differences_page, is_waived};
 
@@ -39,13 +41,13 @@ pub type Command = Vec<Vec<u8>>;
 
 /// A number from the environment variable `name`, which selects more or other seeds.
 #[must_use]
-pub fn setting(name: &str, default: u64) -> u64 {
+pub fn env_number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Formats a command as it would be typed in `redis-cli`.
 #[must_use]
-pub fn show(command: &Command) -> String {
+pub fn format_command(command: &Command) -> String {
     let words: Vec<String> = command
         .iter()
         .map(|word| {

@@ -4,57 +4,59 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 
-use harness::{Connection, Node, Program, Value};
+use harness::{Connection, Node, Program, Reply};
 
 use crate::callers::ExecutedCommands;
-use crate::compare::Queue;
-use crate::data::Data;
-use crate::execution_mode::called;
-use crate::{Command, Protocol, show};
+use crate::compare::CommandQueue;
+use crate::data::ServerData;
+use crate::execution_mode::called_command;
+use crate::{Command, Protocol, format_command};
 
 /// The slow log stays empty, however slow the machine is. The backlog size is Valkey's default, ten times that of Redis
 /// 7.0.
-const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-backlog-size 1mb \
+const SERVER_OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-backlog-size 1mb \
                        --slowlog-log-slower-than -1";
 
 /// The number of pipelined commands: small enough that neither side blocks on a full socket buffer.
-const BATCH: usize = 50;
+const PIPELINE_SIZE: usize = 50;
 /// The maximum length of a reply in a report.
-const LONGEST_SHOWN: usize = 400;
+const MAX_SHOWN_BYTES: usize = 400;
 
 /// The first reply of a sequence that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct ReplyDifference {
     /// The commands up to the one whose reply differs.
     pub commands: Vec<Command>,
     /// The reply of the server under test; `None` if it closed the connection.
-    pub ours: Option<Value>,
+    pub ours: Option<Reply>,
     /// The reply of the reference server.
-    pub theirs: Option<Value>,
+    pub theirs: Option<Reply>,
 }
 
-impl Difference {
+impl ReplyDifference {
     /// The command whose replies differ.
     ///
     /// # Panics
     /// Never: a difference has at least one command.
     #[must_use]
-    pub fn command(&self) -> &Command {
+    pub fn last_command(&self) -> &Command {
         self.commands.last().expect("a difference has a command")
     }
 
     /// The name of that command, or of the command that a script called.
     #[must_use]
-    pub fn name(&self) -> String {
-        let name = called(self.command()).first().map(|word| String::from_utf8_lossy(word).to_uppercase());
+    pub fn command_name(&self) -> String {
+        let name = called_command(self.last_command())
+            .first()
+            .map(|word| String::from_utf8_lossy(word).to_uppercase());
         name.unwrap_or_default()
     }
 
     /// A key that groups differences with probably one cause: the command, and the replies without numbers and names.
     #[must_use]
-    pub fn kind(&self) -> String {
-        let kind = |reply: &Option<Value>| match reply {
-            Some(Value::Error(text)) => text
+    pub fn group_key(&self) -> String {
+        let kind = |reply: &Option<Reply>| match reply {
+            Some(Reply::Error(text)) => text
                 .split_whitespace()
                 .filter(|word| word.chars().all(char::is_alphabetic))
                 .collect::<Vec<_>>()
@@ -62,17 +64,17 @@ impl Difference {
             Some(reply) => format!("{:?}", std::mem::discriminant(reply)),
             None => "closed".to_owned(),
         };
-        format!("{} {} {}", self.name(), kind(&self.ours), kind(&self.theirs))
+        format!("{} {} {}", self.command_name(), kind(&self.ours), kind(&self.theirs))
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for ReplyDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for command in &self.commands {
-            writeln!(f, "  {}", shortened(&show(command)))?;
+            writeln!(f, "  {}", shorten(&format_command(command)))?;
         }
-        let show = |reply: &Option<Value>| match reply {
-            Some(reply) => shortened(&format!("{reply:?}")),
+        let show = |reply: &Option<Reply>| match reply {
+            Some(reply) => shorten(&format!("{reply:?}")),
             None => "the link is closed".to_owned(),
         };
         writeln!(f, "    here   {}", show(&self.ours))?;
@@ -80,8 +82,8 @@ impl fmt::Display for Difference {
     }
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_SHOWN) {
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN_BYTES) {
         Some((end, _)) => format!("{} ...", &text[..end]),
         None => text.to_owned(),
     }
@@ -89,22 +91,22 @@ fn shortened(text: &str) -> String {
 
 /// The two running servers.
 #[derive(Debug)]
-pub struct Pair {
+pub struct ServerPair {
     ours: Node,
     theirs: Node,
-    ran: RefCell<ExecutedCommands>,
+    executed: RefCell<ExecutedCommands>,
 }
 
-impl Pair {
+impl ServerPair {
     /// Starts both servers.
     ///
     /// # Panics
     /// If a server does not start.
     #[must_use]
     pub fn start(ours: &Program, theirs: &Program) -> Self {
-        let (ours, theirs) = (start(ours), start(theirs));
+        let (ours, theirs) = (start_server(ours), start_server(theirs));
         let ran = RefCell::new(ExecutedCommands::for_server(&ours));
-        Self { ours, theirs, ran }
+        Self { ours, theirs, executed: ran }
     }
 
     /// Makes the server under test run every command on a background worker.
@@ -112,7 +114,7 @@ impl Pair {
     /// # Panics
     /// If the server refuses the setting.
     #[must_use]
-    pub fn in_background(self) -> Self {
+    pub fn with_background_workers(self) -> Self {
         self.ours.run("CONFIG SET long-command-threshold 0").expect_ok();
         self
     }
@@ -120,7 +122,7 @@ impl Pair {
     /// The commands that were executed since the start, per caller.
     #[must_use]
     pub fn into_executed(self) -> ExecutedCommands {
-        self.ran.into_inner()
+        self.executed.into_inner()
     }
 
     /// Serialized values for RESTORE, made by the reference server: integers of every width, short, long and compressed
@@ -129,15 +131,15 @@ impl Pair {
     /// # Panics
     /// If the reference server does not reply.
     #[must_use]
-    pub fn payloads(&self) -> Vec<Vec<u8>> {
+    pub fn dump_payloads(&self) -> Vec<Vec<u8>> {
         let mut connection = self.theirs.connect();
         let values =
             ["", "1", "-300", "70000", "12345678901", "short", &"long and repeated ".repeat(40), "3.14"];
         let mut dumped = |make: &[&str]| {
             connection.call(&["DEL", "payload"]);
             connection.call(make);
-            match connection.run("DUMP payload") {
-                Value::Bulk(bytes) => bytes,
+            match connection.call_line("DUMP payload") {
+                Reply::Bulk(bytes) => bytes,
                 other => panic!("DUMP gave {other:?}"),
             }
         };
@@ -169,13 +171,13 @@ impl Pair {
     /// # Panics
     /// If a server cannot be reached.
     #[must_use]
-    pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Vec<Difference> {
+    pub fn compare_servers(&self, protocol: Protocol, commands: &[Command]) -> Vec<ReplyDifference> {
         let (mut differences, ended) = self.compare_replies(protocol, commands);
         if !ended {
-            let [mut ours, mut theirs] = [&self.ours, &self.theirs].map(Data::of);
-            differences.extend(ours.difference(&mut theirs).map(|(last, ours, theirs)| {
+            let [mut ours, mut theirs] = [&self.ours, &self.theirs].map(ServerData::connect);
+            differences.extend(ours.find_difference(&mut theirs).map(|(last, ours, theirs)| {
                 let commands = commands.iter().cloned().chain([last]).collect();
-                Difference { commands, ours: Some(ours), theirs: Some(theirs) }
+                ReplyDifference { commands, ours: Some(ours), theirs: Some(theirs) }
             }));
         }
         differences
@@ -183,22 +185,22 @@ impl Pair {
 
     /// The replies that differ, and whether the sequence ended early: by the last of them, or because both servers
     /// closed.
-    fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<Difference>, bool) {
-        let mut ours = fresh(&self.ours, protocol);
-        let mut theirs = fresh(&self.theirs, protocol);
-        let mut ran = self.ran.borrow_mut();
-        let mut queue = Queue::new(&mut ran);
+    fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<ReplyDifference>, bool) {
+        let mut ours = connect_to_empty_server(&self.ours, protocol);
+        let mut theirs = connect_to_empty_server(&self.theirs, protocol);
+        let mut ran = self.executed.borrow_mut();
+        let mut queue = CommandQueue::new(&mut ran);
         let mut differences = Vec::new();
-        for (number, batch) in commands.chunks(BATCH).enumerate() {
+        for (number, batch) in commands.chunks(PIPELINE_SIZE).enumerate() {
             // A failed send shows as a missing reply.
             let _ = ours.send_all(batch);
             let _ = theirs.send_all(batch);
             for (index, command) in batch.iter().enumerate() {
-                let replies = (reply(&mut ours), reply(&mut theirs));
+                let replies = (read_reply(&mut ours), read_reply(&mut theirs));
                 let (equal, both_failed) = match &replies {
                     (Some(ours), Some(theirs)) => {
-                        let both_failed = matches!((ours, theirs), (Value::Error(_), Value::Error(_)));
-                        (queue.same(command, ours, theirs), both_failed)
+                        let both_failed = matches!((ours, theirs), (Reply::Error(_), Reply::Error(_)));
+                        (queue.compare_next(command, ours, theirs), both_failed)
                     }
                     (None, None) => return (differences, true),
                     _ => (false, false),
@@ -207,14 +209,14 @@ impl Pair {
                     continue;
                 }
                 let (here, there) = replies;
-                let commands = commands[..=number * BATCH + index].to_vec();
-                differences.push(Difference { commands, ours: here, theirs: there });
+                let commands = commands[..=number * PIPELINE_SIZE + index].to_vec();
+                differences.push(ReplyDifference { commands, ours: here, theirs: there });
                 if !both_failed {
                     // Wait until the pipelined commands have completed, so that none of them affects the next sequence.
                     // One read timeout means that a side has sent all its replies: the number of replies may be what
                     // differs.
                     for side in [&mut ours, &mut theirs] {
-                        let _ = (index + 1..batch.len()).try_for_each(|_| reply(side).map(drop));
+                        let _ = (index + 1..batch.len()).try_for_each(|_| read_reply(side).map(drop));
                     }
                     return (differences, true);
                 }
@@ -225,10 +227,14 @@ impl Pair {
 
     /// Drops commands while the same kind of difference remains. `None` if the difference does not happen again.
     #[must_use]
-    pub fn shrink(&self, protocol: Protocol, difference: &Difference) -> Option<Difference> {
+    pub fn shrink_difference(
+        &self,
+        protocol: Protocol,
+        difference: &ReplyDifference,
+    ) -> Option<ReplyDifference> {
         let again = |commands: &[Command]| {
-            let found = self.compare(protocol, commands);
-            found.into_iter().find(|found| found.kind() == difference.kind())
+            let found = self.compare_servers(protocol, commands);
+            found.into_iter().find(|found| found.group_key() == difference.group_key())
         };
         let mut shortest = again(&difference.commands)?;
         let mut chunk = shortest.commands.len().div_ceil(2);
@@ -258,7 +264,7 @@ impl Pair {
     ///
     /// # Panics
     /// If a server cannot be reached.
-    pub fn raw(&self, bytes: &[u8]) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    pub fn exchange_bytes(&self, bytes: &[u8]) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let answer = |node: &Node| {
             let mut connection = node.connect();
             // The server may close before it has read everything; only its replies are compared.
@@ -270,12 +276,12 @@ impl Pair {
     }
 }
 
-fn start(program: &Program) -> Node {
-    Node::start(program, OPTIONS)
+fn start_server(program: &Program) -> Node {
+    Node::start(program, SERVER_OPTIONS)
 }
 
 /// Empties the server, resets its settings, and opens a new connection.
-fn fresh(node: &Node, protocol: Protocol) -> Connection {
+fn connect_to_empty_server(node: &Node, protocol: Protocol) -> Connection {
     let mut connection = node.connect();
     let lines = [
         "FLUSHALL",
@@ -283,11 +289,11 @@ fn fresh(node: &Node, protocol: Protocol) -> Connection {
         "DEBUG SET-ACTIVE-EXPIRE 1",
         if protocol == Protocol::V3 { "HELLO 3" } else { "HELLO 2" },
     ];
-    let replies = connection.run_all(&lines);
+    let replies = connection.call_lines(&lines);
     replies[0].expect_ok();
     connection
 }
 
-fn reply(connection: &mut Connection) -> Option<Value> {
+fn read_reply(connection: &mut Connection) -> Option<Reply> {
     connection.read().ok()
 }

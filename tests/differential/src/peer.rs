@@ -4,22 +4,22 @@ use harness::Program;
 
 /// The reference server for some of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
+pub enum ReferenceServer {
     /// Valkey 9.1 or later, the reference for everything that it supports.
     Valkey,
     /// Redis 8.6 or later, for commands that only Redis has.
     Redis8,
     /// Redis 7.0, the oldest server that Redoubt replicates with.
-    Redis,
+    Redis7,
 }
 
-impl Peer {
+impl ReferenceServer {
     /// The server in the first line of a table, or else Valkey.
-    pub(crate) fn of_table(table: &str) -> Self {
+    pub(crate) fn from_table(table: &str) -> Self {
         match table.lines().next().and_then(|line| line.strip_prefix("@ ")) {
             None => Self::Valkey,
             Some("redis86-server") => Self::Redis8,
-            Some("redis-server") => Self::Redis,
+            Some("redis-server") => Self::Redis7,
             Some(other) => panic!("nobody is called {other}"),
         }
     }
@@ -31,7 +31,7 @@ impl Peer {
         match self {
             Self::Valkey => Program::valkey(),
             Self::Redis8 => Program::redis8(),
-            Self::Redis => Some(Program::redis()),
+            Self::Redis7 => Some(Program::redis()),
         }
     }
 }

@@ -4,28 +4,29 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Value, eventually_within};
+use harness::{Connection, Node, Program, Reply, eventually_within};
 
-use crate::compare::without;
-use crate::data::Data;
-use crate::{Caller, Command, ExecutedCommands, Table, show};
+use crate::compare::without_fields;
+use crate::data::ServerData;
+use crate::{Command, CommandCaller, CommandFlags, ExecutedCommands, format_command};
 
 /// No AOF or snapshots by default, and no delay before a replica syncs.
-const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
+const SERVER_OPTIONS: &str =
+    "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
 /// The number of pipelined commands.
-const BATCH: usize = 50;
+const PIPELINE_SIZE: usize = 50;
 /// A replica catches up within this time, on a busy machine too.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A master and its replica.
 #[derive(Debug)]
 pub struct ReplicatedPair {
     master: Node,
     replica: Node,
-    table: Table,
+    command_flags: CommandFlags,
     /// The commands that both servers flag as writes.
-    writes: BTreeSet<String>,
-    ran: RefCell<ExecutedCommands>,
+    write_commands: BTreeSet<String>,
+    executed: RefCell<ExecutedCommands>,
 }
 
 impl ReplicatedPair {
@@ -35,19 +36,21 @@ impl ReplicatedPair {
     /// If the replica does not get in sync.
     #[must_use]
     pub fn start(master: &Program, replica: &Program) -> Self {
-        let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
-        let [table, known] = [&master, &replica].map(Table::of);
-        let writes = |table: &Table| table.with("write").map(str::to_owned).collect::<BTreeSet<_>>();
+        let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
+        let [table, known] = [&master, &replica].map(CommandFlags::from_node);
+        let writes = |table: &CommandFlags| {
+            table.commands_with_flag("write").map(str::to_owned).collect::<BTreeSet<_>>()
+        };
         let writes = writes(&table).intersection(&writes(&known)).cloned().collect();
         let ran = RefCell::new(ExecutedCommands::for_server(&master));
-        let followed = Self { master, replica, table, writes, ran };
-        followed.follow();
+        let followed = Self { master, replica, command_flags: table, write_commands: writes, executed: ran };
+        followed.start_replication();
         followed
     }
 
-    fn follow(&self) {
+    fn start_replication(&self) {
         self.replica.run(&format!("REPLICAOF 127.0.0.1 {}", self.master.port)).expect_ok();
-        eventually_within(TIMEOUT, "the replica follows", || {
+        eventually_within(SYNC_TIMEOUT, "the replica follows", || {
             (self.replica.info("replication", "master_link_status")? == "up").then_some(())
         });
     }
@@ -56,8 +59,8 @@ impl ReplicatedPair {
     #[must_use]
     pub fn replicated_commands(&self, commands: Vec<Command>) -> Vec<Command> {
         let takes_part = |command: &Command| {
-            let name = self.table.name_of(command).unwrap_or_default();
-            name == "SELECT" || self.writes.contains(name) && name != "MIGRATE"
+            let name = self.command_flags.command_name(command).unwrap_or_default();
+            name == "SELECT" || self.write_commands.contains(name) && name != "MIGRATE"
         };
         commands.into_iter().filter(takes_part).collect()
     }
@@ -67,12 +70,12 @@ impl ReplicatedPair {
     /// # Panics
     /// If the replica does not catch up.
     #[must_use]
-    pub fn difference(&self, commands: &[Command]) -> Option<String> {
-        self.run(Caller::Master, commands);
-        self.compare(commands)
+    pub fn difference_by_stream(&self, commands: &[Command]) -> Option<String> {
+        self.run_on_master(CommandCaller::Master, commands);
+        self.compare_data(commands)
     }
 
-    /// Like [`Self::difference`], but the replica gets the data by a full synchronisation.
+    /// Like [`Self::difference_by_stream`], but the replica gets the data by a full synchronisation.
     ///
     /// # Panics
     /// If the replica does not get in sync.
@@ -81,12 +84,12 @@ impl ReplicatedPair {
         self.replica.run("REPLICAOF NO ONE").expect_ok();
         // A new history, so that partial resync is impossible.
         self.replica.run("FLUSHALL").expect_ok();
-        self.run(Caller::Master, commands);
-        self.follow();
-        self.compare(commands)
+        self.run_on_master(CommandCaller::Master, commands);
+        self.start_replication();
+        self.compare_data(commands)
     }
 
-    /// Like [`Self::difference`], but the master then reloads its data from an append-only file that contains only
+    /// Like [`Self::difference_by_stream`], but the master then reloads its data from an append-only file that contains only
     /// these commands.
     ///
     /// # Panics
@@ -95,29 +98,29 @@ impl ReplicatedPair {
     pub fn difference_by_aof(&self, commands: &[Command]) -> Option<String> {
         self.master.run("FLUSHALL").expect_ok();
         self.master.run("CONFIG SET appendonly yes").expect_ok();
-        eventually_within(TIMEOUT, "the file is begun", || {
+        eventually_within(SYNC_TIMEOUT, "the file is begun", || {
             let is =
                 |field: &str, value: &str| (self.master.info("persistence", field)? == value).then_some(());
             is("aof_enabled", "1")
                 .and(is("aof_rewrite_scheduled", "0"))
                 .and(is("aof_rewrite_in_progress", "0"))
         });
-        self.run(Caller::Loader, commands);
+        self.run_on_master(CommandCaller::Loader, commands);
         self.master.run("DEBUG LOADAOF").expect_ok();
-        let found = self.compare(commands);
+        let found = self.compare_data(commands);
         self.master.run("CONFIG SET appendonly no").expect_ok();
         found
     }
 
-    /// Like [`Self::difference`], but the master then reloads its data from a snapshot.
+    /// Like [`Self::difference_by_stream`], but the master then reloads its data from a snapshot.
     ///
     /// # Panics
     /// If the load fails or the replica does not catch up.
     #[must_use]
     pub fn difference_by_reload(&self, commands: &[Command]) -> Option<String> {
-        self.run(Caller::Master, commands);
+        self.run_on_master(CommandCaller::Master, commands);
         self.master.run("DEBUG RELOAD").expect_ok();
-        self.compare(commands)
+        self.compare_data(commands)
     }
 
     /// The commands that the caller can execute and did not, and exemptions that are not needed.
@@ -125,8 +128,8 @@ impl ReplicatedPair {
     /// # Panics
     /// If called during a comparison.
     #[must_use]
-    pub fn missing_commands(&self, caller: Caller) -> Vec<String> {
-        self.ran.borrow().missing_commands(caller)
+    pub fn missing_commands(&self, caller: CommandCaller) -> Vec<String> {
+        self.executed.borrow().missing_commands(caller)
     }
 
     /// The number of keys in all databases of the replica.
@@ -134,7 +137,7 @@ impl ReplicatedPair {
     /// # Panics
     /// If the replica does not reply.
     #[must_use]
-    pub fn keys(&self) -> usize {
+    pub fn replica_key_count(&self) -> usize {
         let lines = self.replica.run("INFO keyspace").text();
         let keys =
             lines.split("keys=").skip(1).filter_map(|rest| rest.split(',').next()?.parse::<usize>().ok());
@@ -142,48 +145,52 @@ impl ReplicatedPair {
     }
 
     /// Runs the commands on the emptied master, and records them for the caller that will apply them.
-    fn run(&self, caller: Caller, commands: &[Command]) {
-        let mut ran = self.ran.borrow_mut();
+    fn run_on_master(&self, caller: CommandCaller, commands: &[Command]) {
+        let mut ran = self.executed.borrow_mut();
         let mut connection = self.master.connect();
-        connection.run("FLUSHALL").expect_ok();
-        connection.run("FUNCTION FLUSH").expect_ok();
-        for batch in commands.chunks(BATCH) {
+        connection.call_line("FLUSHALL").expect_ok();
+        connection.call_line("FUNCTION FLUSH").expect_ok();
+        for batch in commands.chunks(PIPELINE_SIZE) {
             connection.send_all(batch).expect("it takes commands");
             for command in batch {
-                if !matches!(connection.read().expect("a reply"), Value::Error(_)) {
+                if !matches!(connection.read().expect("a reply"), Reply::Error(_)) {
                     ran.add(caller, command);
                 }
             }
         }
     }
 
-    fn compare(&self, commands: &[Command]) -> Option<String> {
+    fn compare_data(&self, commands: &[Command]) -> Option<String> {
         let offset = |node: &Node| node.info("replication", "master_repl_offset");
-        eventually_within(TIMEOUT, "the replica has all", || {
+        eventually_within(SYNC_TIMEOUT, "the replica has all", || {
             (offset(&self.master) == offset(&self.replica)).then_some(())
         });
-        let [mut master, mut replica] = [&self.master, &self.replica].map(Data::of);
+        let [mut master, mut replica] = [&self.master, &self.replica].map(ServerData::connect);
         let found = master
-            .difference(&mut replica)
-            .or_else(|| self.difference_of_groups())
-            .or_else(|| self.difference_of_functions());
+            .find_difference(&mut replica)
+            .or_else(|| self.compare_groups())
+            .or_else(|| self.compare_functions());
         found.map(|(question, master, replica)| {
-            let lines: String = commands.iter().map(|command| format!("  {}\n", show(command))).collect();
-            format!("{lines}    {}\n    master   {master:?}\n    replica  {replica:?}\n", show(&question))
+            let lines: String =
+                commands.iter().map(|command| format!("  {}\n", format_command(command))).collect();
+            format!(
+                "{lines}    {}\n    master   {master:?}\n    replica  {replica:?}\n",
+                format_command(&question)
+            )
         })
     }
 
     /// Digests do not include the pending entries of consumer groups.
-    fn difference_of_groups(&self) -> Option<(Command, Value, Value)> {
+    fn compare_groups(&self) -> Option<(Command, Reply, Reply)> {
         let [mut master, mut replica] = [&self.master, &self.replica].map(Node::connect);
         let ask = |connection: &mut Connection, words: &Command| connection.try_call(words).expect("a reply");
-        let keys = master.run("SCAN 0 COUNT 100000 TYPE stream");
+        let keys = master.call_line("SCAN 0 COUNT 100000 TYPE stream");
         for key in keys.items()[1].items() {
-            let Value::Bulk(key) = key else { continue };
+            let Reply::Bulk(key) = key else { continue };
             let question = vec![b"XINFO".to_vec(), b"GROUPS".to_vec(), key.clone()];
             let answers = [&mut master, &mut replica].map(|side| ask(side, &question));
             // Valkey computes the lag differently.
-            let [there, here] = answers.map(|answer| without(&answer, &["lag"]));
+            let [there, here] = answers.map(|answer| without_fields(&answer, &["lag"]));
             if there != here {
                 return Some((question, there, here));
             }
@@ -192,12 +199,12 @@ impl ReplicatedPair {
     }
 
     /// Digests do not include functions, and FUNCTION LIST has no order.
-    fn difference_of_functions(&self) -> Option<(Command, Value, Value)> {
+    fn compare_functions(&self) -> Option<(Command, Reply, Reply)> {
         let question: Command = [&b"FUNCTION"[..], b"LIST", b"WITHCODE"].map(<[u8]>::to_vec).into();
         let [there, here] = [&self.master, &self.replica].map(|node| {
             let mut listed = node.connect().try_call(&question).expect("a reply").items().to_vec();
             listed.sort();
-            Value::Array(listed)
+            Reply::Array(listed)
         });
         (there != here).then_some((question, there, here))
     }

@@ -3,35 +3,35 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use harness::Value;
+use harness::Reply;
 
-const DATA: &str = include_str!("waivers.tsv");
+const WAIVERS_TABLE: &str = include_str!("waivers.tsv");
 /// Differences other than replies, used only for the page.
-const BESIDE_REPLIES: &str = include_str!("beside_replies.tsv");
+const OTHER_DIFFERENCES: &str = include_str!("beside_replies.tsv");
 
 /// An accepted difference in the replies to one command.
 struct Waiver {
     /// The first arguments of the command.
     command: &'static str,
-    words: Vec<&'static str>,
+    arguments: Vec<&'static str>,
     ours: &'static str,
     theirs: &'static str,
     reason: &'static str,
 }
 
-static ALL: LazyLock<Vec<Waiver>> = LazyLock::new(|| {
+static WAIVERS: LazyLock<Vec<Waiver>> = LazyLock::new(|| {
     let waiver = |[command, ours, theirs, reason]: [&'static str; 4]| Waiver {
         command,
-        words: words_of(command),
+        arguments: split_arguments(command),
         ours,
         theirs,
         reason,
     };
-    rows(DATA).map(waiver).collect()
+    parse_rows(WAIVERS_TABLE).map(waiver).collect()
 });
 
 /// Parses the rows of a table with four columns.
-fn rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
+fn parse_rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
     let lines = data.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| {
         let columns: Vec<&str> = line.split('\t').collect();
@@ -40,7 +40,7 @@ fn rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
 }
 
 /// Splits a command into arguments. A script is quoted, since it has spaces.
-fn words_of(command: &str) -> Vec<&str> {
+fn split_arguments(command: &str) -> Vec<&str> {
     let parts = command.split('"').enumerate();
     parts
         .flat_map(|(index, part)| match index % 2 {
@@ -52,19 +52,19 @@ fn words_of(command: &str) -> Vec<&str> {
 
 /// Whether the difference between these two replies to a command is accepted.
 #[must_use]
-pub fn is_waived(command: &[Vec<u8>], ours: &Value, theirs: &Value) -> bool {
-    ALL.iter().any(|waiver| {
-        let begins = command.len() >= waiver.words.len()
+pub fn is_waived(command: &[Vec<u8>], ours: &Reply, theirs: &Reply) -> bool {
+    WAIVERS.iter().any(|waiver| {
+        let begins = command.len() >= waiver.arguments.len()
             && command
                 .iter()
-                .zip(&waiver.words)
+                .zip(&waiver.arguments)
                 .all(|(word, known)| word.eq_ignore_ascii_case(known.as_bytes()));
-        begins && is(ours, waiver.ours) && is(theirs, waiver.theirs)
+        begins && reply_matches(ours, waiver.ours) && reply_matches(theirs, waiver.theirs)
     })
 }
 
 /// Whether a reply equals the text of a waiver.
-fn is(reply: &Value, shown: &str) -> bool {
+fn reply_matches(reply: &Reply, shown: &str) -> bool {
     let reply = format!("{reply:?}");
     match shown.strip_suffix('*') {
         Some(beginning) => reply.starts_with(beginning),
@@ -73,9 +73,9 @@ fn is(reply: &Value, shown: &str) -> bool {
 }
 
 /// The number of waivers for this command, or subcommand after a space.
-pub(crate) fn count(command: &str) -> usize {
-    let words = words_of(command);
-    ALL.iter().filter(|waiver| waiver.words.starts_with(&words)).count()
+pub(crate) fn waiver_count(command: &str) -> usize {
+    let words = split_arguments(command);
+    WAIVERS.iter().filter(|waiver| waiver.arguments.starts_with(&words)).count()
 }
 
 /// The text of docs/differences.md.
@@ -87,14 +87,14 @@ pub fn differences_page() -> String {
                     (`tests/differential/src/waivers.tsv`).\n\n\
                     | command | Redoubt | Valkey | reason |\n| --- | --- | --- | --- |\n"
             .to_owned();
-    for waiver in ALL.iter() {
-        let Waiver { command, words: _, ours, theirs, reason } = waiver;
+    for waiver in WAIVERS.iter() {
+        let Waiver { command, arguments: _, ours, theirs, reason } = waiver;
         let _ = writeln!(page, "| {command} | `{ours}` | `{theirs}` | {reason} |");
     }
     page.push_str(
         "\n## Other differences\n\n| subject | Redoubt | Valkey | reason |\n| --- | --- | --- | --- |\n",
     );
-    for [place, ours, theirs, reason] in rows(BESIDE_REPLIES) {
+    for [place, ours, theirs, reason] in parse_rows(OTHER_DIFFERENCES) {
         let _ = writeln!(page, "| {place} | {ours} | {theirs} | {reason} |");
     }
     page
@@ -108,7 +108,7 @@ mod tests {
     fn waiver_applies_only_to_its_command_and_replies() {
         let command =
             |line: &str| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
-        let (refused, done) = (Value::Error("ERR index out of range".into()), Value::Simple("OK".into()));
+        let (refused, done) = (Reply::Error("ERR index out of range".into()), Reply::Simple("OK".into()));
         assert!(is_waived(&command("lset l 4294967296 x"), &refused, &done));
         assert!(!is_waived(&command("lset l 4294967296 x"), &done, &refused));
         assert!(!is_waived(&command("lindex l 4294967296"), &refused, &done));
@@ -117,18 +117,18 @@ mod tests {
     #[test]
     fn script_is_parsed_as_one_argument() {
         assert_eq!(
-            words_of("EVAL \"return redis.SERVER_NAME\" 0"),
+            split_arguments("EVAL \"return redis.SERVER_NAME\" 0"),
             ["EVAL", "return redis.SERVER_NAME", "0"]
         );
     }
 
     #[test]
     fn no_waiver_covers_a_whole_command() {
-        for waiver in ALL.iter() {
+        for waiver in WAIVERS.iter() {
             assert!(
                 waiver.ours != "*" && waiver.theirs != "*",
                 "{:?} says nothing of its replies",
-                waiver.words
+                waiver.arguments
             );
         }
     }

@@ -8,15 +8,15 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use differential::{Caller, ExecutedCommands, Peer, setting};
-use harness::{Connection, Node, Program, Value, info_field};
+use differential::{CommandCaller, ExecutedCommands, ReferenceServer, env_number};
+use harness::{Connection, Node, Program, Reply, info_field};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const CLIENTS: usize = 7;
-const KEYS: &[&str] = &["a", "b", "c"];
-const STEPS: usize = 120;
+const CLIENT_COUNT: usize = 7;
+const BLOCKING_KEYS: &[&str] = &["a", "b", "c"];
+const STEP_COUNT: usize = 120;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Commands that block. Those of [`UNBLOCKING_COMMANDS`] are chosen more often, so that the keys are not always empty.
@@ -87,23 +87,23 @@ const UNBLOCKING_COMMANDS: &[&str] = &[
 
 /// A command or transaction of one client.
 #[derive(Debug, Clone)]
-struct Step {
+struct ScheduleStep {
     client: usize,
     commands: Vec<Vec<String>>,
 }
 
-fn schedule(seed: u64) -> Vec<Step> {
+fn random_schedule(seed: u64) -> Vec<ScheduleStep> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut number = 0;
-    (0..STEPS)
+    (0..STEP_COUNT)
         .map(|_| {
             let forms = if random.random_ratio(2, 5) { BLOCKING_COMMANDS } else { UNBLOCKING_COMMANDS };
             let form = forms.choose(&mut random).expect("there are forms");
-            let kept = *KEYS.choose(&mut random).expect("there are keys");
+            let kept = *BLOCKING_KEYS.choose(&mut random).expect("there are keys");
             let mut word = |word: &str| match word {
-                "K" => (*KEYS.choose(&mut random).expect("there are keys")).to_owned(),
+                "K" => (*BLOCKING_KEYS.choose(&mut random).expect("there are keys")).to_owned(),
                 "T" => kept.to_owned(),
-                "C" => random.random_range(0..CLIENTS).to_string(),
+                "C" => random.random_range(0..CLIENT_COUNT).to_string(),
                 _ if word.starts_with('N') && !word.starts_with("NO") => {
                     number += 1;
                     word.replacen('N', &number.to_string(), 1)
@@ -111,44 +111,44 @@ fn schedule(seed: u64) -> Vec<Step> {
                 _ => word.to_owned(),
             };
             let commands = form.split('|').map(|line| line.split(' ').map(&mut word).collect()).collect();
-            Step { client: random.random_range(0..CLIENTS), commands }
+            ScheduleStep { client: random.random_range(0..CLIENT_COUNT), commands }
         })
         .collect()
 }
 
 /// One server and its clients.
-struct Side<'a> {
+struct BlockingServer<'a> {
     node: &'a Node,
     clients: Vec<Connection>,
     ids: Vec<i64>,
     operator: Connection,
     /// Whether each client is blocked.
-    waits: [bool; CLIENTS],
+    is_blocked: [bool; CLIENT_COUNT],
 }
 
 /// The replies that clients received in one step, in order per client.
-type ClientReplies = Vec<(usize, Value)>;
+type ClientReplies = Vec<(usize, Reply)>;
 
-impl<'a> Side<'a> {
+impl<'a> BlockingServer<'a> {
     fn new(node: &'a Node) -> Self {
         let mut operator = node.connect();
-        operator.run("FLUSHALL").expect_ok();
-        let mut clients: Vec<Connection> = (0..CLIENTS).map(|_| node.connect()).collect();
+        operator.call_line("FLUSHALL").expect_ok();
+        let mut clients: Vec<Connection> = (0..CLIENT_COUNT).map(|_| node.connect()).collect();
         for client in clients.iter_mut().step_by(2) {
-            client.run("HELLO 3");
+            client.call_line("HELLO 3");
         }
-        let ids = clients.iter_mut().map(|client| client.run("CLIENT ID").int()).collect();
-        Self { node, clients, ids, operator, waits: [false; CLIENTS] }
+        let ids = clients.iter_mut().map(|client| client.call_line("CLIENT ID").int()).collect();
+        Self { node, clients, ids, operator, is_blocked: [false; CLIENT_COUNT] }
     }
 
     /// Sends the command of a step, unless its client is blocked, and returns all replies it caused.
-    fn step(&mut self, step: &Step) -> ClientReplies {
+    fn run_step(&mut self, step: &ScheduleStep) -> ClientReplies {
         let mut told = ClientReplies::new();
-        if self.waits[step.client] {
+        if self.is_blocked[step.client] {
             return told;
         }
         for command in &step.commands {
-            self.waits[step.client] = true;
+            self.is_blocked[step.client] = true;
             let words = match command[0].as_str() {
                 "UNBLOCK" => {
                     let id = command[1].parse::<usize>().map(|number| self.ids[number]).expect("a number");
@@ -157,7 +157,7 @@ impl<'a> Side<'a> {
                 _ => command.clone(),
             };
             self.clients[step.client].send(&words).expect("the server takes commands");
-            self.settle(&mut told);
+            self.wait_until_settled(&mut told);
         }
         // Sorted by client; the replies of each client stay in order.
         told.sort_by_key(|(client, _)| *client);
@@ -165,16 +165,16 @@ impl<'a> Side<'a> {
     }
 
     /// Waits until every client has received its reply or is blocked.
-    fn settle(&mut self, told: &mut ClientReplies) {
+    fn wait_until_settled(&mut self, told: &mut ClientReplies) {
         let start = Instant::now();
         loop {
             for (number, client) in self.clients.iter_mut().enumerate() {
-                if self.waits[number] && client.has_unread_data() {
+                if self.is_blocked[number] && client.has_unread_data() {
                     told.push((number, client.read().expect("a reply")));
-                    self.waits[number] = false;
+                    self.is_blocked[number] = false;
                 }
             }
-            let waits = self.waits.iter().filter(|waits| **waits).count();
+            let waits = self.is_blocked.iter().filter(|waits| **waits).count();
             let blocked = info_field(&mut self.operator, "clients", "blocked_clients");
             if blocked == Some(waits.to_string()) {
                 return;
@@ -185,24 +185,24 @@ impl<'a> Side<'a> {
     }
 
     /// Unblocks all clients, and returns their replies and the final data.
-    fn end(&mut self) -> (ClientReplies, Value) {
+    fn unblock_all(&mut self) -> (ClientReplies, Reply) {
         let mut told = ClientReplies::new();
-        for number in 0..CLIENTS {
-            if self.waits[number] {
-                self.operator.run(&format!("CLIENT UNBLOCK {}", self.ids[number]));
-                self.settle(&mut told);
+        for number in 0..CLIENT_COUNT {
+            if self.is_blocked[number] {
+                self.operator.call_line(&format!("CLIENT UNBLOCK {}", self.ids[number]));
+                self.wait_until_settled(&mut told);
             }
         }
-        (told, self.operator.run("DEBUG DIGEST"))
+        (told, self.operator.call_line("DEBUG DIGEST"))
     }
 }
 
 /// The first difference, with the steps that led to it.
-fn compare(nodes: &[Node; 2], steps: &[Step]) -> Option<(usize, String)> {
+fn find_difference(nodes: &[Node; 2], steps: &[ScheduleStep]) -> Option<(usize, String)> {
     let mut report = String::new();
-    let [mut ours, mut theirs] = [Side::new(&nodes[0]), Side::new(&nodes[1])];
+    let [mut ours, mut theirs] = [BlockingServer::new(&nodes[0]), BlockingServer::new(&nodes[1])];
     for (index, step) in steps.iter().enumerate() {
-        let (here, there) = (ours.step(step), theirs.step(step));
+        let (here, there) = (ours.run_step(step), theirs.run_step(step));
         let lines: Vec<String> = step.commands.iter().map(|words| words.join(" ")).collect();
         let _ = writeln!(report, "  {}: {}", step.client, lines.join("; "));
         if here != there {
@@ -210,7 +210,7 @@ fn compare(nodes: &[Node; 2], steps: &[Step]) -> Option<(usize, String)> {
             return Some((index, report));
         }
     }
-    let (here, there) = (ours.end(), theirs.end());
+    let (here, there) = (ours.unblock_all(), theirs.unblock_all());
     if here == there {
         return None;
     }
@@ -219,14 +219,14 @@ fn compare(nodes: &[Node; 2], steps: &[Step]) -> Option<(usize, String)> {
 }
 
 /// Drops steps while some difference remains.
-fn shorten(nodes: &[Node; 2], mut steps: Vec<Step>, mut report: String) -> String {
+fn shorten_schedule(nodes: &[Node; 2], mut steps: Vec<ScheduleStep>, mut report: String) -> String {
     let mut chunk = steps.len().div_ceil(2);
     loop {
         let mut at = 0;
         while at < steps.len() {
             let mut fewer = steps.clone();
             fewer.drain(at..(at + chunk).min(fewer.len()));
-            match compare(nodes, &fewer) {
+            match find_difference(nodes, &fewer) {
                 Some((last, shorter)) => {
                     fewer.truncate(last + 1);
                     (steps, report) = (fewer, shorter);
@@ -247,26 +247,26 @@ fn schedules_cover_every_blocking_command() {
     let mut executed = ExecutedCommands::for_server(&Node::start(&Program::redoubt(), ""));
     for form in BLOCKING_COMMANDS {
         let words: Vec<Vec<u8>> = form.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        executed.add(Caller::UnblockedClient, &words);
+        executed.add(CommandCaller::UnblockedClient, &words);
     }
-    let missing_commands = executed.missing_commands(Caller::UnblockedClient);
+    let missing_commands = executed.missing_commands(CommandCaller::UnblockedClient);
     assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));
 }
 
 #[test]
 fn blocked_clients_get_replies_of_valkey() {
-    let Some(program) = Peer::Valkey.program() else { return };
+    let Some(program) = ReferenceServer::Valkey.program() else { return };
     let options = "--save  --enable-debug-command yes";
     let nodes = [
         Node::start(&Program::redoubt(), &format!("{options} --io-threads 2")),
         Node::start(&program, options),
     ];
-    let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
+    let first = env_number("DIFFERENTIAL_FIRST_SEED", 1);
     let mut reports = Vec::new();
-    for seed in first..first + setting("DIFFERENTIAL_SEEDS", 25) {
-        let steps = schedule(seed);
-        if let Some((last, report)) = compare(&nodes, &steps) {
-            let report = shorten(&nodes, steps[..=last].to_vec(), report);
+    for seed in first..first + env_number("DIFFERENTIAL_SEEDS", 25) {
+        let steps = random_schedule(seed);
+        if let Some((last, report)) = find_difference(&nodes, &steps) {
+            let report = shorten_schedule(&nodes, steps[..=last].to_vec(), report);
             reports.push(format!("seed {seed}:\n{report}"));
         }
         if reports.len() == 5 {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use differential::is_waived;
-use harness::{Connection, Node, Program, Value};
+use harness::{Connection, Node, Program, Reply};
 
 /// Parameters that only Redoubt has, each with its reason.
 const REDOUBT_PARAMETERS: &[(&str, &str)] = &[
@@ -29,7 +29,7 @@ const REDOUBT_PARAMETERS: &[(&str, &str)] = &[
 ];
 
 /// Parameters whose defaults differ, each with its reason.
-const OTHER_DEFAULTS: &[(&str, &str)] = &[
+const DIFFERENT_DEFAULTS: &[(&str, &str)] = &[
     ("dir", "each has its own"),
     ("port", "each has its own"),
     ("io-threads", "as many as there are cores"),
@@ -37,7 +37,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
 ];
 
 /// Values that are invalid for most parameters: of the wrong type, out of range, and at the limits of many.
-const VALUES: &[&str] = &[
+const INVALID_VALUES: &[&str] = &[
     "",
     " ",
     "nope",
@@ -69,27 +69,27 @@ const VALUES: &[&str] = &[
 ];
 
 /// Values that are not tested: a server that accepts one would listen on another address, or accept no more clients.
-const NOT_TRIED: &[(&str, &[&str])] = &[
+const UNTESTED_VALUES: &[(&str, &[&str])] = &[
     ("port", &["0", "1", "+5"]),
     ("tls-port", &["0", "1", "+5"]),
     ("rdma-port", &["0", "1", "+5"]),
     ("maxclients", &["1", "3000000000"]),
 ];
 
-fn pair(options: &str) -> Option<(Node, Node)> {
+fn start_pair(options: &str) -> Option<(Node, Node)> {
     Some((Node::start(&Program::redoubt(), options), Node::start(&Program::valkey()?, options)))
 }
 
 /// The parameters in `CONFIG GET *`, in order.
-fn parameters(connection: &mut Connection) -> Vec<(String, String)> {
-    let shown = connection.run("CONFIG GET *");
+fn list_parameters(connection: &mut Connection) -> Vec<(String, String)> {
+    let shown = connection.call_line("CONFIG GET *");
     shown.items().chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
 }
 
 #[test]
 fn parameter_names_defaults_and_order_match_valkey() {
-    let Some((ours, theirs)) = pair("--save ") else { return };
-    let (ours, theirs) = (parameters(&mut ours.connect()), parameters(&mut theirs.connect()));
+    let Some((ours, theirs)) = start_pair("--save ") else { return };
+    let (ours, theirs) = (list_parameters(&mut ours.connect()), list_parameters(&mut theirs.connect()));
     let is_in = |list: &[(&str, &str)], name: &str| list.iter().any(|(known, _)| *known == name);
     let common: Vec<_> = ours.iter().filter(|(name, _)| !is_in(REDOUBT_PARAMETERS, name)).collect();
     let names = |list: &[&(String, String)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -98,19 +98,24 @@ fn parameter_names_defaults_and_order_match_valkey() {
     let differing: Vec<_> = common
         .iter()
         .zip(&theirs)
-        .filter(|(ours, theirs)| ours.1 != theirs.1 && !is_in(OTHER_DEFAULTS, &ours.0))
+        .filter(|(ours, theirs)| ours.1 != theirs.1 && !is_in(DIFFERENT_DEFAULTS, &ours.0))
         .collect();
     assert!(differing.is_empty(), "other defaults: {differing:#?}");
 }
 
 /// The differences in the replies to setting `name` to each value, and in the resulting values.
-fn compare(ours: &mut Connection, theirs: &mut Connection, (name, default): &(String, String)) -> String {
+fn compare_replies(
+    ours: &mut Connection,
+    theirs: &mut Connection,
+    (name, default): &(String, String),
+) -> String {
     let mut report = String::new();
-    let not_tried = NOT_TRIED.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, values)| values);
-    for value in VALUES.iter().filter(|value| !not_tried.contains(value)) {
+    let not_tried =
+        UNTESTED_VALUES.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, values)| values);
+    for value in INVALID_VALUES.iter().filter(|value| !not_tried.contains(value)) {
         let set = ["CONFIG", "SET", name, value];
         let both = [ours.call(&set), theirs.call(&set)];
-        if both[0] == both[1] && both[0] == Value::Simple("OK".into()) {
+        if both[0] == both[1] && both[0] == Reply::Simple("OK".into()) {
             let [a, b] = [&mut *ours, theirs].map(|server| server.call(&["CONFIG", "GET", name]));
             if a != b {
                 let _ = writeln!(report, "{name} is after '{value}'\n  here {a:?}\n  there {b:?}");
@@ -121,7 +126,7 @@ fn compare(ours: &mut Connection, theirs: &mut Connection, (name, default): &(St
             let _ = writeln!(report, "{name} '{value}'\n  here {:?}\n  there {:?}", both[0], both[1]);
         }
         for (server, answer) in [&mut *ours, theirs].into_iter().zip(both) {
-            if answer == Value::Simple("OK".into()) {
+            if answer == Reply::Simple("OK".into()) {
                 server.call(&["CONFIG", "SET", name, default]).expect_ok();
             }
         }
@@ -131,11 +136,11 @@ fn compare(ours: &mut Connection, theirs: &mut Connection, (name, default): &(St
 
 #[test]
 fn invalid_config_values_get_valkey_errors() {
-    let Some((ours, theirs)) = pair("--save  --io-threads 1") else { return };
+    let Some((ours, theirs)) = start_pair("--save  --io-threads 1") else { return };
     let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
     let mut report = String::new();
-    for parameter in parameters(&mut theirs) {
-        report += &compare(&mut ours, &mut theirs, &parameter);
+    for parameter in list_parameters(&mut theirs) {
+        report += &compare_replies(&mut ours, &mut theirs, &parameter);
     }
     assert!(report.is_empty(), "{report}");
 }
@@ -143,7 +148,7 @@ fn invalid_config_values_get_valkey_errors() {
 /// If one parameter cannot be set, none is; errors in names are reported before errors in values.
 #[test]
 fn config_set_of_several_parameters_matches_valkey() {
-    let Some((ours, theirs)) = pair("--save ") else { return };
+    let Some((ours, theirs)) = start_pair("--save ") else { return };
     let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
     for line in [
         "maxmemory 1 2",
@@ -160,6 +165,6 @@ fn config_set_of_several_parameters_matches_valkey() {
         let set: Vec<&str> = "CONFIG SET".split(' ').chain(line.split(' ')).collect();
         assert_eq!(ours.call(&set), theirs.call(&set), "CONFIG SET {line}");
         let get = "CONFIG GET maxmemory timeout replica-priority";
-        assert_eq!(ours.run(get), theirs.run(get), "after CONFIG SET {line}");
+        assert_eq!(ours.call_line(get), theirs.call_line(get), "after CONFIG SET {line}");
     }
 }

@@ -4,13 +4,13 @@
 use std::path::Path;
 
 use differential::{
-    Commands, Document, Grammar, Peer, compatibility_page, differences_page, read_documents,
-    tested_elsewhere, wrong_missing_entries,
+    CommandDocument, Grammar, ReferenceServer, ServerCommands, compatibility_page, differences_page,
+    find_wrong_missing_entries, read_documents, tested_elsewhere_reason,
 };
 use harness::{Node, Program};
 
 /// Reads the commands of a server of this program.
-fn commands_of(program: &Program) -> Vec<Document> {
+fn read_commands(program: &Program) -> Vec<CommandDocument> {
     read_documents(&Node::start(program, "").run("COMMAND DOCS"))
 }
 
@@ -26,16 +26,16 @@ fn check_page(name: &str, page: &str) {
 
 #[test]
 fn tables_cover_every_command_and_token_of_valkey() {
-    let Some(valkey) = Peer::Valkey.program() else { return };
-    let commands = commands_of(&valkey);
+    let Some(valkey) = ReferenceServer::Valkey.program() else { return };
+    let commands = read_commands(&valkey);
     assert!(commands.len() > 300, "{}", commands.len());
-    let grammar = Grammar::of(Peer::Valkey);
+    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
     let mut missing = Vec::new();
-    for Document { name: command, words, .. } in &commands {
-        if tested_elsewhere(command).is_some() {
+    for CommandDocument { name: command, tokens: words, .. } in &commands {
+        if tested_elsewhere_reason(command).is_some() {
             continue;
         }
-        let known = grammar.words_of(command);
+        let known = grammar.words_of_command(command);
         if known.is_empty() {
             missing.push(command.clone());
         }
@@ -52,14 +52,17 @@ fn compatibility_page_of_differences_matches_waivers() {
 
 #[test]
 fn compatibility_page_of_commands_matches_servers() {
-    let (Some(valkey), Some(redis8)) = (Peer::Valkey.program(), Peer::Redis8.program()) else { return };
-    let commands = Commands {
-        ours: commands_of(&Program::redoubt()),
-        valkey: commands_of(&valkey),
-        redis8: commands_of(&redis8),
+    let (Some(valkey), Some(redis8)) = (ReferenceServer::Valkey.program(), ReferenceServer::Redis8.program())
+    else {
+        return;
+    };
+    let commands = ServerCommands {
+        redoubt_commands: read_commands(&Program::redoubt()),
+        valkey_commands: read_commands(&valkey),
+        redis8_commands: read_commands(&redis8),
     };
     assert_eq!(
-        wrong_missing_entries(&commands),
+        find_wrong_missing_entries(&commands),
         Vec::<String>::new(),
         "src/elsewhere.in says that they are not there, or not"
     );

@@ -2,40 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Node, Program, Value};
+use harness::{Node, Program, Reply};
 
 /// The fields of each command and subcommand.
-type Documents = BTreeMap<String, BTreeMap<String, Value>>;
+type DocumentFields = BTreeMap<String, BTreeMap<String, Reply>>;
 
-fn fields(value: &Value) -> BTreeMap<String, Value> {
+fn read_fields(value: &Reply) -> BTreeMap<String, Reply> {
     value.items().chunks_exact(2).map(|pair| (pair[0].text(), pair[1].clone())).collect()
 }
 
-fn gather(of: &Value, documents: &mut Documents) {
-    for (name, document) in fields(of) {
-        let document = fields(&document);
+fn collect_documents(of: &Reply, documents: &mut DocumentFields) {
+    for (name, document) in read_fields(of) {
+        let document = read_fields(&document);
         if let Some(subcommands) = document.get("subcommands") {
-            gather(subcommands, documents);
+            collect_documents(subcommands, documents);
         }
         documents.insert(name, document);
     }
 }
 
-fn documents(program: &Program) -> Documents {
-    let mut documents = Documents::new();
-    gather(&Node::start(program, "").run("COMMAND DOCS"), &mut documents);
+fn read_documents(program: &Program) -> DocumentFields {
+    let mut documents = DocumentFields::new();
+    collect_documents(&Node::start(program, "").run("COMMAND DOCS"), &mut documents);
     documents
 }
 
 /// Formats the arguments in order, each with its sorted properties.
-fn arguments(list: &Value) -> Vec<String> {
-    let shown = |argument: &Value| {
+fn format_arguments(list: &Reply) -> Vec<String> {
+    let shown = |argument: &Reply| {
         // A summary is free text.
-        let facts = fields(argument).into_iter().filter(|(name, _)| name != "summary");
+        let facts = read_fields(argument).into_iter().filter(|(name, _)| name != "summary");
         let facts = facts.map(|(name, value)| match name.as_str() {
-            "arguments" => format!("arguments={:?}", arguments(&value)),
+            "arguments" => format!("arguments={:?}", format_arguments(&value)),
             "flags" => {
-                let mut flags: Vec<String> = value.items().iter().map(Value::text).collect();
+                let mut flags: Vec<String> = value.items().iter().map(Reply::text).collect();
                 flags.sort();
                 format!("flags={flags:?}")
             }
@@ -47,7 +47,7 @@ fn arguments(list: &Value) -> Vec<String> {
 }
 
 /// The fields of a document that must be equal. Free texts may differ.
-fn facts(document: &BTreeMap<String, Value>) -> BTreeMap<&str, String> {
+fn comparable_fields(document: &BTreeMap<String, Reply>) -> BTreeMap<&str, String> {
     let mut facts: BTreeMap<&str, String> = ["since", "group", "deprecated_since", "doc_flags"]
         .into_iter()
         .filter_map(|name| Some((name, format!("{:?}", document.get(name)?))))
@@ -60,7 +60,7 @@ fn facts(document: &BTreeMap<String, Value>) -> BTreeMap<&str, String> {
         facts.insert("history", versions.join(" "));
     }
     if let Some(list) = document.get("arguments") {
-        facts.insert("arguments", arguments(list).join("\n"));
+        facts.insert("arguments", format_arguments(list).join("\n"));
     }
     facts
 }
@@ -68,14 +68,18 @@ fn facts(document: &BTreeMap<String, Value>) -> BTreeMap<&str, String> {
 #[test]
 fn command_docs_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let (ours, theirs) = (documents(&Program::redoubt()), documents(&valkey));
+    let (ours, theirs) = (read_documents(&Program::redoubt()), read_documents(&valkey));
     let both = ours.iter().filter_map(|(name, document)| Some((name, document, theirs.get(name)?)));
     let mut compared = 0;
     let mut report = Vec::new();
     for (name, own, other) in both {
         compared += 1;
-        if facts(own) != facts(other) {
-            report.push(format!("{name}:\n    here   {:?}\n    Valkey {:?}", facts(own), facts(other)));
+        if comparable_fields(own) != comparable_fields(other) {
+            report.push(format!(
+                "{name}:\n    here   {:?}\n    Valkey {:?}",
+                comparable_fields(own),
+                comparable_fields(other)
+            ));
         }
     }
     assert!(report.is_empty(), "{}", report.join("\n"));

@@ -3,70 +3,70 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use differential::{Peer, REDOUBT_ONLY, is_missing};
-use harness::{Connection, Node, Program, Value};
+use differential::{REDOUBT_ONLY, ReferenceServer, is_missing};
+use harness::{Connection, Node, Program, Reply};
 
 /// The prefix of the commands of Redis 8 for vector sets, which this server does not support.
-const VECTOR_SETS: &str = "V";
+const VECTOR_SET_PREFIX: &str = "V";
 /// Internal commands of Redis's slot migration, which no client sends.
-const INTERNAL: &[&str] = &["trimslots"];
+const INTERNAL_COMMANDS: &[&str] = &["trimslots"];
 
 /// The properties of one command, by property name.
-type Facts = BTreeMap<&'static str, String>;
+type CommandProperties = BTreeMap<&'static str, String>;
 
 /// Each command and subcommand, and the commands of each category.
-struct Surface {
-    commands: BTreeMap<String, Facts>,
-    categories: BTreeMap<String, BTreeSet<String>>,
+struct CommandSurface {
+    commands: BTreeMap<String, CommandProperties>,
+    read_categories: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Surface {
-    fn of(program: &Program) -> Self {
+impl CommandSurface {
+    fn read(program: &Program) -> Self {
         let node = Node::start(program, "");
         let mut connection = node.connect();
         let mut commands = BTreeMap::new();
-        gather(&connection.run("COMMAND"), &mut commands);
-        Self { commands, categories: categories(&mut connection) }
+        collect_commands(&connection.call_line("COMMAND"), &mut commands);
+        Self { commands, read_categories: read_categories(&mut connection) }
     }
 }
 
-fn gather(table: &Value, commands: &mut BTreeMap<String, Facts>) {
+fn collect_commands(table: &Reply, commands: &mut BTreeMap<String, CommandProperties>) {
     for entry in table.items() {
         let fields = entry.items();
         let names = ["arity", "flags", "first key", "last key", "step", "categories", "hints", "keys"];
         let facts = names.into_iter().zip(&fields[1..]).map(|(name, value)| {
             let shown = match name {
-                "flags" | "categories" | "hints" => format!("{:?}", words(value)),
-                "keys" => format!("{:?}", value.items().iter().map(key_spec).collect::<Vec<_>>()),
+                "flags" | "categories" | "hints" => format!("{:?}", word_set(value)),
+                "keys" => format!("{:?}", value.items().iter().map(format_key_spec).collect::<Vec<_>>()),
                 _ => format!("{value:?}"),
             };
             (name, shown)
         });
         commands.insert(fields[0].text(), facts.collect());
-        gather(&fields[9], commands);
+        collect_commands(&fields[9], commands);
     }
 }
 
-fn words(list: &Value) -> BTreeSet<String> {
-    list.items().iter().map(Value::text).collect()
+fn word_set(list: &Reply) -> BTreeSet<String> {
+    list.items().iter().map(Reply::text).collect()
 }
 
 /// A key spec without its notes, which are free text.
-fn key_spec(spec: &Value) -> String {
+fn format_key_spec(spec: &Reply) -> String {
     let parts = spec.items().chunks_exact(2).filter(|pair| pair[0].text() != "notes");
     let shown = parts.map(|pair| match pair[0].text().as_str() {
-        "flags" => format!("{:?}", words(&pair[1])),
+        "flags" => format!("{:?}", word_set(&pair[1])),
         name => format!("{name}={:?}", pair[1]),
     });
     shown.collect::<Vec<_>>().join(" ")
 }
 
-fn categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>> {
-    let names = words(&connection.run("ACL CAT"));
+fn read_categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>> {
+    let names = word_set(&connection.call_line("ACL CAT"));
     names
         .into_iter()
         .map(|name| {
-            let commands = words(&connection.call(&["ACL", "CAT", &name]));
+            let commands = word_set(&connection.call(&["ACL", "CAT", &name]));
             (name, commands)
         })
         .collect()
@@ -75,12 +75,18 @@ fn categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>>
 /// Whether a command of a peer is known to be missing in Redoubt.
 fn is_known_missing(name: &str) -> bool {
     is_missing(&name.to_uppercase().replace('|', " "))
-        || name.starts_with(VECTOR_SETS)
-        || INTERNAL.contains(&name)
+        || name.starts_with(VECTOR_SET_PREFIX)
+        || INTERNAL_COMMANDS.contains(&name)
 }
 
 /// Reports the properties of a command that differ between the servers.
-fn compare(name: &str, here: &Facts, there: &Facts, peer: &str, report: &mut Vec<String>) {
+fn report_differences(
+    name: &str,
+    here: &CommandProperties,
+    there: &CommandProperties,
+    peer: &str,
+    report: &mut Vec<String>,
+) {
     for (about, fact) in here.iter().filter(|(about, fact)| there.get(*about) != Some(fact)) {
         report.push(format!("{name}, {about}:\n    here    {fact}\n    {peer}  {}", there[about]));
     }
@@ -88,13 +94,17 @@ fn compare(name: &str, here: &Facts, there: &Facts, peer: &str, report: &mut Vec
 
 #[test]
 fn command_info_matches_valkey_and_redis() {
-    let (Some(valkey), Some(redis)) = (Peer::Valkey.program(), Peer::Redis8.program()) else { return };
-    let [here, valkey, redis] = [Program::redoubt(), valkey, redis].map(|program| Surface::of(&program));
+    let (Some(valkey), Some(redis)) = (ReferenceServer::Valkey.program(), ReferenceServer::Redis8.program())
+    else {
+        return;
+    };
+    let [here, valkey, redis] =
+        [Program::redoubt(), valkey, redis].map(|program| CommandSurface::read(&program));
     let mut report = Vec::new();
     for (name, facts) in &here.commands {
         match (valkey.commands.get(name), redis.commands.get(name)) {
-            (Some(there), _) => compare(name, facts, there, "Valkey", &mut report),
-            (None, Some(there)) => compare(name, facts, there, "Redis", &mut report),
+            (Some(there), _) => report_differences(name, facts, there, "Valkey", &mut report),
+            (None, Some(there)) => report_differences(name, facts, there, "Redis", &mut report),
             (None, None) if REDOUBT_ONLY.iter().any(|(only, _)| only.eq_ignore_ascii_case(name)) => {}
             (None, None) => report.push(format!("{name} is here alone")),
         }
@@ -111,14 +121,14 @@ fn command_info_matches_valkey_and_redis() {
 
 #[test]
 fn acl_categories_match_valkey() {
-    let Some(valkey) = Peer::Valkey.program() else { return };
-    let [here, there] = [Program::redoubt(), valkey].map(|program| Surface::of(&program));
-    let names = |surface: &Surface| surface.categories.keys().cloned().collect::<Vec<_>>();
+    let Some(valkey) = ReferenceServer::Valkey.program() else { return };
+    let [here, there] = [Program::redoubt(), valkey].map(|program| CommandSurface::read(&program));
+    let names = |surface: &CommandSurface| surface.read_categories.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&here), names(&there));
-    for (name, commands) in &here.categories {
-        let common = |of: &BTreeSet<String>, other: &Surface| -> BTreeSet<String> {
+    for (name, commands) in &here.read_categories {
+        let common = |of: &BTreeSet<String>, other: &CommandSurface| -> BTreeSet<String> {
             of.iter().filter(|name| other.commands.contains_key(*name)).cloned().collect()
         };
-        assert_eq!(common(commands, &there), common(&there.categories[name], &here), "@{name}");
+        assert_eq!(common(commands, &there), common(&there.read_categories[name], &here), "@{name}");
     }
 }

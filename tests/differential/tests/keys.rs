@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use clock::Millis;
 use commands::for_server;
-use differential::{Command, ExecutionMode, Generator, Grammar, Protocol, setting, show};
+use differential::{Command, ExecutionMode, Generator, Grammar, Protocol, env_number, format_command};
 use engine::{
     BackgroundMode, BeginSearch, CommandOrigin, Commands, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
     PipelinedRequests, Session,
@@ -51,7 +51,7 @@ const KNOWN_MISMATCHES: &[&str] = &[
 ];
 
 /// A client of a server in this process.
-struct Client {
+struct InProcessClient {
     engine: Engine,
     commands: Commands,
     worker: engine::Worker,
@@ -59,19 +59,19 @@ struct Client {
     next_id: u64,
 }
 
-impl Client {
-    fn of(engine: Engine) -> Self {
+impl InProcessClient {
+    fn new(engine: Engine) -> Self {
         let worker = engine.worker(|| 0);
         let session = Session::new(1, CommandOrigin::Client, true);
         Self { engine, commands: Commands::new(for_server()), worker, session, next_id: 2 }
     }
 
-    fn standalone() -> Self {
-        Self::of(Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
+    fn new_standalone() -> Self {
+        Self::new(Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
     }
 
     /// A client of a node that serves every slot of a cluster, with several databases.
-    fn clustered() -> Self {
+    fn new_clustered() -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
             id: me,
@@ -86,7 +86,7 @@ impl Client {
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         let keyspace = Keyspace::new(1, 16);
-        Self::of(Engine::new(for_server().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
+        Self::new(Engine::new(for_server().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
     }
 
     /// Runs commands one after another. Blocking commands, and commands that the connection layer would execute, are
@@ -117,7 +117,7 @@ struct PrintOnPanic<'a>(&'a Cell<Vec<Command>>);
 impl Drop for PrintOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let shown: Vec<String> = self.0.take().iter().map(show).collect();
+            let shown: Vec<String> = self.0.take().iter().map(format_command).collect();
             eprintln!("These commands ended the server:\n{}", shown.join("\n"));
         }
     }
@@ -144,8 +144,8 @@ fn has_moving_keys(command: &Command) -> bool {
 }
 
 /// Runs one command, and returns whether its handler accessed an undeclared key.
-fn accesses_undeclared_key(client: &mut Client, way: ExecutionMode, command: &Command) -> bool {
-    let last = Cell::new(way.give(Protocol::V2, vec![command.clone()]));
+fn accesses_undeclared_key(client: &mut InProcessClient, way: ExecutionMode, command: &Command) -> bool {
+    let last = Cell::new(way.wrap_commands(Protocol::V2, vec![command.clone()]));
     let commands = last.take();
     last.set(commands.clone());
     let witness = PrintOnPanic(&last);
@@ -156,35 +156,38 @@ fn accesses_undeclared_key(client: &mut Client, way: ExecutionMode, command: &Co
 }
 
 fn assert_scrambled_requests_access_declared_keys(
-    make: fn() -> Client,
+    make: fn() -> InProcessClient,
     way: ExecutionMode,
     in_one_slot: bool,
 ) {
-    let grammar = Grammar::whole();
-    let (lists, first) = (setting("KEY_LISTS", DEFAULT_REQUESTS), setting("KEY_SEED", 1));
+    let grammar = Grammar::all_tables();
+    let (lists, first) = (env_number("KEY_LISTS", DEFAULT_REQUESTS), env_number("KEY_SEED", 1));
     let mut report = Vec::new();
     for round in 0..lists.div_ceil(REQUESTS_PER_DATASET) {
         let seed = first + round;
         let mut client = make();
         let mut generator = Generator::new(&grammar, &[], seed);
         if in_one_slot {
-            generator = generator.in_one_slot();
+            generator = generator.with_keys_of_one_slot();
         }
-        let prepared: Vec<Command> =
-            std::iter::repeat_with(|| generator.command()).filter(has_keys).take(DATASET_COMMANDS).collect();
+        let prepared: Vec<Command> = std::iter::repeat_with(|| generator.generate_command())
+            .filter(has_keys)
+            .take(DATASET_COMMANDS)
+            .collect();
         let known = KNOWN_MISMATCHES
             .iter()
             .map(|line| line.split(' ').map(|word| word.as_bytes().to_vec()).collect());
         let mut fixed = 0;
-        let scrambled = std::iter::repeat_with(|| generator.scrambled()).filter(has_keys).filter(|command| {
-            // Most commands have keys at fixed positions, and a few of these are enough.
-            fixed += u64::from(!has_moving_keys(command));
-            has_moving_keys(command) || fixed % 8 == 0
-        });
+        let scrambled =
+            std::iter::repeat_with(|| generator.generate_scrambled()).filter(has_keys).filter(|command| {
+                // Most commands have keys at fixed positions, and a few of these are enough.
+                fixed += u64::from(!has_moving_keys(command));
+                has_moving_keys(command) || fixed % 8 == 0
+            });
         let lists = prepared.into_iter().chain(known).chain(scrambled.take(REQUESTS_PER_DATASET as usize));
         for command in lists {
             if accesses_undeclared_key(&mut client, way, &command) {
-                report.push(format!("seed {seed}: {}", show(&command)));
+                report.push(format!("seed {seed}: {}", format_command(&command)));
             }
         }
     }
@@ -193,22 +196,34 @@ fn assert_scrambled_requests_access_declared_keys(
 
 #[test]
 fn handlers_access_only_declared_keys() {
-    assert_scrambled_requests_access_declared_keys(Client::standalone, ExecutionMode::Sequential, false);
+    assert_scrambled_requests_access_declared_keys(
+        InProcessClient::new_standalone,
+        ExecutionMode::Sequential,
+        false,
+    );
 }
 
 #[test]
 fn handlers_access_only_declared_keys_in_transactions() {
-    assert_scrambled_requests_access_declared_keys(Client::standalone, ExecutionMode::Transaction, false);
+    assert_scrambled_requests_access_declared_keys(
+        InProcessClient::new_standalone,
+        ExecutionMode::Transaction,
+        false,
+    );
 }
 
 #[test]
 fn handlers_access_only_declared_keys_in_scripts() {
-    assert_scrambled_requests_access_declared_keys(Client::standalone, ExecutionMode::Script, false);
+    assert_scrambled_requests_access_declared_keys(
+        InProcessClient::new_standalone,
+        ExecutionMode::Script,
+        false,
+    );
 }
 
 #[test]
 fn handlers_access_only_declared_keys_in_a_cluster() {
     for way in [ExecutionMode::Sequential, ExecutionMode::Transaction, ExecutionMode::Script] {
-        assert_scrambled_requests_access_declared_keys(Client::clustered, way, true);
+        assert_scrambled_requests_access_declared_keys(InProcessClient::new_clustered, way, true);
     }
 }

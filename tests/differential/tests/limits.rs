@@ -1,18 +1,18 @@
 //! Compares replies for edge values with Valkey: the smallest and largest integers, infinities, maximum ids and
 //! offsets, empty keys and members, arguments with NUL bytes, and the first lines of scripts.
 
-use differential::{Command, Pair, Peer, Protocol};
+use differential::{Command, Protocol, ReferenceServer, ServerPair};
 use harness::Program;
 
 /// The longest argument that both servers accept.
-const LONGEST: usize = 512 << 20;
+const MAX_ARGUMENT_BYTES: usize = 512 << 20;
 
 /// One command per line; `""` is an empty argument, `(longest)` one of 512 MB, and `(nul)`, `(nl)` and `(sp)` are bytes
 /// of an argument.
-fn commands(table: &str) -> Vec<Command> {
+fn parse_commands(table: &str) -> Vec<Command> {
     let word = |word: &str| match word {
         "\"\"" => Vec::new(),
-        "(longest)" => vec![b'x'; LONGEST],
+        "(longest)" => vec![b'x'; MAX_ARGUMENT_BYTES],
         word => word.replace("(nul)", "\0").replace("(nl)", "\n").replace("(sp)", " ").into_bytes(),
     };
     let lines = table.lines().filter(|line| !line.is_empty());
@@ -20,15 +20,15 @@ fn commands(table: &str) -> Vec<Command> {
 }
 
 /// Runs each paragraph of `table` on emptied servers.
-fn answers_are_equal(table: &str) {
-    let Some(theirs) = Peer::Valkey.program() else { return };
-    let pair = Pair::start(&Program::redoubt(), &theirs);
+fn assert_equal_replies(table: &str) {
+    let Some(theirs) = ReferenceServer::Valkey.program() else { return };
+    let pair = ServerPair::start(&Program::redoubt(), &theirs);
     let mut report = Vec::new();
     for (protocol, paragraph) in [Protocol::V2, Protocol::V3]
         .into_iter()
         .flat_map(|it| table.split("\n\n").map(move |each| (it, each)))
     {
-        for difference in pair.compare(protocol, &commands(paragraph)) {
+        for difference in pair.compare_servers(protocol, &parse_commands(paragraph)) {
             report.push(format!("{protocol:?}:\n{difference}"));
         }
     }
@@ -37,12 +37,12 @@ fn answers_are_equal(table: &str) {
 
 #[test]
 fn replies_for_edge_values_match_valkey() {
-    answers_are_equal(include_str!("limits/edges.txt"));
+    assert_equal_replies(include_str!("limits/edges.txt"));
 }
 
 #[test]
 fn client_arguments_and_subcommands_end_at_nul() {
-    answers_are_equal(include_str!("limits/nuls.txt"));
+    assert_equal_replies(include_str!("limits/nuls.txt"));
 }
 
 /// Quoted arguments as in inline requests, and malformed quotes.
@@ -62,37 +62,37 @@ fn script_shebang_lines_match_valkey() {
         table += &line("eval", first, "return(sp)redis.pcall('set','a','b')");
         table += "\n";
     }
-    answers_are_equal(&table);
+    assert_equal_replies(&table);
 }
 
 /// Each server holds two strings of 512 MB.
 #[test]
 #[ignore = "long: make soak"]
 fn replies_for_strings_of_maximum_length_match_valkey() {
-    answers_are_equal(include_str!("limits/lengths.txt"));
+    assert_equal_replies(include_str!("limits/lengths.txt"));
 }
 
 /// Each server holds one element of 512 MB at a time.
 #[test]
 #[ignore = "long: make soak"]
 fn replies_for_members_of_maximum_length_match_valkey() {
-    answers_are_equal(include_str!("limits/members.txt"));
+    assert_equal_replies(include_str!("limits/members.txt"));
 }
 
 /// Each server holds twice that number of members and iterates over all of them.
 #[test]
 #[ignore = "long: make soak"]
 fn replies_for_set_of_ten_million_match_valkey() {
-    const AT_ONCE: usize = 10_000;
+    const MEMBERS_PER_COMMAND: usize = 10_000;
     let member = |number: usize| format!("m{number}").into_bytes();
     let mut all: Vec<Command> = (0..1000)
         .map(|part| {
-            let members = (1..=AT_ONCE).map(|number| member(part * AT_ONCE + number));
+            let members = (1..=MEMBERS_PER_COMMAND).map(|number| member(part * MEMBERS_PER_COMMAND + number));
             [b"SADD".to_vec(), b"s".to_vec()].into_iter().chain(members).collect()
         })
         .collect();
-    all.extend(commands(include_str!("limits/ten_million.txt")));
-    let Some(theirs) = Peer::Valkey.program() else { return };
-    let differences = Pair::start(&Program::redoubt(), &theirs).compare(Protocol::V2, &all);
+    all.extend(parse_commands(include_str!("limits/ten_million.txt")));
+    let Some(theirs) = ReferenceServer::Valkey.program() else { return };
+    let differences = ServerPair::start(&Program::redoubt(), &theirs).compare_servers(Protocol::V2, &all);
     assert!(differences.is_empty(), "{differences:?}");
 }

@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use differential::{Command, Generator, Grammar, Pair, Peer, show};
-use harness::{Connection, Node, Program, Value};
+use differential::{Command, Generator, Grammar, ReferenceServer, ServerPair, format_command};
+use harness::{Connection, Node, Program, Reply};
 
-const SEEDS: u64 = 80;
-const LENGTH: usize = 300;
+const SEED_COUNT: u64 = 80;
+const SEQUENCE_LENGTH: usize = 300;
 /// The number of pipelined commands.
-const BATCH: usize = 50;
+const PIPELINE_SIZE: usize = 50;
 /// A message that marks the end of a command's events.
-const MARK: &str = "mark";
+const END_MARK: &str = "mark";
 
 /// Commands that change which events are sent or choose at random: the data of the two servers would diverge.
-const LEFT_OUT: &[&str] = &[
+const EXCLUDED_COMMANDS: &[&str] = &[
     "ACL",
     // While a command blocks, keys could expire.
     "BLMOVE",
@@ -71,7 +71,7 @@ const LEFT_OUT: &[&str] = &[
 ];
 
 /// Commands whose events differ intentionally, each with its reason.
-const WAIVED: &[(&str, &str, &str)] = &[
+const WAIVED_EVENTS: &[(&str, &str, &str)] = &[
     ("BITFIELD", "setbit", "a key that was made is told of as set, also if no bits of it were"),
     ("LCS", "keymiss", "what is of the wrong type ends the command before the second key is looked for"),
     ("MIGRATE", "keymiss", "a key that is not there is no miss of a reader"),
@@ -85,17 +85,17 @@ fn is_waived(command: &str, event: &str) -> bool {
         let by_key = event.starts_with("__keyspace@") && event.ends_with(&format!(" \"{name}\""));
         by_key || event.starts_with("__keyevent@") && event.contains(&format!("__:{name} \""))
     };
-    WAIVED.iter().any(|(known, name, _)| *known == command && is(name))
+    WAIVED_EVENTS.iter().any(|(known, name, _)| *known == command && is(name))
 }
 
 /// A server, a client, and a subscriber to all events.
-struct Side {
+struct ListeningServer {
     node: Node,
     client: Connection,
     listener: Connection,
 }
 
-impl Side {
+impl ListeningServer {
     fn start(program: &Program) -> Self {
         let node = Node::start(program, "--save  --notify-keyspace-events AKEmn --enable-debug-command yes");
         let (client, mut listener) = (node.connect(), node.connect());
@@ -104,37 +104,37 @@ impl Side {
     }
 
     /// Connects a new client to the emptied server.
-    fn begin(&mut self) {
+    fn connect_to_empty_server(&mut self) {
         self.client = self.node.connect();
         // Keys expire only on access: when active expiry runs is up to each server.
-        self.client.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
-        self.client.run("FLUSHALL").expect_ok();
-        self.client.call(&["PUBLISH", MARK, ""]);
-        self.heard();
+        self.client.call_line("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
+        self.client.call_line("FLUSHALL").expect_ok();
+        self.client.call(&["PUBLISH", END_MARK, ""]);
+        self.events_until_mark();
     }
 
     /// The events of each command.
-    fn events(&mut self, commands: &[Command]) -> Vec<Vec<String>> {
+    fn run_and_collect_events(&mut self, commands: &[Command]) -> Vec<Vec<String>> {
         for command in commands {
             self.client.send(command).expect("it reads");
-            self.client.send(&["PUBLISH", MARK, ""]).expect("it reads");
+            self.client.send(&["PUBLISH", END_MARK, ""]).expect("it reads");
         }
         for command in commands {
             for _ in 0..2 {
-                self.client.read().unwrap_or_else(|error| panic!("{}: {error}", show(command)));
+                self.client.read().unwrap_or_else(|error| panic!("{}: {error}", format_command(command)));
             }
         }
-        commands.iter().map(|_| self.heard()).collect()
+        commands.iter().map(|_| self.events_until_mark()).collect()
     }
 
     /// The events up to the next mark.
-    fn heard(&mut self) -> Vec<String> {
+    fn events_until_mark(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {
             let message = self.listener.read().expect("a message");
-            let [_, _, channel, Value::Bulk(text)] = message.items() else { panic!("{message:?}") };
+            let [_, _, channel, Reply::Bulk(text)] = message.items() else { panic!("{message:?}") };
             let channel = channel.text();
-            if channel == MARK {
+            if channel == END_MARK {
                 return events;
             }
             events.push(format!("{channel} \"{}\"", text.escape_ascii()));
@@ -142,26 +142,27 @@ impl Side {
     }
 }
 
-fn is_left_out(command: &Command) -> bool {
+fn is_excluded(command: &Command) -> bool {
     let name = command.first().map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default();
-    LEFT_OUT.contains(&name.as_str())
+    EXCLUDED_COMMANDS.contains(&name.as_str())
 }
 
 #[test]
 fn keyspace_events_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let payloads = Pair::start(&Program::redoubt(), &valkey).payloads();
-    let (mut ours, mut theirs) = (Side::start(&Program::redoubt()), Side::start(&valkey));
-    let grammar = Grammar::of(Peer::Valkey);
+    let payloads = ServerPair::start(&Program::redoubt(), &valkey).dump_payloads();
+    let (mut ours, mut theirs) =
+        (ListeningServer::start(&Program::redoubt()), ListeningServer::start(&valkey));
+    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let mut told = 0;
-    for seed in 1..=SEEDS {
-        let mut commands = Generator::new(&grammar, &payloads, seed).sequence(LENGTH);
-        commands.retain(|command| !is_left_out(command));
-        ours.begin();
-        theirs.begin();
-        for batch in commands.chunks(BATCH) {
-            let (own, other) = (ours.events(batch), theirs.events(batch));
+    for seed in 1..=SEED_COUNT {
+        let mut commands = Generator::new(&grammar, &payloads, seed).generate_sequence(SEQUENCE_LENGTH);
+        commands.retain(|command| !is_excluded(command));
+        ours.connect_to_empty_server();
+        theirs.connect_to_empty_server();
+        for batch in commands.chunks(PIPELINE_SIZE) {
+            let (own, other) = (ours.run_and_collect_events(batch), theirs.run_and_collect_events(batch));
             for (command, (own, other)) in batch.iter().zip(own.into_iter().zip(other)) {
                 told += other.len();
                 let name = String::from_utf8_lossy(&command[0]).to_uppercase();
@@ -169,7 +170,10 @@ fn keyspace_events_match_valkey() {
                     events.iter().filter(|event| !is_waived(&name, event)).cloned().collect::<Vec<_>>()
                 };
                 if told_of(&own) != told_of(&other) {
-                    let shown = format!("seed {seed}: {}\n  here {own:?}\n  there {other:?}", show(command));
+                    let shown = format!(
+                        "seed {seed}: {}\n  here {own:?}\n  there {other:?}",
+                        format_command(command)
+                    );
                     found.entry(name).or_insert(shown);
                 }
             }

@@ -4,18 +4,20 @@
 //!
 //! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` select more or other seeds.
 
-use differential::{Caller, Command, Generator, Grammar, Pair, Peer, ReplicatedPair, setting};
+use differential::{
+    Command, CommandCaller, Generator, Grammar, ReferenceServer, ReplicatedPair, ServerPair, env_number,
+};
 use harness::Program;
 
-const LENGTH: usize = 300;
-const SEEDS: u64 = 60;
-const SNAPSHOTS: u64 = 12;
-const LOADS: u64 = 20;
+const SEQUENCE_LENGTH: usize = 300;
+const SEED_COUNT: u64 = 60;
+const SNAPSHOT_SEEDS: u64 = 12;
+const RELOAD_SEEDS: u64 = 20;
 /// Shrinking a report takes a while, so only this many are shrunk.
-const MOST_REPORTED: usize = 5;
+const MAX_SHRUNK: usize = 5;
 
 /// Commands that one server accepts and the other does not, or executes differently: the stream carries their effects.
-const ODD: &[&str] = &[
+const SPECIAL_COMMANDS: &[&str] = &[
     "FLUSHDB",
     "FUNCTION FLUSH",
     "ZADD z 0x1p3 a 0x10 b -0X1.8p1 c",
@@ -64,7 +66,7 @@ const ODD: &[&str] = &[
 ];
 
 /// A tilde stands for a space within an argument.
-fn commands(lines: &[&str]) -> Vec<Command> {
+fn parse_commands(lines: &[&str]) -> Vec<Command> {
     let word = |word: &str| word.replace('~', " ").into_bytes();
     lines.iter().map(|line| line.split(' ').map(word).collect()).collect()
 }
@@ -77,7 +79,7 @@ fn is_not_replicated(master: &Program, replica: &Program, command: &Command) -> 
     if command.first().is_some_and(|name| of_groups.iter().any(|known| is(name, known))) {
         let is =
             |program: &Program, other: Option<Program>| other.is_some_and(|it| it.name() == program.name());
-        return !is(master, Some(Program::redoubt())) || !is(replica, Peer::Valkey.program());
+        return !is(master, Some(Program::redoubt())) || !is(replica, ReferenceServer::Valkey.program());
     }
     command.first().is_some_and(|name| is(name, "BITFIELD")) && command.iter().any(|word| is(word, "FAIL"))
 }
@@ -86,7 +88,7 @@ fn is_not_replicated(master: &Program, replica: &Program, command: &Command) -> 
 type SyncMethod = fn(&ReplicatedPair, &[Command]) -> Option<String>;
 
 /// Checks for equal data after the special commands and after the writes of each seed.
-fn data_is_equal(
+fn assert_equal_data(
     master: &Program,
     replica: &Program,
     payloads: &[Vec<u8>],
@@ -94,22 +96,23 @@ fn data_is_equal(
     difference: SyncMethod,
 ) -> ReplicatedPair {
     let followed = ReplicatedPair::start(master, replica);
-    let grammar = Grammar::of(Peer::Valkey);
-    let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
-    let seeds = first..first + setting("DIFFERENTIAL_SEEDS", seeds);
-    let random =
-        seeds.map(|seed| (format!("seed {seed}"), Generator::new(&grammar, payloads, seed).sequence(LENGTH)));
-    let all = std::iter::once(("odd".to_owned(), commands(ODD))).chain(random);
+    let grammar = Grammar::for_peer(ReferenceServer::Valkey);
+    let first = env_number("DIFFERENTIAL_FIRST_SEED", 1);
+    let seeds = first..first + env_number("DIFFERENTIAL_SEEDS", seeds);
+    let random = seeds.map(|seed| {
+        (format!("seed {seed}"), Generator::new(&grammar, payloads, seed).generate_sequence(SEQUENCE_LENGTH))
+    });
+    let all = std::iter::once(("odd".to_owned(), parse_commands(SPECIAL_COMMANDS))).chain(random);
     let (mut keys, mut report) = (0, Vec::new());
     for (name, commands) in all {
         let mut commands = followed.replicated_commands(commands);
         commands.retain(|command| !is_not_replicated(master, replica, command));
-        if difference(&followed, &commands).is_some() && report.len() < MOST_REPORTED {
+        if difference(&followed, &commands).is_some() && report.len() < MAX_SHRUNK {
             let shortest =
                 ReplicatedPair::shrink_commands(commands, |fewer| difference(&followed, fewer).is_some());
             report.push(format!("{name}:\n{}", difference(&followed, &shortest).unwrap_or_default()));
         }
-        keys += followed.keys();
+        keys += followed.replica_key_count();
     }
     let names = [master.name(), replica.name()].join(" and its replica ");
     assert!(report.is_empty(), "{names} differ:\n{}", report.join("\n"));
@@ -118,44 +121,44 @@ fn data_is_equal(
 }
 
 /// Both directions, with RESTORE payloads from the peer: all seeds by the stream, and a few by full synchronisation.
-fn each_follows_the_other(peer: Option<Program>) {
+fn check_both_directions(peer: Option<Program>) {
     let Some(peer) = peer else { return };
     let ours = Program::redoubt();
-    let payloads = Pair::start(&ours, &peer).payloads();
+    let payloads = ServerPair::start(&ours, &peer).dump_payloads();
     for (master, replica) in [(&ours, &peer), (&peer, &ours)] {
-        data_is_equal(master, replica, &payloads, SEEDS, ReplicatedPair::difference);
-        data_is_equal(master, replica, &payloads, SNAPSHOTS, ReplicatedPair::difference_by_snapshot);
+        assert_equal_data(master, replica, &payloads, SEED_COUNT, ReplicatedPair::difference_by_stream);
+        assert_equal_data(master, replica, &payloads, SNAPSHOT_SEEDS, ReplicatedPair::difference_by_snapshot);
     }
 }
 
 #[test]
 fn redoubt_and_valkey_replicate_each_other_identically() {
-    each_follows_the_other(Peer::Valkey.program());
+    check_both_directions(ReferenceServer::Valkey.program());
 }
 
 /// A server reloads its files and must have the data that the other server got from the stream.
 #[test]
 fn files_of_redoubt_and_valkey_reload_to_replica_data() {
-    let Some(valkey) = Peer::Valkey.program() else { return };
+    let Some(valkey) = ReferenceServer::Valkey.program() else { return };
     let ours = Program::redoubt();
-    let payloads = Pair::start(&ours, &valkey).payloads();
-    let here = data_is_equal(&ours, &valkey, &payloads, LOADS, ReplicatedPair::difference_by_aof);
-    data_is_equal(&ours, &valkey, &payloads, LOADS, ReplicatedPair::difference_by_reload);
-    data_is_equal(&valkey, &ours, &payloads, LOADS, ReplicatedPair::difference_by_aof);
-    data_is_equal(&valkey, &ours, &payloads, LOADS, ReplicatedPair::difference_by_reload);
+    let payloads = ServerPair::start(&ours, &valkey).dump_payloads();
+    let here = assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_aof);
+    assert_equal_data(&ours, &valkey, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_reload);
+    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_aof);
+    assert_equal_data(&valkey, &ours, &payloads, RELOAD_SEEDS, ReplicatedPair::difference_by_reload);
     if std::env::var_os("DIFFERENTIAL_SEEDS").is_none() {
-        let missing_commands = here.missing_commands(Caller::Loader);
+        let missing_commands = here.missing_commands(CommandCaller::Loader);
         assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));
     }
 }
 
 #[test]
 fn redoubt_and_redis_8_replicate_each_other_identically() {
-    each_follows_the_other(Peer::Redis8.program());
+    check_both_directions(ReferenceServer::Redis8.program());
 }
 
 /// Only commands that both servers have. Payload formats are those of the older server.
 #[test]
 fn redoubt_and_redis_7_replicate_each_other_identically() {
-    each_follows_the_other(Peer::Redis.program());
+    check_both_directions(ReferenceServer::Redis7.program());
 }

@@ -6,15 +6,17 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
-use differential::{Command, ExecutionMode, Generator, Grammar, Pair, Peer, Protocol, setting};
+use differential::{
+    Command, ExecutionMode, Generator, Grammar, Protocol, ReferenceServer, ServerPair, env_number,
+};
 use harness::{Node, Program};
 
-const LENGTH: usize = 300;
+const SEQUENCE_LENGTH: usize = 300;
 /// The maximum number of kinds of differences to shrink; each takes a second.
-const MOST_REPORTED: usize = 100;
+const MAX_SHRUNK: usize = 100;
 
 /// The number of server pairs that run in parallel, since some commands block for a time on both servers.
-const PAIRS: u64 = 3;
+const PAIR_COUNT: u64 = 3;
 
 /// Valid forms of commands that the tables seldom or never generate without an error.
 const PLAIN_FORMS: &[&str] = &[
@@ -33,43 +35,43 @@ const PLAIN_FORMS: &[&str] = &[
     "XCLAIM s g d 0 1-1",
 ];
 /// A reserved seed for the sequence of [`PLAIN_FORMS`].
-const PLAIN: u64 = 0;
+const PLAIN_FORMS_SEED: u64 = 0;
 
-fn plain() -> Vec<Command> {
+fn plain_commands() -> Vec<Command> {
     let words = |line: &&str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
     PLAIN_FORMS.iter().map(words).collect()
 }
 
 /// Compares the replies for all seeds; the first difference of each kind is shrunk and reported.
-fn replies_are_equal(protocol: Protocol, way: ExecutionMode, seeds: u64) {
-    replies_of_are_equal(Peer::Valkey, |pair| pair, protocol, way, seeds);
+fn assert_equal_replies(protocol: Protocol, way: ExecutionMode, seeds: u64) {
+    assert_equal_replies_of(ReferenceServer::Valkey, |pair| pair, protocol, way, seeds);
 }
 
-/// Like [`replies_are_equal`], between servers that `prepare` has configured.
-fn replies_of_are_equal(
-    peer: Peer,
-    prepare: fn(Pair) -> Pair,
+/// Like [`assert_equal_replies`], between servers that `prepare` has configured.
+fn assert_equal_replies_of(
+    peer: ReferenceServer,
+    prepare: fn(ServerPair) -> ServerPair,
     protocol: Protocol,
     way: ExecutionMode,
     seeds: u64,
 ) {
     let Some(theirs) = peer.program() else { return };
-    let grammar = Grammar::of(peer);
-    let (first, count) = (setting("DIFFERENTIAL_FIRST_SEED", 1), setting("DIFFERENTIAL_SEEDS", seeds));
-    let found: Mutex<BTreeMap<String, (u64, differential::Difference)>> = Mutex::default();
+    let grammar = Grammar::for_peer(peer);
+    let (first, count) = (env_number("DIFFERENTIAL_FIRST_SEED", 1), env_number("DIFFERENTIAL_SEEDS", seeds));
+    let found: Mutex<BTreeMap<String, (u64, differential::ReplyDifference)>> = Mutex::default();
     let compare = |seeds: &mut dyn Iterator<Item = u64>| {
-        let pair = prepare(Pair::start(&Program::redoubt(), &theirs));
-        let payloads = pair.payloads();
-        let plain = (PLAIN, plain());
-        let sequence = |seed| (seed, Generator::new(&grammar, &payloads, seed).sequence(LENGTH));
+        let pair = prepare(ServerPair::start(&Program::redoubt(), &theirs));
+        let payloads = pair.dump_payloads();
+        let plain = (PLAIN_FORMS_SEED, plain_commands());
+        let sequence =
+            |seed| (seed, Generator::new(&grammar, &payloads, seed).generate_sequence(SEQUENCE_LENGTH));
         for (seed, commands) in std::iter::once(plain).chain(seeds.map(sequence)) {
-            let commands = way.give(protocol, commands);
-            for difference in pair.compare(protocol, &commands) {
-                let kind = difference.kind();
-                let is_new =
-                    |found: &BTreeMap<_, _>| found.len() < MOST_REPORTED && !found.contains_key(&kind);
+            let commands = way.wrap_commands(protocol, commands);
+            for difference in pair.compare_servers(protocol, &commands) {
+                let kind = difference.group_key();
+                let is_new = |found: &BTreeMap<_, _>| found.len() < MAX_SHRUNK && !found.contains_key(&kind);
                 if is_new(&found.lock().unwrap())
-                    && let Some(short) = pair.shrink(protocol, &difference)
+                    && let Some(short) = pair.shrink_difference(protocol, &difference)
                 {
                     found.lock().unwrap().insert(kind, (seed, short));
                 }
@@ -78,15 +80,15 @@ fn replies_of_are_equal(
         pair.into_executed()
     };
     let executed = thread::scope(|scope| {
-        let pairs = (0..PAIRS.min(count)).map(|pair| {
-            let mut seeds = (first + pair..first + count).step_by(PAIRS as usize);
+        let pairs = (0..PAIR_COUNT.min(count)).map(|pair| {
+            let mut seeds = (first + pair..first + count).step_by(PAIR_COUNT as usize);
             let compare = &compare;
             scope.spawn(move || compare(&mut seeds))
         });
         let pairs: Vec<_> = pairs.collect();
         let mut executed = pairs.into_iter().map(|pair| pair.join().expect("its panic is told"));
         let mut all = executed.next()?;
-        executed.for_each(|executed| all.join(executed));
+        executed.for_each(|executed| all.merge(executed));
         Some(all)
     });
     let found = found.into_inner().unwrap();
@@ -96,7 +98,7 @@ fn replies_of_are_equal(
         .collect();
     assert!(report.is_empty(), "replies differ from those of {peer:?}:\n{}", report.join("\n"));
     // With other seeds there may be too few commands for full coverage.
-    if peer == Peer::Valkey
+    if peer == ReferenceServer::Valkey
         && ["DIFFERENTIAL_SEEDS", "DIFFERENTIAL_FIRST_SEED"]
             .iter()
             .all(|name| std::env::var_os(name).is_none())
@@ -109,44 +111,74 @@ fn replies_of_are_equal(
 
 #[test]
 fn replies_in_resp2_match_valkey() {
-    replies_are_equal(Protocol::V2, ExecutionMode::Sequential, 400);
+    assert_equal_replies(Protocol::V2, ExecutionMode::Sequential, 400);
 }
 
 #[test]
 fn replies_in_resp3_match_valkey() {
-    replies_are_equal(Protocol::V3, ExecutionMode::Sequential, 400);
+    assert_equal_replies(Protocol::V3, ExecutionMode::Sequential, 400);
 }
 
 #[test]
 fn replies_in_transactions_match_valkey() {
-    replies_are_equal(Protocol::V2, ExecutionMode::Transaction, 250);
-    replies_are_equal(Protocol::V3, ExecutionMode::Transaction, 250);
+    assert_equal_replies(Protocol::V2, ExecutionMode::Transaction, 250);
+    assert_equal_replies(Protocol::V3, ExecutionMode::Transaction, 250);
 }
 
 #[test]
 fn replies_to_scripts_match_valkey() {
-    replies_are_equal(Protocol::V2, ExecutionMode::Script, 250);
-    replies_are_equal(Protocol::V3, ExecutionMode::Script, 250);
+    assert_equal_replies(Protocol::V2, ExecutionMode::Script, 250);
+    assert_equal_replies(Protocol::V3, ExecutionMode::Script, 250);
 }
 
 /// Every command runs on a background worker, and its connection returns to its own worker afterwards.
 #[test]
 fn replies_from_background_workers_match_valkey() {
-    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V2, ExecutionMode::Sequential, 400);
-    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V3, ExecutionMode::Transaction, 250);
+    assert_equal_replies_of(
+        ReferenceServer::Valkey,
+        ServerPair::with_background_workers,
+        Protocol::V2,
+        ExecutionMode::Sequential,
+        400,
+    );
+    assert_equal_replies_of(
+        ReferenceServer::Valkey,
+        ServerPair::with_background_workers,
+        Protocol::V3,
+        ExecutionMode::Transaction,
+        250,
+    );
 }
 
 #[test]
 fn replies_of_redis_only_commands_match_redis() {
-    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, ExecutionMode::Sequential, 150);
-    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V3, ExecutionMode::Sequential, 100);
-    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, ExecutionMode::Transaction, 60);
+    assert_equal_replies_of(
+        ReferenceServer::Redis8,
+        |pair| pair,
+        Protocol::V2,
+        ExecutionMode::Sequential,
+        150,
+    );
+    assert_equal_replies_of(
+        ReferenceServer::Redis8,
+        |pair| pair,
+        Protocol::V3,
+        ExecutionMode::Sequential,
+        100,
+    );
+    assert_equal_replies_of(
+        ReferenceServer::Redis8,
+        |pair| pair,
+        Protocol::V2,
+        ExecutionMode::Transaction,
+        60,
+    );
 }
 
 /// Random commands on one stream with two consumer groups; the groups and their lags are compared after each command.
 #[test]
 fn consumer_group_lags_match_redis() {
-    let Some(theirs) = Peer::Redis8.program() else { return };
+    let Some(theirs) = ReferenceServer::Redis8.program() else { return };
     let nodes = [Node::start(&Program::redoubt(), "--save "), Node::start(&theirs, "--save ")];
     let mut clients = nodes.each_ref().map(Node::connect);
     let mut random: u64 = 1;
@@ -174,19 +206,19 @@ fn consumer_group_lags_match_redis() {
             });
             let line = run.last().expect("it was pushed").clone();
             for command in [line.as_str(), "XINFO GROUPS s", "XREAD STREAMS s +"] {
-                let [ours, theirs] = clients.each_mut().map(|client| client.run(command));
+                let [ours, theirs] = clients.each_mut().map(|client| client.call_line(command));
                 assert_eq!(ours, theirs, "sequence {sequence}, {command} after\n{}", run.join("\n"));
             }
         }
-        clients.each_mut().iter_mut().for_each(|client| drop(client.run("DEL s")));
+        clients.each_mut().iter_mut().for_each(|client| drop(client.call_line("DEL s")));
     }
 }
 
 /// Malformed requests get the same error, and the connection is closed.
 #[test]
 fn replies_to_malformed_requests_match_valkey() {
-    let Some(theirs) = Peer::Valkey.program() else { return };
-    let pair = Pair::start(&Program::redoubt(), &theirs);
+    let Some(theirs) = ReferenceServer::Valkey.program() else { return };
+    let pair = ServerPair::start(&Program::redoubt(), &theirs);
     let inputs: &[&[u8]] = &[
         b"PING\r\n",
         b"PING\n",
@@ -222,7 +254,7 @@ fn replies_to_malformed_requests_match_valkey() {
     ];
     let mut report = Vec::new();
     for input in inputs {
-        let (ours, theirs) = pair.raw(input).expect("both close the link");
+        let (ours, theirs) = pair.exchange_bytes(input).expect("both close the link");
         if ours != theirs {
             report.push(format!(
                 "\"{}\":\n    here   \"{}\"\n    there  \"{}\"",

@@ -1,6 +1,6 @@
 //! Compares the API that scripts can call, and its results, with Valkey.
 
-use differential::{Command, Difference, Pair, Peer, Protocol};
+use differential::{Command, Protocol, ReferenceServer, ReplyDifference, ServerPair};
 use harness::Program;
 
 /// The functions of `redis`, value conversions in both directions, errors, the sandbox, the libraries. Left out:
@@ -403,7 +403,7 @@ const SCRIPTS: &[&str] = &[
 ];
 
 /// The scripts, with `redis.` replaced by `api`, and the data that they use.
-fn commands(api: &str) -> Vec<Command> {
+fn script_commands(api: &str) -> Vec<Command> {
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Command>();
     let mut commands = vec![
         words(&["HSET", "h", "f", "v"]),
@@ -416,17 +416,17 @@ fn commands(api: &str) -> Vec<Command> {
 }
 
 /// Runs the scripts on both servers and reports all differences, not only the first.
-fn compare(api: &str) {
-    let Some(valkey) = Peer::Valkey.program() else { return };
-    let pair = Pair::start(&Program::redoubt(), &valkey);
+fn compare_scripts(api: &str) {
+    let Some(valkey) = ReferenceServer::Valkey.program() else { return };
+    let pair = ServerPair::start(&Program::redoubt(), &valkey);
     let mut report = Vec::new();
     for protocol in [Protocol::V2, Protocol::V3] {
-        let mut commands = commands(api);
-        while let Some(difference) = pair.compare(protocol, &commands).into_iter().next() {
+        let mut commands = script_commands(api);
+        while let Some(difference) = pair.compare_servers(protocol, &commands).into_iter().next() {
             let last = difference.commands.len() - 1;
             report.push(format!(
                 "{protocol:?}\n{}",
-                Difference { commands: vec![difference.command().clone()], ..difference }
+                ReplyDifference { commands: vec![difference.last_command().clone()], ..difference }
             ));
             // A difference in data is reported after all commands, so that no command can be removed.
             if last >= commands.len() {
@@ -440,11 +440,11 @@ fn compare(api: &str) {
 
 #[test]
 fn script_results_match_valkey() {
-    compare("redis.");
+    compare_scripts("redis.");
 }
 
 /// `server` is Valkey's alias for `redis`.
 #[test]
 fn server_api_in_scripts_matches_valkey() {
-    compare("server.");
+    compare_scripts("server.");
 }

@@ -6,7 +6,7 @@ use persistence::aof::{AofCheck, Manifest, ReplAnnotation, check};
 use crate::ChunkedReader;
 
 /// Checks `bytes` as an AOF and parses them as a manifest and as an offset record.
-pub fn run(bytes: &[u8]) {
+pub fn run_aof(bytes: &[u8]) {
     let whole = check_in_reads_of(bytes, usize::MAX);
     for len in crate::READ_SIZES {
         assert_eq!(check_in_reads_of(bytes, len), whole);
@@ -29,5 +29,5 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn check_in_reads_of(bytes: &[u8], len: usize) -> AofCheck {
-    check(ChunkedReader { left: bytes, len }, Some(1_700_000_000)).expect("memory can be read")
+    check(ChunkedReader { remaining: bytes, len }, Some(1_700_000_000)).expect("memory can be read")
 }

@@ -19,23 +19,23 @@ const MAX_WORDS: usize = 64;
 
 thread_local! {
     /// Created once per thread, because creating a keyspace is slow.
-    static CLIENT: RefCell<Client> = RefCell::new(Client::new());
+    static CLIENT_ID: RefCell<FuzzedClient> = RefCell::new(FuzzedClient::new());
 }
 
 /// Runs each line of `bytes` as a request on an empty server.
 ///
 /// # Panics
 /// Panics if a handler accesses a key that its command has not declared.
-pub fn run(bytes: &[u8]) {
-    CLIENT.with_borrow_mut(|client| {
-        client.call(&[b"flushall"]);
+pub fn run_keys(bytes: &[u8]) {
+    CLIENT_ID.with_borrow_mut(|client| {
+        client.call_command(&[b"flushall"]);
         for line in bytes.split(|byte| *byte == b'\n') {
             let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(MAX_WORDS).collect();
             if is_fuzzed_command(words[0]) {
-                client.call(&words);
-                client.call(&[b"multi"]);
-                client.call(&words);
-                client.call(&[b"exec"]);
+                client.call_command(&words);
+                client.call_command(&[b"multi"]);
+                client.call_command(&words);
+                client.call_command(&[b"exec"]);
             }
             assert_eq!(client.engine.undeclared_keys.count(), 0, "{}", line.escape_ascii());
         }
@@ -57,14 +57,14 @@ fn is_fuzzed_command(name: &[u8]) -> bool {
 }
 
 /// A client of an in-process engine.
-struct Client {
+struct FuzzedClient {
     engine: Engine,
     commands: Commands,
     worker: Worker,
     session: Session,
 }
 
-impl Client {
+impl FuzzedClient {
     fn new() -> Self {
         let engine = Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
         let worker = engine.worker(|| 0);
@@ -72,7 +72,7 @@ impl Client {
         Self { engine, commands: Commands::new(for_server()), worker, session }
     }
 
-    fn call(&mut self, words: &[&[u8]]) {
+    fn call_command(&mut self, words: &[&[u8]]) {
         let (mut buffer, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
         resp::encode_request(&mut buffer, words.iter().copied());
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());

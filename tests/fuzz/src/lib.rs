@@ -54,13 +54,13 @@ const READ_SIZES: [usize; 3] = [1, 3, 64];
 
 /// A reader that returns at most `len` bytes per read.
 struct ChunkedReader<'a> {
-    left: &'a [u8],
+    remaining: &'a [u8],
     len: usize,
 }
 
 impl Read for ChunkedReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = self.len.min(into.len());
-        self.left.read(&mut into[..len])
+        self.remaining.read(&mut into[..len])
     }
 }

@@ -7,10 +7,10 @@ use persistence::{RdbError, RdbLoader, ReadLimits};
 use crate::ChunkedReader;
 
 /// Loads `file` with several read sizes.
-pub fn run(file: &[u8]) {
+pub fn run_rdb(file: &[u8]) {
     let whole = read_items(file);
     for len in crate::READ_SIZES {
-        assert_eq!(read_items(ChunkedReader { left: file, len }), whole);
+        assert_eq!(read_items(ChunkedReader { remaining: file, len }), whole);
     }
     if let Err(error) = whole.1 {
         assert!(error.offset <= file.len() as u64, "the offset of an error is within the file");

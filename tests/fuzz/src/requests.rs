@@ -6,7 +6,7 @@ use resp::{Batch, ParseLimits, Parser, ProtocolError, parse_value};
 type ParsedRequests = Vec<Vec<Vec<u8>>>;
 
 /// Parses `bytes` as a whole and in pieces.
-pub fn run(bytes: &[u8]) {
+pub fn run_requests(bytes: &[u8]) {
     let whole = parse_pieces(std::iter::once(bytes));
     for len in crate::READ_SIZES {
         assert_eq!(parse_pieces(bytes.chunks(len)), whole);

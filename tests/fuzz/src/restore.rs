@@ -8,10 +8,10 @@ use persistence::{Checks, Dialect, RestoredValue, ValueBuffer};
 fn encoding_limits() -> EncodingLimits {
     EncodingLimits { hash: ListpackBounds { entries: 16, value: 64 }, ..EncodingLimits::default() }
 }
-const KEY: &[u8] = b"key";
+const TEST_KEY: &[u8] = b"key";
 
 /// Restores and dumps `value`, a payload without its trailer, twice.
-pub fn run(value: &[u8]) {
+pub fn run_restore(value: &[u8]) {
     let Some(first) = restore_and_dump(&payload_with_trailer(value)) else { return };
     assert_eq!(restore_and_dump(&first).as_ref(), Some(&first));
 }
@@ -30,7 +30,7 @@ fn restore_and_dump(payload: &[u8]) -> Option<Vec<u8>> {
     let restored =
         persistence::restore(payload, 1 << 20, encoding_limits(), Checks::default(), &mut buffer).ok()?;
     let keyspace = Keyspace::new(1, 1);
-    let key = keyspace.key(KEY);
+    let key = keyspace.key(TEST_KEY);
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match restored {

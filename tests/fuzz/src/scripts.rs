@@ -27,30 +27,30 @@ const DEBUGGER_COMMANDS: [&str; 8] =
 thread_local! {
     /// A clock that advances with every read, so that endless scripts exceed their time limit after a fixed number of
     /// instructions.
-    static CLOCK: Cell<u64> = const { Cell::new(0) };
-    static RUNNING: RefCell<Option<Arc<InterpreterState>>> = const { RefCell::new(None) };
-    static STATE: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
+    static FAKE_CLOCK: Cell<u64> = const { Cell::new(0) };
+    static TARGET_LOCK: RefCell<Option<Arc<InterpreterState>>> = const { RefCell::new(None) };
+    static INTERPRETER_STATE: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
 }
 
 fn fake_nanos() -> u64 {
-    CLOCK.set(CLOCK.get() + 1_000_000);
-    CLOCK.get()
+    FAKE_CLOCK.set(FAKE_CLOCK.get() + 1_000_000);
+    FAKE_CLOCK.get()
 }
 
 fn stop_script() {
-    RUNNING.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
+    TARGET_LOCK.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
 }
 
 /// A host that returns fixed replies to every command.
 #[derive(Default)]
 struct FakeServer {
-    calls: usize,
+    call_count: usize,
 }
 
 impl LuaHost for FakeServer {
     fn call(&mut self, _request: &Request, _protocol: Protocol) -> Result<&[u8], StopReason> {
-        self.calls += 1;
-        Ok(FAKE_REPLIES[self.calls % FAKE_REPLIES.len()])
+        self.call_count += 1;
+        Ok(FAKE_REPLIES[self.call_count % FAKE_REPLIES.len()])
     }
 
     fn set_replicated(&mut self, _replicated: bool) {}
@@ -63,7 +63,7 @@ impl LuaHost for FakeServer {
 /// A debugger user who sends fixed commands and leaves after a while.
 #[derive(Debug, Default)]
 struct DebuggerUser {
-    said: usize,
+    printed: usize,
 }
 
 impl DebugConsole for DebuggerUser {
@@ -72,15 +72,15 @@ impl DebugConsole for DebuggerUser {
     }
 
     fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
-        self.said += 1;
-        let line = DEBUGGER_COMMANDS.get(self.said % (DEBUGGER_COMMANDS.len() + 1))?;
-        (self.said < 100).then(|| line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+        self.printed += 1;
+        let line = DEBUGGER_COMMANDS.get(self.printed % (DEBUGGER_COMMANDS.len() + 1))?;
+        (self.printed < 100).then(|| line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
     }
 }
 
 /// Runs `bytes` as a script.
-pub fn run(bytes: &[u8]) {
-    STATE.with_borrow_mut(|state| {
+pub fn run_scripts(bytes: &[u8]) {
+    INTERPRETER_STATE.with_borrow_mut(|state| {
         let (interpreter, world) = state.get_or_insert_with(|| {
             let mut interpreter = new_interpreter();
             let world = run_text(&mut interpreter, LIST_LIBRARIES_SCRIPT.as_bytes(), false).expect("it runs");
@@ -108,7 +108,7 @@ fn new_interpreter() -> Interpreter {
 
 /// Runs a script; returns its reply or the text of its error.
 fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Result<Vec<u8>, String> {
-    RUNNING.set(Some(interpreter.running().clone()));
+    TARGET_LOCK.set(Some(interpreter.running().clone()));
     let script = Arc::new(Script::new(text).map_err(|error| error.to_string())?);
     interpreter.compile(&script).map_err(|failure| format!("{failure:?}"))?;
     let mut request = Request::new();

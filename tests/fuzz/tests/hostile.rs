@@ -10,7 +10,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 #[global_allocator]
-static COUNTING: dhat::Alloc = dhat::Alloc;
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 /// The maximum ratio of memory to payload length. Three bytes of compressed data can expand to 264 bytes, a listpack
 /// element of two bytes takes 32 bytes while it is read, and both are copied once more.

@@ -6,4 +6,4 @@
 #[path = "../../../crates/lock/examples/resource.rs"]
 mod resource;
 
-pub use resource::{Refused, Resource};
+pub use resource::{FencedFile, StaleToken};

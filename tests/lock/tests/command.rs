@@ -111,7 +111,7 @@ fn losing_the_lock_kills_the_command_and_its_children() {
 }
 
 #[test]
-fn losing_the_lock_can_be_only_a_warning() {
+fn on_lost_warn_keeps_the_command_running() {
     let node = Node::start(&Program::redoubt(), "");
     let file = node.folder().join("go");
     let script = format!("while ! [ -e {} ]; do sleep 0.05; done; exit 3", file.display());

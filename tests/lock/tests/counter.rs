@@ -8,34 +8,34 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use harness::{Cluster, Group, MASTER, Node, Program, eventually};
-use lock_tests::Resource;
+use harness::{Cluster, MASTER_NAME, Node, Program, SentinelGroup, eventually};
+use lock_tests::FencedFile;
 use rustix::process::{Pid, Signal, kill_process};
 
 const PROCESS_COUNT: usize = 5;
 const TASKS_PER_PROCESS: usize = 10;
 
-type Lines = Arc<Mutex<Vec<String>>>;
+type OutputLines = Arc<Mutex<Vec<String>>>;
 
 /// The processes and their output.
 struct CountingProcesses {
     address: String,
     replicas: usize,
     folder: tempfile::TempDir,
-    members: Vec<Child>,
-    lines: Lines,
+    processes: Vec<Child>,
+    lines: OutputLines,
     readers: Vec<JoinHandle<()>>,
 }
 
 impl CountingProcesses {
     fn start(address: String, replicas: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let lines = Lines::default();
+        let lines = OutputLines::default();
         let mut counters =
-            Self { address, replicas, folder, members: Vec::new(), lines, readers: Vec::new() };
+            Self { address, replicas, folder, processes: Vec::new(), lines, readers: Vec::new() };
         for _ in 0..PROCESS_COUNT {
             let member = counters.spawn();
-            counters.members.push(member);
+            counters.processes.push(member);
         }
         counters.wait_for_more("the processes count");
         counters
@@ -76,21 +76,21 @@ impl CountingProcesses {
     /// Kills one process at a random point, and starts another in its place.
     fn kill_one(&mut self, index: usize) {
         let newcomer = self.spawn();
-        let mut victim = std::mem::replace(&mut self.members[index], newcomer);
+        let mut victim = std::mem::replace(&mut self.processes[index], newcomer);
         victim.kill().unwrap();
         victim.wait().unwrap();
     }
 
     fn signal(&self, index: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.members[index]), signal).unwrap();
+        kill_process(Pid::from_child(&self.processes[index]), signal).unwrap();
     }
 
     /// Ends all processes, and checks that every reported increment is in the file and no client saw two holders.
     fn stop_and_check(mut self) {
-        for member in &mut self.members {
+        for member in &mut self.processes {
             drop(member.stdin.take());
         }
-        for member in &mut self.members {
+        for member in &mut self.processes {
             let status = eventually("a process ends", || member.try_wait().unwrap());
             assert!(status.success(), "{status}");
         }
@@ -114,7 +114,7 @@ impl CountingProcesses {
 
 impl Drop for CountingProcesses {
     fn drop(&mut self) {
-        for member in &mut self.members {
+        for member in &mut self.processes {
             // The process may have ended already.
             let _ = member.kill();
             let _ = member.wait();
@@ -123,7 +123,7 @@ impl Drop for CountingProcesses {
 }
 
 fn read_counter(file: &Path) -> u64 {
-    Resource::open(file).unwrap().read(u64::MAX).unwrap().unwrap()
+    FencedFile::open(file).unwrap().read(u64::MAX).unwrap().unwrap()
 }
 
 fn kill_and_pause_holders(counters: &mut CountingProcesses) {
@@ -161,17 +161,18 @@ fn no_increment_is_lost_while_cluster_masters_die() {
 #[test]
 fn no_increment_is_lost_while_masters_under_sentinel_die() {
     let mut group =
-        Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
+        SentinelGroup::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
     group.shorten_timeouts();
     let sentinels: Vec<String> = group.sentinels.iter().map(Node::address).collect();
-    let counters = CountingProcesses::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
+    let counters =
+        CountingProcesses::start(format!("redis+sentinel://{}/{MASTER_NAME}", sentinels.join(",")), 2);
     for _ in 0..2 {
-        let master = group.master();
+        let master = group.wait_for_master();
         group.servers[master].kill();
         group.wait_for_successor(master);
         group.servers[master].launch();
         counters.wait_for_more("a master died");
-        group.wait_until_whole();
+        group.wait_until_healthy();
     }
     counters.stop_and_check();
 }

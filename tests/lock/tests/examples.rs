@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use harness::{Node, Program};
 use redoubt_lock::{Locks, Options};
-use resource::{Refused, Resource};
+use resource::{FencedFile, StaleToken};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shop_sells_its_stock_to_a_thousand_buyers_without_duplicates() {
     let node = Node::start(&Program::redoubt(), "");
     let began = Instant::now();
-    let (happy, ledger) = shop::open(&format!("redis://{}", node.address()), 100, 1000).await.unwrap();
+    let (happy, ledger) = shop::open_shop(&format!("redis://{}", node.address()), 100, 1000).await.unwrap();
     let mut buyers = ledger.sold.clone();
     buyers.sort_unstable();
     buyers.dedup();
@@ -29,12 +29,12 @@ async fn shop_sells_its_stock_to_a_thousand_buyers_without_duplicates() {
 async fn resource_rejects_a_holder_that_slept_through_its_lease() {
     let node = Node::start(&Program::redoubt(), "");
     let locks = Locks::connect(&format!("redis://{}", node.address())).await.unwrap();
-    let mut resource = Resource::open(&node.folder().join("resource")).unwrap();
+    let mut resource = FencedFile::open(&node.folder().join("resource")).unwrap();
     let short = Options::default().lease(Duration::from_millis(300)).watchdog(false);
     let slow = locks.lock("r").with(short).acquire().await.unwrap();
     assert_eq!(resource.read(slow.token()).unwrap(), Ok(0));
     let quick = locks.lock("r").acquire().await.unwrap();
     assert_eq!(resource.write(quick.token(), 7).unwrap(), Ok(7));
-    assert_eq!(resource.write(slow.token(), 1).unwrap(), Err(Refused { seen: quick.token() }));
+    assert_eq!(resource.write(slow.token(), 1).unwrap(), Err(StaleToken { newest_token: quick.token() }));
     assert_eq!(resource.read(quick.token()).unwrap(), Ok(7));
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, Value};
+use harness::{Cluster, Connection, Node, Program, Reply};
 use redoubt_lock::{Locks, LossReason, Options};
 
 const CHANNEL: &str = "redisson_lock__channel:{orders}";
@@ -29,11 +29,11 @@ redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], ARGV[1])
 return 1";
 
-fn redisson_lock(connection: &mut Connection) -> Value {
+fn redisson_lock(connection: &mut Connection) -> Reply {
     connection.call(&["EVAL", REDISSON_LOCK_SCRIPT, "1", "orders", "30000", REDISSON_OWNER])
 }
 
-fn redisson_unlock(connection: &mut Connection) -> Value {
+fn redisson_unlock(connection: &mut Connection) -> Reply {
     connection.call(&["EVAL", REDISSON_UNLOCK_SCRIPT, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER])
 }
 
@@ -44,36 +44,36 @@ async fn check_mutual_exclusion_with_redisson(program: Program) {
     let mut redisson = node.connect();
 
     // Redisson holds the lock twice; its last release wakes our waiter.
-    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
-    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
+    assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
     assert!(lock.try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
-    assert_eq!(redisson_unlock(&mut redisson), Value::Int(0));
+    assert_eq!(redisson_unlock(&mut redisson), Reply::Int(0));
     assert!(lock.try_acquire().await.unwrap().is_none());
-    assert_eq!(redisson_unlock(&mut redisson), Value::Int(1));
+    assert_eq!(redisson_unlock(&mut redisson), Reply::Int(1));
     let guard = waiting.await.unwrap();
 
     // We hold the lock; Redisson gets the remaining lease time, and the message of our release.
     let mut listener = node.connect();
     listener.call(&["SUBSCRIBE", CHANNEL]);
-    assert_eq!(redisson.call(&["TYPE", "orders"]), Value::Simple("hash".into()));
+    assert_eq!(redisson.call(&["TYPE", "orders"]), Reply::Simple("hash".into()));
     assert_eq!(redisson.call(&["HGET", "orders", guard.owner()]).text(), "1");
     let remaining = redisson_lock(&mut redisson).int();
     assert!((1..=30_000).contains(&remaining), "{remaining}");
-    assert_eq!(redisson_unlock(&mut redisson), Value::NullBulk);
+    assert_eq!(redisson_unlock(&mut redisson), Reply::NullBulk);
     guard.release().await.unwrap();
     let message = listener.read().unwrap();
     assert_eq!(message.items()[2].text(), "0");
-    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
 
     // The holder detects that its lock was deleted.
-    redisson.run("DEL orders");
+    redisson.call_line("DEL orders");
     let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
-    redisson.run("DEL orders");
-    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
+    redisson.call_line("DEL orders");
+    assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
     assert_eq!(guard.lost().await, LossReason::Gone);
     drop(guard);
     locks.wait_for_releases().await;
@@ -97,20 +97,20 @@ async fn check_wakeups_in_a_cluster(program: Program) {
     let locks = Locks::connect(&format!("redis+cluster://{}", node.address())).await.unwrap();
     let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
     let mut redisson = node.connect();
-    assert_eq!(redisson_lock(&mut redisson), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut redisson), Reply::NullBulk);
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
     // Redisson releases once we are subscribed; the lease of 30 seconds is longer than our wait.
     harness::eventually("our client is subscribed", || {
-        let listeners = redisson.run(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
-        (listeners.items()[1] == Value::Int(1)).then_some(())
+        let listeners = redisson.call_line(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
+        (listeners.items()[1] == Reply::Int(1)).then_some(())
     });
     let unlock = REDISSON_UNLOCK_SCRIPT.replace("'publish'", "'spublish'");
     assert_eq!(
         redisson.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER]),
-        Value::Int(1)
+        Reply::Int(1)
     );
     let guard = waiting.await.unwrap();
 

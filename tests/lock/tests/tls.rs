@@ -69,7 +69,7 @@ fn server_and_client_certificates_are_verified() {
 fn redoubt_lock_works_with_a_tls_cluster() {
     let authority = TestCa::new();
     let (node, port) = authority.start("--cluster-enabled yes --tls-auth-clients no");
-    let cluster = Cluster::join(vec![node], 1);
+    let cluster = Cluster::join_nodes(vec![node], 1);
     let url = format!("rediss+cluster://127.0.0.1:{}", port.port);
     assert_eq!(authority.run_lock_command(&url, &["ca.crt"]), Some(0));
     assert_eq!(cluster.nodes[0].run("EXISTS l").int(), 0);

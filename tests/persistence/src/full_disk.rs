@@ -1,6 +1,6 @@
 //! Tests of a full disk that later has free space again. They need permission to mount a small tmpfs.
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 const DISK_SIZE: u64 = 8 << 20;
 
@@ -20,8 +20,8 @@ fn start_on_small_disk(options: &str) -> Option<Node> {
 fn write_until_refused(node: &Node) -> i64 {
     let mut connection = node.connect();
     let mut count = 0;
-    eventually("the server refuses writes", || match connection.run("INCR counter") {
-        Value::Int(number) => {
+    eventually("the server refuses writes", || match connection.call_line("INCR counter") {
+        Reply::Int(number) => {
             count = number;
             None
         }
@@ -40,14 +40,15 @@ fn writes_are_refused_while_the_disk_is_full_and_accepted_afterwards() {
     assert_eq!(node.run("GET counter").text(), count.to_string(), "reads are served");
     node.free_disk();
     let mut client = node.connect();
-    let next = eventually("the server takes writes again by itself", || match client.run("INCR counter") {
-        Value::Int(number) => Some(number),
-        _ => None,
-    });
+    let next =
+        eventually("the server takes writes again by itself", || match client.call_line("INCR counter") {
+            Reply::Int(number) => Some(number),
+            _ => None,
+        });
     assert_eq!(next, count + 1, "refused writes must not be applied");
     // `WAITAOF` makes sure that the last write is synced: `everysec` alone may lose writes acknowledged just before the
     // kill.
-    assert_eq!(client.run("WAITAOF 1 0 20000").items()[0].int(), 1, "it is on disk");
+    assert_eq!(client.call_line("WAITAOF 1 0 20000").items()[0].int(), 1, "it is on disk");
     node.kill();
     node.launch();
     assert_eq!(node.run("GET counter").text(), next.to_string());
@@ -61,7 +62,7 @@ fn scripts_cannot_write_while_the_disk_is_full() {
     node.fill_disk();
     write_until_refused(&node);
     let mut client = node.connect();
-    let refused = |reply: Value| {
+    let refused = |reply: Reply| {
         let text = format!("{reply:?}");
         assert!(text.contains("MISCONF Errors writing to the AOF file: No space left"), "{text}");
     };
@@ -71,12 +72,12 @@ fn scripts_cannot_write_while_the_disk_is_full() {
     for script in [writes, &declared] {
         refused(client.call(&["EVAL", script, "1", "kept"]));
     }
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     client.call(&["EVAL", writes, "1", "kept"]);
-    refused(client.run("EXEC"));
-    client.run("MULTI").expect_ok();
+    refused(client.call_line("EXEC"));
+    client.call_line("MULTI").expect_ok();
     refused(client.call(&["EVAL", &declared, "1", "kept"]));
-    client.run("DISCARD").expect_ok();
+    client.call_line("DISCARD").expect_ok();
     let reads = "#!lua flags=no-writes\nreturn redis.call('get',KEYS[1])";
     assert_eq!(client.call(&["EVAL", reads, "1", "kept"]).text(), "1");
 }
@@ -92,7 +93,7 @@ fn cluster_node_survives_a_full_disk_and_withholds_epoch_bumps() {
     eventually("the node cannot save nodes.conf", || {
         node.log().contains("can't update cluster config file").then_some(())
     });
-    assert_eq!(node.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(node.run("PING"), Reply::Simple("PONG".into()));
     node.free_disk();
     let epoch = patient.read().expect("it is answered").text();
     assert!(epoch.starts_with("BUMPED"), "{epoch}");
@@ -108,9 +109,9 @@ fn cluster_node_survives_a_full_disk_and_withholds_epoch_bumps() {
 fn commands_that_change_no_data_get_replies_while_the_disk_is_full() {
     let Some(node) = start_on_small_disk("--appendfsync always") else { return };
     let mut client = node.connect();
-    client.run("SET k v").expect_ok();
-    client.run("SET short v PX 1").expect_ok();
-    assert_eq!(client.run("PFADD sketch a b"), Value::Int(1));
+    client.call_line("SET k v").expect_ok();
+    client.call_line("SET short v PX 1").expect_ok();
+    assert_eq!(client.call_line("PFADD sketch a b"), Reply::Int(1));
     node.fill_disk();
     // Writes issued while the disk is full get no reply.
     let mut lost = node.connect();
@@ -119,13 +120,13 @@ fn commands_that_change_no_data_get_replies_while_the_disk_is_full() {
         node.log().contains("Error writing to the AOF file").then_some(())
     });
     for line in ["PUBLISH news hi", "EVAL return(redis.call('publish','c','m')) 0"] {
-        assert_eq!(client.run(line), Value::Int(0), "{line}");
+        assert_eq!(client.call_line(line), Reply::Int(0), "{line}");
     }
-    assert_eq!(client.run("GET short"), Value::NullBulk);
+    assert_eq!(client.call_line("GET short"), Reply::NullBulk);
     // `PFCOUNT` would cache the cardinality in the key.
-    assert_eq!(client.run("PFCOUNT sketch"), Value::Int(2));
-    client.run("MULTI").expect_ok();
-    client.run("PUBLISH news hi");
-    assert_eq!(client.run("EXEC").items()[0], Value::Int(0));
-    assert_eq!(client.run("GET k").text(), "v");
+    assert_eq!(client.call_line("PFCOUNT sketch"), Reply::Int(2));
+    client.call_line("MULTI").expect_ok();
+    client.call_line("PUBLISH news hi");
+    assert_eq!(client.call_line("EXEC").items()[0], Reply::Int(0));
+    assert_eq!(client.call_line("GET k").text(), "v");
 }

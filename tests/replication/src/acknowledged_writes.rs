@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{
-    Cluster, Node, Program, Value,
-    counters::{Counters, assert_kept},
+    Cluster, Node, Program, Reply,
+    counters::{CounterClients, assert_counters_kept},
     eventually,
 };
 
-fn fill(node: &Node, count: usize) {
+fn write_keys(node: &Node, count: usize) {
     let mut connection = node.connect();
     let value = "v".repeat(1000);
     for number in 0..count {
@@ -20,7 +20,7 @@ fn fill(node: &Node, count: usize) {
     }
 }
 
-fn follow(replica: &Node, master: &Node) {
+fn start_replication(replica: &Node, master: &Node) {
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica is linked", || {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
@@ -28,7 +28,7 @@ fn follow(replica: &Node, master: &Node) {
 }
 
 /// Waits until both have the same offset, and asserts that their data is equal.
-fn wait_until_same(replica: &Node, master: &Node) {
+fn wait_until_equal(replica: &Node, master: &Node) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     eventually("the replica has the master's offset", || {
         (replica.info("replication", "master_link_status")? == "up" && offset(replica) == offset(master))
@@ -37,24 +37,24 @@ fn wait_until_same(replica: &Node, master: &Node) {
     assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"), "the data is the same");
 }
 
-const SAVING: &str = "--save 3600 1000000000";
-const QUICK: &str = "--repl-diskless-sync-delay 0";
-const REPLICATING: &str = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
+const SAVING_OPTIONS: &str = "--save 3600 1000000000";
+const FAST_OPTIONS: &str = "--repl-diskless-sync-delay 0";
+const REPLICATION_OPTIONS: &str = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
 
 #[test]
 fn writes_acknowledged_before_shutdown_are_saved() {
     for how in ["SIGTERM", "SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN NOW"] {
-        let mut node = Node::start(&Program::redoubt(), SAVING);
-        let counters = Counters::start(&node, 4);
-        stop(&mut node, how);
+        let mut node = Node::start(&Program::redoubt(), SAVING_OPTIONS);
+        let counters = CounterClients::start(&node, 4);
+        shut_down(&mut node, how);
         let acknowledged = counters.stop();
         node.launch();
-        assert_kept(&node, &acknowledged, how);
+        assert_counters_kept(&node, &acknowledged, how);
     }
 }
 
 /// Shuts the server down with `how` and waits for the process to exit.
-fn stop(node: &mut Node, how: &str) {
+fn shut_down(node: &mut Node, how: &str) {
     if how == "SIGTERM" {
         assert!(node.terminate().success());
     } else {
@@ -62,44 +62,45 @@ fn stop(node: &mut Node, how: &str) {
         let words: Vec<&str> = how.split(' ').collect();
         let reply = node.connect().try_call(&words);
         assert!(reply.is_err(), "{how}: {reply:?}");
-        assert!(node.ended().success());
+        assert!(node.wait_for_own_exit().success());
     }
 }
 
 /// The running save contains only the writes before its start.
 #[test]
 fn shutdown_during_bgsave_keeps_writes_made_after_its_start() {
-    let mut node = Node::start(&Program::redoubt(), SAVING);
-    fill(&node, 20_000);
-    let counters = Counters::start(&node, 4);
+    let mut node = Node::start(&Program::redoubt(), SAVING_OPTIONS);
+    write_keys(&node, 20_000);
+    let counters = CounterClients::start(&node, 4);
     node.run("BGSAVE");
     counters.wait_for(1000);
-    stop(&mut node, "SIGTERM");
+    shut_down(&mut node, "SIGTERM");
     let acknowledged = counters.stop();
     node.launch();
-    assert_kept(&node, &acknowledged, "during BGSAVE");
+    assert_counters_kept(&node, &acknowledged, "during BGSAVE");
 }
 
 /// The shutdown waits for a frozen replica as long as the configuration says, and then exits.
 #[test]
 fn shutdown_acknowledges_no_writes_after_waiting_for_frozen_replica() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK} --shutdown-timeout 1"));
+    let mut node =
+        Node::start(&Program::redoubt(), &format!("{SAVING_OPTIONS} {FAST_OPTIONS} --shutdown-timeout 1"));
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &node);
-    let counters = Counters::start(&node, 4);
+    start_replication(&replica, &node);
+    let counters = CounterClients::start(&node, 4);
     replica.freeze();
-    stop(&mut node, "SHUTDOWN");
+    shut_down(&mut node, "SHUTDOWN");
     let acknowledged = counters.stop();
     node.launch();
-    assert_kept(&node, &acknowledged, "with a frozen replica");
+    assert_counters_kept(&node, &acknowledged, "with a frozen replica");
 }
 
 /// An aborted shutdown releases the waiting clients.
 #[test]
 fn writes_resume_after_aborted_or_failed_shutdown() {
-    let node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK}"));
+    let node = Node::start(&Program::redoubt(), &format!("{SAVING_OPTIONS} {FAST_OPTIONS}"));
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &node);
+    start_replication(&replica, &node);
     replica.freeze();
     node.run("SET a 1").expect_ok();
     let mut stopping = node.connect();
@@ -120,7 +121,7 @@ fn writes_resume_after_aborted_or_failed_shutdown() {
     node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
     node.run("SET a 3").expect_ok();
     eventually("the replica continues too", || {
-        (replica.run("GET a") == Value::Bulk("3".into())).then_some(())
+        (replica.run("GET a") == Reply::Bulk("3".into())).then_some(())
     });
 }
 
@@ -128,62 +129,62 @@ fn writes_resume_after_aborted_or_failed_shutdown() {
 /// they are in the database they were written to, on the new master and its own replica.
 #[test]
 fn promoted_replica_ignores_pending_writes_of_old_master() {
-    let master = Node::start(&Program::redoubt(), REPLICATING);
-    let middle = Node::start(&Program::redoubt(), REPLICATING);
-    let last = Node::start(&Program::redoubt(), REPLICATING);
-    follow(&middle, &master);
-    follow(&last, &middle);
+    let master = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
+    let middle = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
+    let last = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
+    start_replication(&middle, &master);
+    start_replication(&last, &middle);
     for round in 0..10 {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for database in ["0", "9"] {
                 let (master, stop) = (&master, &stop);
-                scope.spawn(move || overwrite(master, database, stop));
+                scope.spawn(move || overwrite_keys(master, database, stop));
             }
-            eventually("the stream is applied", || (middle.run("EXISTS k:0") == Value::Int(1)).then_some(()));
+            eventually("the stream is applied", || (middle.run("EXISTS k:0") == Reply::Int(1)).then_some(()));
             let mut client = middle.connect();
-            client.run("REPLICAOF NO ONE").expect_ok();
-            for key in 0..KEYS {
-                client.run(&format!("SET k:{key} new")).expect_ok();
+            client.call_line("REPLICAOF NO ONE").expect_ok();
+            for key in 0..KEY_COUNT {
+                client.call_line(&format!("SET k:{key} new")).expect_ok();
             }
             let mut connection = middle.connect();
             for _ in 0..20 {
-                for key in 0..KEYS {
-                    let value = connection.run(&format!("GET k:{key}"));
+                for key in 0..KEY_COUNT {
+                    let value = connection.call_line(&format!("GET k:{key}"));
                     assert_eq!(value.text(), "new", "round {round}: overwritten by the old master");
                 }
             }
-            wait_until_same(&last, &middle);
+            wait_until_equal(&last, &middle);
             stop.store(true, Ordering::Relaxed);
         });
         master.run("FLUSHALL").expect_ok();
-        follow(&middle, &master);
+        start_replication(&middle, &master);
     }
 }
 
-const KEYS: usize = 20;
-const ROUNDS_AT_ONCE: usize = 100;
+const KEY_COUNT: usize = 20;
+const PARALLEL_ROUNDS: usize = 100;
 
 /// Overwrites the same keys again and again with large pipelines.
-fn overwrite(node: &Node, database: &str, stop: &AtomicBool) {
+fn overwrite_keys(node: &Node, database: &str, stop: &AtomicBool) {
     let mut connection = node.connect();
-    connection.run(&format!("SELECT {database}")).expect_ok();
-    let batch: String = (0..KEYS).map(|key| format!("SET k:{key} old\r\n")).collect();
-    let batch = batch.repeat(ROUNDS_AT_ONCE);
+    connection.call_line(&format!("SELECT {database}")).expect_ok();
+    let batch: String = (0..KEY_COUNT).map(|key| format!("SET k:{key} old\r\n")).collect();
+    let batch = batch.repeat(PARALLEL_ROUNDS);
     while !stop.load(Ordering::Relaxed) {
         connection.send_raw(batch.as_bytes()).expect("it takes commands");
-        (0..KEYS * ROUNDS_AT_ONCE).for_each(|_| connection.read().expect("it answers").expect_ok());
+        (0..KEY_COUNT * PARALLEL_ROUNDS).for_each(|_| connection.read().expect("it answers").expect_ok());
     }
 }
 
 /// A master that becomes a replica while clients write: the offset that it reports must match its data.
 #[test]
 fn demoted_master_matches_new_master_under_load() {
-    let nodes: Vec<Node> = (0..2).map(|_| Node::start(&Program::redoubt(), REPLICATING)).collect();
-    follow(&nodes[1], &nodes[0]);
+    let nodes: Vec<Node> = (0..2).map(|_| Node::start(&Program::redoubt(), REPLICATION_OPTIONS)).collect();
+    start_replication(&nodes[1], &nodes[0]);
     for round in 0..10 {
         let (old, new) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
-        let counters = Counters::start(old, 4);
+        let counters = CounterClients::start(old, 4);
         if round < 5 {
             // The old master gets writes that the new one does not have, and must discard them.
             new.run("REPLICAOF NO ONE").expect_ok();
@@ -196,12 +197,12 @@ fn demoted_master_matches_new_master_under_load() {
         }
         let acknowledged = counters.stop();
         new.run("SET round x").expect_ok();
-        wait_until_same(old, new);
+        wait_until_equal(old, new);
         if round >= 5 {
-            assert_kept(new, &acknowledged, "after FAILOVER");
+            assert_counters_kept(new, &acknowledged, "after FAILOVER");
         }
         new.run("FLUSHALL").expect_ok();
-        wait_until_same(old, new);
+        wait_until_equal(old, new);
     }
 }
 
@@ -210,51 +211,51 @@ fn demoted_master_matches_new_master_under_load() {
 fn demoted_cluster_master_matches_successor_under_load() {
     let nodes: Vec<Node> = (0..2)
         .map(|_| {
-            let options = format!("--cluster-enabled yes --cluster-node-timeout 2000 {REPLICATING}");
+            let options = format!("--cluster-enabled yes --cluster-node-timeout 2000 {REPLICATION_OPTIONS}");
             Node::start(&Program::redoubt(), &options)
         })
         .collect();
-    let cluster = Cluster::join(nodes, 1);
+    let cluster = Cluster::join_nodes(nodes, 1);
     for (round, how) in ["TAKEOVER", "", "TAKEOVER", ""].into_iter().enumerate() {
         let (old, new) = (&cluster.nodes[round % 2], &cluster.nodes[(round + 1) % 2]);
-        let counters = Counters::start(old, 4);
+        let counters = CounterClients::start(old, 4);
         new.run(format!("CLUSTER FAILOVER {how}").trim_end()).expect_ok();
         cluster.wait_for_owner(0, |port| port == new.port);
         let acknowledged = counters.stop();
         eventually("the cluster serves", || {
-            (new.run("SET round x") == Value::Simple("OK".into())).then_some(())
+            (new.run("SET round x") == Reply::Simple("OK".into())).then_some(())
         });
-        wait_until_same(old, new);
+        wait_until_equal(old, new);
         if how.is_empty() {
-            assert_kept(new, &acknowledged, "after CLUSTER FAILOVER");
+            assert_counters_kept(new, &acknowledged, "after CLUSTER FAILOVER");
         }
         new.run("FLUSHALL").expect_ok();
-        wait_until_same(old, new);
-        cluster.wait_until_all_see_replica(round % 2, (round + 1) % 2);
+        wait_until_equal(old, new);
+        cluster.wait_until_replica_is_known(round % 2, (round + 1) % 2);
     }
 }
 
 /// Client writes on a writable replica are local: they do not change the offset and reach no other node.
 #[test]
 fn local_writes_on_replica_are_not_replicated() {
-    let master = Node::start(&Program::redoubt(), REPLICATING);
-    let replica = Node::start(&Program::redoubt(), &format!("{REPLICATING} --replica-read-only no"));
-    let last = Node::start(&Program::redoubt(), REPLICATING);
-    follow(&replica, &master);
-    follow(&last, &replica);
+    let master = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
+    let replica = Node::start(&Program::redoubt(), &format!("{REPLICATION_OPTIONS} --replica-read-only no"));
+    let last = Node::start(&Program::redoubt(), REPLICATION_OPTIONS);
+    start_replication(&replica, &master);
+    start_replication(&last, &replica);
     master.run("SET a 1").expect_ok();
-    wait_until_same(&last, &master);
+    wait_until_equal(&last, &master);
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     let before = offset(&replica);
     for line in ["SET own 1", "INCR own", "SET brief x PX 1", "PUBLISH channel x", "DEL a"] {
         replica.run(line);
     }
-    eventually("it is past its time", || (replica.run("GET brief") == Value::NullBulk).then_some(()));
+    eventually("it is past its time", || (replica.run("GET brief") == Reply::NullBulk).then_some(()));
     assert!(replica.run("WAIT 1 0").is_error("ERR WAIT cannot be used with replica instances"));
     assert_eq!(offset(&replica), before);
     master.run("SET b 2").expect_ok();
-    wait_until_same(&last, &master);
+    wait_until_equal(&last, &master);
     assert_eq!(replica.run("GET own").text(), "2");
-    assert_eq!(last.run("EXISTS own"), Value::Int(0));
+    assert_eq!(last.run("EXISTS own"), Reply::Int(0));
     assert_eq!(offset(&replica), offset(&master));
 }

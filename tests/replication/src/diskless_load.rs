@@ -4,29 +4,29 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
-fn start(options: &str) -> Node {
+fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("--repl-diskless-sync-delay 0 {options}"))
 }
 
-fn fill(node: &Node, value: &str) {
+fn write_keys(node: &Node, value: &str) {
     let script = "for i = 1, 500 do redis.call('set', 'key:' .. i, ARGV[1]) end return 500";
-    assert_eq!(node.connect().call(&["EVAL", script, "0", value]), Value::Int(500));
+    assert_eq!(node.connect().call(&["EVAL", script, "0", value]), Reply::Int(500));
 }
 
-fn info(node: &Node, section: &str, name: &str) -> String {
+fn replication_field(node: &Node, section: &str, name: &str) -> String {
     node.info(section, name).unwrap_or_default()
 }
 
-fn follow(replica: &Node, master: &Node) {
+fn start_replication(replica: &Node, master: &Node) {
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     wait_for_link(replica);
 }
 
 fn wait_for_link(replica: &Node) {
     eventually("the link is up", || {
-        (info(replica, "replication", "master_link_status") == "up").then_some(())
+        (replication_field(replica, "replication", "master_link_status") == "up").then_some(())
     });
 }
 
@@ -35,26 +35,26 @@ fn wait_for_link(replica: &Node) {
 #[test]
 fn every_diskless_load_mode_replaces_data_with_masters_data() {
     for diskless in ["yes", "no"] {
-        let master = start(&format!("--repl-diskless-sync {diskless}"));
-        fill(&master, "new");
+        let master = start_server(&format!("--repl-diskless-sync {diskless}"));
+        write_keys(&master, "new");
         for way in ["disabled", "on-empty-db", "swapdb", "flush-before-load"] {
-            let replica = start(&format!("--repl-diskless-load {way}"));
+            let replica = start_server(&format!("--repl-diskless-load {way}"));
             replica.run("SET own value").expect_ok();
-            follow(&replica, &master);
-            assert_eq!(replica.run("DBSIZE"), Value::Int(500), "{way}");
+            start_replication(&replica, &master);
+            assert_eq!(replica.run("DBSIZE"), Reply::Int(500), "{way}");
             assert_eq!(replica.run("GET key:7").text(), "new", "{way}");
             master.run("SET later value").expect_ok();
-            eventually("the stream is applied", || (replica.run("DBSIZE") == Value::Int(501)).then_some(()));
+            eventually("the stream is applied", || (replica.run("DBSIZE") == Reply::Int(501)).then_some(()));
             master.run("DEL later");
         }
     }
 }
 
 /// Freezes the replica until the master's backlog no longer covers its offset.
-fn fall_behind(replica: &Node, master: &Node, value: &str) {
+fn force_full_resync(replica: &Node, master: &Node, value: &str) {
     replica.freeze();
     master.run("CLIENT KILL TYPE replica");
-    fill(master, value);
+    write_keys(master, value);
     // More than the backlog size.
     master.connect().call(&["SET", "large", &"x".repeat(100_000)]).expect_ok();
     master.run("DEL large");
@@ -64,79 +64,80 @@ fn fall_behind(replica: &Node, master: &Node, value: &str) {
 /// The replica's old data has the same history as the master's, so it is served until the new data has loaded.
 #[test]
 fn old_data_is_served_while_new_snapshot_loads() {
-    let master = start("--repl-backlog-size 16kb");
-    fill(&master, "old");
-    let replica = start("--repl-diskless-load swapdb --key-load-delay 10000");
-    follow(&replica, &master);
-    fall_behind(&replica, &master, "new");
+    let master = start_server("--repl-backlog-size 16kb");
+    write_keys(&master, "old");
+    let replica = start_server("--repl-diskless-load swapdb --key-load-delay 10000");
+    start_replication(&replica, &master);
+    force_full_resync(&replica, &master, "new");
     eventually("the snapshot is loading", || {
-        (info(&replica, "persistence", "async_loading") == "1").then_some(())
+        (replication_field(&replica, "persistence", "async_loading") == "1").then_some(())
     });
-    assert_eq!(info(&replica, "persistence", "loading"), "0");
+    assert_eq!(replication_field(&replica, "persistence", "loading"), "0");
     assert_eq!(replica.run("GET key:7").text(), "old");
-    assert_eq!(replica.run("DBSIZE"), Value::Int(500));
+    assert_eq!(replica.run("DBSIZE"), Reply::Int(500));
     assert!(replica.run("BGSAVE").is_error("LOADING"));
     replica.run("CONFIG SET key-load-delay 0").expect_ok();
     wait_for_link(&replica);
     assert_eq!(replica.run("GET key:7").text(), "new");
-    assert_eq!(info(&replica, "persistence", "async_loading"), "0");
-    assert_eq!(info(&master, "stats", "sync_full"), "2");
+    assert_eq!(replication_field(&replica, "persistence", "async_loading"), "0");
+    assert_eq!(replication_field(&master, "stats", "sync_full"), "2");
 }
 
 /// A link that breaks during the transfer loses the old data only in the mode that flushes first.
 #[test]
 fn broken_transfer_keeps_old_data_unless_it_was_flushed_first() {
     for (way, left) in [("disabled", 1000), ("swapdb", 1000), ("flush-before-load", 0)] {
-        let mut master = start("--repl-backlog-size 16kb --rdbcompression no --rdb-key-save-delay 10000");
-        fill(&master, "old");
+        let mut master =
+            start_server("--repl-backlog-size 16kb --rdbcompression no --rdb-key-save-delay 10000");
+        write_keys(&master, "old");
         // Enough data that the start of the snapshot is sent long before its end.
         let script = "for i = 1, 500 do redis.call('set', 'more:' .. i, ARGV[1]) end return 500";
-        assert_eq!(master.connect().call(&["EVAL", script, "0", &"x".repeat(2000)]), Value::Int(500));
-        let replica = start(&format!("--repl-diskless-load {way}"));
+        assert_eq!(master.connect().call(&["EVAL", script, "0", &"x".repeat(2000)]), Reply::Int(500));
+        let replica = start_server(&format!("--repl-diskless-load {way}"));
         master.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
-        follow(&replica, &master);
+        start_replication(&replica, &master);
         master.run("CONFIG SET rdb-key-save-delay 10000").expect_ok();
-        fall_behind(&replica, &master, "new");
+        force_full_resync(&replica, &master, "new");
         eventually("a snapshot comes", || {
-            (info(&replica, "replication", "master_sync_in_progress") == "1").then_some(())
+            (replication_field(&replica, "replication", "master_sync_in_progress") == "1").then_some(())
         });
         if way == "flush-before-load" {
             eventually("the old data is gone", || {
-                (info(&replica, "persistence", "loading") == "1").then_some(())
+                (replication_field(&replica, "persistence", "loading") == "1").then_some(())
             });
         }
         master.kill();
         eventually("the replica has detected it", || {
-            (info(&replica, "replication", "master_sync_in_progress") == "0"
-                && info(&replica, "persistence", "loading") == "0"
-                && info(&replica, "persistence", "async_loading") == "0")
+            (replication_field(&replica, "replication", "master_sync_in_progress") == "0"
+                && replication_field(&replica, "persistence", "loading") == "0"
+                && replication_field(&replica, "persistence", "async_loading") == "0")
                 .then_some(())
         });
-        assert_eq!(replica.run("DBSIZE"), Value::Int(left), "{way}");
+        assert_eq!(replica.run("DBSIZE"), Reply::Int(left), "{way}");
         master.add_options("--rdb-key-save-delay 0");
         master.launch();
-        fill(&master, "newest");
+        write_keys(&master, "newest");
         wait_for_link(&replica);
         eventually("it has everything again", || {
-            (replica.run("GET key:7") == Value::Bulk(b"newest".to_vec())).then_some(())
+            (replica.run("GET key:7") == Reply::Bulk(b"newest".to_vec())).then_some(())
         });
     }
 }
 
 /// A fake master that answers each PSYNC with `snapshot`. It ends with the test process.
-fn scripted_master(snapshot: Vec<u8>) -> u16 {
+fn start_scripted_master(snapshot: Vec<u8>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let snapshot = snapshot.clone();
-            thread::spawn(move || answer(stream, &snapshot));
+            thread::spawn(move || send_reply(stream, &snapshot));
         }
     });
     port
 }
 
-fn answer(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
+fn send_reply(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
     while let Some(count) = lines.next()?.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) {
         // Each argument follows a line with its length.
@@ -165,12 +166,12 @@ fn unloadable_snapshot_keeps_old_data() {
         ("nothing", Vec::new()),
         ("a part", b"REDIS0011\xfe\x00\x00\x01k".to_vec()),
     ];
-    let replica = start("");
-    fill(&replica, "own");
+    let replica = start_server("");
+    write_keys(&replica, "own");
     let failures = || replica.log().matches("Failed trying to load the PRIMARY synchronization DB").count();
     for (what, snapshot) in snapshots {
         let can_be_told_by_header = !matches!(what, "a vector set" | "a part");
-        let port = scripted_master(snapshot);
+        let port = start_scripted_master(snapshot);
         for way in ["disabled", "on-empty-db", "swapdb", "flush-before-load"] {
             if way == "flush-before-load" && !can_be_told_by_header {
                 continue;
@@ -179,14 +180,14 @@ fn unloadable_snapshot_keeps_old_data() {
             let before = failures();
             replica.run(&format!("REPLICAOF 127.0.0.1 {port}")).expect_ok();
             eventually("the load has failed twice", || (failures() >= before + 2).then_some(()));
-            assert_eq!(replica.run("DBSIZE"), Value::Int(500), "{what}, {way}");
+            assert_eq!(replica.run("DBSIZE"), Reply::Int(500), "{what}, {way}");
             assert_eq!(replica.run("GET key:7").text(), "own", "{what}, {way}");
             replica.run("REPLICAOF NO ONE").expect_ok();
         }
     }
-    let master = start("");
-    fill(&master, "new");
-    follow(&replica, &master);
+    let master = start_server("");
+    write_keys(&master, "new");
+    start_replication(&replica, &master);
     assert_eq!(replica.run("GET key:7").text(), "new");
 }
 
@@ -196,10 +197,10 @@ fn diskless_load_accepts_snapshots_of_redis() {
     for diskless in ["yes", "no"] {
         let options = format!("--repl-diskless-sync {diskless} --repl-diskless-sync-delay 0");
         let master = Node::start(&Program::redis(), &options);
-        fill(&master, "new");
-        let replica = start("--repl-diskless-load swapdb");
-        follow(&replica, &master);
-        assert_eq!(replica.run("DBSIZE"), Value::Int(500));
+        write_keys(&master, "new");
+        let replica = start_server("--repl-diskless-load swapdb");
+        start_replication(&replica, &master);
+        assert_eq!(replica.run("DBSIZE"), Reply::Int(500));
         assert_eq!(replica.run("DBSIZE"), master.run("DBSIZE"));
     }
 }

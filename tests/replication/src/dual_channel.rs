@@ -4,14 +4,14 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 /// Dual channel, no delay, DEBUG DIGEST enabled, no automatic saves.
-const OPTIONS: &str = "--dual-channel-replication-enabled yes --repl-diskless-sync-delay 0 \
+const SERVER_OPTIONS: &str = "--dual-channel-replication-enabled yes --repl-diskless-sync-delay 0 \
                        --enable-debug-command yes --save ";
 
 /// Pairs of master and replica programs, at least one of them Redoubt.
-fn pairs() -> Vec<(Program, Program)> {
+fn server_pairs() -> Vec<(Program, Program)> {
     let ours = Program::redoubt;
     let mut pairs = vec![(ours(), ours())];
     if let Some(valkey) = Program::valkey() {
@@ -20,51 +20,51 @@ fn pairs() -> Vec<(Program, Program)> {
     pairs
 }
 
-fn fill(node: &Node) {
+fn write_keys(node: &Node) {
     let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return redis.call('dbsize')";
     let keys = node.connect().call(&["EVAL", script, "0"]);
-    assert_eq!(keys, Value::Int(2000), "others than key:N: {:?}", foreign_keys(node));
+    assert_eq!(keys, Reply::Int(2000), "others than key:N: {:?}", foreign_keys(node));
 }
 
 /// The keys that `fill` does not write, and those that SCAN returns twice.
 fn foreign_keys(node: &Node) -> Vec<String> {
     let mut seen = HashSet::new();
     let all = node.run("SCAN 0 COUNT 1000000").items()[1].items().to_vec();
-    all.iter().map(Value::text).filter(|key| !key.starts_with("key:") || !seen.insert(key.clone())).collect()
+    all.iter().map(Reply::text).filter(|key| !key.starts_with("key:") || !seen.insert(key.clone())).collect()
 }
 
 /// Makes each snapshot take some seconds.
-fn send_slowly(node: &Node) {
+fn slow_down_transfer(node: &Node) {
     node.run("CONFIG SET rdb-key-save-delay 1000").expect_ok();
 }
 
-fn replication(node: &Node, name: &str) -> String {
+fn replication_field(node: &Node, name: &str) -> String {
     node.info("replication", name).unwrap_or_default()
 }
 
-fn counter(node: &Node, name: &str) -> u64 {
+fn info_counter(node: &Node, name: &str) -> u64 {
     node.info("stats", name).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-fn begin_to_follow(replica: &Node, master: &Node) {
+fn start_replication(replica: &Node, master: &Node) {
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
 }
 
 fn wait_for_link(replica: &Node) {
-    eventually("the link is up", || (replication(replica, "master_link_status") == "up").then_some(()));
+    eventually("the link is up", || (replication_field(replica, "master_link_status") == "up").then_some(()));
 }
 
 fn assert_same_data(replica: &Node, master: &Node) {
-    let offset = |node: &Node| replication(node, "master_repl_offset");
+    let offset = |node: &Node| replication_field(node, "master_repl_offset");
     eventually("both have the same offset", || (offset(replica) == offset(master)).then_some(()));
     assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
 }
 
 /// The client ids of the RDB channel and the main channel of the master's only replica, once both are connected and
 /// neither is marked as lost.
-fn channels(master: &Node) -> [String; 2] {
+fn count_channels(master: &Node) -> [String; 2] {
     eventually("the replica has two channels", || {
-        let each = [replication(master, "slave0"), replication(master, "slave1")];
+        let each = [replication_field(master, "slave0"), replication_field(master, "slave1")];
         let both = ["type=rdb-channel", "type=main-channel"];
         if !both.iter().all(|channel| each.iter().any(|replica| replica.contains(channel))) {
             return None;
@@ -80,13 +80,13 @@ fn channels(master: &Node) -> [String; 2] {
 }
 
 /// Writes to two databases, so that a wrong SELECT in the stream is detected.
-fn write_until(stop: &AtomicBool, master: &Node) {
+fn start_writer(stop: &AtomicBool, master: &Node) {
     let mut connection = master.connect();
     let mut round = 0;
     while !stop.load(Ordering::Relaxed) {
         round += 1;
         let (round, key) = (round.to_string(), format!("load:{}", round % 89));
-        connection.run(if key.len() % 2 == 0 { "SELECT 3" } else { "SELECT 0" }).expect_ok();
+        connection.call_line(if key.len() % 2 == 0 { "SELECT 3" } else { "SELECT 0" }).expect_ok();
         connection.call(&["SET", &format!("{key}:s"), &round]).expect_ok();
         assert!(connection.call(&["INCR", &format!("{key}:n")]).int() > 0);
         assert!(connection.call(&["LPUSH", &format!("{key}:l"), &round]).int() > 0);
@@ -94,9 +94,9 @@ fn write_until(stop: &AtomicBool, master: &Node) {
 }
 
 /// Stops the load on drop, also when the test fails.
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -105,47 +105,48 @@ impl Drop for StopAtEnd<'_> {
 /// Under load, snapshot and stream are transferred at the same time. Each channel is killed once on the way, which
 /// restarts the synchronisation.
 fn assert_dual_channel_sync(master: &Program, replica: &Program) {
-    let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
-    fill(&master);
-    send_slowly(&master);
+    let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
+    write_keys(&master);
+    slow_down_transfer(&master);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_until(&stop, &master));
-        let stopped = StopAtEnd(&stop);
-        begin_to_follow(&replica, &master);
+        let writer = scope.spawn(|| start_writer(&stop, &master));
+        let stopped = StopOnDrop(&stop);
+        start_replication(&replica, &master);
         for cut in 0..2 {
-            let before = counter(&master, "sync_full");
-            let channel = &channels(&master)[cut];
-            assert_eq!(master.run(&format!("CLIENT KILL ID {channel}")), Value::Int(1));
-            eventually("it begins anew", || (counter(&master, "sync_full") > before).then_some(()));
+            let before = info_counter(&master, "sync_full");
+            let channel = &count_channels(&master)[cut];
+            assert_eq!(master.run(&format!("CLIENT KILL ID {channel}")), Reply::Int(1));
+            eventually("it begins anew", || (info_counter(&master, "sync_full") > before).then_some(()));
         }
-        channels(&master);
+        count_channels(&master);
         eventually("the replica buffers the stream", || {
-            (replication(&replica, "replicas_repl_buffer_size").parse::<u64>().ok()? > 1000).then_some(())
+            (replication_field(&replica, "replicas_repl_buffer_size").parse::<u64>().ok()? > 1000)
+                .then_some(())
         });
-        assert_eq!(replication(&replica, "master_link_status"), "down");
+        assert_eq!(replication_field(&replica, "master_link_status"), "down");
         wait_for_link(&replica);
         drop(stopped);
         writer.join().expect("the writer does not fail");
     });
     assert_same_data(&replica, &master);
-    let slave = replication(&master, "slave0");
+    let slave = replication_field(&master, "slave0");
     assert!(slave.contains("state=online") && slave.ends_with("type=replica"), "{slave}");
-    assert_eq!(replication(&master, "replicas_waiting_psync"), "0");
-    assert_eq!(replication(&replica, "replicas_repl_buffer_size"), "0");
+    assert_eq!(replication_field(&master, "replicas_waiting_psync"), "0");
+    assert_eq!(replication_field(&replica, "replicas_repl_buffer_size"), "0");
 
-    let (full, partial) = (counter(&master, "sync_full"), counter(&master, "sync_partial_ok"));
+    let (full, partial) = (info_counter(&master, "sync_full"), info_counter(&master, "sync_partial_ok"));
     assert_eq!(full, 3);
     master.run("CLIENT KILL TYPE replica");
-    eventually("writing continues", || (counter(&master, "sync_partial_ok") > partial).then_some(()));
+    eventually("writing continues", || (info_counter(&master, "sync_partial_ok") > partial).then_some(()));
     wait_for_link(&replica);
-    assert_eq!(counter(&master, "sync_full"), full);
+    assert_eq!(info_counter(&master, "sync_full"), full);
     assert_same_data(&replica, &master);
 }
 
 #[test]
 fn losing_either_channel_restarts_dual_channel_sync() {
-    for (master, replica) in pairs() {
+    for (master, replica) in server_pairs() {
         println!("{} of {}", replica.name(), master.name());
         assert_dual_channel_sync(&master, &replica);
     }
@@ -157,25 +158,26 @@ fn losing_either_channel_restarts_dual_channel_sync() {
 fn replica_buffers_no_more_than_its_limit_during_dual_channel_sync() {
     let ours = Program::redoubt();
     for master in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
-        let master = Node::start(&master, OPTIONS);
+        let master = Node::start(&master, SERVER_OPTIONS);
         let limit = "--client-output-buffer-limit replica 1mb 0 0";
-        let replica = Node::start(&ours, &format!("{limit} {OPTIONS}"));
-        fill(&master);
-        send_slowly(&master);
-        begin_to_follow(&replica, &master);
-        channels(&master);
+        let replica = Node::start(&ours, &format!("{limit} {SERVER_OPTIONS}"));
+        write_keys(&master);
+        slow_down_transfer(&master);
+        start_replication(&replica, &master);
+        count_channels(&master);
         let value = "x".repeat(100_000);
         let mut connection = master.connect();
         for number in 0..80 {
             connection.call(&["SET", &format!("large:{number}"), &value]).expect_ok();
         }
-        let held = || replication(&replica, "replicas_repl_buffer_size").parse::<u64>().ok();
+        let held = || replication_field(&replica, "replicas_repl_buffer_size").parse::<u64>().ok();
         let full = eventually("it is full", || held().filter(|held| *held >= 1 << 20));
         wait_for_link(&replica);
-        let peak = replication(&replica, "replicas_repl_buffer_peak").parse::<u64>().unwrap_or_default();
+        let peak =
+            replication_field(&replica, "replicas_repl_buffer_peak").parse::<u64>().unwrap_or_default();
         assert!(peak >= full && peak < (1 << 20) + 100_000, "{peak}");
         assert_same_data(&replica, &master);
-        assert_eq!(counter(&master, "sync_full"), 1);
+        assert_eq!(info_counter(&master, "sync_full"), 1);
     }
 }
 
@@ -183,21 +185,21 @@ fn replica_buffers_no_more_than_its_limit_during_dual_channel_sync() {
 #[test]
 fn chained_replica_uses_dual_channel_replication() {
     let ours = Program::redoubt();
-    let [master, middle, last] = [0; 3].map(|_| Node::start(&ours, OPTIONS));
-    fill(&master);
-    begin_to_follow(&middle, &master);
+    let [master, middle, last] = [0; 3].map(|_| Node::start(&ours, SERVER_OPTIONS));
+    write_keys(&master);
+    start_replication(&middle, &master);
     wait_for_link(&middle);
     let mut connection = master.connect();
-    connection.run("SELECT 3").expect_ok();
-    connection.run("SET before x").expect_ok();
+    connection.call_line("SELECT 3").expect_ok();
+    connection.call_line("SET before x").expect_ok();
     assert_same_data(&middle, &master);
-    send_slowly(&middle);
-    begin_to_follow(&last, &middle);
-    channels(&middle);
-    connection.run("SET after x").expect_ok();
+    slow_down_transfer(&middle);
+    start_replication(&last, &middle);
+    count_channels(&middle);
+    connection.call_line("SET after x").expect_ok();
     wait_for_link(&last);
     assert_same_data(&last, &master);
-    assert_eq!(counter(&middle, "sync_full"), 1);
+    assert_eq!(info_counter(&middle, "sync_full"), 1);
 }
 
 /// If either side disables the option one connection is used, and an unknown RDB client id is refused with Valkey's
@@ -206,14 +208,14 @@ fn chained_replica_uses_dual_channel_replication() {
 fn single_channel_sync_if_either_side_disables_dual_channel() {
     let ours = Program::redoubt();
     for master_is_willing in [true, false] {
-        let (master, replica) = (Node::start(&ours, OPTIONS), Node::start(&ours, OPTIONS));
+        let (master, replica) = (Node::start(&ours, SERVER_OPTIONS), Node::start(&ours, SERVER_OPTIONS));
         let unwilling = if master_is_willing { &replica } else { &master };
         unwilling.run("CONFIG SET dual-channel-replication-enabled no").expect_ok();
-        begin_to_follow(&replica, &master);
+        start_replication(&replica, &master);
         wait_for_link(&replica);
-        assert_eq!(counter(&master, "sync_full"), 1);
+        assert_eq!(info_counter(&master, "sync_full"), 1);
         assert!(!master.log().contains("over two channels"));
         let unknown = master.run("REPLCONF set-rdb-client-id 999");
-        assert_eq!(unknown, Value::Error("ERR Unrecognized RDB client id 999".into()));
+        assert_eq!(unknown, Reply::Error("ERR Unrecognized RDB client id 999".into()));
     }
 }

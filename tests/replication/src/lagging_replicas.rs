@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
-fn pair(master_options: &str, replica_options: &str) -> (Node, Node) {
+fn start_pair(master_options: &str, replica_options: &str) -> (Node, Node) {
     let program = Program::redoubt();
     let master = Node::start(&program, &format!("--repl-diskless-sync-delay 0 {master_options}"));
     let replica = Node::start(&program, &format!("--replicaof 127.0.0.1 {} {replica_options}", master.port));
@@ -19,7 +19,7 @@ fn wait_for_link(replica: &Node) {
 }
 
 /// Writes until `line` appears in the master's log.
-fn write_until(master: &Node, line: &str) {
+fn start_writer(master: &Node, line: &str) {
     let (mut connection, value) = (master.connect(), "x".repeat(50_000));
     eventually(&format!("{line:?} is in the log"), || {
         connection.call(&["SET", "key", &value]).expect_ok();
@@ -31,17 +31,18 @@ fn write_until(master: &Node, line: &str) {
 /// catch up.
 #[test]
 fn writers_are_throttled_for_reconnecting_slow_replica() {
-    let (master, replica) = pair("--client-output-buffer-limit replica 16mb 0 0 --repl-backlog-size 1mb", "");
+    let (master, replica) =
+        start_pair("--client-output-buffer-limit replica 16mb 0 0 --repl-backlog-size 1mb", "");
     let delayed = "Writers are slowed down";
     replica.freeze();
-    write_until(&master, "it is too far behind");
+    start_writer(&master, "it is too far behind");
     assert!(!master.log().contains(delayed));
     replica.thaw();
     // The replica reports its link as up until it notices that the master has closed it.
     eventually("it asks for everything", || (master.info("stats", "sync_full")? == "2").then_some(()));
     wait_for_link(&replica);
     replica.freeze();
-    write_until(&master, delayed);
+    start_writer(&master, delayed);
     let given_up = master.log().matches("it is too far behind").count();
     assert_eq!(given_up, 1, "that is half of its limit");
     replica.thaw();
@@ -62,8 +63,8 @@ fn make_saves_fail(node: &Node) {
 #[test]
 fn replica_with_disk_errors_stops_applying_unless_configured_to_ignore_them() {
     let save = "--save 3600 1000000 --rdb-del-sync-files yes";
-    let (master, replica) = pair("", save);
-    let has = |value: &[u8]| replica.run("GET key") == Value::Bulk(value.to_vec());
+    let (master, replica) = start_pair("", save);
+    let has = |value: &[u8]| replica.run("GET key") == Reply::Bulk(value.to_vec());
     let _ = fs::remove_file(replica.folder().join("dump.rdb"));
     make_saves_fail(&replica);
     eventually("it leaves its master", || {

@@ -5,18 +5,18 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 /// No diskless sync delay, DEBUG DIGEST enabled, no automatic saves.
-const OPTIONS: &str = "--repl-diskless-sync-delay 0 --enable-debug-command yes --save ";
+const SERVER_OPTIONS: &str = "--repl-diskless-sync-delay 0 --enable-debug-command yes --save ";
 
 /// The installed peer servers.
-fn peers() -> Vec<Program> {
+fn peer_programs() -> Vec<Program> {
     std::iter::once(Program::redis()).chain(Program::valkey()).collect()
 }
 
 /// A few keys of every type, in each encoding.
-const SMALL: &[&str] = &[
+const SMALL_BACKLOG: &[&str] = &[
     "SET number 12345",
     "SET text hello",
     "SET timed x PXAT 4102444800123",
@@ -38,11 +38,11 @@ const SMALL: &[&str] = &[
 ];
 
 /// Writes data of every type.
-fn fill(node: &Node) {
+fn write_keys(node: &Node) {
     let mut connection = node.connect();
-    for line in SMALL {
-        let reply = connection.run(line);
-        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+    for line in SMALL_BACKLOG {
+        let reply = connection.call_line(line);
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
     }
     let function = "{function_name = 'f', callback = function() return 1 end, flags = {'no-writes'}}";
     let library = format!("#!lua name=lib\nredis.register_function{function}");
@@ -58,12 +58,12 @@ fn fill(node: &Node) {
         connection.call(&["HSET", "hash:large", &name, &number]);
         connection.call(&["XADD", "stream:large", "*", "field", &name]);
     }
-    connection.run("SELECT 3").expect_ok();
-    connection.run("SET elsewhere x").expect_ok();
+    connection.call_line("SELECT 3").expect_ok();
+    connection.call_line("SET elsewhere x").expect_ok();
 }
 
 /// Writes values of every type until `stop` is set.
-fn write_until(stop: &AtomicBool, mut connection: Connection) -> u64 {
+fn start_writer(stop: &AtomicBool, mut connection: Connection) -> u64 {
     let mut rounds = 0;
     while !stop.load(Ordering::Relaxed) {
         let (round, name) = (rounds.to_string(), format!("load:{}", rounds % 97));
@@ -83,18 +83,18 @@ fn write_until(stop: &AtomicBool, mut connection: Connection) -> u64 {
         ];
         for request in requests {
             let reply = connection.call(request);
-            assert!(!matches!(reply, Value::Error(_)), "{request:?}: {reply:?}");
+            assert!(!matches!(reply, Reply::Error(_)), "{request:?}: {reply:?}");
         }
         rounds += 1;
     }
     rounds
 }
 
-fn counter(node: &Node, name: &str) -> u64 {
+fn info_counter(node: &Node, name: &str) -> u64 {
     node.info("stats", name).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-fn follow(replica: &Node, master: &Node) {
+fn start_replication(replica: &Node, master: &Node) {
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     wait_for_link(replica);
 }
@@ -118,8 +118,8 @@ fn assert_same_digest(one: &Node, other: &Node) {
     }
     let elsewhere = |node: &Node| {
         let mut connection = node.connect();
-        connection.run("SELECT 3").expect_ok();
-        connection.run("GET elsewhere")
+        connection.call_line("SELECT 3").expect_ok();
+        connection.call_line("GET elsewhere")
     };
     assert_eq!(elsewhere(one), elsewhere(other));
 }
@@ -127,17 +127,17 @@ fn assert_same_digest(one: &Node, other: &Node) {
 /// The replica synchronises under load, loses its link three times and resumes by partial resync, has all data, and is
 /// promoted; then the old master resumes from it by partial resync too.
 fn assert_replicates(master: &Program, replica: &Program) {
-    let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
-    fill(&master);
+    let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
+    write_keys(&master);
     let stop = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_until(&stop, master.connect()));
-        let stopped = StopAtEnd(&stop);
-        follow(&replica, &master);
+        let writer = scope.spawn(|| start_writer(&stop, master.connect()));
+        let stopped = StopOnDrop(&stop);
+        start_replication(&replica, &master);
         for times in 1..=3 {
             master.run("CLIENT KILL TYPE replica");
             eventually("it goes on from where it was", || {
-                (counter(&master, "sync_partial_ok") >= times).then_some(())
+                (info_counter(&master, "sync_partial_ok") >= times).then_some(())
             });
             wait_for_link(&replica);
         }
@@ -147,20 +147,20 @@ fn assert_replicates(master: &Program, replica: &Program) {
     println!("{rounds} rounds of writes");
     assert!(rounds > 10);
     assert_same_data(&replica, &master);
-    assert_eq!(counter(&master, "sync_full"), 1);
+    assert_eq!(info_counter(&master, "sync_full"), 1);
 
     replica.run("REPLICAOF NO ONE").expect_ok();
     replica.run("SET promoted yes").expect_ok();
-    follow(&master, &replica);
+    start_replication(&master, &replica);
     assert_same_data(&master, &replica);
-    assert_eq!((counter(&replica, "sync_full"), counter(&replica, "sync_partial_ok")), (0, 1));
+    assert_eq!((info_counter(&replica, "sync_full"), info_counter(&replica, "sync_partial_ok")), (0, 1));
     assert_eq!(master.run("GET promoted").text(), "yes");
 }
 
 /// Stops the load on drop, also when the test fails.
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -168,12 +168,12 @@ impl Drop for StopAtEnd<'_> {
 
 #[test]
 fn other_servers_replicate_redoubt_under_load() {
-    peers().iter().for_each(|peer| assert_replicates(&Program::redoubt(), peer));
+    peer_programs().iter().for_each(|peer| assert_replicates(&Program::redoubt(), peer));
 }
 
 #[test]
 fn redoubt_replicates_other_servers_under_load() {
-    peers().iter().for_each(|peer| assert_replicates(peer, &Program::redoubt()));
+    peer_programs().iter().for_each(|peer| assert_replicates(peer, &Program::redoubt()));
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -187,23 +187,23 @@ fn copy_folder(from: &Path, to: &Path) {
 #[test]
 fn valkey_falls_back_to_single_channel_sync() {
     let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else { return };
-    let dual = format!("--dual-channel-replication-enabled yes {OPTIONS}");
+    let dual = format!("--dual-channel-replication-enabled yes {SERVER_OPTIONS}");
     for ours_is_master in [true, false] {
-        let (ours, theirs) = (Node::start(&redoubt, OPTIONS), Node::start(&valkey, &dual));
+        let (ours, theirs) = (Node::start(&redoubt, SERVER_OPTIONS), Node::start(&valkey, &dual));
         let (master, replica) = if ours_is_master { (&ours, &theirs) } else { (&theirs, &ours) };
-        fill(master);
-        follow(replica, master);
+        write_keys(master);
+        start_replication(replica, master);
         assert_same_data(replica, master);
-        assert_eq!(counter(master, "sync_full"), 1);
+        assert_eq!(info_counter(master, "sync_full"), 1);
     }
 }
 
 /// `reader` loads an RDB file that `writer` saved.
 fn assert_loads_rdb_of(writer: &Program, reader: &Program) {
-    let written = Node::start(writer, OPTIONS);
-    fill(&written);
+    let written = Node::start(writer, SERVER_OPTIONS);
+    write_keys(&written);
     written.run("SAVE").expect_ok();
-    let mut loaded = Node::prepare(reader, OPTIONS);
+    let mut loaded = Node::prepare(reader, SERVER_OPTIONS);
     fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
     loaded.launch();
     assert_same_digest(&loaded, &written);
@@ -211,9 +211,9 @@ fn assert_loads_rdb_of(writer: &Program, reader: &Program) {
 
 /// `reader` loads the AOF of `writer`: a base file from a rewrite, and an increment with later commands.
 fn assert_loads_aof_of(writer: &Program, reader: &Program) {
-    let options = format!("--appendonly yes --appendfsync always {OPTIONS}");
+    let options = format!("--appendonly yes --appendfsync always {SERVER_OPTIONS}");
     let mut written = Node::start(writer, &options);
-    fill(&written);
+    write_keys(&written);
     written.run("BGREWRITEAOF");
     eventually("it is rewritten", || {
         let done = written.info("persistence", "aof_rewrite_in_progress")? == "0";
@@ -221,10 +221,10 @@ fn assert_loads_aof_of(writer: &Program, reader: &Program) {
     });
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_until(&stop, written.connect()));
-        let stopped = StopAtEnd(&stop);
+        let writer = scope.spawn(|| start_writer(&stop, written.connect()));
+        let stopped = StopOnDrop(&stop);
         eventually("there is something in the increment", || {
-            (written.run("EXISTS load:50:x") == Value::Int(1)).then_some(())
+            (written.run("EXISTS load:50:x") == Reply::Int(1)).then_some(())
         });
         drop(stopped);
         writer.join().expect("the writer does not fail")
@@ -243,7 +243,7 @@ fn assert_loads_aof_of(writer: &Program, reader: &Program) {
 
 #[test]
 fn other_servers_load_files_of_redoubt() {
-    for peer in peers() {
+    for peer in peer_programs() {
         assert_loads_rdb_of(&Program::redoubt(), &peer);
         assert_loads_aof_of(&Program::redoubt(), &peer);
     }
@@ -251,7 +251,7 @@ fn other_servers_load_files_of_redoubt() {
 
 #[test]
 fn redoubt_loads_files_of_other_servers() {
-    for peer in peers() {
+    for peer in peer_programs() {
         assert_loads_rdb_of(&peer, &Program::redoubt());
         assert_loads_aof_of(&peer, &Program::redoubt());
     }
@@ -263,14 +263,14 @@ fn redoubt_loads_files_of_other_servers() {
 fn hash_field_ttls_survive_transfer_to_valkey_and_back() {
     let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else { return };
     for (master, replica) in [(&redoubt, &valkey), (&valkey, &redoubt)] {
-        let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
+        let (master, replica) = (Node::start(master, SERVER_OPTIONS), Node::start(replica, SERVER_OPTIONS));
         let set = |key: &str| {
             master.run(&format!("HSET {key} a 1 b 2 c 3"));
             master.run(&format!("HPEXPIREAT {key} 4102444800123 FIELDS 2 a b"));
             master.run(&format!("HPERSIST {key} FIELDS 1 b"));
         };
         set("before");
-        follow(&replica, &master);
+        start_replication(&replica, &master);
         set("after");
         assert_same_field_ttls(&replica, &master);
     }
@@ -281,7 +281,7 @@ fn assert_same_field_ttls(replica: &Node, master: &Node) {
     eventually("both have the same offset", || (offset(replica) == offset(master)).then_some(()));
     for key in ["before", "after"] {
         let times = format!("HPEXPIRETIME {key} FIELDS 3 a b c");
-        let expected = [Value::Int(4_102_444_800_123), Value::Int(-1), Value::Int(-1)];
+        let expected = [Reply::Int(4_102_444_800_123), Reply::Int(-1), Reply::Int(-1)];
         assert_eq!(replica.run(&times).items(), expected, "{key}");
         assert_eq!(replica.run(&format!("HGET {key} c")).text(), "3");
     }
@@ -289,7 +289,7 @@ fn assert_same_field_ttls(replica: &Node, master: &Node) {
 
 /// Writes data that Redis 8.6 supports and Redis 8.0 does not: RDB version 13, idempotent stream producers, offsets in
 /// the AOF manifest.
-fn fill_as_redis_86(node: &Node) {
+fn write_redis_86_data(node: &Node) {
     let mut connection = node.connect();
     for line in [
         "HSET timed a 1 b 2",
@@ -303,16 +303,16 @@ fn fill_as_redis_86(node: &Node) {
         "XREADGROUP GROUP readers one COUNT 1 STREAMS produced >",
         "XGROUP CREATECONSUMER produced readers idle",
     ] {
-        let reply = connection.run(line);
-        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+        let reply = connection.call_line(line);
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
     }
 }
 
 fn assert_has_redis_86_data(node: &Node) {
-    eventually("it is there", || (node.run("XLEN produced") == Value::Int(3)).then_some(()));
+    eventually("it is there", || (node.run("XLEN produced") == Reply::Int(3)).then_some(()));
     let times = node.run("HPEXPIRETIME timed FIELDS 2 a b");
-    assert_eq!(times.items(), [Value::Int(4_102_444_800_123), Value::Int(-1)]);
-    assert_eq!(node.run("XPENDING produced readers").items()[0], Value::Int(1));
+    assert_eq!(times.items(), [Reply::Int(4_102_444_800_123), Reply::Int(-1)]);
+    assert_eq!(node.run("XPENDING produced readers").items()[0], Reply::Int(1));
     let consumers = node.run("XINFO CONSUMERS produced readers");
     let idle = consumers.items()[0].items();
     assert_eq!((idle[1].text(), idle[7].int()), ("idle".to_owned(), -1), "it was never active");
@@ -324,20 +324,20 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
     let ours = Program::redoubt();
     assert_loads_rdb_of(&redis, &ours);
     assert_loads_aof_of(&redis, &ours);
-    let mut written = Node::start(&redis, &format!("--appendonly yes {OPTIONS}"));
-    fill_as_redis_86(&written);
-    let replica = Node::start(&ours, OPTIONS);
-    follow(&replica, &written);
+    let mut written = Node::start(&redis, &format!("--appendonly yes {SERVER_OPTIONS}"));
+    write_redis_86_data(&written);
+    let replica = Node::start(&ours, SERVER_OPTIONS);
+    start_replication(&replica, &written);
     assert_has_redis_86_data(&replica);
     let mut payloads = written.connect();
-    let Value::Bulk(payload) = payloads.run("DUMP produced") else { panic!("no payload") };
-    let restored = Node::start(&ours, OPTIONS);
+    let Reply::Bulk(payload) = payloads.call_line("DUMP produced") else { panic!("no payload") };
+    let restored = Node::start(&ours, SERVER_OPTIONS);
     restored
         .connect()
         .try_call(&[&b"RESTORE"[..], b"produced", b"0", &payload])
         .expect("it answers")
         .expect_ok();
-    assert_eq!(restored.run("XLEN produced"), Value::Int(3));
+    assert_eq!(restored.run("XLEN produced"), Reply::Int(3));
     written.run("SAVE").expect_ok();
     written.run("BGREWRITEAOF");
     eventually("it is rewritten", || {
@@ -345,7 +345,7 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
     });
     written.kill();
     for options in ["--appendonly no", "--appendonly yes"] {
-        let mut loaded = Node::prepare(&ours, &format!("{options} {OPTIONS}"));
+        let mut loaded = Node::prepare(&ours, &format!("{options} {SERVER_OPTIONS}"));
         fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
         copy_folder(&written.folder().join("appendonlydir"), &loaded.folder().join("appendonlydir"));
         loaded.launch();
@@ -364,13 +364,13 @@ fn redoubt_loads_files_of_redis_86_and_replicates_it() {
 #[test]
 fn vector_sets_are_refused_by_name() {
     let Some(redis) = Program::redis86() else { return };
-    let written = Node::start(&redis, OPTIONS);
+    let written = Node::start(&redis, SERVER_OPTIONS);
     written.run("VADD vectors VALUES 2 1 2 element");
     written.run("SAVE").expect_ok();
-    let mut loaded = Node::prepare(&Program::redoubt(), OPTIONS);
+    let mut loaded = Node::prepare(&Program::redoubt(), SERVER_OPTIONS);
     fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
     loaded.spawn();
-    assert!(!loaded.ended().success());
+    assert!(!loaded.wait_for_own_exit().success());
     let refused = "values of the module type 'vectorset' are not supported";
     assert!(loaded.log().contains(refused), "{}", loaded.log());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{Connection, Node, Program, Value, eventually, eventually_within, never_within};
+use harness::{Connection, Node, Program, Reply, eventually, eventually_within, never_within};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 const FAST_FAILOVER: Duration = Duration::from_secs(20);
 
 /// Writes `count` keys and returns the replication offset afterwards.
-fn fill(master: &Node, prefix: &str, count: usize) {
+fn write_keys(master: &Node, prefix: &str, count: usize) {
     let mut connection = master.connect();
     for number in 0..count {
         connection
@@ -25,7 +25,7 @@ fn fill(master: &Node, prefix: &str, count: usize) {
     (0..count % 500).for_each(|_| connection.read().expect("the master answers").expect_ok());
 }
 
-fn follow(replica: &Node, master: &Node) {
+fn start_replication(replica: &Node, master: &Node) {
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     wait_until_linked(replica);
 }
@@ -47,7 +47,7 @@ fn wait_until_equal(replica: &Node, master: &Node, keys: &[String]) {
     }
 }
 
-fn sample(prefix: &str, count: usize) -> Vec<String> {
+fn dataset_sample(prefix: &str, count: usize) -> Vec<String> {
     (0..count).step_by(7).map(|number| format!("{prefix}:{number}")).collect()
 }
 
@@ -55,12 +55,12 @@ fn sample(prefix: &str, count: usize) -> Vec<String> {
 fn assert_syncs_and_streams(master: &Program, replica: &Program) {
     let master = Node::start(master, "--save ");
     let replica = Node::start(replica, "--save ");
-    fill(&master, "before", 3000);
+    write_keys(&master, "before", 3000);
     master.run("SET expiring x PX 3600000").expect_ok();
     master.run("SET far x PXAT 9223372036854775807").expect_ok();
     master.run_in_database(3, "SET elsewhere x");
-    follow(&replica, &master);
-    fill(&master, "after", 2000);
+    start_replication(&replica, &master);
+    write_keys(&master, "after", 2000);
     for line in ["INCRBYFLOAT float 0.1", "APPEND after:1 more", "GETDEL before:2", "RENAME before:3 renamed"]
     {
         master.run(line);
@@ -71,7 +71,11 @@ fn assert_syncs_and_streams(master: &Program, replica: &Program) {
     master.run("SETRANGE before:8 10 xyz");
     master.run("MOVE before:9 2");
     master.run("PEXPIREAT before:10 9000000000000000000");
-    wait_until_equal(&replica, &master, &[sample("before", 3000), sample("after", 2000)].concat());
+    wait_until_equal(
+        &replica,
+        &master,
+        &[dataset_sample("before", 3000), dataset_sample("after", 2000)].concat(),
+    );
     for key in ["expiring", "far", "before:4", "before:5", "before:10"] {
         let expires = |node: &Node| node.run(&format!("PEXPIRETIME {key}")).int();
         assert_eq!(expires(&replica), expires(&master), "{key} expires at the same time");
@@ -79,12 +83,12 @@ fn assert_syncs_and_streams(master: &Program, replica: &Program) {
     assert_eq!(replica.run_in_database(3, "GET elsewhere").text(), "x");
     assert_eq!(replica.run_in_database(2, "EXISTS before:9").int(), 1);
     let refusal = replica.run("SET a 1");
-    assert_eq!(refusal, Value::Error("READONLY You can't write against a read only replica.".into()));
+    assert_eq!(refusal, Reply::Error("READONLY You can't write against a read only replica.".into()));
 
     // The replica removes an expired key only when the master does.
     master.run("SET brief x PX 300").expect_ok();
     eventually("the key expires on both", || {
-        (master.run("EXISTS brief") == Value::Int(0) && replica.run("EXISTS brief") == Value::Int(0))
+        (master.run("EXISTS brief") == Reply::Int(0) && replica.run("EXISTS brief") == Reply::Int(0))
             .then_some(())
     });
     wait_until_equal(&replica, &master, &[]);
@@ -92,14 +96,14 @@ fn assert_syncs_and_streams(master: &Program, replica: &Program) {
 
 /// Runs one command in another database, on a separate connection.
 trait RunInDatabase {
-    fn run_in_database(&self, database: u8, line: &str) -> Value;
+    fn run_in_database(&self, database: u8, line: &str) -> Reply;
 }
 
 impl RunInDatabase for Node {
-    fn run_in_database(&self, database: u8, line: &str) -> Value {
+    fn run_in_database(&self, database: u8, line: &str) -> Reply {
         let mut connection = self.connect();
-        connection.run(&format!("SELECT {database}")).expect_ok();
-        connection.run(line)
+        connection.call_line(&format!("SELECT {database}")).expect_ok();
+        connection.call_line(line)
     }
 }
 
@@ -123,19 +127,19 @@ fn redoubt_replicates_redis() {
 fn broken_link_resumes_with_partial_resync() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
-    fill(&master, "before", 1000);
-    follow(&replica, &master);
+    write_keys(&master, "before", 1000);
+    start_replication(&replica, &master);
     wait_until_equal(&replica, &master, &[]);
     let full = master.info("stats", "sync_full");
     for round in 1..=3_u32 {
         assert!(master.run("CLIENT KILL TYPE replica").int() >= 1);
-        fill(&master, "meanwhile", 500);
+        write_keys(&master, "meanwhile", 500);
         eventually("the replica resumes", || {
             let partial: u32 = master.info("stats", "sync_partial_ok")?.parse().ok()?;
             (partial >= round).then_some(())
         });
         wait_until_linked(&replica);
-        wait_until_equal(&replica, &master, &sample("meanwhile", 500));
+        wait_until_equal(&replica, &master, &dataset_sample("meanwhile", 500));
     }
     assert_eq!(master.info("stats", "sync_full"), full);
 }
@@ -146,13 +150,17 @@ fn killed_replica_catches_up() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let mut replica = Node::start(&Program::redoubt(), "--save ");
     replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
-    fill(&master, "before", 2000);
-    follow(&replica, &master);
+    write_keys(&master, "before", 2000);
+    start_replication(&replica, &master);
     replica.kill();
-    fill(&master, "meanwhile", 2000);
+    write_keys(&master, "meanwhile", 2000);
     replica.launch();
     wait_until_linked(&replica);
-    wait_until_equal(&replica, &master, &[sample("before", 2000), sample("meanwhile", 2000)].concat());
+    wait_until_equal(
+        &replica,
+        &master,
+        &[dataset_sample("before", 2000), dataset_sample("meanwhile", 2000)].concat(),
+    );
 }
 
 /// After the load, the replica reports the link as down at once instead of waiting for the replication timeout.
@@ -161,7 +169,7 @@ fn master_dying_during_load_is_detected_after_load() {
     let mut master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
     replica.run("CONFIG SET repl-timeout 600 key-load-delay 8000").expect_ok();
-    fill(&master, "before", 500);
+    write_keys(&master, "before", 500);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     let loading = |is: &str| (replica.info("persistence", "loading")? == is).then_some(());
     eventually("it loads", || loading("1"));
@@ -173,9 +181,9 @@ fn master_dying_during_load_is_detected_after_load() {
     });
     replica.run("CONFIG SET key-load-delay 0").expect_ok();
     master.launch();
-    fill(&master, "after", 500);
+    write_keys(&master, "after", 500);
     wait_until_linked(&replica);
-    wait_until_equal(&replica, &master, &sample("after", 500));
+    wait_until_equal(&replica, &master, &dataset_sample("after", 500));
 }
 
 /// When the middle server of a chain is promoted, the last replica continues without a full synchronisation.
@@ -184,19 +192,19 @@ fn promoted_replica_keeps_its_own_replicas() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let middle = Node::start(&Program::redoubt(), "--save ");
     let last = Node::start(&Program::redoubt(), "--save ");
-    fill(&master, "before", 500);
-    follow(&middle, &master);
-    follow(&last, &middle);
-    wait_until_equal(&last, &master, &sample("before", 500));
+    write_keys(&master, "before", 500);
+    start_replication(&middle, &master);
+    start_replication(&last, &middle);
+    wait_until_equal(&last, &master, &dataset_sample("before", 500));
     let full = middle.info("stats", "sync_full");
     middle.run("REPLICAOF NO ONE").expect_ok();
-    fill(&middle, "promoted", 500);
+    write_keys(&middle, "promoted", 500);
     wait_until_linked(&last);
-    wait_until_equal(&last, &middle, &sample("promoted", 500));
+    wait_until_equal(&last, &middle, &dataset_sample("promoted", 500));
     assert_eq!(middle.info("stats", "sync_full"), full);
     // The old master becomes a replica of its successor by partial resync.
-    follow(&master, &middle);
-    wait_until_equal(&master, &middle, &sample("promoted", 500));
+    start_replication(&master, &middle);
+    wait_until_equal(&master, &middle, &dataset_sample("promoted", 500));
     assert_eq!(middle.info("stats", "sync_full"), full, "a partial resynchronisation was enough");
 }
 
@@ -204,32 +212,32 @@ fn promoted_replica_keeps_its_own_replicas() {
 fn wait_counts_replicas_that_have_the_write() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     let mut connection = master.connect();
-    connection.run("SET a 1").expect_ok();
-    assert_eq!(connection.run("WAIT 1 20000").int(), 1);
+    connection.call_line("SET a 1").expect_ok();
+    assert_eq!(connection.call_line("WAIT 1 20000").int(), 1);
     replica.freeze();
-    connection.run("SET a 2").expect_ok();
-    assert_eq!(connection.run("WAIT 1 300").int(), 0, "a frozen replica acknowledges nothing");
+    connection.call_line("SET a 2").expect_ok();
+    assert_eq!(connection.call_line("WAIT 1 300").int(), 0, "a frozen replica acknowledges nothing");
     replica.thaw();
-    assert_eq!(connection.run("WAIT 1 20000").int(), 1);
-    assert_eq!(replica.run("WAIT 1 0"), Value::Error("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.".into()));
+    assert_eq!(connection.call_line("WAIT 1 20000").int(), 1);
+    assert_eq!(replica.run("WAIT 1 0"), Reply::Error("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.".into()));
 }
 
 #[test]
 fn master_without_enough_replicas_refuses_writes() {
     let master =
         Node::start(&Program::redoubt(), "--save  --min-replicas-to-write 1 --min-replicas-max-lag 2");
-    let refusal = Value::Error("NOREPLICAS Not enough good replicas to write.".into());
+    let refusal = Reply::Error("NOREPLICAS Not enough good replicas to write.".into());
     assert_eq!(master.run("SET a 1"), refusal);
-    assert_eq!(master.run("GET a"), Value::NullBulk);
+    assert_eq!(master.run("GET a"), Reply::NullBulk);
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &master);
-    eventually("writes are accepted", || (master.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
+    start_replication(&replica, &master);
+    eventually("writes are accepted", || (master.run("SET a 1") == Reply::Simple("OK".into())).then_some(()));
     replica.freeze();
     eventually("writes are refused again", || (master.run("SET a 2") == refusal).then_some(()));
     replica.thaw();
-    eventually("and taken again", || (master.run("SET a 3") == Value::Simple("OK".into())).then_some(()));
+    eventually("and taken again", || (master.run("SET a 3") == Reply::Simple("OK".into())).then_some(()));
 }
 
 /// A replica hides expired keys and leaves their deletion to its master.
@@ -237,16 +245,16 @@ fn master_without_enough_replicas_refuses_writes() {
 fn replica_hides_expired_keys_without_deleting_them() {
     let master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     master.run("SET brief x PX 200").expect_ok();
-    eventually("the replica has the key", || (replica.run("DBSIZE") == Value::Int(1)).then_some(()));
-    eventually("it is hidden", || (replica.run("GET brief") == Value::NullBulk).then_some(()));
+    eventually("the replica has the key", || (replica.run("DBSIZE") == Reply::Int(1)).then_some(()));
+    eventually("it is hidden", || (replica.run("GET brief") == Reply::NullBulk).then_some(()));
     never_within(Duration::from_millis(500), "the replica deleted a key", || {
-        replica.run("DBSIZE") == Value::Int(0)
+        replica.run("DBSIZE") == Reply::Int(0)
     });
-    assert_eq!(master.run("GET brief"), Value::NullBulk, "the master deletes it on access");
-    eventually("the replica agrees too", || (replica.run("DBSIZE") == Value::Int(0)).then_some(()));
+    assert_eq!(master.run("GET brief"), Reply::NullBulk, "the master deletes it on access");
+    eventually("the replica agrees too", || (replica.run("DBSIZE") == Reply::Int(0)).then_some(()));
 }
 
 /// The output buffer for a stalled replica is limited by its client class, and then the connection is closed.
@@ -277,7 +285,7 @@ fn replica_lag_within_backlog_size_is_never_disconnected() {
     for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
         let master = Node::start(&program, options);
         let replica = Node::start(&Program::redoubt(), "--save ");
-        follow(&replica, &master);
+        start_replication(&replica, &master);
         let mut client = master.connect();
         replica.freeze();
         let value = "v".repeat(200_000);
@@ -302,18 +310,18 @@ fn client_pause_on_replica_holds_replication_stream() {
     let master = Node::start(&Program::redoubt(), "--save ");
     for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
         let replica = Node::start(&program, "--save ");
-        follow(&replica, &master);
+        start_replication(&replica, &master);
         for value in ["first", "second"] {
             master.run("SET k before").expect_ok();
-            let before = Value::Bulk(b"before".to_vec());
+            let before = Reply::Bulk(b"before".to_vec());
             eventually("it has that", || (replica.run("GET k") == before).then_some(()));
             let mut client = replica.connect();
-            client.run("CLIENT PAUSE 100000 WRITE").expect_ok();
+            client.call_line("CLIENT PAUSE 100000 WRITE").expect_ok();
             master.run(&format!("SET k {value}")).expect_ok();
             never_within(Duration::from_millis(300), "it was applied", || {
                 replica.run("GET k").text() == value
             });
-            client.run("CLIENT UNPAUSE").expect_ok();
+            client.call_line("CLIENT UNPAUSE").expect_ok();
             eventually("it is applied", || (replica.run("GET k").text() == value).then_some(()));
         }
     }
@@ -324,25 +332,25 @@ fn client_pause_on_replica_holds_replication_stream() {
 fn replica_redirects_clients_with_redirect_capability() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     let mut client = replica.connect();
-    client.run("CLIENT CAPA redirect").expect_ok();
-    let there = Value::Error(format!("REDIRECT 127.0.0.1:{}", master.port));
-    assert_eq!(client.run("SET a 1"), there);
-    assert_eq!(client.run("GET a"), there);
-    client.run("READONLY").expect_ok();
-    assert_eq!(client.run("GET a"), Value::NullBulk);
-    client.run("READWRITE").expect_ok();
+    client.call_line("CLIENT CAPA redirect").expect_ok();
+    let there = Reply::Error(format!("REDIRECT 127.0.0.1:{}", master.port));
+    assert_eq!(client.call_line("SET a 1"), there);
+    assert_eq!(client.call_line("GET a"), there);
+    client.call_line("READONLY").expect_ok();
+    assert_eq!(client.call_line("GET a"), Reply::NullBulk);
+    client.call_line("READWRITE").expect_ok();
     replica.run("REPLICAOF NO ONE").expect_ok();
-    client.run("SET a 1").expect_ok();
+    client.call_line("SET a 1").expect_ok();
 }
 
 /// FAILOVER promotes the replica, writes continue there, and no full synchronisation is needed.
 fn assert_failover_promotes_replica(master: &Program, replica: &Program) {
     let master = Node::start(master, "--save ");
     let replica = Node::start(replica, "--save ");
-    fill(&master, "before", 500);
-    follow(&replica, &master);
+    write_keys(&master, "before", 500);
+    start_replication(&replica, &master);
     assert!(master.run("FAILOVER ABORT").is_error("ERR No failover in progress."));
     let forced = master.run("FAILOVER FORCE");
     assert!(forced.is_error("ERR FAILOVER with force option requires both a timeout"), "{forced:?}");
@@ -386,7 +394,7 @@ fn failover_command_works_between_redoubt_and_redis() {
 fn assert_failover_can_be_aborted(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     let state = || master.info("replication", "master_failover_state");
     for forced in [false, true] {
         replica.freeze();
@@ -422,7 +430,7 @@ const BLOCKING_COMMANDS: [(&[&str], &str); 4] = [
 fn block_clients(master: &Node) -> [Connection; 4] {
     BLOCKING_COMMANDS.map(|(says, waits)| {
         let mut client = master.connect();
-        says.iter().for_each(|line| client.run(line).expect_ok());
+        says.iter().for_each(|line| client.call_line(line).expect_ok());
         client.send(&waits.split(' ').collect::<Vec<_>>()).expect("it is sent");
         client
     })
@@ -436,7 +444,7 @@ fn wait_for_blocked(master: &Node) {
 fn assert_clients_stay_blocked_until_failover(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     let [mut plain, mut redirected, mut reader, mut replica_reader] = block_clients(&master);
     wait_for_blocked(&master);
     let state = || master.info("replication", "master_failover_state");
@@ -461,9 +469,9 @@ fn assert_clients_stay_blocked_until_failover(program: &Program) {
         assert!(told.is_error("UNBLOCKED force unblock from blocking operation"), "{told:?}");
         assert!(client.read().is_err(), "the connection is closed");
     }
-    let there = Value::Error(format!("REDIRECT 127.0.0.1:{}", replica.port));
+    let there = Reply::Error(format!("REDIRECT 127.0.0.1:{}", replica.port));
     assert_eq!(redirected.read().expect("it is told"), there);
-    assert_eq!(redirected.run("PING").text(), "PONG");
+    assert_eq!(redirected.call_line("PING").text(), "PONG");
     wait_until_linked(&master);
     assert_eq!(replica.run("XADD s 1-1 f v").text(), "1-1");
     let entries = format!("{:?}", replica_reader.read().expect("the stream brings it"));
@@ -486,7 +494,7 @@ fn failover_refused_by_target_ends_immediately() {
     for program in [&Program::redoubt(), &valkey] {
         let master = Node::start(program, "--save  --repl-diskless-sync-delay 0");
         let replica = Node::start(&valkey, "--save  --enable-debug-command yes");
-        follow(&replica, &master);
+        start_replication(&replica, &master);
         replica.run("DEBUG CHANGE-REPL-ID").expect_ok();
         master.run("SET k 1").expect_ok();
         eventually("the replica is online", || {
@@ -512,7 +520,7 @@ fn reads_resume_when_full_pause_ends_during_failover() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let master = Node::start(&program, "--save ");
         let replica = Node::start(&program, "--save ");
-        follow(&replica, &master);
+        start_replication(&replica, &master);
         master.run("SET k 1").expect_ok();
         replica.freeze();
         master.run("SET k 2").expect_ok();
@@ -544,7 +552,7 @@ fn waiting_failover_can_be_aborted() {
 fn shutdown_waits_for_replicas_and_can_be_aborted() {
     let mut master = Node::start(&Program::redoubt(), "--save  --shutdown-timeout 600");
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     let link = replica.run("CLIENT LIST TYPE master").text();
     assert!(
         link.contains(&format!("addr=127.0.0.1:{} ", master.port)) && link.contains(" flags=M "),
@@ -559,7 +567,7 @@ fn shutdown_waits_for_replicas_and_can_be_aborted() {
     let blocked = |count: &str| (master.info("clients", "blocked_clients")? == count).then_some(());
     eventually("its client counts as blocked", || blocked("1"));
     eventually("the shutdown is aborted", || {
-        (master.run("SHUTDOWN ABORT") == Value::Simple("OK".into())).then_some(())
+        (master.run("SHUTDOWN ABORT") == Reply::Simple("OK".into())).then_some(())
     });
     let refused = stopping.read().expect("a reply");
     assert!(refused.is_error("ERR Errors trying to SHUTDOWN. Check logs."), "{refused:?}");
@@ -568,7 +576,7 @@ fn shutdown_waits_for_replicas_and_can_be_aborted() {
     replica.thaw();
     stopping.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
     assert!(master.wait_for_exit().success());
-    assert_eq!(replica.run("GET k"), Value::Bulk(b"2".to_vec()));
+    assert_eq!(replica.run("GET k"), Reply::Bulk(b"2".to_vec()));
 }
 
 /// The master executes commands that fail on this replica. The replica reports the error and does not accept a
@@ -577,12 +585,12 @@ fn shutdown_waits_for_replicas_and_can_be_aborted() {
 fn inconsistent_replica_reports_error_and_refuses_failover() {
     let master = Node::start(&Program::redis(), "--save  --repl-diskless-sync-delay 0");
     let replica = Node::start(&Program::redoubt(), "--save  --replica-read-only no");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     master.run("SET k 1").expect_ok();
     let unexpected = |node: &Node| node.info("stats", "unexpected_error_replies");
     let priority = |node: &Node| node.info("replication", "slave_priority");
     eventually("the replica has the key", || {
-        (replica.run("GET k") == Value::Bulk(b"1".to_vec())).then_some(())
+        (replica.run("GET k") == Reply::Bulk(b"1".to_vec())).then_some(())
     });
     assert_eq!((unexpected(&replica).as_deref(), priority(&replica).as_deref()), (Some("0"), Some("100")));
 
@@ -594,7 +602,7 @@ fn inconsistent_replica_reports_error_and_refuses_failover() {
     client.send_raw(b"SET k 2\r\nSETBIT bits 7 1\r\nSET k 3\r\nMULTI\r\nSET k 4\r\nRPUSH list a\r\nEXEC\r\nSET k 5\r\n").expect("it reads");
     (0..8).for_each(|_| drop(client.read().expect("a reply")));
     eventually("the replica has the last write", || {
-        (replica.run("GET k") == Value::Bulk(b"5".to_vec())).then_some(())
+        (replica.run("GET k") == Reply::Bulk(b"5".to_vec())).then_some(())
     });
     let count: u64 = unexpected(&replica).expect("a line").parse().expect("a number");
     assert!(count >= 2, "{count} of what the master did");
@@ -615,7 +623,7 @@ fn inconsistent_replica_reports_error_and_refuses_failover() {
     master.run("DEL bits list");
     replica.run("REPLICAOF NO ONE").expect_ok();
     assert!(replica.log().contains("A master now, without"));
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     assert_eq!(priority(&replica).as_deref(), Some("100"));
 }
 
@@ -625,18 +633,18 @@ fn scan_started_on_master_completes_on_replica() {
     let options = "--save --hash-seed ours";
     let (master, replica) =
         (Node::start(&Program::redoubt(), options), Node::start(&Program::redoubt(), options));
-    fill(&master, "key", 2000);
+    write_keys(&master, "key", 2000);
     for number in 0..2000 {
         assert_eq!(master.run(&format!("SADD set member:{number}")).int(), 1);
     }
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     wait_until_equal(&replica, &master, &[]);
     for (scan, wanted) in [("SCAN", 2001), ("SSCAN set", 2000)] {
         let (mut cursor, mut seen) = ("0".to_owned(), BTreeSet::new());
         for call in 0.. {
             let node = if call < 5 { &master } else { &replica };
             let page = node.run(&format!("{scan} {cursor} COUNT 100"));
-            seen.extend(page.items()[1].items().iter().map(Value::text));
+            seen.extend(page.items()[1].items().iter().map(Reply::text));
             cursor = page.items()[0].text();
             if cursor == "0" {
                 assert!(call > 5, "it ended before the replica was asked");
@@ -664,10 +672,10 @@ fn count_full_syncs_of_changing_chain(seed: u64) -> u64 {
             master.run("INCR early");
         }
         let keys = format!("round{round}");
-        fill(master, &keys, 300);
+        write_keys(master, &keys, 300);
         for at in &order[1..] {
             wait_until_linked(&nodes[*at]);
-            wait_until_equal(&nodes[*at], master, &sample(&keys, 300));
+            wait_until_equal(&nodes[*at], master, &dataset_sample(&keys, 300));
         }
     }
     let count = |node: &Node| node.info("stats", "sync_full").and_then(|count| count.parse::<u64>().ok());
@@ -688,7 +696,7 @@ fn rearranged_replica_chain_needs_one_full_sync_per_replica() {
 fn restarted_master_allows_partial_resync_and_replicates_expirations() {
     let mut master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let replica = Node::start(&Program::redoubt(), "--save ");
-    follow(&replica, &master);
+    start_replication(&replica, &master);
     let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(10);
     for number in 0..100 {
         master.run(&format!("SET brief:{number} x PXAT {}", until.as_millis())).expect_ok();
@@ -697,19 +705,19 @@ fn restarted_master_allows_partial_resync_and_replicates_expirations() {
     master.run_in_database(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
     wait_until_equal(&replica, &master, &[]);
     master.connect().send(&["SHUTDOWN", "SAVE"]).expect("it is read");
-    master.ended();
+    master.wait_for_own_exit();
     eventually("the keys have expired", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     master.launch();
     wait_until_linked(&replica);
     wait_until_equal(&replica, &master, &[]);
     assert_eq!(master.info("persistence", "rdb_last_load_keys_expired").as_deref(), Some("101"));
-    assert_eq!(replica.run("DBSIZE"), Value::Int(100));
-    assert_eq!(replica.run_in_database(3, "DBSIZE"), Value::Int(0));
+    assert_eq!(replica.run("DBSIZE"), Reply::Int(100));
+    assert_eq!(replica.run_in_database(3, "DBSIZE"), Reply::Int(0));
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"), "it went on");
     // The same when the file is reloaded while the server runs.
     master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     master.run("SET brief x PX 1").expect_ok();
     master.run("DEBUG RELOAD").expect_ok();
     wait_until_equal(&replica, &master, &[]);
-    assert_eq!(replica.run("DBSIZE"), Value::Int(100));
+    assert_eq!(replica.run("DBSIZE"), Reply::Int(100));
 }

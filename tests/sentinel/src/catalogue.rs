@@ -2,7 +2,7 @@
 
 /// The steps of a failover, compared in order by `beside_valkey.rs`. Excludes events that depend on timing, such as a
 /// server that is down for a moment.
-pub const STEPS: [&str; 21] = [
+pub const FAILOVER_EVENTS: [&str; 21] = [
     "+odown",
     "+new-epoch",
     "+try-failover",

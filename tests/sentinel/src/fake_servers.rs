@@ -23,10 +23,11 @@ use tokio::sync::watch;
 /// # Panics
 /// A sentinel does not start.
 #[must_use]
-pub fn sentinels(farm: &FakeServers, masters: usize) -> [Node; 3] {
+pub fn start_sentinels(farm: &FakeServers, masters: usize) -> [Node; 3] {
     std::array::from_fn(|_| {
         let mut node = Node::prepare(&Program::redoubt(), "");
-        let monitor = |number| format!("sentinel monitor m{number} {} {} 2\n", address(number), farm.port());
+        let monitor =
+            |number| format!("sentinel monitor m{number} {} {} 2\n", server_address(number), farm.port());
         let file = node.folder().join("sentinel.conf");
         std::fs::write(&file, (0..masters).map(monitor).collect::<String>()).expect("a folder of its own");
         node.set_configuration(&file);
@@ -40,11 +41,11 @@ pub fn sentinels(farm: &FakeServers, masters: usize) -> [Node; 3] {
 ///
 /// # Panics
 /// The sentinels do not find each other in time.
-pub fn wait_until_known(sentinels: &[Node]) {
+pub fn wait_until_sentinels_know_each_other(sentinels: &[Node]) {
     for node in sentinels {
         eventually("every master has three sentinels", || {
             let reply = node.run("SENTINEL MASTERS");
-            let known = |fields: &harness::Value| field_map(fields)["num-other-sentinels"] == "2";
+            let known = |fields: &harness::Reply| field_map(fields)["num-other-sentinels"] == "2";
             reply.items().iter().all(known).then_some(())
         });
     }
@@ -55,31 +56,31 @@ pub fn wait_until_known(sentinels: &[Node]) {
 /// # Panics
 /// A sentinel does not answer.
 #[must_use]
-pub fn current(sentinels: &[Node], number: usize) -> Vec<String> {
+pub fn master_addresses(sentinels: &[Node], number: usize) -> Vec<String> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME m{number}");
     sentinels.iter().map(|node| node.run(&question).items()[0].text()).collect()
 }
 
 /// The address of server `number`.
 #[must_use]
-pub fn address(number: usize) -> Ipv4Addr {
+pub fn server_address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, (number / 250) as u8, (number % 250 + 1) as u8)
 }
 
 #[derive(Debug)]
-struct Server {
+struct FakeServer {
     number: usize,
     port: u16,
     master: Option<Ipv4Addr>,
     /// Open connections by id, with the sending side of those that are subscribed.
     connections: BTreeMap<u64, Option<UnboundedSender<Vec<u8>>>>,
-    accepted: u64,
-    alive: watch::Sender<bool>,
+    accepted_connections: u64,
+    is_alive: watch::Sender<bool>,
 }
 
-type ServerMap = Arc<Mutex<BTreeMap<Ipv4Addr, Server>>>;
+type ServerMap = Arc<Mutex<BTreeMap<Ipv4Addr, FakeServer>>>;
 
-fn lock(servers: &ServerMap) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Server>> {
+fn lock_servers(servers: &ServerMap) -> MutexGuard<'_, BTreeMap<Ipv4Addr, FakeServer>> {
     servers.lock().expect("no stub panics")
 }
 
@@ -88,7 +89,7 @@ fn lock(servers: &ServerMap) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Server>> {
 pub struct FakeServers {
     claim: PortClaim,
     servers: ServerMap,
-    end: Option<tokio::sync::oneshot::Sender<()>>,
+    shutdown: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -104,22 +105,29 @@ impl FakeServers {
         let runtime = runtime.expect("a runtime for the stubs");
         let servers = ServerMap::default();
         for number in 0..masters * (1 + usize::from(replicas)) {
-            let master = (number >= masters).then(|| address(number - masters));
+            let master = (number >= masters).then(|| server_address(number - masters));
             let (alive, watched) = watch::channel(true);
-            let ip = address(number);
+            let ip = server_address(number);
             let port = claim.port;
-            let server = Server { number, port, master, connections: BTreeMap::new(), accepted: 0, alive };
-            lock(&servers).insert(ip, server);
+            let server = FakeServer {
+                number,
+                port,
+                master,
+                connections: BTreeMap::new(),
+                accepted_connections: 0,
+                is_alive: alive,
+            };
+            lock_servers(&servers).insert(ip, server);
             let listener = runtime.block_on(TcpListener::bind((ip, claim.port)));
             let listener = listener.unwrap_or_else(|error| panic!("{ip}:{}: {error}", claim.port));
-            runtime.spawn(accept(listener, ip, servers.clone(), watched));
+            runtime.spawn(accept_connections(listener, ip, servers.clone(), watched));
         }
         let (end, ended) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
             // Ends when the sender is dropped.
             let _ = runtime.block_on(ended);
         });
-        Self { claim, servers, end: Some(end), thread: Some(thread) }
+        Self { claim, servers, shutdown: Some(end), thread: Some(thread) }
     }
 
     /// The port of all servers.
@@ -134,36 +142,36 @@ impl FakeServers {
     /// The sentinels do not discover them in time.
     pub fn wait_until_replicas_are_watched(&self, masters: usize, sentinels: &[Node]) {
         eventually("the replicas are watched", || {
-            let watched = |number| self.connections(number).0 == 2 * sentinels.len();
+            let watched = |number| self.connection_counts(number).0 == 2 * sentinels.len();
             (masters..2 * masters).all(watched).then_some(())
         });
     }
 
     /// Kills the servers with these numbers at the same time.
     pub fn kill(&self, numbers: impl Iterator<Item = usize>) {
-        let servers = lock(&self.servers);
+        let servers = lock_servers(&self.servers);
         for number in numbers {
-            servers[&address(number)].alive.send_replace(false);
+            servers[&server_address(number)].is_alive.send_replace(false);
         }
     }
 
     /// Number of open connections to a server, and of all connections so far.
     #[must_use]
-    pub fn connections(&self, number: usize) -> (usize, u64) {
-        let server = &lock(&self.servers)[&address(number)];
-        (server.connections.len(), server.accepted)
+    pub fn connection_counts(&self, number: usize) -> (usize, u64) {
+        let server = &lock_servers(&self.servers)[&server_address(number)];
+        (server.connections.len(), server.accepted_connections)
     }
 
     /// Whether the server has the master role.
     #[must_use]
     pub fn is_master(&self, number: usize) -> bool {
-        lock(&self.servers)[&address(number)].master.is_none()
+        lock_servers(&self.servers)[&server_address(number)].master.is_none()
     }
 }
 
 impl Drop for FakeServers {
     fn drop(&mut self) {
-        drop(self.end.take());
+        drop(self.shutdown.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported already.
             let _ = thread.join();
@@ -171,7 +179,12 @@ impl Drop for FakeServers {
     }
 }
 
-async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: ServerMap, mut alive: watch::Receiver<bool>) {
+async fn accept_connections(
+    listener: TcpListener,
+    ip: Ipv4Addr,
+    servers: ServerMap,
+    mut alive: watch::Receiver<bool>,
+) {
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -181,25 +194,30 @@ async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: ServerMap, mut ali
             _ = alive.changed() => return,
         };
         let id = {
-            let mut servers = lock(&servers);
+            let mut servers = lock_servers(&servers);
             let server = servers.get_mut(&ip).expect("it is one of them");
-            server.accepted += 1;
-            server.connections.insert(server.accepted, None);
-            server.accepted
+            server.accepted_connections += 1;
+            server.connections.insert(server.accepted_connections, None);
+            server.accepted_connections
         };
         let (servers, mut alive) = (servers.clone(), alive.clone());
         tokio::spawn(async move {
             tokio::select! {
                 // It does not matter to the server how the connection ends.
-                _ = serve(stream, ip, id, &servers) => {}
+                _ = serve_connection(stream, ip, id, &servers) => {}
                 _ = alive.changed() => {}
             }
-            lock(&servers).get_mut(&ip).expect("it is one of them").connections.remove(&id);
+            lock_servers(&servers).get_mut(&ip).expect("it is one of them").connections.remove(&id);
         });
     }
 }
 
-async fn serve(mut stream: TcpStream, ip: Ipv4Addr, id: u64, servers: &ServerMap) -> io::Result<()> {
+async fn serve_connection(
+    mut stream: TcpStream,
+    ip: Ipv4Addr,
+    id: u64,
+    servers: &ServerMap,
+) -> io::Result<()> {
     let (queue, mut messages) = unbounded_channel();
     let mut input = Vec::new();
     loop {
@@ -212,7 +230,7 @@ async fn serve(mut stream: TcpStream, ip: Ipv4Addr, id: u64, servers: &ServerMap
                 let mut used = 0;
                 while let Ok(Some((request, len))) = parse_value(&input[used..]) {
                     used += len;
-                    answer(&request, ip, id, &queue, servers, &mut out);
+                    reply_to(&request, ip, id, &queue, servers, &mut out);
                 }
                 input.drain(..used);
                 stream.write_all(&out).await?;
@@ -224,7 +242,7 @@ async fn serve(mut stream: TcpStream, ip: Ipv4Addr, id: u64, servers: &ServerMap
     }
 }
 
-fn answer(
+fn reply_to(
     request: &Value,
     ip: Ipv4Addr,
     id: u64,
@@ -234,11 +252,11 @@ fn answer(
 ) {
     let words: Vec<&[u8]> =
         request.as_array().unwrap_or_default().iter().filter_map(Value::as_bytes).collect();
-    let mut servers = lock(servers);
+    let mut servers = lock_servers(servers);
     let mut reply = Writer::new(out, Protocol::Resp2);
     match words.as_slice() {
         [b"PING"] => reply.simple("PONG"),
-        [b"INFO", ..] => reply.bulk(info(&servers, ip).as_bytes()),
+        [b"INFO", ..] => reply.bulk(info_text(&servers, ip).as_bytes()),
         [b"SUBSCRIBE", channel] => {
             let server = servers.get_mut(&ip).expect("it is one of them");
             server.connections.insert(id, Some(queue.clone()));
@@ -268,13 +286,13 @@ fn answer(
     }
 }
 
-fn info(servers: &BTreeMap<Ipv4Addr, Server>, ip: Ipv4Addr) -> String {
+fn info_text(servers: &BTreeMap<Ipv4Addr, FakeServer>, ip: Ipv4Addr) -> String {
     let own = &servers[&ip];
     let (number, port) = (own.number, own.port);
     let mut text = format!("# Server\r\nrun_id:{number:040x}\r\n# Replication\r\n");
     match own.master {
         Some(master) => {
-            let status = if *servers[&master].alive.borrow() { "up" } else { "down" };
+            let status = if *servers[&master].is_alive.borrow() { "up" } else { "down" };
             text += &format!(
                 "role:slave\r\nmaster_host:{master}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\n\
                  slave_repl_offset:100\r\nslave_priority:100\r\n"

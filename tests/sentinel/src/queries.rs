@@ -1,7 +1,7 @@
 //! Queries that Redoubt and Valkey sentinels must answer alike.
 
 /// Queries whose replies depend neither on time nor on run ids.
-pub const SAME: &[&str] = &[
+pub const EQUAL_REPLY_QUERIES: &[&str] = &[
     "PING",
     "PING hi",
     "GET foo",
@@ -235,7 +235,7 @@ pub const SAME: &[&str] = &[
 
 /// Queries with replies that consist of fields: the field names must be equal, and so must values that do not depend on
 /// time.
-pub const FIELDS: &[&str] = &[
+pub const FIELD_QUERIES: &[&str] = &[
     "SENTINEL PRIMARY mymaster",
     "SENTINEL PRIMARIES",
     "SENTINEL MASTER mymaster",
@@ -246,15 +246,15 @@ pub const FIELDS: &[&str] = &[
 ];
 
 /// The cached INFO of each monitored server.
-pub const INFO_CACHE: &str = "SENTINEL INFO-CACHE mymaster";
+pub const INFO_CACHE_QUERY: &str = "SENTINEL INFO-CACHE mymaster";
 /// The run id of the sentinel.
-pub const MYID: &str = "SENTINEL MYID";
+pub const MYID_QUERY: &str = "SENTINEL MYID";
 /// Queries whose replies differ but have the same form.
-pub const OWN: &[&str] = &[INFO_CACHE, MYID];
+pub const SAME_FORM_QUERIES: &[&str] = &[INFO_CACHE_QUERY, MYID_QUERY];
 
 /// Conversations as pairs of a connection (`a` or `b`) and its command. For logs, only the parts that depend neither on
 /// time nor on run ids.
-pub const SAME_CONVERSATIONS: &[&str] = &[
+pub const EQUAL_CONVERSATIONS: &[&str] = &[
     "a ACL SETUSER u on >p -@all +ping +subscribe +psubscribe +hello &foo",
     "b AUTH u bad",
     "b AUTH u p",

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, field_map};
+use harness::{Connection, MASTER_NAME, Node, Program, Reply, SentinelGroup, eventually, field_map};
 
 use crate::catalogue;
 
@@ -16,16 +16,16 @@ pub struct Scenario {
     /// The name in failure messages.
     pub name: &'static str,
     /// The steps, executed in order.
-    pub steps: &'static [Step],
+    pub steps: &'static [ScenarioStep],
     /// Lines expected in a sentinel's log (level sign, event, payload), which must be published as well.
     pub expected_lines: &'static [&'static str],
     /// Flags that the first sentinel must show at the same time.
-    pub expected_flags: &'static [(Member, &'static str)],
+    pub expected_flags: &'static [(GroupMember, &'static str)],
 }
 
 /// A member of the server group.
 #[derive(Debug, Clone, Copy)]
-pub enum Member {
+pub enum GroupMember {
     /// The current master according to the sentinels.
     Master,
     /// A server by start order.
@@ -36,33 +36,33 @@ pub enum Member {
 
 /// A step of a scenario.
 #[derive(Debug, Clone, Copy)]
-pub enum Step {
+pub enum ScenarioStep {
     /// A command to the first sentinel, which must succeed.
-    Ask(&'static str),
+    CommandSentinel(&'static str),
     /// A command to all sentinels, which must succeed.
-    AskAll(&'static str),
+    CommandAllSentinels(&'static str),
     /// Delivers this hello message of another sentinel to the first one.
-    Greet(&'static str),
+    SendHello(&'static str),
     /// A command to a server, which must succeed.
-    Order(usize, &'static str),
+    CommandServer(usize, &'static str),
     /// A script that a server runs to its end.
     Script(usize, &'static str),
     /// A script that a server never finishes.
     EndlessScript(usize, &'static str),
     /// Kills a process with SIGKILL.
-    Kill(Member),
+    Kill(GroupMember),
     /// Deletes the data of a server from the disk.
     DeleteData(usize),
     /// Starts a process and waits until it answers.
-    Launch(Member),
+    StartProcess(GroupMember),
     /// Starts a server with additional options, without waiting until it answers.
-    Spawn(usize, &'static str),
+    StartServerWithOptions(usize, &'static str),
     /// Stops a process with SIGSTOP, which keeps its connections open.
-    Freeze(Member),
+    Freeze(GroupMember),
     /// Resumes a stopped process.
-    Thaw(Member),
+    Thaw(GroupMember),
     /// Stops a process for longer than a sentinel can be paused without noticing it, and resumes it.
-    Stall(Member),
+    Stall(GroupMember),
     /// Waits until all sentinels show this value for a field of this replica.
     WaitForField(usize, &'static str, &'static str),
 }
@@ -87,15 +87,15 @@ pub fn run_with_both_sentinels(servers: usize, chapter: &[Scenario]) {
 
 /// Runs the scenarios one after the other and returns what was missing.
 fn run_scenarios(server: &Program, sentinels: &Program, servers: usize, chapter: &[Scenario]) -> Vec<String> {
-    let mut group = assemble(server, sentinels, servers);
-    let names = names(&group);
+    let mut group = start_group(server, sentinels, servers);
+    let names = member_names(&group);
     let mut events: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
     for subscriber in &mut events {
         subscriber.call(&["PSUBSCRIBE", "*"]);
     }
     let mut asker = group.sentinels[0].connect();
-    let logs = |group: &Group| -> Vec<Vec<String>> {
-        group.sentinels.iter().map(|node| lines(&node.log())).collect()
+    let logs = |group: &SentinelGroup| -> Vec<Vec<String>> {
+        group.sentinels.iter().map(|node| log_lines(&node.log())).collect()
     };
     let mut missing = Vec::new();
     for scenario in chapter {
@@ -108,7 +108,7 @@ fn run_scenarios(server: &Program, sentinels: &Program, servers: usize, chapter:
             events.iter_mut().for_each(|subscriber| take_events(subscriber, &mut heard, &names));
             let logs = logs(&group);
             let new = logs.iter().zip(&before).flat_map(|(log, from)| &log[*from..]);
-            let logged: Vec<String> = new.map(|line| named(&names, line)).collect();
+            let logged: Vec<String> = new.map(|line| abbreviate_members(&names, line)).collect();
             let mut left = missing_lines(scenario, &logged, &heard);
             left.extend(missing_flags(scenario, &mut asker, &group));
             if left.is_empty() || began.elapsed() > STEP_TIMEOUT {
@@ -127,8 +127,8 @@ fn run_scenarios(server: &Program, sentinels: &Program, servers: usize, chapter:
 }
 
 /// Starts a group whose sentinels detect failures quickly and log everything that they publish.
-fn assemble(server: &Program, sentinels: &Program, servers: usize) -> Group {
-    let mut group = Group::start(server, &std::array::from_fn::<_, 3, _>(|_| sentinels.clone()));
+fn start_group(server: &Program, sentinels: &Program, servers: usize) -> SentinelGroup {
+    let mut group = SentinelGroup::start(server, &std::array::from_fn::<_, 3, _>(|_| sentinels.clone()));
     group.shorten_timeouts();
     for node in &group.sentinels {
         node.run("SENTINEL DEBUG info-period 1000").expect_ok();
@@ -140,8 +140,8 @@ fn assemble(server: &Program, sentinels: &Program, servers: usize) -> Group {
         group.servers.push(Node::start(server, &options));
     }
     eventually("every sentinel has heard from all replicas", || {
-        let of = |node: &Node| node.run(&format!("SENTINEL REPLICAS {MASTER}"));
-        let follows = |replica: &Value| field_map(replica)["master-link-status"] == "ok";
+        let of = |node: &Node| node.run(&format!("SENTINEL REPLICAS {MASTER_NAME}"));
+        let follows = |replica: &Reply| field_map(replica)["master-link-status"] == "ok";
         let knows =
             |node: &Node| of(node).items().iter().filter(|replica| follows(replica)).count() == servers - 1;
         group.sentinels.iter().all(knows).then_some(())
@@ -149,58 +149,64 @@ fn assemble(server: &Program, sentinels: &Program, servers: usize) -> Group {
     group
 }
 
-fn member(group: &mut Group, member: Member) -> &mut Node {
+fn group_member(group: &mut SentinelGroup, member: GroupMember) -> &mut Node {
     match member {
-        Member::Master => {
-            let place = group.master();
+        GroupMember::Master => {
+            let place = group.wait_for_master();
             &mut group.servers[place]
         }
-        Member::Server(place) => &mut group.servers[place],
-        Member::Sentinel(place) => &mut group.sentinels[place],
+        GroupMember::Server(place) => &mut group.servers[place],
+        GroupMember::Sentinel(place) => &mut group.sentinels[place],
     }
 }
 
 /// Executes a step.
-fn execute_step(group: &mut Group, step: &Step) {
+fn execute_step(group: &mut SentinelGroup, step: &ScenarioStep) {
     match *step {
-        Step::Ask(command) => ask(&group.sentinels[0], &filled(group, command)),
-        Step::AskAll(command) => group.sentinels.iter().for_each(|node| ask(node, command)),
-        Step::Greet(greeting) => {
-            let text = filled(group, greeting);
-            let mut friend = group.sentinels[0].connect();
-            assert_eq!(friend.call(&["PUBLISH", "__sentinel__:hello", &text]), Value::Int(1));
+        ScenarioStep::CommandSentinel(command) => {
+            expect_success(&group.sentinels[0], &expand_names(group, command));
         }
-        Step::Order(place, command) => ask(&group.servers[place], &filled(group, command)),
-        Step::Script(place, script) => {
+        ScenarioStep::CommandAllSentinels(command) => {
+            group.sentinels.iter().for_each(|node| expect_success(node, command));
+        }
+        ScenarioStep::SendHello(greeting) => {
+            let text = expand_names(group, greeting);
+            let mut friend = group.sentinels[0].connect();
+            assert_eq!(friend.call(&["PUBLISH", "__sentinel__:hello", &text]), Reply::Int(1));
+        }
+        ScenarioStep::CommandServer(place, command) => {
+            expect_success(&group.servers[place], &expand_names(group, command));
+        }
+        ScenarioStep::Script(place, script) => {
             let reply = group.servers[place].connect().call(&["EVAL", script, "0"]);
             assert!(!reply.is_error(""), "{script}: {reply:?}");
         }
-        Step::EndlessScript(place, script) => {
+        ScenarioStep::EndlessScript(place, script) => {
             let mut client = group.servers[place].connect();
             client.send(&["EVAL", script, "0"]).expect("the server takes it");
         }
-        Step::Kill(who) => member(group, who).kill(),
-        Step::DeleteData(place) => {
+        ScenarioStep::Kill(who) => group_member(group, who).kill(),
+        ScenarioStep::DeleteData(place) => {
             let file = group.servers[place].folder().join("dump.rdb");
             std::fs::remove_file(file).expect("it has saved, or keeps the copy that it got");
         }
-        Step::Launch(who) => member(group, who).launch(),
-        Step::Spawn(place, options) => {
+        ScenarioStep::StartProcess(who) => group_member(group, who).launch(),
+        ScenarioStep::StartServerWithOptions(place, options) => {
             group.servers[place].add_options(options);
             group.servers[place].spawn();
         }
-        Step::Freeze(who) => member(group, who).freeze(),
-        Step::Thaw(who) => member(group, who).thaw(),
-        Step::Stall(who) => {
-            member(group, who).freeze();
+        ScenarioStep::Freeze(who) => group_member(group, who).freeze(),
+        ScenarioStep::Thaw(who) => group_member(group, who).thaw(),
+        ScenarioStep::Stall(who) => {
+            group_member(group, who).freeze();
             std::thread::sleep(Duration::from_millis(1500));
-            member(group, who).thaw();
+            group_member(group, who).thaw();
         }
-        Step::WaitForField(place, field, value) => {
+        ScenarioStep::WaitForField(place, field, value) => {
             let port = group.servers[place].port.to_string();
             for node in &group.sentinels {
                 eventually(&format!("{field} of a replica is {value}"), || {
-                    let reply = node.run(&format!("SENTINEL REPLICAS {MASTER}"));
+                    let reply = node.run(&format!("SENTINEL REPLICAS {MASTER_NAME}"));
                     let is_known =
                         |fields| field_map(fields)["port"] == port && field_map(fields)[field] == value;
                     reply.items().iter().any(is_known).then_some(())
@@ -211,13 +217,13 @@ fn execute_step(group: &mut Group, step: &Step) {
 }
 
 /// Sends a command to a node and checks that it succeeds.
-fn ask(node: &Node, command: &str) {
+fn expect_success(node: &Node, command: &str) {
     let reply = node.run(command);
     assert!(!reply.is_error(""), "{command}: {reply:?}");
 }
 
 /// Replaces the short names in a text by ports and run ids.
-fn filled(group: &Group, text: &str) -> String {
+fn expand_names(group: &SentinelGroup, text: &str) -> String {
     let mut text = text.to_owned();
     for (place, server) in group.servers.iter().enumerate() {
         text = text.replace(&format!("S{place}"), &server.port.to_string());
@@ -233,7 +239,7 @@ fn filled(group: &Group, text: &str) -> String {
 }
 
 /// The short names of the group's members, with the text that each stands for in event payloads.
-fn names(group: &Group) -> Vec<(String, String)> {
+fn member_names(group: &SentinelGroup) -> Vec<(String, String)> {
     let mut names = vec![(group.sentinels[0].folder().display().to_string(), "FOLDER".to_owned())];
     let mut add = |name: String, port: u16| {
         names.push((format!("127.0.0.1:{port} 127.0.0.1 {port}"), name.clone()));
@@ -253,14 +259,14 @@ fn names(group: &Group) -> Vec<(String, String)> {
     names
 }
 
-fn named(names: &[(String, String)], text: &str) -> String {
+fn abbreviate_members(names: &[(String, String)], text: &str) -> String {
     let text = names.iter().fold(text.to_owned(), |text, (name, short)| text.replace(name, short));
     // The number of sentinels that agree at that moment depends on timing.
     text.find(" #quorum").map_or(text.clone(), |place| format!("{} #quorum", &text[..place]))
 }
 
 /// The lines of a log without process id and time.
-fn lines(log: &str) -> Vec<String> {
+fn log_lines(log: &str) -> Vec<String> {
     let said = log.lines().filter_map(|line| {
         let (_, said) = line.split_once(":X ")?;
         said.splitn(5, ' ').last().map(str::to_owned)
@@ -268,15 +274,17 @@ fn lines(log: &str) -> Vec<String> {
     said.collect()
 }
 
-fn flags(asker: &mut Connection, group: &Group, of: Member) -> Option<String> {
+fn read_flags(asker: &mut Connection, group: &SentinelGroup, of: GroupMember) -> Option<String> {
     let (what, port) = match of {
-        Member::Master => {
-            return Some(field_map(&asker.run(&format!("SENTINEL MASTER {MASTER}")))["flags"].clone());
+        GroupMember::Master => {
+            return Some(
+                field_map(&asker.call_line(&format!("SENTINEL MASTER {MASTER_NAME}")))["flags"].clone(),
+            );
         }
-        Member::Server(place) => ("REPLICAS", group.servers[place].port),
-        Member::Sentinel(place) => ("SENTINELS", group.sentinels[place].port),
+        GroupMember::Server(place) => ("REPLICAS", group.servers[place].port),
+        GroupMember::Sentinel(place) => ("SENTINELS", group.sentinels[place].port),
     };
-    let reply = asker.run(&format!("SENTINEL {what} {MASTER}"));
+    let reply = asker.call_line(&format!("SENTINEL {what} {MASTER_NAME}"));
     let mut all = reply.items().iter().map(field_map);
     all.find(|fields| fields["port"] == port.to_string()).map(|fields| fields["flags"].clone())
 }
@@ -286,7 +294,7 @@ fn take_events(events: &mut Connection, heard: &mut Vec<String>, names: &[(Strin
     while events.has_unread_data() {
         let Ok(message) = events.read() else { return };
         if let [_, _, name, payload] = message.items() {
-            heard.push(named(names, &format!("{} {}", name.text(), payload.text())));
+            heard.push(abbreviate_members(names, &format!("{} {}", name.text(), payload.text())));
         }
     }
 }
@@ -301,10 +309,10 @@ fn missing_lines(scenario: &Scenario, logged: &[String], heard: &[String]) -> Ve
 }
 
 /// Expected flags that the first sentinel does not show.
-fn missing_flags(scenario: &Scenario, asker: &mut Connection, group: &Group) -> Vec<String> {
+fn missing_flags(scenario: &Scenario, asker: &mut Connection, group: &SentinelGroup) -> Vec<String> {
     let mut left = Vec::new();
     for (of, expected) in scenario.expected_flags {
-        let shown = flags(asker, group, *of);
+        let shown = read_flags(asker, group, *of);
         if shown.as_deref() != Some(*expected) {
             left.push(format!("{of:?}: {expected}, and not {shown:?}"));
         }

@@ -1,20 +1,20 @@
 //! The test scenarios, grouped by the server group that they share.
 
-use crate::scenario::{Member, Scenario, Step};
-use Member::{Master, Sentinel, Server};
+use crate::scenario::{GroupMember, Scenario, ScenarioStep};
+use GroupMember::{Master, Sentinel, Server};
 
 /// All groups of scenarios: name, number of servers, and scenarios.
 pub const SCENARIO_GROUPS: &[(&str, usize, &[Scenario])] = &[
     ("replicas", 3, REPLICAS),
     ("replicas with a wrong master", 3, STRAY_REPLICAS),
-    ("master", 3, A_MASTER),
-    ("loading and busy master", 3, A_BUSY_MASTER),
+    ("master", 3, MASTER_STATES),
+    ("loading and busy master", 3, BUSY_MASTER),
     ("sentinels", 3, SENTINELS),
     ("agreement", 3, AGREEMENT),
     ("configuration", 3, CONFIGURATION),
-    ("failover waiting for promotion", 4, A_HELD_FAILOVER),
-    ("aborted failover", 4, AN_ENDLESS_FAILOVER),
-    ("handover", 3, A_HANDOVER),
+    ("failover waiting for promotion", 4, WAITING_FAILOVER),
+    ("aborted failover", 4, ABORTED_FAILOVER),
+    ("handover", 3, HANDOVER),
 ];
 
 /// The scenarios with this name and the number of servers that they need.
@@ -30,7 +30,7 @@ pub fn find_scenarios(name: &str) -> (usize, &'static [Scenario]) {
 const REPLICAS: &[Scenario] = &[
     Scenario {
         name: "a replica is killed",
-        steps: &[Step::Kill(Server(2))],
+        steps: &[ScenarioStep::Kill(Server(2))],
         expected_lines: &["# +sdown slave S2 @ mymaster S0"],
         expected_flags: &[
             (Master, "master"),
@@ -41,19 +41,19 @@ const REPLICAS: &[Scenario] = &[
     },
     Scenario {
         name: "it comes back",
-        steps: &[Step::Launch(Server(2))],
+        steps: &[ScenarioStep::StartProcess(Server(2))],
         expected_lines: &["* +reboot slave S2 @ mymaster S0", "# -sdown slave S2 @ mymaster S0"],
         expected_flags: &[(Server(2), "slave")],
     },
     Scenario {
         name: "a replica is frozen",
-        steps: &[Step::Freeze(Server(2))],
+        steps: &[ScenarioStep::Freeze(Server(2))],
         expected_lines: &["# +sdown slave S2 @ mymaster S0"],
         expected_flags: &[],
     },
     Scenario {
         name: "it goes on",
-        steps: &[Step::Thaw(Server(2))],
+        steps: &[ScenarioStep::Thaw(Server(2))],
         expected_lines: &["# -sdown slave S2 @ mymaster S0"],
         expected_flags: &[(Server(2), "slave")],
     },
@@ -62,7 +62,7 @@ const REPLICAS: &[Scenario] = &[
 const STRAY_REPLICAS: &[Scenario] = &[
     Scenario {
         name: "a replica takes itself for a master",
-        steps: &[Step::Order(2, "REPLICAOF NO ONE")],
+        steps: &[ScenarioStep::CommandServer(2, "REPLICAOF NO ONE")],
         expected_lines: &[
             "- -role-change slave S2 @ mymaster S0 new reported role is master",
             "* +convert-to-slave slave S2 @ mymaster S0",
@@ -72,80 +72,92 @@ const STRAY_REPLICAS: &[Scenario] = &[
     },
     Scenario {
         name: "a replica follows another",
-        steps: &[Step::Order(2, "REPLICAOF 127.0.0.1 S1")],
+        steps: &[ScenarioStep::CommandServer(2, "REPLICAOF 127.0.0.1 S1")],
         expected_lines: &["* +fix-slave-config slave S2 @ mymaster S0"],
         expected_flags: &[(Server(2), "slave")],
     },
 ];
 
-const A_MASTER: &[Scenario] = &[
+const MASTER_STATES: &[Scenario] = &[
     Scenario {
         name: "too few can agree that the master is down",
-        steps: &[Step::AskAll("SENTINEL SET mymaster quorum 4"), Step::Freeze(Server(0))],
+        steps: &[
+            ScenarioStep::CommandAllSentinels("SENTINEL SET mymaster quorum 4"),
+            ScenarioStep::Freeze(Server(0)),
+        ],
         expected_lines: &["# +set master mymaster S0 quorum 4", "# +sdown master mymaster S0"],
         expected_flags: &[(Sentinel(1), "sentinel,master_down"), (Sentinel(2), "sentinel,master_down")],
     },
     Scenario {
         name: "it was only slow",
-        steps: &[Step::Thaw(Server(0))],
+        steps: &[ScenarioStep::Thaw(Server(0))],
         expected_lines: &["# -sdown master mymaster S0"],
         expected_flags: &[(Master, "master")],
     },
     Scenario {
         name: "the master is started again",
-        steps: &[Step::Kill(Server(0)), Step::Launch(Server(0))],
+        steps: &[ScenarioStep::Kill(Server(0)), ScenarioStep::StartProcess(Server(0))],
         expected_lines: &["* +reboot master mymaster S0"],
         expected_flags: &[(Master, "master"), (Server(1), "slave"), (Server(2), "slave")],
     },
     Scenario {
         name: "the master wants a password",
         steps: &[
-            Step::Order(0, "CONFIG SET requirepass secret"),
-            Step::Ask("SENTINEL SET mymaster auth-pass wrong"),
+            ScenarioStep::CommandServer(0, "CONFIG SET requirepass secret"),
+            ScenarioStep::CommandSentinel("SENTINEL SET mymaster auth-pass wrong"),
         ],
         expected_lines: &["# +set master mymaster S0 auth-pass ******", "# +sdown master mymaster S0"],
         expected_flags: &[(Master, "s_down,master,disconnected")],
     },
     Scenario {
         name: "and gets it",
-        steps: &[Step::Ask("SENTINEL SET mymaster auth-pass secret")],
+        steps: &[ScenarioStep::CommandSentinel("SENTINEL SET mymaster auth-pass secret")],
         expected_lines: &["# -sdown master mymaster S0"],
         expected_flags: &[(Master, "master")],
     },
 ];
 
-const A_BUSY_MASTER: &[Scenario] = &[
+const BUSY_MASTER: &[Scenario] = &[
     Scenario {
         name: "a master with data is started again and loads it",
         steps: &[
-            Step::AskAll("SENTINEL SET mymaster quorum 4 master-reboot-down-after-period 60000"),
-            Step::Order(0, "CONFIG SET rdbcompression no"),
-            Step::Script(0, "for i = 1, 300 do redis.call('set', i, ('x'):rep(2000)) end"),
-            Step::Order(0, "SAVE"),
-            Step::Kill(Server(0)),
-            Step::Spawn(0, "--key-load-delay 100000 --loading-process-events-interval-bytes 1024"),
+            ScenarioStep::CommandAllSentinels(
+                "SENTINEL SET mymaster quorum 4 master-reboot-down-after-period 60000",
+            ),
+            ScenarioStep::CommandServer(0, "CONFIG SET rdbcompression no"),
+            ScenarioStep::Script(0, "for i = 1, 300 do redis.call('set', i, ('x'):rep(2000)) end"),
+            ScenarioStep::CommandServer(0, "SAVE"),
+            ScenarioStep::Kill(Server(0)),
+            ScenarioStep::StartServerWithOptions(
+                0,
+                "--key-load-delay 100000 --loading-process-events-interval-bytes 1024",
+            ),
         ],
         expected_lines: &["* +reboot master mymaster S0"],
         expected_flags: &[(Master, "master,master_reboot")],
     },
     Scenario {
         name: "and has loaded it",
-        steps: &[Step::Order(0, "CONFIG SET key-load-delay 0")],
+        steps: &[ScenarioStep::CommandServer(0, "CONFIG SET key-load-delay 0")],
         expected_lines: &[],
         expected_flags: &[(Master, "master")],
     },
     Scenario {
         name: "a script that has written does not end",
         steps: &[
-            Step::Order(0, "CONFIG SET busy-reply-threshold 100"),
-            Step::EndlessScript(0, "redis.call('set', 'k', 'v') while true do end"),
+            ScenarioStep::CommandServer(0, "CONFIG SET busy-reply-threshold 100"),
+            ScenarioStep::EndlessScript(0, "redis.call('set', 'k', 'v') while true do end"),
         ],
         expected_lines: &["# +sdown master mymaster S0"],
         expected_flags: &[(Master, "s_down,master,script_kill_sent")],
     },
     Scenario {
         name: "the server is ended",
-        steps: &[Step::Kill(Server(0)), Step::DeleteData(0), Step::Launch(Server(0))],
+        steps: &[
+            ScenarioStep::Kill(Server(0)),
+            ScenarioStep::DeleteData(0),
+            ScenarioStep::StartProcess(Server(0)),
+        ],
         expected_lines: &["* +reboot master mymaster S0", "# -sdown master mymaster S0"],
         expected_flags: &[(Master, "master")],
     },
@@ -154,37 +166,40 @@ const A_BUSY_MASTER: &[Scenario] = &[
 const SENTINELS: &[Scenario] = &[
     Scenario {
         name: "a sentinel is killed",
-        steps: &[Step::Kill(Sentinel(2))],
+        steps: &[ScenarioStep::Kill(Sentinel(2))],
         expected_lines: &["# +sdown sentinel I2 T2 @ mymaster S0"],
         expected_flags: &[(Sentinel(2), "s_down,sentinel,disconnected")],
     },
     Scenario {
         name: "and comes back",
-        steps: &[Step::Launch(Sentinel(2))],
+        steps: &[ScenarioStep::StartProcess(Sentinel(2))],
         expected_lines: &["# -sdown sentinel I2 T2 @ mymaster S0"],
         expected_flags: &[(Sentinel(2), "sentinel")],
     },
     Scenario {
         name: "a sentinel has another address",
-        steps: &[Step::Greet("127.0.0.1,1,I2,0,mymaster,127.0.0.1,S0,0")],
+        steps: &[ScenarioStep::SendHello("127.0.0.1,1,I2,0,mymaster,127.0.0.1,S0,0")],
         expected_lines: &["* +sentinel-address-switch master mymaster S0 ip 127.0.0.1 port 1 for I2"],
         expected_flags: &[(Sentinel(2), "sentinel")],
     },
     Scenario {
         name: "a greeting has a newer epoch",
-        steps: &[Step::Greet("127.0.0.1,T1,I1,5,mymaster,127.0.0.1,S0,0")],
+        steps: &[ScenarioStep::SendHello("127.0.0.1,T1,I1,5,mymaster,127.0.0.1,S0,0")],
         expected_lines: &["# +new-epoch 5"],
         expected_flags: &[],
     },
     Scenario {
         name: "the sentinel itself stands still",
-        steps: &[Step::Ask("SENTINEL DEBUG tilt-trigger 1000 tilt-period 1500"), Step::Stall(Sentinel(0))],
+        steps: &[
+            ScenarioStep::CommandSentinel("SENTINEL DEBUG tilt-trigger 1000 tilt-period 1500"),
+            ScenarioStep::Stall(Sentinel(0)),
+        ],
         expected_lines: &["# +tilt #tilt mode entered", "# -tilt #tilt mode exited"],
         expected_flags: &[(Master, "master")],
     },
     Scenario {
         name: "another sentinel is where one was",
-        steps: &[Step::Greet(
+        steps: &[ScenarioStep::SendHello(
             "127.0.0.1,T2,0123456789012345678901234567890123456789,0,mymaster,127.0.0.1,S0,0",
         )],
         expected_lines: &[
@@ -199,18 +214,18 @@ const AGREEMENT: &[Scenario] = &[
     Scenario {
         name: "nobody is fit to be promoted",
         steps: &[
-            Step::Order(1, "CONFIG SET replica-priority 0"),
-            Step::Order(2, "CONFIG SET replica-priority 0"),
-            Step::WaitForField(1, "slave-priority", "0"),
-            Step::WaitForField(2, "slave-priority", "0"),
-            Step::Kill(Server(0)),
+            ScenarioStep::CommandServer(1, "CONFIG SET replica-priority 0"),
+            ScenarioStep::CommandServer(2, "CONFIG SET replica-priority 0"),
+            ScenarioStep::WaitForField(1, "slave-priority", "0"),
+            ScenarioStep::WaitForField(2, "slave-priority", "0"),
+            ScenarioStep::Kill(Server(0)),
         ],
         expected_lines: &["# +sdown master mymaster S0", "# +odown master mymaster S0 #quorum"],
         expected_flags: &[(Master, "s_down,o_down,master,disconnected")],
     },
     Scenario {
         name: "and the master comes back",
-        steps: &[Step::Launch(Server(0))],
+        steps: &[ScenarioStep::StartProcess(Server(0))],
         expected_lines: &["# -sdown master mymaster S0", "# -odown master mymaster S0"],
         expected_flags: &[(Master, "master")],
     },
@@ -219,13 +234,13 @@ const AGREEMENT: &[Scenario] = &[
 const CONFIGURATION: &[Scenario] = &[
     Scenario {
         name: "a setting",
-        steps: &[Step::Ask("SENTINEL SET mymaster parallel-syncs 2")],
+        steps: &[ScenarioStep::CommandSentinel("SENTINEL SET mymaster parallel-syncs 2")],
         expected_lines: &["# +set master mymaster S0 parallel-syncs 2"],
         expected_flags: &[(Master, "master"), (Server(1), "slave"), (Sentinel(1), "sentinel")],
     },
     Scenario {
         name: "all is forgotten and found again",
-        steps: &[Step::Ask("SENTINEL RESET *")],
+        steps: &[ScenarioStep::CommandSentinel("SENTINEL RESET *")],
         expected_lines: &[
             "# +reset-master master mymaster S0",
             "* +slave slave S1 @ mymaster S0",
@@ -238,8 +253,8 @@ const CONFIGURATION: &[Scenario] = &[
     Scenario {
         name: "the master is watched no more, and again",
         steps: &[
-            Step::Ask("SENTINEL REMOVE mymaster"),
-            Step::Ask("SENTINEL MONITOR mymaster 127.0.0.1 S0 2"),
+            ScenarioStep::CommandSentinel("SENTINEL REMOVE mymaster"),
+            ScenarioStep::CommandSentinel("SENTINEL MONITOR mymaster 127.0.0.1 S0 2"),
         ],
         expected_lines: &["# -monitor master mymaster S0", "# +monitor master mymaster S0 quorum 2"],
         expected_flags: &[(Master, "master")],
@@ -247,9 +262,9 @@ const CONFIGURATION: &[Scenario] = &[
     Scenario {
         name: "another sentinel tells of a newer configuration",
         steps: &[
-            Step::WaitForField(1, "flags", "slave"),
-            Step::WaitForField(2, "flags", "slave"),
-            Step::Greet("127.0.0.1,T1,I1,9,mymaster,127.0.0.1,S1,9"),
+            ScenarioStep::WaitForField(1, "flags", "slave"),
+            ScenarioStep::WaitForField(2, "flags", "slave"),
+            ScenarioStep::SendHello("127.0.0.1,T1,I1,9,mymaster,127.0.0.1,S1,9"),
         ],
         expected_lines: &[
             "# +new-epoch 9",
@@ -264,28 +279,30 @@ const CONFIGURATION: &[Scenario] = &[
 
 /// The first replica is promoted. The second has no data and gets none, because the new master delays its full resync.
 /// The old master is frozen, so the third replica has no more data than the first and needs no full resync.
-const A_REPLICA_WITHOUT_DATA: Scenario = Scenario {
+const REPLICA_WITHOUT_DATA: Scenario = Scenario {
     name: "a replica has lost its data",
     steps: &[
-        Step::AskAll("SENTINEL SET mymaster down-after-milliseconds 60000 failover-timeout 180000"),
-        Step::AskAll("SENTINEL SET mymaster parallel-syncs 3"),
-        Step::Order(1, "CONFIG SET replica-priority 1"),
-        Step::WaitForField(1, "slave-priority", "1"),
-        Step::Order(1, "CONFIG SET repl-diskless-sync-delay 100"),
-        Step::Freeze(Server(0)),
-        Step::Kill(Server(2)),
-        Step::DeleteData(2),
-        Step::Launch(Server(2)),
+        ScenarioStep::CommandAllSentinels(
+            "SENTINEL SET mymaster down-after-milliseconds 60000 failover-timeout 180000",
+        ),
+        ScenarioStep::CommandAllSentinels("SENTINEL SET mymaster parallel-syncs 3"),
+        ScenarioStep::CommandServer(1, "CONFIG SET replica-priority 1"),
+        ScenarioStep::WaitForField(1, "slave-priority", "1"),
+        ScenarioStep::CommandServer(1, "CONFIG SET repl-diskless-sync-delay 100"),
+        ScenarioStep::Freeze(Server(0)),
+        ScenarioStep::Kill(Server(2)),
+        ScenarioStep::DeleteData(2),
+        ScenarioStep::StartProcess(Server(2)),
     ],
     expected_lines: &["* +reboot slave S2 @ mymaster S0"],
     expected_flags: &[(Server(2), "slave")],
 };
 
-const A_HELD_FAILOVER: &[Scenario] = &[
-    A_REPLICA_WITHOUT_DATA,
+const WAITING_FAILOVER: &[Scenario] = &[
+    REPLICA_WITHOUT_DATA,
     Scenario {
         name: "a failover by hand",
-        steps: &[Step::Ask("SENTINEL FAILOVER mymaster")],
+        steps: &[ScenarioStep::CommandSentinel("SENTINEL FAILOVER mymaster")],
         expected_lines: &[
             "# +new-epoch 1",
             "# +try-failover master mymaster S0",
@@ -311,7 +328,7 @@ const A_HELD_FAILOVER: &[Scenario] = &[
     },
     Scenario {
         name: "the last replica gets its copy",
-        steps: &[Step::Order(1, "CONFIG SET repl-diskless-sync-delay 0")],
+        steps: &[ScenarioStep::CommandServer(1, "CONFIG SET repl-diskless-sync-delay 0")],
         expected_lines: &[
             "* +slave-reconf-done slave S2 @ mymaster S0",
             "# +failover-end master mymaster S0",
@@ -324,21 +341,21 @@ const A_HELD_FAILOVER: &[Scenario] = &[
     },
 ];
 
-const AN_ENDLESS_FAILOVER: &[Scenario] = &[
-    A_REPLICA_WITHOUT_DATA,
+const ABORTED_FAILOVER: &[Scenario] = &[
+    REPLICA_WITHOUT_DATA,
     Scenario {
         name: "a replica does not answer",
         steps: &[
-            Step::AskAll("SENTINEL DEBUG slave-reconf-timeout 60000"),
-            Step::Freeze(Server(3)),
-            Step::Ask("SENTINEL FAILOVER mymaster"),
+            ScenarioStep::CommandAllSentinels("SENTINEL DEBUG slave-reconf-timeout 60000"),
+            ScenarioStep::Freeze(Server(3)),
+            ScenarioStep::CommandSentinel("SENTINEL FAILOVER mymaster"),
         ],
         expected_lines: &["* +slave-reconf-sent slave S3 @ mymaster S0"],
         expected_flags: &[(Server(2), "slave,reconf_inprog"), (Server(3), "slave,reconf_sent")],
     },
     Scenario {
         name: "it is told again",
-        steps: &[Step::Ask("SENTINEL DEBUG slave-reconf-timeout 1000")],
+        steps: &[ScenarioStep::CommandSentinel("SENTINEL DEBUG slave-reconf-timeout 1000")],
         expected_lines: &[
             "* -slave-reconf-sent-timeout slave S3 @ mymaster S0",
             "* +slave-reconf-sent slave S3 @ mymaster S0",
@@ -347,7 +364,7 @@ const AN_ENDLESS_FAILOVER: &[Scenario] = &[
     },
     Scenario {
         name: "the failover ends without either",
-        steps: &[Step::Ask("SENTINEL SET mymaster failover-timeout 1000")],
+        steps: &[ScenarioStep::CommandSentinel("SENTINEL SET mymaster failover-timeout 1000")],
         expected_lines: &[
             "# +failover-end-for-timeout master mymaster S0",
             "* +slave-reconf-sent-be slave S2 @ mymaster S0",
@@ -358,15 +375,15 @@ const AN_ENDLESS_FAILOVER: &[Scenario] = &[
     },
 ];
 
-const A_HANDOVER: &[Scenario] = &[
+const HANDOVER: &[Scenario] = &[
     Scenario {
         name: "the heir does not answer",
         steps: &[
-            Step::AskAll("SENTINEL SET mymaster down-after-milliseconds 60000"),
-            Step::Order(1, "CONFIG SET replica-priority 1"),
-            Step::WaitForField(1, "slave-priority", "1"),
-            Step::Freeze(Server(1)),
-            Step::Ask("SENTINEL FAILOVER mymaster COORDINATED"),
+            ScenarioStep::CommandAllSentinels("SENTINEL SET mymaster down-after-milliseconds 60000"),
+            ScenarioStep::CommandServer(1, "CONFIG SET replica-priority 1"),
+            ScenarioStep::WaitForField(1, "slave-priority", "1"),
+            ScenarioStep::Freeze(Server(1)),
+            ScenarioStep::CommandSentinel("SENTINEL FAILOVER mymaster COORDINATED"),
         ],
         expected_lines: &["# +try-failover master mymaster S0", "# +selected-slave slave S1 @ mymaster S0"],
         expected_flags: &[
@@ -377,7 +394,7 @@ const A_HANDOVER: &[Scenario] = &[
     },
     Scenario {
         name: "it answers",
-        steps: &[Step::Thaw(Server(1))],
+        steps: &[ScenarioStep::Thaw(Server(1))],
         expected_lines: &["# +failover-end master mymaster S0", "# +switch-master mymaster S0 S1"],
         expected_flags: &[(Master, "master"), (Server(0), "slave"), (Server(2), "slave")],
     },

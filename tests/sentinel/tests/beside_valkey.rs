@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
-use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, eventually_within, field_map};
-use sentinel_tests::catalogue::STEPS;
+use harness::{
+    Connection, MASTER_NAME, Node, Program, Reply, SentinelGroup, eventually, eventually_within, field_map,
+};
+use sentinel_tests::catalogue::FAILOVER_EVENTS;
 
 /// The events observed in one group.
 #[derive(Debug, PartialEq)]
-struct Scenario {
+struct ObservedEvents {
     /// The events published by the leader: names and payloads without timing-dependent parts.
     leader: Vec<String>,
     /// The events published by a follower.
@@ -17,13 +19,13 @@ struct Scenario {
     log: Vec<String>,
 }
 
-fn valkeys() -> Option<(Program, [Program; 3])> {
+fn valkey_programs() -> Option<(Program, [Program; 3])> {
     let valkey = Program::valkey()?;
     Some((valkey.clone(), std::array::from_fn(|_| valkey.clone())))
 }
 
 /// An event payload with short names instead of ports and run ids.
-fn shown(group: &Group, old: usize, new: usize, text: &str) -> String {
+fn normalize_payload(group: &SentinelGroup, old: usize, new: usize, text: &str) -> String {
     let mut text = text.to_owned();
     for (place, node) in group.servers.iter().enumerate() {
         let name = match place {
@@ -42,7 +44,7 @@ fn shown(group: &Group, old: usize, new: usize, text: &str) -> String {
 }
 
 /// The messages that a subscriber has received so far.
-fn heard(events: &mut Connection) -> Vec<(String, String)> {
+fn read_events(events: &mut Connection) -> Vec<(String, String)> {
     let mut all = Vec::new();
     while events.has_unread_data() {
         let Ok(message) = events.read() else { break };
@@ -54,27 +56,31 @@ fn heard(events: &mut Connection) -> Vec<(String, String)> {
 }
 
 /// Applies a failure to a healthy group, waits until it is healthy again, and returns the observed events.
-fn run_scenarios(server: &Program, sentinels: &[Program], step: impl Fn(&mut Group, usize)) -> Scenario {
-    let mut group = Group::start(server, sentinels);
+fn observe_failure(
+    server: &Program,
+    sentinels: &[Program],
+    step: impl Fn(&mut SentinelGroup, usize),
+) -> ObservedEvents {
+    let mut group = SentinelGroup::start(server, sentinels);
     // On a busy machine, Valkey's sentinels have exceeded the shortened timeout of the group in one of the steps and
     // aborted it. All sentinels therefore use the default timeout.
     for node in &group.sentinels {
-        node.run(&format!("SENTINEL SET {MASTER} failover-timeout 180000")).expect_ok();
+        node.run(&format!("SENTINEL SET {MASTER_NAME} failover-timeout 180000")).expect_ok();
     }
     // Waits until the sentinels agree, so that discovery events are not recorded.
-    let old = group.master();
+    let old = group.wait_for_master();
     let mut subscribers: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
     for subscriber in &mut subscribers {
         subscriber.call(&["PSUBSCRIBE", "*"]);
     }
     step(&mut group, old);
     let (new, _) = group.wait_for_successor(old);
-    group.wait_until_whole();
-    let mut events: Vec<Vec<(String, String)>> = subscribers.iter_mut().map(heard).collect();
+    group.wait_until_healthy();
+    let mut events: Vec<Vec<(String, String)>> = subscribers.iter_mut().map(read_events).collect();
     let switched = |events: &[(String, String)]| events.iter().any(|(name, _)| name == "+switch-master");
     eventually("every sentinel has published the switch", || {
         for (subscriber, events) in subscribers.iter_mut().zip(&mut events) {
-            events.extend(heard(subscriber));
+            events.extend(read_events(subscriber));
         }
         events.iter().all(|events| switched(events)).then_some(())
     });
@@ -82,9 +88,10 @@ fn run_scenarios(server: &Program, sentinels: &[Program], step: impl Fn(&mut Gro
     let leader = events.iter().position(leads).expect("one was elected");
     let follower = (leader + 1) % events.len();
     let lines = |events: &[(String, String)]| -> Vec<String> {
-        let steps = events.iter().filter(|(name, _)| STEPS.contains(&name.as_str()));
-        let mut lines: Vec<String> =
-            steps.map(|(name, payload)| format!("{name} {}", shown(&group, old, new, payload))).collect();
+        let steps = events.iter().filter(|(name, _)| FAILOVER_EVENTS.contains(&name.as_str()));
+        let mut lines: Vec<String> = steps
+            .map(|(name, payload)| format!("{name} {}", normalize_payload(&group, old, new, payload)))
+            .collect();
         // Replicas are discovered in any order, and more than one may be reported.
         let slaves = lines.iter().position(|line| line.starts_with("+slave ")).unwrap_or(lines.len());
         lines[slaves..].sort();
@@ -97,8 +104,9 @@ fn run_scenarios(server: &Program, sentinels: &[Program], step: impl Fn(&mut Gro
         let said = said.splitn(5, ' ').last()?;
         let (sign, words) = said.split_once(' ')?;
         let first = words.split(' ').next()?;
-        let wanted =
-            STEPS.contains(&first) || words.contains("voted for") || words.starts_with("Executing user");
+        let wanted = FAILOVER_EVENTS.contains(&first)
+            || words.contains("voted for")
+            || words.starts_with("Executing user");
         wanted.then(|| format!("{sign} {}", if words.contains("voted for") { "ID voted for" } else { first }))
     });
     // The order of discovered replicas and of votes depends on timing.
@@ -108,20 +116,24 @@ fn run_scenarios(server: &Program, sentinels: &[Program], step: impl Fn(&mut Gro
     let votes = log.iter().any(|line| !at_once(line));
     log.retain(at_once);
     log.extend(votes.then(|| "* ID voted for".to_owned()));
-    Scenario { leader: lines(&events[leader]), follower: follower_of(&lines(&events[follower])), log }
+    ObservedEvents {
+        leader: lines(&events[leader]),
+        follower: follower_events(&lines(&events[follower])),
+        log,
+    }
 }
 
 /// A follower either detects by itself that the master is objectively down or learns about the switch first.
-fn follower_of(lines: &[String]) -> Vec<String> {
+fn follower_events(lines: &[String]) -> Vec<String> {
     lines.iter().filter(|line| !line.starts_with("+odown")).cloned().collect()
 }
 
 /// Compares both kinds of sentinels; `votes` tells whether Valkey's sentinels need votes.
-fn compare(votes: bool, step: impl Fn(&mut Group, usize)) {
-    let Some((valkey, theirs)) = valkeys() else { return };
+fn assert_same_events(votes: bool, step: impl Fn(&mut SentinelGroup, usize)) {
+    let Some((valkey, theirs)) = valkey_programs() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
-    let expected = run_scenarios(&valkey, &theirs, &step);
-    let mut told = run_scenarios(&valkey, &ours, &step);
+    let expected = observe_failure(&valkey, &theirs, &step);
+    let mut told = observe_failure(&valkey, &ours, &step);
     if !votes {
         told.follower.retain(|line| !line.starts_with("+vote-for-leader"));
         told.log.retain(|line| !line.contains("voted for"));
@@ -133,29 +145,31 @@ fn compare(votes: bool, step: impl Fn(&mut Group, usize)) {
 
 #[test]
 fn killed_master_has_the_same_events() {
-    compare(true, |group, old| group.servers[old].kill());
+    assert_same_events(true, |group, old| group.servers[old].kill());
 }
 
 /// Redoubt requires a majority even for a manual failover, so that two sentinels cannot act at the same time.
 #[test]
 fn manual_failover_has_the_same_events() {
-    compare(false, |group, _| group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER}")).expect_ok());
+    assert_same_events(false, |group, _| {
+        group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER_NAME}")).expect_ok();
+    });
 }
 
 #[test]
 fn coordinated_failover_has_the_same_events() {
-    compare(true, |group, _| {
-        group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER} COORDINATED")).expect_ok();
+    assert_same_events(true, |group, _| {
+        group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER_NAME} COORDINATED")).expect_ok();
     });
 }
 
 /// A sentinel that lost its file returns with a new run id at the same address; the others count it once.
 #[test]
 fn sentinel_with_a_new_run_id_is_counted_once() {
-    let Some((valkey, theirs)) = valkeys() else { return };
+    let Some((valkey, theirs)) = valkey_programs() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     for sentinels in [&theirs, &ours] {
-        let mut group = Group::start(&valkey, sentinels);
+        let mut group = SentinelGroup::start(&valkey, sentinels);
         let before = group.sentinels[2].run("SENTINEL MYID").text();
         group.sentinels[2].kill();
         let file = group.sentinels[2].folder().join("sentinel.conf");
@@ -170,13 +184,13 @@ fn sentinel_with_a_new_run_id_is_counted_once() {
                 Duration::from_secs(20),
                 "the new one is known, and the old one is not",
                 || {
-                    let peers = node.run(&format!("SENTINEL SENTINELS {MASTER}"));
+                    let peers = node.run(&format!("SENTINEL SENTINELS {MASTER_NAME}"));
                     let ids: Vec<String> =
                         peers.items().iter().map(|peer| field_map(peer)["runid"].clone()).collect();
                     (ids.len() == 2 && !ids.contains(&before)).then_some(())
                 },
             );
-            let master = field_map(&node.run(&format!("SENTINEL MASTER {MASTER}")));
+            let master = field_map(&node.run(&format!("SENTINEL MASTER {MASTER_NAME}")));
             assert_eq!(master["num-other-sentinels"], "2");
         }
     }
@@ -185,19 +199,19 @@ fn sentinel_with_a_new_run_id_is_counted_once() {
 /// A replica with `replica-announced no` is monitored but not shown to clients.
 #[test]
 fn unannounced_replica_is_not_shown() {
-    let Some((valkey, theirs)) = valkeys() else { return };
+    let Some((valkey, theirs)) = valkey_programs() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     for sentinels in [&theirs, &ours] {
-        let group = Group::start(&valkey, sentinels);
+        let group = SentinelGroup::start(&valkey, sentinels);
         group.servers[1].run("CONFIG SET replica-announced no").expect_ok();
         let hidden = group.servers[1].port.to_string();
         eventually_within(Duration::from_secs(30), "one replica is shown", || {
-            let shown = group.sentinels[0].run(&format!("SENTINEL REPLICAS {MASTER}"));
+            let shown = group.sentinels[0].run(&format!("SENTINEL REPLICAS {MASTER_NAME}"));
             let ports: Vec<String> =
                 shown.items().iter().map(|replica| field_map(replica)["port"].clone()).collect();
             (ports.len() == 1 && ports[0] != hidden).then_some(())
         });
-        let master = field_map(&group.sentinels[0].run(&format!("SENTINEL MASTER {MASTER}")));
+        let master = field_map(&group.sentinels[0].run(&format!("SENTINEL MASTER {MASTER_NAME}")));
         assert_eq!(master["num-slaves"], "2");
     }
 }
@@ -205,14 +219,14 @@ fn unannounced_replica_is_not_shown() {
 /// The INFO fields that exporters and dashboards read, by section.
 #[test]
 fn info_has_the_fields_that_exporters_read() {
-    let Some((valkey, _)) = valkeys() else { return };
-    let group = Group::start(&valkey, &[valkey.clone(), Program::redoubt(), Program::redoubt()]);
+    let Some((valkey, _)) = valkey_programs() else { return };
+    let group = SentinelGroup::start(&valkey, &[valkey.clone(), Program::redoubt(), Program::redoubt()]);
     let read = |node: &Node, section: &str| -> std::collections::BTreeSet<String> {
         let text = node.run(&format!("INFO {section}")).text();
         text.lines().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
     };
     // Counters of I/O threads, defragmentation and buffers that Redoubt's sentinel does not have.
-    const NOT_OURS: [&str; 9] = [
+    const OMITTED_FIELDS: [&str; 9] = [
         "io_threaded_",
         "active_defrag",
         "eventloop_",
@@ -227,7 +241,9 @@ fn info_has_the_fields_that_exporters_read() {
         let (theirs, ours) = (read(&group.sentinels[0], section), read(&group.sentinels[1], section));
         let missing: Vec<&String> = theirs
             .iter()
-            .filter(|name| !ours.contains(*name) && !NOT_OURS.iter().any(|start| name.starts_with(start)))
+            .filter(|name| {
+                !ours.contains(*name) && !OMITTED_FIELDS.iter().any(|start| name.starts_with(start))
+            })
             .collect();
         assert_eq!(missing, Vec::<&String>::new(), "{section}");
     }
@@ -242,10 +258,10 @@ fn info_has_the_fields_that_exporters_read() {
 /// The password for other sentinels set by SENTINEL CONFIG SET is used from then on.
 #[test]
 fn changed_sentinel_password_is_used_at_once() {
-    let Some((valkey, _)) = valkeys() else { return };
-    let group = Group::start(&valkey, &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
+    let Some((valkey, _)) = valkey_programs() else { return };
+    let group = SentinelGroup::start(&valkey, &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
     for node in &group.sentinels[1..] {
-        assert_eq!(node.run("ACL SETUSER friend on >word allchannels +@all"), Value::Simple("OK".into()));
+        assert_eq!(node.run("ACL SETUSER friend on >word allchannels +@all"), Reply::Simple("OK".into()));
     }
     group.sentinels[0].run("SENTINEL CONFIG SET sentinel-user friend sentinel-pass word").expect_ok();
     for node in &group.sentinels[1..] {
@@ -254,7 +270,7 @@ fn changed_sentinel_password_is_used_at_once() {
         });
     }
     eventually("and all are connected", || {
-        let text = group.sentinels[0].run(&format!("SENTINEL CKQUORUM {MASTER}")).text();
+        let text = group.sentinels[0].run(&format!("SENTINEL CKQUORUM {MASTER_NAME}")).text();
         text.starts_with("OK 3 usable").then_some(())
     });
 }

@@ -3,18 +3,18 @@
 
 use std::collections::BTreeSet;
 
-use harness::{Node, Program, Value};
-use sentinel_tests::catalogue::{EVENTS, FLAGS, STEPS, UNCOVERED_COMMANDS, UNCOVERED_EVENTS};
-use sentinel_tests::queries::{FIELDS, OWN, SAME};
-use sentinel_tests::scenario::{Scenario, Step};
+use harness::{Node, Program, Reply};
+use sentinel_tests::catalogue::{EVENTS, FAILOVER_EVENTS, FLAGS, UNCOVERED_COMMANDS, UNCOVERED_EVENTS};
+use sentinel_tests::queries::{EQUAL_REPLY_QUERIES, FIELD_QUERIES, SAME_FORM_QUERIES};
+use sentinel_tests::scenario::{Scenario, ScenarioStep};
 use sentinel_tests::scenarios::SCENARIO_GROUPS;
 
-fn stories() -> impl Iterator<Item = &'static Scenario> {
+fn all_scenarios() -> impl Iterator<Item = &'static Scenario> {
     SCENARIO_GROUPS.iter().flat_map(|(_, _, stories)| stories.iter())
 }
 
 /// Starts a Valkey sentinel that monitors an unreachable master.
-fn sentinel(valkey: &Program) -> Node {
+fn start_sentinel(valkey: &Program) -> Node {
     let mut node = Node::prepare(valkey, "");
     let file = node.folder().join("sentinel.conf");
     std::fs::write(&file, "sentinel monitor mymaster 127.0.0.1 1 1\n").expect("the folder can be written to");
@@ -25,40 +25,40 @@ fn sentinel(valkey: &Program) -> Node {
 }
 
 /// The commands in a HELP reply: the upper-case words at the start of each line.
-fn commands(help: &Value) -> Vec<String> {
-    let lines = help.items().iter().map(Value::text).filter(|line| !line.starts_with(' '));
+fn commands_in_help(help: &Reply) -> Vec<String> {
+    let lines = help.items().iter().map(Reply::text).filter(|line| !line.starts_with(' '));
     let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '-');
     // The first line describes the general syntax.
     lines.skip(1).map(|line| line.split(' ').take_while(is_name).collect::<Vec<_>>().join(" ")).collect()
 }
 
 /// Whether a request uses this command.
-fn is_of(request: &str, command: &str) -> bool {
+fn uses_command(request: &str, command: &str) -> bool {
     let named = request.strip_prefix("SENTINEL ").and_then(|rest| rest.strip_prefix(command));
     named.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 /// All requests of the scenarios and queries that Valkey's sentinel does not reject.
 fn covered_requests(node: &Node) -> Vec<&'static str> {
-    let steps = stories().flat_map(|story| story.steps);
+    let steps = all_scenarios().flat_map(|story| story.steps);
     let asked = steps.filter_map(|step| match step {
-        Step::Ask(request) | Step::AskAll(request) => Some(*request),
+        ScenarioStep::CommandSentinel(request) | ScenarioStep::CommandAllSentinels(request) => Some(*request),
         _ => None,
     });
     let answered = |request: &&&str| request.starts_with("SENTINEL ") && !node.run(request).is_error("ERR");
-    let answered = SAME.iter().filter(answered);
-    asked.chain(FIELDS.iter().chain(OWN).chain(answered).copied()).collect()
+    let answered = EQUAL_REPLY_QUERIES.iter().filter(answered);
+    asked.chain(FIELD_QUERIES.iter().chain(SAME_FORM_QUERIES).chain(answered).copied()).collect()
 }
 
 #[test]
 fn every_command_is_covered() {
     let Some(valkey) = Program::valkey() else { return };
-    let node = sentinel(&valkey);
-    let commands = commands(&node.run("SENTINEL HELP"));
+    let node = start_sentinel(&valkey);
+    let commands = commands_in_help(&node.run("SENTINEL HELP"));
     assert!(commands.len() > 20, "{commands:?}");
     let covered_requests = covered_requests(&node);
     let left_out = |command: &str| UNCOVERED_COMMANDS.iter().any(|(name, _)| *name == command);
-    let is_played = |command: &str| covered_requests.iter().any(|request| is_of(request, command));
+    let is_played = |command: &str| covered_requests.iter().any(|request| uses_command(request, command));
     let missing: Vec<&String> =
         commands.iter().filter(|command| is_played(command) == left_out(command)).collect();
     assert_eq!(missing, Vec::<&String>::new(), "neither played nor left out, or both");
@@ -68,9 +68,9 @@ fn every_command_is_covered() {
 
 #[test]
 fn every_event_is_covered() {
-    let in_stories = stories().flat_map(|story| story.expected_lines);
+    let in_stories = all_scenarios().flat_map(|story| story.expected_lines);
     let named = in_stories.filter_map(|line| line.split(' ').nth(1));
-    let told: BTreeSet<&str> = named.chain(STEPS).collect();
+    let told: BTreeSet<&str> = named.chain(FAILOVER_EVENTS).collect();
     let left_out: BTreeSet<&str> = UNCOVERED_EVENTS.iter().map(|(name, _)| *name).collect();
     let both = told.intersection(&left_out).collect::<Vec<_>>();
     assert!(both.is_empty(), "told and left out: {both:?}");
@@ -82,7 +82,7 @@ fn every_event_is_covered() {
 
 #[test]
 fn every_flag_is_covered() {
-    let shown = stories().flat_map(|story| story.expected_flags);
+    let shown = all_scenarios().flat_map(|story| story.expected_flags);
     let shown: BTreeSet<&str> = shown.flat_map(|(_, flags)| flags.split(',')).collect();
     assert_eq!(shown, FLAGS.iter().copied().collect());
 }

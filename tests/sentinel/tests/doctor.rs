@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Command;
 
-use harness::{Group, Program, eventually, run_to_end};
+use harness::{Program, SentinelGroup, eventually, run_to_end};
 
 /// The exit status, and one line per finding.
-fn findings(url: &str) -> (i32, String) {
+fn run_doctor(url: &str) -> (i32, String) {
     let mut doctor = Command::new(Program::redoubt().binary());
     doctor.args(["doctor", "--no-host", "--quiet", "--from", url]);
     let (status, printed) = run_to_end(&mut doctor);
@@ -17,16 +17,16 @@ fn findings(url: &str) -> (i32, String) {
 /// reach a majority.
 #[test]
 fn doctor_reports_missing_sentinels_and_quorum() {
-    let mut group = Group::start(&Program::redoubt(), &[(); 3].map(|()| Program::redoubt()));
+    let mut group = SentinelGroup::start(&Program::redoubt(), &[(); 3].map(|()| Program::redoubt()));
     let url = format!("redis://{}", group.sentinels[0].address());
-    let well = eventually("nothing is to be mended", || Some(findings(&url)).filter(|found| found.0 == 0));
+    let well = eventually("nothing is to be mended", || Some(run_doctor(&url)).filter(|found| found.0 == 0));
     assert_eq!(well.1, "5 ok, 0 warnings, 0 faults\n");
     group.shorten_timeouts();
     for sentinel in &mut group.sentinels[1..] {
         sentinel.kill();
     }
     eventually("the two are missed, and the majority with them", || {
-        let (status, printed) = findings(&url);
+        let (status, printed) = run_doctor(&url);
         let is_missed = |address: String| printed.contains(&format!("FAULT    {address:<16} cannot connect"));
         let missed = group.sentinels[1..].iter().all(|sentinel| is_missed(sentinel.address()));
         (status == 2 && missed && printed.contains("no failover is possible")).then_some(())
@@ -37,11 +37,11 @@ fn doctor_reports_missing_sentinels_and_quorum() {
 #[test]
 fn doctor_reports_an_unwritable_configuration_file() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let group = Group::start(&Program::redoubt(), &[(); 3].map(|()| program.clone()));
+        let group = SentinelGroup::start(&Program::redoubt(), &[(); 3].map(|()| program.clone()));
         let file = group.sentinels[1].folder().join("sentinel.conf");
         fs::remove_file(&file).expect("it is there");
         fs::create_dir_all(file.join("inside")).expect("the folder can be made");
-        let (status, printed) = findings(&format!("redis://{}", group.sentinels[0].address()));
+        let (status, printed) = run_doctor(&format!("redis://{}", group.sentinels[0].address()));
         let blamed =
             format!("FAULT    {:<16} cannot write its configuration file", group.sentinels[1].address());
         assert!(status == 2 && printed.contains(&blamed), "{}: {printed}", program.name());

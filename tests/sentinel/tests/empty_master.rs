@@ -1,11 +1,11 @@
 //! A monitored master that restarts without its data before it is missed: a replica takes over, and no replica resyncs
 //! to the empty dataset.
 
-use harness::{Group, Node, Program, Value, eventually, eventually_within};
+use harness::{Node, Program, Reply, SentinelGroup, eventually, eventually_within};
 use std::time::Duration;
 
 /// Exceeds the time that a Redis sentinel needs to make the old master a replica.
-const LONG: Duration = Duration::from_secs(60);
+const LONG_DOWN_AFTER: Duration = Duration::from_secs(60);
 
 /// Kills a server, deletes its data, and restarts it before a sentinel can detect the failure.
 fn restart_empty(node: &mut Node) {
@@ -15,28 +15,28 @@ fn restart_empty(node: &mut Node) {
     node.launch();
 }
 
-fn followers_file(node: &Node) -> std::path::PathBuf {
+fn replica_record(node: &Node) -> std::path::PathBuf {
     node.folder().join(format!("followers-{}.conf", node.port))
 }
 
 /// Writes keys to the master and waits until its replicas have them and it has saved their addresses.
-fn fill(group: &Group, master: usize) {
+fn write_keys(group: &SentinelGroup, master: usize) {
     let node = &group.servers[master];
     let mut connection = node.connect();
     let script = "for i = 1, 1000 do redis.call('set', 'key:' .. i, i) end return 1";
-    assert_eq!(connection.call(&["EVAL", script, "0"]), Value::Int(1));
+    assert_eq!(connection.call(&["EVAL", script, "0"]), Reply::Int(1));
     connection.call(&["SET", "last", "one"]).expect_ok();
-    assert_eq!(connection.call(&["WAIT", "2", "60000"]), Value::Int(2));
+    assert_eq!(connection.call(&["WAIT", "2", "60000"]), Reply::Int(2));
     eventually("the master has noted two replicas", || {
-        let text = std::fs::read_to_string(followers_file(node)).ok()?;
+        let text = std::fs::read_to_string(replica_record(node)).ok()?;
         (text.matches("replica 127.0.0.1").count() == 2).then_some(())
     });
 }
 
-fn keeps_the_data(sentinels: &[Program]) {
-    let mut group = Group::start(&Program::redoubt(), sentinels);
-    let master = group.master();
-    fill(&group, master);
+fn assert_replica_takes_over(sentinels: &[Program]) {
+    let mut group = SentinelGroup::start(&Program::redoubt(), sentinels);
+    let master = group.wait_for_master();
+    write_keys(&group, master);
     restart_empty(&mut group.servers[master]);
     let refused = group.servers[master].run("SET key value");
     assert!(refused.is_error("MASTERDOWN"), "{refused:?}");
@@ -44,52 +44,58 @@ fn keeps_the_data(sentinels: &[Program]) {
     println!("another was promoted after {took:?}");
     let keys = |server: usize| group.servers[server].run("DBSIZE");
     // The keys written before, and the one written to find the new master.
-    let expected = Value::Int(1002);
+    let expected = Reply::Int(1002);
     assert_eq!(keys(successor), expected);
-    group.wait_until_whole();
+    group.wait_until_healthy();
     for server in 0..group.servers.len() {
-        eventually_within(LONG, "all have everything", || (keys(server) == expected).then_some(()));
+        eventually_within(LONG_DOWN_AFTER, "all have everything", || {
+            (keys(server) == expected).then_some(())
+        });
     }
 }
 
 #[test]
 fn redoubt_sentinels_replace_an_empty_master() {
-    keeps_the_data(&std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
+    assert_replica_takes_over(&std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
 }
 
 #[test]
 fn redis_sentinels_replace_an_empty_master() {
-    keeps_the_data(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
+    assert_replica_takes_over(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
 }
 
 /// No replica can be promoted: after the timeout the master serves its own data, which Redis does at once.
 #[test]
 fn empty_master_without_sentinels_serves_after_the_timeout() {
-    let mut group =
-        Group::start(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
-    let master = group.master();
-    fill(&group, master);
+    let mut group = SentinelGroup::start(
+        &Program::redoubt(),
+        &[Program::redoubt(), Program::redoubt(), Program::redoubt()],
+    );
+    let master = group.wait_for_master();
+    write_keys(&group, master);
     group.sentinels.iter_mut().for_each(Node::kill);
     group.servers[master].add_options("--empty-master-timeout 3000");
     restart_empty(&mut group.servers[master]);
     let replica = usize::from(master == 0);
     let node = &group.servers[master];
     assert!(node.run("GET last").is_error("MASTERDOWN"));
-    assert_eq!(node.run("PING"), Value::Simple("PONG".into()), "others may ask whether it lives");
+    assert_eq!(node.run("PING"), Reply::Simple("PONG".into()), "others may ask whether it lives");
     assert_eq!(group.servers[replica].run("GET last").text(), "one", "nothing was copied");
-    eventually("it serves", || (node.run("GET last") == Value::NullBulk).then_some(()));
+    eventually("it serves", || (node.run("GET last") == Reply::NullBulk).then_some(()));
     eventually("its replica has what it has", || {
-        (group.servers[replica].run("DBSIZE") == Value::Int(0)).then_some(())
+        (group.servers[replica].run("DBSIZE") == Reply::Int(0)).then_some(())
     });
 }
 
 /// An operator can end the wait.
 #[test]
 fn operator_can_end_the_wait_of_an_empty_master() {
-    let mut group =
-        Group::start(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
-    let master = group.master();
-    fill(&group, master);
+    let mut group = SentinelGroup::start(
+        &Program::redoubt(),
+        &[Program::redoubt(), Program::redoubt(), Program::redoubt()],
+    );
+    let master = group.wait_for_master();
+    write_keys(&group, master);
     group.sentinels.iter_mut().for_each(Node::kill);
     restart_empty(&mut group.servers[master]);
     let node = &group.servers[master];

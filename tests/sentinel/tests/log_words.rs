@@ -4,7 +4,7 @@
 use harness::{Node, Program, eventually};
 
 /// The log of a normal start and shutdown.
-const LIFE: &[&str] = &[
+const START_AND_SHUTDOWN_LINES: &[&str] = &[
     "is starting",
     "just started",
     "Configuration loaded",
@@ -18,13 +18,13 @@ const LIFE: &[&str] = &[
 ];
 
 /// Invalid configuration files and the reported reasons.
-const FAULTS: &[(&str, &str)] = &[
+const INVALID_CONFIGURATIONS: &[(&str, &str)] = &[
     ("sentinel foo bar\n", "Unrecognized sentinel configuration statement."),
     ("sentinel monitor a 127.0.0.1 1 0\n", "Quorum must be 1 or greater."),
     ("sentinel down-after-milliseconds nope 5\n", "No such master with specified name."),
 ];
 
-fn with_file(program: &Program, text: &str) -> Node {
+fn prepare_with_file(program: &Program, text: &str) -> Node {
     let mut node = Node::prepare(program, "");
     let file = node.folder().join("sentinel.conf");
     std::fs::write(&file, text).expect("the folder can be written to");
@@ -34,28 +34,29 @@ fn with_file(program: &Program, text: &str) -> Node {
 }
 
 /// Redoubt, and Valkey if it is installed.
-fn both() -> impl Iterator<Item = Program> {
+fn tested_programs() -> impl Iterator<Item = Program> {
     [Some(Program::redoubt()), Program::valkey()].into_iter().flatten()
 }
 
 #[test]
 fn normal_start_and_shutdown_log_the_known_lines() {
-    for program in both() {
-        let mut node = with_file(&program, "sentinel monitor mymaster 127.0.0.1 1 1\n");
+    for program in tested_programs() {
+        let mut node = prepare_with_file(&program, "sentinel monitor mymaster 127.0.0.1 1 1\n");
         node.launch();
         eventually("it has written its file", || node.log().contains("saved on disk").then_some(()));
         assert!(node.terminate().success(), "{}", program.name());
         let log = node.log();
-        let missing: Vec<&&str> = LIFE.iter().filter(|phrase| !log.contains(**phrase)).collect();
+        let missing: Vec<&&str> =
+            START_AND_SHUTDOWN_LINES.iter().filter(|phrase| !log.contains(**phrase)).collect();
         assert!(missing.is_empty(), "{} says nothing of {missing:#?}:\n{log}", program.name());
     }
 }
 
 #[test]
-fn invalid_configuration_file() {
-    for program in both() {
-        for (text, reason) in FAULTS {
-            let mut node = with_file(&program, text);
+fn invalid_configuration_file_is_reported_like_in_valkey() {
+    for program in tested_programs() {
+        for (text, reason) in INVALID_CONFIGURATIONS {
+            let mut node = prepare_with_file(&program, text);
             node.spawn();
             assert!(!node.wait_for_exit().success());
             let log = node.log();
@@ -70,7 +71,7 @@ fn invalid_configuration_file() {
 
 #[test]
 fn missing_configuration_file_is_reported() {
-    for program in both() {
+    for program in tested_programs() {
         let mut node = Node::prepare(&program, "--sentinel");
         node.spawn();
         assert!(!node.wait_for_exit().success());

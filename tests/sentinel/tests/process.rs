@@ -4,22 +4,22 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use harness::{Connection, Node, Program, Value, claim_port, eventually, left_out, run_to_end};
+use harness::{Connection, Node, Program, Reply, claim_port, eventually, report_skipped, run_to_end};
 
-const MASTER: &str = "sentinel monitor mymaster 127.0.0.1 1 1\n";
+const MONITOR_LINE: &str = "sentinel monitor mymaster 127.0.0.1 1 1\n";
 
 /// Prepares a sentinel with these configuration lines without starting it.
-fn prepare(program: &Program, lines: &str) -> Node {
+fn prepare_sentinel(program: &Program, lines: &str) -> Node {
     let mut node = Node::prepare(program, "");
     let file = node.folder().join("sentinel.conf");
-    fs::write(&file, [lines, MASTER].concat()).expect("the folder can be written to");
+    fs::write(&file, [lines, MONITOR_LINE].concat()).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");
     node
 }
 
-fn start(program: &Program, lines: &str) -> Node {
-    let mut node = prepare(program, lines);
+fn start_sentinel(program: &Program, lines: &str) -> Node {
+    let mut node = prepare_sentinel(program, lines);
     node.launch();
     node
 }
@@ -27,7 +27,7 @@ fn start(program: &Program, lines: &str) -> Node {
 /// Service managers start a sentinel with `--port` each time.
 #[test]
 fn restart_adds_no_line_to_the_configuration_file() {
-    let mut node = start(&Program::redoubt(), "");
+    let mut node = start_sentinel(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
     let mut texts = Vec::new();
     for _ in 0..3 {
@@ -42,7 +42,7 @@ fn restart_adds_no_line_to_the_configuration_file() {
 
 /// Runs these commands in a new mount namespace and then starts a sentinel. The arguments are the directory, the
 /// program and the working directory.
-const IN_NAMESPACE: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --dir $2";
+const NAMESPACE_SCRIPT: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --dir $2";
 
 /// docker-compose mounts the single file, which cannot be replaced by a rename. If the directory is read-only, the
 /// journal cannot be beside it either.
@@ -50,7 +50,7 @@ const IN_NAMESPACE: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --
 fn configuration_file_that_is_a_mount_point_is_written_in_place() {
     let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
     if !alone.is_ok_and(|status| status.success()) {
-        return left_out("a mounted configuration file", "this process may not make a mount namespace");
+        return report_skipped("a mounted configuration file", "this process may not make a mount namespace");
     }
     let read_only = "mount --bind . . && cd $0 && mount -o remount,bind,ro . && mount --bind $2/sentinel.conf sentinel.conf";
     for (mounts, journal_in_dir) in
@@ -59,18 +59,19 @@ fn configuration_file_that_is_a_mount_point_is_written_in_place() {
         let (etc, data) =
             (tempfile::TempDir::new().expect("a folder"), tempfile::TempDir::new().expect("a folder"));
         let claim = claim_port();
-        let text = format!("port {}\nbind 127.0.0.1\n# {}\n{MASTER}", claim.port, "a comment ".repeat(500));
+        let text =
+            format!("port {}\nbind 127.0.0.1\n# {}\n{MONITOR_LINE}", claim.port, "a comment ".repeat(500));
         fs::write(data.path().join("sentinel.conf"), text).expect("it can be written");
         fs::write(etc.path().join("sentinel.conf"), "").expect("it can be written");
-        let script = IN_NAMESPACE.replace("MOUNTS", mounts);
+        let script = NAMESPACE_SCRIPT.replace("MOUNTS", mounts);
         for _ in 0..2 {
             let mut command = Command::new("unshare");
             command.args(["-m", "sh", "-c", &script]).arg(etc.path()).arg(Program::redoubt().binary());
             let mut process = command.arg(data.path()).stdout(Stdio::null()).spawn().expect("it starts");
             let opened = || Connection::open(("127.0.0.1", claim.port)).ok();
             let mut connection = eventually("it answers", opened);
-            connection.run("SENTINEL SET mymaster quorum 7").expect_ok();
-            connection.run("SENTINEL FLUSHCONFIG").expect_ok();
+            connection.call_line("SENTINEL SET mymaster quorum 7").expect_ok();
+            connection.call_line("SENTINEL FLUSHCONFIG").expect_ok();
             connection.send(&["SHUTDOWN"]).expect("it reads");
             assert!(process.wait().expect("it ends").success());
             let written = fs::read_to_string(data.path().join("sentinel.conf")).expect("it can be read");
@@ -83,7 +84,8 @@ fn configuration_file_that_is_a_mount_point_is_written_in_place() {
 
 #[test]
 fn sentinel_uses_its_dir_and_survives_its_terminal() {
-    let mut node = prepare(&Program::redoubt(), "logfile sentinel.log\npidfile sentinel.pid\ndir data\n");
+    let mut node =
+        prepare_sentinel(&Program::redoubt(), "logfile sentinel.log\npidfile sentinel.pid\ndir data\n");
     let data = node.folder().join("data");
     fs::create_dir(&data).expect("the folder can be made");
     node.launch();
@@ -92,7 +94,7 @@ fn sentinel_uses_its_dir_and_survives_its_terminal() {
     let hangup = rustix::process::Signal::HUP;
     let pid = rustix::process::Pid::from_raw(node.pid() as i32).expect("a pid");
     rustix::process::kill_process(pid, hangup).expect("it can be signalled");
-    assert_eq!(connection.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(connection.call_line("PING"), Reply::Simple("PONG".into()));
     assert!(node.terminate().success());
     assert!(!data.join("sentinel.pid").exists());
 }
@@ -104,7 +106,7 @@ fn sentinel_daemonizes_or_reports_the_error() {
     let claim = claim_port();
     let text =
         format!("port {}\nbind 127.0.0.1\ndaemonize yes\ndir .\nlogfile s.log\npidfile s.pid\n", claim.port);
-    fs::write(&file, [text.as_str(), MASTER].concat()).expect("the folder can be written to");
+    fs::write(&file, [text.as_str(), MONITOR_LINE].concat()).expect("the folder can be written to");
     let command = |more: &[&str]| {
         let mut command = Command::new(Program::redoubt().binary());
         command.args(["sentinel", "sentinel.conf"]).args(more).current_dir(folder.path());
@@ -124,7 +126,7 @@ fn sentinel_daemonizes_or_reports_the_error() {
 /// Valkey's command names give the same replies as those of Redis.
 #[test]
 fn valkey_command_names_are_supported() {
-    let node = start(&Program::redoubt(), "sentinel deny-scripts-reconfig yes\n");
+    let node = start_sentinel(&Program::redoubt(), "sentinel deny-scripts-reconfig yes\n");
     let mut connection = node.connect();
     for (valkey, redis) in [
         ("PRIMARY nosuch", "MASTER nosuch"),
@@ -133,13 +135,13 @@ fn valkey_command_names_are_supported() {
         ("IS-PRIMARY-DOWN-BY-ADDR 127.0.0.1 2 0 *", "IS-MASTER-DOWN-BY-ADDR 127.0.0.1 2 0 *"),
         ("SET mymaster primary-reboot-down-after-period 5", "SET mymaster master-reboot-down-after-period 5"),
     ] {
-        let answer = connection.run(&format!("SENTINEL {valkey}"));
-        assert_eq!(answer, connection.run(&format!("SENTINEL {redis}")), "{valkey}");
+        let answer = connection.call_line(&format!("SENTINEL {valkey}"));
+        assert_eq!(answer, connection.call_line(&format!("SENTINEL {redis}")), "{valkey}");
     }
-    let name = |reply: &Value| reply.items()[1].text();
-    assert_eq!(name(&connection.run("SENTINEL PRIMARY mymaster")), "mymaster");
-    assert_eq!(name(&connection.run("SENTINEL PRIMARIES").items()[0]), "mymaster");
-    let wrong = connection.run("SENTINEL PRIMARY");
+    let name = |reply: &Reply| reply.items()[1].text();
+    assert_eq!(name(&connection.call_line("SENTINEL PRIMARY mymaster")), "mymaster");
+    assert_eq!(name(&connection.call_line("SENTINEL PRIMARIES").items()[0]), "mymaster");
+    let wrong = connection.call_line("SENTINEL PRIMARY");
     assert!(wrong.is_error("ERR wrong number of arguments for 'sentinel|primary' command"), "{wrong:?}");
 }
 
@@ -147,15 +149,15 @@ fn valkey_command_names_are_supported() {
 #[test]
 fn client_supports_the_subcommands_of_redis() {
     let names = |program: &Program| -> BTreeSet<String> {
-        let node = start(program, "");
+        let node = start_sentinel(program, "");
         let list = node.run("COMMAND LIST FILTERBY PATTERN client*");
-        list.items().iter().map(Value::text).collect()
+        list.items().iter().map(Reply::text).collect()
     };
     let mut expected = names(&Program::redis());
     expected.insert("client|setinfo".to_owned());
     assert_eq!(names(&Program::redoubt()), expected);
 
-    let node = start(&Program::redoubt(), "");
+    let node = start_sentinel(&Program::redoubt(), "");
     let unknown = node.run("CLIENT CAPA redirect");
     assert!(unknown.is_error("ERR unknown subcommand 'CAPA'. Try CLIENT HELP."), "{unknown:?}");
     node.run("CLIENT SETINFO LIB-NAME x").expect_ok();
@@ -178,7 +180,7 @@ fn large_requests_can_be_pipelined_after_auth() {
         wire
     };
     for program in [Program::redoubt(), Program::redis()] {
-        let node = start(&program, "requirepass secret\n");
+        let node = start_sentinel(&program, "requirepass secret\n");
         let mut connection = node.connect();
         connection.send_raw(wire("secret").as_bytes()).expect("it reads");
         connection.read().expect("AUTH is answered").expect_ok();

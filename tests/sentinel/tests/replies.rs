@@ -2,20 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, field_map};
-use sentinel_tests::queries::{FIELDS, INFO_CACHE, MYID, SAME, SAME_CONVERSATIONS};
+use harness::{Connection, MASTER_NAME, Node, Program, Reply, SentinelGroup, eventually, field_map};
+use sentinel_tests::queries::{
+    EQUAL_CONVERSATIONS, EQUAL_REPLY_QUERIES, FIELD_QUERIES, INFO_CACHE_QUERY, MYID_QUERY,
+};
 
 /// Two Redoubt sentinels and one Valkey sentinel.
-fn group() -> Option<Group> {
+fn start_group() -> Option<SentinelGroup> {
     let valkey = Program::valkey()?;
-    Some(Group::start(&valkey, &[Program::redoubt(), Program::redoubt(), valkey.clone()]))
+    Some(SentinelGroup::start(&valkey, &[Program::redoubt(), Program::redoubt(), valkey.clone()]))
 }
 
 #[test]
 fn replies_equal_those_of_valkey() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     let (ours, theirs) = (&group.sentinels[0], &group.sentinels[2]);
-    for question in SAME {
+    for question in EQUAL_REPLY_QUERIES {
         assert_eq!(ours.run(question), theirs.run(question), "{question}");
     }
 }
@@ -23,7 +25,7 @@ fn replies_equal_those_of_valkey() {
 /// Root ignores directory permissions, so a directory in the place of the file makes writing fail.
 #[test]
 fn change_that_cannot_be_saved_is_an_error() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     let nodes = [&group.sentinels[0], &group.sentinels[2]];
     for node in nodes {
         let file = node.folder().join("sentinel.conf");
@@ -32,8 +34,8 @@ fn change_that_cannot_be_saved_is_an_error() {
     }
     let changes = [
         "SENTINEL FLUSHCONFIG".to_owned(),
-        format!("SENTINEL SET {MASTER} quorum 2"),
-        format!("SENTINEL SET {MASTER} quorum no"),
+        format!("SENTINEL SET {MASTER_NAME} quorum 2"),
+        format!("SENTINEL SET {MASTER_NAME} quorum no"),
         "SENTINEL CONFIG SET announce-port 0".to_owned(),
         "SENTINEL MONITOR other 127.0.0.1 1 1".to_owned(),
         "SENTINEL RESET other".to_owned(),
@@ -48,28 +50,28 @@ fn change_that_cannot_be_saved_is_an_error() {
 }
 
 /// The part of a reply that depends neither on time nor on run ids.
-fn steady(reply: &Value) -> String {
-    let Value::Array(items) = reply else { return format!("{reply:?}") };
+fn stable_part(reply: &Reply) -> String {
+    let Reply::Array(items) = reply else { return format!("{reply:?}") };
     match items.first() {
-        Some(Value::Array(_)) => {
+        Some(Reply::Array(_)) => {
             let shown = ["count", "reason", "context", "object", "username"];
             let fields = items.iter().flat_map(|entry| entry.items().chunks_exact(2));
             let kept = fields.filter(|pair| shown.contains(&pair[0].text().as_str()));
             format!("{:?}", kept.collect::<Vec<_>>())
         }
-        Some(Value::Bulk(first)) if first == b"server" => "hello".to_owned(),
+        Some(Reply::Bulk(first)) if first == b"server" => "hello".to_owned(),
         _ => format!("{reply:?}"),
     }
 }
 
 /// The last reply to these pipelined requests. A closed connection is replaced by a new one.
-fn converse(node: &Node, connection: &mut Connection, requests: &str) -> String {
+fn send_pipeline(node: &Node, connection: &mut Connection, requests: &str) -> String {
     let (last, before) = requests.rsplit_once('|').map_or((requests, ""), |(before, last)| (last, before));
     for request in before.split('|').filter(|request| !request.is_empty()) {
-        connection.send(&words(request)).expect("the connection stands");
+        connection.send(&split_words(request)).expect("the connection stands");
     }
-    match connection.try_call(&words(last)) {
-        Ok(reply) => steady(&reply),
+    match connection.try_call(&split_words(last)) {
+        Ok(reply) => stable_part(&reply),
         Err(_) => {
             *connection = node.connect();
             // Ensures that the node has processed the requests before another connection sends any.
@@ -79,28 +81,30 @@ fn converse(node: &Node, connection: &mut Connection, requests: &str) -> String 
     }
 }
 
-fn words(line: &str) -> Vec<&str> {
+fn split_words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
 #[test]
 fn conversations_equal_those_of_valkey() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     let nodes = [&group.sentinels[0], &group.sentinels[2]];
     let mut connections = nodes.map(|node| [node.connect(), node.connect()]);
-    for line in SAME_CONVERSATIONS {
+    for line in EQUAL_CONVERSATIONS {
         let (who, requests) = line.split_once(' ').unwrap();
         let answers: Vec<String> = (0..2)
-            .map(|place| converse(nodes[place], &mut connections[place][usize::from(who == "b")], requests))
+            .map(|place| {
+                send_pipeline(nodes[place], &mut connections[place][usize::from(who == "b")], requests)
+            })
             .collect();
         assert_eq!(answers[0], answers[1], "{line}");
     }
 }
 
-fn fields(node: &Node, question: &str) -> BTreeMap<String, String> {
+fn reply_fields(node: &Node, question: &str) -> BTreeMap<String, String> {
     let reply = node.run(question);
     match reply.items().first() {
-        Some(Value::Array(_)) => field_map(&reply.items()[0]),
+        Some(Reply::Array(_)) => field_map(&reply.items()[0]),
         _ => field_map(&reply),
     }
 }
@@ -109,7 +113,7 @@ fn fields(node: &Node, question: &str) -> BTreeMap<String, String> {
 /// nothing about votes.
 #[test]
 fn votes_equal_those_of_valkey() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     let port = group.servers[0].port;
     let (first, second) = ("a".repeat(40), "b".repeat(40));
     for (epoch, candidate) in [
@@ -133,13 +137,13 @@ fn votes_equal_those_of_valkey() {
 /// Masters, replicas and sentinels have the same fields, with equal values unless they depend on time.
 #[test]
 fn fields_equal_those_of_valkey() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     let steady =
         ["flags", "ip", "role-reported", "quorum", "num-slaves", "num-other-sentinels", "master-link-status"];
-    for question in FIELDS {
+    for question in FIELD_QUERIES {
         eventually(&format!("the same to {question}"), || {
-            let ours = fields(&group.sentinels[0], question);
-            let theirs = fields(&group.sentinels[2], question);
+            let ours = reply_fields(&group.sentinels[0], question);
+            let theirs = reply_fields(&group.sentinels[2], question);
             let names = |fields: &BTreeMap<String, String>| fields.keys().cloned().collect::<Vec<_>>();
             let same = steady.iter().all(|name| ours.get(*name) == theirs.get(*name));
             (names(&ours) == names(&theirs) && same).then_some(())
@@ -150,14 +154,14 @@ fn fields_equal_those_of_valkey() {
 /// The cached INFO of the master and of each replica.
 #[test]
 fn info_cache_equals_that_of_valkey() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     let roles = |node: &Node| -> Vec<String> {
-        let reply = node.run(INFO_CACHE);
+        let reply = node.run(INFO_CACHE_QUERY);
         let [name, cached] = reply.items() else { panic!("{reply:?}") };
-        assert_eq!(name.text(), MASTER);
-        let role = |cached: &Value| {
+        assert_eq!(name.text(), MASTER_NAME);
+        let role = |cached: &Reply| {
             let [age, text] = cached.items() else { panic!("{cached:?}") };
-            assert!(matches!(age, Value::Int(0..)), "{age:?}");
+            assert!(matches!(age, Reply::Int(0..)), "{age:?}");
             let text = text.text();
             text.lines().find(|line| line.starts_with("role:")).map(str::to_owned)
         };
@@ -172,9 +176,9 @@ fn info_cache_equals_that_of_valkey() {
 
 #[test]
 fn run_ids_have_the_same_form() {
-    let Some(group) = group() else { return };
+    let Some(group) = start_group() else { return };
     for node in [&group.sentinels[0], &group.sentinels[2]] {
-        let Value::Bulk(id) = node.run(MYID) else { panic!("no text") };
+        let Reply::Bulk(id) = node.run(MYID_QUERY) else { panic!("no text") };
         assert!(id.len() == 40 && id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id:?}");
     }
 }

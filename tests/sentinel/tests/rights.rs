@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use harness::{Group, MASTER, Node, Program, Value, eventually, eventually_within};
+use harness::{MASTER_NAME, Node, Program, Reply, SentinelGroup, eventually, eventually_within};
 
-const DOCUMENTED: &str = "+multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info \
+const DOCUMENTED_RIGHTS: &str = "+multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info \
     +client|setname +client|kill +script|kill";
 
-fn redoubt() -> [Program; 3] {
+fn redoubt_sentinels() -> [Program; 3] {
     std::array::from_fn(|_| Program::redoubt())
 }
 
 /// Starts a group whose sentinels authenticate at every server as a user with these rights.
-fn watched_as_user(server: &Program, rights: &str) -> Group {
-    let group = Group::start(server, &redoubt());
+fn start_group_with_rights(server: &Program, rights: &str) -> SentinelGroup {
+    let group = SentinelGroup::start(server, &redoubt_sentinels());
     for node in &group.servers {
         node.run(&format!("ACL SETUSER watcher on >secret allchannels {rights}")).expect_ok();
     }
     for node in &group.sentinels {
-        node.run(&format!("SENTINEL SET {MASTER} auth-user watcher auth-pass secret")).expect_ok();
+        node.run(&format!("SENTINEL SET {MASTER_NAME} auth-user watcher auth-pass secret")).expect_ok();
     }
     for node in &group.servers {
         eventually("every sentinel has signed in", || {
@@ -29,54 +29,54 @@ fn watched_as_user(server: &Program, rights: &str) -> Group {
     group
 }
 
-fn logs(group: &Group) -> String {
+fn all_logs(group: &SentinelGroup) -> String {
     group.sentinels.iter().map(Node::log).collect()
 }
 
 /// The master dies, a replica takes over, the other one follows, and no command is denied.
-fn a_failover_needs_no_more_than_the_documents_say(server: &Program) {
-    let mut group = watched_as_user(server, DOCUMENTED);
-    let master = group.master();
+fn assert_documented_rights_suffice(server: &Program) {
+    let mut group = start_group_with_rights(server, DOCUMENTED_RIGHTS);
+    let master = group.wait_for_master();
     group.servers[master].kill();
     let (_, took) = group.wait_for_successor(master);
     println!("{took:?}");
-    group.wait_until_whole();
-    assert!(!logs(&group).contains("NOPERM"), "{}", logs(&group));
+    group.wait_until_healthy();
+    assert!(!all_logs(&group).contains("NOPERM"), "{}", all_logs(&group));
 }
 
 #[test]
 fn documented_rights_suffice_for_a_redoubt_master() {
-    a_failover_needs_no_more_than_the_documents_say(&Program::redoubt());
+    assert_documented_rights_suffice(&Program::redoubt());
 }
 
 #[test]
 fn documented_rights_suffice_for_a_redis_7_master() {
-    a_failover_needs_no_more_than_the_documents_say(&Program::redis());
+    assert_documented_rights_suffice(&Program::redis());
 }
 
 #[test]
 fn documented_rights_suffice_for_a_redis_8_master() {
     let Some(redis8) = Program::redis8() else { return };
-    a_failover_needs_no_more_than_the_documents_say(&redis8);
+    assert_documented_rights_suffice(&redis8);
 }
 
 #[test]
 fn documented_rights_suffice_for_a_valkey_master() {
     let Some(valkey) = Program::valkey() else { return };
-    a_failover_needs_no_more_than_the_documents_say(&valkey);
+    assert_documented_rights_suffice(&valkey);
 }
 
 /// One right is missing on all servers: the log names it, and the failover succeeds as soon as it is granted.
 #[test]
 fn missing_right_is_logged_and_failover_succeeds_once_granted() {
-    let mut group = watched_as_user(&Program::redoubt(), &DOCUMENTED.replace("+slaveof ", ""));
-    let master = group.master();
+    let mut group = start_group_with_rights(&Program::redoubt(), &DOCUMENTED_RIGHTS.replace("+slaveof ", ""));
+    let master = group.wait_for_master();
     group.servers[master].kill();
     eventually("the log says what is missing", || {
-        logs(&group).contains("the user 'watcher' needs the rule +slaveof").then_some(())
+        all_logs(&group).contains("the user 'watcher' needs the rule +slaveof").then_some(())
     });
     eventually("the failover is not left standing", || {
-        logs(&group).contains("-failover-abort-slave-timeout").then_some(())
+        all_logs(&group).contains("-failover-abort-slave-timeout").then_some(())
     });
     for node in group.servers.iter().filter(|node| node.is_running()) {
         node.run("ACL SETUSER watcher +slaveof").expect_ok();
@@ -87,28 +87,28 @@ fn missing_right_is_logged_and_failover_succeeds_once_granted() {
 
 /// During a coordinated failover a client keeps writing. It gets replies and then a closed connection, but never an
 /// error, and no acknowledged write is lost.
-fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
-    let group = Group::start(server, &redoubt());
-    let old = group.master();
+fn assert_no_client_errors(server: &Program) {
+    let group = SentinelGroup::start(server, &redoubt_sentinels());
+    let old = group.wait_for_master();
     let mut client = group.servers[old].connect();
     client.set_timeout(Duration::from_secs(30));
     client.call(&["INCR", "counter"]);
     let writer = std::thread::spawn(move || {
         let mut told = 1;
         while let Ok(reply) = client.try_call(&["INCR", "counter"]) {
-            let Value::Int(now) = reply else { return Err(reply) };
+            let Reply::Int(now) = reply else { return Err(reply) };
             told = now;
         }
         Ok(told)
     });
-    group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER} COORDINATED")).expect_ok();
+    group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER_NAME} COORDINATED")).expect_ok();
     let told = writer.join().expect("it ends by itself").expect("no error is seen");
     let successor = eventually_within(Duration::from_secs(20), "another is the master", || {
-        Some(group.master()).filter(|&master| master != old)
+        Some(group.wait_for_master()).filter(|&master| master != old)
     });
     let kept: i64 = group.servers[successor].run("GET counter").text().parse().expect("a number");
     assert!(kept >= told, "told {told}, kept {kept}");
-    group.wait_until_whole();
+    group.wait_until_healthy();
     // No client is paused any more.
     for node in &group.servers {
         assert_eq!(node.info("clients", "paused_actions").as_deref(), Some("none"));
@@ -117,11 +117,11 @@ fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
 
 #[test]
 fn coordinated_failover_of_redoubt_causes_no_client_errors() {
-    a_coordinated_failover_shows_its_clients_no_error(&Program::redoubt());
+    assert_no_client_errors(&Program::redoubt());
 }
 
 #[test]
 fn coordinated_failover_of_valkey_causes_no_client_errors() {
     let Some(valkey) = Program::valkey() else { return };
-    a_coordinated_failover_shows_its_clients_no_error(&valkey);
+    assert_no_client_errors(&valkey);
 }

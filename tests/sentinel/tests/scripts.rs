@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use harness::{Node, Program, eventually};
-use sentinel_tests::fake_servers::{FakeServers, address};
+use sentinel_tests::fake_servers::{FakeServers, server_address};
 
 /// Creates an executable script in this directory.
-fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
+fn create_script(folder: &Path, name: &str, body: &str) -> PathBuf {
     let path = folder.join(name);
     fs::write(&path, format!("#!/bin/sh\n{body}")).expect("the folder can be written to");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a file of our own");
@@ -16,10 +16,10 @@ fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
 }
 
 /// Prepares a sentinel that decides alone about the first server of the farm, without starting it.
-fn sentinel(farm: &FakeServers, lines: &str) -> Node {
+fn prepare_sentinel(farm: &FakeServers, lines: &str) -> Node {
     let mut node = Node::prepare(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
-    let monitor = format!("sentinel monitor mymaster {} {} 1\n", address(0), farm.port());
+    let monitor = format!("sentinel monitor mymaster {} {} 1\n", server_address(0), farm.port());
     fs::write(&file, monitor + lines).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");
@@ -29,12 +29,12 @@ fn sentinel(farm: &FakeServers, lines: &str) -> Node {
 #[test]
 fn scripts_are_retried_until_they_succeed() {
     let farm = FakeServers::start(1, true);
-    let mut node = sentinel(&farm, "sentinel deny-scripts-reconfig no\n");
+    let mut node = prepare_sentinel(&farm, "sentinel deny-scripts-reconfig no\n");
     let folder = node.folder().to_owned();
     let told = folder.join("told");
-    let notify = script(&folder, "notify", "echo \"$#: $1 $2\" >> told\n");
+    let notify = create_script(&folder, "notify", "echo \"$#: $1 $2\" >> told\n");
     // The script fails first, then hangs, then succeeds.
-    let reconfig = script(
+    let reconfig = create_script(
         &folder,
         "reconfig",
         "echo try >> tries\ncase $(wc -l < tries) in\n1) exit 1 ;;\n2) exec sleep 600 ;;\nesac\necho \"$*\" > clients\n",
@@ -51,7 +51,7 @@ fn scripts_are_retried_until_they_succeed() {
     farm.wait_until_replicas_are_watched(1, std::slice::from_ref(&node));
     farm.kill(0..1);
 
-    let (old, new, port) = (address(0), address(1), farm.port());
+    let (old, new, port) = (server_address(0), server_address(1), farm.port());
     let clients = eventually("the clients are told", || {
         fs::read_to_string(folder.join("clients")).ok().filter(|text| text.ends_with('\n'))
     });
@@ -70,7 +70,7 @@ fn scripts_are_retried_until_they_succeed() {
 #[test]
 fn missing_script_prevents_the_start() {
     let farm = FakeServers::start(1, false);
-    let mut node = sentinel(&farm, "sentinel notification-script mymaster /nonexistent\n");
+    let mut node = prepare_sentinel(&farm, "sentinel notification-script mymaster /nonexistent\n");
     node.spawn();
     assert!(!node.wait_for_exit().success());
     let log = node.log();

@@ -9,52 +9,52 @@ fn run_group(name: &str) {
 }
 
 #[test]
-fn replicas() {
+fn replica_states_match_valkey() {
     run_group("replicas");
 }
 
 #[test]
-fn replicas_with_a_wrong_master() {
+fn replicas_with_a_wrong_master_match_valkey() {
     run_group("replicas with a wrong master");
 }
 
 #[test]
-fn master() {
+fn master_states_match_valkey() {
     run_group("master");
 }
 
 #[test]
-fn loading_and_busy_master() {
+fn loading_and_busy_master_match_valkey() {
     run_group("loading and busy master");
 }
 
 #[test]
-fn sentinels() {
+fn sentinel_states_match_valkey() {
     run_group("sentinels");
 }
 
 #[test]
-fn agreement() {
+fn agreement_between_sentinels_matches_valkey() {
     run_group("agreement");
 }
 
 #[test]
-fn configuration() {
+fn configuration_commands_match_valkey() {
     run_group("configuration");
 }
 
 #[test]
-fn failover_waiting_for_promotion() {
+fn failover_waiting_for_promotion_matches_valkey() {
     run_group("failover waiting for promotion");
 }
 
 #[test]
-fn aborted_failover() {
+fn aborted_failover_matches_valkey() {
     run_group("aborted failover");
 }
 
 #[test]
-fn handover() {
+fn handover_matches_valkey() {
     run_group("handover");
 }
 

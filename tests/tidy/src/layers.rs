@@ -1,6 +1,6 @@
 //! Checks that a crate depends only on crates of lower layers.
 
-use crate::File;
+use crate::SourceFile;
 
 /// The layers of `docs/ARCHITECTURE.md`.
 const LAYERS: &[(&str, u8)] = &[
@@ -43,13 +43,13 @@ const BINARY_LAYER: u8 = 8;
 /// Independent crates: they depend on none of ours, and only binaries and tests depend on them.
 const INDEPENDENT_CRATES: &[&str] = &["harness", "lock"];
 
-fn layer(name: &str) -> Option<u8> {
+fn layer_of(name: &str) -> Option<u8> {
     LAYERS.iter().find(|(known, _)| *known == name).map(|(_, layer)| *layer)
 }
 
 /// Returns the dependencies of every kind in a manifest: line number, name, and whether it is a
 /// development dependency.
-pub(crate) fn dependencies(manifest: &File) -> Vec<(usize, String, bool)> {
+pub(crate) fn parse_dependencies(manifest: &SourceFile) -> Vec<(usize, String, bool)> {
     let mut found = Vec::new();
     let mut section = "";
     for (index, line) in manifest.text.lines().enumerate() {
@@ -75,13 +75,13 @@ pub(crate) fn dependencies(manifest: &File) -> Vec<(usize, String, bool)> {
 
 /// Reports dependencies on crates of the same or a higher layer.
 #[must_use]
-pub fn check_layers(files: &[File]) -> Vec<String> {
+pub fn check_layers(files: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
-    for manifest in manifests(files) {
+    for manifest in test_manifests(files) {
         let name = manifest.crate_name().unwrap_or_default();
-        for (line, dependency, _) in dependencies(manifest) {
-            let ours = layer(&dependency);
-            let upward = match (layer(name), ours) {
+        for (line, dependency, _) in parse_dependencies(manifest) {
+            let ours = layer_of(&dependency);
+            let upward = match (layer_of(name), ours) {
                 (Some(own), Some(other)) => other >= own,
                 (None, Some(_)) => INDEPENDENT_CRATES.contains(&name),
                 _ => false,
@@ -96,10 +96,10 @@ pub fn check_layers(files: &[File]) -> Vec<String> {
 
 /// Reports crates without a layer.
 #[must_use]
-pub fn check_layers_are_complete(files: &[File]) -> Vec<String> {
-    manifests(files)
-        .filter_map(File::crate_name)
-        .filter(|name| layer(name).is_none() && !INDEPENDENT_CRATES.contains(name))
+pub fn check_layers_are_complete(files: &[SourceFile]) -> Vec<String> {
+    test_manifests(files)
+        .filter_map(SourceFile::crate_name)
+        .filter(|name| layer_of(name).is_none() && !INDEPENDENT_CRATES.contains(name))
         .map(|name| {
             format!("crates/{name}: add its layer to docs/ARCHITECTURE.md and tests/tidy/src/layers.rs")
         })
@@ -108,7 +108,7 @@ pub fn check_layers_are_complete(files: &[File]) -> Vec<String> {
 
 /// Reports workspace dependencies that `docs/ARCHITECTURE.md` does not list.
 #[must_use]
-pub fn check_libraries_are_documented(files: &[File]) -> Vec<String> {
+pub fn check_libraries_are_documented(files: &[SourceFile]) -> Vec<String> {
     let text = |path| files.iter().find(|file| file.path == path);
     let (Some(manifest), Some(page)) = (text("Cargo.toml"), text("docs/ARCHITECTURE.md")) else {
         return vec!["Cargo.toml or docs/ARCHITECTURE.md is missing".to_owned()];
@@ -119,7 +119,7 @@ pub fn check_libraries_are_documented(files: &[File]) -> Vec<String> {
         .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
         .flat_map(|names| names.split(", "))
         .collect();
-    dependencies(manifest)
+    parse_dependencies(manifest)
         .into_iter()
         .filter(|(line, name, _)| {
             let is_ours = manifest.text.lines().nth(line - 1).is_some_and(|text| text.contains("path = "));
@@ -132,23 +132,23 @@ pub fn check_libraries_are_documented(files: &[File]) -> Vec<String> {
 /// Reports crates whose log messages the server's log filter would drop below warning level because
 /// their names are missing from its list.
 #[must_use]
-pub fn check_log_filter(files: &[File]) -> Vec<String> {
+pub fn check_log_filter(files: &[SourceFile]) -> Vec<String> {
     const LOG_SOURCE: &str = "crates/process/src/log.rs";
     let listed = files.iter().find(|file| file.path == LOG_SOURCE).and_then(|file| {
         let (_, list) = file.text.split_once("const LOGGING_CRATES")?;
         list.split(';').nth(1)
     });
     let Some(listed) = listed else { return vec![format!("{LOG_SOURCE}: LOGGING_CRATES is missing")] };
-    let shell = manifests(files).filter(|manifest| {
-        let ours = manifest.crate_name().and_then(layer).is_some_and(|own| own < BINARY_LAYER);
-        ours && dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
+    let shell = test_manifests(files).filter(|manifest| {
+        let ours = manifest.crate_name().and_then(layer_of).is_some_and(|own| own < BINARY_LAYER);
+        ours && parse_dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
     });
-    let names = shell.filter_map(File::crate_name).map(|name| name.replace('-', "_"));
+    let names = shell.filter_map(SourceFile::crate_name).map(|name| name.replace('-', "_"));
     let unlisted = names.filter(|name| !listed.contains(&format!("\"{name}\"")));
     unlisted.map(|name| format!("{LOG_SOURCE}: LOGGING_CRATES does not name {name}")).collect()
 }
 
-pub(crate) fn manifests(files: &[File]) -> impl Iterator<Item = &File> {
+pub(crate) fn test_manifests(files: &[SourceFile]) -> impl Iterator<Item = &SourceFile> {
     files.iter().filter(|file| file.crate_name().is_some() && file.path_in_crate() == "Cargo.toml")
 }
 
@@ -165,7 +165,7 @@ mod tests {
             "[target.'cfg(unix)'.dependencies]\nnode = \"1\"",
             "[package]\n[dependencies.node]",
         ] {
-            let manifest = File::new("crates/gossip/Cargo.toml", text);
+            let manifest = SourceFile::new("crates/gossip/Cargo.toml", text);
             assert_eq!(
                 check_layers(&[manifest]),
                 ["crates/gossip/Cargo.toml:2: gossip may not use node"],
@@ -176,29 +176,30 @@ mod tests {
 
     #[test]
     fn reports_dependencies_within_a_layer() {
-        let manifest = File::new("crates/gossip/Cargo.toml", "[dependencies]\nreplication.workspace = true");
+        let manifest =
+            SourceFile::new("crates/gossip/Cargo.toml", "[dependencies]\nreplication.workspace = true");
         assert_eq!(check_layers(&[manifest]).len(), 1);
     }
 
     #[test]
     fn accepts_downward_and_external_dependencies() {
         let text = "[dependencies]\nclock.workspace = true\nredis = \"1\"\n[features]\nnode = []";
-        assert_eq!(check_layers(&[File::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
+        assert_eq!(check_layers(&[SourceFile::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
     }
 
     #[test]
     fn reports_undocumented_libraries() {
         let manifest =
             "[workspace.dependencies]\nclock = { path = \"crates/clock\" }\ncrc = \"3\"\nlzf = \"1\"";
-        let page = File::new("docs/ARCHITECTURE.md", "| library | its place |\n| crc, time | sums |");
+        let page = SourceFile::new("docs/ARCHITECTURE.md", "| library | its place |\n| crc, time | sums |");
         assert_eq!(
-            check_libraries_are_documented(&[File::new("Cargo.toml", manifest), page]),
+            check_libraries_are_documented(&[SourceFile::new("Cargo.toml", manifest), page]),
             ["Cargo.toml:4: lzf is not described in docs/ARCHITECTURE.md"]
         );
     }
 
     #[test]
     fn reports_crates_without_layer() {
-        assert_eq!(check_layers_are_complete(&[File::new("crates/attic/Cargo.toml", "")]).len(), 1);
+        assert_eq!(check_layers_are_complete(&[SourceFile::new("crates/attic/Cargo.toml", "")]).len(), 1);
     }
 }

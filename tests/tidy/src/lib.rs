@@ -22,14 +22,14 @@ pub use value_types::check_value_type_files;
 
 /// A text file of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
+pub struct SourceFile {
     /// The path relative to the repository root, separated by `/`.
     pub path: String,
     /// The file's content.
     pub text: String,
 }
 
-impl File {
+impl SourceFile {
     /// Creates a file for tests.
     #[must_use]
     pub fn new(path: &str, text: &str) -> Self {
@@ -81,7 +81,7 @@ impl File {
 /// # Panics
 /// If this crate moves to another depth.
 #[must_use]
-pub fn root() -> PathBuf {
+pub fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
@@ -94,8 +94,8 @@ pub fn root() -> PathBuf {
 /// # Panics
 /// Without git, or outside a checkout.
 #[must_use]
-pub fn repository_files() -> Vec<File> {
-    let root = root();
+pub fn repository_files() -> Vec<SourceFile> {
+    let root = repository_root();
     let list = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(&root)
@@ -108,7 +108,7 @@ pub fn repository_files() -> Vec<File> {
         .filter_map(|path| {
             // Skip files that are deleted but not committed, and binary files.
             let text = std::fs::read_to_string(root.join(path)).ok()?;
-            Some(File { path: path.to_owned(), text })
+            Some(SourceFile { path: path.to_owned(), text })
         })
         .collect()
 }

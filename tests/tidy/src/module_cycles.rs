@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::File;
+use crate::SourceFile;
 
 /// Crates to check, each with the modules that are still part of a cycle. Modules may be removed
 /// from a list but not added.
@@ -24,11 +24,11 @@ type UsesByModule<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 /// Reports modules in a cycle that are not listed, and listed modules that are in none.
 #[must_use]
-pub fn check_module_cycles(files: &[File]) -> Vec<String> {
+pub fn check_module_cycles(files: &[SourceFile]) -> Vec<String> {
     CYCLE_EXCEPTIONS.iter().flat_map(|(name, exceptions)| check_crate(name, files, exceptions)).collect()
 }
 
-fn check_crate(name: &str, files: &[File], exceptions: &[&str]) -> Vec<String> {
+fn check_crate(name: &str, files: &[SourceFile], exceptions: &[&str]) -> Vec<String> {
     let uses = collect_uses(name, files);
     let cyclic: BTreeSet<&str> =
         uses.keys().copied().filter(|module| reachable_modules(&uses, module).contains(module)).collect();
@@ -52,9 +52,10 @@ fn reachable_modules<'a>(uses: &UsesByModule<'a>, module: &str) -> BTreeSet<&'a 
     reached
 }
 
-fn collect_uses<'a>(name: &str, files: &'a [File]) -> UsesByModule<'a> {
+fn collect_uses<'a>(name: &str, files: &'a [SourceFile]) -> UsesByModule<'a> {
     let own = files.iter().filter(|file| file.crate_name() == Some(name) && file.path.ends_with(".rs"));
-    let modules: Vec<(&str, &File)> = own.filter_map(|file| Some((top_level_module(file)?, file))).collect();
+    let modules: Vec<(&str, &SourceFile)> =
+        own.filter_map(|file| Some((top_level_module(file)?, file))).collect();
     let names: BTreeSet<&str> = modules.iter().map(|(module, _)| *module).collect();
     let mut uses = UsesByModule::new();
     for (module, file) in modules {
@@ -71,7 +72,7 @@ fn collect_uses<'a>(name: &str, files: &'a [File]) -> UsesByModule<'a> {
 }
 
 /// Returns the top-level module of a file; the crate root has none.
-fn top_level_module(file: &File) -> Option<&str> {
+fn top_level_module(file: &SourceFile) -> Option<&str> {
     let path = file.path_in_crate().strip_prefix("src/")?;
     let module = path.split('/').next()?.trim_end_matches(".rs");
     let is_root = ["lib", "main", "bin", "testing"].contains(&module);
@@ -122,8 +123,8 @@ fn leading_identifier(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn engine_files(files: &[(&str, &str)]) -> Vec<File> {
-        files.iter().map(|(path, text)| File::new(&format!("crates/a/src/{path}"), text)).collect()
+    fn engine_files(files: &[(&str, &str)]) -> Vec<SourceFile> {
+        files.iter().map(|(path, text)| SourceFile::new(&format!("crates/a/src/{path}"), text)).collect()
     }
 
     #[test]

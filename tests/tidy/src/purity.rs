@@ -1,8 +1,8 @@
 //! Checks that pure crates have no sockets, threads, tasks, clock or OS randomness; their driver
 //! passes these in.
 
-use crate::File;
-use crate::layers::{dependencies, manifests};
+use crate::SourceFile;
+use crate::layers::{parse_dependencies, test_manifests};
 
 const PURE_CRATES: &[&str] = &[
     "acl",
@@ -61,13 +61,13 @@ const IMPURE_WORDS: &[(&str, &str)] = &[
 const IMPURE_LIBRARIES: &[&str] =
     &["tokio", "mio", "socket2", "quanta", "getrandom", "rustix", "nix", "redis", "rayon"];
 
-fn is_pure(file: &File) -> bool {
+fn is_pure(file: &SourceFile) -> bool {
     file.crate_name().is_some_and(|name| PURE_CRATES.contains(&name))
 }
 
 /// Reports shipped lines of pure crates that use a socket, a thread, a clock or OS randomness.
 #[must_use]
-pub fn check_pure_sources(files: &[File]) -> Vec<String> {
+pub fn check_pure_sources(files: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
     for file in files.iter().filter(|file| is_pure(file) && file.path.ends_with(".rs")) {
         for (number, line) in file.shipped_lines() {
@@ -81,10 +81,10 @@ pub fn check_pure_sources(files: &[File]) -> Vec<String> {
 
 /// Reports pure crates that depend on an impure library.
 #[must_use]
-pub fn check_pure_manifests(files: &[File]) -> Vec<String> {
+pub fn check_pure_manifests(files: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
-    for manifest in manifests(files).filter(|file| is_pure(file)) {
-        for (line, name, for_tests) in dependencies(manifest) {
+    for manifest in test_manifests(files).filter(|file| is_pure(file)) {
+        for (line, name, for_tests) in parse_dependencies(manifest) {
             if !for_tests && IMPURE_LIBRARIES.contains(&name.as_str()) {
                 violations.push(format!("{}:{line}: {name} in a pure crate", manifest.path));
             }
@@ -99,8 +99,10 @@ mod tests {
 
     #[test]
     fn reports_clock_use_with_line_number() {
-        let file =
-            File::new("crates/gossip/src/node.rs", "//! No Instant::now here.\nlet now = Instant::now();");
+        let file = SourceFile::new(
+            "crates/gossip/src/node.rs",
+            "//! No Instant::now here.\nlet now = Instant::now();",
+        );
         assert_eq!(
             check_pure_sources(&[file]),
             ["crates/gossip/src/node.rs:2: a clock in a pure crate: let now = Instant::now();"]
@@ -111,11 +113,11 @@ mod tests {
     fn accepts_clocks_in_tests_and_impure_crates() {
         let inline = "fn pure() {}\n\n#[cfg(test)]\nmod tests {\n    use std::thread;\n}";
         let files = [
-            File::new("crates/gossip/src/node.rs", inline),
-            File::new("crates/gossip/src/node/tests.rs", "use std::thread;"),
-            File::new("crates/gossip/tests/pair.rs", "use std::thread;"),
-            File::new("crates/node/src/worker.rs", "use std::thread;"),
-            File::new("crates/gossip/Cargo.toml", "[dev-dependencies]\ntokio.workspace = true"),
+            SourceFile::new("crates/gossip/src/node.rs", inline),
+            SourceFile::new("crates/gossip/src/node/tests.rs", "use std::thread;"),
+            SourceFile::new("crates/gossip/tests/pair.rs", "use std::thread;"),
+            SourceFile::new("crates/node/src/worker.rs", "use std::thread;"),
+            SourceFile::new("crates/gossip/Cargo.toml", "[dev-dependencies]\ntokio.workspace = true"),
         ];
         assert_eq!(check_pure_sources(&files), Vec::<String>::new());
         assert_eq!(check_pure_manifests(&files), Vec::<String>::new());
@@ -124,12 +126,12 @@ mod tests {
     #[test]
     fn out_of_line_test_module_does_not_end_shipped_code() {
         let text = "#[cfg(test)]\nmod tests;\n\nuse std::thread;";
-        assert_eq!(check_pure_sources(&[File::new("crates/resp/src/lib.rs", text)]).len(), 1);
+        assert_eq!(check_pure_sources(&[SourceFile::new("crates/resp/src/lib.rs", text)]).len(), 1);
     }
 
     #[test]
     fn reports_impure_dependencies() {
-        let manifest = File::new("crates/resp/Cargo.toml", "[dependencies]\ntokio.workspace = true");
+        let manifest = SourceFile::new("crates/resp/Cargo.toml", "[dependencies]\ntokio.workspace = true");
         assert_eq!(check_pure_manifests(&[manifest]), ["crates/resp/Cargo.toml:2: tokio in a pure crate"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::File;
+use crate::SourceFile;
 
 const MAX_LINES: usize = 1000;
 
@@ -12,14 +12,14 @@ const ACCEPTED_IGNORE_REASON: &str = "= \"long: make soak\"]";
 /// Crates that may use unsafe code, in one module each.
 const UNSAFE_CRATES: [&str; 2] = ["keyspace", "scripting"];
 
-fn is_code(file: &File) -> bool {
+fn is_code(file: &SourceFile) -> bool {
     [".rs", ".py", ".js", ".mjs", ".sh"].iter().any(|end| file.path.ends_with(end))
         || file.path.starts_with("scripts/")
 }
 
 /// Reports source files that exceed the line limit.
 #[must_use]
-pub fn check_file_length(files: &[File]) -> Vec<String> {
+pub fn check_file_length(files: &[SourceFile]) -> Vec<String> {
     files
         .iter()
         .filter(|file| is_code(file))
@@ -32,7 +32,7 @@ pub fn check_file_length(files: &[File]) -> Vec<String> {
 
 /// Reports unfinished code and ignored tests other than those that `make soak` runs.
 #[must_use]
-pub fn check_unfinished(files: &[File]) -> Vec<String> {
+pub fn check_unfinished(files: &[SourceFile]) -> Vec<String> {
     // Built from pieces so that this file does not match itself.
     let words =
         [["todo", "!("], ["unimple", "mented!("], ["FIX", "ME"], ["#[ig", "nore"]].map(|word| word.concat());
@@ -50,7 +50,7 @@ pub fn check_unfinished(files: &[File]) -> Vec<String> {
 /// Reports crate roots that do not forbid unsafe code, and crates with more than one file that
 /// allows it.
 #[must_use]
-pub fn check_unsafe(files: &[File]) -> Vec<String> {
+pub fn check_unsafe(files: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
     let mut allowing = BTreeMap::<&str, Vec<&str>>::new();
     for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
@@ -80,7 +80,7 @@ pub fn check_unsafe(files: &[File]) -> Vec<String> {
 /// Reports files that name a package registry's host. Packages are installed by name, and the
 /// machine decides from where. Cargo's own lock file is exempt.
 #[must_use]
-pub fn check_registry_hosts(files: &[File]) -> Vec<String> {
+pub fn check_registry_hosts(files: &[SourceFile]) -> Vec<String> {
     let hosts = [
         ["registry.npm", "js.org"],
         ["py", "pi.org"],
@@ -110,29 +110,35 @@ mod tests {
     #[test]
     fn reports_files_over_a_thousand_lines() {
         assert_eq!(
-            check_file_length(&[File::new("crates/resp/src/lib.rs", &"\n".repeat(1000))]),
+            check_file_length(&[SourceFile::new("crates/resp/src/lib.rs", &"\n".repeat(1000))]),
             Vec::<String>::new()
         );
-        assert_eq!(check_file_length(&[File::new("crates/resp/src/lib.rs", &"\n".repeat(1001))]).len(), 1);
-        assert_eq!(check_file_length(&[File::new("Cargo.lock", &"\n".repeat(1001))]), Vec::<String>::new());
+        assert_eq!(
+            check_file_length(&[SourceFile::new("crates/resp/src/lib.rs", &"\n".repeat(1001))]).len(),
+            1
+        );
+        assert_eq!(
+            check_file_length(&[SourceFile::new("Cargo.lock", &"\n".repeat(1001))]),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
     fn reports_unfinished_code() {
         let text = format!("{}()", ["todo", "!"].concat());
-        assert_eq!(check_unfinished(&[File::new("crates/resp/src/lib.rs", &text)]).len(), 1);
+        assert_eq!(check_unfinished(&[SourceFile::new("crates/resp/src/lib.rs", &text)]).len(), 1);
         for (reason, violations) in [(" = \"long: make soak\"]", 0), (" = \"flaky\"]", 1), ("]", 1)] {
             let text = ["#[ig", "nore", reason].concat();
-            let found = check_unfinished(&[File::new("tests/cluster/src/a.rs", &text)]);
+            let found = check_unfinished(&[SourceFile::new("tests/cluster/src/a.rs", &text)]);
             assert_eq!(found.len(), violations, "{reason}");
         }
     }
 
     #[test]
     fn reports_missing_forbid_unsafe() {
-        assert_eq!(check_unsafe(&[File::new("crates/resp/src/lib.rs", "")]).len(), 1);
-        assert_eq!(check_unsafe(&[File::new("crates/resp/src/parse.rs", "")]), Vec::<String>::new());
-        let module = |path| File::new(path, "#![allow(unsafe_code)]");
+        assert_eq!(check_unsafe(&[SourceFile::new("crates/resp/src/lib.rs", "")]).len(), 1);
+        assert_eq!(check_unsafe(&[SourceFile::new("crates/resp/src/parse.rs", "")]), Vec::<String>::new());
+        let module = |path| SourceFile::new(path, "#![allow(unsafe_code)]");
         let one = module("crates/keyspace/src/pages.rs");
         assert_eq!(check_unsafe(std::slice::from_ref(&one)), Vec::<String>::new());
         assert_eq!(check_unsafe(&[one, module("crates/keyspace/src/index.rs")]).len(), 1);
@@ -142,9 +148,9 @@ mod tests {
     fn reports_registry_hosts() {
         let text = format!("resolved: https://{}/x.tgz", ["registry.npm", "js.org"].concat());
         assert_eq!(
-            check_registry_hosts(&[File::new("tests/clients/node/package-lock.json", &text)]).len(),
+            check_registry_hosts(&[SourceFile::new("tests/clients/node/package-lock.json", &text)]).len(),
             1
         );
-        assert_eq!(check_registry_hosts(&[File::new("Cargo.lock", &text)]), Vec::<String>::new());
+        assert_eq!(check_registry_hosts(&[SourceFile::new("Cargo.lock", &text)]), Vec::<String>::new());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::File;
+use crate::SourceFile;
 
 const KEYSPACE_DOC: &str = "docs/keyspace.md";
 const LIST_HEADING: &str = "## How a kind is added";
@@ -12,12 +12,12 @@ const LIST_HEADING: &str = "## How a kind is added";
 const MAX_SHARED_FILES: usize = 6;
 
 /// Types with elements.
-const KINDS: [&str; 5] = ["List", "Set", "SortedSet", "Hash", "Stream"];
+const TYPE_NAMES: [&str; 5] = ["List", "Set", "SortedSet", "Hash", "Stream"];
 
 /// Reports unlisted files that name several value types, listed files that do not, and a list that
 /// is too long.
 #[must_use]
-pub fn check_value_type_files(files: &[File]) -> Vec<String> {
+pub fn check_value_type_files(files: &[SourceFile]) -> Vec<String> {
     let listed = listed_paths(files);
     let code = files.iter().filter(|file| file.crate_name().is_some() && file.path.ends_with(".rs"));
     let shared: BTreeSet<&str> =
@@ -34,7 +34,7 @@ pub fn check_value_type_files(files: &[File]) -> Vec<String> {
 }
 
 /// Returns the listed paths.
-fn listed_paths(files: &[File]) -> BTreeSet<String> {
+fn listed_paths(files: &[SourceFile]) -> BTreeSet<String> {
     let docs = files.iter().find(|file| file.path == KEYSPACE_DOC).map_or("", |file| file.text.as_str());
     let section = docs.lines().skip_while(|line| *line != LIST_HEADING).skip(1);
     let section = section.take_while(|line| !line.starts_with("## "));
@@ -42,7 +42,7 @@ fn listed_paths(files: &[File]) -> BTreeSet<String> {
     quoted.filter(|word| word.starts_with("crates/") && !word.contains('<')).map(str::to_owned).collect()
 }
 
-fn names_several_kinds(file: &File) -> bool {
+fn names_several_kinds(file: &SourceFile) -> bool {
     let kinds: BTreeSet<&str> =
         file.shipped_lines().flat_map(|(_, line)| paths_and_names(line)).filter_map(kind_of).collect();
     kinds.len() > 1
@@ -59,7 +59,7 @@ fn kind_of(word: &str) -> Option<&'static str> {
     let owner = word.strip_suffix(last).unwrap_or_default().trim_end_matches(':').rsplit("::").next();
     let of_enum = ["Kind", "Value", "Large", "Elements", "Type"].map(Some).contains(&owner);
     // `SortedSet` also ends with `Set`; the longest match decides.
-    let of_form = || KINDS.into_iter().filter(|kind| last.ends_with(kind)).max_by_key(|kind| kind.len());
+    let of_form = || TYPE_NAMES.into_iter().filter(|kind| last.ends_with(kind)).max_by_key(|kind| kind.len());
     let is_own = |name: &str, kind: &str| {
         let own = [("", "Ref"), ("Of", ""), ("", "Codec")];
         own.iter().any(|(before, after)| {
@@ -68,8 +68,8 @@ fn kind_of(word: &str) -> Option<&'static str> {
     };
     match owner {
         Some("Form") => of_form(),
-        _ if of_enum => KINDS.into_iter().find(|kind| *kind == last),
-        _ => KINDS.into_iter().find(|kind| word.split("::").any(|name| is_own(name, kind))),
+        _ if of_enum => TYPE_NAMES.into_iter().find(|kind| *kind == last),
+        _ => TYPE_NAMES.into_iter().find(|kind| word.split("::").any(|name| is_own(name, kind))),
     }
 }
 
@@ -77,8 +77,8 @@ fn kind_of(word: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn keyspace_doc(list: &str) -> File {
-        File::new(
+    fn keyspace_doc(list: &str) -> SourceFile {
+        SourceFile::new(
             KEYSPACE_DOC,
             &format!("# Keyspace\n`crates/engine/src/a.rs`\n{LIST_HEADING}\n{list}\n## Next\n`crates/x.rs`"),
         )
@@ -87,18 +87,21 @@ mod tests {
     #[test]
     fn reports_unlisted_and_stale_files() {
         let list = keyspace_doc("- `crates/keyspace/src/value.rs`: and `crates/keyspace/src/<kind>.rs`");
-        let value = File::new(
+        let value = SourceFile::new(
             "crates/keyspace/src/value.rs",
             "    Value::Hash(hash) => hash.len(),\n    Value::List(list) => list.len(),\n",
         );
-        let own = File::new("crates/x/src/y.rs", "Kind::SortedSet\nForm::SkiplistSortedSet\nOfSortedSet\n");
-        let other = File::new("crates/z/src/a.rs", "// Kind::Hash\nKind::Set\nlet hash = Value::HashMap;\n");
+        let own =
+            SourceFile::new("crates/x/src/y.rs", "Kind::SortedSet\nForm::SkiplistSortedSet\nOfSortedSet\n");
+        let other =
+            SourceFile::new("crates/z/src/a.rs", "// Kind::Hash\nKind::Set\nlet hash = Value::HashMap;\n");
         assert_eq!(check_value_type_files(&[list.clone(), value.clone(), own, other]), [""; 0]);
         for line in
             ["Kind::SortedSet", "x as &SetRef<'_>", "Fields<OfHash>", "Form::TableHash", "ListCodec::read"]
         {
             // The file's own name does not matter.
-            let stranger = File::new("crates/engine/src/stream/hash.rs", &format!("Value::Stream\n{line}"));
+            let stranger =
+                SourceFile::new("crates/engine/src/stream/hash.rs", &format!("Value::Stream\n{line}"));
             let violations = check_value_type_files(&[list.clone(), value.clone(), stranger]);
             assert_eq!(violations.len(), 1, "{line}: {violations:?}");
         }
@@ -108,7 +111,8 @@ mod tests {
     #[test]
     fn reports_too_long_list() {
         let file = |number: usize| format!("crates/a/src/{number}.rs");
-        let files = (0..=MAX_SHARED_FILES).map(|number| File::new(&file(number), "(Kind::List, Kind::Set)"));
+        let files =
+            (0..=MAX_SHARED_FILES).map(|number| SourceFile::new(&file(number), "(Kind::List, Kind::Set)"));
         let list =
             (0..=MAX_SHARED_FILES).map(|number| format!("- `{}`: all.\n", file(number))).collect::<String>();
         let violations = check_value_type_files(&files.chain([keyspace_doc(&list)]).collect::<Vec<_>>());

@@ -1,8 +1,8 @@
 //! Applies the rules of `tidy` to this repository.
 
-use tidy::File;
+use tidy::SourceFile;
 
-fn assert_no_violations(rule: fn(&[File]) -> Vec<String>) {
+fn assert_no_violations(rule: fn(&[SourceFile]) -> Vec<String>) {
     let files = tidy::repository_files();
     assert!(files.iter().any(|file| file.path == "Cargo.toml"), "the files were found");
     let violations = rule(&files);

@@ -4,10 +4,10 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use harness::{Cluster, Connection, Node, Program, eventually, fill, run_to_end};
+use harness::{Cluster, Connection, Node, Program, eventually, fill_cluster, run_to_end};
 use serde_json::Value as Json;
 
-fn capacity(arguments: &[&str]) -> Json {
+fn run_capacity(arguments: &[&str]) -> Json {
     let program = Program::redoubt();
     let mut command = std::process::Command::new(program.binary());
     let (status, said) = run_to_end(command.arg("capacity").args(arguments));
@@ -16,23 +16,23 @@ fn capacity(arguments: &[&str]) -> Json {
 }
 
 /// Keys of one type and size.
-struct Row {
+struct TestDataset {
     kind: &'static str,
     keys: usize,
     elements: usize,
-    value: usize,
+    value_bytes: usize,
 }
 
-impl Row {
-    fn load(&self, connection: &mut Connection) {
+impl TestDataset {
+    fn load_into(&self, connection: &mut Connection) {
         for number in 0..self.keys {
             // Random-looking numbers spread over the slots like real keys; sequential ones would spread too evenly.
             let chance = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 25;
             let key = format!("key:{:012}", chance % 1_000_000_000_000);
-            let width = self.value - 1;
+            let width = self.value_bytes - 1;
             let names: Vec<String> =
                 (0..self.elements).map(|element| format!("m{element:0>width$}")).collect();
-            let value = "v".repeat(self.value);
+            let value = "v".repeat(self.value_bytes);
             let scores: Vec<String> =
                 (0..self.elements).map(|element| (100_000 + element * 7919 % 900_000).to_string()).collect();
             let fields: Vec<String> =
@@ -74,10 +74,10 @@ impl Row {
         }
     }
 
-    fn predicted(&self, server: &str, build: &str) -> f64 {
+    fn predict_memory(&self, server: &str, build: &str) -> f64 {
         let (keys, elements, value) =
-            (self.keys.to_string(), self.elements.to_string(), self.value.to_string());
-        let said = capacity(&[
+            (self.keys.to_string(), self.elements.to_string(), self.value_bytes.to_string());
+        let said = run_capacity(&[
             "plan",
             "--keys",
             &keys,
@@ -102,14 +102,14 @@ impl Row {
     }
 }
 
-fn used(node: &Node) -> f64 {
+fn used_memory(node: &Node) -> f64 {
     node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("used_memory")
 }
 
 /// The prediction for every type, with small and large values, is within 5 %.
 #[test]
 fn capacity_predicts_redis_memory_use() {
-    let row = |kind, keys, elements, value| Row { kind, keys, elements, value };
+    let row = |kind, keys, elements, value| TestDataset { kind, keys, elements, value_bytes: value };
     let rows = [
         row("string", 20_000, 1, 32),
         row("string", 20_000, 1, 300),
@@ -126,19 +126,19 @@ fn capacity_predicts_redis_memory_use() {
     ];
     for row in rows {
         let node = Node::start(&Program::redis(), "--save ");
-        let before = used(&node);
-        row.load(&mut node.connect());
-        let grown = used(&node) - before;
+        let before = used_memory(&node);
+        row.load_into(&mut node.connect());
+        let grown = used_memory(&node) - before;
         // A one-byte key with a one-byte value shows how the allocator rounds sizes.
         node.run("SET k v").expect_ok();
         let build = if node.run("MEMORY USAGE k").int() > 56 { "distribution" } else { "bundled" };
-        let ratio = row.predicted("Redis 7", build) / grown;
+        let ratio = row.predict_memory("Redis 7", build) / grown;
         assert!(
             (0.95..1.05).contains(&ratio),
             "{} of {} x {}: {ratio:.3}",
             row.kind,
             row.elements,
-            row.value
+            row.value_bytes
         );
     }
 }
@@ -147,8 +147,8 @@ fn capacity_predicts_redis_memory_use() {
 /// the growth of the process itself would exceed that, so `used_memory` is compared.
 #[test]
 fn capacity_predicts_redoubt_memory_use() {
-    const RESIDENT: f64 = 1.02;
-    let row = |kind, keys, elements, value| Row { kind, keys, elements, value };
+    const RESIDENT_OVERHEAD: f64 = 1.02;
+    let row = |kind, keys, elements, value| TestDataset { kind, keys, elements, value_bytes: value };
     let rows = [
         row("string", 100_000, 1, 100),
         row("string", 40_000, 1, 1000),
@@ -166,14 +166,14 @@ fn capacity_predicts_redoubt_memory_use() {
     let mut wrong = Vec::new();
     for row in rows {
         let node = Node::start(&Program::redoubt(), "--save ");
-        let before = used(&node);
-        row.load(&mut node.connect());
+        let before = used_memory(&node);
+        row.load_into(&mut node.connect());
         // A server does this by itself within 15 seconds.
         node.run("MEMORY PURGE").expect_ok();
-        let grown = used(&node) - before;
-        let ratio = row.predicted("Redoubt", "bundled") / RESIDENT / grown;
+        let grown = used_memory(&node) - before;
+        let ratio = row.predict_memory("Redoubt", "bundled") / RESIDENT_OVERHEAD / grown;
         if !(0.97..1.03).contains(&ratio) {
-            wrong.push(format!("{} of {} x {}: {ratio:.3}", row.kind, row.elements, row.value));
+            wrong.push(format!("{} of {} x {}: {ratio:.3}", row.kind, row.elements, row.value_bytes));
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
@@ -193,7 +193,7 @@ fn keyspace_scan_counts_keys_by_pattern_and_reports_growth() {
     let url = format!("redis://{}", node.address());
     let walk = || {
         let state = state.to_str().expect("UTF-8");
-        capacity(&[
+        run_capacity(&[
             "sample",
             "--from",
             &url,
@@ -223,11 +223,11 @@ fn keyspace_scan_counts_keys_by_pattern_and_reports_growth() {
 fn keyspace_scan_covers_every_database() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let mut connection = node.connect();
-    connection.run("SET first 1").expect_ok();
-    connection.run("SELECT 7").expect_ok();
-    connection.run("SET second 1").expect_ok();
+    connection.call_line("SET first 1").expect_ok();
+    connection.call_line("SELECT 7").expect_ok();
+    connection.call_line("SET second 1").expect_ok();
     let url = format!("redis://{}", node.address());
-    let told = capacity(&["sample", "--from", &url, "--json", "--no-progress"]);
+    let told = run_capacity(&["sample", "--from", &url, "--json", "--no-progress"]);
     assert_eq!(told["keys"], 2);
 }
 
@@ -252,10 +252,10 @@ fn keyspace_scan_reports_progress_without_terminal() {
 #[test]
 fn interrupted_cluster_scan_resumes() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
-    let keys = fill(&cluster, "session", 1500).len();
+    let keys = fill_cluster(&cluster, "session", 1500).len();
     for key in ["{user}:1", "{user}:2"] {
         let owner = cluster.wait_for_owner(harness::slot_of(key), |_| true);
-        cluster.on_port(owner).run(&format!("HSET {key} favourite-colour-of-the-house blue"));
+        cluster.node_on_port(owner).run(&format!("HSET {key} favourite-colour-of-the-house blue"));
     }
     let state = cluster.nodes[0].folder().join("walk.json");
     let (url, state) = (format!("redis://{}", cluster.nodes[1].address()), state.to_str().expect("UTF-8"));
@@ -272,7 +272,7 @@ fn interrupted_cluster_scan_resumes() {
     slow.kill().expect("a child can be killed");
     slow.wait().expect("a child can be waited for");
     assert!((1..3).contains(&left), "{left} masters were left");
-    let told = capacity(&[&walk[..], &["1000000"]].concat());
+    let told = run_capacity(&[&walk[..], &["1000000"]].concat());
     assert_eq!(told["keys"], keys + 2);
     assert!(told["shards"]["one_more"].as_u64() < told["shards"]["now"].as_u64());
     let what_ifs = |pattern: &str| {

@@ -6,14 +6,14 @@ use harness::{Cluster, Node, Program, eventually, run_to_end};
 use serde_json::Value;
 
 /// Runs the program with these arguments. Returns its exit status and output.
-fn redoubt(arguments: &[&str]) -> (i32, String) {
+fn run_redoubt(arguments: &[&str]) -> (i32, String) {
     let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).args(arguments));
     (status.code().expect("it ends by itself"), printed)
 }
 
 /// The problems that doctor reports about the servers at `url`.
-fn findings(url: &str) -> (i32, Vec<String>) {
-    let (status, printed) = redoubt(&["doctor", "--no-host", "--quiet", "--json", "--from", url]);
+fn run_doctor(url: &str) -> (i32, Vec<String>) {
+    let (status, printed) = run_redoubt(&["doctor", "--no-host", "--quiet", "--json", "--from", url]);
     let read: Value = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
     let text = |finding: &Value| {
         assert!(finding["fix"].is_string(), "{finding}");
@@ -31,11 +31,11 @@ fn findings(url: &str) -> (i32, Vec<String>) {
 fn doctor_reports_dead_cluster_node() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let url = format!("redis://{}", cluster.nodes[0].address());
-    eventually("nothing is left to repair", || (findings(&url) == (0, Vec::new())).then_some(()));
+    eventually("nothing is left to repair", || (run_doctor(&url) == (0, Vec::new())).then_some(()));
     let dead = cluster.nodes[3].address();
     cluster.nodes[3].kill();
     eventually("the other nodes have received the change", || {
-        let (status, found) = findings(&url);
+        let (status, found) = run_doctor(&url);
         let has = |text: &str| found.iter().any(|finding| finding.starts_with(text));
         let is_told = has(&format!("{dead}: cannot connect"))
             && has(&format!("cluster: {dead} has failed"))
@@ -48,10 +48,10 @@ fn doctor_reports_dead_cluster_node() {
 fn doctor_reports_unreachable_and_password_protected_servers() {
     let node = Node::start(&Program::redoubt(), "--requirepass secret");
     let address = node.address();
-    assert_eq!(findings(&format!("redis://:secret@{address}")), (0, Vec::new()));
-    let (status, found) = findings(&format!("redis://:wrong@{address}"));
+    assert_eq!(run_doctor(&format!("redis://:secret@{address}")), (0, Vec::new()));
+    let (status, found) = run_doctor(&format!("redis://:wrong@{address}"));
     assert_eq!((status, found.len()), (2, 1), "{found:?}");
-    assert_eq!(findings("redis://127.0.0.1:1").0, 2);
+    assert_eq!(run_doctor("redis://127.0.0.1:1").0, 2);
 }
 
 /// A configuration file written by Valkey, with a parameter that Redoubt does not support.
@@ -72,14 +72,14 @@ fn converted_valkey_configuration_starts_server() {
     text.push_str("loadmodule /usr/lib/some.so\n");
     std::fs::write(&old, text).expect("a file");
     let [old, new] = [&old, &new].map(|path| path.to_str().expect("text"));
-    let (status, printed) = redoubt(&["convert", old, "--output", new]);
+    let (status, printed) = run_redoubt(&["convert", old, "--output", new]);
     assert!(
         status == 1
             && printed
                 .contains("REFUSED: the server does not start with this line: modules are not supported"),
         "{printed}"
     );
-    let (status, printed) = redoubt(&["convert", "--quiet", new]);
+    let (status, printed) = run_redoubt(&["convert", "--quiet", new]);
     assert_eq!(status, 0, "{printed}");
     theirs.kill();
     let mut ours = Node::prepare(&Program::redoubt(), "");
@@ -95,11 +95,11 @@ fn converted_valkey_configuration_starts_server() {
 /// The checks of the machine: no check is skipped, and the exit status is that of the worst finding.
 #[test]
 fn doctor_checks_the_machine() {
-    let (status, printed) = redoubt(&["doctor"]);
+    let (status, printed) = run_redoubt(&["doctor"]);
     assert!((0..=2).contains(&status) && printed.contains("open files"), "{printed}");
     let worst = if printed.contains("FAULT ") { 2 } else { i32::from(printed.contains("WARNING ")) };
     assert_eq!(status, worst, "{printed}");
-    let (status, printed) = redoubt(&["doctor", "--config", "/nowhere/redis.conf"]);
+    let (status, printed) = run_redoubt(&["doctor", "--config", "/nowhere/redis.conf"]);
     assert!(status == 2 && printed.contains("can't open config file"), "{printed}");
 }
 
@@ -108,7 +108,7 @@ fn doctor_checks_the_machine() {
 fn server_is_live_before_it_is_ready() {
     let ping = |node: &Node, options: &[&str]| {
         let url = format!("redis://{}", node.address());
-        redoubt(&[&["ping", "--from", &url], options].concat()).0
+        run_redoubt(&[&["ping", "--from", &url], options].concat()).0
     };
     let mut node = Node::start(&Program::redoubt(), "");
     assert_eq!((ping(&node, &[]), ping(&node, &["--ready"])), (0, 0));
@@ -131,7 +131,7 @@ fn server_is_live_before_it_is_ready() {
 fn server_error_is_printed_once() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let url = format!("redis://{}", node.address());
-    let (status, printed) = redoubt(&["cluster", "failovers", "--from", &url]);
+    let (status, printed) = run_redoubt(&["cluster", "failovers", "--from", &url]);
     assert_eq!(status, 1);
     assert_eq!(printed.matches("cluster support disabled").count(), 1, "{printed}");
 }

@@ -35,34 +35,34 @@ impl MetricsPort {
     }
 
     /// The value of a sample, by its name with labels.
-    fn sample(&self, name: &str) -> Option<f64> {
+    fn get_sample(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics").body;
         let value = text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
         value.and_then(|(_, value)| value.parse().ok())
     }
 
-    fn readiness(&self) -> (u16, String) {
+    fn get_readiness(&self) -> (u16, String) {
         let answer = self.get("/readyz");
         (answer.status, answer.body.trim().replace('\n', " "))
     }
 }
 
 /// A node with a metrics port that is not started yet.
-fn prepare(options: &str) -> (Node, MetricsPort) {
+fn prepare_node(options: &str) -> (Node, MetricsPort) {
     let web = MetricsPort(claim_port());
     let node = Node::prepare(&Program::redoubt(), &format!("--metrics-port {} {options}", web.0.port));
     (node, web)
 }
 
-fn start(options: &str) -> (Node, MetricsPort) {
-    let (mut node, web) = prepare(options);
+fn start_node(options: &str) -> (Node, MetricsPort) {
+    let (mut node, web) = prepare_node(options);
     node.launch();
     (node, web)
 }
 
 #[test]
 fn metrics_match_info() {
-    let (node, web) = start("--appendonly no");
+    let (node, web) = start_node("--appendonly no");
     for key in ["a", "b", "c"] {
         node.run(&format!("SET {key} 1 EX 1000"));
     }
@@ -87,18 +87,18 @@ fn metrics_match_info() {
         ("redoubt_ready", 1.0),
     ];
     for (name, value) in table {
-        assert_eq!(web.sample(name), Some(value), "{name} in\n{}", answer.body);
+        assert_eq!(web.get_sample(name), Some(value), "{name} in\n{}", answer.body);
     }
-    let left = web.sample("redis_db_avg_ttl_seconds{db=\"db0\"}").unwrap();
+    let left = web.get_sample("redis_db_avg_ttl_seconds{db=\"db0\"}").unwrap();
     assert!((900.0..=1000.0).contains(&left), "{left}");
-    assert_eq!(web.readiness(), (200, "ready".to_owned()));
+    assert_eq!(web.get_readiness(), (200, "ready".to_owned()));
     assert_eq!(web.get("/healthz").status, 200);
     assert_eq!(web.get("/elsewhere").status, 404);
 }
 
 #[test]
 fn metrics_require_password_but_readiness_does_not() {
-    let (node, web) = start("--metrics-password secret");
+    let (node, web) = start_node("--metrics-password secret");
     let refused = web.get("/metrics");
     assert_eq!(refused.status, 401);
     assert!(refused.head.contains("www-authenticate: Basic"), "{}", refused.head);
@@ -111,7 +111,7 @@ fn metrics_require_password_but_readiness_does_not() {
 
 #[test]
 fn invalid_http_requests_are_refused_without_side_effects() {
-    let (_node, web) = start("");
+    let (_node, web) = start_node("");
     assert_eq!(web.try_get("/metrics", "Host: evil.example\r\n").unwrap().status, 403, "a second name");
     let send = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(("127.0.0.1", web.0.port)).unwrap();
@@ -133,7 +133,7 @@ fn invalid_http_requests_are_refused_without_side_effects() {
 
 #[test]
 fn node_is_not_ready_while_loading() {
-    let (mut node, web) = prepare("--save --enable-debug-command yes");
+    let (mut node, web) = prepare_node("--save --enable-debug-command yes");
     node.launch();
     node.run("DEBUG POPULATE 50000");
     node.run("SAVE").expect_ok();
@@ -147,30 +147,32 @@ fn node_is_not_ready_while_loading() {
     });
     assert_eq!(loading.status, 503);
     assert_eq!(web.get("/healthz").status, 200, "it is well meanwhile");
-    assert_eq!(web.sample("redis_loading_dump_file"), Some(1.0));
-    assert_eq!(web.sample("redoubt_not_ready{reason=\"loading\"}"), Some(1.0));
+    assert_eq!(web.get_sample("redis_loading_dump_file"), Some(1.0));
+    assert_eq!(web.get_sample("redoubt_not_ready{reason=\"loading\"}"), Some(1.0));
     node.run("CONFIG SET key-load-delay 0").expect_ok();
-    eventually("it has loaded", || (web.readiness().0 == 200).then_some(()));
-    assert_eq!(web.sample("redis_db_keys{db=\"db0\"}"), Some(50000.0));
+    eventually("it has loaded", || (web.get_readiness().0 == 200).then_some(()));
+    assert_eq!(web.get_sample("redis_db_keys{db=\"db0\"}"), Some(50000.0));
 }
 
 #[test]
 fn replica_is_ready_while_in_sync_with_reachable_master() {
     let mut master = Node::start(&Program::redoubt(), "");
     master.run("SET a 1");
-    let (replica, web) = start(&format!("--replicaof 127.0.0.1 {}", master.endpoint().port));
-    eventually("it is in sync", || (web.readiness().0 == 200).then_some(()));
-    assert_eq!(web.sample("redis_db_keys{db=\"db0\"}"), Some(1.0));
+    let (replica, web) = start_node(&format!("--replicaof 127.0.0.1 {}", master.endpoint().port));
+    eventually("it is in sync", || (web.get_readiness().0 == 200).then_some(()));
+    assert_eq!(web.get_sample("redis_db_keys{db=\"db0\"}"), Some(1.0));
     let link = format!(
         "redis_master_link_up{{master_host=\"127.0.0.1\",master_port=\"{}\"}}",
         master.endpoint().port
     );
-    assert_eq!(web.sample(&link), Some(1.0));
+    assert_eq!(web.get_sample(&link), Some(1.0));
     master.kill();
-    eventually("its master is missed", || (web.readiness() == (503, "not_in_sync".to_owned())).then_some(()));
-    assert_eq!(web.sample(&link), Some(0.0));
+    eventually("its master is missed", || {
+        (web.get_readiness() == (503, "not_in_sync".to_owned())).then_some(())
+    });
+    assert_eq!(web.get_sample(&link), Some(0.0));
     replica.run("REPLICAOF NO ONE").expect_ok();
-    eventually("it is a master", || (web.readiness().0 == 200).then_some(()));
+    eventually("it is a master", || (web.get_readiness().0 == 200).then_some(()));
 }
 
 #[test]
@@ -178,41 +180,41 @@ fn node_is_ready_while_cluster_serves_all_slots() {
     let mut webs = Vec::new();
     let nodes = (0..3)
         .map(|_| {
-            let (node, web) = start("--cluster-enabled yes --cluster-node-timeout 2000");
+            let (node, web) = start_node("--cluster-enabled yes --cluster-node-timeout 2000");
             webs.push(web);
             node
         })
         .collect();
-    assert_eq!(webs[0].readiness(), (503, "cluster_down".to_owned()), "it has no slots yet");
-    let mut cluster = Cluster::join(nodes, 3);
+    assert_eq!(webs[0].get_readiness(), (503, "cluster_down".to_owned()), "it has no slots yet");
+    let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_ok();
     for web in &webs {
-        eventually("all serve", || (web.readiness().0 == 200).then_some(()));
+        eventually("all serve", || (web.get_readiness().0 == 200).then_some(()));
     }
-    let served: f64 = webs.iter().map(|web| web.sample("redoubt_slots_served").unwrap()).sum();
+    let served: f64 = webs.iter().map(|web| web.get_sample("redoubt_slots_served").unwrap()).sum();
     assert_eq!(served, 16384.0);
-    assert_eq!(webs[0].sample("redis_cluster_state"), Some(1.0));
+    assert_eq!(webs[0].get_sample("redis_cluster_state"), Some(1.0));
     cluster.nodes[2].kill();
     for web in &webs[..2] {
         eventually("slots are not served", || {
-            (web.readiness() == (503, "cluster_down".to_owned())).then_some(())
+            (web.get_readiness() == (503, "cluster_down".to_owned())).then_some(())
         });
     }
-    assert_eq!(webs[0].sample("redis_cluster_state"), Some(0.0));
-    assert_eq!(webs[0].sample("redoubt_failures_remembered"), Some(1.0));
+    assert_eq!(webs[0].get_sample("redis_cluster_state"), Some(0.0));
+    assert_eq!(webs[0].get_sample("redoubt_failures_remembered"), Some(1.0));
 }
 
 /// The lag of a replica is computed from two offsets: those announced by other nodes, and the node's own, which it does
 /// not receive as an announcement.
 #[test]
 fn metrics_include_own_offset_and_offsets_of_other_nodes() {
-    let (master, web) = start("--cluster-enabled yes --cluster-node-timeout 2000");
-    let cluster = Cluster::join(vec![master, Node::start_clustered(&Program::redoubt())], 1);
-    cluster.replicate(1, 0);
+    let (master, web) = start_node("--cluster-enabled yes --cluster-node-timeout 2000");
+    let cluster = Cluster::join_nodes(vec![master, Node::start_clustered(&Program::redoubt())], 1);
+    cluster.make_replica(1, 0);
     cluster.wait_until_synchronised();
     cluster.nodes[0].run("SET key value").expect_ok();
     eventually("both are shown at the same offset", || {
-        let state = json(&web, "/api/state");
+        let state = get_json(&web, "/api/state");
         let offsets: Vec<u64> =
             state["nodes"].as_array()?.iter().filter_map(|node| node["offset"].as_u64()).collect();
         (offsets.len() == 2 && offsets[0] > 0 && offsets[0] == offsets[1]).then_some(())
@@ -222,24 +224,24 @@ fn metrics_include_own_offset_and_offsets_of_other_nodes() {
 /// A script locks the slot of a key, and a scrape waits for that slot because it counts the keys of the database.
 #[test]
 fn health_check_replies_while_scrape_waits_for_script() {
-    let (node, web) = start("--busy-reply-threshold 100");
+    let (node, web) = start_node("--busy-reply-threshold 100");
     let mut client = node.connect();
-    client.run("SELECT 1").expect_ok();
-    client.run("SET k v").expect_ok();
+    client.call_line("SELECT 1").expect_ok();
+    client.call_line("SET k v").expect_ok();
     let script = "while true do redis.call('GET', KEYS[1]) end";
     client.send(&["EVAL", script, "1", "k"]).unwrap();
     eventually("the script is busy", || node.run("PING").is_error("BUSY").then_some(()));
     let mut scrape = TcpStream::connect(("127.0.0.1", web.0.port)).unwrap();
     scrape.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    assert_eq!((web.get("/healthz").status, web.readiness().0), (200, 200));
+    assert_eq!((web.get("/healthz").status, web.get_readiness().0), (200, 200));
     node.run("SCRIPT KILL").expect_ok();
     let mut text = String::new();
     scrape.read_to_string(&mut text).unwrap();
     assert!(text.contains("redis_db_keys{db=\"db1\"} 1"), "{text}");
 }
 
-fn json(web: &MetricsPort, path: &str) -> serde_json::Value {
+fn get_json(web: &MetricsPort, path: &str) -> serde_json::Value {
     let answer = web.get(path);
     assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
     serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body))
@@ -247,13 +249,13 @@ fn json(web: &MetricsPort, path: &str) -> serde_json::Value {
 
 #[test]
 fn status_json_contains_slots_and_key_types() {
-    let (node, web) = start("");
+    let (node, web) = start_node("");
     for number in 0..10 {
         node.run(&format!("SET user:{number}:name {}", "x".repeat(1000))).expect_ok();
     }
     node.run("SADD colours red green");
     for (path, least) in [("/api/slots", 1), ("/api/slots?by=bytes", 1000)] {
-        let slots = json(&web, path);
+        let slots = get_json(&web, path);
         assert_eq!(slots["owners"], serde_json::json!([[0, 16383, ""]]));
         let figures = slots["figures"].as_array().unwrap();
         let used: Vec<u64> =
@@ -261,7 +263,7 @@ fn status_json_contains_slots_and_key_types() {
         assert_eq!((figures.len(), used.len()), (16384, 11), "{path}");
         assert!(used.iter().max() >= Some(&least), "{path}: {used:?}");
     }
-    let walk = json(&web, "/api/keys");
+    let walk = get_json(&web, "/api/keys");
     assert_eq!((&walk["keys"], &walk["sampled"]), (&11.into(), &11.into()), "{walk}");
     assert_eq!(
         (&walk["patterns"][0]["name"], &walk["patterns"][0]["keys"]),
@@ -274,19 +276,19 @@ fn status_json_contains_slots_and_key_types() {
 
 #[test]
 fn hot_keys_are_reported_without_ending_monitors() {
-    let (node, web) = start("");
+    let (node, web) = start_node("");
     let mut monitor = node.connect();
-    monitor.run("MONITOR").expect_ok();
+    monitor.call_line("MONITOR").expect_ok();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = node.connect();
             while !stop.load(Ordering::Relaxed) {
-                client.run("GET hot");
+                client.call_line("GET hot");
             }
         });
         let seen = || {
-            let load = json(&web, "/api/load");
+            let load = get_json(&web, "/api/load");
             (load["keys"][0]["key"] == "hot").then(|| load["slots"][0][0].as_u64())
         };
         let slot = eventually("the hot key is reported", seen);
@@ -300,7 +302,7 @@ fn hot_keys_are_reported_without_ending_monitors() {
 }
 
 /// The names of metrics in a text with Prometheus queries.
-fn named_metrics(text: &str) -> std::collections::BTreeSet<String> {
+fn metric_names(text: &str) -> std::collections::BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
         .filter(|word| word.starts_with("redis_") || word.starts_with("redoubt_"))
@@ -310,21 +312,21 @@ fn named_metrics(text: &str) -> std::collections::BTreeSet<String> {
 
 #[test]
 fn grafana_dashboard_and_alerts_use_existing_metrics() {
-    let (replica, replica_web) = prepare("--cluster-enabled yes");
+    let (replica, replica_web) = prepare_node("--cluster-enabled yes");
     let (mut nodes, mut webs) = (Vec::new(), vec![replica_web]);
     for _ in 0..3 {
-        let (node, web) = start("--cluster-enabled yes --appendonly yes");
+        let (node, web) = start_node("--cluster-enabled yes --appendonly yes");
         nodes.push(node);
         webs.push(web);
     }
     let mut replica = replica;
     replica.launch();
     nodes.push(replica);
-    let cluster = Cluster::join(nodes, 3);
-    cluster.replicate(3, 0);
+    let cluster = Cluster::join_nodes(nodes, 3);
+    cluster.make_replica(3, 0);
     cluster.wait_until_ok();
     cluster.wait_until_synchronised();
-    for node in cluster.running() {
+    for node in cluster.running_nodes() {
         node.run("SET a 1");
         node.run("PING");
     }
@@ -344,7 +346,7 @@ fn grafana_dashboard_and_alerts_use_existing_metrics() {
     let mut named = 0;
     for file in ["grafana/redoubt.json", "prometheus/alerts.yml"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        for figure in named_metrics(&text) {
+        for figure in metric_names(&text) {
             named += 1;
             let known = there.contains(&figure) || seldom.contains(&figure.as_str());
             assert!(known, "{file} uses {figure}, which no node exports");

@@ -7,30 +7,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use harness::{Program, claim_port, left_out, run_to_end};
+use harness::{Program, claim_port, report_skipped, run_to_end};
 use serde_json::Value;
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn read(path: &str) -> String {
-    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+fn read_file(path: &str) -> String {
+    std::fs::read_to_string(repository_root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-const UNITS: &[&str] = &["redoubt.service", "redoubt@.service", "redoubt-sentinel.service"];
+const UNIT_FILES: &[&str] = &["redoubt.service", "redoubt@.service", "redoubt-sentinel.service"];
 
 /// Checks the units with the path of the program replaced by the one on this machine.
 #[test]
 fn systemd_accepts_packaged_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        left_out("systemd's look at the units", "systemd-analyze is not installed");
+        report_skipped("systemd's look at the units", "systemd-analyze is not installed");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let binary = Program::redoubt().binary().display().to_string();
-    for unit in UNITS {
-        let text = read(&format!("packaging/systemd/{unit}")).replace("/usr/bin/redoubt", &binary);
+    for unit in UNIT_FILES {
+        let text = read_file(&format!("packaging/systemd/{unit}")).replace("/usr/bin/redoubt", &binary);
         std::fs::write(folder.path().join(unit), text).expect("a file");
     }
     for unit in ["redoubt.service", "redoubt@shop.service", "redoubt-sentinel.service"] {
@@ -65,11 +65,11 @@ fn systemd_units_receive_readiness_notification() {
         ears.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         let here = folder.path().display().to_string();
         let claim = claim_port();
-        let text = read(&format!("packaging/{configuration}"));
+        let text = read_file(&format!("packaging/{configuration}"));
         let text = text.replace("/var/lib/redoubt", &here).replace("/var/log/redoubt", &here);
         let text = text.replace("port 6379\n", &format!("port {}\n", claim.port));
         std::fs::write(&conf, text.replace("port 26379", &format!("port {}", claim.port))).expect("a file");
-        let file = read(&format!("packaging/systemd/{unit}"));
+        let file = read_file(&format!("packaging/systemd/{unit}"));
         let line = file.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
         let words = line.split(' ').skip(1).map(|word| match word.strip_prefix("/etc/redoubt/") {
             Some(name) => folder.path().join(name).display().to_string(),
@@ -86,33 +86,35 @@ fn systemd_units_receive_readiness_notification() {
 
 #[test]
 fn packaged_configuration_has_only_effective_lines() {
-    let conf = root().join("packaging/redoubt.conf");
+    let conf = repository_root().join("packaging/redoubt.conf");
     let (status, printed) =
         run_to_end(Command::new(Program::redoubt().binary()).args(["convert", "--quiet"]).arg(conf));
     assert!(status.success() && printed.ends_with(" ok\n") && !printed.contains("NO EFFECT"), "{printed}");
 }
 
 /// The package metadata that cargo-deb and cargo-generate-rpm read.
-fn metadata() -> Value {
+fn package_metadata() -> Value {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    cargo
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(repository_root());
     let output = cargo.output().expect("cargo is there");
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let packages = all["packages"].as_array().expect("packages");
     packages.iter().find(|package| package["name"] == "redoubt").expect("ours")["metadata"].clone()
 }
 
-fn text(value: &Value) -> String {
+fn string_value(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value}: no text")).to_owned()
 }
 
 /// The files that match a source pattern. They must exist, except build artifacts.
-fn sources(source: &str) -> Vec<String> {
+fn expand_sources(source: &str) -> Vec<String> {
     let source = source.trim_start_matches("../");
     if source.starts_with("target/") {
         return vec![source.rsplit('/').next().expect("a name").to_owned()];
     }
-    let path = root().join(source);
+    let path = repository_root().join(source);
     let name = path.file_name().expect("a name").to_string_lossy().into_owned();
     let Some(end) = name.strip_prefix('*') else {
         assert!(path.is_file(), "{source} is not there");
@@ -125,25 +127,25 @@ fn sources(source: &str) -> Vec<String> {
 
 #[test]
 fn deb_and_rpm_packages_contain_same_existing_files() {
-    let metadata = metadata();
+    let metadata = package_metadata();
     let deb = metadata["deb"]["assets"].as_array().expect("assets");
     let deb: BTreeSet<String> = deb
         .iter()
         .flat_map(|asset| {
-            let (source, place) = (text(&asset[0]), format!("/{}", text(&asset[1])));
+            let (source, place) = (string_value(&asset[0]), format!("/{}", string_value(&asset[1])));
             let join =
                 move |name| if place.ends_with('/') { format!("{place}{name}") } else { place.clone() };
-            sources(&source).into_iter().map(join)
+            expand_sources(&source).into_iter().map(join)
         })
         .collect();
     let rpm = metadata["generate-rpm"]["assets"].as_array().expect("assets");
     let rpm: BTreeSet<String> = rpm
         .iter()
         .flat_map(|asset| {
-            let (source, place) = (text(&asset["source"]), text(&asset["dest"]));
+            let (source, place) = (string_value(&asset["source"]), string_value(&asset["dest"]));
             let join =
                 move |name| if place.ends_with('/') { format!("{place}{name}") } else { place.clone() };
-            sources(&source).into_iter().map(join)
+            expand_sources(&source).into_iter().map(join)
         })
         .collect();
     // The folders of documents and completions differ between the systems.
@@ -152,11 +154,11 @@ fn deb_and_rpm_packages_contain_same_existing_files() {
         files.iter().filter(|file| differs.iter().all(|start| !file.starts_with(start))).cloned().collect()
     };
     assert_eq!(shared(&deb), shared(&rpm));
-    for unit in UNITS {
+    for unit in UNIT_FILES {
         assert!(deb.contains(&format!("/usr/lib/systemd/system/{unit}")), "{unit}");
     }
     for file in metadata["deb"]["conf-files"].as_array().expect("files") {
-        assert!(deb.contains(&text(file)), "{file} is not in the package");
+        assert!(deb.contains(&string_value(file)), "{file} is not in the package");
     }
 }
 
@@ -165,11 +167,11 @@ fn deb_and_rpm_packages_contain_same_existing_files() {
 /// command.
 #[test]
 fn container_image_copies_built_files_and_starts_known_program() {
-    let file = read("packaging/docker/Dockerfile").replace("\\\n", " ");
+    let file = read_file("packaging/docker/Dockerfile").replace("\\\n", " ");
     let lines = |word: &str| -> Vec<String> {
         file.lines().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
     };
-    let manifest = read("Cargo.toml");
+    let manifest = read_file("Cargo.toml");
     let rust = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).expect("a version");
     assert!(lines("FROM ")[0].starts_with(&format!("rust:{}-alpine", rust.trim_matches('"'))));
     let made = lines("RUN ").join(" ");
@@ -197,15 +199,15 @@ fn lock_library_can_be_published() {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["package", "--list", "--offline", "--allow-dirty", "--package", "redoubt-lock"])
-        .current_dir(root());
+        .current_dir(repository_root());
     let (status, listed) = run_to_end(&mut cargo);
     assert!(status.success(), "{listed}");
     for file in ["README.md", "LICENSE", "examples/shop.rs", "examples/resource.rs", "src/scripts/lock.lua"] {
         assert!(listed.lines().any(|line| line == file), "{file} is not packed: {listed}");
     }
-    let manifest = read("crates/lock/Cargo.toml");
+    let manifest = read_file("crates/lock/Cargo.toml");
     for field in ["description", "license", "readme", "keywords", "categories"] {
         assert!(manifest.lines().any(|line| line.starts_with(field)), "{field}");
     }
-    assert!(!read("crates/lock/README.md").is_empty() && !manifest.contains("path ="));
+    assert!(!read_file("crates/lock/README.md").is_empty() && !manifest.contains("path ="));
 }

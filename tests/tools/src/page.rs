@@ -6,12 +6,12 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually, left_out};
+use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually, report_skipped};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Chromium's options: headless, and no connections to outside services.
-const FLAGS: &[&str] = &[
+const CHROMIUM_FLAGS: &[&str] = &[
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -43,13 +43,13 @@ impl Browser {
         let driver = match command.spawn() {
             Ok(driver) => driver,
             Err(error) => {
-                left_out("the page in a browser", &format!("chromedriver: {error}"));
+                report_skipped("the page in a browser", &format!("chromedriver: {error}"));
                 return None;
             }
         };
         let folder = tempfile::tempdir().unwrap();
         let mut browser = Self { driver, port, session: String::new(), _folder: folder };
-        let mut arguments: Vec<String> = FLAGS.iter().map(|&flag| flag.to_owned()).collect();
+        let mut arguments: Vec<String> = CHROMIUM_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
         arguments.push(format!("--user-data-dir={}", browser._folder.path().display()));
         let wish = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": arguments}}}});
         eventually("chromedriver answers", || browser.try_call("GET", "/status", None).ok());
@@ -89,26 +89,26 @@ impl Browser {
         value
     }
 
-    fn post(&self, path: &str, body: &Value) -> Value {
+    fn post_request(&self, path: &str, body: &Value) -> Value {
         self.call("POST", &format!("{}{path}", self.session), Some(body))
     }
 
     fn open(&self, url: &str) {
-        self.post("/url", &json!({ "url": url }));
+        self.post_request("/url", &json!({ "url": url }));
     }
 
     /// The value of a JavaScript expression on the page.
-    fn value_of(&self, expression: &str) -> Value {
-        self.post("/execute/sync", &json!({"script": format!("return {expression}"), "args": []}))
+    fn evaluate(&self, expression: &str) -> Value {
+        self.post_request("/execute/sync", &json!({"script": format!("return {expression}"), "args": []}))
     }
 
-    fn text_of(&self, selector: &str) -> String {
-        let text = self.value_of(&format!("document.querySelector('{selector}').innerText"));
+    fn element_text(&self, selector: &str) -> String {
+        let text = self.evaluate(&format!("document.querySelector('{selector}').innerText"));
         text.as_str().unwrap_or_default().to_owned()
     }
 
     /// Presses keys one after another on the focused element.
-    fn press(&self, keys: &str) {
+    fn press_keys(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {
             [
                 json!({"type": "keyDown", "value": key.to_string()}),
@@ -116,7 +116,10 @@ impl Browser {
             ]
         });
         let actions: Vec<Value> = strokes.collect();
-        self.post("/actions", &json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}));
+        self.post_request(
+            "/actions",
+            &json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}),
+        );
     }
 }
 
@@ -140,8 +143,8 @@ fn start_cluster() -> (Cluster, Vec<PortClaim>) {
         );
         Node::start(&Program::redoubt(), &options)
     };
-    let cluster = Cluster::join(ports.iter().map(start).collect(), 3);
-    cluster.replicate(3, 1);
+    let cluster = Cluster::join_nodes(ports.iter().map(start).collect(), 3);
+    cluster.make_replica(3, 1);
     cluster.wait_until_ok();
     cluster.wait_until_synchronised();
     (cluster, ports)
@@ -159,46 +162,50 @@ fn dashboard_shows_cluster_and_supports_keyboard() {
     node.run("LPUSH {3560}:queue a b c");
     browser.open(&format!("http://127.0.0.1:{}/", ports[0].port));
     let drawn =
-        || browser.value_of("Number(document.body.dataset.drawn ?? -1)").as_i64().filter(|turn| *turn > 1);
+        || browser.evaluate("Number(document.body.dataset.drawn ?? -1)").as_i64().filter(|turn| *turn > 1);
     eventually("the page is rendered a few times", drawn);
 
-    assert_eq!(browser.text_of("#state"), "ready");
-    let who = browser.text_of("#who");
+    assert_eq!(browser.element_text("#state"), "ready");
+    let who = browser.element_text("#who");
     assert!(who.contains(&format!("port {}", node.port)) && who.contains("master, cluster"), "{who}");
-    assert_eq!(browser.value_of("document.querySelectorAll('#nodes tr').length"), 4);
-    let nodes = browser.text_of("#nodes");
+    assert_eq!(browser.evaluate("document.querySelectorAll('#nodes tr').length"), 4);
+    let nodes = browser.element_text("#nodes");
     assert!(nodes.contains("this node") && nodes.contains("5461"), "{nodes}");
     assert_eq!(nodes.matches("replica").count(), 1, "{nodes}");
-    assert!(browser.text_of("#figures").contains("commands/s"));
-    assert!(browser.text_of("#command-rows").contains("set"));
-    assert!(browser.text_of("#slow").to_lowercase().contains("lpush"), "slow commands");
-    let types = browser.text_of("#types");
+    assert!(browser.element_text("#figures").contains("commands/s"));
+    assert!(browser.element_text("#command-rows").contains("set"));
+    assert!(browser.element_text("#slow").to_lowercase().contains("lpush"), "slow commands");
+    let types = browser.element_text("#types");
     assert!(types.contains("string") && types.contains("list"), "{types}");
-    assert!(browser.text_of("#patterns").contains("{*}:user:*"), "{}", browser.text_of("#patterns"));
-    assert!(browser.text_of("#failover-list").contains("None"));
+    assert!(
+        browser.element_text("#patterns").contains("{*}:user:*"),
+        "{}",
+        browser.element_text("#patterns")
+    );
+    assert!(browser.element_text("#failover-list").contains("None"));
 
     // By keyboard only: focus the slot map, move in it, focus a chart, and pause.
-    browser.press("2");
-    assert_eq!(browser.value_of("document.activeElement.name"), "by");
-    browser.value_of("document.getElementById('map').focus()");
-    browser.press(&format!("{ARROW_RIGHT}{ARROW_DOWN}"));
-    let slot = browser.text_of("#slot");
+    browser.press_keys("2");
+    assert_eq!(browser.evaluate("document.activeElement.name"), "by");
+    browser.evaluate("document.getElementById('map').focus()");
+    browser.press_keys(&format!("{ARROW_RIGHT}{ARROW_DOWN}"));
+    let slot = browser.element_text("#slot");
     assert!(slot.starts_with("Slot 129: served by 127.0.0.1:"), "{slot}");
-    browser.press("/");
-    browser.press("used_memory_peak");
+    browser.press_keys("/");
+    browser.press_keys("used_memory_peak");
     eventually("only that field is shown", || {
-        let shown = browser.text_of("#info");
+        let shown = browser.element_text("#info");
         (shown.contains("used_memory_peak") && !shown.contains("uptime")).then_some(())
     });
-    browser.value_of("document.activeElement.blur()");
-    browser.press("p");
-    assert_eq!(browser.value_of("document.getElementById('pause').getAttribute('aria-pressed')"), "true");
-    browser.press("p");
+    browser.evaluate("document.activeElement.blur()");
+    browser.press_keys("p");
+    assert_eq!(browser.evaluate("document.getElementById('pause').getAttribute('aria-pressed')"), "true");
+    browser.press_keys("p");
     // Selecting a node with Enter opens its slots.
-    browser.press(&format!("1{ENTER}"));
+    browser.press_keys(&format!("1{ENTER}"));
     eventually("a node is chosen", || {
         browser
-            .value_of("document.querySelectorAll('#nodes tr.chosen').length")
+            .evaluate("document.querySelectorAll('#nodes tr.chosen').length")
             .as_i64()
             .filter(|rows| *rows > 0)
     });
@@ -209,16 +216,18 @@ fn dashboard_shows_failover_and_lost_server() {
     let Some(browser) = Browser::start() else { return };
     let (mut cluster, ports) = start_cluster();
     browser.open(&format!("http://127.0.0.1:{}/", ports[0].port));
-    eventually("the page is rendered", || (browser.text_of("#state") == "ready").then_some(()));
+    eventually("the page is rendered", || (browser.element_text("#state") == "ready").then_some(()));
     cluster.nodes[1].kill();
     eventually("the failover is reported", || {
-        let told = browser.text_of("#failover-list");
+        let told = browser.element_text("#failover-list");
         (told.contains("replaced") && told.contains("agreed to have failed") && told.contains("takes over"))
             .then_some(())
     });
-    eventually("the failed node is marked", || browser.text_of("#nodes").contains("failed").then_some(()));
+    eventually("the failed node is marked", || {
+        browser.element_text("#nodes").contains("failed").then_some(())
+    });
     cluster.nodes[0].kill();
     eventually("the page shows that the server is gone", || {
-        (browser.text_of("#state") == "not responding").then_some(())
+        (browser.element_text("#state") == "not responding").then_some(())
     });
 }

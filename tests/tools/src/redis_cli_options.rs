@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use harness::{Node, Program};
 
 /// A server with keys of every type, some of them accessed often.
-fn filled() -> (Node, String) {
+fn start_with_data() -> (Node, String) {
     let node =
         Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu --enable-debug-command yes");
     let mut connection = node.connect();
-    connection.run("DEBUG POPULATE 1000 small 10").expect_ok();
+    connection.call_line("DEBUG POPULATE 1000 small 10").expect_ok();
     connection.call(&["SET", "large", &"x".repeat(100_000)]).expect_ok();
     for line in [
         "RPUSH list a b c d",
@@ -20,23 +20,23 @@ fn filled() -> (Node, String) {
         "ZADD zset 1 a 2 b",
         "XADD stream * f v",
     ] {
-        connection.run(line);
+        connection.call_line(line);
     }
     for _ in 0..2000 {
-        connection.run("GET large");
+        connection.call_line("GET large");
     }
     let port = node.address().rsplit(':').next().expect("a port").to_owned();
     (node, port)
 }
 
-fn cli(port: &str, options: &[&str]) -> String {
+fn run_redis_cli(port: &str, options: &[&str]) -> String {
     harness::redis_cli(&[&["-p", port], options].concat()).expect("it succeeds")
 }
 
 #[test]
 fn redis_cli_finds_large_and_hot_keys() {
-    let (_node, port) = filled();
-    let text = cli(&port, &["--bigkeys"]);
+    let (_node, port) = start_with_data();
+    let text = run_redis_cli(&port, &["--bigkeys"]);
     for line in [
         "Sampled 1006 keys in the keyspace!",
         "Biggest string found \"large\" has 100000 bytes",
@@ -48,17 +48,17 @@ fn redis_cli_finds_large_and_hot_keys() {
     ] {
         assert!(text.replace("'\"", "\"").replace("\"'", "\"").contains(line), "{line}:\n{text}");
     }
-    let text = cli(&port, &["--memkeys"]);
+    let text = run_redis_cli(&port, &["--memkeys"]);
     assert!(text.contains("Biggest string found '\"large\"' has"), "{text}");
     assert!(text.contains("Sampled 1006 keys in the keyspace!"), "{text}");
-    let text = cli(&port, &["--hotkeys"]);
+    let text = run_redis_cli(&port, &["--hotkeys"]);
     let hottest = text.lines().find(|line| line.starts_with("hot key found with counter:"));
     assert!(hottest.is_some_and(|line| line.ends_with("keyname: \"large\"")), "{text}");
 }
 
 #[test]
 fn redis_cli_shows_live_statistics_and_latency() {
-    let (node, port) = filled();
+    let (node, port) = start_with_data();
     let mut cli = Command::new("redis-cli")
         .args(["-p", &port, "--stat", "-i", "0.05"])
         .stdin(Stdio::null())
@@ -73,7 +73,7 @@ fn redis_cli_shows_live_statistics_and_latency() {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert!(words[0] == "1006" && words[1].ends_with(['K', 'M']) && words[2] == "1", "{lines:?}");
     }
-    let text = self::cli(&port, &["--latency", "--raw", "-i", "1"]);
+    let text = self::run_redis_cli(&port, &["--latency", "--raw", "-i", "1"]);
     let numbers: Vec<f64> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     assert!(numbers.len() == 4 && numbers[3] > 10.0, "least, most, mean and samples: {text}");
     let advice = node.run("MEMORY DOCTOR").text();

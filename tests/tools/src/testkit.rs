@@ -4,133 +4,133 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use harness::{Connection, Program, Value as Reply, eventually, redis_cli, run_to_end};
+use harness::{Connection, Program, Reply, eventually, redis_cli, run_to_end};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Kit {
+struct TestkitProcess {
     child: Child,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Kit {
+impl TestkitProcess {
     fn start(arguments: &[&str]) -> (Self, Value) {
         let mut command = Command::new(Program::redoubt().binary());
         command.arg("testkit").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let (requests, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
         let mut kit = Self { child, requests, answers: BufReader::new(answers) };
-        let began = kit.answer();
+        let began = kit.read_answer();
         (kit, began["ok"].clone())
     }
 
-    fn answer(&mut self) -> Value {
+    fn read_answer(&mut self) -> Value {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("an answer comes");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
-    fn request(&mut self, request: &Value) -> Value {
+    fn send_request(&mut self, request: &Value) -> Value {
         let requests = self.requests.as_mut().expect("it is not ended");
         writeln!(requests, "{request}").expect("it reads");
-        let answer = self.answer();
+        let answer = self.read_answer();
         assert_eq!(answer["id"], request["id"], "{answer}");
         answer
     }
 
     fn expect_ok(&mut self, request: &Value) -> Value {
-        let answer = self.request(request);
+        let answer = self.send_request(request);
         assert!(answer["error"].is_null(), "{request}: {answer}");
         answer["ok"].clone()
     }
 
     fn expect_error(&mut self, request: &Value, why: &str) {
-        let answer = self.request(request);
+        let answer = self.send_request(request);
         let said = answer["error"].as_str().unwrap_or_default();
         assert!(said.contains(why), "{request}: {answer}");
     }
 }
 
-impl Drop for Kit {
+impl Drop for TestkitProcess {
     fn drop(&mut self) {
         drop(self.requests.take());
         let _ = self.child.wait();
     }
 }
 
-fn port(deployment: &Value, node: usize) -> u16 {
+fn node_port(deployment: &Value, node: usize) -> u16 {
     deployment["nodes"][node]["port"].as_u64().expect("a port") as u16
 }
 
-fn run(deployment: &Value, node: usize, line: &str) -> Reply {
-    Connection::open(("127.0.0.1", port(deployment, node))).expect("it listens").run(line)
+fn run_on_node(deployment: &Value, node: usize, line: &str) -> Reply {
+    Connection::open(("127.0.0.1", node_port(deployment, node))).expect("it listens").call_line(line)
 }
 
-fn roles(deployment: &Value) -> Vec<&str> {
+fn node_roles(deployment: &Value) -> Vec<&str> {
     let nodes = deployment["nodes"].as_array().expect("nodes");
     nodes.iter().map(|node| node["role"].as_str().unwrap_or("none")).collect()
 }
 
 /// The folder that contains the folders of all nodes.
-fn folder(deployment: &Value) -> PathBuf {
+fn deployment_folder(deployment: &Value) -> PathBuf {
     let node = Path::new(deployment["nodes"][0]["folder"].as_str().expect("a path"));
     node.parent().expect("the test kit's own").to_owned()
 }
 
-fn is_clean(deployment: &Value) -> bool {
+fn has_no_leftovers(deployment: &Value) -> bool {
     let nodes = deployment["nodes"].as_array().expect("nodes");
-    let refuses = |node| Connection::open(("127.0.0.1", port(deployment, node))).is_err();
-    (0..nodes.len()).all(refuses) && !folder(deployment).exists()
+    let refuses = |node| Connection::open(("127.0.0.1", node_port(deployment, node))).is_err();
+    (0..nodes.len()).all(refuses) && !deployment_folder(deployment).exists()
 }
 
 /// A master dies and restarts empty, another one freezes, a slot moves, and a replica takes over. At the end no process
 /// or folder is left.
 #[test]
 fn testkit_injects_and_repairs_cluster_failures() {
-    let (mut kit, deployment) = Kit::start(&["cluster"]);
-    assert_eq!(roles(&deployment), ["master", "master", "master", "replica", "replica", "replica"]);
+    let (mut kit, deployment) = TestkitProcess::start(&["cluster"]);
+    assert_eq!(node_roles(&deployment), ["master", "master", "master", "replica", "replica", "replica"]);
     // The keys are in slot 5061. WAIT covers the writes of its own connection.
-    let mut master = Connection::open(("127.0.0.1", port(&deployment, 0))).expect("it listens");
-    master.run("SET bar 1").expect_ok();
-    assert_eq!(master.run("WAIT 1 20000").int(), 1);
+    let mut master = Connection::open(("127.0.0.1", node_port(&deployment, 0))).expect("it listens");
+    master.call_line("SET bar 1").expect_ok();
+    assert_eq!(master.call_line("WAIT 1 20000").int(), 1);
 
     kit.expect_ok(&json!({"id": 1, "do": "kill", "node": 0}));
     let took = kit.expect_ok(&json!({"id": 2, "do": "wait", "until": "replaced", "node": 0, "seconds": 60}));
     assert!(took["seconds"].is_f64());
-    assert_eq!(run(&deployment, 3, "GET bar").text(), "1");
+    assert_eq!(run_on_node(&deployment, 3, "GET bar").text(), "1");
     kit.expect_ok(&json!({"id": 3, "do": "restart", "node": 0, "data": false}));
     kit.expect_ok(&json!({"id": 4, "do": "wait", "until": "whole", "seconds": 60}));
-    assert_eq!(run(&deployment, 0, "DBSIZE").int(), 1, "it has the data of its new master");
+    assert_eq!(run_on_node(&deployment, 0, "DBSIZE").int(), 1, "it has the data of its new master");
 
     kit.expect_ok(&json!({"id": 5, "do": "move-slot", "slot": 5061, "to": 1}));
-    assert_eq!(run(&deployment, 1, "GET bar").text(), "1");
+    assert_eq!(run_on_node(&deployment, 1, "GET bar").text(), "1");
     kit.expect_ok(&json!({"id": 6, "do": "failover", "node": 0}));
     kit.expect_ok(&json!({"id": 7, "do": "freeze", "node": 2}));
     kit.expect_ok(&json!({"id": 8, "do": "wait", "until": "replaced", "node": 2, "seconds": 60}));
     kit.expect_ok(&json!({"id": 9, "do": "thaw", "node": 2}));
     kit.expect_ok(&json!({"id": 10, "do": "wait", "until": "whole", "seconds": 60}));
     let shown = kit.expect_ok(&json!({"id": 11, "do": "show"}));
-    assert_eq!(roles(&shown), ["master", "master", "replica", "replica", "replica", "master"]);
+    assert_eq!(node_roles(&shown), ["master", "master", "replica", "replica", "replica", "master"]);
     drop(kit);
-    assert!(is_clean(&deployment));
+    assert!(has_no_leftovers(&deployment));
 }
 
 /// Sentinels replace a master that only the network has separated from them, while its clients still reach it.
 #[test]
 fn testkit_partitions_network_without_privileges() {
-    let (mut kit, deployment) = Kit::start(&["sentinel", "--partitions"]);
-    assert_eq!(roles(&deployment), ["master", "replica", "replica", "sentinel", "sentinel", "sentinel"]);
+    let (mut kit, deployment) = TestkitProcess::start(&["sentinel", "--partitions"]);
+    assert_eq!(node_roles(&deployment), ["master", "replica", "replica", "sentinel", "sentinel", "sentinel"]);
     kit.expect_ok(&json!({"id": "cut", "do": "partition", "groups": [[0]]}));
     kit.expect_ok(&json!({"id": "away", "do": "wait", "until": "replaced", "node": 0, "seconds": 60}));
     assert_eq!(
-        run(&deployment, 0, "ROLE").items()[0].text(),
+        run_on_node(&deployment, 0, "ROLE").items()[0].text(),
         "master",
         "it does not know of its replacement"
     );
     kit.expect_ok(&json!({"id": "whole", "do": "heal"}));
     kit.expect_ok(&json!({"id": "back", "do": "wait", "until": "whole", "seconds": 60}));
-    assert_eq!(run(&deployment, 0, "ROLE").items()[0].text(), "slave");
+    assert_eq!(run_on_node(&deployment, 0, "ROLE").items()[0].text(), "slave");
     let new = kit.expect_ok(&json!({"id": "again", "do": "failover"}));
     assert!(new["node"].is_u64());
 }
@@ -143,16 +143,16 @@ fn sentinel_group_uses_tls_for_all_connections() {
     let (status, printed) = run_to_end(Command::new(script).arg(certificates.path()));
     assert!(status.success(), "{printed}");
     let folder = certificates.path().to_str().expect("a path of text");
-    let (mut kit, deployment) = Kit::start(&["sentinel", "--tls", folder]);
-    assert_eq!(roles(&deployment), ["master", "replica", "replica", "sentinel", "sentinel", "sentinel"]);
+    let (mut kit, deployment) = TestkitProcess::start(&["sentinel", "--tls", folder]);
+    assert_eq!(node_roles(&deployment), ["master", "replica", "replica", "sentinel", "sentinel", "sentinel"]);
     let tls_port = |node: &Value| node["tls_port"].as_u64().expect("a port for TLS");
     let told = |deployment: &Value| {
-        let told = run(deployment, 3, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster").items()[1].text();
+        let told = run_on_node(deployment, 3, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster").items()[1].text();
         let nodes = deployment["nodes"].as_array().expect("nodes");
         nodes.iter().position(|node| tls_port(node).to_string() == told)
     };
     assert_eq!(told(&deployment), Some(0));
-    let replicas = format!("{:?}", run(&deployment, 4, "SENTINEL REPLICAS mymaster"));
+    let replicas = format!("{:?}", run_on_node(&deployment, 4, "SENTINEL REPLICAS mymaster"));
     assert!(
         (1..3).all(|node| replicas.contains(&tls_port(&deployment["nodes"][node]).to_string())),
         "{replicas}"
@@ -172,17 +172,17 @@ fn sentinel_group_uses_tls_for_all_connections() {
 /// The test process and the testkit process are both killed: the started servers end anyway.
 #[test]
 fn started_processes_end_when_testkit_is_killed() {
-    let (mut kit, deployment) = Kit::start(&["cluster", "--replicas", "0"]);
-    assert!(!is_clean(&deployment));
+    let (mut kit, deployment) = TestkitProcess::start(&["cluster", "--replicas", "0"]);
+    assert!(!has_no_leftovers(&deployment));
     kit.child.kill().expect("a child can be killed");
-    eventually("everything is cleaned up", || is_clean(&deployment).then_some(()));
+    eventually("everything is cleaned up", || has_no_leftovers(&deployment).then_some(()));
 }
 
 /// Every invalid request gets an error, and the running deployment is not affected.
 #[test]
 fn testkit_reports_invalid_requests() {
-    let (mut kit, deployment) = Kit::start(&["server", "--option", "--maxmemory 100mb"]);
-    assert_eq!(run(&deployment, 0, "CONFIG GET maxmemory").items()[1].text(), "104857600");
+    let (mut kit, deployment) = TestkitProcess::start(&["server", "--option", "--maxmemory 100mb"]);
+    assert_eq!(run_on_node(&deployment, 0, "CONFIG GET maxmemory").items()[1].text(), "104857600");
     kit.expect_error(&json!({"id": 1, "do": "kill", "node": 7}), "there is no node 7");
     kit.expect_error(&json!({"id": 2, "do": "partition", "groups": [[0]]}), "without \"partitions\": true");
     kit.expect_error(&json!({"id": 3, "do": "thaw", "node": 0}), "not frozen");
@@ -196,5 +196,5 @@ fn testkit_reports_invalid_requests() {
     let second = kit.expect_ok(&json!({"id": 7, "do": "start", "kind": "server"}));
     kit.expect_error(&json!({"id": 8, "do": "kill", "node": 0}), "several deployments are running");
     kit.expect_ok(&json!({"id": 9, "do": "end", "place": second["place"]}));
-    assert_eq!(run(&deployment, 0, "PING").text(), "PONG");
+    assert_eq!(run_on_node(&deployment, 0, "PING").text(), "PONG");
 }

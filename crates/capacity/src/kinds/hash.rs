@@ -9,7 +9,9 @@ use crate::allocator::{Quantum, ROBJ_BYTES};
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{self, ElementCounts, KeyShape};
 use crate::structures::own::{element_metadata, format_number, sample_values};
-use crate::structures::redis::{self, MAX_PACKED_FIELDS, Version, fits_listpack, packed_hash, sum_values};
+use crate::structures::redis::{
+    self, MAX_PACKED_FIELDS, RedisVersion, fits_listpack, listpack_hash_memory, sum_values,
+};
 use crate::structures::valkey;
 
 pub(super) struct Hashes;
@@ -23,19 +25,19 @@ impl MemoryModel for Hashes {
         length(data.field_bytes)
     }
 
-    fn redis(&self, q: Quantum, data: &KeyGroup, _version: Version) -> MemoryBreakdown {
-        redis::hash(q, data)
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::hash_memory(q, data)
     }
 
-    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         if fits_listpack(data, MAX_PACKED_FIELDS) {
-            return packed_hash(q, data);
+            return listpack_hash_memory(q, data);
         }
-        let fields = sum_values(data, |len| valkey::field(q, data.field_bytes, len));
-        q.allocation(0, ROBJ_BYTES) + valkey::table(q, data.elements_per_key()) + fields
+        let fields = sum_values(data, |len| valkey::field_memory(q, data.field_bytes, len));
+        q.allocation(0, ROBJ_BYTES) + valkey::table_memory(q, data.elements_per_key()) + fields
     }
 
-    fn add(
+    fn add_to_sample(
         &self,
         (table, place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,

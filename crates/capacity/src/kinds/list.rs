@@ -9,7 +9,7 @@ use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::own::{element_metadata, sample_values};
-use crate::structures::redis::{self, Version};
+use crate::structures::redis::{self, RedisVersion};
 
 /// The length prefix and suffix of an element.
 const LENGTH_FIELDS: u64 = 2;
@@ -19,15 +19,15 @@ const SEGMENT_OVERHEAD_PERCENT: u64 = 6;
 pub(super) struct Lists;
 
 impl MemoryModel for Lists {
-    fn redis(&self, q: Quantum, data: &KeyGroup, version: Version) -> MemoryBreakdown {
-        redis::list(q, data, version >= Version::Eight)
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
+        redis::list_memory(q, data, version >= RedisVersion::Eight)
     }
 
-    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-        redis::list(q, data, true)
+    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+        redis::list_memory(q, data, true)
     }
 
-    fn add(
+    fn add_to_sample(
         &self,
         (table, place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,

@@ -9,24 +9,24 @@ use crate::allocator::{Quantum, ROBJ_BYTES};
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{self, ElementCounts, KeyShape};
 use crate::structures::own::{element_metadata, sample_values};
-use crate::structures::redis::{self, Version, packed_set, sum_values};
+use crate::structures::redis::{self, RedisVersion, packed_set_memory, sum_values};
 use crate::structures::valkey;
 
 pub(super) struct Sets;
 
 impl MemoryModel for Sets {
-    fn redis(&self, q: Quantum, data: &KeyGroup, version: Version) -> MemoryBreakdown {
-        redis::set(q, data, version)
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
+        redis::set_memory(q, data, version)
     }
 
-    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-        packed_set(q, data, true).unwrap_or_else(|| {
+    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+        packed_set_memory(q, data, true).unwrap_or_else(|| {
             let members = sum_values(data, |len| q.sds(len));
-            q.allocation(0, ROBJ_BYTES) + valkey::table(q, data.elements_per_key()) + members
+            q.allocation(0, ROBJ_BYTES) + valkey::table_memory(q, data.elements_per_key()) + members
         })
     }
 
-    fn add(
+    fn add_to_sample(
         &self,
         (table, place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,

@@ -10,7 +10,8 @@ use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{self, ElementCounts, KeyShape};
 use crate::structures::own::{element_metadata, sample_values};
 use crate::structures::redis::{
-    self, MAX_PACKED_MEMBERS, Version, ZSET_BYTES, fits_listpack, packed_zset, skiplist_node, sum_values,
+    self, MAX_PACKED_MEMBERS, RedisVersion, ZSET_BYTES, fits_listpack, listpack_zset_memory,
+    skiplist_node_bytes, sum_values,
 };
 use crate::structures::valkey;
 
@@ -28,25 +29,25 @@ impl MemoryModel for SortedSets {
         RDB_SCORE_BYTES
     }
 
-    fn redis(&self, q: Quantum, data: &KeyGroup, _version: Version) -> MemoryBreakdown {
-        redis::zset(q, data)
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::zset_memory(q, data)
     }
 
-    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         if fits_listpack(data, MAX_PACKED_MEMBERS) {
-            return packed_zset(q, data);
+            return listpack_zset_memory(q, data);
         }
         let nodes = sum_values(data, |len| {
-            let node = skiplist_node(q, 16 + 1 + sds_overhead(len), len);
+            let node = skiplist_node_bytes(q, 16 + 1 + sds_overhead(len), len);
             // The score is client data.
             MemoryBreakdown { payload: node.payload + 8.0, index: node.index - 8.0, ..node }
         });
         let own = q.allocation(0, ROBJ_BYTES)
             + MemoryBreakdown { headers: ZSET_BYTES as f64, ..MemoryBreakdown::default() };
-        own + valkey::table(q, data.elements_per_key()) + nodes
+        own + valkey::table_memory(q, data.elements_per_key()) + nodes
     }
 
-    fn add(
+    fn add_to_sample(
         &self,
         (table, mut place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,

@@ -9,7 +9,7 @@ use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::own::{format_number, sample_values};
-use crate::structures::redis::{self, Version};
+use crate::structures::redis::{self, RedisVersion};
 
 /// Flags, id and lengths of an entry.
 const ENTRY_OVERHEAD: f64 = 8.0;
@@ -20,15 +20,15 @@ const MILLIS_APART: u64 = 10;
 pub(super) struct Streams;
 
 impl MemoryModel for Streams {
-    fn redis(&self, q: Quantum, data: &KeyGroup, _version: Version) -> MemoryBreakdown {
-        redis::stream(q, data)
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::stream_memory(q, data)
     }
 
-    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-        redis::stream(q, data)
+    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+        redis::stream_memory(q, data)
     }
 
-    fn add(
+    fn add_to_sample(
         &self,
         (table, mut place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,

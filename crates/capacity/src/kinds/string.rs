@@ -8,21 +8,21 @@ use super::MemoryModel;
 use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::structures::estimated::{ElementCounts, KeyShape};
-use crate::structures::redis::{self, Version};
+use crate::structures::redis::{self, RedisVersion};
 
 pub(super) struct Strings;
 
 impl MemoryModel for Strings {
-    fn redis(&self, q: Quantum, data: &KeyGroup, _version: Version) -> MemoryBreakdown {
-        redis::string(q, data.value_bytes, data.integers)
+    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::string_memory(q, data.value_bytes, data.integers)
     }
 
     /// Valkey stores the value in its key's object.
-    fn valkey(&self, _q: Quantum, _data: &KeyGroup) -> MemoryBreakdown {
+    fn valkey_memory(&self, _q: Quantum, _data: &KeyGroup) -> MemoryBreakdown {
         MemoryBreakdown::default()
     }
 
-    fn add(
+    fn add_to_sample(
         &self,
         (_, place, _): (&mut Table, EntryRef, &Key<'_>),
         _data: &KeyGroup,

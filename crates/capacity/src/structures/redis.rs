@@ -22,7 +22,7 @@ const MAX_EMBEDDED_STRING: u64 = 44;
 
 /// The modeled Redis version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
+pub enum RedisVersion {
     /// Redis 7.0.
     Seven,
     /// Redis 8.0.
@@ -45,7 +45,7 @@ pub(crate) fn listpack_entry_overhead(len: u64) -> u64 {
     before + behind
 }
 
-pub(crate) fn string(q: Quantum, len: u64, integer: bool) -> MemoryBreakdown {
+pub(crate) fn string_memory(q: Quantum, len: u64, integer: bool) -> MemoryBreakdown {
     match len {
         // The integer is stored in the pointer field.
         0..20 if integer => {
@@ -68,7 +68,7 @@ pub(crate) fn fits_listpack(data: &KeyGroup, most: u64) -> bool {
 }
 
 /// Returns the cost of a `dict` and its bucket arrays.
-fn dict(q: Quantum, elements: u64, entries: f64, moves: bool) -> MemoryBreakdown {
+fn dict_memory(q: Quantum, elements: u64, entries: f64, moves: bool) -> MemoryBreakdown {
     let buckets = elements.next_power_of_two().max(4);
     let old = if moves { q.size_class(buckets / 2 * 8) } else { 0 };
     MemoryBreakdown {
@@ -86,7 +86,7 @@ fn is_rehashing(elements: u64) -> bool {
     half >= 4 && elements > half && ((elements - half) as f64) < 0.63 * half as f64
 }
 
-pub(crate) fn packed_hash(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn listpack_hash_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let (rest, longest) = data.value_lengths();
     let heads = data.elements * listpack_entry_overhead(data.field_bytes)
         + (data.elements - 1) * listpack_entry_overhead(rest)
@@ -94,9 +94,9 @@ pub(crate) fn packed_hash(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     q.listpack((data.field_bytes + data.value_bytes) * data.elements_per_key(), heads)
 }
 
-pub(crate) fn hash(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn hash_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     if fits_listpack(data, MAX_PACKED_FIELDS) {
-        return packed_hash(q, data);
+        return listpack_hash_memory(q, data);
     }
     let n = data.elements;
     // A hash converted at its entry limit is presized for all fields including the new one. One
@@ -106,7 +106,7 @@ pub(crate) fn hash(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         rest.max(data.field_bytes) <= MAX_PACKED_LENGTH && (longest > rest || n <= 2 * MAX_PACKED_FIELDS);
     let fields = q.sds(data.field_bytes).multiplied_by(n as f64) + sum_values(data, |len| q.sds(len));
     q.allocation(0, ROBJ_BYTES)
-        + dict(q, n, (n * q.size_class(ENTRY_BYTES)) as f64, !whole && is_rehashing(n))
+        + dict_memory(q, n, (n * q.size_class(ENTRY_BYTES)) as f64, !whole && is_rehashing(n))
         + fields
 }
 
@@ -120,7 +120,7 @@ fn integer_width(digits: u64) -> u64 {
 }
 
 /// Returns the cost of a set in a compact encoding, or `None` if it is a hash table.
-pub(crate) fn packed_set(q: Quantum, data: &KeyGroup, listpacks: bool) -> Option<MemoryBreakdown> {
+pub(crate) fn packed_set_memory(q: Quantum, data: &KeyGroup, listpacks: bool) -> Option<MemoryBreakdown> {
     let n = data.elements;
     if data.integers && n <= MAX_INTSET_MEMBERS {
         return Some(q.allocation(0, ROBJ_BYTES) + q.allocation(n * integer_width(data.value_bytes), 8));
@@ -129,30 +129,30 @@ pub(crate) fn packed_set(q: Quantum, data: &KeyGroup, listpacks: bool) -> Option
     packed.then(|| q.listpack(n * data.value_bytes, n * listpack_entry_overhead(data.value_bytes)))
 }
 
-pub(crate) fn set(q: Quantum, data: &KeyGroup, version: Version) -> MemoryBreakdown {
-    packed_set(q, data, version >= Version::Eight).unwrap_or_else(|| {
+pub(crate) fn set_memory(q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
+    packed_set_memory(q, data, version >= RedisVersion::Eight).unwrap_or_else(|| {
         let n = data.elements;
         let buckets = n.next_power_of_two().max(4) as f64;
         let entries = match version {
-            Version::Seven => (n * q.size_class(ENTRY_BYTES)) as f64,
+            RedisVersion::Seven => (n * q.size_class(ENTRY_BYTES)) as f64,
             // A member alone in its bucket needs no entry; others have a 16-byte entry.
-            Version::Eight => {
+            RedisVersion::Eight => {
                 let chained = |buckets: f64| n as f64 - buckets * (1.0 - (-(n as f64) / buckets).exp());
                 let old = if is_rehashing(n) { buckets / 2.0 } else { buckets };
                 16.0 * (chained(buckets) + chained(old)) / 2.0
             }
         };
         q.allocation(0, ROBJ_BYTES)
-            + dict(q, n, entries, is_rehashing(n))
+            + dict_memory(q, n, entries, is_rehashing(n))
             + sum_values(data, |len| q.sds(len))
     })
 }
 
 /// Returns the cost of a list with nodes of up to 8 KB. With `alone`, a list of one node is a plain
 /// listpack.
-pub(crate) fn list(q: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown {
-    const QUICKLIST: u64 = 40;
-    const NODE: u64 = 40;
+pub(crate) fn list_memory(q: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown {
+    const QUICKLIST_BYTES: u64 = 40;
+    const QUICKLIST_NODE_BYTES: u64 = 40;
     let item = data.value_bytes + listpack_entry_overhead(data.value_bytes);
     let total = item * data.elements + 7;
     if alone && total <= LIST_NODE_BYTES {
@@ -165,15 +165,18 @@ pub(crate) fn list(q: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown 
     let in_node = ((LIST_NODE_BYTES - 15) / item).max(1);
     let node = |items: u64| {
         q.allocation(data.value_bytes * items, (item - data.value_bytes) * items + 7)
-            + q.index_allocation(NODE)
+            + q.index_allocation(QUICKLIST_NODE_BYTES)
     };
     let (full, rest) = (data.elements / in_node, data.elements % in_node);
     let last = if rest > 0 { node(rest) } else { MemoryBreakdown::default() };
-    q.allocation(0, ROBJ_BYTES) + q.allocation(0, QUICKLIST) + node(in_node).multiplied_by(full as f64) + last
+    q.allocation(0, ROBJ_BYTES)
+        + q.allocation(0, QUICKLIST_BYTES)
+        + node(in_node).multiplied_by(full as f64)
+        + last
 }
 
 /// Returns the cost of a skiplist node with the average number of levels.
-pub(crate) fn skiplist_node(q: Quantum, fixed: u64, payload: u64) -> MemoryBreakdown {
+pub(crate) fn skiplist_node_bytes(q: Quantum, fixed: u64, payload: u64) -> MemoryBreakdown {
     (1..=32).fold(MemoryBreakdown::default(), |sum, level: u64| {
         let share = 0.75 * 0.25_f64.powi(level as i32 - 1);
         let found = q.index_allocation(fixed + 16 * level + payload);
@@ -187,33 +190,33 @@ const PACKED_SCORE_BYTES: u64 = 5;
 /// A sorted set object, including the skiplist's header node of maximum height.
 pub(crate) const ZSET_BYTES: u64 = 16 + 32 + 640;
 
-pub(crate) fn packed_zset(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn listpack_zset_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let n = data.elements;
     q.listpack(n * data.value_bytes, n * (listpack_entry_overhead(data.value_bytes) + PACKED_SCORE_BYTES))
 }
 
-pub(crate) fn zset(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn zset_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let n = data.elements;
     if fits_listpack(data, MAX_PACKED_MEMBERS) {
-        return packed_zset(q, data);
+        return listpack_zset_memory(q, data);
     }
-    let order = skiplist_node(q, 24, 0).multiplied_by(n as f64);
+    let order = skiplist_node_bytes(q, 24, 0).multiplied_by(n as f64);
     let heads = MemoryBreakdown { headers: (ROBJ_BYTES + ZSET_BYTES) as f64, ..MemoryBreakdown::default() };
     heads
-        + dict(q, n, (n * q.size_class(ENTRY_BYTES)) as f64, is_rehashing(n))
+        + dict_memory(q, n, (n * q.size_class(ENTRY_BYTES)) as f64, is_rehashing(n))
         + order
         + sum_values(data, |len| q.sds(len))
 }
 
 /// Returns the cost of a stream: nodes of up to 4 KB or 100 entries in a radix tree by id. The last
 /// node is preallocated with 4 KB and shrunk when the next one begins.
-pub(crate) fn stream(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn stream_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     const NODE_BYTES: u64 = 4096;
     const NODE_ENTRIES: u64 = 100;
-    const STREAM: u64 = 80;
-    const TREE: u64 = 24;
+    const STREAM_BYTES: u64 = 80;
+    const RAX_BYTES: u64 = 24;
     /// A radix tree node for an id with its own prefix, and the pointer to the stream node.
-    const TREE_NODE_BYTES: [u64; 2] = [32, 16];
+    const RAX_NODE_BYTES: [u64; 2] = [32, 16];
     /// Flags, the id's two delta-encoded parts and the field count, each with its backward length.
     /// Ids are assumed to be less than eight seconds apart.
     const ENTRY_BYTES: u64 = 2 + 3 + 2 + 2;
@@ -225,7 +228,7 @@ pub(crate) fn stream(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let asked = data.field_bytes + data.value_bytes;
     let fits = NODE_BYTES.saturating_sub(head + asked).div_ceil(entry + data.value_bytes).max(1);
     let in_node = fits.min(NODE_ENTRIES);
-    let place = TREE_NODE_BYTES
+    let place = RAX_NODE_BYTES
         .into_iter()
         .fold(MemoryBreakdown::default(), |sum, bytes| sum + q.index_allocation(bytes));
     let node = |entries: u64| q.allocation(data.value_bytes * entries, entry * entries + head) + place;
@@ -236,8 +239,8 @@ pub(crate) fn stream(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     };
     let reserved = NODE_BYTES.saturating_sub(node(last).total() as u64 - place.total() as u64);
     q.allocation(0, ROBJ_BYTES)
-        + q.allocation(0, STREAM)
-        + q.allocation(0, TREE)
+        + q.allocation(0, STREAM_BYTES)
+        + q.allocation(0, RAX_BYTES)
         + node(in_node).multiplied_by(((n - last) / in_node) as f64)
         + node(last)
         + MemoryBreakdown { rounding: reserved as f64, ..MemoryBreakdown::default() }

@@ -8,11 +8,11 @@
 use crate::allocator::{Quantum, sds_overhead};
 use crate::data::MemoryBreakdown;
 
-const BUCKET: f64 = 64.0;
+const BUCKET_BYTES: f64 = 64.0;
 const ENTRIES_PER_BUCKET: u64 = 7;
 /// The table's header.
-const TABLE_HEADER: u64 = 80;
-pub(crate) const POINTER: u64 = 8;
+const TABLE_HEADER_BYTES: u64 = 80;
+pub(crate) const POINTER_BYTES: u64 = 8;
 /// The longest field and value stored in one allocation.
 const MAX_EMBEDDED_FIELD: u64 = 128;
 
@@ -28,22 +28,22 @@ pub(crate) fn bucket_bytes(elements: u64) -> f64 {
         within += term;
     }
     let behind = if elements <= ENTRIES_PER_BUCKET { 0.0 } else { 1.0 - within };
-    count * (1.0 + behind) * BUCKET
+    count * (1.0 + behind) * BUCKET_BYTES
 }
 
-pub(crate) fn table(q: Quantum, elements: u64) -> MemoryBreakdown {
+pub(crate) fn table_memory(q: Quantum, elements: u64) -> MemoryBreakdown {
     MemoryBreakdown {
-        headers: q.size_class(TABLE_HEADER) as f64,
+        headers: q.size_class(TABLE_HEADER_BYTES) as f64,
         index: bucket_bytes(elements),
         ..MemoryBreakdown::default()
     }
 }
 
 /// Returns the cost of a hash field with its value.
-pub(crate) fn field(q: Quantum, name: u64, value: u64) -> MemoryBreakdown {
+pub(crate) fn field_memory(q: Quantum, name: u64, value: u64) -> MemoryBreakdown {
     let heads = sds_overhead(name) + sds_overhead(value);
     if name + value + heads <= MAX_EMBEDDED_FIELD {
         return q.allocation(name + value, heads);
     }
-    q.allocation(name, sds_overhead(name) + POINTER) + q.sds(value)
+    q.allocation(name, sds_overhead(name) + POINTER_BYTES) + q.sds(value)
 }

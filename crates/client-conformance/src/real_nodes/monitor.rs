@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Endpoint, Node, Value};
+use harness::{Connection, Endpoint, Node, Reply};
 
 use crate::event_log::{LogEntry, LogEvent};
 use crate::simulation::{ExecutedCommand, format_command, may_block};
@@ -130,7 +130,7 @@ pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>)
     let record = Arc::clone(record);
     thread::spawn(move || {
         loop {
-            while let Ok(Value::Simple(line)) = connection.read() {
+            while let Ok(Reply::Simple(line)) = connection.read() {
                 record.handle_line(index, &line);
             }
             // Sentinels that change a server's role close this connection along with those of
@@ -146,7 +146,7 @@ pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>)
 fn monitor(endpoint: &Endpoint) -> Option<Connection> {
     let mut connection = endpoint.connect().ok()?;
     connection.set_timeout(IDLE_TIMEOUT);
-    matches!(connection.try_call(&["MONITOR"]), Ok(Value::Simple(_))).then_some(connection)
+    matches!(connection.try_call(&["MONITOR"]), Ok(Reply::Simple(_))).then_some(connection)
 }
 
 /// Recognizes commands of sentinels: they name their connections and announce themselves on a

@@ -122,7 +122,7 @@ fn describe(reply: &mut Writer<'_>, entry: &RegisteredCommand) {
     reply.integer(range.last);
     reply.integer(range.step);
     let categories = command.categories();
-    names(reply, Categories::NAMED, "@", |category| categories.contains(category), &[]);
+    names(reply, Categories::NAMES, "@", |category| categories.contains(category), &[]);
     reply.set(command.tips.len());
     for tip in command.tips {
         reply.bulk(tip.as_bytes());
@@ -232,7 +232,7 @@ fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(
                 if kind.eq_ignore_ascii_case(b"module") {
                     Box::new(|_| false)
                 } else if kind.eq_ignore_ascii_case(b"aclcat") {
-                    let category = Categories::named(value);
+                    let category = Categories::find_by_name(value);
                     Box::new(move |entry| {
                         category.is_some_and(|category| entry.command.categories().contains(category))
                     })

@@ -111,7 +111,8 @@ fn acl_restricts_databases() {
         ("flushdb", "+OK"),
         ("flushall", DATABASE_DENIED),
     ]);
-    let refused: Vec<_> = client.engine.acl_log.lock().refused().filter(|(_, count)| *count > 0).collect();
+    let refused: Vec<_> =
+        client.engine.acl_log.lock().reset_refused().filter(|(_, count)| *count > 0).collect();
     assert_eq!(refused, [("db", 8)]);
 }
 

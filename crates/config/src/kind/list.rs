@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::number::memory;
-use super::word::{chosen, no_choice};
-use super::{Kind, Text, WRONG_COUNT, join, line_of, split, spread};
+use super::number::parse_memory;
+use super::word::{invalid_choice_error, parse_choice};
+use super::{
+    Text, ValueKind, WRONG_COUNT_ERROR, join_values, single_line, split_arguments, split_keeping_empty,
+};
 use crate::choices::{Choice, ShutdownWord};
 
 /// A list of arbitrary words.
@@ -13,41 +15,41 @@ use crate::choices::{Choice, ShutdownWord};
 pub(crate) struct WordList;
 
 /// Accepts a list of arbitrary words.
-pub(crate) const fn words() -> WordList {
+pub(crate) const fn word_list() -> WordList {
     WordList
 }
 
-impl Kind for WordList {
+impl ValueKind for WordList {
     type Value = Arc<[Text]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[Text]>>) -> Result<Arc<[Text]>, String> {
-        Ok(spread(words).into_iter().map(Text::from).collect())
+        Ok(split_arguments(words).into_iter().map(Text::from).collect())
     }
 
-    fn show(&self, value: &Arc<[Text]>) -> String {
+    fn format(&self, value: &Arc<[Text]>) -> String {
         value.join(" ")
     }
 
-    fn lines(&self, value: &Arc<[Text]>) -> Vec<String> {
-        line_of(self.show(value))
+    fn config_lines(&self, value: &Arc<[Text]>) -> Vec<String> {
+        single_line(self.format(value))
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "words separated by spaces".to_owned()
     }
 }
 
 /// A set of SHUTDOWN options.
 #[derive(Debug)]
-pub(crate) struct ShutdownWords;
+pub(crate) struct ShutdownOptionSet;
 
 /// Accepts SHUTDOWN options.
-pub(crate) const fn shutdown_words() -> ShutdownWords {
-    ShutdownWords
+pub(crate) const fn shutdown_options() -> ShutdownOptionSet {
+    ShutdownOptionSet
 }
 
-impl Kind for ShutdownWords {
+impl ValueKind for ShutdownOptionSet {
     type Value = Arc<[ShutdownWord]>;
 
     fn parse(
@@ -56,9 +58,10 @@ impl Kind for ShutdownWords {
         _: Option<&Arc<[ShutdownWord]>>,
     ) -> Result<Arc<[ShutdownWord]>, String> {
         if words.is_empty() {
-            return Err(no_choice(ShutdownWord::WORDS.iter().map(|(word, _)| *word)));
+            return Err(invalid_choice_error(ShutdownWord::WORDS.iter().map(|(word, _)| *word)));
         }
-        let words: Vec<ShutdownWord> = split(words).into_iter().map(chosen).collect::<Result<_, _>>()?;
+        let words: Vec<ShutdownWord> =
+            split_keeping_empty(words).into_iter().map(parse_choice).collect::<Result<_, _>>()?;
         if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
             return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
         }
@@ -69,30 +72,33 @@ impl Kind for ShutdownWords {
         Ok(if options.is_empty() { Arc::new([ShutdownWord::Default]) } else { options })
     }
 
-    fn show(&self, value: &Arc<[ShutdownWord]>) -> String {
-        join(value.iter())
+    fn format(&self, value: &Arc<[ShutdownWord]>) -> String {
+        join_values(value.iter())
     }
 
-    fn lines(&self, value: &Arc<[ShutdownWord]>) -> Vec<String> {
-        line_of(self.show(value))
+    fn config_lines(&self, value: &Arc<[ShutdownWord]>) -> Vec<String> {
+        single_line(self.format(value))
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        format!("one or more of {}", super::listed(ShutdownWord::WORDS.iter().map(|(word, _)| *word)))
+    fn describe_values(&self) -> String {
+        format!(
+            "one or more of {}",
+            super::format_word_list(ShutdownWord::WORDS.iter().map(|(word, _)| *word))
+        )
     }
 }
 
 /// A list of percentiles from 0 to 100.
 #[derive(Debug)]
-pub(crate) struct Percentiles;
+pub(crate) struct PercentileList;
 
 /// Accepts percentiles from 0 to 100.
-pub(crate) const fn percentiles() -> Percentiles {
-    Percentiles
+pub(crate) const fn percentile_list() -> PercentileList {
+    PercentileList
 }
 
-impl Kind for Percentiles {
+impl ValueKind for PercentileList {
     type Value = Arc<[f64]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[f64]>>) -> Result<Arc<[f64]>, String> {
@@ -100,7 +106,7 @@ impl Kind for Percentiles {
             return Ok(Arc::default());
         }
         let number = |word: &str| word.parse().ok().filter(|value: &f64| !value.is_nan());
-        let values: Option<Arc<[f64]>> = split(words).into_iter().map(number).collect();
+        let values: Option<Arc<[f64]>> = split_keeping_empty(words).into_iter().map(number).collect();
         let values = values.ok_or("Invalid latency-tracking-info-percentiles parameters")?;
         if values.iter().all(|value| (0.0..=100.0).contains(value)) {
             return Ok(values);
@@ -108,16 +114,16 @@ impl Kind for Percentiles {
         Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]".to_owned())
     }
 
-    fn show(&self, value: &Arc<[f64]>) -> String {
-        join(value.iter())
+    fn format(&self, value: &Arc<[f64]>) -> String {
+        join_values(value.iter())
     }
 
-    fn lines(&self, value: &Arc<[f64]>) -> Vec<String> {
-        line_of(self.show(value))
+    fn config_lines(&self, value: &Arc<[f64]>) -> Vec<String> {
+        single_line(self.format(value))
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "percentiles separated by spaces".to_owned()
     }
 }
@@ -127,15 +133,15 @@ impl Kind for Percentiles {
 pub(crate) struct OomAdjustments;
 
 /// Accepts three adjustments: master, replica, saving process.
-pub(crate) const fn score_adjustments() -> OomAdjustments {
+pub(crate) const fn oom_adjustments() -> OomAdjustments {
     OomAdjustments
 }
 
-impl Kind for OomAdjustments {
+impl ValueKind for OomAdjustments {
     type Value = [i32; 3];
 
     fn parse(&self, words: &[String], _: Option<&[i32; 3]>) -> Result<[i32; 3], String> {
-        let words = <[&str; 3]>::try_from(spread(words)).map_err(|_| WRONG_COUNT)?;
+        let words = <[&str; 3]>::try_from(split_arguments(words)).map_err(|_| WRONG_COUNT_ERROR)?;
         let values = words.map(|word| word.parse().ok().filter(|value| (-2000..=2000).contains(value)));
         let [Some(master), Some(replica), Some(saving)] = values else {
             return Err("Invalid oom-score-adj-values, elements must be between -2000 and 2000.".to_owned());
@@ -143,16 +149,16 @@ impl Kind for OomAdjustments {
         Ok([master, replica, saving])
     }
 
-    fn show(&self, value: &[i32; 3]) -> String {
-        join(value)
+    fn format(&self, value: &[i32; 3]) -> String {
+        join_values(value)
     }
 
-    fn lines(&self, value: &[i32; 3]) -> Vec<String> {
-        line_of(self.show(value))
+    fn config_lines(&self, value: &[i32; 3]) -> Vec<String> {
+        single_line(self.format(value))
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "three numbers".to_owned()
     }
 }
@@ -168,14 +174,14 @@ pub struct MasterAddress {
 
 /// An optional master address.
 #[derive(Debug)]
-pub(crate) struct ReplicaOf;
+pub(crate) struct OptionalMaster;
 
 /// Accepts a host and a port, or nothing.
-pub(crate) const fn replica_of() -> ReplicaOf {
-    ReplicaOf
+pub(crate) const fn optional_master() -> OptionalMaster {
+    OptionalMaster
 }
 
-impl Kind for ReplicaOf {
+impl ValueKind for OptionalMaster {
     type Value = Option<MasterAddress>;
 
     fn parse(
@@ -183,28 +189,28 @@ impl Kind for ReplicaOf {
         words: &[String],
         _: Option<&Option<MasterAddress>>,
     ) -> Result<Option<MasterAddress>, String> {
-        match spread(words)[..] {
+        match split_arguments(words)[..] {
             [] => Ok(None),
             [no, one] if no.eq_ignore_ascii_case("no") && one.eq_ignore_ascii_case("one") => Ok(None),
             [host, port] => {
                 let port = port.parse().map_err(|_| "Invalid primary port")?;
                 Ok(Some(MasterAddress { host: host.into(), port }))
             }
-            _ => Err(WRONG_COUNT.to_owned()),
+            _ => Err(WRONG_COUNT_ERROR.to_owned()),
         }
     }
 
-    fn show(&self, value: &Option<MasterAddress>) -> String {
+    fn format(&self, value: &Option<MasterAddress>) -> String {
         value.as_ref().map(|MasterAddress { host, port }| format!("{host} {port}")).unwrap_or_default()
     }
 
-    fn lines(&self, value: &Option<MasterAddress>) -> Vec<String> {
+    fn config_lines(&self, value: &Option<MasterAddress>) -> Vec<String> {
         // Without a master there is no line: `replicaof` without arguments would be invalid.
         value.iter().map(|MasterAddress { host, port }| format!("{host} {port}")).collect()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "host and port".to_owned()
     }
 }
@@ -213,28 +219,28 @@ impl Kind for ReplicaOf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavePoint {
     /// Time since the last snapshot.
-    pub after: Duration,
+    pub interval: Duration,
     /// Minimum number of changes.
     pub changes: u64,
 }
 
 /// A list of save points.
 #[derive(Debug)]
-pub(crate) struct Save;
+pub(crate) struct SavePointList;
 
 /// Accepts pairs of seconds and changes.
-pub(crate) const fn save() -> Save {
-    Save
+pub(crate) const fn save_points() -> SavePointList {
+    SavePointList
 }
 
-impl Kind for Save {
+impl ValueKind for SavePointList {
     type Value = Arc<[SavePoint]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[SavePoint]>>) -> Result<Arc<[SavePoint]>, String> {
-        let words = spread(words);
+        let words = split_arguments(words);
         let point = |pair: &[&str]| match (pair.first()?.parse::<i64>(), pair.get(1)?.parse::<i64>()) {
             (Ok(seconds @ 1..), Ok(changes @ 0..)) => Some(SavePoint {
-                after: Duration::from_secs(seconds.unsigned_abs()),
+                interval: Duration::from_secs(seconds.unsigned_abs()),
                 changes: changes.unsigned_abs(),
             }),
             _ => None,
@@ -243,15 +249,15 @@ impl Kind for Save {
         points.ok_or_else(|| "Invalid save parameters".to_owned())
     }
 
-    fn show(&self, value: &Arc<[SavePoint]>) -> String {
-        join(value.iter().flat_map(|point| [point.after.as_secs(), point.changes]))
+    fn format(&self, value: &Arc<[SavePoint]>) -> String {
+        join_values(value.iter().flat_map(|point| [point.interval.as_secs(), point.changes]))
     }
 
-    fn lines(&self, value: &Arc<[SavePoint]>) -> Vec<String> {
+    fn config_lines(&self, value: &Arc<[SavePoint]>) -> Vec<String> {
         if value.is_empty() {
-            return line_of(String::new());
+            return single_line(String::new());
         }
-        value.iter().map(|point| format!("{} {}", point.after.as_secs(), point.changes)).collect()
+        value.iter().map(|point| format!("{} {}", point.interval.as_secs(), point.changes)).collect()
     }
 
     fn is_cumulative(&self) -> bool {
@@ -259,7 +265,7 @@ impl Kind for Save {
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "pairs of seconds and number of changes".to_owned()
     }
 }
@@ -272,7 +278,7 @@ pub struct OutputLimit {
     /// Soft limit in bytes, which disconnects after [`OutputLimit::soft_duration`]; 0 means none.
     pub soft: usize,
     /// How long the soft limit may be exceeded.
-    pub soft_for: Duration,
+    pub soft_duration: Duration,
 }
 
 /// The output buffer limits of all client classes.
@@ -287,7 +293,7 @@ pub struct OutputLimits {
 }
 
 impl OutputLimits {
-    fn of_class(&mut self, class: &str) -> Option<&mut OutputLimit> {
+    fn limit_of_class(&mut self, class: &str) -> Option<&mut OutputLimit> {
         match class.to_ascii_lowercase().as_str() {
             "normal" => Some(&mut self.normal),
             "slave" | "replica" => Some(&mut self.replica),
@@ -296,23 +302,23 @@ impl OutputLimits {
         }
     }
 
-    fn shown(&self) -> [String; 3] {
+    fn format_limits(&self) -> [String; 3] {
         [("normal", self.normal), ("slave", self.replica), ("pubsub", self.pubsub)].map(|(class, limit)| {
-            format!("{class} {} {} {}", limit.hard, limit.soft, limit.soft_for.as_secs())
+            format!("{class} {} {} {}", limit.hard, limit.soft, limit.soft_duration.as_secs())
         })
     }
 }
 
 /// Limits per client class.
 #[derive(Debug)]
-pub(crate) struct ClientLimits;
+pub(crate) struct OutputLimitList;
 
 /// Accepts `class hard soft seconds`, once or more.
-pub(crate) const fn output_limits() -> ClientLimits {
-    ClientLimits
+pub(crate) const fn output_limits() -> OutputLimitList {
+    OutputLimitList
 }
 
-impl Kind for ClientLimits {
+impl ValueKind for OutputLimitList {
     type Value = OutputLimits;
 
     fn parse(&self, words: &[String], before: Option<&OutputLimits>) -> Result<OutputLimits, String> {
@@ -320,32 +326,32 @@ impl Kind for ClientLimits {
         if words == [""] {
             return Ok(limits);
         }
-        let words = spread(words);
+        let words = split_arguments(words);
         if words.is_empty() || !words.len().is_multiple_of(4) {
             return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
         }
         for row in words.chunks(4) {
             let limit = limits
-                .of_class(row[0])
+                .limit_of_class(row[0])
                 .ok_or("Invalid client class specified in buffer limit configuration.")?;
-            let size = |word| memory(word).and_then(|bytes| usize::try_from(bytes).ok());
+            let size = |word| parse_memory(word).and_then(|bytes| usize::try_from(bytes).ok());
             let seconds = row[3].parse::<i64>().ok().and_then(|seconds| u64::try_from(seconds).ok());
             let (Some(hard), Some(soft), Some(seconds)) = (size(row[1]), size(row[2]), seconds) else {
                 return Err(
                     "Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_owned()
                 );
             };
-            *limit = OutputLimit { hard, soft, soft_for: Duration::from_secs(seconds) };
+            *limit = OutputLimit { hard, soft, soft_duration: Duration::from_secs(seconds) };
         }
         Ok(limits)
     }
 
-    fn show(&self, value: &OutputLimits) -> String {
-        value.shown().join(" ")
+    fn format(&self, value: &OutputLimits) -> String {
+        value.format_limits().join(" ")
     }
 
-    fn lines(&self, value: &OutputLimits) -> Vec<String> {
-        value.shown().into()
+    fn config_lines(&self, value: &OutputLimits) -> Vec<String> {
+        value.format_limits().into()
     }
 
     fn is_cumulative(&self) -> bool {
@@ -353,7 +359,7 @@ impl Kind for ClientLimits {
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "`class hard soft seconds`, repeated for each class".to_owned()
     }
 }

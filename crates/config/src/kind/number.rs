@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::{Kind, only};
+use super::{ValueKind, single_argument};
 
 /// An integer type of parameter values.
 pub(crate) trait Numeric: Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
@@ -11,10 +11,10 @@ pub(crate) trait Numeric: Copy + PartialEq + std::fmt::Debug + Send + Sync + 'st
     const RANGE: (i64, i64);
 
     /// Converts a number within [`Numeric::RANGE`].
-    fn of(number: i64) -> Self;
+    fn from_i64(number: i64) -> Self;
 
     /// Converts the value to a number.
-    fn number(self) -> i64;
+    fn to_i64(self) -> i64;
 }
 
 macro_rules! numeric {
@@ -22,11 +22,11 @@ macro_rules! numeric {
         impl Numeric for $type {
             const RANGE: (i64, i64) = ($least, $most);
 
-            fn of(number: i64) -> Self {
+            fn from_i64(number: i64) -> Self {
                 Self::try_from(number).expect("a parameter's bounds fit its type")
             }
 
-            fn number(self) -> i64 {
+            fn to_i64(self) -> i64 {
                 i64::try_from(self).expect("a parameter's value was a number of 64 bits")
             }
         }
@@ -44,233 +44,233 @@ numeric! {
 
 /// The notation of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum NumberFormat {
     /// Decimal digits only.
-    Plain,
+    Decimal,
     /// Bytes with an optional unit (`64mb`).
     Bytes,
 }
 
 /// A number in an inclusive range.
 #[derive(Debug)]
-pub(crate) struct Number<T> {
+pub(crate) struct BoundedNumber<T> {
     min: i64,
     max: i64,
-    form: Form,
-    of: PhantomData<fn() -> T>,
+    format: NumberFormat,
+    value_type: PhantomData<fn() -> T>,
 }
 
-impl<T: Numeric> Number<T> {
-    const fn new(min: i64, max: i64, form: Form) -> Self {
+impl<T: Numeric> BoundedNumber<T> {
+    const fn new(min: i64, max: i64, form: NumberFormat) -> Self {
         assert!(T::RANGE.0 <= min && min <= max && max <= T::RANGE.1, "the bounds do not fit the type");
-        Self { min, max, form, of: PhantomData }
+        Self { min, max, format: form, value_type: PhantomData }
     }
 }
 
 /// Accepts a number in this inclusive range.
-pub(crate) const fn number<T: Numeric>(min: i64, max: i64) -> Number<T> {
-    Number::new(min, max, Form::Plain)
+pub(crate) const fn bounded_number<T: Numeric>(min: i64, max: i64) -> BoundedNumber<T> {
+    BoundedNumber::new(min, max, NumberFormat::Decimal)
 }
 
 /// Accepts a number of bytes with an optional unit (`64mb`), in this inclusive range.
-pub(crate) const fn bytes<T: Numeric>(min: i64, max: i64) -> Number<T> {
-    Number::new(min, max, Form::Bytes)
+pub(crate) const fn byte_count<T: Numeric>(min: i64, max: i64) -> BoundedNumber<T> {
+    BoundedNumber::new(min, max, NumberFormat::Bytes)
 }
 
-impl<T: Numeric> Kind for Number<T> {
+impl<T: Numeric> ValueKind for BoundedNumber<T> {
     type Value = T;
 
     fn parse(&self, words: &[String], _: Option<&T>) -> Result<T, String> {
-        let word = only(words)?;
-        let number = match self.form {
-            Form::Plain => integer(word)?,
-            Form::Bytes => memory_or_none(word)
+        let word = single_argument(words)?;
+        let number = match self.format {
+            NumberFormat::Decimal => parse_integer(word)?,
+            NumberFormat::Bytes => parse_optional_memory(word)
                 // Parameters that allow negative values also accept them, without a unit.
                 .or_else(|| resp::parse_i64(word.as_bytes()).filter(|_| self.min < 0))
-                .ok_or(NO_MEMORY)?,
+                .ok_or(NOT_A_SIZE_ERROR)?,
         };
-        bounded(number, self.min, self.max).map(T::of)
+        check_range(number, self.min, self.max).map(T::from_i64)
     }
 
-    fn show(&self, value: &T) -> String {
-        value.number().to_string()
+    fn format(&self, value: &T) -> String {
+        value.to_i64().to_string()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        let range = range(self.min, self.max);
-        match self.form {
-            Form::Plain => range,
-            Form::Bytes => format!("bytes, {range}"),
+    fn describe_values(&self) -> String {
+        let range = describe_range(self.min, self.max);
+        match self.format {
+            NumberFormat::Decimal => range,
+            NumberFormat::Bytes => format!("bytes, {range}"),
         }
     }
 }
 
 /// A number that is clamped to a range.
 #[derive(Debug)]
-pub(crate) struct Clamped {
+pub(crate) struct ClampedNumber {
     min: u32,
     max: u32,
 }
 
 /// Accepts any number and clamps it to this range.
-pub(crate) const fn clamped(min: u32, max: u32) -> Clamped {
-    Clamped { min, max }
+pub(crate) const fn clamped_number(min: u32, max: u32) -> ClampedNumber {
+    ClampedNumber { min, max }
 }
 
-impl Kind for Clamped {
+impl ValueKind for ClampedNumber {
     type Value = u32;
 
     fn parse(&self, words: &[String], _: Option<&u32>) -> Result<u32, String> {
-        let number = bounded(integer(only(words)?)?, 0, i64::from(i32::MAX))?;
-        Ok(u32::of(number).clamp(self.min, self.max))
+        let number = check_range(parse_integer(single_argument(words)?)?, 0, i64::from(i32::MAX))?;
+        Ok(u32::from_i64(number).clamp(self.min, self.max))
     }
 
-    fn show(&self, value: &u32) -> String {
+    fn format(&self, value: &u32) -> String {
         value.to_string()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        range(i64::from(self.min), i64::from(self.max))
+    fn describe_values(&self) -> String {
+        describe_range(i64::from(self.min), i64::from(self.max))
     }
 }
 
 /// A number of bytes with a lower clamp.
 #[derive(Debug)]
-pub(crate) struct AtLeast(i64);
+pub(crate) struct MinBytes(i64);
 
 /// Accepts a number of bytes and raises it to at least this value.
-pub(crate) const fn at_least(least: i64) -> AtLeast {
+pub(crate) const fn min_bytes(least: i64) -> MinBytes {
     assert!(0 < least, "a number of bytes is not negative");
-    AtLeast(least)
+    MinBytes(least)
 }
 
-impl Kind for AtLeast {
+impl ValueKind for MinBytes {
     type Value = u64;
 
     fn parse(&self, words: &[String], _: Option<&u64>) -> Result<u64, String> {
-        let bytes = memory_or_none(only(words)?).ok_or(NO_MEMORY)?;
-        bounded(bytes, 1, i64::MAX).map(|bytes| u64::of(bytes.max(self.0)))
+        let bytes = parse_optional_memory(single_argument(words)?).ok_or(NOT_A_SIZE_ERROR)?;
+        check_range(bytes, 1, i64::MAX).map(|bytes| u64::from_i64(bytes.max(self.0)))
     }
 
-    fn show(&self, value: &u64) -> String {
+    fn format(&self, value: &u64) -> String {
         value.to_string()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        format!("bytes, {}", range(self.0, i64::MAX))
+    fn describe_values(&self) -> String {
+        format!("bytes, {}", describe_range(self.0, i64::MAX))
     }
 }
 
 /// A number of bytes in the full 64-bit range.
 #[derive(Debug)]
-pub(crate) struct WideBytes;
+pub(crate) struct UnboundedBytes;
 
 /// Accepts a number of bytes in the full 64-bit range, with an optional unit (`64mb`).
-pub(crate) const fn wide_bytes() -> WideBytes {
-    WideBytes
+pub(crate) const fn unbounded_bytes() -> UnboundedBytes {
+    UnboundedBytes
 }
 
-impl Kind for WideBytes {
+impl ValueKind for UnboundedBytes {
     type Value = usize;
 
     fn parse(&self, words: &[String], _: Option<&usize>) -> Result<usize, String> {
-        let word = only(words)?;
-        let bytes = if word.is_empty() { Some(0) } else { wide_memory(word) };
-        bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| NO_MEMORY.to_owned())
+        let word = single_argument(words)?;
+        let bytes = if word.is_empty() { Some(0) } else { parse_wide_memory(word) };
+        bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| NOT_A_SIZE_ERROR.to_owned())
     }
 
-    fn show(&self, value: &usize) -> String {
+    fn format(&self, value: &usize) -> String {
         value.to_string()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        format!("bytes, {}", range(0, i64::MAX))
+    fn describe_values(&self) -> String {
+        format!("bytes, {}", describe_range(0, i64::MAX))
     }
 }
 
 /// A duration in whole units.
 #[derive(Debug)]
-pub(crate) struct Span {
+pub(crate) struct UnitDuration {
     min: i64,
     max: i64,
-    unit: Unit,
+    unit: TimeUnit,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Unit {
+enum TimeUnit {
     Seconds,
     Millis,
 }
 
 /// Accepts a duration in seconds.
-pub(crate) const fn seconds(min: i64, max: i64) -> Span {
+pub(crate) const fn seconds(min: i64, max: i64) -> UnitDuration {
     assert!(0 <= min && min <= max, "a time is not negative");
-    Span { min, max, unit: Unit::Seconds }
+    UnitDuration { min, max, unit: TimeUnit::Seconds }
 }
 
 /// Accepts a duration in milliseconds.
-pub(crate) const fn millis(min: i64, max: i64) -> Span {
+pub(crate) const fn millis(min: i64, max: i64) -> UnitDuration {
     assert!(0 <= min && min <= max, "a time is not negative");
-    Span { min, max, unit: Unit::Millis }
+    UnitDuration { min, max, unit: TimeUnit::Millis }
 }
 
-impl Kind for Span {
+impl ValueKind for UnitDuration {
     type Value = Duration;
 
     fn parse(&self, words: &[String], _: Option<&Duration>) -> Result<Duration, String> {
-        let number = bounded(integer(only(words)?)?, self.min, self.max)?.unsigned_abs();
+        let number = check_range(parse_integer(single_argument(words)?)?, self.min, self.max)?.unsigned_abs();
         Ok(match self.unit {
-            Unit::Seconds => Duration::from_secs(number),
-            Unit::Millis => Duration::from_millis(number),
+            TimeUnit::Seconds => Duration::from_secs(number),
+            TimeUnit::Millis => Duration::from_millis(number),
         })
     }
 
-    fn show(&self, value: &Duration) -> String {
+    fn format(&self, value: &Duration) -> String {
         match self.unit {
-            Unit::Seconds => value.as_secs().to_string(),
-            Unit::Millis => value.as_millis().to_string(),
+            TimeUnit::Seconds => value.as_secs().to_string(),
+            TimeUnit::Millis => value.as_millis().to_string(),
         }
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         let unit = match self.unit {
-            Unit::Seconds => "seconds",
-            Unit::Millis => "milliseconds",
+            TimeUnit::Seconds => "seconds",
+            TimeUnit::Millis => "milliseconds",
         };
-        format!("{unit}, {}", range(self.min, self.max))
+        format!("{unit}, {}", describe_range(self.min, self.max))
     }
 }
 
 /// File permission bits in octal notation.
 #[derive(Debug)]
-pub(crate) struct Octal;
+pub(crate) struct FileMode;
 
 /// Accepts file permission bits in octal notation.
-pub(crate) const fn octal() -> Octal {
-    Octal
+pub(crate) const fn file_mode() -> FileMode {
+    FileMode
 }
 
-impl Kind for Octal {
+impl ValueKind for FileMode {
     type Value = u32;
 
     fn parse(&self, words: &[String], _: Option<&u32>) -> Result<u32, String> {
-        match u32::from_str_radix(only(words)?, 8) {
+        match u32::from_str_radix(single_argument(words)?, 8) {
             Ok(value @ 0..=0o777) => Ok(value),
-            _ => Err(NO_INTEGER.to_owned()),
+            _ => Err(NOT_AN_INTEGER_ERROR.to_owned()),
         }
     }
 
-    fn show(&self, value: &u32) -> String {
+    fn format(&self, value: &u32) -> String {
         format!("{value:o}")
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "octal number".to_owned()
     }
 }
@@ -284,21 +284,22 @@ pub(crate) const fn optional_port() -> OptionalPort {
     OptionalPort
 }
 
-impl Kind for OptionalPort {
+impl ValueKind for OptionalPort {
     type Value = Option<u16>;
 
     fn parse(&self, words: &[String], _: Option<&Option<u16>>) -> Result<Option<u16>, String> {
-        let port = bounded(integer(only(words)?)?, 0, i64::from(u16::MAX)).map(u16::of)?;
+        let port = check_range(parse_integer(single_argument(words)?)?, 0, i64::from(u16::MAX))
+            .map(u16::from_i64)?;
         Ok(Some(port).filter(|port| *port != 0))
     }
 
-    fn show(&self, value: &Option<u16>) -> String {
+    fn format(&self, value: &Option<u16>) -> String {
         value.unwrap_or(0).to_string()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        range(0, i64::from(u16::MAX))
+    fn describe_values(&self) -> String {
+        describe_range(0, i64::from(u16::MAX))
     }
 }
 
@@ -314,7 +315,7 @@ pub enum MemoryShare {
 impl MemoryShare {
     /// Converts to bytes; `whole` is `maxmemory`.
     #[must_use]
-    pub fn of(self, whole: usize) -> usize {
+    pub fn to_bytes(self, whole: usize) -> usize {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Percent(percent) => whole / 100 * usize::from(percent),
@@ -324,29 +325,29 @@ impl MemoryShare {
 
 /// A memory size, absolute or relative to `maxmemory`.
 #[derive(Debug)]
-pub(crate) struct ShareOfMemory;
+pub(crate) struct MemoryShareKind;
 
 /// Accepts bytes, or a percentage of `maxmemory` (`5%`).
-pub(crate) const fn share_of_memory() -> ShareOfMemory {
-    ShareOfMemory
+pub(crate) const fn memory_share() -> MemoryShareKind {
+    MemoryShareKind
 }
 
-impl Kind for ShareOfMemory {
+impl ValueKind for MemoryShareKind {
     type Value = MemoryShare;
 
     fn parse(&self, words: &[String], _: Option<&MemoryShare>) -> Result<MemoryShare, String> {
-        let word = only(words)?;
+        let word = single_argument(words)?;
         let value = match word.strip_suffix('%') {
             Some(percent) => match percent.parse::<u32>().ok() {
                 Some(101..) => return Err("percentage argument must be less or equal to 100".to_owned()),
                 percent => percent.and_then(|percent| u8::try_from(percent).ok()).map(MemoryShare::Percent),
             },
-            None => memory_or_none(word).map(|bytes| MemoryShare::Bytes(usize::of(bytes))),
+            None => parse_optional_memory(word).map(|bytes| MemoryShare::Bytes(usize::from_i64(bytes))),
         };
         value.ok_or_else(|| "argument must be a memory or percent value".to_owned())
     }
 
-    fn show(&self, value: &MemoryShare) -> String {
+    fn format(&self, value: &MemoryShare) -> String {
         match value {
             MemoryShare::Bytes(bytes) => bytes.to_string(),
             MemoryShare::Percent(percent) => format!("{percent}%"),
@@ -354,19 +355,19 @@ impl Kind for ShareOfMemory {
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "bytes, or a percentage of `maxmemory` (`5%`)".to_owned()
     }
 }
 
-const NO_INTEGER: &str = "argument couldn't be parsed into an integer";
-const NO_MEMORY: &str = "argument must be a memory value";
+const NOT_AN_INTEGER_ERROR: &str = "argument couldn't be parsed into an integer";
+const NOT_A_SIZE_ERROR: &str = "argument must be a memory value";
 
-fn integer(word: &str) -> Result<i64, String> {
-    resp::parse_i64(word.as_bytes()).ok_or_else(|| NO_INTEGER.to_owned())
+fn parse_integer(word: &str) -> Result<i64, String> {
+    resp::parse_i64(word.as_bytes()).ok_or_else(|| NOT_AN_INTEGER_ERROR.to_owned())
 }
 
-fn bounded(value: i64, min: i64, max: i64) -> Result<i64, String> {
+fn check_range(value: i64, min: i64, max: i64) -> Result<i64, String> {
     if (min..=max).contains(&value) {
         Ok(value)
     } else {
@@ -375,11 +376,11 @@ fn bounded(value: i64, min: i64, max: i64) -> Result<i64, String> {
 }
 
 /// Parses `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, case-insensitively.
-pub(super) fn memory(word: &str) -> Option<i64> {
-    i64::try_from(wide_memory(word)?).ok()
+pub(super) fn parse_memory(word: &str) -> Option<i64> {
+    i64::try_from(parse_wide_memory(word)?).ok()
 }
 
-fn wide_memory(word: &str) -> Option<u64> {
+fn parse_wide_memory(word: &str) -> Option<u64> {
     let lower = word.to_ascii_lowercase();
     let digits = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
     let unit: u64 = match &lower[digits..] {
@@ -396,12 +397,12 @@ fn wide_memory(word: &str) -> Option<u64> {
 }
 
 /// Like [`memory`], but empty text is zero.
-fn memory_or_none(word: &str) -> Option<i64> {
-    if word.is_empty() { Some(0) } else { memory(word) }
+fn parse_optional_memory(word: &str) -> Option<i64> {
+    if word.is_empty() { Some(0) } else { parse_memory(word) }
 }
 
 #[cfg(test)]
-fn range(min: i64, max: i64) -> String {
+fn describe_range(min: i64, max: i64) -> String {
     match (min, max) {
         (min, i64::MAX) => format!("{min} or more"),
         (min, max) => format!("{min} to {max}"),

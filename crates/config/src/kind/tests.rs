@@ -2,21 +2,21 @@ use super::*;
 use crate::choices::AppendFsync;
 
 const MAX: i64 = i64::MAX;
-const NO_SHUTDOWN_WORD: &str =
+const INVALID_SHUTDOWN_OPTION: &str =
     "argument(s) must be one of the following: default, save, nosave, now, force, safe, failover";
 
 /// Checks the formatted value, or the error, for each input.
-fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
+fn check_kind<K: ValueKind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
     for (text, expected) in table {
         let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
         let parsed = kind.parse(&words, before);
-        let shown = parsed.as_ref().map(|value| kind.show(value)).map_err(String::clone);
+        let shown = parsed.as_ref().map(|value| kind.format(value)).map_err(String::clone);
         assert_eq!(shown.as_deref().map_err(String::as_str), *expected, "{text}");
         // Check the round trip through CONFIG GET's format and through configuration lines.
         if let Ok(value) = parsed {
-            assert_eq!(kind.parse(&[kind.show(&value)], before).as_ref(), Ok(&value), "{text}");
+            assert_eq!(kind.parse(&[kind.format(&value)], before).as_ref(), Ok(&value), "{text}");
             let mut read = before.cloned();
-            let lines = kind.lines(&value);
+            let lines = kind.config_lines(&value);
             for line in lines.iter().filter(|_| !kind.is_cumulative()) {
                 read = Some(kind.parse(&resp::split_words(line).unwrap(), read.as_ref()).unwrap());
             }
@@ -27,8 +27,8 @@ fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&s
 
 #[test]
 fn numbers_are_parsed_as_in_redis() {
-    check(
-        &number::<usize>(0, 9),
+    check_kind(
+        &bounded_number::<usize>(0, 9),
         None,
         &[
             ("7", Ok("7")),
@@ -38,8 +38,8 @@ fn numbers_are_parsed_as_in_redis() {
             ("1 2", Err("wrong number of arguments")),
         ],
     );
-    check(
-        &clamped(1, 500),
+    check_kind(
+        &clamped_number(1, 500),
         None,
         &[
             ("10000", Ok("500")),
@@ -47,13 +47,13 @@ fn numbers_are_parsed_as_in_redis() {
             ("-1", Err("argument must be between 0 and 2147483647 inclusive")),
         ],
     );
-    check(
-        &octal(),
+    check_kind(
+        &file_mode(),
         None,
         &[("755", Ok("755")), ("8", Err("argument couldn't be parsed into an integer")), ("0", Ok("0"))],
     );
-    check(&number::<i32>(i64::from(i32::MIN), i64::from(i32::MAX)), None, &[("-2", Ok("-2"))]);
-    check(
+    check_kind(&bounded_number::<i32>(i64::from(i32::MIN), i64::from(i32::MAX)), None, &[("-2", Ok("-2"))]);
+    check_kind(
         &optional_port(),
         None,
         &[("0", Ok("0")), ("65536", Err("argument must be between 0 and 65535 inclusive"))],
@@ -63,8 +63,8 @@ fn numbers_are_parsed_as_in_redis() {
 
 #[test]
 fn sizes_are_parsed_as_in_redis() {
-    check(
-        &bytes::<u64>(0, MAX),
+    check_kind(
+        &byte_count::<u64>(0, MAX),
         None,
         &[
             ("2mb", Ok("2097152")),
@@ -74,14 +74,14 @@ fn sizes_are_parsed_as_in_redis() {
             ("", Ok("0")),
         ],
     );
-    check(
-        &bytes::<u64>(1, MAX),
+    check_kind(
+        &byte_count::<u64>(1, MAX),
         None,
         &[("", Err("argument must be between 1 and 9223372036854775807 inclusive"))],
     );
-    check(&bytes::<i64>(-1, MAX), None, &[("-1", Ok("-1")), ("2mb", Ok("2097152"))]);
-    check(
-        &at_least(16_384),
+    check_kind(&byte_count::<i64>(-1, MAX), None, &[("-1", Ok("-1")), ("2mb", Ok("2097152"))]);
+    check_kind(
+        &min_bytes(16_384),
         None,
         &[
             ("1", Ok("16384")),
@@ -89,8 +89,8 @@ fn sizes_are_parsed_as_in_redis() {
             ("0", Err("argument must be between 1 and 9223372036854775807 inclusive")),
         ],
     );
-    check(
-        &share_of_memory(),
+    check_kind(
+        &memory_share(),
         None,
         &[
             ("5%", Ok("5%")),
@@ -102,35 +102,39 @@ fn sizes_are_parsed_as_in_redis() {
             ("x", Err("argument must be a memory or percent value")),
         ],
     );
-    assert_eq!(MemoryShare::Percent(5).of(1000), 50);
+    assert_eq!(MemoryShare::Percent(5).to_bytes(1000), 50);
 }
 
 #[test]
 fn durations_use_their_unit() {
-    let parse = |kind: number::Span, text: &str| kind.parse(&[text.to_owned()], None);
+    let parse = |kind: number::UnitDuration, text: &str| kind.parse(&[text.to_owned()], None);
     assert_eq!(parse(seconds(0, 60), "60"), Ok(std::time::Duration::from_secs(60)));
     assert_eq!(parse(millis(0, MAX), "1500"), Ok(std::time::Duration::from_millis(1500)));
-    check(&millis(0, MAX), None, &[("1500", Ok("1500")), ("9223372036854775807", Ok("9223372036854775807"))]);
-    check(&seconds(0, 60), None, &[("61", Err("argument must be between 0 and 60 inclusive"))]);
+    check_kind(
+        &millis(0, MAX),
+        None,
+        &[("1500", Ok("1500")), ("9223372036854775807", Ok("9223372036854775807"))],
+    );
+    check_kind(&seconds(0, 60), None, &[("61", Err("argument must be between 0 and 60 inclusive"))]);
 }
 
 #[test]
 fn words_are_parsed_as_in_redis() {
-    check(&switch(), None, &[("YES", Ok("yes")), ("1", Err("argument must be 'yes' or 'no'"))]);
-    check(
-        &choice::<AppendFsync>(),
+    check_kind(&yes_no(), None, &[("YES", Ok("yes")), ("1", Err("argument must be 'yes' or 'no'"))]);
+    check_kind(
+        &enum_word::<AppendFsync>(),
         None,
         &[
             ("ALWAYS", Ok("always")),
             ("c", Err("argument(s) must be one of the following: everysec, always, no")),
         ],
     );
-    check(
+    check_kind(
         &one_of(&["a", "b"]),
         None,
         &[("B", Ok("b")), ("c", Err("argument(s) must be one of the following: a, b"))],
     );
-    check(
+    check_kind(
         &event_letters(),
         None,
         &[
@@ -142,20 +146,20 @@ fn words_are_parsed_as_in_redis() {
             ("Kq", Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")),
         ],
     );
-    check(&optional(), None, &[("", Ok("")), ("a", Ok("a"))]);
+    check_kind(&optional_text(), None, &[("", Ok("")), ("a", Ok("a"))]);
     let dump = [
         ("a/b", Err("dbfilename can't be a path, just a filename")),
         ("", Err("dbfilename can't be empty")),
         ("dump.rdb", Ok("dump.rdb")),
     ];
-    check(&dump_file_name(), None, &dump);
-    check(&append_folder_name(), None, &[("/b", Err("appenddirname can't be a path, just a dirname"))]);
-    check(&path("dir can't be empty"), None, &[("", Err("dir can't be empty")), ("/b", Ok("/b"))]);
+    check_kind(&dump_file_name(), None, &dump);
+    check_kind(&append_folder_name(), None, &[("/b", Err("appenddirname can't be a path, just a dirname"))]);
+    check_kind(&path("dir can't be empty"), None, &[("", Err("dir can't be empty")), ("/b", Ok("/b"))]);
 }
 
 #[test]
 fn process_title_template_is_validated() {
-    let parse = |template: &str| title_template().parse(&[template.to_owned()], None);
+    let parse = |template: &str| process_title().parse(&[template.to_owned()], None);
     for good in ["plain", "{{title}}", "{title} {port}", "x{title}", "{{", "{{}", "}}", "{listen-addr}"] {
         assert_eq!(parse(good).as_deref(), Ok(good));
     }
@@ -167,7 +171,7 @@ fn process_title_template_is_validated() {
 
 #[test]
 fn invalid_address_error_is_specific() {
-    check(
+    check_kind(
         &announced_address(),
         None,
         &[
@@ -180,31 +184,35 @@ fn invalid_address_error_is_specific() {
     );
     let with_a_blank = announced_address().parse(&["a b".to_owned()], None);
     assert_eq!(with_a_blank, Err("cluster-announce-ip contains invalid character".to_owned()));
-    check(
+    check_kind(
         &ipv4(),
         None,
         &[("::1", Err("Invalid IPv4 address")), ("127.0.0.1", Ok("127.0.0.1")), ("", Ok(""))],
     );
-    check(&ipv6(), None, &[("127.0.0.1", Err("Invalid IPv6 address")), ("::1", Ok("::1")), ("", Ok(""))]);
+    check_kind(
+        &ipv6(),
+        None,
+        &[("127.0.0.1", Err("Invalid IPv6 address")), ("::1", Ok("::1")), ("", Ok(""))],
+    );
 }
 
 #[test]
 fn lists_are_parsed_as_in_redis() {
-    check(&words(), None, &[("* -::*", Ok("* -::*")), ("", Ok(""))]);
-    check(
-        &shutdown_words(),
+    check_kind(&word_list(), None, &[("* -::*", Ok("* -::*")), ("", Ok(""))]);
+    check_kind(
+        &shutdown_options(),
         None,
         &[
             ("save NOW", Ok("save now")),
             ("save nosave", Err("shutdown options SAVE and NOSAVE can't be used simultaneously")),
             ("force SAVE default", Ok("save force")),
             ("default", Ok("default")),
-            ("now  safe", Err(NO_SHUTDOWN_WORD)),
-            ("", Err(NO_SHUTDOWN_WORD)),
+            ("now  safe", Err(INVALID_SHUTDOWN_OPTION)),
+            ("", Err(INVALID_SHUTDOWN_OPTION)),
         ],
     );
-    check(
-        &percentiles(),
+    check_kind(
+        &percentile_list(),
         None,
         &[
             ("50 99.9 1e1", Ok("50 99.9 10")),
@@ -218,13 +226,13 @@ fn lists_are_parsed_as_in_redis() {
 
 #[test]
 fn fixed_length_lists_are_parsed_as_in_redis() {
-    check(
-        &score_adjustments(),
+    check_kind(
+        &oom_adjustments(),
         None,
         &[("0 +200 800", Ok("0 200 800")), ("1 2", Err("wrong number of arguments"))],
     );
-    check(
-        &replica_of(),
+    check_kind(
+        &optional_master(),
         None,
         &[
             ("db 7000", Ok("db 7000")),
@@ -234,8 +242,8 @@ fn fixed_length_lists_are_parsed_as_in_redis() {
             ("db", Err("wrong number of arguments")),
         ],
     );
-    check(
-        &save(),
+    check_kind(
+        &save_points(),
         None,
         &[
             ("900 1 60 10", Ok("900 1 60 10")),
@@ -245,10 +253,10 @@ fn fixed_length_lists_are_parsed_as_in_redis() {
         ],
     );
     let before = OutputLimits {
-        pubsub: OutputLimit { hard: 9, soft: 8, soft_for: std::time::Duration::from_secs(7) },
+        pubsub: OutputLimit { hard: 9, soft: 8, soft_duration: std::time::Duration::from_secs(7) },
         ..OutputLimits::default()
     };
-    check(
+    check_kind(
         &output_limits(),
         Some(&before),
         &[

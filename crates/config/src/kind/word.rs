@@ -4,71 +4,71 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::{Kind, Text, only};
+use super::{Text, ValueKind, single_argument};
 use crate::choices::Choice;
 
 /// A boolean, `yes` or `no`.
 #[derive(Debug)]
-pub(crate) struct Switch;
+pub(crate) struct YesNo;
 
 /// Accepts `yes` or `no`.
-pub(crate) const fn switch() -> Switch {
-    Switch
+pub(crate) const fn yes_no() -> YesNo {
+    YesNo
 }
 
-impl Kind for Switch {
+impl ValueKind for YesNo {
     type Value = bool;
 
     fn parse(&self, words: &[String], _: Option<&bool>) -> Result<bool, String> {
-        match only(words)? {
+        match single_argument(words)? {
             word if word.eq_ignore_ascii_case("yes") => Ok(true),
             word if word.eq_ignore_ascii_case("no") => Ok(false),
             _ => Err("argument must be 'yes' or 'no'".to_owned()),
         }
     }
 
-    fn show(&self, value: &bool) -> String {
+    fn format(&self, value: &bool) -> String {
         if *value { "yes".to_owned() } else { "no".to_owned() }
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        super::listed(["yes", "no"])
+    fn describe_values(&self) -> String {
+        super::format_word_list(["yes", "no"])
     }
 }
 
 /// A value of an enum.
 #[derive(Debug)]
-pub(crate) struct ChoiceOf<C>(PhantomData<fn() -> C>);
+pub(crate) struct EnumWord<C>(PhantomData<fn() -> C>);
 
 /// Accepts the words of an enum.
-pub(crate) const fn choice<C: Choice>() -> ChoiceOf<C> {
-    ChoiceOf(PhantomData)
+pub(crate) const fn enum_word<C: Choice>() -> EnumWord<C> {
+    EnumWord(PhantomData)
 }
 
-impl<C: Choice> Kind for ChoiceOf<C> {
+impl<C: Choice> ValueKind for EnumWord<C> {
     type Value = C;
 
     fn parse(&self, words: &[String], _: Option<&C>) -> Result<C, String> {
-        chosen(only(words)?)
+        parse_choice(single_argument(words)?)
     }
 
-    fn show(&self, value: &C) -> String {
-        value.word().to_owned()
+    fn format(&self, value: &C) -> String {
+        value.as_word().to_owned()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        super::listed(C::WORDS.iter().map(|(word, _)| *word))
+    fn describe_values(&self) -> String {
+        super::format_word_list(C::WORDS.iter().map(|(word, _)| *word))
     }
 }
 
 /// Parses a word of an enum.
-pub(super) fn chosen<C: Choice>(word: &str) -> Result<C, String> {
-    C::read(word).ok_or_else(|| no_choice(C::WORDS.iter().map(|(word, _)| *word)))
+pub(super) fn parse_choice<C: Choice>(word: &str) -> Result<C, String> {
+    C::parse(word).ok_or_else(|| invalid_choice_error(C::WORDS.iter().map(|(word, _)| *word)))
 }
 
-pub(super) fn no_choice<'a>(words: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn invalid_choice_error<'a>(words: impl Iterator<Item = &'a str>) -> String {
     format!("argument(s) must be one of the following: {}", words.collect::<Vec<_>>().join(", "))
 }
 
@@ -81,22 +81,22 @@ pub(crate) const fn one_of(words: &'static [&'static str]) -> OneOf {
     OneOf(words)
 }
 
-impl Kind for OneOf {
+impl ValueKind for OneOf {
     type Value = &'static str;
 
     fn parse(&self, words: &[String], _: Option<&&'static str>) -> Result<&'static str, String> {
-        let word = only(words)?;
+        let word = single_argument(words)?;
         let found = self.0.iter().find(|known| known.eq_ignore_ascii_case(word));
-        found.copied().ok_or_else(|| no_choice(self.0.iter().copied()))
+        found.copied().ok_or_else(|| invalid_choice_error(self.0.iter().copied()))
     }
 
-    fn show(&self, value: &&'static str) -> String {
+    fn format(&self, value: &&'static str) -> String {
         (*value).to_owned()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
-        super::listed(self.0.iter().copied())
+    fn describe_values(&self) -> String {
+        super::format_word_list(self.0.iter().copied())
     }
 }
 
@@ -105,9 +105,9 @@ impl Kind for OneOf {
 pub(crate) struct CheckedText {
     check: fn(&str) -> Result<(), &'static str>,
     /// The error for empty text, if it is not allowed.
-    refusal_of_empty: Option<&'static str>,
+    empty_error: Option<&'static str>,
     /// Normalizes the text after validation.
-    shape: fn(&str) -> Text,
+    normalize: fn(&str) -> Text,
     #[cfg(test)]
     description: &'static str,
 }
@@ -116,8 +116,8 @@ impl CheckedText {
     const fn new(check: fn(&str) -> Result<(), &'static str>, _description: &'static str) -> Self {
         Self {
             check,
-            refusal_of_empty: None,
-            shape: |word| word.into(),
+            empty_error: None,
+            normalize: |word| word.into(),
             #[cfg(test)]
             description: _description,
         }
@@ -131,47 +131,41 @@ pub(crate) const fn text() -> CheckedText {
 
 /// Accepts a path. `refusal` is the error for an empty one.
 pub(crate) const fn path(refusal: &'static str) -> CheckedText {
-    CheckedText { refusal_of_empty: Some(refusal), ..text() }
+    CheckedText { empty_error: Some(refusal), ..text() }
 }
 
 /// Accepts the name of a file in the data directory: not empty, and without a directory.
 pub(crate) const fn dump_file_name() -> CheckedText {
-    let check = |word: &str| no_path(word, "dbfilename can't be a path, just a filename");
-    CheckedText {
-        refusal_of_empty: Some("dbfilename can't be empty"),
-        ..CheckedText::new(check, "file name")
-    }
+    let check = |word: &str| reject_path(word, "dbfilename can't be a path, just a filename");
+    CheckedText { empty_error: Some("dbfilename can't be empty"), ..CheckedText::new(check, "file name") }
 }
 
 /// Accepts the base name of the AOF's files.
 pub(crate) const fn append_file_name() -> CheckedText {
-    let check = |word: &str| no_path(word, "appendfilename can't be a path, just a filename");
-    CheckedText {
-        refusal_of_empty: Some("appendfilename can't be empty"),
-        ..CheckedText::new(check, "file name")
-    }
+    let check = |word: &str| reject_path(word, "appendfilename can't be a path, just a filename");
+    CheckedText { empty_error: Some("appendfilename can't be empty"), ..CheckedText::new(check, "file name") }
 }
 
 /// Accepts the name of the AOF directory.
 pub(crate) const fn append_folder_name() -> CheckedText {
-    let check = |word: &str| no_path(word, "appenddirname can't be a path, just a dirname");
+    let check = |word: &str| reject_path(word, "appenddirname can't be a path, just a dirname");
     CheckedText {
-        refusal_of_empty: Some("appenddirname can't be empty"),
+        empty_error: Some("appenddirname can't be empty"),
         ..CheckedText::new(check, "directory name")
     }
 }
 
-fn no_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
+fn reject_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
     if word.contains('/') { Err(refusal) } else { Ok(()) }
 }
 
 /// Maximum length of a host name on the cluster bus.
-const MAX_NAME_LEN: usize = 255;
+const MAX_HOSTNAME_LEN: usize = 255;
 
 /// Accepts a DNS host name, or nothing.
 pub(crate) const fn hostname() -> CheckedText {
     let check = |word: &str| {
-        if word.len() > MAX_NAME_LEN {
+        if word.len() > MAX_HOSTNAME_LEN {
             return Err("Hostnames must be less than 256 characters");
         }
         if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
@@ -183,17 +177,17 @@ pub(crate) const fn hostname() -> CheckedText {
 }
 
 /// Whether the text can be written to `nodes.conf` without breaking its format.
-fn is_plain(word: &str) -> bool {
+fn is_safe_in_nodes_conf(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte))
 }
 
 /// Accepts a human-readable node name, or nothing. In `nodes.conf` it is delimited by spaces, commas and equals signs.
-pub(crate) const fn plain_name() -> CheckedText {
+pub(crate) const fn node_name() -> CheckedText {
     let check = |word: &str| {
-        if word.len() > MAX_NAME_LEN {
+        if word.len() > MAX_HOSTNAME_LEN {
             return Err("Names must be less than 256 characters");
         }
-        if !is_plain(word) {
+        if !is_safe_in_nodes_conf(word) {
             return Err("Announced human node name contained invalid character");
         }
         Ok(())
@@ -202,9 +196,9 @@ pub(crate) const fn plain_name() -> CheckedText {
 }
 
 /// Accepts an availability zone. Nodes gossip it and store it in `nodes.conf` between commas.
-pub(crate) const fn zone() -> CheckedText {
+pub(crate) const fn availability_zone() -> CheckedText {
     let check = |word: &str| {
-        if word.len() > MAX_NAME_LEN {
+        if word.len() > MAX_HOSTNAME_LEN {
             return Err("Availability zones must be less than 256 characters");
         }
         if !word.bytes().all(|byte| byte.is_ascii_graphic() && !b",=\"'\\".contains(&byte)) {
@@ -227,8 +221,8 @@ const TITLE_VARIABLES: [(&str, bool); 7] = [
 ];
 
 /// Accepts a process title with variables in braces.
-pub(crate) const fn title_template() -> CheckedText {
-    let check = |template: &str| match is_title(template) {
+pub(crate) const fn process_title() -> CheckedText {
+    let check = |template: &str| match is_valid_title(template) {
         true => Ok(()),
         false => Err("template format is invalid or contains unknown variables"),
     };
@@ -236,7 +230,7 @@ pub(crate) const fn title_template() -> CheckedText {
 }
 
 /// Checks a title template. A doubled brace is a literal one. A template that could expand to nothing is invalid.
-fn is_title(template: &str) -> bool {
+fn is_valid_title(template: &str) -> bool {
     let (mut rest, mut shows) = (template, false);
     while let Some((text, after)) = rest.split_once('{') {
         shows |= !text.trim().is_empty();
@@ -262,7 +256,7 @@ pub(crate) const fn event_letters() -> CheckedText {
             false => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."),
         }
     };
-    CheckedText { shape: shortest, ..CheckedText::new(check, "letters of classes of events") }
+    CheckedText { normalize: normalize_events, ..CheckedText::new(check, "letters of event classes") }
 }
 
 /// The event classes included in `A`, and below those that are not, each in the order of CONFIG GET.
@@ -270,7 +264,7 @@ const ALL_EVENTS: &str = "g$lshzxetd";
 const OTHER_EVENTS: &str = "nKEm";
 
 /// Normalizes event letters to the shortest form.
-fn shortest(letters: &str) -> Text {
+fn normalize_events(letters: &str) -> Text {
     let all = letters.contains('A') || ALL_EVENTS.chars().all(|letter| letters.contains(letter));
     let mut shown = if all { "A".to_owned() } else { String::new() };
     let rest = ALL_EVENTS.chars().filter(|_| !all).chain(OTHER_EVENTS.chars());
@@ -278,24 +272,24 @@ fn shortest(letters: &str) -> Text {
     shown.into()
 }
 
-impl Kind for CheckedText {
+impl ValueKind for CheckedText {
     type Value = Text;
 
     fn parse(&self, words: &[String], _: Option<&Text>) -> Result<Text, String> {
-        let word = only(words)?;
-        if let (true, Some(refusal)) = (word.is_empty(), self.refusal_of_empty) {
+        let word = single_argument(words)?;
+        if let (true, Some(refusal)) = (word.is_empty(), self.empty_error) {
             return Err(refusal.to_owned());
         }
         (self.check)(word)?;
-        Ok((self.shape)(word))
+        Ok((self.normalize)(word))
     }
 
-    fn show(&self, value: &Text) -> String {
+    fn format(&self, value: &Text) -> String {
         value.to_string()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         self.description.to_owned()
     }
 }
@@ -305,24 +299,24 @@ impl Kind for CheckedText {
 pub(crate) struct OptionalText;
 
 /// Accepts any word; the empty one means unset.
-pub(crate) const fn optional() -> OptionalText {
+pub(crate) const fn optional_text() -> OptionalText {
     OptionalText
 }
 
-impl Kind for OptionalText {
+impl ValueKind for OptionalText {
     type Value = Option<Text>;
 
     fn parse(&self, words: &[String], _: Option<&Option<Text>>) -> Result<Option<Text>, String> {
-        let word = only(words)?;
+        let word = single_argument(words)?;
         Ok(Some(word).filter(|word| !word.is_empty()).map(Text::from))
     }
 
-    fn show(&self, value: &Option<Text>) -> String {
+    fn format(&self, value: &Option<Text>) -> String {
         value.as_deref().unwrap_or_default().to_owned()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "string".to_owned()
     }
 }
@@ -331,18 +325,18 @@ impl Kind for OptionalText {
 #[derive(Debug)]
 pub(crate) struct OptionalAddress<A> {
     check: fn(&str) -> Result<(), &'static str>,
-    otherwise: &'static str,
-    of: PhantomData<fn() -> A>,
+    invalid_error: &'static str,
+    address_type: PhantomData<fn() -> A>,
 }
 
 /// Accepts an IPv4 address, or nothing.
 pub(crate) const fn ipv4() -> OptionalAddress<Ipv4Addr> {
-    OptionalAddress { check: |_| Ok(()), otherwise: "Invalid IPv4 address", of: PhantomData }
+    OptionalAddress { check: |_| Ok(()), invalid_error: "Invalid IPv4 address", address_type: PhantomData }
 }
 
 /// Accepts an IPv6 address, or nothing.
 pub(crate) const fn ipv6() -> OptionalAddress<Ipv6Addr> {
-    OptionalAddress { check: |_| Ok(()), otherwise: "Invalid IPv6 address", of: PhantomData }
+    OptionalAddress { check: |_| Ok(()), invalid_error: "Invalid IPv6 address", address_type: PhantomData }
 }
 
 /// Maximum length of an address on the cluster bus.
@@ -354,32 +348,32 @@ pub(crate) const fn announced_address() -> OptionalAddress<IpAddr> {
         if word.len() > MAX_ADDRESS_LEN {
             return Err("cluster-announce-ip is too long");
         }
-        if !is_plain(word) {
+        if !is_safe_in_nodes_conf(word) {
             return Err("cluster-announce-ip contains invalid character");
         }
         Ok(())
     };
-    OptionalAddress { check, otherwise: "argument must be an IP address", of: PhantomData }
+    OptionalAddress { check, invalid_error: "argument must be an IP address", address_type: PhantomData }
 }
 
-impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> Kind for OptionalAddress<A> {
+impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> ValueKind for OptionalAddress<A> {
     type Value = Option<A>;
 
     fn parse(&self, words: &[String], _: Option<&Option<A>>) -> Result<Option<A>, String> {
-        let word = only(words)?;
+        let word = single_argument(words)?;
         (self.check)(word)?;
         if word.is_empty() {
             return Ok(None);
         }
-        word.parse().map(Some).map_err(|_| self.otherwise.to_owned())
+        word.parse().map(Some).map_err(|_| self.invalid_error.to_owned())
     }
 
-    fn show(&self, value: &Option<A>) -> String {
+    fn format(&self, value: &Option<A>) -> String {
         value.as_ref().map(A::to_string).unwrap_or_default()
     }
 
     #[cfg(test)]
-    fn describe(&self) -> String {
+    fn describe_values(&self) -> String {
         "IP address".to_owned()
     }
 }

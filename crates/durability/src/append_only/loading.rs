@@ -18,9 +18,9 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, A
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
     let loaded = load_files(durability, &folder, &manifest)?;
-    durability.applied.select(loaded.db);
+    durability.applied.select_db(loaded.db);
     if let Some(position) = loaded.position {
-        durability.log.adopt(position);
+        durability.log.adopt_position(position);
     }
     continue_files(durability, folder, manifest, loaded.db)?;
     Ok(Some(loaded.base))
@@ -67,7 +67,7 @@ fn load_files(
     manifest: &Manifest,
 ) -> Result<AofLoadResult, AofError> {
     let truncates = durability.config.get(keys::AOF_LOAD_TRUNCATED);
-    durability.applied.imports.end_all(&durability.engine);
+    durability.applied.imports.end_all_imports(&durability.engine);
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
 }
 

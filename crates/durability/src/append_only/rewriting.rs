@@ -18,7 +18,7 @@ use super::directory::{AofDirectory, configured_directory};
 use super::{AppendOnly, POLL_INTERVAL, SharedState, StartPosition, UnfinishedAof, retain_log};
 use crate::Durability;
 use crate::new_file::NewFile;
-use crate::pace::Pace;
+use crate::pace::YieldPace;
 use crate::snapshot::{RdbOptions, WriteProgress, take_snapshot, write_commands, write_rdb};
 
 /// Why a rewrite could not start.
@@ -325,7 +325,7 @@ fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> 
         anyhow::Ok((position, stream_db.unwrap_or(0)))
     })?;
     let position = noted?;
-    let pace = Pace::yielding(durability.engine.keyspace.used_bytes());
+    let pace = YieldPace::yielding(durability.engine.keyspace.used_bytes());
     let folder = configured_directory(&durability.config)?;
     let sync_incrementally = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
     let cancelled = &*rewrite.cancelled;

@@ -14,9 +14,9 @@ use slot_routing::{Slot, SlotSet, is_owned_elsewhere};
 
 /// The running imports.
 #[derive(Debug, Default)]
-pub struct Imports(Mutex<BTreeMap<JobName, Establish>>);
+pub struct SlotImports(Mutex<BTreeMap<JobName, Establish>>);
 
-impl Imports {
+impl SlotImports {
     /// The slots being imported.
     pub(crate) fn slots(&self) -> SlotSet {
         self.0.lock().values().flat_map(|import| import.slots().iter().collect::<Vec<Slot>>()).collect()
@@ -28,18 +28,18 @@ impl Imports {
     }
 
     /// The running imports.
-    pub fn running(&self) -> Vec<Establish> {
+    pub fn running_imports(&self) -> Vec<Establish> {
         self.0.lock().values().cloned().collect()
     }
 
     /// Starts an import, and hides its slots.
-    pub fn begin(&self, engine: &Engine, import: Establish) {
+    pub fn start_import(&self, engine: &Engine, import: Establish) {
         import.slots().iter().for_each(|slot| engine.set_slot_hidden(slot, true));
         self.0.lock().insert(import.name, import);
     }
 
     /// Ends an import, and shows its slots.
-    pub fn end(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
+    pub fn end_import(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
         let ended = self.0.lock().remove(name)?;
         // Another import may still cover some of them.
         let hidden = self.slots();
@@ -52,9 +52,9 @@ impl Imports {
     }
 
     /// Ends all imports, because the data was replaced.
-    pub fn end_all(&self, engine: &Engine) {
-        for import in self.running() {
-            self.end(engine, &import.name);
+    pub fn end_all_imports(&self, engine: &Engine) {
+        for import in self.running_imports() {
+            self.end_import(engine, &import.name);
         }
     }
 
@@ -69,7 +69,7 @@ impl Imports {
     /// commands.
     pub fn apply_command(&self, engine: &Engine, command: &SyncSlots) {
         match command {
-            SyncSlots::Establish(import) => self.begin(engine, import.clone()),
+            SyncSlots::Establish(import) => self.start_import(engine, import.clone()),
             SyncSlots::Finish(end) => {
                 // This lock must not be held while waiting for slots: a snapshot takes it while it holds them.
                 let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
@@ -77,7 +77,7 @@ impl Imports {
                     // Valkey masters do not send deletions, so delete the keys here.
                     import.slots().iter().for_each(|slot| engine.clear_slot_unlogged(slot));
                 }
-                self.end(engine, &end.name);
+                self.end_import(engine, &end.name);
             }
             SyncSlots::AskResumable
             | SyncSlots::Resume(_)

@@ -30,7 +30,7 @@ pub struct SharedLog {
     readers: Mutex<Vec<(CursorId, Arc<Client>)>>,
     /// Whether any reader waits for the log to grow.
     has_waiters: AtomicBool,
-    grown: Notify,
+    log_grown: Notify,
     cursor_trimmed: Notify,
     first_write: FirstWrite,
 }
@@ -39,9 +39,9 @@ pub struct SharedLog {
 #[derive(Debug, Default)]
 struct FirstWrite {
     /// Whether the next write is to be recorded. Checked on every write.
-    watched: AtomicBool,
+    is_watched: AtomicBool,
     /// Wall clock milliseconds; 0 means unset.
-    at: AtomicI64,
+    offset: AtomicI64,
 }
 
 impl SharedLog {
@@ -55,7 +55,7 @@ impl SharedLog {
             migrations: AtomicUsize::new(0),
             readers: Mutex::default(),
             has_waiters: AtomicBool::new(false),
-            grown: Notify::new(),
+            log_grown: Notify::new(),
             cursor_trimmed: Notify::new(),
             first_write: FirstWrite::default(),
         })
@@ -74,7 +74,7 @@ impl SharedLog {
         }
     }
 
-    pub(crate) fn adopt(&self, position: Position) {
+    pub(crate) fn adopt_position(&self, position: Position) {
         self.log.lock().adopt_history(position);
         self.open.store(true, Ordering::Release);
         self.wake();
@@ -89,18 +89,18 @@ impl SharedLog {
 
     /// Records the time of the next write of this node.
     pub fn watch_first_write(&self) {
-        self.first_write.watched.store(true, Ordering::Release);
+        self.first_write.is_watched.store(true, Ordering::Release);
     }
 
     /// Takes the recorded time of the first write, if it has happened.
     pub fn take_first_write(&self) -> Option<Millis> {
-        let first = &self.first_write.at;
+        let first = &self.first_write.offset;
         let came = first.load(Ordering::Acquire) != 0;
         came.then(|| Millis(first.swap(0, Ordering::AcqRel)))
     }
 
     fn record_first_write(&self) {
-        let FirstWrite { watched, at } = &self.first_write;
+        let FirstWrite { is_watched: watched, offset: at } = &self.first_write;
         if watched.load(Ordering::Relaxed) && watched.swap(false, Ordering::AcqRel) {
             at.store(process::time::now().0, Ordering::Release);
         }
@@ -201,14 +201,14 @@ impl SharedLog {
 
     fn wake(&self) {
         if self.has_waiters.swap(false, Ordering::AcqRel) {
-            self.grown.notify_waiters();
+            self.log_grown.notify_waiters();
         }
     }
 
     /// Waits until `read` returns a value. `read` is called with the log unlocked.
     pub async fn wait_for_growth<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
         loop {
-            let grown = self.grown.notified();
+            let grown = self.log_grown.notified();
             tokio::pin!(grown);
             // The order avoids lost wakeups: register, set the flag, then check.
             grown.as_mut().enable();

@@ -138,7 +138,7 @@ impl Dispatcher<'_> {
                 return WaitEnd::RunAgain(waiter.command.request.clone());
             }
             (None, UnblockReason::Timeout) => {
-                (waiter.wait.timeout_reply)(&mut Writer::new(out, session.protocol))
+                (waiter.wait.timeout_reply)(&mut Writer::new(out, session.protocol));
             }
             (None, UnblockReason::Error | UnblockReason::RoleChanged) => {
                 let text = how.error().unwrap_or_default();

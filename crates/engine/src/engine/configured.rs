@@ -23,7 +23,7 @@ impl Engine {
         let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
         self.users.write().set_all_channels_by_default(open_channels);
         self.limit_memory(values[keys::MAXMEMORY]);
-        self.set_client_memory_limit(values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]));
+        self.set_client_memory_limit(values[keys::MAXMEMORY_CLIENTS].to_bytes(values[keys::MAXMEMORY]));
         let (threads, micros) = (values[keys::LONG_COMMAND_THREADS], values[keys::LONG_COMMAND_THRESHOLD]);
         let nanos = if threads == 0 { u64::MAX } else { micros.saturating_mul(1000) };
         self.long_commands.set_threshold(nanos);

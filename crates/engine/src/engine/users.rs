@@ -44,7 +44,7 @@ impl Engine {
     ) -> Result<(), CommandError> {
         let user = {
             let users = self.users.read();
-            users.find(name).filter(|_| users.admits(name, password)).cloned()
+            users.find(name).filter(|_| users.is_request_permitted(name, password)).cloned()
         };
         let Some(user) = user else {
             let what = (DenialReason::Auth, object.to_vec(), name.to_vec());

@@ -256,7 +256,7 @@ impl Migration {
             let key = &self.args.keys[parcel.key];
             match &parcel.captured {
                 Some(captured) => {
-                    encode_restore(&mut wire, key, captured, (self.sends_asking, replace), wall)
+                    encode_restore(&mut wire, key, captured, (self.sends_asking, replace), wall);
                 }
                 None => {
                     if self.sends_asking {

@@ -4,32 +4,32 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Impairment;
-use crate::network::enter;
-use crate::{Host, Network, permitted};
+use super::LinkImpairment;
+use crate::network::enter_namespace;
+use crate::{TestHost, TestNetwork, value_or_skip};
 
-const PORT: u16 = 7;
+const TEST_PORT: u16 = 7;
 
 /// Runs `make` in a thread on this host.
-fn run_on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
-    let (path, ip) = (host.path(), host.ip);
+fn run_on<T: Send + 'static>(host: &TestHost, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
+    let (path, ip) = (host.namespace_path(), host.run_iproute);
     let making = thread::spawn(move || {
-        enter(&path).expect("a host of this test");
+        enter_namespace(&path).expect("a host of this test");
         make(ip)
     });
     making.join().expect("no panic")
 }
 
 /// Two hosts, the first with this impairment, and a connection from the first to the second.
-fn connect_hosts(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> {
-    let network = permitted("hosts of a network", Network::make(2))?;
-    let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, PORT)).expect("a free port"));
-    let to = SocketAddr::from((network.hosts[1].ip, PORT));
+fn connect_hosts(impairment: LinkImpairment) -> Option<(TestNetwork, TcpStream, TcpStream)> {
+    let network = value_or_skip("hosts of a network", TestNetwork::create(2))?;
+    let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, TEST_PORT)).expect("a free port"));
+    let to = SocketAddr::from((network.hosts[1].run_iproute, TEST_PORT));
     let near = run_on(&network.hosts[0], move |_| TcpStream::connect(to).expect("both are well"));
     let (far, _) = listener.accept().expect("it was connected");
     near.set_nodelay(true).expect("a socket takes it");
     far.set_nodelay(true).expect("a socket takes it");
-    network.impair(0, impairment, 1).expect("root has TAP devices");
+    network.impair_link(0, impairment, 1).expect("root has TAP devices");
     Some((network, near, far))
 }
 
@@ -44,7 +44,7 @@ fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
 }
 
 /// Reads a kernel counter of a host by its netstat name.
-fn kernel_counter(host: &Host, name: &'static str) -> u64 {
+fn kernel_counter(host: &TestHost, name: &'static str) -> u64 {
     run_on(host, move |_| {
         let files = ["snmp", "netstat"].map(|file| {
             std::fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).expect("Linux has it")
@@ -72,10 +72,10 @@ fn transfer(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
 
 #[test]
 fn delay_applies_in_both_directions_until_mended() {
-    let late = Impairment { delay: Duration::from_millis(40), ..Impairment::default() };
+    let late = LinkImpairment { delay: Duration::from_millis(40), ..LinkImpairment::default() };
     let Some((network, mut near, mut far)) = connect_hosts(late) else { return };
     assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(80));
-    network.mend(0);
+    network.repair_link(0);
     crate::eventually("the line is good again", || {
         (round_trip(&mut near, &mut far) < Duration::from_millis(40)).then_some(())
     });
@@ -83,8 +83,12 @@ fn delay_applies_in_both_directions_until_mended() {
 
 #[test]
 fn tcp_survives_loss_and_duplication() {
-    let bad =
-        Impairment { loss: 5, duplication: 30, jitter: Duration::from_millis(2), ..Impairment::default() };
+    let bad = LinkImpairment {
+        loss: 5,
+        duplication: 30,
+        jitter: Duration::from_millis(2),
+        ..LinkImpairment::default()
+    };
     let Some((network, mut near, mut far)) = connect_hosts(bad) else { return };
     transfer(&mut near, &mut far, 300_000);
     // The applications only notice delays; the kernels handle the rest.
@@ -96,13 +100,13 @@ fn tcp_survives_loss_and_duplication() {
 
 #[test]
 fn impaired_line_stays_impaired_across_a_partition() {
-    let late = Impairment { delay: Duration::from_millis(30), ..Impairment::default() };
+    let late = LinkImpairment { delay: Duration::from_millis(30), ..LinkImpairment::default() };
     let Some((network, mut near, mut far)) = connect_hosts(late) else { return };
-    network.split(&[&[0]]);
+    network.partition(&[&[0]]);
     near.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket takes it");
     far.write_all(&[1]).expect("the kernel takes it");
     assert!(near.read(&mut [0]).is_err(), "nothing comes over a cut");
-    network.heal();
+    network.heal_partition();
     near.set_read_timeout(None).expect("a socket takes it");
     near.read_exact(&mut [0]).expect("it comes when it is sent again");
     assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(60));

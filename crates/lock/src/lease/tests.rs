@@ -14,140 +14,140 @@ impl HeldLease {
 }
 
 struct TestLease {
-    began: Instant,
-    life: HeldLease,
+    started_at: Instant,
+    lease: HeldLease,
 }
 
 impl TestLease {
-    fn begin() -> Self {
+    fn start() -> Self {
         let began = Instant::now();
-        Self { began, life: HeldLease::new(began, LEASE, true) }
+        Self { started_at: began, lease: HeldLease::new(began, LEASE, true) }
     }
 
-    fn at(&mut self, ms: u64, input: LeaseEvent) -> Vec<LeaseAction> {
+    fn time_at(&mut self, ms: u64, input: LeaseEvent) -> Vec<LeaseAction> {
         let mut out = Vec::new();
-        self.life.handle(self.began + Duration::from_millis(ms), input, &mut out);
+        self.lease.handle(self.started_at + Duration::from_millis(ms), input, &mut out);
         out
     }
 
     fn deadline(&self) -> Option<u64> {
-        self.life.next_deadline().map(|at| (at - self.began).as_millis() as u64)
+        self.lease.next_deadline().map(|at| (at - self.started_at).as_millis() as u64)
     }
 }
 
 #[test]
 fn lease_is_renewed_after_a_third_and_counts_from_the_request() {
-    let mut story = TestLease::begin();
+    let mut story = TestLease::start();
     assert_eq!(story.deadline(), Some(1000));
-    assert_eq!(story.at(999, LeaseEvent::Deadline), []);
-    assert_eq!(story.at(1000, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
+    assert_eq!(story.time_at(999, LeaseEvent::Deadline), []);
+    assert_eq!(story.time_at(1000, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
     assert_eq!(
-        story.at(1200, LeaseEvent::Extended(RequestOutcome::Done)),
+        story.time_at(1200, LeaseEvent::Extended(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(()))]
     );
-    assert_eq!(story.life.valid_until(), lease_end(story.began + Duration::from_millis(1000), LEASE));
+    assert_eq!(story.lease.valid_until(), lease_end(story.started_at + Duration::from_millis(1000), LEASE));
     assert_eq!(story.deadline(), Some(2000));
-    assert_eq!(story.life.renewals(), 1);
+    assert_eq!(story.lease.renewals(), 1);
 }
 
 #[test]
 fn without_watchdog_the_lock_ends_with_its_lease() {
-    let mut story = TestLease::begin();
-    story.life = HeldLease::new(story.began, LEASE, false);
+    let mut story = TestLease::start();
+    story.lease = HeldLease::new(story.started_at, LEASE, false);
     assert_eq!(story.deadline(), Some(2968));
-    assert_eq!(story.at(2000, LeaseEvent::Deadline), []);
-    assert_eq!(story.at(2968, LeaseEvent::Deadline), [LeaseAction::ReportLoss(LossReason::Expired)]);
+    assert_eq!(story.time_at(2000, LeaseEvent::Deadline), []);
+    assert_eq!(story.time_at(2968, LeaseEvent::Deadline), [LeaseAction::ReportLoss(LossReason::Expired)]);
 }
 
 #[test]
 fn silent_server_is_retried_until_the_lease_ends() {
-    let mut story = TestLease::begin();
-    story.at(1000, LeaseEvent::Deadline);
-    assert_eq!(story.at(2000, LeaseEvent::Extended(RequestOutcome::Unknown)), []);
+    let mut story = TestLease::start();
+    story.time_at(1000, LeaseEvent::Deadline);
+    assert_eq!(story.time_at(2000, LeaseEvent::Extended(RequestOutcome::Unknown)), []);
     assert_eq!(story.deadline(), Some(2100));
-    assert_eq!(story.at(2100, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
+    assert_eq!(story.time_at(2100, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
     assert_eq!(
-        story.at(2968, LeaseEvent::Deadline),
+        story.time_at(2968, LeaseEvent::Deadline),
         [
             LeaseAction::ReportLoss(LossReason::Expired),
             LeaseAction::AnswerExtension(Err(RequestError::Lost(LossReason::Expired)))
         ]
     );
-    assert_eq!(story.at(2969, LeaseEvent::Extended(RequestOutcome::Done)), []);
-    assert!(!story.life.is_held(story.began));
+    assert_eq!(story.time_at(2969, LeaseEvent::Extended(RequestOutcome::Done)), []);
+    assert!(!story.lease.is_held(story.started_at));
 }
 
 #[test]
 fn sleeping_holder_loses_the_lock_despite_a_late_success() {
-    let mut story = TestLease::begin();
-    story.at(1000, LeaseEvent::Deadline);
-    let out = story.at(60_000, LeaseEvent::Extended(RequestOutcome::Done));
+    let mut story = TestLease::start();
+    story.time_at(1000, LeaseEvent::Deadline);
+    let out = story.time_at(60_000, LeaseEvent::Extended(RequestOutcome::Done));
     assert_eq!(out[0], LeaseAction::ReportLoss(LossReason::Expired));
     assert_eq!(story.deadline(), None);
 }
 
 #[test]
 fn lock_missing_on_the_server_is_lost_at_once() {
-    let mut story = TestLease::begin();
-    story.at(1000, LeaseEvent::Deadline);
+    let mut story = TestLease::start();
+    story.time_at(1000, LeaseEvent::Deadline);
     assert_eq!(
-        story.at(1001, LeaseEvent::Extended(RequestOutcome::NotHeld))[0],
+        story.time_at(1001, LeaseEvent::Extended(RequestOutcome::NotHeld))[0],
         LeaseAction::ReportLoss(LossReason::Gone)
     );
-    assert_eq!(story.at(1002, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(story.time_at(1002, LeaseEvent::Leave), [LeaseAction::Release]);
     assert_eq!(
-        story.at(1003, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        story.time_at(1003, LeaseEvent::Released(RequestOutcome::NotHeld)),
         [LeaseAction::AnswerRelease(Err(RequestError::Lost(LossReason::Gone)))]
     );
-    assert!(story.life.is_released());
+    assert!(story.lease.is_released());
 }
 
 #[test]
 fn only_the_last_guard_releases() {
-    let mut story = TestLease::begin();
-    assert_eq!(story.at(10, LeaseEvent::Enter), [LeaseAction::Extend(2)]);
+    let mut story = TestLease::start();
+    assert_eq!(story.time_at(10, LeaseEvent::Enter), [LeaseAction::Extend(2)]);
     assert_eq!(
-        story.at(20, LeaseEvent::Extended(RequestOutcome::Done)),
+        story.time_at(20, LeaseEvent::Extended(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(()))]
     );
-    assert_eq!(story.at(30, LeaseEvent::Leave), [LeaseAction::Extend(1)]);
-    assert_eq!(story.at(40, LeaseEvent::Leave), [LeaseAction::Release]);
-    assert_eq!(story.at(50, LeaseEvent::Extended(RequestOutcome::Done)), []);
+    assert_eq!(story.time_at(30, LeaseEvent::Leave), [LeaseAction::Extend(1)]);
+    assert_eq!(story.time_at(40, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(story.time_at(50, LeaseEvent::Extended(RequestOutcome::Done)), []);
     assert_eq!(
-        story.at(60, LeaseEvent::Released(RequestOutcome::Done)),
+        story.time_at(60, LeaseEvent::Released(RequestOutcome::Done)),
         [LeaseAction::AnswerRelease(Ok(()))]
     );
 }
 
 #[test]
 fn new_guard_waits_for_the_next_extension() {
-    let mut story = TestLease::begin();
-    story.at(1000, LeaseEvent::Deadline);
-    assert_eq!(story.at(1001, LeaseEvent::Enter), []);
+    let mut story = TestLease::start();
+    story.time_at(1000, LeaseEvent::Deadline);
+    assert_eq!(story.time_at(1001, LeaseEvent::Enter), []);
     assert_eq!(
-        story.at(1002, LeaseEvent::Extended(RequestOutcome::Done)),
+        story.time_at(1002, LeaseEvent::Extended(RequestOutcome::Done)),
         [LeaseAction::AnswerExtension(Ok(())), LeaseAction::Extend(2)]
     );
 }
 
 #[test]
 fn not_held_after_a_repeated_release_means_success() {
-    let mut story = TestLease::begin();
-    assert_eq!(story.at(10, LeaseEvent::Leave), [LeaseAction::Release]);
-    assert_eq!(story.at(20, LeaseEvent::Released(RequestOutcome::Unknown)), []);
-    assert_eq!(story.at(120, LeaseEvent::Deadline), [LeaseAction::Release]);
+    let mut story = TestLease::start();
+    assert_eq!(story.time_at(10, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(story.time_at(20, LeaseEvent::Released(RequestOutcome::Unknown)), []);
+    assert_eq!(story.time_at(120, LeaseEvent::Deadline), [LeaseAction::Release]);
     assert_eq!(
-        story.at(130, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        story.time_at(130, LeaseEvent::Released(RequestOutcome::NotHeld)),
         [LeaseAction::AnswerRelease(Ok(()))]
     );
 }
 
 #[test]
 fn releasing_a_lock_taken_by_others_fails() {
-    let mut story = TestLease::begin();
-    story.at(10, LeaseEvent::Leave);
+    let mut story = TestLease::start();
+    story.time_at(10, LeaseEvent::Leave);
     assert_eq!(
-        story.at(20, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        story.time_at(20, LeaseEvent::Released(RequestOutcome::NotHeld)),
         [LeaseAction::AnswerRelease(Err(RequestError::NotHeld))]
     );
 }
@@ -156,39 +156,39 @@ fn releasing_a_lock_taken_by_others_fails() {
 #[derive(Debug, Clone)]
 enum RandomEvent {
     /// Time passes without an event.
-    Pass(u64),
+    PassTime(u64),
     /// An owner that is not paused checks its clock.
-    Look(usize),
+    CheckLease(usize),
     /// The server executes one of the pending messages.
-    Serve(usize),
+    ServeRequest(usize),
     /// A reply arrives.
-    Answer(usize),
+    DeliverReply(usize),
     /// A message or reply is lost, and its sender times out.
-    Lose(usize),
+    LoseMessage(usize),
     Acquire(usize),
     Enter(usize),
     Leave(usize),
 }
 
-fn chance() -> impl Strategy<Value = RandomEvent> {
-    let owner = 0..OWNERS;
+fn draw_chance() -> impl Strategy<Value = RandomEvent> {
+    let owner = 0..OWNER_COUNT;
     prop_oneof![
-        4 => (1..500u64).prop_map(RandomEvent::Pass),
-        4 => owner.clone().prop_map(RandomEvent::Look),
-        6 => any::<usize>().prop_map(RandomEvent::Serve),
-        6 => any::<usize>().prop_map(RandomEvent::Answer),
-        1 => any::<usize>().prop_map(RandomEvent::Lose),
+        4 => (1..500u64).prop_map(RandomEvent::PassTime),
+        4 => owner.clone().prop_map(RandomEvent::CheckLease),
+        6 => any::<usize>().prop_map(RandomEvent::ServeRequest),
+        6 => any::<usize>().prop_map(RandomEvent::DeliverReply),
+        1 => any::<usize>().prop_map(RandomEvent::LoseMessage),
         3 => owner.clone().prop_map(RandomEvent::Acquire),
         1 => owner.clone().prop_map(RandomEvent::Enter),
         2 => owner.prop_map(RandomEvent::Leave),
     ]
 }
 
-const OWNERS: usize = 3;
+const OWNER_COUNT: usize = 3;
 /// Number of random runs within which an injected bug must be found.
 const MAX_RUNS: usize = 50_000;
 /// Speed of each owner's clock, in thousandths of the server's.
-const SPEEDS: [u64; OWNERS] = [1000, 993, 1007];
+const CLOCK_SPEEDS: [u64; OWNER_COUNT] = [1000, 993, 1007];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum RequestKind {
@@ -203,7 +203,7 @@ struct Message {
     from: Option<usize>,
     /// Each acquisition is a separate owner.
     owner: u64,
-    ask: RequestKind,
+    request: RequestKind,
     outcome: Option<RequestOutcome>,
 }
 
@@ -218,45 +218,45 @@ enum OwnerState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InjectedBug {
     /// Counts the lease from the reply instead of the request.
-    CountsFromTheAnswer,
+    CountsFromReply,
     /// Restores a lost lock after a late success.
-    TakesALateSuccess,
+    AcceptsLateSuccess,
     /// Assumes that all clocks run at the same speed.
-    AllowsForNoDrift,
+    IgnoresClockDrift,
 }
 
 struct Model {
     bug: Option<InjectedBug>,
-    began: Instant,
+    started_at: Instant,
     now: Duration,
     holder: Option<(u64, Duration)>,
     messages: Vec<Message>,
     actors: Vec<(u64, OwnerState)>,
     next_owner: u64,
-    taken: usize,
+    acquisition_count: usize,
 }
 
 impl Model {
     fn new() -> Self {
         Self {
             bug: None,
-            began: Instant::now(),
+            started_at: Instant::now(),
             now: Duration::ZERO,
             holder: None,
             messages: Vec::new(),
-            actors: (0..OWNERS).map(|_| (0, OwnerState::Idle)).collect(),
+            actors: (0..OWNER_COUNT).map(|_| (0, OwnerState::Idle)).collect(),
             next_owner: 0,
-            taken: 0,
+            acquisition_count: 0,
         }
     }
 
     fn clock(&self, actor: usize) -> Instant {
-        self.began + self.now * SPEEDS[actor] as u32 / 1000
+        self.started_at + self.now * CLOCK_SPEEDS[actor] as u32 / 1000
     }
 
-    fn ask(&mut self, from: usize, ask: RequestKind) {
+    fn send_request(&mut self, from: usize, ask: RequestKind) {
         let owner = self.actors[from].0;
-        self.messages.push(Message { from: Some(from), owner, ask, outcome: None });
+        self.messages.push(Message { from: Some(from), owner, request: ask, outcome: None });
     }
 
     fn handle(&mut self, actor: usize, input: LeaseEvent) {
@@ -268,14 +268,14 @@ impl Model {
         life.handle(now, input, &mut out);
         if input == LeaseEvent::Extended(RequestOutcome::Done) {
             match self.bug {
-                Some(InjectedBug::CountsFromTheAnswer) if life.state == LeaseState::Held => {
+                Some(InjectedBug::CountsFromReply) if life.state == LeaseState::Held => {
                     life.valid_until = lease_end(now, LEASE);
                 }
-                Some(InjectedBug::TakesALateSuccess) if was_lost => {
+                Some(InjectedBug::AcceptsLateSuccess) if was_lost => {
                     life.state = LeaseState::Held;
                     life.valid_until = lease_end(now, LEASE);
                 }
-                Some(InjectedBug::AllowsForNoDrift) if life.state == LeaseState::Held => {
+                Some(InjectedBug::IgnoresClockDrift) if life.state == LeaseState::Held => {
                     life.valid_until = extending_since.map_or(life.valid_until, |sent| sent + LEASE);
                 }
                 Some(_) | None => {}
@@ -284,8 +284,8 @@ impl Model {
         let over = life.is_released();
         for action in out {
             match action {
-                LeaseAction::Extend(_) => self.ask(actor, RequestKind::Extend),
-                LeaseAction::Release => self.ask(actor, RequestKind::Release),
+                LeaseAction::Extend(_) => self.send_request(actor, RequestKind::Extend),
+                LeaseAction::Release => self.send_request(actor, RequestKind::Release),
                 LeaseAction::ReportLoss(_)
                 | LeaseAction::AnswerExtension(_)
                 | LeaseAction::AnswerRelease(_) => {}
@@ -296,7 +296,7 @@ impl Model {
         }
     }
 
-    fn serve(&mut self, index: usize) {
+    fn serve_request(&mut self, index: usize) {
         let now = self.now;
         let Some(message) = self.messages.get_mut(index).filter(|message| message.outcome.is_none()) else {
             return;
@@ -304,17 +304,17 @@ impl Model {
         self.holder = self.holder.filter(|(_, until)| now < *until);
         let is_holder = self.holder.is_some_and(|(owner, _)| owner == message.owner);
         let free_or_own = self.holder.is_none() || is_holder;
-        let granted = match message.ask {
+        let granted = match message.request {
             RequestKind::Acquire => free_or_own,
             RequestKind::Extend | RequestKind::Release => is_holder,
         };
         if granted {
-            self.holder = (message.ask != RequestKind::Release).then_some((message.owner, now + LEASE));
+            self.holder = (message.request != RequestKind::Release).then_some((message.owner, now + LEASE));
         }
         message.outcome = Some(if granted { RequestOutcome::Done } else { RequestOutcome::NotHeld });
     }
 
-    fn deliver(&mut self, index: usize, lost: bool) {
+    fn deliver_reply(&mut self, index: usize, lost: bool) {
         let Some(message) = self.messages.get(index).filter(|message| lost || message.outcome.is_some())
         else {
             return;
@@ -327,10 +327,10 @@ impl Model {
         }
         let Some(from) = message.from.filter(|from| self.actors[*from].0 == message.owner) else { return };
         let now = self.clock(from);
-        match (&self.actors[from].1, message.ask) {
+        match (&self.actors[from].1, message.request) {
             (OwnerState::Asking { sent }, RequestKind::Acquire) => {
                 let taken = outcome == RequestOutcome::Done && now < lease_end(*sent, LEASE);
-                self.taken += usize::from(taken);
+                self.acquisition_count += usize::from(taken);
                 self.actors[from].1 = if taken {
                     OwnerState::Holding(HeldLease::new(*sent, LEASE, true))
                 } else {
@@ -345,19 +345,19 @@ impl Model {
         }
     }
 
-    fn apply(&mut self, chance: &RandomEvent) {
+    fn apply_actions(&mut self, chance: &RandomEvent) {
         let pick = |index: usize| index.checked_rem(self.messages.len()).unwrap_or(0);
         match *chance {
-            RandomEvent::Pass(ms) => self.now += Duration::from_millis(ms),
-            RandomEvent::Look(actor) => self.handle(actor, LeaseEvent::Deadline),
-            RandomEvent::Serve(index) => self.serve(pick(index)),
-            RandomEvent::Answer(index) => self.deliver(pick(index), false),
-            RandomEvent::Lose(index) => self.deliver(pick(index), true),
+            RandomEvent::PassTime(ms) => self.now += Duration::from_millis(ms),
+            RandomEvent::CheckLease(actor) => self.handle(actor, LeaseEvent::Deadline),
+            RandomEvent::ServeRequest(index) => self.serve_request(pick(index)),
+            RandomEvent::DeliverReply(index) => self.deliver_reply(pick(index), false),
+            RandomEvent::LoseMessage(index) => self.deliver_reply(pick(index), true),
             RandomEvent::Acquire(actor) => {
                 if matches!(self.actors[actor].1, OwnerState::Idle) {
                     self.next_owner += 1;
                     self.actors[actor] = (self.next_owner, OwnerState::Asking { sent: self.clock(actor) });
-                    self.ask(actor, RequestKind::Acquire);
+                    self.send_request(actor, RequestKind::Acquire);
                 }
             }
             RandomEvent::Enter(actor) => self.handle(actor, LeaseEvent::Enter),
@@ -376,7 +376,7 @@ impl Model {
             OwnerState::Holding(life) => life.is_held(self.clock(*actor)),
             OwnerState::Idle | OwnerState::Asking { .. } => false,
         };
-        (0..OWNERS).filter(believes).map(|actor| self.actors[actor].0).collect()
+        (0..OWNER_COUNT).filter(believes).map(|actor| self.actors[actor].0).collect()
     }
 }
 
@@ -386,11 +386,11 @@ proptest! {
     /// Despite delays, losses, pauses and different clocks, an owner that relies on the lock holds it on the server.
     #[test]
     fn no_owner_relies_on_a_lock_that_another_may_get(
-        story in prop::collection::vec(chance(), 1..120)
+        story in prop::collection::vec(draw_chance(), 1..120)
     ) {
         let mut world = Model::new();
         for chance in &story {
-            world.apply(chance);
+            world.apply_actions(chance);
             prop_assert_eq!(world.owner_without_lock(), None, "after {:?}", chance);
         }
     }
@@ -400,21 +400,21 @@ proptest! {
     #[test]
     fn renewable_lease_is_never_lost(delays in prop::collection::vec(1..900u64, 1..60)) {
         let mut world = Model::new();
-        world.apply(&RandomEvent::Acquire(0));
-        world.apply(&RandomEvent::Serve(0));
-        world.apply(&RandomEvent::Answer(0));
+        world.apply_actions(&RandomEvent::Acquire(0));
+        world.apply_actions(&RandomEvent::ServeRequest(0));
+        world.apply_actions(&RandomEvent::DeliverReply(0));
         for delay in delays {
             let OwnerState::Holding(life) = &world.actors[0].1 else { panic!("lost") };
-            world.now = life.next_deadline().expect("a holder renews") - world.began;
-            world.apply(&RandomEvent::Look(0));
-            world.apply(&RandomEvent::Serve(0));
-            world.apply(&RandomEvent::Pass(delay));
-            world.apply(&RandomEvent::Answer(0));
+            world.now = life.next_deadline().expect("a holder renews") - world.started_at;
+            world.apply_actions(&RandomEvent::CheckLease(0));
+            world.apply_actions(&RandomEvent::ServeRequest(0));
+            world.apply_actions(&RandomEvent::PassTime(delay));
+            world.apply_actions(&RandomEvent::DeliverReply(0));
             prop_assert_eq!(world.relying_owners(), vec![1]);
         }
-        world.apply(&RandomEvent::Leave(0));
-        world.apply(&RandomEvent::Serve(0));
-        world.apply(&RandomEvent::Answer(0));
+        world.apply_actions(&RandomEvent::Leave(0));
+        world.apply_actions(&RandomEvent::ServeRequest(0));
+        world.apply_actions(&RandomEvent::DeliverReply(0));
         prop_assert!(world.holder.is_none());
         prop_assert!(matches!(world.actors[0].1, OwnerState::Idle));
     }
@@ -426,16 +426,15 @@ fn model_detects_injected_bugs() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
-    for bug in
-        [InjectedBug::CountsFromTheAnswer, InjectedBug::TakesALateSuccess, InjectedBug::AllowsForNoDrift]
+    for bug in [InjectedBug::CountsFromReply, InjectedBug::AcceptsLateSuccess, InjectedBug::IgnoresClockDrift]
     {
         let mut runner = TestRunner::deterministic();
-        let stories = prop::collection::vec(chance(), 120);
+        let stories = prop::collection::vec(draw_chance(), 120);
         let found = (0..MAX_RUNS).any(|_| {
             let mut world = Model { bug: Some(bug), ..Model::new() };
             let story = stories.new_tree(&mut runner).unwrap().current();
             story.iter().any(|chance| {
-                world.apply(chance);
+                world.apply_actions(chance);
                 world.owner_without_lock().is_some()
             })
         });
@@ -450,12 +449,17 @@ fn model_reaches_acquisitions() {
     use proptest::test_runner::TestRunner;
 
     let mut runner = TestRunner::deterministic();
-    let stories = prop::collection::vec(chance(), 120);
+    let stories = prop::collection::vec(draw_chance(), 120);
     let taken: usize = (0..100)
         .map(|_| {
             let mut world = Model::new();
-            stories.new_tree(&mut runner).unwrap().current().iter().for_each(|chance| world.apply(chance));
-            world.taken
+            stories
+                .new_tree(&mut runner)
+                .unwrap()
+                .current()
+                .iter()
+                .for_each(|chance| world.apply_actions(chance));
+            world.acquisition_count
         })
         .sum();
     assert!(taken > 100, "{taken}");

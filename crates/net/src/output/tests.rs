@@ -2,23 +2,23 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn reply(output: &mut Output, text: &str) {
+fn append_reply(output: &mut Output, text: &str) {
     output.buffer().extend_from_slice(text.as_bytes());
 }
 
 /// Appends a reply that must wait for the offset `until`.
-fn held_reply(output: &mut Output, text: &str, until: u64) {
+fn append_held_reply(output: &mut Output, text: &str, until: u64) {
     let from = output.mark();
-    reply(output, text);
-    output.hold(from, ReplOffset(until));
+    append_reply(output, text);
+    output.hold_from(from, ReplOffset(until));
 }
 
 /// Sends all sendable bytes and returns them.
-fn send(output: &mut Output) -> String {
+fn send_all(output: &mut Output) -> String {
     let mut sent = Vec::new();
     while !output.sendable().is_empty() {
         sent.extend_from_slice(output.sendable());
-        output.consume(output.sendable().len());
+        output.remove_sent(output.sendable().len());
     }
     String::from_utf8(sent).unwrap()
 }
@@ -27,19 +27,19 @@ fn send(output: &mut Output) -> String {
 #[test]
 fn replies_are_sent_in_order_as_their_offsets_commit() {
     let mut output = Output::default();
-    reply(&mut output, "a");
-    held_reply(&mut output, "b", 10);
-    reply(&mut output, "c");
-    held_reply(&mut output, "d", 20);
-    assert_eq!((send(&mut output).as_str(), output.held_until()), ("a", Some(ReplOffset(10))));
+    append_reply(&mut output, "a");
+    append_held_reply(&mut output, "b", 10);
+    append_reply(&mut output, "c");
+    append_held_reply(&mut output, "d", 20);
+    assert_eq!((send_all(&mut output).as_str(), output.first_held_offset()), ("a", Some(ReplOffset(10))));
     assert_eq!(output.len(), 3, "held bytes count");
-    output.release(ReplOffset(9));
-    assert_eq!(send(&mut output), "");
-    output.release(ReplOffset(10));
-    assert_eq!((send(&mut output).as_str(), output.held_until()), ("bc", Some(ReplOffset(20))));
-    reply(&mut output, "e");
-    output.release(ReplOffset(25));
-    assert_eq!((send(&mut output).as_str(), output.held_until()), ("de", None));
+    output.release_until(ReplOffset(9));
+    assert_eq!(send_all(&mut output), "");
+    output.release_until(ReplOffset(10));
+    assert_eq!((send_all(&mut output).as_str(), output.first_held_offset()), ("bc", Some(ReplOffset(20))));
+    append_reply(&mut output, "e");
+    output.release_until(ReplOffset(25));
+    assert_eq!((send_all(&mut output).as_str(), output.first_held_offset()), ("de", None));
     assert!(output.is_empty());
 }
 
@@ -47,39 +47,39 @@ fn replies_are_sent_in_order_as_their_offsets_commit() {
 fn one_commit_releases_all_earlier_holds() {
     let mut output = Output::default();
     for until in 1..=5 {
-        held_reply(&mut output, "x", until);
+        append_held_reply(&mut output, "x", until);
     }
-    output.release(ReplOffset(4));
-    assert_eq!((send(&mut output).as_str(), output.held_until()), ("xxxx", Some(ReplOffset(5))));
+    output.release_until(ReplOffset(4));
+    assert_eq!((send_all(&mut output).as_str(), output.first_held_offset()), ("xxxx", Some(ReplOffset(5))));
 }
 
 /// A second batch of reads behind an uncommitted write needs no hold of its own.
 #[test]
 fn replies_with_the_same_offset_share_one_hold() {
     let mut output = Output::default();
-    held_reply(&mut output, "a", 7);
-    held_reply(&mut output, "b", 7);
+    append_held_reply(&mut output, "a", 7);
+    append_held_reply(&mut output, "b", 7);
     assert_eq!(output.holds.as_ref().unwrap().0.len(), 1);
-    output.release(ReplOffset(7));
-    assert_eq!(send(&mut output), "ab");
+    output.release_until(ReplOffset(7));
+    assert_eq!(send_all(&mut output), "ab");
 }
 
 #[test]
 fn write_without_reply_creates_no_hold() {
     let mut output = Output::default();
-    held_reply(&mut output, "", 7);
-    reply(&mut output, "a");
-    assert_eq!(send(&mut output), "a");
+    append_held_reply(&mut output, "", 7);
+    append_reply(&mut output, "a");
+    assert_eq!(send_all(&mut output), "a");
 }
 
 /// A slow subscriber that never catches up must not retain the memory of bytes already sent.
 #[test]
 fn sent_bytes_are_freed_even_if_output_never_drains() {
     let mut output = Output::default();
-    reply(&mut output, "behind");
+    append_reply(&mut output, "behind");
     for _ in 0..10_000 {
-        reply(&mut output, &"x".repeat(1000));
-        output.consume(1000);
+        append_reply(&mut output, &"x".repeat(1000));
+        output.remove_sent(1000);
         assert_eq!(output.len(), 6);
     }
     assert!(output.memory() < 64 * 1024, "{}", output.memory());
@@ -89,10 +89,10 @@ fn sent_bytes_are_freed_even_if_output_never_drains() {
 #[test]
 fn mark_stays_valid_while_earlier_bytes_are_sent() {
     let mut output = Output::default();
-    reply(&mut output, "before");
+    append_reply(&mut output, "before");
     let mark = output.mark();
-    assert_eq!(send(&mut output), "before");
-    reply(&mut output, "own");
+    assert_eq!(send_all(&mut output), "before");
+    append_reply(&mut output, "own");
     assert_eq!(output.copy_since(mark), b"own".to_vec());
     output.discard_since(mark);
     assert!(output.is_empty() && output.mark() == mark);
@@ -107,7 +107,7 @@ enum OutputStep {
     Send { most: usize },
 }
 
-fn steps() -> impl Strategy<Value = Vec<OutputStep>> {
+fn random_steps() -> impl Strategy<Value = Vec<OutputStep>> {
     let step = prop_oneof![
         (0..40_000_usize).prop_map(|len| OutputStep::Reply { len }),
         (0..40_000_usize, 0..3_u64).prop_map(|(len, more)| OutputStep::HeldReply { len, more }),
@@ -120,7 +120,7 @@ fn steps() -> impl Strategy<Value = Vec<OutputStep>> {
 proptest! {
     /// Compares with a naive model that stores the required offset for each byte.
     #[test]
-    fn matches_a_naive_model(steps in steps()) {
+    fn matches_a_naive_model(steps in random_steps()) {
         let (mut output, mut model) = (Output::default(), VecDeque::<(u8, ReplOffset)>::new());
         let (mut written, mut committed, mut next) = (ReplOffset(0), ReplOffset(0), 0_u8);
         for step in steps {
@@ -132,7 +132,7 @@ proptest! {
                     model.push_back((next, until));
                 }
                 if until > committed {
-                    output.hold(from, until);
+                    output.hold_from(from, until);
                 }
             };
             match step {
@@ -143,7 +143,7 @@ proptest! {
                 }
                 OutputStep::Commit { more } => {
                     committed.0 = (committed.0 + more).min(written.0);
-                    output.release(committed);
+                    output.release_until(committed);
                 }
                 OutputStep::Send { most } => {
                     let may = model.iter().position(|(_, until)| *until > committed).unwrap_or(model.len());
@@ -152,7 +152,7 @@ proptest! {
                         let sent = output.sendable().len().min(left);
                         let expected: Vec<u8> = model.drain(..sent).map(|(byte, _)| byte).collect();
                         prop_assert_eq!(&output.sendable()[..sent], expected.as_slice());
-                        output.consume(sent);
+                        output.remove_sent(sent);
                         left -= sent;
                     }
                     prop_assert_eq!(most - left, may.min(most));
@@ -161,7 +161,7 @@ proptest! {
             prop_assert_eq!(output.len(), model.len());
             prop_assert_eq!(output.is_empty(), model.is_empty());
             let first = model.iter().map(|(_, until)| *until).find(|until| *until > committed);
-            prop_assert_eq!(output.held_until(), first);
+            prop_assert_eq!(output.first_held_offset(), first);
         }
     }
 }

@@ -32,7 +32,7 @@ pub enum TlsPeers {
 pub struct Tls {
     current: ArcSwapOption<LoadedTls>,
     /// Modification times of the loaded files.
-    changed: Mutex<Vec<Option<SystemTime>>>,
+    modified_at: Mutex<Vec<Option<SystemTime>>>,
 }
 
 /// The parameters that name files.
@@ -53,24 +53,24 @@ fn modification_times(config: &Config) -> Vec<Option<SystemTime>> {
 
 #[derive(Debug)]
 struct LoadedTls {
-    clients: Arc<ServerConfig>,
-    bus: Arc<ServerConfig>,
-    dial: Arc<ClientConfig>,
-    server: Option<CertificateInfo>,
-    client: Option<CertificateInfo>,
-    authority: Option<CertificateInfo>,
+    client_listener: Arc<ServerConfig>,
+    bus_listener: Arc<ServerConfig>,
+    outgoing: Arc<ClientConfig>,
+    server_certificate: Option<CertificateInfo>,
+    client_certificate: Option<CertificateInfo>,
+    ca_certificate: Option<CertificateInfo>,
 }
 
 /// The previous configuration, kept to undo a change.
 #[derive(Debug)]
 pub struct PreviousTls {
     current: Option<Arc<LoadedTls>>,
-    changed: Vec<Option<SystemTime>>,
+    modified_at: Vec<Option<SystemTime>>,
 }
 
 impl Tls {
     /// Whether any parameter enables TLS.
-    pub(crate) fn is_wanted(config: &Config) -> bool {
+    pub(crate) fn is_enabled(config: &Config) -> bool {
         let of_metrics = config.get(keys::METRICS_PORT) != 0 && config.get(keys::METRICS_TLS);
         let of_links = config.get(keys::TLS_REPLICATION) || config.get(keys::TLS_CLUSTER);
         config.get(keys::TLS_PORT) != 0 || of_links || of_metrics
@@ -81,9 +81,9 @@ impl Tls {
     /// # Errors
     /// Why the parameters or files cannot be used.
     pub fn load(&self, config: &Config) -> Result<(), String> {
-        *self.changed.lock() = modification_times(config);
+        *self.modified_at.lock() = modification_times(config);
         let next =
-            if Self::is_wanted(config) { Some(Arc::new(LoadedTls::read(&config.values())?)) } else { None };
+            if Self::is_enabled(config) { Some(Arc::new(LoadedTls::read(&config.values())?)) } else { None };
         self.current.store(next);
         Ok(())
     }
@@ -93,7 +93,8 @@ impl Tls {
     /// # Errors
     /// As [`Self::load`].
     pub fn replace(&self, config: &Config) -> Result<PreviousTls, String> {
-        let before = PreviousTls { current: self.current.load_full(), changed: self.changed.lock().clone() };
+        let before =
+            PreviousTls { current: self.current.load_full(), modified_at: self.modified_at.lock().clone() };
         match self.load(config) {
             Ok(()) => Ok(before),
             Err(reason) => {
@@ -105,14 +106,14 @@ impl Tls {
 
     /// Undoes a change by [`Self::replace`].
     pub fn restore(&self, before: PreviousTls) {
-        *self.changed.lock() = before.changed;
+        *self.modified_at.lock() = before.modified_at;
         self.current.store(before.current);
     }
 
     /// Reloads the files if one has been modified (`tls-auto-reload-interval`). After a failed reload the next attempt
     /// is made when a file changes again.
     pub fn reload_changed(&self, config: &Config) {
-        if !Self::is_wanted(config) || *self.changed.lock() == modification_times(config) {
+        if !Self::is_enabled(config) || *self.modified_at.lock() == modification_times(config) {
             return;
         }
         match self.load(config) {
@@ -125,14 +126,14 @@ impl Tls {
     pub(crate) fn server_config(&self, peers: TlsPeers) -> Option<Arc<ServerConfig>> {
         let current = self.current.load();
         current.as_ref().map(|current| match peers {
-            TlsPeers::Clients => current.clients.clone(),
-            TlsPeers::Bus => current.bus.clone(),
+            TlsPeers::Clients => current.client_listener.clone(),
+            TlsPeers::Bus => current.bus_listener.clone(),
         })
     }
 
     /// The client configuration for outgoing connections, if TLS is enabled.
     pub(crate) fn client_config(&self) -> Option<Arc<ClientConfig>> {
-        self.current.load().as_ref().map(|current| current.dial.clone())
+        self.current.load().as_ref().map(|current| current.outgoing.clone())
     }
 
     /// Details of the certificates in use, with their field names in INFO.
@@ -142,9 +143,9 @@ impl Tls {
             current.as_ref().and_then(|current| of(current).clone())
         };
         [
-            ("server_cert", info(|current| &current.server)),
-            ("client_cert", info(|current| &current.client)),
-            ("ca_cert", info(|current| &current.authority)),
+            ("server_cert", info(|current| &current.server_certificate)),
+            ("client_cert", info(|current| &current.client_certificate)),
+            ("ca_cert", info(|current| &current.ca_certificate)),
         ]
     }
 }
@@ -181,13 +182,17 @@ impl LoadedTls {
         };
         let server_config = |asked| build_server_config(values, &provider, &anchors, &server, asked);
         Ok(Self {
-            clients: server_config(asked)?,
+            client_listener: server_config(asked)?,
             // Without a CA no node certificate can be verified, so none is requested.
-            bus: server_config(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
-            dial: build_client_config(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
-            server: server.certificate_info(),
-            client: client.and_then(|client| client.certificate_info()),
-            authority: authorities.first().and_then(certificates::certificate_info),
+            bus_listener: server_config(if roots.is_empty() {
+                TlsAuthClients::No
+            } else {
+                TlsAuthClients::Yes
+            })?,
+            outgoing: build_client_config(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
+            server_certificate: server.certificate_info(),
+            client_certificate: client.and_then(|client| client.certificate_info()),
+            ca_certificate: authorities.first().and_then(certificates::certificate_info),
         })
     }
 }

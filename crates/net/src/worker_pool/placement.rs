@@ -3,7 +3,7 @@
 //! Every connection has an owning worker, assigned in round-robin order. Another worker serves it only while the owner
 //! is stalled: the first free one, that is, the standby worker if possible and spare threads last.
 
-use super::STANDBY;
+use super::STANDBY_WORKERS;
 
 /// The pool's workers by number, and which of them are stalled.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +56,7 @@ impl ConnectionPlacement {
     }
 
     fn is_active(&self, number: usize) -> bool {
-        number != STANDBY && number <= self.active
+        number != STANDBY_WORKERS && number <= self.active
     }
 
     /// Chooses the owner of a connection: the current owner if it is still active, otherwise the next worker in turn.
@@ -65,7 +65,7 @@ impl ConnectionPlacement {
             return owner;
         }
         self.assigned += 1;
-        STANDBY + 1 + (self.assigned - 1) % self.active.max(1)
+        STANDBY_WORKERS + 1 + (self.assigned - 1) % self.active.max(1)
     }
 
     /// The worker that serves this owner's connections now. If all workers are stalled, the connections wait at their
@@ -129,16 +129,22 @@ mod tests {
     fn standby_serves_for_a_stalled_worker_until_it_recovers() {
         let mut placement = four_workers();
         placement.mark_stalled(2, 70);
-        assert_eq!([1, 2, 3].map(|owner| placement.worker_for(owner)), [Some(1), Some(STANDBY), Some(3)]);
+        assert_eq!(
+            [1, 2, 3].map(|owner| placement.worker_for(owner)),
+            [Some(1), Some(STANDBY_WORKERS), Some(3)]
+        );
         placement.clear_if_recovered(2, 70);
         assert_eq!(
-            (placement.has_stalled_worker(), placement.can_return_to_owner(2, STANDBY)),
+            (placement.has_stalled_worker(), placement.can_return_to_owner(2, STANDBY_WORKERS)),
             (true, false)
         );
         // The worker is idle now.
         placement.clear_if_recovered(2, 0);
         assert_eq!((placement.worker_for(2), placement.has_stalled_worker()), (Some(2), false));
-        assert_eq!([STANDBY, 1, 2].map(|at| placement.can_return_to_owner(2, at)), [true, true, false]);
+        assert_eq!(
+            [STANDBY_WORKERS, 1, 2].map(|at| placement.can_return_to_owner(2, at)),
+            [true, true, false]
+        );
     }
 
     #[test]
@@ -150,7 +156,7 @@ mod tests {
         assert_eq!(placement.worker_for(3), Some(5));
         assert!(placement.is_misplaced(3, 5) && !placement.can_return_to_owner(3, 5));
         placement.clear_if_recovered(0, 71);
-        assert_eq!(placement.worker_for(3), Some(STANDBY));
+        assert_eq!(placement.worker_for(3), Some(STANDBY_WORKERS));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! `best-effort`. The other thread works on the data, one job at a time: it deletes keys of lost slots, deletes all
 //! keys, or searches for keys in slots of other nodes. Decisions stay in order: each job has a number or reports its
 //! result, and a slot that returns while its keys are being deleted is emptied first
-//! ([`BackgroundWorkers::leave_returning`]).
+//! ([`BackgroundWorkers::empty_returning_slots`]).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -21,138 +21,148 @@ use parking_lot::Mutex;
 use slot_routing::{Slot, SlotSet, SlotsToEmpty, Topology, is_owned_elsewhere};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::store::Store;
+use super::store::NodesFile;
 
 /// How often a write is retried while the disk is full.
-const DISK_FULL_RETRY: Duration = Duration::from_millis(250);
+const DISK_FULL_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The result of a request.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum JobResult {
     /// The file was written up to and including this request.
     Written(u64, std::io::Result<()>),
     /// All keys were deleted for this command.
-    Emptied,
+    KeysDeleted,
     /// There are keys in these slots of other nodes.
-    KeysFound { slots: SlotSet, at_start: bool },
+    StrayKeysFound { slots: SlotSet, at_start: bool },
     /// Every write that started before this pause has finished.
-    Drained { pause: u64 },
+    WritesFinished { pause: u64 },
     /// The keys of some slots must not be deleted before a pause is over.
-    LeavingPaused,
+    DeletionPaused,
 }
 
 #[derive(Debug)]
-struct Order {
+struct SaveRequest {
     number: u64,
     text: String,
     sync: bool,
 }
 
 #[derive(Debug)]
-enum Job {
-    Leave,
-    Empty,
-    Look { at_start: bool },
+enum DataJob {
+    DeleteLostSlots,
+    DeleteAllKeys,
+    FindStrayKeys { at_start: bool },
 }
 
 /// The interface to both threads.
 #[derive(Debug)]
 pub(super) struct BackgroundWorkers {
     engine: Arc<Engine>,
-    orders: Option<Sender<Order>>,
+    save_requests: Option<Sender<SaveRequest>>,
     writer: Option<JoinHandle<()>>,
-    jobs: Sender<Job>,
-    leaving: Arc<Mutex<SlotsToEmpty>>,
-    done: UnboundedSender<Done>,
+    jobs: Sender<DataJob>,
+    slots_to_empty: Arc<Mutex<SlotsToEmpty>>,
+    results: UnboundedSender<JobResult>,
 }
 
 impl BackgroundWorkers {
     pub(super) fn start(
         engine: Arc<Engine>,
         config: &Arc<Config>,
-        store: Store,
-        done: UnboundedSender<Done>,
+        store: NodesFile,
+        done: UnboundedSender<JobResult>,
     ) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
         let leaving = Arc::<Mutex<SlotsToEmpty>>::default();
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let (report, config) = (done.clone(), config.clone());
-        let on_failure = move || OnFailure::chosen(&config);
-        let writer = named("nodes.conf").spawn(move || write(store, &ordered, &report, &on_failure))?;
+        let on_failure = move || SaveFailurePolicy::from_config(&config);
+        let writer =
+            named("nodes.conf").spawn(move || run_config_writer(store, &ordered, &report, &on_failure))?;
         let (data, left, report) = (engine.clone(), leaving.clone(), done.clone());
-        named("cluster-data").spawn(move || work(&data, &left, &asked, &report)).context("no thread")?;
-        Ok(Self { engine, orders: Some(orders), writer: Some(writer), jobs, leaving, done })
+        named("cluster-data")
+            .spawn(move || run_data_jobs(&data, &left, &asked, &report))
+            .context("no thread")?;
+        Ok(Self {
+            engine,
+            save_requests: Some(orders),
+            writer: Some(writer),
+            jobs,
+            slots_to_empty: leaving,
+            results: done,
+        })
     }
 
     /// Requests that `text` is written to `nodes.conf`.
-    pub(super) fn save(&self, number: u64, text: String, sync: bool) {
-        if let Some(orders) = &self.orders {
+    pub(super) fn request_save(&self, number: u64, text: String, sync: bool) {
+        if let Some(orders) = &self.save_requests {
             // The thread only ends after it has reported an error.
-            let _ = orders.send(Order { number, text, sync });
+            let _ = orders.send(SaveRequest { number, text, sync });
         }
     }
 
     /// Requests the deletion of the keys in these slots, which other nodes serve.
-    pub(super) fn leave(&self, slots: &SlotSet) {
-        self.leaving.lock().insert_all(slots);
-        self.ask(Job::Leave);
+    pub(super) fn delete_slot_keys(&self, slots: &SlotSet) {
+        self.slots_to_empty.lock().insert_all(slots);
+        self.queue_job(DataJob::DeleteLostSlots);
     }
 
     /// Continues the deletion once all pauses are over.
-    pub(super) fn leave_after(&self, pauses: Arc<PauseGate>) {
+    pub(super) fn resume_deletion_after(&self, pauses: Arc<PauseGate>) {
         let jobs = self.jobs.clone();
         tokio::spawn(async move {
             pauses.wait_until_unpaused().await;
-            let _ = jobs.send(Job::Leave);
+            let _ = jobs.send(DataJob::DeleteLostSlots);
         });
     }
 
     /// Requests the deletion of all keys.
-    pub(super) fn empty(&self) {
-        self.ask(Job::Empty);
+    pub(super) fn delete_all_keys(&self) {
+        self.queue_job(DataJob::DeleteAllKeys);
     }
 
     /// Requests a search for keys in slots of other nodes.
-    pub(super) fn look_for_keys(&self, at_start: bool) {
-        self.ask(Job::Look { at_start });
+    pub(super) fn find_stray_keys(&self, at_start: bool) {
+        self.queue_job(DataJob::FindStrayKeys { at_start });
     }
 
     /// Returns the slots among `slots` that have keys that are not being deleted. A slot may have been lost during the
     /// search.
-    pub(super) fn still_held(&self, slots: &SlotSet) -> SlotSet {
-        let leaving = self.leaving.lock();
+    pub(super) fn slots_with_remaining_keys(&self, slots: &SlotSet) -> SlotSet {
+        let leaving = self.slots_to_empty.lock();
         let held = |slot: &Slot| !leaving.contains(*slot) && self.engine.keyspace.keys_in_slot(*slot) > 0;
         slots.iter().filter(held).collect()
     }
 
     /// After a promotion: continues the deletion that the failed master had started.
-    pub(super) fn leave_for_master(&self) {
-        self.ask(Job::Leave);
+    pub(super) fn continue_master_deletion(&self) {
+        self.queue_job(DataJob::DeleteLostSlots);
     }
 
-    fn ask(&self, job: Job) {
+    fn queue_job(&self, job: DataJob) {
         // The thread runs until the process exits.
         let _ = self.jobs.send(job);
     }
 
     /// Waits on the thread until all running writes have finished.
-    pub(super) fn drain(&self, pause: u64) {
-        let (engine, done) = (self.engine.clone(), self.done.clone());
+    pub(super) fn wait_for_running_writes(&self, pause: u64) {
+        let (engine, done) = (self.engine.clone(), self.results.clone());
         tokio::task::spawn_blocking(move || {
             engine.wait_for_admitted_commands();
-            let _ = done.send(Done::Drained { pause });
+            let _ = done.send(JobResult::WritesFinished { pause });
         });
     }
 
     /// Called before `topology` is published: slots that return to this node while their keys are being deleted are
     /// emptied first.
-    pub(super) fn leave_returning(&self, topology: &Topology) {
+    pub(super) fn empty_returning_slots(&self, topology: &Topology) {
         let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
-        let back = self.leaving.lock().update(&before, topology);
+        let back = self.slots_to_empty.lock().update(&before, topology);
         for slot in back {
             while self.engine.delete_unowned_keys(slot) == RemainingKeys::MaybeMore {}
-            self.leaving.lock().remove(slot);
+            self.slots_to_empty.lock().remove(slot);
         }
     }
 }
@@ -160,7 +170,7 @@ impl BackgroundWorkers {
 impl Drop for BackgroundWorkers {
     /// The last request is written before the server exits.
     fn drop(&mut self) {
-        self.orders = None;
+        self.save_requests = None;
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the thread that writes nodes.conf panicked");
         }
@@ -169,89 +179,95 @@ impl Drop for BackgroundWorkers {
 
 /// What happens if `nodes.conf` cannot be written (`cluster-config-save-behavior`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnFailure {
+enum SaveFailurePolicy {
     /// The server exits; on a full disk it waits for space. It never announces state that a restart would forget.
-    End,
+    Exit,
     /// The server continues. A restart may forget votes and slots.
     Continue,
 }
 
-impl OnFailure {
-    fn chosen(config: &Config) -> Self {
+impl SaveFailurePolicy {
+    fn from_config(config: &Config) -> Self {
         match config.get(keys::CLUSTER_CONFIG_SAVE_BEHAVIOR) {
             "best-effort" => Self::Continue,
-            _ => Self::End,
+            _ => Self::Exit,
         }
     }
 }
 
-fn write(
-    mut store: Store,
-    orders: &Receiver<Order>,
-    done: &UnboundedSender<Done>,
-    on_failure: &impl Fn() -> OnFailure,
+fn run_config_writer(
+    mut store: NodesFile,
+    orders: &Receiver<SaveRequest>,
+    done: &UnboundedSender<JobResult>,
+    on_failure: &impl Fn() -> SaveFailurePolicy,
 ) {
     let mut latest = orders.recv().ok();
     while let Some(order) = latest.take() {
-        let (order, ended) = newest(order, orders);
+        let (order, ended) = latest_request(order, orders);
         match store.write(&order.text, order.sync) {
             Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
-            Err(error) if on_failure() == OnFailure::Continue => {
+            Err(error) if on_failure() == SaveFailurePolicy::Continue => {
                 tracing::warn!(
                     "Cluster config updated even though writing the cluster config file to disk failed: {error}"
                 );
-                drop(done.send(Done::Written(order.number, Ok(()))));
+                drop(done.send(JobResult::Written(order.number, Ok(()))));
             }
             // State that must be persisted before it is announced waits for space on the disk.
-            Err(error) if is_full(&error) => {
+            Err(error) if is_disk_full(&error) => {
                 tracing::warn!("can't update cluster config file: {error}; trying again");
-                let waited = orders.recv_timeout(DISK_FULL_RETRY);
+                let waited = orders.recv_timeout(DISK_FULL_RETRY_INTERVAL);
                 let sync = order.sync;
-                latest = Some(waited.map_or(order, |newer| Order { sync: sync || newer.sync, ..newer }));
+                latest =
+                    Some(waited.map_or(order, |newer| SaveRequest { sync: sync || newer.sync, ..newer }));
                 continue;
             }
             Err(error) => {
-                drop(done.send(Done::Written(order.number, Err(error))));
+                drop(done.send(JobResult::Written(order.number, Err(error))));
                 return;
             }
-            Ok(()) => drop(done.send(Done::Written(order.number, Ok(())))),
+            Ok(()) => drop(done.send(JobResult::Written(order.number, Ok(())))),
         }
         // Closing the last handle of a replaced file frees its blocks, which can take longer than the write.
-        store.close_replaced();
+        store.close_replaced_files();
         latest = orders.recv().ok();
     }
 }
 
 /// Returns the last queued request, and whether there will be no more.
-fn newest(mut order: Order, orders: &Receiver<Order>) -> (Order, bool) {
+fn latest_request(mut order: SaveRequest, orders: &Receiver<SaveRequest>) -> (SaveRequest, bool) {
     loop {
         match orders.try_recv() {
-            Ok(newer) => order = Order { sync: order.sync || newer.sync, ..newer },
+            Ok(newer) => order = SaveRequest { sync: order.sync || newer.sync, ..newer },
             Err(why) => return (order, why == TryRecvError::Disconnected),
         }
     }
 }
 
-fn is_full(error: &std::io::Error) -> bool {
+fn is_disk_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
+fn run_data_jobs(
+    engine: &Engine,
+    leaving: &Mutex<SlotsToEmpty>,
+    jobs: &Receiver<DataJob>,
+    done: &UnboundedSender<JobResult>,
+) {
     while let Ok(job) = jobs.recv() {
         match job {
-            Job::Leave => {
-                if leave(engine, leaving) == RemainingKeys::Paused {
-                    let _ = done.send(Done::LeavingPaused);
+            DataJob::DeleteLostSlots => {
+                if delete_lost_slots(engine, leaving) == RemainingKeys::Paused {
+                    let _ = done.send(JobResult::DeletionPaused);
                 }
             }
-            Job::Empty => {
+            DataJob::DeleteAllKeys => {
                 engine.clear_all_unlogged();
-                let _ = done.send(Done::Emptied);
+                let _ = done.send(JobResult::KeysDeleted);
             }
-            Job::Look { at_start } => {
+            DataJob::FindStrayKeys { at_start } => {
                 let slots = slots_with_foreign_keys(engine);
                 if !slots.is_empty() {
-                    let _ = done.send(Done::KeysFound { slots, at_start });
+                    let _ = done.send(JobResult::StrayKeysFound { slots, at_start });
                 }
             }
         }
@@ -259,7 +275,7 @@ fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, do
 }
 
 /// Deletes keys until none are left or a pause forbids it.
-fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> RemainingKeys {
+fn delete_lost_slots(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> RemainingKeys {
     loop {
         let Some(slot) = leaving.lock().first() else { return RemainingKeys::None };
         let mut is_told = false;
@@ -302,22 +318,23 @@ mod tests {
 
     /// The server used to exit with `best-effort` too.
     #[test]
-    fn best_effort_continues_without_the_file() {
-        for (on_failure, goes_on) in [(OnFailure::Continue, true), (OnFailure::End, false)] {
+    fn best_effort_continues_after_failed_save() {
+        for (on_failure, goes_on) in [(SaveFailurePolicy::Continue, true), (SaveFailurePolicy::Exit, false)] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("deep").join("nodes.conf");
             std::fs::create_dir(path.parent().unwrap()).unwrap();
-            let (store, _) = Store::open(&path).unwrap();
+            let (store, _) = NodesFile::open(&path).unwrap();
             std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
             let (orders, ordered) = channel();
             let (report, mut done) = unbounded_channel();
-            let writer = std::thread::spawn(move || write(store, &ordered, &report, &|| on_failure));
+            let writer =
+                std::thread::spawn(move || run_config_writer(store, &ordered, &report, &|| on_failure));
             for number in [1, 2] {
-                let order = Order { number, text: format!("{number}\n"), sync: true };
+                let order = SaveRequest { number, text: format!("{number}\n"), sync: true };
                 let taken = orders.send(order).is_ok();
                 assert!(taken || !goes_on);
                 match done.blocking_recv() {
-                    Some(Done::Written(written, outcome)) => {
+                    Some(JobResult::Written(written, outcome)) => {
                         assert_eq!((written, outcome.is_ok()), (number, goes_on));
                     }
                     other => assert!(other.is_none() && number == 2 && !goes_on, "{other:?}"),

@@ -1,6 +1,6 @@
 //! Published messages on their way to the driver, which sends them to the other nodes.
 //!
-//! Publishers must not wait, and the queue must be bounded: beyond [`MOST_WAITING`] bytes, messages to other nodes are
+//! Publishers must not wait, and the queue must be bounded: beyond [`MAX_QUEUED_BYTES`] bytes, messages to other nodes are
 //! lost, as on a link that does not drain.
 
 use std::sync::Arc;
@@ -13,46 +13,46 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::DriverRequest;
 
 /// The maximum number of queued bytes; a single message may be larger.
-const MOST_WAITING: usize = 64 * 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct PublicationQueue {
     requests: UnboundedSender<DriverRequest>,
-    waiting: Arc<AtomicUsize>,
+    queued_bytes: Arc<AtomicUsize>,
     /// Whether messages are being lost and this was logged.
-    losing: AtomicBool,
+    is_losing_messages: AtomicBool,
 }
 
 /// Counts the bytes of a message while it is queued.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    waiting: Arc<AtomicUsize>,
+pub(super) struct QueuedBytes {
+    total: Arc<AtomicUsize>,
     bytes: usize,
 }
 
-impl Drop for Ticket {
+impl Drop for QueuedBytes {
     fn drop(&mut self) {
-        self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Outbox {
+impl PublicationQueue {
     pub(super) fn new(requests: UnboundedSender<DriverRequest>) -> Self {
-        Self { requests, waiting: Arc::default(), losing: AtomicBool::new(false) }
+        Self { requests, queued_bytes: Arc::default(), is_losing_messages: AtomicBool::new(false) }
     }
 }
 
-impl Bus for Outbox {
+impl Bus for PublicationQueue {
     fn max_message_len(&self) -> usize {
         gossip::wire::MAX_PUBLICATION_BYTES
     }
 
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]) {
         let bytes = channel.len() + message.len();
-        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        let ticket = Ticket { waiting: self.waiting.clone(), bytes };
-        if before > 0 && before + bytes > MOST_WAITING {
-            if !self.losing.swap(true, Ordering::Relaxed) {
+        let before = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let ticket = QueuedBytes { total: self.queued_bytes.clone(), bytes };
+        if before > 0 && before + bytes > MAX_QUEUED_BYTES {
+            if !self.is_losing_messages.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     "More is published than the cluster bus takes: messages to other nodes are lost"
                 );
@@ -60,10 +60,10 @@ impl Bus for Outbox {
             return;
         }
         if before == 0 {
-            self.losing.store(false, Ordering::Relaxed);
+            self.is_losing_messages.store(false, Ordering::Relaxed);
         }
         let publication = Publication { sharded, channel: channel.to_vec(), message: message.to_vec() };
         // While the server stops, there is no receiver.
-        let _ = self.requests.send(DriverRequest::Publish { publication, ticket });
+        let _ = self.requests.send(DriverRequest::Publish { publication, queued_bytes: ticket });
     }
 }

@@ -6,17 +6,17 @@ use gossip::{Candidate, FailoverRecord, Gossip, Ineligibility};
 use slot_routing::{Epoch, NodeId};
 
 /// Returns the failovers, oldest first.
-pub(crate) fn told(gossip: &Gossip, now: Millis) -> Vec<Failover> {
-    gossip.timeline().records().map(|record| failover(gossip, now, record)).collect()
+pub(crate) fn list_failovers(gossip: &Gossip, now: Millis) -> Vec<Failover> {
+    gossip.timeline().records().map(|record| describe_failover(gossip, now, record)).collect()
 }
 
-fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
-    let mut steps = Steps { gossip, steps: Vec::new() };
-    steps.cause(record);
-    steps.candidates(record);
-    steps.ballots(record);
-    steps.votes(record);
-    steps.end(record);
+fn describe_failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
+    let mut steps = FailoverSteps { gossip, steps: Vec::new() };
+    steps.add_cause(record);
+    steps.add_candidates(record);
+    steps.add_ballots(record);
+    steps.add_votes(record);
+    steps.add_end(record);
     let mut steps = steps.steps;
     steps.sort_by_key(|(at, _)| *at);
     let began = steps.first().map_or(now, |(at, _)| *at);
@@ -29,7 +29,7 @@ fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
     };
     Failover {
         node: record.node.to_string(),
-        address: address(gossip, record.node).unwrap_or_default(),
+        address: node_address(gossip, record.node).unwrap_or_default(),
         began_ms_ago: ms(began, now),
         outcome,
         steps: steps.into_iter().map(|(at, text)| FailoverStep { ms: ms(began, at), text }).collect(),
@@ -37,44 +37,47 @@ fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
 }
 
 /// Returns the host and port of a known node.
-fn address(gossip: &Gossip, id: NodeId) -> Option<String> {
+fn node_address(gossip: &Gossip, id: NodeId) -> Option<String> {
     gossip.node(id).map(|node| {
         let port = node.address.port;
         node.address.ip.map_or(format!(":{port}"), |ip| std::net::SocketAddr::new(ip, port).to_string())
     })
 }
 
-struct Steps<'a> {
+struct FailoverSteps<'a> {
     gossip: &'a Gossip,
     steps: Vec<(Millis, String)>,
 }
 
-impl Steps<'_> {
-    fn add(&mut self, at: Millis, text: String) {
+impl FailoverSteps<'_> {
+    fn add_step(&mut self, at: Millis, text: String) {
         self.steps.push((at, text));
     }
 
-    fn name(&self, id: NodeId) -> String {
+    fn node_name(&self, id: NodeId) -> String {
         if id == self.gossip.id() {
             return "this node".to_owned();
         }
-        address(self.gossip, id).unwrap_or_else(|| id.to_string()[..8].to_owned())
+        node_address(self.gossip, id).unwrap_or_else(|| id.to_string()[..8].to_owned())
     }
 
-    fn cause(&mut self, record: &FailoverRecord) {
+    fn add_cause(&mut self, record: &FailoverRecord) {
         if let Some((by, at)) = record.requested {
-            self.add(at, format!("{} is to take its place at an operator's request", self.name(by)));
+            self.add_step(
+                at,
+                format!("{} is to take its place at an operator's request", self.node_name(by)),
+            );
         }
         for suspicion in &record.suspicions {
             let cause = suspicion.cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
-            self.add(suspicion.at, format!("suspected by {}{cause}", self.name(suspicion.by)));
+            self.add_step(suspicion.at, format!("suspected by {}{cause}", self.node_name(suspicion.by)));
         }
         if let Some(at) = record.agreed {
-            self.add(at, "agreed to have failed".to_owned());
+            self.add_step(at, "agreed to have failed".to_owned());
         }
     }
 
-    fn candidates(&mut self, record: &FailoverRecord) {
+    fn add_candidates(&mut self, record: &FailoverRecord) {
         let Some(at) = record.ranked_at else { return };
         for Candidate { node, offset, rank, ineligibility } in &record.candidates {
             let verdict = match (rank, ineligibility) {
@@ -86,52 +89,55 @@ impl Steps<'_> {
                 (_, Some(Ineligibility::Empty)) => "not eligible: it has no data".to_owned(),
                 (None, None) => "not eligible".to_owned(),
             };
-            self.add(at, format!("candidate {}: offset {offset}, {verdict}", self.name(*node)));
+            self.add_step(at, format!("candidate {}: offset {offset}, {verdict}", self.node_name(*node)));
         }
     }
 
-    fn ballots(&mut self, record: &FailoverRecord) {
+    fn add_ballots(&mut self, record: &FailoverRecord) {
         for ballot in &record.ballots {
             let (rank, offset) = (ballot.rank, ballot.offset);
-            self.add(
+            self.add_step(
                 ballot.scheduled,
                 format!("this node stands for election: rank {rank}, offset {offset}"),
             );
             if let Some((epoch, at)) = ballot.asked {
-                self.add(at, format!("it asks for votes in epoch {epoch}"));
+                self.add_step(at, format!("it asks for votes in epoch {epoch}"));
             }
             for (voter, at) in &ballot.votes {
-                self.add(*at, format!("{} votes for it", self.name(*voter)));
+                self.add_step(*at, format!("{} votes for it", self.node_name(*voter)));
             }
         }
         for (why, at) in &record.obstacles {
-            self.add(*at, format!("this node cannot stand: {why}"));
+            self.add_step(*at, format!("this node cannot stand: {why}"));
         }
     }
 
-    fn votes(&mut self, record: &FailoverRecord) {
+    fn add_votes(&mut self, record: &FailoverRecord) {
         let in_epoch = |name: String, epoch: Epoch| format!("{name} in epoch {epoch}");
         for (candidate, epoch, at) in &record.votes_given {
-            self.add(*at, format!("this node votes for {}", in_epoch(self.name(*candidate), *epoch)));
+            self.add_step(
+                *at,
+                format!("this node votes for {}", in_epoch(self.node_name(*candidate), *epoch)),
+            );
         }
         for (candidate, epoch, why, at) in &record.votes_refused {
-            let about = in_epoch(self.name(*candidate), *epoch);
-            self.add(*at, format!("this node does not vote for {about}: {}", why.text(*epoch)));
+            let about = in_epoch(self.node_name(*candidate), *epoch);
+            self.add_step(*at, format!("this node does not vote for {about}: {}", why.text(*epoch)));
         }
     }
 
-    fn end(&mut self, record: &FailoverRecord) {
+    fn add_end(&mut self, record: &FailoverRecord) {
         if let Some((by, epoch, at)) = record.replaced {
-            self.add(at, format!("{} takes over its slots in epoch {epoch}", self.name(by)));
+            self.add_step(at, format!("{} takes over its slots in epoch {epoch}", self.node_name(by)));
         }
         if let Some(at) = record.first_write {
-            self.add(at, "this node accepts the first write".to_owned());
+            self.add_step(at, "this node accepts the first write".to_owned());
         }
         if let Some(at) = record.recovered {
-            self.add(at, "it answers again".to_owned());
+            self.add_step(at, "it answers again".to_owned());
         }
         if let Some(at) = record.request_timed_out {
-            self.add(at, "the request is given up".to_owned());
+            self.add_step(at, "the request is given up".to_owned());
         }
     }
 }

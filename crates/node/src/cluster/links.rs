@@ -29,80 +29,81 @@ pub(super) enum LinkEvent {
 }
 
 /// The maximum number of packets queued for the driver.
-pub(super) const WAITING_EVENTS: usize = 1024;
+pub(super) const MAX_QUEUED_EVENTS: usize = 1024;
 /// The maximum number of peers that have not completed the handshake.
-const MOST_STRANGERS: usize = 256;
+const MAX_PENDING_HANDSHAKES: usize = 256;
 /// The maximum number of queued bytes per link without `cluster-link-sendbuf-limit`.
-const MOST_QUEUED: usize = 256 << 20;
+const DEFAULT_SEND_BUFFER_LIMIT: usize = 256 << 20;
 
 /// The open links.
 #[derive(Debug)]
-pub(super) struct Links {
-    open: BTreeMap<LinkId, Open>,
+pub(super) struct BusLinks {
+    links: BTreeMap<LinkId, OpenLink>,
     events: mpsc::Sender<LinkEvent>,
-    next_in: u64,
-    traffic: Arc<Traffic>,
+    next_inbound_id: u64,
+    traffic: Arc<TrafficCounters>,
 }
 
 /// Traffic counters of all links.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    sent: Counted,
-    received: Counted,
+pub(crate) struct TrafficCounters {
+    sent: DirectionCounters,
+    received: DirectionCounters,
     /// The number of links closed because their peers did not read.
-    overflown: AtomicU64,
+    overflowed_links: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct DirectionCounters {
     bytes: AtomicU64,
     /// The number of messages that carried published messages.
-    published: AtomicU64,
+    published_messages: AtomicU64,
 }
 
-impl Traffic {
+impl TrafficCounters {
     /// Returns the counters.
-    pub(crate) fn so_far(&self) -> gossip::LinkTraffic {
+    pub(crate) fn snapshot(&self) -> gossip::LinkTraffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Self { sent, received, overflown } = self;
+        let Self { sent, received, overflowed_links: overflown } = self;
         gossip::LinkTraffic {
             bytes_sent: read(&sent.bytes),
             bytes_received: read(&received.bytes),
-            published_bytes_sent: read(&sent.published),
-            published_bytes_received: read(&received.published),
+            published_bytes_sent: read(&sent.published_messages),
+            published_bytes_received: read(&received.published_messages),
             overflowed_links: read(overflown),
         }
     }
 }
 
-impl Traffic {
+impl TrafficCounters {
     /// Resets the counters (CONFIG RESETSTAT).
     pub(crate) fn reset(&self) {
-        let Self { sent, received, overflown } = self;
-        let counters = [&sent.bytes, &sent.published, &received.bytes, &received.published, overflown];
+        let Self { sent, received, overflowed_links: overflown } = self;
+        let counters =
+            [&sent.bytes, &sent.published_messages, &received.bytes, &received.published_messages, overflown];
         counters.into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 }
 
-impl Counted {
-    fn count(&self, packet: &Packet, bytes: usize) {
+impl DirectionCounters {
+    fn count_packet(&self, packet: &Packet, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if matches!(packet.body, MessageBody::Publish(_)) {
-            self.published.fetch_add(bytes, Ordering::Relaxed);
+            self.published_messages.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenLink {
     /// `None` while connecting.
     writer: Option<mpsc::UnboundedSender<Vec<u8>>>,
-    queued: Arc<AtomicUsize>,
+    queued_bytes: Arc<AtomicUsize>,
     tasks: Vec<AbortHandle>,
 }
 
-impl Drop for Open {
+impl Drop for OpenLink {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -110,18 +111,24 @@ impl Drop for Open {
     }
 }
 
-impl Links {
+impl BusLinks {
     /// Returns the number of links, including those being established.
     pub(super) fn len(&self) -> usize {
-        self.open.len()
+        self.links.len()
     }
 
-    pub(super) fn new(events: mpsc::Sender<LinkEvent>, traffic: Arc<Traffic>) -> Self {
-        Self { open: BTreeMap::new(), events, next_in: 0, traffic }
+    pub(super) fn new(events: mpsc::Sender<LinkEvent>, traffic: Arc<TrafficCounters>) -> Self {
+        Self { links: BTreeMap::new(), events, next_inbound_id: 0, traffic }
     }
 
     /// Starts to connect a link.
-    pub(super) fn connect(&mut self, link: LinkId, to: SocketAddr, timeout: Duration, dialer: Dialer) {
+    pub(super) fn start_connecting(
+        &mut self,
+        link: LinkId,
+        to: SocketAddr,
+        timeout: Duration,
+        dialer: Dialer,
+    ) {
         let events = self.events.clone();
         let task = tokio::spawn(async move {
             let event = match dialer.dial(to, timeout).await {
@@ -131,79 +138,85 @@ impl Links {
             // Without a driver there is no receiver.
             let _ = events.send(event).await;
         });
-        let open = Open { writer: None, queued: Arc::default(), tasks: vec![task.abort_handle()] };
-        self.open.insert(link, open);
+        let open = OpenLink { writer: None, queued_bytes: Arc::default(), tasks: vec![task.abort_handle()] };
+        self.links.insert(link, open);
     }
 
     /// Starts the tasks of an established link. Returns false if the link is no longer wanted.
-    pub(super) fn begin(&mut self, link: LinkId, stream: Stream) -> bool {
-        if !self.open.contains_key(&link) {
+    pub(super) fn start_link(&mut self, link: LinkId, stream: Stream) -> bool {
+        if !self.links.contains_key(&link) {
             return false;
         }
-        self.run(link, stream);
+        self.spawn_tasks(link, stream);
         true
     }
 
     /// Registers a link opened by a peer. The state machine decides which link must be closed for it.
-    pub(super) fn accept(&mut self, stream: Stream) -> LinkId {
-        let link = LinkId::In(self.next_in);
-        self.next_in += 1;
-        self.run(link, stream);
+    pub(super) fn register_accepted(&mut self, stream: Stream) -> LinkId {
+        let link = LinkId::In(self.next_inbound_id);
+        self.next_inbound_id += 1;
+        self.spawn_tasks(link, stream);
         link
     }
 
-    fn run(&mut self, link: LinkId, stream: Stream) {
+    fn spawn_tasks(&mut self, link: LinkId, stream: Stream) {
         let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer);
         let (reading, writing) = tokio::io::split(stream);
         let (writer, packets) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
-        let read = tokio::spawn(read(link, peer, reading, (self.events.clone(), self.traffic.clone())));
-        let write = tokio::spawn(write(writing, packets, queued.clone()));
+        let read = tokio::spawn(run_reader(link, peer, reading, (self.events.clone(), self.traffic.clone())));
+        let write = tokio::spawn(run_writer(writing, packets, queued.clone()));
         let tasks = vec![read.abort_handle(), write.abort_handle()];
-        self.open.insert(link, Open { writer: Some(writer), queued, tasks });
+        self.links.insert(link, OpenLink { writer: Some(writer), queued_bytes: queued, tasks });
     }
 
     /// Queues a packet. Returns false if the peer does not read and the link must be closed.
-    pub(super) fn send(&mut self, link: LinkId, packet: &Packet, limit: usize) -> bool {
-        let Some(Open { writer: Some(writer), queued, .. }) = self.open.get(&link) else { return true };
+    pub(super) fn queue_packet(&mut self, link: LinkId, packet: &Packet, limit: usize) -> bool {
+        let Some(OpenLink { writer: Some(writer), queued_bytes: queued, .. }) = self.links.get(&link) else {
+            return true;
+        };
         let bytes = packet.encode();
         let waiting = queued.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        if waiting > if limit == 0 { MOST_QUEUED } else { limit } {
-            self.traffic.overflown.fetch_add(1, Ordering::Relaxed);
+        if waiting > if limit == 0 { DEFAULT_SEND_BUFFER_LIMIT } else { limit } {
+            self.traffic.overflowed_links.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        self.traffic.sent.count(packet, bytes.len());
+        self.traffic.sent.count_packet(packet, bytes.len());
         // If the writer has ended, the reader reports the end of the link.
         let _ = writer.send(bytes);
         true
     }
 
     /// Ends a link as if it had broken, so that the driver is notified. Does nothing if the driver's queue is full.
-    pub(super) fn break_off(&mut self, link: LinkId) {
+    pub(super) fn abort_link(&mut self, link: LinkId) {
         if self.events.try_send(LinkEvent::Closed { link }).is_ok() {
-            self.close(link);
+            self.close_link(link);
         }
     }
 
     /// Closes a link and its tasks.
-    pub(super) fn close(&mut self, link: LinkId) {
-        self.open.remove(&link);
+    pub(super) fn close_link(&mut self, link: LinkId) {
+        self.links.remove(&link);
     }
 
     /// Returns the number of bytes queued on all links.
-    pub(super) fn all_queued(&self) -> usize {
-        self.open.values().map(|open| open.queued.load(Ordering::Relaxed)).sum()
+    pub(super) fn total_queued_bytes(&self) -> usize {
+        self.links.values().map(|open| open.queued_bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of bytes queued on a link.
-    pub(super) fn queued(&self, link: LinkId) -> usize {
-        self.open.get(&link).map_or(0, |open| open.queued.load(Ordering::Relaxed))
+    pub(super) fn queued_bytes(&self, link: LinkId) -> usize {
+        self.links.get(&link).map_or(0, |open| open.queued_bytes.load(Ordering::Relaxed))
     }
 }
 
 /// Accepts links of peers.
-pub(super) async fn listen(listener: Listener, options: SocketOptions, events: mpsc::Sender<LinkEvent>) {
-    let strangers = Arc::new(Semaphore::new(MOST_STRANGERS));
+pub(super) async fn accept_links(
+    listener: Listener,
+    options: SocketOptions,
+    events: mpsc::Sender<LinkEvent>,
+) {
+    let strangers = Arc::new(Semaphore::new(MAX_PENDING_HANDSHAKES));
     loop {
         let (stream, _) = listener.accept("cluster node").await;
         let Ok(Some((peer, local))) = stream.addresses() else { continue };
@@ -236,11 +249,11 @@ pub(super) async fn listen(listener: Listener, options: SocketOptions, events: m
     }
 }
 
-async fn read(
+async fn run_reader(
     link: LinkId,
     peer: Option<SocketAddr>,
     mut stream: ReadHalf<Stream>,
-    (events, traffic): (mpsc::Sender<LinkEvent>, Arc<Traffic>),
+    (events, traffic): (mpsc::Sender<LinkEvent>, Arc<TrafficCounters>),
 ) {
     if let Err(reason) = read_packets(link, &mut stream, &events, &traffic).await {
         let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
@@ -254,14 +267,14 @@ async fn read_packets(
     link: LinkId,
     stream: &mut ReadHalf<Stream>,
     events: &mpsc::Sender<LinkEvent>,
-    traffic: &Traffic,
+    traffic: &TrafficCounters,
 ) -> Result<(), wire::DecodeError> {
     let mut buffer = Vec::new();
     loop {
         match wire::frame_len(&buffer)? {
             Some(length) if buffer.len() >= length => {
                 let packet = Box::new(wire::decode(&buffer[..length])?);
-                traffic.received.count(&packet, length);
+                traffic.received.count_packet(&packet, length);
                 buffer.drain(..length);
                 if events.send(LinkEvent::Packet { link, packet }).await.is_err() {
                     return Ok(());
@@ -275,7 +288,7 @@ async fn read_packets(
     }
 }
 
-async fn write(
+async fn run_writer(
     mut stream: WriteHalf<Stream>,
     mut packets: mpsc::UnboundedReceiver<Vec<u8>>,
     queued: Arc<AtomicUsize>,

@@ -9,14 +9,14 @@ use slot_routing::ClientEndpoint;
 use config::{Values, keys};
 
 /// The bus port is the client port plus this, unless `cluster-port` is set.
-const BUS_OFFSET: u16 = 10_000;
+const BUS_PORT_OFFSET: u16 = 10_000;
 /// With a shorter timeout, timers would fire continuously.
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(10);
+const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Returns the port of the bus.
 pub(crate) fn bus_port(values: &Values) -> Result<u16> {
-    let counted = || base_port(values).checked_add(BUS_OFFSET);
+    let counted = || base_port(values).checked_add(BUS_PORT_OFFSET);
     values[keys::CLUSTER_PORT].or_else(counted).context(
         "Redis port number too high for cluster mode. The cluster communication port, which is \
          calculated by adding 10,000 to the data port, is greater than 65535. Setting the port number to \
@@ -29,10 +29,10 @@ fn base_port(values: &Values) -> u16 {
     values[if values[keys::TLS_CLUSTER] { keys::TLS_PORT } else { keys::PORT }]
 }
 
-pub(super) fn read(values: &Values) -> Result<gossip::ClusterConfig> {
+pub(super) fn read_cluster_config(values: &Values) -> Result<gossip::ClusterConfig> {
     let factor = values[keys::CLUSTER_REPLICA_VALIDITY_FACTOR];
     Ok(gossip::ClusterConfig {
-        node_timeout: values[keys::CLUSTER_NODE_TIMEOUT].clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT),
+        node_timeout: values[keys::CLUSTER_NODE_TIMEOUT].clamp(MIN_NODE_TIMEOUT, MAX_NODE_TIMEOUT),
         connect_refused_timeout: values[keys::CLUSTER_CONNECT_REFUSED_TIMEOUT],
         replica_validity_factor: u32::try_from(factor).unwrap_or(u32::MAX).min(1_000_000),
         repl_ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
@@ -43,11 +43,11 @@ pub(super) fn read(values: &Values) -> Result<gossip::ClusterConfig> {
         manual_failover_timeout: values[keys::CLUSTER_MANUAL_FAILOVER_TIMEOUT],
         empty_master_timeout: values[keys::EMPTY_MASTER_TIMEOUT],
         blacklist_ttl: Duration::from_secs(values[keys::CLUSTER_BLACKLIST_TTL].max(0).unsigned_abs()),
-        announce: announce(values)?,
+        announce: announced_address(values)?,
     })
 }
 
-fn announce(values: &Values) -> Result<AnnouncedAddress> {
+fn announced_address(values: &Values) -> Result<AnnouncedAddress> {
     Ok(AnnouncedAddress {
         ip: values[keys::CLUSTER_ANNOUNCE_IP],
         port: values[keys::CLUSTER_ANNOUNCE_PORT].unwrap_or(values[keys::PORT]),

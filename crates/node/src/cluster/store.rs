@@ -14,31 +14,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 
 /// The extension of temporary files, followed by the process id.
-const TEMPORARY: &str = "tmp-";
+const TEMPORARY_PREFIX: &str = "tmp-";
 /// The extension of the safe copy during a write in place.
-const SAFE: &str = "safe";
+const BACKUP_EXTENSION: &str = "safe";
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct NodesFile {
     path: PathBuf,
     /// The current file, locked.
-    locked: File,
+    locked_file: File,
     /// Replaced files, which are closed later.
-    replaced: Vec<File>,
+    replaced_files: Vec<File>,
     /// Replaced in tests.
-    rename: fn(&Path, &Path) -> std::io::Result<()>,
+    rename_file: fn(&Path, &Path) -> std::io::Result<()>,
 }
 
 /// How long to wait for the lock. A stopping process replies to SHUTDOWN before it releases the file.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Store {
+impl NodesFile {
     /// Locks and reads the file; an empty file counts as missing.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<u8>)> {
         let fail = || format!("Can't open {} in order to acquire a lock", path.display());
         // Longer than any file that a node writes. The state machine validates the content.
-        const LONGEST: u64 = 64 << 20;
+        const MAX_FILE_SIZE: u64 = 64 << 20;
         let until = Instant::now() + LOCK_TIMEOUT;
         let mut file = loop {
             let file = OpenOptions::new()
@@ -50,9 +50,11 @@ impl Store {
                 .with_context(fail)?;
             match file.try_lock() {
                 // The other process may have replaced the file before it released the lock.
-                Ok(()) if is_at(&file, path).with_context(fail)? => break file,
+                Ok(()) if has_path(&file, path).with_context(fail)? => break file,
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(LOCK_RETRY_INTERVAL);
+                }
                 Err(TryLockError::WouldBlock) => {
                     return Err(anyhow!(
                         "Sorry, the cluster configuration file {} is already used by a different Cluster node. \
@@ -66,42 +68,47 @@ impl Store {
             }
         };
         let mut text = Vec::new();
-        Read::by_ref(&mut file).take(LONGEST).read_to_end(&mut text).with_context(fail)?;
+        Read::by_ref(&mut file).take(MAX_FILE_SIZE).read_to_end(&mut text).with_context(fail)?;
         let rename = |from: &Path, to: &Path| std::fs::rename(from, to);
-        let mut store = Self { path: path.to_owned(), locked: file, replaced: Vec::new(), rename };
-        store.remove_leftovers();
-        match std::fs::read(store.safe()) {
+        let mut store = Self {
+            path: path.to_owned(),
+            locked_file: file,
+            replaced_files: Vec::new(),
+            rename_file: rename,
+        };
+        store.remove_temporary_files();
+        match std::fs::read(store.backup_path()) {
             Ok(safe) => {
                 tracing::warn!("{} was torn by a crash: restoring it from its safe copy", path.display());
-                store.fill(&safe).with_context(fail)?;
+                store.restore_content(&safe).with_context(fail)?;
                 text = safe;
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| store.safe().display().to_string()),
+            Err(error) => return Err(error).with_context(|| store.backup_path().display().to_string()),
         }
         Ok((store, text))
     }
 
-    fn safe(&self) -> PathBuf {
-        self.path.with_extension(SAFE)
+    fn backup_path(&self) -> PathBuf {
+        self.path.with_extension(BACKUP_EXTENSION)
     }
 
     /// Writes the content of the safe copy into the file, and removes the copy.
-    fn fill(&mut self, text: &[u8]) -> std::io::Result<()> {
-        self.locked.rewind()?;
-        self.locked.write_all(text)?;
-        self.locked.set_len(text.len() as u64)?;
-        self.locked.sync_all()?;
-        std::fs::remove_file(self.safe())
+    fn restore_content(&mut self, text: &[u8]) -> std::io::Result<()> {
+        self.locked_file.rewind()?;
+        self.locked_file.write_all(text)?;
+        self.locked_file.set_len(text.len() as u64)?;
+        self.locked_file.sync_all()?;
+        std::fs::remove_file(self.backup_path())
     }
 
     /// Writes a file that cannot be replaced by a rename. The text is on disk beside the file before the file is
     /// changed.
     fn write_in_place(&mut self, temporary: &Path, text: &str) -> std::io::Result<()> {
         File::open(temporary)?.sync_all()?;
-        std::fs::rename(temporary, self.safe())?;
+        std::fs::rename(temporary, self.backup_path())?;
         self.sync_folder()?;
-        self.fill(text.as_bytes())
+        self.restore_content(text.as_bytes())
     }
 
     fn sync_folder(&self) -> std::io::Result<()> {
@@ -111,16 +118,16 @@ impl Store {
 
     /// Replaces the content of the file. With `sync` it is on disk on return.
     pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
-        let temporary = self.path.with_extension(format!("{TEMPORARY}{}", std::process::id()));
-        let written = match self.put(&temporary, text, sync) {
+        let temporary = self.path.with_extension(format!("{TEMPORARY_PREFIX}{}", std::process::id()));
+        let written = match self.replace_file(&temporary, text, sync) {
             Ok((file, Ok(()))) => {
                 if sync {
                     self.sync_folder()?;
                 }
-                self.replaced.push(std::mem::replace(&mut self.locked, file));
+                self.replaced_files.push(std::mem::replace(&mut self.locked_file, file));
                 return Ok(());
             }
-            Ok((_, Err(error))) if is_mounted(&error) => self.write_in_place(&temporary, text),
+            Ok((_, Err(error))) if is_mount_point_error(&error) => self.write_in_place(&temporary, text),
             Ok((_, Err(error))) | Err(error) => Err(error),
         };
         // On a full disk the temporary file would stay. It is missing if it was never created or was renamed.
@@ -129,7 +136,12 @@ impl Store {
     }
 
     /// Writes a temporary file and renames it. The second result is that of the rename.
-    fn put(&self, temporary: &Path, text: &str, sync: bool) -> std::io::Result<(File, std::io::Result<()>)> {
+    fn replace_file(
+        &self,
+        temporary: &Path,
+        text: &str,
+        sync: bool,
+    ) -> std::io::Result<(File, std::io::Result<()>)> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(temporary)?;
         // Locked before the rename, so that no other process can lock it in between.
         file.try_lock().map_err(std::io::Error::from)?;
@@ -137,22 +149,22 @@ impl Store {
         if sync {
             file.sync_all()?;
         }
-        let renamed = (self.rename)(temporary, &self.path);
+        let renamed = (self.rename_file)(temporary, &self.path);
         Ok((file, renamed))
     }
 
     /// Closes files that were replaced.
-    pub(super) fn close_replaced(&mut self) {
-        self.replaced.clear();
+    pub(super) fn close_replaced_files(&mut self) {
+        self.replaced_files.clear();
     }
 
     /// Removes temporary files of processes that crashed or had a full disk.
-    fn remove_leftovers(&self) {
+    fn remove_temporary_files(&self) {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let Ok(entries) = std::fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
             let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
-            let writer = extension.as_deref().and_then(|extension| extension.strip_prefix(TEMPORARY));
+            let writer = extension.as_deref().and_then(|extension| extension.strip_prefix(TEMPORARY_PREFIX));
             let is_writer = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             if path.file_stem() == self.path.file_stem()
                 && writer.is_some_and(is_writer)
@@ -165,12 +177,12 @@ impl Store {
 }
 
 /// Returns whether a failed rename means that the file is a mount point.
-fn is_mounted(error: &std::io::Error) -> bool {
+fn is_mount_point_error(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::CrossesDevices)
 }
 
 /// Returns whether the open file still has this path.
-fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+fn has_path(file: &File, path: &Path) -> std::io::Result<bool> {
     let (this, there) = (file.metadata()?, path.metadata()?);
     Ok((this.dev(), this.ino()) == (there.dev(), there.ino()))
 }
@@ -187,7 +199,7 @@ mod tests {
         for name in others.iter().chain(&["nodes.tmp-4711", "nodes.tmp-1"]) {
             std::fs::write(folder.path().join(name), "half a li").unwrap();
         }
-        let (mut store, _) = Store::open(&path).unwrap();
+        let (mut store, _) = NodesFile::open(&path).unwrap();
         let mut left: Vec<_> =
             std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
@@ -203,15 +215,15 @@ mod tests {
     fn second_process_cannot_lock_the_file_after_a_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.conf");
-        let (mut store, text) = Store::open(&path).unwrap();
+        let (mut store, text) = NodesFile::open(&path).unwrap();
         assert!(text.is_empty());
         for round in 0..2 {
-            let refusal = Store::open(&path).unwrap_err().to_string();
+            let refusal = NodesFile::open(&path).unwrap_err().to_string();
             assert!(refusal.contains("is already used by a different Cluster node"), "{refusal}");
             store.write(&format!("round {round}\n"), round == 0).unwrap();
         }
         drop(store);
-        assert_eq!(Store::open(&path).unwrap().1, b"round 1\n");
+        assert_eq!(NodesFile::open(&path).unwrap().1, b"round 1\n");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
@@ -219,18 +231,18 @@ mod tests {
     fn mounted_file_is_written_in_place_and_restored_after_a_crash() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.conf");
-        let (mut store, _) = Store::open(&path).unwrap();
-        store.rename = |_, _| Err(ErrorKind::ResourceBusy.into());
+        let (mut store, _) = NodesFile::open(&path).unwrap();
+        store.rename_file = |_, _| Err(ErrorKind::ResourceBusy.into());
         for text in ["a first and longer text\n", "a second\n"] {
             store.write(text, false).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
-            assert!(Store::open(&path).is_err(), "it stays locked");
+            assert!(NodesFile::open(&path).is_err(), "it stays locked");
         }
         drop(store);
         std::fs::write(&path, "a thi").unwrap();
-        std::fs::write(path.with_extension(SAFE), "a third\n").unwrap();
-        assert_eq!(Store::open(&path).unwrap().1, b"a third\n");
+        std::fs::write(path.with_extension(BACKUP_EXTENSION), "a third\n").unwrap();
+        assert_eq!(NodesFile::open(&path).unwrap().1, b"a third\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "a third\n");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -240,12 +252,12 @@ mod tests {
     fn start_waits_for_a_stopping_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.conf");
-        let (mut store, _) = Store::open(&path).unwrap();
+        let (mut store, _) = NodesFile::open(&path).unwrap();
         let stops = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
             store.write("its last word\n", true).unwrap();
         });
-        assert_eq!(Store::open(&path).unwrap().1, b"its last word\n");
+        assert_eq!(NodesFile::open(&path).unwrap().1, b"its last word\n");
         stops.join().unwrap();
     }
 }

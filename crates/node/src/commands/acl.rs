@@ -4,12 +4,12 @@ use config::keys;
 use engine::Session;
 use process::access;
 
-use super::Outcome;
+use super::CommandOutcome;
 use crate::server::Server;
 
 /// ACL LOAD, from a connection with this session.
-pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
-    let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
+pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> CommandOutcome {
+    let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::load_acl_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
     let others = server.engine.close_unauthorized_clients(Some(session));
     server.engine.await_revoked(&others);
@@ -17,8 +17,8 @@ pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
 }
 
 /// ACL SAVE.
-pub(super) fn save(server: &Server) -> Outcome {
-    let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
+pub(super) fn save_acl_file(server: &Server) -> CommandOutcome {
+    let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::save_acl_file(&server.engine, &path).map_err(|error| {
         tracing::warn!("Saving the ACL file '{path}': {error}");
         "ERR There was an error trying to save the ACLs. Please check the server logs for more information"

@@ -10,22 +10,22 @@ use gossip::{LinkId, OperatorCommand, OperatorReply};
 use resp::{Args, Writer};
 use slot_routing::ClientTransport;
 
-use crate::cluster::{Cluster, Machine};
+use crate::cluster::{Cluster, SharedGossip};
 use crate::connection::Connection;
 use crate::server::Server;
 
-use moves::Move;
-use parse::Change;
+use moves::MigrationCommand;
+use parse::ClusterChange;
 
 /// Replies to a CLUSTER command from the current state. A connection waits until everything requested before has been
 /// done. A transaction or a script holds slot locks and cannot wait; it gets the present state. Changes always wait.
-pub(super) fn at_once(
+pub(super) fn reply_without_waiting(
     server: &Server,
     command: ClusterCommand,
     context: &mut Context<'_>,
 ) -> Result<HandlerOutcome, CommandError> {
-    let Some(cluster) = &server.cluster else { return Err(CommandError::text(DISABLED)) };
-    let query = match ParsedCommand::of(command) {
+    let Some(cluster) = &server.cluster else { return Err(CommandError::text(CLUSTER_DISABLED)) };
+    let query = match ParsedCommand::from_command(command) {
         ParsedCommand::Query(query) if !context.can_block() => query,
         ParsedCommand::Query(_)
         | ParsedCommand::Links
@@ -35,12 +35,12 @@ pub(super) fn at_once(
         }
     };
     let via = context.session.client.connection.transport;
-    read(server, &cluster.machine, query, context.args, via, &mut context.reply)
+    reply_to_query(server, &cluster.shared, query, context.args, via, &mut context.reply)
         .map(|()| HandlerOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
 
-const DISABLED: &str = "ERR This instance has cluster support disabled";
+const CLUSTER_DISABLED: &str = "ERR This instance has cluster support disabled";
 
 /// Commands that are answered from the state.
 #[derive(Debug, Clone, Copy)]
@@ -62,13 +62,13 @@ enum ParsedCommand {
     Query(StateQuery),
     /// Answered by the driver.
     Links,
-    Change(Change),
+    Change(ClusterChange),
     /// An atomic slot migration.
-    Move(Move),
+    Move(MigrationCommand),
 }
 
 impl ParsedCommand {
-    fn of(command: ClusterCommand) -> Self {
+    fn from_command(command: ClusterCommand) -> Self {
         match command {
             ClusterCommand::CountFailureReports => Self::Query(StateQuery::CountFailureReports),
             ClusterCommand::Failovers => Self::Query(StateQuery::Failovers),
@@ -80,47 +80,51 @@ impl ParsedCommand {
             ClusterCommand::Shards => Self::Query(StateQuery::Shards),
             ClusterCommand::Slots => Self::Query(StateQuery::Slots),
             ClusterCommand::Links => Self::Links,
-            ClusterCommand::AddSlots => Self::Change(Change::AddSlots),
-            ClusterCommand::AddSlotsRange => Self::Change(Change::AddSlotsRange),
-            ClusterCommand::BumpEpoch => Self::Change(Change::BumpEpoch),
-            ClusterCommand::DelSlots => Self::Change(Change::DelSlots),
-            ClusterCommand::DelSlotsRange => Self::Change(Change::DelSlotsRange),
-            ClusterCommand::Failover => Self::Change(Change::Failover),
-            ClusterCommand::FlushSlots => Self::Change(Change::FlushSlots),
-            ClusterCommand::Forget => Self::Change(Change::Forget),
-            ClusterCommand::Meet => Self::Change(Change::Meet),
-            ClusterCommand::Replicate => Self::Change(Change::Replicate),
-            ClusterCommand::Reset => Self::Change(Change::Reset),
-            ClusterCommand::SaveConfig => Self::Change(Change::SaveConfig),
-            ClusterCommand::SetConfigEpoch => Self::Change(Change::SetConfigEpoch),
-            ClusterCommand::SetSlot => Self::Change(Change::SetSlot),
-            ClusterCommand::CancelSlotMigrations => Self::Move(Move::Cancel),
-            ClusterCommand::GetSlotMigrations => Self::Move(Move::List),
-            ClusterCommand::MigrateSlots => Self::Move(Move::Begin),
-            ClusterCommand::Migration => Self::Move(Move::Pull),
-            ClusterCommand::SyncSlots => Self::Move(Move::Sync),
+            ClusterCommand::AddSlots => Self::Change(ClusterChange::AddSlots),
+            ClusterCommand::AddSlotsRange => Self::Change(ClusterChange::AddSlotsRange),
+            ClusterCommand::BumpEpoch => Self::Change(ClusterChange::BumpEpoch),
+            ClusterCommand::DelSlots => Self::Change(ClusterChange::DelSlots),
+            ClusterCommand::DelSlotsRange => Self::Change(ClusterChange::DelSlotsRange),
+            ClusterCommand::Failover => Self::Change(ClusterChange::Failover),
+            ClusterCommand::FlushSlots => Self::Change(ClusterChange::FlushSlots),
+            ClusterCommand::Forget => Self::Change(ClusterChange::Forget),
+            ClusterCommand::Meet => Self::Change(ClusterChange::Meet),
+            ClusterCommand::Replicate => Self::Change(ClusterChange::Replicate),
+            ClusterCommand::Reset => Self::Change(ClusterChange::Reset),
+            ClusterCommand::SaveConfig => Self::Change(ClusterChange::SaveConfig),
+            ClusterCommand::SetConfigEpoch => Self::Change(ClusterChange::SetConfigEpoch),
+            ClusterCommand::SetSlot => Self::Change(ClusterChange::SetSlot),
+            ClusterCommand::CancelSlotMigrations => Self::Move(MigrationCommand::Cancel),
+            ClusterCommand::GetSlotMigrations => Self::Move(MigrationCommand::List),
+            ClusterCommand::MigrateSlots => Self::Move(MigrationCommand::Begin),
+            ClusterCommand::Migration => Self::Move(MigrationCommand::Pull),
+            ClusterCommand::SyncSlots => Self::Move(MigrationCommand::Sync),
         }
     }
 }
 
 /// Executes a CLUSTER command and writes its reply.
-pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
+pub(crate) async fn run_cluster_command(
+    connection: &mut Connection,
+    command: ClusterCommand,
+    args: Args<'_>,
+) {
     let server = connection.server.clone();
     let (protocol, via) = (connection.session.protocol, connection.session.client.connection.transport);
     let Some(cluster) = server.cluster.clone() else {
-        return Writer::new(connection.output(), protocol).error(DISABLED);
+        return Writer::new(connection.output(), protocol).error(CLUSTER_DISABLED);
     };
-    if let ParsedCommand::Move(Move::Sync) = ParsedCommand::of(command) {
-        return moves::sync(connection, args);
+    if let ParsedCommand::Move(MigrationCommand::Sync) = ParsedCommand::from_command(command) {
+        return moves::execute_syncslots(connection, args);
     }
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
     // While the server stops there is no reply; the connection closes.
-    let _ = answer(&server, &cluster, command, args, via, &mut reply).await;
+    let _ = execute_cluster_command(&server, &cluster, command, args, via, &mut reply).await;
     connection.output().extend_from_slice(&out);
 }
 
-async fn answer(
+async fn execute_cluster_command(
     server: &Server,
     cluster: &Cluster,
     command: ClusterCommand,
@@ -128,26 +132,26 @@ async fn answer(
     via: ClientTransport,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
-    match ParsedCommand::of(command) {
+    match ParsedCommand::from_command(command) {
         ParsedCommand::Query(query) => {
-            cluster.orders_carried_out().await?;
-            if let Err(text) = read(server, &cluster.machine, query, args, via, reply) {
+            cluster.wait_for_pending_requests().await?;
+            if let Err(text) = reply_to_query(server, &cluster.shared, query, args, via, reply) {
                 reply.error(&text);
             }
         }
-        ParsedCommand::Links => links(cluster, reply).await?,
+        ParsedCommand::Links => reply_links(cluster, reply).await?,
         ParsedCommand::Move(step) => {
-            cluster.orders_carried_out().await?;
-            moves::answer(server, step, args, reply);
+            cluster.wait_for_pending_requests().await?;
+            moves::execute_migration_command(server, step, args, reply);
         }
-        ParsedCommand::Change(Change::SetSlot) if let Some(text) = moves::keeps_from_setslot(server) => {
+        ParsedCommand::Change(ClusterChange::SetSlot) if let Some(text) = moves::setslot_conflict(server) => {
             reply.error(text);
         }
         ParsedCommand::Change(change) => {
             let words: Vec<String> =
                 args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-            match parse::change(change, &words, &server.engine.keyspace) {
-                Ok(command) => carry_out(cluster, command, reply).await?,
+            match parse::parse_change(change, &words, &server.engine.keyspace) {
+                Ok(command) => execute_operator_command(cluster, command, reply).await?,
                 Err(text) => reply.error(&text),
             }
         }
@@ -156,9 +160,9 @@ async fn answer(
 }
 
 /// Replies from the present state.
-fn read(
+fn reply_to_query(
     server: &Server,
-    machine: &Machine,
+    machine: &SharedGossip,
     query: StateQuery,
     args: Args<'_>,
     via: ClientTransport,
@@ -170,18 +174,18 @@ fn read(
     let failed = |error: gossip::OperatorError| format!("ERR {error}");
     match query {
         StateQuery::Nodes => reply.verbatim(b"txt", gossip.nodes_text(via).as_bytes()),
-        StateQuery::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
+        StateQuery::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.snapshot()).as_bytes()),
         StateQuery::MyId => reply.bulk(gossip.id().as_bytes()),
         StateQuery::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        StateQuery::Slots => topology::slots(preferred, via, &gossip.topology(), reply),
-        StateQuery::Shards => topology::shards(preferred, via, &gossip.topology(), reply),
+        StateQuery::Slots => topology::write_slots(preferred, via, &gossip.topology(), reply),
+        StateQuery::Shards => topology::write_shards(preferred, via, &gossip.topology(), reply),
         StateQuery::Replicas => {
             let lines = gossip.replicas_text(&node, via).map_err(failed)?;
             reply.array(lines.len());
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
         }
         StateQuery::Failovers => {
-            let told = crate::cluster::failovers::told(&gossip, process::time::now());
+            let told = crate::cluster::failovers::list_failovers(&gossip, process::time::now());
             match args.get(2) {
                 None => failover_history::write_reply(&told, reply),
                 Some(word) if args.len() == 3 && word.eq_ignore_ascii_case(b"json") => {
@@ -198,8 +202,12 @@ fn read(
     Ok(())
 }
 
-async fn carry_out(cluster: &Cluster, command: OperatorCommand, reply: &mut Writer<'_>) -> Option<()> {
-    match cluster.command(command).await? {
+async fn execute_operator_command(
+    cluster: &Cluster,
+    command: OperatorCommand,
+    reply: &mut Writer<'_>,
+) -> Option<()> {
+    match cluster.execute(command).await? {
         Ok(OperatorReply::Ok) => reply.ok(),
         Ok(OperatorReply::Bumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
         Ok(OperatorReply::Still(epoch)) => reply.simple(&format!("STILL {epoch}")),
@@ -210,11 +218,11 @@ async fn carry_out(cluster: &Cluster, command: OperatorCommand, reply: &mut Writ
 }
 
 /// CLUSTER LINKS.
-async fn links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
+async fn reply_links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
     let links = cluster
-        .look(|driver| {
+        .run_query(|driver| {
             let reports = driver.link_reports();
-            reports.into_iter().map(|report| (report, driver.queued(report.link))).collect::<Vec<_>>()
+            reports.into_iter().map(|report| (report, driver.queued_bytes(report.link))).collect::<Vec<_>>()
         })
         .await?;
     reply.array(links.len());

@@ -11,13 +11,13 @@ use crate::server::settings;
 use config::{Config, ReplaceMethod, RewriteExtent, SetError, keys};
 
 /// CONFIG GET pattern [pattern ...].
-pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
+pub(crate) fn get_parameters(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
     let patterns = args.from(2);
     let matched = |name: &str| {
         patterns.iter().find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     };
-    let mut all = config.all();
-    let hidden = |pattern: &[u8]| config.hidden(std::str::from_utf8(pattern).ok()?);
+    let mut all = config.visible_parameters();
+    let hidden = |pattern: &[u8]| config.find_hidden(std::str::from_utf8(pattern).ok()?);
     all.extend(patterns.iter().filter_map(hidden));
     let mut found: Vec<_> =
         all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
@@ -32,7 +32,7 @@ pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
 }
 
 /// CONFIG SET name value [name value ...]. `local` tells whether the client is on this host.
-pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
+pub(crate) async fn set_parameters(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if !words.len().is_multiple_of(2) {
@@ -40,7 +40,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     }
     let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     // One at a time, since a failed change restores the previous values.
-    let _turn = server.settings_turn.lock().await;
+    let _turn = server.config_set_lock.lock().await;
     let is_bound_to_data = |(name, _): &(String, String)| {
         [keys::DIR.name(), keys::APPENDONLY.name()].iter().any(|fixed| fixed.eq_ignore_ascii_case(name))
     };
@@ -55,22 +55,25 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
             let shown = name.split('\0').next().unwrap_or_default();
             format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
         }
-        SetError::Immutable => failed(&name, "can't set immutable config"),
-        SetError::Protected => failed(&name, "can't set protected config"),
-        SetError::Invalid(reason) => failed(&name, &reason),
+        SetError::Immutable => set_failed_error(&name, "can't set immutable config"),
+        SetError::Protected => set_failed_error(&name, "can't set protected config"),
+        SetError::Invalid(reason) => set_failed_error(&name, &reason),
     })?;
-    settings::change(server, &changed).await.map_err(|refusal| failed(refusal.parameter, &refusal.reason))
+    settings::apply_changes(server, &changed)
+        .await
+        .map_err(|refusal| set_failed_error(refusal.parameter, &refusal.reason))
 }
 
 /// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL.
-pub(crate) fn rewrite(server: &Server, extent: RewriteExtent) -> Result<(), String> {
+pub(crate) fn rewrite_config(server: &Server, extent: RewriteExtent) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
     };
-    let replaced = server.config.rewrite(Path::new(path), &users(server), extent).map_err(|error| {
-        tracing::warn!("CONFIG REWRITE failed: {error}");
-        format!("ERR Rewriting config file: {error}")
-    })?;
+    let replaced =
+        server.config.rewrite(Path::new(path), &format_users(server), extent).map_err(|error| {
+            tracing::warn!("CONFIG REWRITE failed: {error}");
+            format!("ERR Rewriting config file: {error}")
+        })?;
     if replaced == ReplaceMethod::InPlace {
         tracing::warn!("{path} cannot be replaced by a rename: it was written in place");
     }
@@ -79,12 +82,12 @@ pub(crate) fn rewrite(server: &Server, extent: RewriteExtent) -> Result<(), Stri
 }
 
 /// Formats the users for the configuration file; none if there is an ACL file.
-fn users(server: &Server) -> Vec<Vec<String>> {
+fn format_users(server: &Server) -> Vec<Vec<String>> {
     let config = &server.config;
     if config.get(keys::ACLFILE).is_some() {
         return Vec::new();
     }
-    let names_default = config.users().iter().any(|line| line.words()[0] == acl::DEFAULT);
+    let names_default = config.user_lines().iter().any(|line| line.arguments()[0] == acl::DEFAULT);
     let password = config.get(keys::REQUIREPASS).unwrap_or_default();
     let lines = server.engine.users.read().lines(password.as_bytes(), names_default);
     let text =
@@ -92,6 +95,6 @@ fn users(server: &Server) -> Vec<Vec<String>> {
     lines.iter().map(text).collect()
 }
 
-fn failed(name: &str, reason: &str) -> String {
+fn set_failed_error(name: &str, reason: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }

@@ -17,16 +17,16 @@ use rustix::process::{Signal, getpid, kill_process};
 use slot_routing::NodeId;
 use tikv_jemalloc_ctl::{arenas, background_thread, epoch, max_background_threads, stats, version};
 
-use super::Outcome;
-use crate::cluster::Interference;
+use super::CommandOutcome;
+use crate::cluster::BusFaults;
 use crate::connection::Connection;
-use crate::replication::Event;
+use crate::replication::ReplicationEvent;
 use crate::server::{Server, shutdown};
 
 /// How often the terminating signal is sent again: the first one may only reset a handler.
-const SIGNAL_RETRY: Duration = Duration::from_millis(10);
+const SIGNAL_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args: Args<'_>) {
+pub(super) async fn run_debug(connection: &mut Connection, command: DebugCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match command {
         DebugCommand::AofFlushSleep => {
@@ -35,36 +35,36 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
             Ok(())
         }
         DebugCommand::ChangeReplId => {
-            server.replication.change_id();
+            server.replication.change_replication_id();
             Ok(())
         }
-        DebugCommand::ClientEviction => return client_eviction(connection),
+        DebugCommand::ClientEviction => return write_client_eviction(connection),
         DebugCommand::ClusterLink => kill_links(&server, args).await,
         DebugCommand::CloseLinkOnDrop | DebugCommand::DisableReconnection | DebugCommand::DropPackets => {
-            interfere(&server, command, args).await
+            inject_bus_faults(&server, command, args).await
         }
-        DebugCommand::ConfigRewriteForceAll => super::config::rewrite(&server, RewriteExtent::All)
+        DebugCommand::ConfigRewriteForceAll => super::config::rewrite_config(&server, RewriteExtent::All)
             .map_err(|_| "ERR CONFIG-REWRITE-FORCE-ALL failed".to_owned()),
-        DebugCommand::CrashAndRecover => restart(&server, args, false).await,
-        DebugCommand::Restart => restart(&server, args, true).await,
+        DebugCommand::CrashAndRecover => restart_server(&server, args, false).await,
+        DebugCommand::Restart => restart_server(&server, args, true).await,
         DebugCommand::FailTlsWrites => {
             net::tls::FORCE_WRITE_ERRORS.store(&args[2] == b"1", Ordering::Relaxed);
             Ok(())
         }
-        DebugCommand::LoadAof => load_aof(&server).await,
+        DebugCommand::LoadAof => reload_aof(&server).await,
         DebugCommand::Log => {
-            tracing::warn!("DEBUG LOG: {}", in_one_line(&args[2]));
+            tracing::warn!("DEBUG LOG: {}", escape_line_breaks(&args[2]));
             Ok(())
         }
-        DebugCommand::Mallctl => return mallctl(connection, args),
-        DebugCommand::MallctlStr => return mallctl_str(connection, args),
+        DebugCommand::Mallctl => return run_mallctl(connection, args),
+        DebugCommand::MallctlStr => return run_mallctl_str(connection, args),
         DebugCommand::PauseCron => {
             server.housekeeping.cron_paused.store(&args[2] == b"1", Ordering::Relaxed);
             Ok(())
         }
-        DebugCommand::Reload => reload(&server, args).await,
-        DebugCommand::Segfault => segfault(),
-        DebugCommand::Sleep => sleep(&server, args).await,
+        DebugCommand::Reload => reload_dataset(&server, args).await,
+        DebugCommand::Segfault => raise_segfault(),
+        DebugCommand::Sleep => debug_sleep(&server, args).await,
     };
     match outcome {
         Ok(()) => connection.reply().ok(),
@@ -73,7 +73,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
 }
 
 /// Escapes line breaks in a text.
-fn in_one_line(text: &[u8]) -> String {
+fn escape_line_breaks(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let mut line = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -83,7 +83,7 @@ fn in_one_line(text: &[u8]) -> String {
 }
 
 /// DEBUG SLEEP seconds: suspends clients, the bus and the replication links.
-async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
+async fn debug_sleep(server: &Server, args: Args<'_>) -> CommandOutcome {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
     if duration.is_zero() {
@@ -93,8 +93,8 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     let until = Millis(time::now().0.saturating_add(millis));
     pauses.pause(settings, PausePurpose::Sleep, PauseMode::All, until);
-    server.housekeeping.standstill.begin(duration);
-    server.replication.tell(Event::StandStill(duration));
+    server.housekeeping.sleep_request.request(duration);
+    server.replication.send_event(ReplicationEvent::Sleep(duration));
     tokio::time::sleep(duration).await;
     pauses.end_expired(settings, time::now());
     Ok(())
@@ -102,7 +102,7 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
 
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike Redis, a key that exists in both places without MERGE does not end
 /// the process; the value of the file wins.
-async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
+async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> CommandOutcome {
     let mut how = ReloadOptions { save: true, merge: false };
     for word in args.iter().skip(2) {
         match word.to_ascii_lowercase().as_slice() {
@@ -134,7 +134,7 @@ async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
 }
 
 /// DEBUG LOADAOF.
-async fn load_aof(server: &Arc<Server>) -> Outcome {
+async fn reload_aof(server: &Arc<Server>) -> CommandOutcome {
     let loading = server.clone();
     let outcome = tokio::task::spawn_blocking(move || append_only::reload(&loading.durability)).await;
     match outcome {
@@ -150,26 +150,26 @@ async fn load_aof(server: &Arc<Server>) -> Outcome {
 }
 
 /// DEBUG SEGFAULT: the process ends, and with it this connection.
-fn segfault() -> Outcome {
+fn raise_segfault() -> CommandOutcome {
     tracing::error!("Redoubt crashed by signal: 11, asked for by DEBUG SEGFAULT");
     loop {
         kill_process(getpid(), Signal::SEGV).map_err(|error| format!("ERR {error}"))?;
-        std::thread::sleep(SIGNAL_RETRY);
+        std::thread::sleep(SIGNAL_RETRY_INTERVAL);
     }
 }
 
 /// DEBUG RESTART [milliseconds] saves first; DEBUG CRASH-AND-RECOVER [milliseconds] does not. Both replace this process
 /// by a new server.
-async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcome {
+async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> CommandOutcome {
     let delay = match args.get(2) {
         None => 0,
         Some(word) => resp::parse_i64(word).unwrap_or(0).max(0).unsigned_abs(),
     };
     if in_order {
         if server.identity.config_file.is_some() {
-            super::config::rewrite(server, RewriteExtent::Changed)?;
+            super::config::rewrite_config(server, RewriteExtent::Changed)?;
         }
-        server.pauses.pause_for_shutdown();
+        server.pause_gate.pause_for_shutdown();
         let saving = server.clone();
         let saved = tokio::task::spawn_blocking(move || {
             saving.engine.wait_for_admitted_commands();
@@ -181,20 +181,20 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
         })
         .await;
         if !matches!(saved, Ok(Ok(()))) {
-            server.pauses.resume_after_shutdown();
+            server.pause_gate.resume_after_shutdown();
             return Err("ERR failed to restart the server. Check server logs.".to_owned());
         }
     }
     std::thread::sleep(Duration::from_millis(delay));
     tracing::warn!("The server starts anew, asked for by DEBUG");
-    let error = shutdown::start_anew(&server.identity);
+    let error = shutdown::restart_process(&server.identity);
     tracing::warn!("The server did not start anew: {error}");
-    server.pauses.resume_after_shutdown();
+    server.pause_gate.resume_after_shutdown();
     Err("ERR failed to restart the server. Check server logs.".to_owned())
 }
 
 /// DEBUG CLUSTERLINK KILL to|from|all node-id.
-async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
+async fn kill_links(server: &Server, args: Args<'_>) -> CommandOutcome {
     let Some(cluster) = &server.cluster else {
         return Err("ERR Debug option only available for cluster mode enabled setup!".to_owned());
     };
@@ -206,7 +206,7 @@ async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
     let name = String::from_utf8_lossy(&args[4]).into_owned();
     let unknown = format!("ERR Unknown node {name}");
     let Ok(node) = name.parse::<NodeId>() else { return Err(unknown) };
-    let known = cluster.look(move |driver| {
+    let known = cluster.run_query(move |driver| {
         driver.kill_links(node, |link| match link {
             LinkId::Out(_) => which != b"from",
             LinkId::In(_) => which != b"to",
@@ -216,42 +216,43 @@ async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
 }
 
 /// DEBUG DROP-CLUSTER-PACKET-FILTER and similar commands. Without a cluster they have no effect.
-async fn interfere(server: &Server, command: DebugCommand, args: Args<'_>) -> Outcome {
+async fn inject_bus_faults(server: &Server, command: DebugCommand, args: Args<'_>) -> CommandOutcome {
     let number = resp::parse_i64(&args[2]).ok_or("ERR value is not an integer or out of range")?;
-    let change = move |interference: &mut Interference| match command {
-        DebugCommand::CloseLinkOnDrop => interference.closes = number == 1,
-        DebugCommand::DisableReconnection => interference.isolates = number == 1,
-        _ => interference.dropped = number,
+    let change = move |interference: &mut BusFaults| match command {
+        DebugCommand::CloseLinkOnDrop => interference.closes_link_on_drop = number == 1,
+        DebugCommand::DisableReconnection => interference.suppresses_outgoing_links = number == 1,
+        _ => interference.dropped_packet_type = number,
     };
     if let Some(cluster) = &server.cluster {
-        cluster.look(move |driver| change(&mut driver.interference)).await;
+        cluster.run_query(move |driver| change(&mut driver.bus_faults)).await;
     }
     Ok(())
 }
 
 /// Clients are grouped by memory in powers of two from this exponent on, as in Redis.
-const LEAST_POWER: u32 = 15;
-const MOST_POWER: u32 = 33;
+const MIN_MEMORY_EXPONENT: u32 = 15;
+const MAX_MEMORY_EXPONENT: u32 = 33;
 
 /// DEBUG CLIENT-EVICTION.
-fn client_eviction(connection: &mut Connection) {
+fn write_client_eviction(connection: &mut Connection) {
     let server = connection.server.clone();
     if server.engine.clients.memory_limit().is_none() {
         return connection.reply().error("ERR maxmemory-clients is disabled.");
     }
-    let mut pools = [(0_usize, 0_usize); (MOST_POWER - LEAST_POWER + 1) as usize];
+    let mut pools = [(0_usize, 0_usize); (MAX_MEMORY_EXPONENT - MIN_MEMORY_EXPONENT + 1) as usize];
     for client in server.engine.clients.list() {
         if matches!(client.kind(), ClientKind::Normal | ClientKind::PubSub) {
             let bytes = client.memory_bytes();
             let power = bytes.checked_ilog2().map_or(0, |power| power + 1);
-            let pool = &mut pools[(power.clamp(LEAST_POWER, MOST_POWER) - LEAST_POWER) as usize];
+            let pool = &mut pools
+                [(power.clamp(MIN_MEMORY_EXPONENT, MAX_MEMORY_EXPONENT) - MIN_MEMORY_EXPONENT) as usize];
             *pool = (pool.0 + bytes, pool.1 + 1);
         }
     }
     let mut text = String::new();
-    for (power, (bytes, clients)) in (LEAST_POWER..).zip(pools) {
-        let least = if power == LEAST_POWER { 0 } else { 1_u64 << (power - 1) };
-        let range = if power == MOST_POWER {
+    for (power, (bytes, clients)) in (MIN_MEMORY_EXPONENT..).zip(pools) {
+        let least = if power == MIN_MEMORY_EXPONENT { 0 } else { 1_u64 << (power - 1) };
+        let range = if power == MAX_MEMORY_EXPONENT {
             format!("{least:>10}+            ")
         } else {
             format!("{least:>10} - {:>10}", (1_u64 << power) - 1)
@@ -262,7 +263,7 @@ fn client_eviction(connection: &mut Connection) {
 }
 
 /// DEBUG MALLCTL name [value], for the numbers of jemalloc that have a safe interface.
-fn mallctl(connection: &mut Connection, args: Args<'_>) {
+fn run_mallctl(connection: &mut Connection, args: Args<'_>) {
     let number = |read: Result<usize, _>| read.ok().and_then(|value: usize| i64::try_from(value).ok());
     let value = args.get(3).map(resp::parse_i64);
     let answer = match (&args[2], value) {
@@ -288,7 +289,7 @@ fn mallctl(connection: &mut Connection, args: Args<'_>) {
 }
 
 /// DEBUG MALLCTL-STR name.
-fn mallctl_str(connection: &mut Connection, args: Args<'_>) {
+fn run_mallctl_str(connection: &mut Connection, args: Args<'_>) {
     match (&args[2], args.len(), version::read()) {
         (b"version", 3, Ok(text)) => connection.reply().bulk(text.as_bytes()),
         _ => connection.reply().error("ERR No such file or directory"),

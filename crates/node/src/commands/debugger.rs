@@ -12,26 +12,26 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::connection::Connection;
 
 /// How often a debugger that waits for its user checks whether the script must end.
-const LOOK: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-type Words = Vec<Vec<u8>>;
+type CommandWords = Vec<Vec<u8>>;
 
 /// The debugger's side of the channels to its connection.
 #[derive(Debug)]
-struct Far {
-    words: UnboundedSender<Vec<u8>>,
-    commands: Receiver<Words>,
+struct DebuggerChannel {
+    output: UnboundedSender<Vec<u8>>,
+    commands: Receiver<CommandWords>,
 }
 
-impl DebugConsole for Far {
+impl DebugConsole for DebuggerChannel {
     fn send(&mut self, bytes: Vec<u8>) {
         // Without a connection there is no receiver.
-        let _ = self.words.send(bytes);
+        let _ = self.output.send(bytes);
     }
 
-    fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<Words> {
+    fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<CommandWords> {
         loop {
-            match self.commands.recv_timeout(LOOK) {
+            match self.commands.recv_timeout(STOP_CHECK_INTERVAL) {
                 Ok(words) => return Some(words),
                 Err(RecvTimeoutError::Timeout) if !stopped() => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
@@ -40,10 +40,10 @@ impl DebugConsole for Far {
     }
 }
 
-pub(super) async fn run(connection: &mut Connection, args: Args<'_>) {
+pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
     let (words, mut said) = unbounded_channel();
     let (commands, received) = channel();
-    let far = Far { words: words.clone(), commands: received };
+    let far = DebuggerChannel { output: words.clone(), commands: received };
     let script = DebuggedScript::new(&mut connection.session, Request::from(args), Box::new(far));
     let server = connection.server.clone();
     let thread = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || {
@@ -56,14 +56,14 @@ pub(super) async fn run(connection: &mut Connection, args: Args<'_>) {
     if let Err(error) = thread {
         return connection.reply().error(&format!("ERR no thread for the debugger: {error}"));
     }
-    carry(connection, &mut said, commands).await;
+    relay(connection, &mut said, commands).await;
 }
 
 /// Transfers commands and output until the script has ended or the client disconnects, which the debugger then notices.
-async fn carry(
+async fn relay(
     connection: &mut Connection,
     said: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
-    commands: Sender<Words>,
+    commands: Sender<CommandWords>,
 ) {
     loop {
         tokio::select! {

@@ -17,7 +17,7 @@ use crate::server::Server;
 
 /// When a section is included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum SectionVisibility {
     /// Also if no section is named.
     ByDefault,
     /// If named, and with `all` and `everything`.
@@ -26,84 +26,92 @@ enum Shown {
     WithModules,
 }
 
-struct Section {
+struct InfoSection {
     name: &'static str,
-    shown: Shown,
-    write: Source,
+    visibility: SectionVisibility,
+    write: SectionSource,
 }
 
 /// Access to the data from the requesting thread.
 #[derive(Debug)]
-pub(crate) enum Data<'a, 'c> {
+pub(crate) enum DataAccess<'a, 'c> {
     /// A command, which may hold slot locks.
-    Of(&'a mut Context<'c>),
+    Command(&'a mut Context<'c>),
     /// A thread that holds no locks.
-    Free(&'a Keyspace),
+    Unlocked(&'a Keyspace),
     /// A thread that may hold locks.
-    Unknown,
+    MaybeLocked,
 }
 
 /// The source of a section's lines.
-enum Source {
+enum SectionSource {
     /// The server.
     Server(fn(&Server, &mut InfoText)),
     /// The data, which the requesting command may have locked.
-    Data(fn(&mut Data<'_, '_>, &mut InfoText)),
+    DataAccess(fn(&mut DataAccess<'_, '_>, &mut InfoText)),
 }
 
-const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut InfoText)) -> Section {
-    Section { name, shown, write: Source::Server(write) }
+const fn server_section(
+    name: &'static str,
+    shown: SectionVisibility,
+    write: fn(&Server, &mut InfoText),
+) -> InfoSection {
+    InfoSection { name, visibility: shown, write: SectionSource::Server(write) }
 }
 
 /// In the order of the output.
-const SECTIONS: &[Section] = &[
-    section("Server", Shown::ByDefault, process::server),
-    section("Clients", Shown::ByDefault, process::clients),
-    section("Memory", Shown::ByDefault, memory::memory),
-    section("Persistence", Shown::ByDefault, data::persistence),
-    section("Stats", Shown::ByDefault, activity::stats),
-    section("Replication", Shown::ByDefault, data::replication),
-    section("CPU", Shown::ByDefault, process::cpu),
-    section("Modules", Shown::WithModules, |_, _| {}),
-    section("Commandstats", Shown::OnRequest, activity::commandstats),
-    section("Errorstats", Shown::ByDefault, activity::errorstats),
-    section("Latencystats", Shown::OnRequest, activity::latencystats),
-    section("Cluster", Shown::ByDefault, process::cluster),
+const SECTIONS: &[InfoSection] = &[
+    server_section("Server", SectionVisibility::ByDefault, process::write_server),
+    server_section("Clients", SectionVisibility::ByDefault, process::write_clients),
+    server_section("Memory", SectionVisibility::ByDefault, memory::write_memory),
+    server_section("Persistence", SectionVisibility::ByDefault, data::write_persistence),
+    server_section("Stats", SectionVisibility::ByDefault, activity::write_stats),
+    server_section("Replication", SectionVisibility::ByDefault, data::write_replication),
+    server_section("CPU", SectionVisibility::ByDefault, process::write_cpu),
+    server_section("Modules", SectionVisibility::WithModules, |_, _| {}),
+    server_section("Commandstats", SectionVisibility::OnRequest, activity::write_commandstats),
+    server_section("Errorstats", SectionVisibility::ByDefault, activity::write_errorstats),
+    server_section("Latencystats", SectionVisibility::OnRequest, activity::write_latencystats),
+    server_section("Cluster", SectionVisibility::ByDefault, process::write_cluster),
     // Client libraries parse headers as one word, so a header with a blank is not included by default.
-    section("Scripting Engines", Shown::OnRequest, process::scripting_engines),
-    Section { name: "Keyspace", shown: Shown::ByDefault, write: Source::Data(data::keyspace) },
+    server_section("Scripting Engines", SectionVisibility::OnRequest, process::write_scripting_engines),
+    InfoSection {
+        name: "Keyspace",
+        visibility: SectionVisibility::ByDefault,
+        write: SectionSource::DataAccess(data::write_keyspace),
+    },
 ];
 
 /// INFO [section ...].
-pub(super) fn info(server: &Server, context: &mut Context<'_>) {
+pub(super) fn reply_info(server: &Server, context: &mut Context<'_>) {
     let words = context.args.iter().skip(1);
     let wanted: Vec<String> = words.map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
-    let text = render(server, &wanted, &mut Data::Of(context));
+    let text = render_sections(server, &wanted, &mut DataAccess::Command(context));
     context.reply.verbatim(b"txt", text.as_bytes());
 }
 
 /// Renders the named sections, without those about the data where it cannot be read.
-pub(crate) fn render(server: &Server, wanted: &[String], data: &mut Data<'_, '_>) -> String {
+pub(crate) fn render_sections(server: &Server, wanted: &[String], data: &mut DataAccess<'_, '_>) -> String {
     let mut text = InfoText::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
-        if !text.raw().is_empty() {
-            text.raw().push_str("\r\n");
+        if !text.write_raw().is_empty() {
+            text.write_raw().push_str("\r\n");
         }
-        let _ = write!(text.raw(), "# {}\r\n", section.name);
+        let _ = write!(text.write_raw(), "# {}\r\n", section.name);
         match section.write {
-            Source::Server(write) => write(server, &mut text),
-            Source::Data(write) => write(data, &mut text),
+            SectionSource::Server(write) => write(server, &mut text),
+            SectionSource::DataAccess(write) => write(data, &mut text),
         }
     }
-    std::mem::take(text.raw())
+    std::mem::take(text.write_raw())
 }
 
-fn is_wanted(wanted: &[String], section: &Section) -> bool {
-    let by_default = section.shown == Shown::ByDefault;
+fn is_wanted(wanted: &[String], section: &InfoSection) -> bool {
+    let by_default = section.visibility == SectionVisibility::ByDefault;
     wanted.is_empty() && by_default
         || wanted.iter().any(|word| match word.as_str() {
             "everything" => true,
-            "all" => section.shown != Shown::WithModules,
+            "all" => section.visibility != SectionVisibility::WithModules,
             "default" => by_default,
             "scriptingengines" => section.name == "Scripting Engines",
             name => section.name.eq_ignore_ascii_case(name),
@@ -115,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_are_chosen_by_name_and_by_group() {
+    fn sections_are_selected_by_name_and_group() {
         let chosen = |words: &[&str]| {
             let wanted: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             let names = SECTIONS.iter().filter(|section| is_wanted(&wanted, section));
@@ -128,8 +136,8 @@ mod tests {
         assert_eq!(chosen(&["all"]), chosen(&["everything"]).replace("Modules ", ""));
         assert!(chosen(&["everything"]).contains("Cluster Scripting Engines Keyspace"));
         assert_eq!(chosen(&["scriptingengines"]), "Scripting Engines");
-        let words = |section: &&Section| section.name.split(' ').count();
-        let by_default = SECTIONS.iter().filter(|section| section.shown == Shown::ByDefault);
+        let words = |section: &&InfoSection| section.name.split(' ').count();
+        let by_default = SECTIONS.iter().filter(|section| section.visibility == SectionVisibility::ByDefault);
         assert!(by_default.clone().all(|section| words(&section) == 1), "Predis reads `^# (\\w+)$`");
         assert_eq!(
             chosen(&["default", "commandstats"]),

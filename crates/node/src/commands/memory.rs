@@ -8,46 +8,46 @@ use keyspace::{DatabaseSize, Keyspace, pool_usage};
 use process::memory::{MemoryUsage, memory_usage};
 use resp::Writer;
 
-use super::Outcome;
+use super::CommandOutcome;
 use crate::housekeeping::Housekeeping;
-use crate::housekeeping::overhead::Overhead;
+use crate::housekeeping::overhead::MemoryOverhead;
 
 /// Below this size in bytes, ratios are meaningless.
-const TOO_LITTLE: usize = 5 << 20;
+const MIN_SIGNIFICANT_SIZE: usize = 5 << 20;
 /// Ratios, and a difference in bytes, that MEMORY DOCTOR reports, as in Redis.
-const HIGH: f64 = 1.4;
-const HIGH_RSS: f64 = 1.1;
-const HIGH_BYTES: usize = 10 << 20;
+const HIGH_RATIO: f64 = 1.4;
+const HIGH_RSS_RATIO: f64 = 1.1;
+const HIGH_DIFFERENCE: usize = 10 << 20;
 
-fn ratio(a: usize, b: usize) -> f64 {
+fn safe_ratio(a: usize, b: usize) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
 /// A field of MEMORY STATS.
-enum Figure {
+enum StatValue {
     Integer(i64),
     Float(f64),
     /// The memory of a database in addition to its keys and values.
     Database(i64),
 }
 
-impl From<usize> for Figure {
+impl From<usize> for StatValue {
     fn from(bytes: usize) -> Self {
         Self::Integer(bytes as i64)
     }
 }
 
 /// MEMORY STATS.
-pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
+pub(super) fn reply_memory_stats(house: &Housekeeping, context: &mut Context<'_>) {
     let (sizes, overheads) = (context.database_sizes(), context.database_overheads());
-    let (figures, reply) = (figures(house, &sizes, &overheads), &mut context.reply);
+    let (figures, reply) = (collect_memory_stats(house, &sizes, &overheads), &mut context.reply);
     reply.map(figures.len());
     for (name, figure) in figures {
         reply.bulk(name.as_bytes());
         match figure {
-            Figure::Integer(number) => reply.integer(number),
-            Figure::Float(number) => reply.double(number),
-            Figure::Database(bytes) => {
+            StatValue::Integer(number) => reply.integer(number),
+            StatValue::Float(number) => reply.double(number),
+            StatValue::Database(bytes) => {
                 // Expiry times are stored with their keys, and slots keep no list of keys.
                 reply.map(2);
                 reply.bulk(b"overhead.hashtable.main");
@@ -59,86 +59,90 @@ pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
     }
 }
 
-fn figures(house: &Housekeeping, sizes: &[DatabaseSize], overheads: &[usize]) -> Vec<(String, Figure)> {
+fn collect_memory_stats(
+    house: &Housekeeping,
+    sizes: &[DatabaseSize],
+    overheads: &[usize],
+) -> Vec<(String, StatValue)> {
     let usage = memory_usage();
     house.memory.record(usage.used);
-    let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
+    let (peak, overhead) = (house.memory.peak(), MemoryOverhead::measure(house));
     let keys: usize = sizes.iter().map(|size| size.keys).sum();
     let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, (size, _))| size.keys > 0);
     let databases: Vec<(u16, usize)> = in_use.map(|(db, (_, bytes))| (db, *bytes)).collect();
-    let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
+    let total = overhead.total_bytes() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let dataset = usage.used.saturating_sub(total);
-    let mut figures: Vec<(String, Figure)> = Vec::new();
-    let mut add = |name: &str, figure: Figure| figures.push((name.to_owned(), figure));
+    let mut figures: Vec<(String, StatValue)> = Vec::new();
+    let mut add = |name: &str, figure: StatValue| figures.push((name.to_owned(), figure));
     add("peak.allocated", peak.into());
     add("total.allocated", usage.used.into());
     add("startup.allocated", overhead.startup.into());
     add("replication.backlog", overhead.backlog.into());
     // Replicas and the targets of slot migrations all read from the one log.
-    add("replicas.repl.buffer", Figure::Integer(0));
+    add("replicas.repl.buffer", StatValue::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
     add("cluster.links", house.network.stats.bus_bytes.load(Ordering::Relaxed).into());
     for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
-        add(name, Figure::Integer(0));
+        add(name, StatValue::Integer(0));
     }
     let scripts = &house.engine.scripts;
     add("lua.caches", scripts.bytes().into());
     add("functions.caches", scripts.functions.bytes().into());
     let index: usize = databases.iter().map(|(_, bytes)| bytes).sum();
     for (db, bytes) in databases {
-        add(&format!("db.{db}"), Figure::Database(bytes as i64));
+        add(&format!("db.{db}"), StatValue::Database(bytes as i64));
     }
     // Tables grow in place.
     add("overhead.db.hashtable.lut", index.into());
-    add("overhead.db.hashtable.rehashing", Figure::Integer(0));
+    add("overhead.db.hashtable.rehashing", StatValue::Integer(0));
     add("overhead.total", total.into());
-    add("db.dict.rehashing.count", Figure::Integer(0));
+    add("db.dict.rehashing.count", StatValue::Integer(0));
     add("keys.count", keys.into());
     add("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0).into());
     add("dataset.bytes", dataset.into());
-    add("dataset.percentage", Figure::Float(ratio(dataset, usage.used) * 100.0));
-    add("peak.percentage", Figure::Float(ratio(usage.used, peak) * 100.0));
+    add("dataset.percentage", StatValue::Float(safe_ratio(dataset, usage.used) * 100.0));
+    add("peak.percentage", StatValue::Float(safe_ratio(usage.used, peak) * 100.0));
     add("allocator.allocated", usage.allocated.into());
     add("allocator.active", usage.active.into());
     add("allocator.resident", usage.resident.into());
-    add("allocator.muzzy", Figure::Integer(0));
+    add("allocator.muzzy", StatValue::Integer(0));
     for (ratio_name, bytes_name, a, b) in [
         ("allocator-fragmentation.ratio", "allocator-fragmentation.bytes", usage.active, usage.allocated),
         ("allocator-rss.ratio", "allocator-rss.bytes", usage.resident, usage.active),
         ("rss-overhead.ratio", "rss-overhead.bytes", usage.rss, usage.resident),
         ("fragmentation", "fragmentation.bytes", usage.rss, usage.used),
     ] {
-        add(ratio_name, Figure::Float(ratio(a, b)));
-        add(bytes_name, Figure::Integer(a as i64 - b as i64));
+        add(ratio_name, StatValue::Float(safe_ratio(a, b)));
+        add(bytes_name, StatValue::Integer(a as i64 - b as i64));
     }
     figures
 }
 
 /// MEMORY DOCTOR.
-pub(super) fn doctor(peak: usize, reply: &mut Writer<'_>) {
-    reply.verbatim(b"txt", report(&memory_usage(), peak).as_bytes());
+pub(super) fn reply_diagnosis(peak: usize, reply: &mut Writer<'_>) {
+    reply.verbatim(b"txt", diagnose_memory(&memory_usage(), peak).as_bytes());
 }
 
-fn report(usage: &MemoryUsage, peak: usize) -> String {
-    if usage.used < TOO_LITTLE {
+fn diagnose_memory(usage: &MemoryUsage, peak: usize) -> String {
+    if usage.used < MIN_SIGNIFICANT_SIZE {
         return "Hi Sam, this instance is empty or is using very little memory, my issues detector can't be used in \
                 these conditions. Please, leave for your mission on Earth and fill it with some data. The new Sam and \
                 I will be back to our programming as soon as I finished rebooting.\n"
             .to_owned();
     }
     let mut found = Vec::new();
-    let over = |a: usize, b: usize, limit: f64| ratio(a, b) > limit && a - b > HIGH_BYTES;
-    if ratio(peak, usage.used) > 1.5 {
+    let over = |a: usize, b: usize, limit: f64| safe_ratio(a, b) > limit && a - b > HIGH_DIFFERENCE;
+    if safe_ratio(peak, usage.used) > 1.5 {
         found.push("Peak memory: much more was used once than is now. What is free goes back to the system by itself.");
     }
-    if over(usage.rss, usage.used, HIGH) {
+    if over(usage.rss, usage.used, HIGH_RATIO) {
         found.push("High total RSS: the process occupies much more than it uses. MEMORY PURGE gives back what it can.");
     }
-    if over(usage.active, usage.allocated, HIGH_RSS) {
+    if over(usage.active, usage.allocated, HIGH_RSS_RATIO) {
         found.push("High allocator fragmentation: what is free lies between what is used.");
     }
-    if over(usage.rss, usage.resident, HIGH_RSS) {
+    if over(usage.rss, usage.resident, HIGH_RSS_RATIO) {
         found.push("High process RSS overhead: more is occupied than the allocators know of.");
     }
     if found.is_empty() {
@@ -151,7 +155,7 @@ fn report(usage: &MemoryUsage, peak: usize) -> String {
 }
 
 /// MEMORY MALLOC-STATS.
-pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
+pub(super) fn reply_malloc_stats(reply: &mut Writer<'_>) {
     let (usage, pool) = (memory_usage(), pool_usage());
     let text = format!(
         "pool of pages: taken {}, held {}\ngeneral allocator: allocated {}, active {}, resident {}\n",
@@ -165,7 +169,7 @@ pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
 }
 
 /// MEMORY PURGE on another thread, for callers that cannot wait.
-pub(super) fn purge_aside(keyspace: Arc<Keyspace>) -> Outcome {
+pub(super) fn purge_in_background(keyspace: Arc<Keyspace>) -> CommandOutcome {
     let steps = move || {
         for step in 0..Keyspace::PURGE_STEPS {
             keyspace.purge_step(step);
@@ -176,7 +180,7 @@ pub(super) fn purge_aside(keyspace: Arc<Keyspace>) -> Outcome {
 }
 
 /// MEMORY PURGE: does at once what the periodic purge does within half a minute.
-pub(super) async fn purge(keyspace: Arc<Keyspace>) {
+pub(super) async fn purge_memory(keyspace: Arc<Keyspace>) {
     // The general allocator purges on its own threads.
     let steps = move || (0..Keyspace::PURGE_STEPS).map(|step| keyspace.purge_step(step)).sum::<usize>();
     let given = tokio::task::spawn_blocking(steps).await.unwrap_or(0);
@@ -191,9 +195,9 @@ mod tests {
     fn memory_doctor_reports_problems() {
         let used = 100 << 20;
         let well = MemoryUsage { used, allocated: used, active: used, resident: used, rss: used };
-        assert!(report(&well, used).starts_with("Hi Sam, I can't find any memory issue"));
-        assert!(report(&MemoryUsage::default(), 0).starts_with("Hi Sam, this instance is empty"));
-        let text = report(&MemoryUsage { rss: 2 * used, ..well }, 2 * used);
+        assert!(diagnose_memory(&well, used).starts_with("Hi Sam, I can't find any memory issue"));
+        assert!(diagnose_memory(&MemoryUsage::default(), 0).starts_with("Hi Sam, this instance is empty"));
+        let text = diagnose_memory(&MemoryUsage { rss: 2 * used, ..well }, 2 * used);
         assert!(text.starts_with("Sam, I detected a few issues"), "{text}");
         assert_eq!(text.matches(" * ").count(), 3, "{text}");
     }

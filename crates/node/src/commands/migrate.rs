@@ -21,18 +21,18 @@ use slot_routing::{ReplOffset, Slot};
 use crate::connection::Connection;
 use crate::server::Server;
 
-use target::Target;
+use target::TargetConnection;
 
 /// Executes MIGRATE and writes the reply.
-pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
+pub(super) async fn run_migrate(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let order = match MigrateArgs::parse(args) {
         Ok(order) => order,
         Err(text) => return connection.reply().error(text),
     };
-    let mut source = Source::new(&server, connection.session.db, order);
-    let result = source.run().await;
-    if let Some(end) = source.released {
+    let mut source = MigrateSource::new(&server, connection.session.db, order);
+    let result = source.migrate_keys().await;
+    if let Some(end) = source.last_delete_offset {
         connection.session.last_write = end;
         connection.session.last_change = end;
     }
@@ -43,46 +43,54 @@ pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
 }
 
 /// The source of the keys and its connection to the target.
-struct Source<'a> {
+struct MigrateSource<'a> {
     server: &'a Server,
     db: u16,
-    order: MigrateArgs,
+    request: MigrateArgs,
     dialer: Dialer,
-    target: Option<Target>,
-    held: HeldSlots<'a>,
+    target: Option<TargetConnection>,
+    paused_slots: PausedSlots<'a>,
     /// The end of the last deleted key in the log.
-    released: Option<ReplOffset>,
+    last_delete_offset: Option<ReplOffset>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> MigrateSource<'a> {
     fn new(server: &'a Server, db: u16, order: MigrateArgs) -> Self {
-        let dialer = Dialer::for_links(&server.config, &server.network.tls, keys::TLS_CLUSTER);
-        let held = HeldSlots { pauses: &server.pauses, slots: Vec::new() };
-        Self { server, db, order, dialer, target: None, held, released: None }
+        let dialer = Dialer::with_link_tls(&server.config, &server.network.tls, keys::TLS_CLUSTER);
+        let held = PausedSlots { pauses: &server.pause_gate, slots: Vec::new() };
+        Self {
+            server,
+            db,
+            request: order,
+            dialer,
+            target: None,
+            paused_slots: held,
+            last_delete_offset: None,
+        }
     }
 
-    async fn run(&mut self) -> Result<&'static str, MigrateError> {
+    async fn migrate_keys(&mut self) -> Result<&'static str, MigrateError> {
         let engine = &self.server.engine;
-        engine.check_migratable(&self.order.keys).map_err(MigrateError::NotServed)?;
+        engine.check_migratable(&self.request.keys).map_err(MigrateError::NotServed)?;
         let asking = engine.topology.is_some();
-        let (mut machine, mut step) = Migration::new(time::instant(), self.order.clone(), asking);
+        let (mut machine, mut step) = Migration::new(time::instant(), self.request.clone(), asking);
         loop {
             let left = machine.deadline().since(time::instant());
             let outcome = match step {
                 MigrateStep::Reply { result, keep_link } => {
                     if let Some(target) = self.target.take().filter(|_| keep_link) {
-                        target.keep(&self.server.migration_targets, &self.order.destination);
+                        target.return_to_pool(&self.server.migration_targets, &self.request.destination);
                     }
                     return result;
                 }
-                MigrateStep::Capture { hold, keys } => self.capture(&hold, &keys),
-                MigrateStep::Release { key, captured } => self.release(key, &captured),
-                MigrateStep::Connect { anew } => timely(left, self.link(anew)).await,
-                MigrateStep::Send(bytes) => timely(left, self.send(&bytes)).await,
-                MigrateStep::Read => timely(left, self.read()).await,
+                MigrateStep::Capture { hold, keys } => self.capture_keys(&hold, &keys),
+                MigrateStep::Release { key, captured } => self.delete_key(key, &captured),
+                MigrateStep::Connect { anew } => with_time_left(left, self.connect_target(anew)).await,
+                MigrateStep::Send(bytes) => with_time_left(left, self.send_to_target(&bytes)).await,
+                MigrateStep::Read => with_time_left(left, self.read_from_target()).await,
                 MigrateStep::AwaitUnpause => {
-                    timely(left, async {
-                        self.server.pauses.wait_until_unpaused().await;
+                    with_time_left(left, async {
+                        self.server.pause_gate.wait_until_unpaused().await;
                         MigrateStepResult::Unpaused
                     })
                     .await
@@ -92,35 +100,39 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn capture(&mut self, hold: &[Slot], keys: &[(usize, Dialect)]) -> MigrateStepResult {
-        self.held.hold(hold);
+    fn capture_keys(&mut self, hold: &[Slot], keys: &[(usize, Dialect)]) -> MigrateStepResult {
+        self.paused_slots.pause_slots(hold);
         let now = time::now();
         let engine = &self.server.engine;
         let capture = |(key, dialect): &(usize, Dialect)| {
-            engine.capture(self.db, &self.order.keys[*key], now, *dialect)
+            engine.capture(self.db, &self.request.keys[*key], now, *dialect)
         };
         MigrateStepResult::Captured(keys.iter().map(capture).collect())
     }
 
-    fn release(&mut self, key: usize, captured: &CapturedKey) -> MigrateStepResult {
-        let (engine, key) = (&self.server.engine, &self.order.keys[key]);
+    fn delete_key(&mut self, key: usize, captured: &CapturedKey) -> MigrateStepResult {
+        let (engine, key) = (&self.server.engine, &self.request.keys[key]);
         let outcome =
             with_scratch(|scratch| engine.release(&scratch.worker, self.db, key, time::now(), captured));
         if let Ok(ReleaseResult::Deleted(end)) = outcome {
-            self.released = end.or(self.released);
+            self.last_delete_offset = end.or(self.last_delete_offset);
         }
         MigrateStepResult::Released(outcome)
     }
 
-    async fn link(&mut self, anew: bool) -> MigrateStepResult {
-        let (destination, timeout) = (&self.order.destination, self.order.timeout);
+    async fn connect_target(&mut self, anew: bool) -> MigrateStepResult {
+        let (destination, timeout) = (&self.request.destination, self.request.timeout);
         let target = match anew {
-            true => Target::connect(&self.dialer, destination, timeout).await,
-            false => Target::reach(&self.server.migration_targets, &self.dialer, destination, timeout).await,
+            true => TargetConnection::connect(&self.dialer, destination, timeout).await,
+            false => {
+                TargetConnection::acquire(&self.server.migration_targets, &self.dialer, destination, timeout)
+                    .await
+            }
         };
         match target {
             Ok(target) => {
-                let (kept, to_self) = (target.is_kept(), target.is_at(&self.server.network.listeners));
+                let (kept, to_self) =
+                    (target.is_from_pool(), target.is_this_server(&self.server.network.listeners));
                 self.target = Some(target);
                 MigrateStepResult::Connected { kept, to_self }
             }
@@ -128,7 +140,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> MigrateStepResult {
+    async fn send_to_target(&mut self, bytes: &[u8]) -> MigrateStepResult {
         let sent = match &mut self.target {
             Some(target) => target.write(bytes).await.is_ok(),
             None => false,
@@ -136,7 +148,7 @@ impl<'a> Source<'a> {
         if sent { MigrateStepResult::Sent } else { MigrateStepResult::SendFailed }
     }
 
-    async fn read(&mut self) -> MigrateStepResult {
+    async fn read_from_target(&mut self) -> MigrateStepResult {
         let answer = match &mut self.target {
             Some(target) => target.read().await.ok(),
             None => None,
@@ -146,18 +158,21 @@ impl<'a> Source<'a> {
 }
 
 /// Waits for the result of a step within the remaining time.
-async fn timely(left: Duration, outcome: impl Future<Output = MigrateStepResult>) -> MigrateStepResult {
+async fn with_time_left(
+    left: Duration,
+    outcome: impl Future<Output = MigrateStepResult>,
+) -> MigrateStepResult {
     tokio::time::timeout(left, outcome).await.unwrap_or(MigrateStepResult::Deadline)
 }
 
 /// Slots whose writes are paused while this value exists.
-struct HeldSlots<'a> {
+struct PausedSlots<'a> {
     pauses: &'a PauseGate,
     slots: Vec<Slot>,
 }
 
-impl HeldSlots<'_> {
-    fn hold(&mut self, slots: &[Slot]) {
+impl PausedSlots<'_> {
+    fn pause_slots(&mut self, slots: &[Slot]) {
         for slot in slots {
             if !self.slots.contains(slot) && self.pauses.hold_slot(*slot) {
                 self.slots.push(*slot);
@@ -166,7 +181,7 @@ impl HeldSlots<'_> {
     }
 }
 
-impl Drop for HeldSlots<'_> {
+impl Drop for PausedSlots<'_> {
     fn drop(&mut self) {
         self.slots.iter().for_each(|slot| self.pauses.free_slot(*slot));
     }

@@ -7,14 +7,14 @@ use engine::{Client, NodeFlags, SentinelState};
 use replication::{PsyncRequest, ReplconfAction};
 use resp::{Args, Writer};
 
-use super::Outcome;
+use super::CommandOutcome;
 use crate::connection::Connection;
 use crate::replication::failover;
-use crate::replication::{Event, Newcomer};
+use crate::replication::{JoiningReplica, ReplicationEvent};
 use crate::server::Server;
 
 /// PSYNC and SYNC: the connection moves to the replication thread.
-pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
+pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
     // A replica that received its snapshot from this node has this node's data.
@@ -50,17 +50,17 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     let id = connection.session.id;
     match connection.hand_over() {
         Ok(given) => {
-            let newcomer = Newcomer {
+            let newcomer = JoiningReplica {
                 link: connection.session.client.connection.clone(),
                 id,
                 socket: given.socket,
                 address: given.address,
                 input: given.input,
-                unsent: given.unsent,
+                unsent_output: given.unsent,
                 profile,
                 request,
             };
-            server.replication.tell(Event::Joined(Box::new(newcomer)));
+            server.replication.send_event(ReplicationEvent::ReplicaJoined(Box::new(newcomer)));
         }
         Err(error) => {
             tracing::warn!("A replica was lost before it was served: {error}");
@@ -77,7 +77,7 @@ fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result
     if server.replication.log.lock().position().id.as_str().as_bytes() != request.id.as_slice() {
         return Err("ERR PSYNC FAILOVER replid must match my replid.");
     }
-    let unapplied = server.replication.unapplied();
+    let unapplied = server.replication.unapplied_commands();
     if unapplied > 0 {
         tracing::error!(
             "== CRITICAL == Failover request was refused: {unapplied} changes of the master are missing"
@@ -85,19 +85,19 @@ fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result
         return Err("ERR PSYNC FAILOVER to a replica whose data differs from its master's.");
     }
     server.replication.become_master();
-    tracing::info!("PRIMARY MODE enabled (failover request from '{}')", described(server, client));
-    server.config.put(keys::REPLICAOF, None);
+    tracing::info!("PRIMARY MODE enabled (failover request from '{}')", describe_client(server, client));
+    server.config.set_value(keys::REPLICAOF, None);
     Ok(())
 }
 
 /// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds].
-pub(super) fn failover(server: &Arc<Server>, args: Args<'_>) -> Outcome {
+pub(super) fn run_failover(server: &Arc<Server>, args: Args<'_>) -> CommandOutcome {
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
-    failover::run(&server.failover, failover::parse(&words)?)
+    failover::start_failover(&server.failover, failover::parse_failover(&words)?)
 }
 
 /// REPLCONF option value [option value ...].
-pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
+pub(super) fn run_replconf(connection: &mut Connection, args: Args<'_>) {
     let replication = connection.server.replication.clone();
     let profile = connection.profile.get_or_insert_default();
     let outcome = match profile.replconf(args) {
@@ -117,7 +117,7 @@ pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
 }
 
 /// REPLICAOF host port, REPLICAOF NO ONE.
-pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply: &mut Writer<'_>) {
+pub(super) fn run_replicaof(server: &Server, client: &Client, args: Args<'_>, reply: &mut Writer<'_>) {
     if server.engine.topology.is_some() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
     }
@@ -134,10 +134,10 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
                 .error("EMPTYMASTER This master started without its data and has nothing to lead with.");
         }
         if server.replication.become_master() {
-            tracing::info!("PRIMARY MODE enabled (user request from '{}')", described(server, client));
+            tracing::info!("PRIMARY MODE enabled (user request from '{}')", describe_client(server, client));
         }
         server.replication.serve_empty();
-        server.config.put(keys::REPLICAOF, None);
+        server.config.set_value(keys::REPLICAOF, None);
         return reply.ok();
     }
     let Some(port) = resp::parse_i64(port).and_then(|port| u16::try_from(port).ok()) else {
@@ -145,9 +145,9 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
     };
     let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
     let host = master.host.clone();
-    server.config.put(keys::REPLICAOF, Some(master.clone()));
+    server.config.set_value(keys::REPLICAOF, Some(master.clone()));
     if server.replication.become_replica_of(master) {
-        let from = described(server, client);
+        let from = describe_client(server, client);
         tracing::info!("REPLICAOF {host}:{port} enabled (user request from '{from}')");
         reply.ok();
     } else {
@@ -160,7 +160,7 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
 }
 
 /// Describes a client for the log.
-fn described(server: &Server, client: &Client) -> String {
+fn describe_client(server: &Server, client: &Client) -> String {
     let line = client.describe(process::time::now(), &server.engine.catalogue);
     String::from_utf8_lossy(&line).into_owned()
 }

@@ -7,13 +7,13 @@ use durability::saving::{self, SaveError};
 use engine::ClientFlags;
 use resp::{Args, Writer};
 
-use super::Outcome;
+use super::CommandOutcome;
 use crate::connection::Connection;
 use crate::server::Server;
-use crate::server::shutdown::{self, Order};
+use crate::server::shutdown::{self, ShutdownCommand};
 
 /// SAVE blocks this client only.
-pub(super) async fn save(connection: &mut Connection) {
+pub(super) async fn run_save(connection: &mut Connection) {
     let server = connection.server.clone();
     let outcome = tokio::task::spawn_blocking(move || saving::save(&server.durability)).await;
     let protocol = connection.session.protocol;
@@ -30,7 +30,7 @@ pub(super) async fn save(connection: &mut Connection) {
 }
 
 /// BGSAVE [SCHEDULE | CANCEL].
-pub(super) fn bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
+pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> CommandOutcome {
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
         Some(b"cancel") if args.len() == 2 => {
@@ -50,22 +50,22 @@ pub(super) fn bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) ->
 }
 
 /// BGREWRITEAOF.
-pub(super) fn bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> Outcome {
+pub(super) fn run_bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> CommandOutcome {
     append_only::rewrite_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
     reply.simple("Background append only file rewriting started");
     Ok(())
 }
 
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]. There is no reply on success; the connection closes.
-pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
+pub(super) async fn run_shutdown(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
-    let outcome = match Order::parse(args.iter().skip(1)) {
+    let outcome = match ShutdownCommand::parse(args.iter().skip(1)) {
         None => Err("ERR syntax error"),
-        Some(Order::Abort) => match shutdown::abort(&server.shutdown).await {
+        Some(ShutdownCommand::Abort) => match shutdown::abort_shutdowns(&server.shutdown).await {
             true => Ok(true),
             false => Err("ERR No shutdown in progress."),
         },
-        Some(Order::Stop(plan)) if server.engine.scripts.any_busy() && !plan.is_without_saving() => {
+        Some(ShutdownCommand::Stop(plan)) if server.engine.scripts.any_busy() && !plan.skips_save() => {
             match server.engine.settings.extended_redis_compatibility.load(Ordering::Relaxed) {
                 true => Err(
                     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -75,10 +75,10 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
                 ),
             }
         }
-        Some(Order::Stop(plan)) => {
+        Some(ShutdownCommand::Stop(plan)) => {
             let client = connection.session.client.clone();
             client.set_flag(ClientFlags::BLOCKED, true);
-            let stopped = shutdown::run(&server, plan).await;
+            let stopped = shutdown::run_shutdown(&server, plan).await;
             client.set_flag(ClientFlags::BLOCKED, false);
             match stopped {
                 Ok(()) => Ok(false),

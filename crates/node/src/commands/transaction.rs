@@ -8,7 +8,7 @@ use net::scratch::with_scratch;
 
 use crate::connection::Connection;
 
-pub(super) async fn exec(connection: &mut Connection) {
+pub(super) async fn run_exec(connection: &mut Connection) {
     let mut reply = None;
     loop {
         let (server, now) = (connection.server.clone(), process::time::now());

@@ -7,39 +7,44 @@ use process::time;
 use replication::wait::{AppendOnlyOff, CopyCount, RequiredCopies};
 use resp::{Args, Writer};
 
-use super::Outcome;
+use super::CommandOutcome;
 use crate::connection::{Connection, Waited};
 use crate::replication::Replication;
-use crate::replication::waits::Wait;
+use crate::replication::waits::WaitStart;
 use crate::server::Server;
 
 /// The required copies and the timeout; `None` waits for ever.
-pub(super) type Asked = Result<(RequiredCopies, Option<Duration>), &'static str>;
+pub(super) type WaitRequest = Result<(RequiredCopies, Option<Duration>), &'static str>;
 
 /// Replies once there are enough copies, or at the timeout.
-pub(super) async fn wait(connection: &mut Connection, asked: Asked) {
+pub(super) async fn run_wait(connection: &mut Connection, asked: WaitRequest) {
     let outcome = match asked {
         Ok((wanted, timeout)) => {
-            copies_in_time(connection, wanted, timeout).await.map(|copies| (wanted, copies))
+            wait_for_copies(connection, wanted, timeout).await.map(|copies| (wanted, copies))
         }
         Err(error) => Err(error),
     };
     match outcome {
-        Ok((wanted, copies)) => answer(&mut connection.reply(), wanted, copies),
+        Ok((wanted, copies)) => write_copies(&mut connection.reply(), wanted, copies),
         Err(error) => connection.reply().error(error),
     }
 }
 
 /// Replies with the present number of copies, where the command cannot wait.
-pub(super) fn count(server: &Server, context: &mut Context<'_>, asked: Asked) -> Outcome {
+pub(super) fn reply_current_copies(
+    server: &Server,
+    context: &mut Context<'_>,
+    asked: WaitRequest,
+) -> CommandOutcome {
     let (wanted, _) = asked?;
-    let copies = server.replication.copies(context.session.last_write, wanted).map_err(no_file)?;
-    answer(&mut context.reply, wanted, copies);
+    let copies =
+        server.replication.count_copies(context.session.last_write, wanted).map_err(append_only_off_error)?;
+    write_copies(&mut context.reply, wanted, copies);
     Ok(())
 }
 
 /// WAIT numreplicas timeout.
-pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
+pub(super) fn parse_wait(replication: &Replication, args: Args<'_>) -> WaitRequest {
     if replication.is_replica() {
         return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
                     if a replica is configured to be writable (which is not the default) writes to replicas \
@@ -47,18 +52,18 @@ pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
     }
     let by = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     let by = usize::try_from(by).unwrap_or(0);
-    Ok((RequiredCopies::Acknowledged { replicas: by }, timeout(&args[2])?))
+    Ok((RequiredCopies::Acknowledged { replicas: by }, parse_timeout(&args[2])?))
 }
 
 /// WAITAOF numlocal numreplicas timeout.
-pub(super) fn wait_aof_asks(replication: &Replication, args: Args<'_>) -> Asked {
+pub(super) fn parse_waitaof(replication: &Replication, args: Args<'_>) -> WaitRequest {
     let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     if !(0..=1).contains(&local) {
         return Err("ERR value is out of range, value must between 0 and 1");
     }
     let at = resp::parse_i64(&args[2]).and_then(|number| usize::try_from(number).ok());
     let at = at.ok_or("ERR value is out of range, must be positive")?;
-    let timeout = timeout(&args[3])?;
+    let timeout = parse_timeout(&args[3])?;
     if replication.is_replica() {
         return Err(
             "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas \
@@ -68,7 +73,7 @@ pub(super) fn wait_aof_asks(replication: &Replication, args: Args<'_>) -> Asked 
     Ok((RequiredCopies::Synced { local: local > 0, replicas: at }, timeout))
 }
 
-fn timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
+fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
     let timeout = resp::parse_i64(text).ok_or("ERR timeout is not an integer or out of range")?;
     let timeout = u64::try_from(timeout).map_err(|_| "ERR timeout is negative")?;
     let now = u64::try_from(time::now().0).unwrap_or(0);
@@ -78,7 +83,7 @@ fn timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
     Ok((timeout > 0).then(|| Duration::from_millis(timeout)))
 }
 
-async fn copies_in_time(
+async fn wait_for_copies(
     connection: &mut Connection,
     wanted: RequiredCopies,
     timeout: Option<Duration>,
@@ -86,9 +91,9 @@ async fn copies_in_time(
     let server = connection.server.clone();
     let replication = &server.replication;
     let offset = connection.session.last_write;
-    let (token, woken) = match replication.wait_for(offset, wanted) {
-        Wait::Over(copies) => return copies.map_err(no_file),
-        Wait::Begun(token, woken) => (token, woken),
+    let (token, woken) = match replication.start_waiting(offset, wanted) {
+        WaitStart::Finished(copies) => return copies.map_err(append_only_off_error),
+        WaitStart::Waiting(token, woken) => (token, woken),
     };
     let in_time = async {
         match timeout {
@@ -102,24 +107,24 @@ async fn copies_in_time(
         connection.session.client.unblock(UnblockReason::RoleChanged);
     }
     let waited = connection.wait(in_time).await;
-    replication.stop_waiting(token, offset);
+    replication.remove_waiter(token, offset);
     let how = match waited {
-        Waited::Done(Some(copies)) => return copies.map_err(no_file),
+        Waited::Done(Some(copies)) => return copies.map_err(append_only_off_error),
         Waited::Done(None) | Waited::Gone => UnblockReason::Timeout,
         Waited::Unblocked(how) => how,
     };
     connection.session.closing |= how == UnblockReason::RoleChanged;
     match how.error() {
         Some(error) => Err(error),
-        None => replication.copies(offset, wanted).map_err(no_file),
+        None => replication.count_copies(offset, wanted).map_err(append_only_off_error),
     }
 }
 
-fn no_file(_: AppendOnlyOff) -> &'static str {
+fn append_only_off_error(_: AppendOnlyOff) -> &'static str {
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
 }
 
-fn answer(reply: &mut Writer<'_>, wanted: RequiredCopies, copies: CopyCount) {
+fn write_copies(reply: &mut Writer<'_>, wanted: RequiredCopies, copies: CopyCount) {
     let replicas = copies.replicas as i64;
     match wanted {
         RequiredCopies::Acknowledged { .. } => reply.integer(replicas),

@@ -12,9 +12,9 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::server::Identity;
+use crate::server::ServerIdentity;
 use crate::server::settings;
-use crate::workers::connection_slot::Slots;
+use crate::workers::connection_slot::ConnectionSlots;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -37,8 +37,8 @@ impl Fixture {
         let catalogue = commands.registry().catalogue();
         let engine =
             Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(EngineLogHandle(log.clone())));
-        let server = Server::new((engine, commands), config, Identity::default(), log.clone(), None);
-        settings::apply(&server);
+        let server = Server::new((engine, commands), config, ServerIdentity::default(), log.clone(), None);
+        settings::apply_settings(&server);
         install_scratch(&server.engine, &server.network);
         server.replication.commit_point.set_required(true);
         let mut log = log.lock();
@@ -55,7 +55,7 @@ impl Fixture {
         self.server.network.connected.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), Stream::Unix(theirs), 1).unwrap();
         let client = connection.session.client.clone();
-        (ours, client, tokio::spawn(Arc::<Slots>::default().serve(Box::new(connection))))
+        (ours, client, tokio::spawn(Arc::<ConnectionSlots>::default().serve(Box::new(connection))))
     }
 
     /// Reads the log to its end and commits it.

@@ -16,7 +16,7 @@ use process::{adaptive_tick, memory, time};
 use tokio::sync::Notify;
 
 use crate::housekeeping::Housekeeping;
-use crate::housekeeping::totals::{Count, Totals};
+use crate::housekeeping::totals::{Counter, StatisticsTotals};
 
 /// The maximum time between expiry cycles; with a higher `hz` they run twice per tick.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
@@ -24,34 +24,34 @@ const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
 /// are due, and the pause for other work of this thread.
 const EXPIRE_SLICE: Duration = Duration::from_micros(500);
 const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
-const EXPIRE_REST: Duration = Duration::from_millis(1);
+const EXPIRE_YIELD: Duration = Duration::from_millis(1);
 /// The interval of client checks and of key aging, which covers all keys within 35 minutes.
-const SECOND: Duration = Duration::from_secs(1);
+const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Steps of memory defragmentation and purging per tick: all memory is covered within 13 seconds.
-const PURGE_STEPS: usize = 4;
+const PURGE_STEPS_PER_TICK: usize = 4;
 /// After a step longer than this many nanoseconds, other tasks of the thread run first.
-const LONG_STEP: u64 = 100_000;
+const LONG_STEP_NANOS: u64 = 100_000;
 /// The number of rounds without changes after which purging stops: one defragments after the last change, the next
 /// returns the freed memory.
-const UNCHANGED_ROUNDS: usize = 2;
+const PURGE_ROUNDS_UNCHANGED: usize = 2;
 /// The number of ticks without activity after which the server counts as idle.
 const IDLE_TICKS: usize = 3;
 /// The minimum interval between log lines about command faults, in seconds.
-const FAULT_LOG_SECONDS: usize = 60;
+const FAULT_LOG_INTERVAL_SECONDS: usize = 60;
 /// The interval of memory checks with `maxmemory` set.
-const MEMORY_PERIOD: Duration = Duration::from_millis(10);
+const MEMORY_CHECK_PERIOD: Duration = Duration::from_millis(10);
 /// The pause for other work of this thread during eviction.
-const EVICT_REST: Duration = Duration::from_micros(500);
+const EVICTION_YIELD: Duration = Duration::from_micros(500);
 
 /// Runs until the server stops.
-pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
+pub(crate) async fn run_cron(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     let tick = house.network.tick.clone();
     let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
-    let (mut counts, mut faults) = (Activity::default(), FaultLog::default());
+    let (mut counts, mut faults) = (ActivityCounters::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
-        if quiet >= IDLE_TICKS && may_rest(&house) {
-            tick.drive_idle_tick(last, || Activity::of(&house) == counts).await;
+        if quiet >= IDLE_TICKS && can_skip_tick(&house) {
+            tick.drive_idle_tick(last, || ActivityCounters::read(&house) == counts).await;
         } else {
             tick.drive_tick(last).await;
         }
@@ -64,14 +64,14 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         house.network.worker_pool.watch_scripts(&house.engine);
         let (now, clients) = (time::instant(), house.engine.clients.list());
         let since = now.since(looked);
-        if since + adaptive_tick::TICK_PERIOD / 2 >= SECOND {
+        if since + adaptive_tick::TICK_PERIOD / 2 >= CLIENT_CHECK_PERIOD {
             (looked, seconds) = (now, seconds + 1);
-            each_second(&house, &clients, since, seconds);
-            faults.tell(&house.engine, seconds);
-            targets.sweep(now);
+            run_each_second(&house, &clients, since, seconds);
+            faults.log_faults(&house.engine, seconds);
+            targets.close_expired(now);
         }
         house.engine.pauses.end_expired(&house.engine.settings, time::now());
-        let before = std::mem::replace(&mut counts, Activity::of(&house));
+        let before = std::mem::replace(&mut counts, ActivityCounters::read(&house));
         quiet = if counts == before { quiet + 1 } else { 0 };
         house.is_quiet.store(quiet > 0, Ordering::Relaxed);
         house.rates.sample(now, counts.rates);
@@ -80,11 +80,11 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
 
 /// Checks clients and everything else that is not needed at each tick. `seconds` counts the calls; the last was `since`
 /// ago.
-fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
-    age(&house.engine, seconds);
+fn run_each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
+    age_keys(&house.engine, seconds);
     house.network.stats.update_busiest_client(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-    close_idle(&house.config, clients);
-    close_slow(&house.network.limits, clients, time::now());
+    close_idle_clients(&house.config, clients);
+    close_slow_clients(&house.network.limits, clients, time::now());
     house.oom_score.apply(&house.config, house.replication.is_replica());
     let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
     if interval > 0 && (seconds as u64).is_multiple_of(interval) {
@@ -96,19 +96,19 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
 #[derive(Default)]
 struct FaultLog {
     /// The number of faults logged.
-    logged: u64,
+    logged_faults: u64,
     /// The earliest second of the next log line.
-    next: usize,
+    next_second: usize,
 }
 
 impl FaultLog {
-    fn tell(&mut self, engine: &Engine, second: usize) {
+    fn log_faults(&mut self, engine: &Engine, second: usize) {
         let (faults, count) = (&engine.undeclared_keys, engine.undeclared_keys.count());
-        if count == self.logged || second < self.next {
+        if count == self.logged_faults || second < self.next_second {
             return;
         }
-        let more = count - self.logged;
-        (self.logged, self.next) = (count, second + FAULT_LOG_SECONDS);
+        let more = count - self.logged_faults;
+        (self.logged_faults, self.next_second) = (count, second + FAULT_LOG_INTERVAL_SECONDS);
         let command = faults.last_command();
         tracing::error!(
             "{more} commands asked for keys that they had not declared and got an error, '{command}' last: a fault of \
@@ -118,44 +118,44 @@ impl FaultLog {
 }
 
 /// Returns whether no deadline must be checked at the next tick.
-fn may_rest(house: &Housekeeping) -> bool {
+fn can_skip_tick(house: &Housekeeping) -> bool {
     let pauses = house.engine.pauses.end_expired(&house.engine.settings, time::now());
     let busy = house.engine.settings.node_flags().contains(NodeFlags::BUSY)
         || house.network.worker_pool.has_stalled_worker();
-    pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
+    pauses.is_none() && !busy && house.is_memory_purged.load(Ordering::Relaxed)
 }
 
 /// Counters of work received and done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Activity {
+struct ActivityCounters {
     rates: [u64; RATE_COUNT],
-    changes: u64,
-    taken: usize,
+    change_count: u64,
+    commands_taken: usize,
 }
 
-impl Activity {
-    fn of(house: &Housekeeping) -> Self {
+impl ActivityCounters {
+    fn read(house: &Housekeeping) -> Self {
         let workers = house.engine.worker_stats();
-        let traffic = Totals::of_traffic(&house.network);
+        let traffic = StatisticsTotals::sum_traffic(&house.network);
         let replicated = &house.replication.stats;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
             rates: [
                 workers.iter().map(|worker| worker.calls()).sum(),
-                traffic[Count::InputBytes],
-                traffic[Count::OutputBytes],
+                traffic[Counter::InputBytes],
+                traffic[Counter::OutputBytes],
                 load(&replicated.input_bytes),
                 load(&replicated.output_bytes),
-                traffic[Count::Reads],
+                traffic[Counter::Reads],
             ],
-            changes: changes(house),
-            taken: pool_used_bytes(),
+            change_count: count_changes(house),
+            commands_taken: pool_used_bytes(),
         }
     }
 }
 
 /// Returns a counter that grows with each change of the data. A load is visible in the memory it uses.
-fn changes(house: &Housekeeping) -> u64 {
+fn count_changes(house: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
@@ -164,30 +164,30 @@ fn changes(house: &Housekeeping) -> u64 {
 }
 
 /// Suspends this thread whenever DEBUG SLEEP requests it. Never returns.
-pub(crate) async fn stand_still(house: Arc<Housekeeping>) {
+pub(crate) async fn run_sleep_requests(house: Arc<Housekeeping>) {
     loop {
-        house.standstill.next().await;
+        house.sleep_request.sleep_when_requested().await;
     }
 }
 
 /// Returns free memory to the system in small steps, until two rounds have passed without changes. Never returns.
-pub(crate) async fn purge(house: Arc<Housekeeping>) {
+pub(crate) async fn run_memory_purge(house: Arc<Housekeeping>) {
     let keyspace = &house.engine.keyspace;
-    let data = || (changes(&house), pool_used_bytes());
+    let data = || (count_changes(&house), pool_used_bytes());
     // A keyspace that never had keys has no memory to return.
-    let (mut step, mut calm, mut seen) = (0, UNCHANGED_ROUNDS, data());
+    let (mut step, mut calm, mut seen) = (0, PURGE_ROUNDS_UNCHANGED, data());
     loop {
         house.network.tick.wait_for_tick().await;
-        let is_purged = calm >= UNCHANGED_ROUNDS && data() == seen;
-        house.is_purged.store(is_purged, Ordering::Relaxed);
+        let is_purged = calm >= PURGE_ROUNDS_UNCHANGED && data() == seen;
+        house.is_memory_purged.store(is_purged, Ordering::Relaxed);
         if is_purged {
             continue;
         }
-        for _ in 0..PURGE_STEPS {
+        for _ in 0..PURGE_STEPS_PER_TICK {
             let begun = time::nanos();
             keyspace.purge_step(step);
             step = (step + 1) % Keyspace::PURGE_STEPS;
-            if time::nanos().saturating_sub(begun) > LONG_STEP {
+            if time::nanos().saturating_sub(begun) > LONG_STEP_NANOS {
                 tokio::task::yield_now().await;
             }
         }
@@ -200,31 +200,31 @@ pub(crate) async fn purge(house: Arc<Housekeeping>) {
 
 /// Deletes expired keys. However many keys are due, a cycle takes a few milliseconds at most and does not block
 /// workers; remaining keys are deleted in the next cycle.
-pub(crate) async fn expire(house: Arc<Housekeeping>) {
+pub(crate) async fn run_active_expiry(house: Arc<Housekeeping>) {
     let sooner = Arc::new(Notify::new());
     let ring = sooner.clone();
     house.engine.keyspace.on_earlier_expiry(move || ring.notify_one());
     loop {
-        let more = expire_some(&house);
-        let rest = if more { EXPIRE_REST } else { expire_period(house.config.get(keys::HZ)) };
-        until_due(&house, &sooner, tokio::time::Instant::now() + rest).await;
+        let more = run_expiry_cycle(&house);
+        let rest = if more { EXPIRE_YIELD } else { expire_period(house.config.get(keys::HZ)) };
+        wait_until_due(&house, &sooner, tokio::time::Instant::now() + rest).await;
     }
 }
 
 /// Runs one cycle. Returns whether more keys are due.
-pub(crate) fn expire_some(house: &Housekeeping) -> bool {
+pub(crate) fn run_expiry_cycle(house: &Housekeeping) -> bool {
     let end = time::instant() + EXPIRE_CYCLE;
-    let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_slice(house);
+    let mut more = !house.cron_paused.load(Ordering::Relaxed) && run_expiry_slice(house);
     while more && time::instant() < end {
         std::thread::yield_now();
-        more = expire_for_a_slice(house);
+        more = run_expiry_slice(house);
     }
-    house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
+    house.expiry.timed_out_cycles.fetch_add(u64::from(more), Ordering::Relaxed);
     more
 }
 
 /// Waits until a key expires, but at least until `earliest`.
-async fn until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time::Instant) {
+async fn wait_until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time::Instant) {
     loop {
         let left = house.engine.keyspace.next_due().map(|due| due.0.saturating_sub(time::now().0).max(0));
         let due = async {
@@ -244,11 +244,11 @@ async fn until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time:
 }
 
 /// Runs a short part of a cycle. Returns whether more keys are due.
-fn expire_for_a_slice(house: &Housekeeping) -> bool {
+fn run_expiry_slice(house: &Housekeeping) -> bool {
     let (begun, now) = (time::nanos(), time::now());
     let more = with_scratch(|scratch| house.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
     let nanos = time::nanos().saturating_sub(begun);
-    house.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
+    house.expiry.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
     house.engine.latency.sample("expire-cycle", now, nanos);
     more
 }
@@ -259,7 +259,7 @@ fn expire_period(hz: u32) -> Duration {
 }
 
 /// Frees large deleted values on a background thread.
-pub(crate) async fn empty_bin(engine: Arc<Engine>) {
+pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
     engine.lazy_free.call_when_filled(move || ring.notify_one());
@@ -273,7 +273,7 @@ pub(crate) async fn empty_bin(engine: Arc<Engine>) {
 }
 
 /// Updates the age of a share of the keys before their clocks wrap around.
-fn age(engine: &Engine, step: usize) {
+fn age_keys(engine: &Engine, step: usize) {
     let (now, lfu) = (time::now(), engine.settings.lfu());
     engine.keyspace.age_step(step, &mut |usage| match lfu {
         None => usage.aged_lru(now),
@@ -282,7 +282,7 @@ fn age(engine: &Engine, step: usize) {
 }
 
 /// Closes connections that have been idle for longer than `timeout`.
-fn close_idle(config: &Config, clients: &[Arc<Client>]) {
+fn close_idle_clients(config: &Config, clients: &[Arc<Client>]) {
     let limit = config.get(keys::TIMEOUT);
     if limit.is_zero() {
         return;
@@ -301,7 +301,7 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
 
 /// Closes clients that have exceeded the soft output limit for too long. They neither send nor read, so no other check
 /// would find them.
-fn close_slow(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
+fn close_slow_clients(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);
         if since > 0 && limits.output_limit_for(client).is_soft_limit_exceeded(since, now) {
@@ -311,18 +311,18 @@ fn close_slow(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
 }
 
 /// Monitors memory usage: its peak and its limits.
-pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
+pub(crate) async fn monitor_memory(house: Arc<Housekeeping>) {
     loop {
         // An idle server's memory changes little, and querying the allocator takes time.
         if house.engine.budget.is_limited() || !house.is_quiet.load(Ordering::Relaxed) {
             check_memory(&house);
         }
         house.engine.evict_clients();
-        let evicts = house.engine.budget.is_limited() && evict_some(&house);
+        let evicts = house.engine.budget.is_limited() && evict_keys(&house);
         let limited = house.engine.budget.is_checked_per_command();
         match (evicts, limited && !house.network.tick.is_idle()) {
-            (true, _) => tokio::time::sleep(EVICT_REST).await,
-            (false, true) => tokio::time::sleep(MEMORY_PERIOD).await,
+            (true, _) => tokio::time::sleep(EVICTION_YIELD).await,
+            (false, true) => tokio::time::sleep(MEMORY_CHECK_PERIOD).await,
             (false, false) => house.network.tick.wait_for_tick().await,
         }
     }
@@ -330,12 +330,12 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
 
 /// Reads the allocator's statistics, which include memory that workers do not count.
 pub(crate) fn check_memory(house: &Housekeeping) {
-    let heap = house.engine.budget.measure(memory::HEAP.total_bytes);
+    let heap = house.engine.budget.measure(memory::HEAP_COUNTER.total_bytes);
     house.memory.record(heap + pool_used_bytes());
 }
 
 /// Evicts keys for a short time if memory exceeds the limit. Returns whether more must be evicted.
-fn evict_some(house: &Housekeeping) -> bool {
+fn evict_keys(house: &Housekeeping) -> bool {
     let now = time::now();
     with_scratch(|scratch| house.engine.evict_if_over_limit(&mut scratch.worker, now))
         == MemoryState::Evicting

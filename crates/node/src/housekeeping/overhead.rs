@@ -8,7 +8,7 @@ use super::Housekeeping;
 
 /// Memory used in addition to the data, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Overhead {
+pub(crate) struct MemoryOverhead {
     /// Memory used after startup.
     pub(crate) startup: usize,
     /// The replication backlog.
@@ -21,8 +21,8 @@ pub(crate) struct Overhead {
     pub(crate) clients: usize,
 }
 
-impl Overhead {
-    pub(crate) fn of(house: &Housekeeping) -> Self {
+impl MemoryOverhead {
+    pub(crate) fn measure(house: &Housekeeping) -> Self {
         let startup = house.memory.startup();
         let (kept, beyond_backlog) = {
             let log = house.replication.log.lock();
@@ -45,7 +45,7 @@ impl Overhead {
         overhead
     }
 
-    pub(crate) fn total(&self) -> usize {
+    pub(crate) fn total_bytes(&self) -> usize {
         self.startup + self.backlog + self.replicas + self.clients
     }
 }

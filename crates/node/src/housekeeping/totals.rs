@@ -15,7 +15,7 @@ use crate::housekeeping::Housekeeping;
 
 /// A counter of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Count {
+pub(crate) enum Counter {
     Commands,
     KeyspaceHits,
     KeyspaceMisses,
@@ -34,62 +34,62 @@ pub(crate) enum Count {
     EvictedClients,
 }
 
-const COUNTS: usize = Count::EvictedClients as usize + 1;
+const COUNTER_COUNT: usize = Counter::EvictedClients as usize + 1;
 
 /// The counters of one command.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CommandTotals {
     pub(crate) calls: u64,
-    pub(crate) nanos: u64,
+    pub(crate) total_nanos: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
 }
 
 /// The sums at one moment, or a difference of two.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Totals {
-    counts: [u64; COUNTS],
+pub(crate) struct StatisticsTotals {
+    counters: [u64; COUNTER_COUNT],
     /// Indexed by command number.
     pub(crate) commands: Vec<CommandTotals>,
     /// Counts by error code.
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
-impl Index<Count> for Totals {
+impl Index<Counter> for StatisticsTotals {
     type Output = u64;
 
-    fn index(&self, count: Count) -> &u64 {
-        &self.counts[count as usize]
+    fn index(&self, count: Counter) -> &u64 {
+        &self.counters[count as usize]
     }
 }
 
-impl Totals {
+impl StatisticsTotals {
     /// Sums the counters since startup.
-    pub(crate) fn sum(engine: &Engine, network: &NetworkContext) -> Self {
-        let mut totals = Self::of_traffic(network);
+    pub(crate) fn sum_threads(engine: &Engine, network: &NetworkContext) -> Self {
+        let mut totals = Self::sum_traffic(network);
         totals.commands.resize(::commands::for_server().commands().len(), CommandTotals::default());
-        let mut add = |count: Count, value: &AtomicU64| {
-            totals.counts[count as usize] += value.load(Ordering::Relaxed);
+        let mut add = |count: Counter, value: &AtomicU64| {
+            totals.counters[count as usize] += value.load(Ordering::Relaxed);
         };
         let workers = engine.worker_stats();
         for worker in &workers {
-            add(Count::KeyspaceHits, &worker.keyspace_hits);
-            add(Count::KeyspaceMisses, &worker.keyspace_misses);
-            add(Count::ExpiredKeys, &worker.expired_keys);
-            add(Count::ExpiredFields, &worker.expired_fields);
-            add(Count::EvictedKeys, &worker.evicted_keys);
-            add(Count::ErrorReplies, &worker.error_replies);
+            add(Counter::KeyspaceHits, &worker.keyspace_hits);
+            add(Counter::KeyspaceMisses, &worker.keyspace_misses);
+            add(Counter::ExpiredKeys, &worker.expired_keys);
+            add(Counter::ExpiredFields, &worker.expired_fields);
+            add(Counter::EvictedKeys, &worker.evicted_keys);
+            add(Counter::ErrorReplies, &worker.error_replies);
         }
         let stats = &network.stats;
-        add(Count::Connections, &stats.connections_received);
-        add(Count::RejectedConnections, &stats.connections_rejected);
-        add(Count::QueryLimitDisconnections, &stats.query_limit_disconnections);
-        add(Count::OutputLimitDisconnections, &stats.output_limit_disconnections);
-        totals.counts[Count::EvictedClients as usize] += engine.clients.evicted();
+        add(Counter::Connections, &stats.connections_received);
+        add(Counter::RejectedConnections, &stats.connections_rejected);
+        add(Counter::QueryLimitDisconnections, &stats.query_limit_disconnections);
+        add(Counter::OutputLimitDisconnections, &stats.output_limit_disconnections);
+        totals.counters[Counter::EvictedClients as usize] += engine.clients.evicted();
         for worker in &workers {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
                 total.calls += stats.calls.load(Ordering::Relaxed);
-                total.nanos += stats.nanos.load(Ordering::Relaxed);
+                total.total_nanos += stats.nanos.load(Ordering::Relaxed);
                 total.rejected += stats.rejected_calls.load(Ordering::Relaxed);
                 total.failed += stats.failed_calls.load(Ordering::Relaxed);
             }
@@ -97,34 +97,35 @@ impl Totals {
         for (code, count) in workers.iter().flat_map(|worker| worker.errors()) {
             *totals.errors.entry(code).or_default() += count;
         }
-        totals.counts[Count::Commands as usize] = totals.commands.iter().map(|command| command.calls).sum();
+        totals.counters[Counter::Commands as usize] =
+            totals.commands.iter().map(|command| command.calls).sum();
         totals
     }
 
     /// Sums the network traffic of client connections only.
-    pub(crate) fn of_traffic(network: &NetworkContext) -> Self {
+    pub(crate) fn sum_traffic(network: &NetworkContext) -> Self {
         let mut totals = Self::default();
         for traffic in network.traffic.lock().iter() {
             let counters = [
-                (Count::InputBytes, &traffic.input),
-                (Count::OutputBytes, &traffic.output),
-                (Count::Reads, &traffic.reads),
-                (Count::Writes, &traffic.writes),
+                (Counter::InputBytes, &traffic.bytes_read),
+                (Counter::OutputBytes, &traffic.bytes_written),
+                (Counter::Reads, &traffic.reads),
+                (Counter::Writes, &traffic.writes),
             ];
             for (count, value) in counters {
-                totals.counts[count as usize] += value.load(Ordering::Relaxed);
+                totals.counters[count as usize] += value.load(Ordering::Relaxed);
             }
         }
         totals
     }
 
-    fn since(mut self, base: &Self) -> Self {
-        for (value, base) in self.counts.iter_mut().zip(base.counts) {
+    fn since_baseline(mut self, base: &Self) -> Self {
+        for (value, base) in self.counters.iter_mut().zip(base.counters) {
             *value = value.saturating_sub(base);
         }
         for (command, base) in self.commands.iter_mut().zip(&base.commands) {
             command.calls = command.calls.saturating_sub(base.calls);
-            command.nanos = command.nanos.saturating_sub(base.nanos);
+            command.total_nanos = command.total_nanos.saturating_sub(base.total_nanos);
             command.rejected = command.rejected.saturating_sub(base.rejected);
             command.failed = command.failed.saturating_sub(base.failed);
         }
@@ -134,17 +135,17 @@ impl Totals {
 
 /// The totals at the last CONFIG RESETSTAT.
 #[derive(Debug, Default)]
-pub(crate) struct Baseline(Mutex<Totals>);
+pub(crate) struct StatisticsBaseline(Mutex<StatisticsTotals>);
 
 impl Housekeeping {
     /// Returns the counters since the last CONFIG RESETSTAT.
-    pub(crate) fn totals(&self) -> Totals {
-        Totals::sum(&self.engine, &self.network).since(&self.baseline.0.lock())
+    pub(crate) fn totals_since_reset(&self) -> StatisticsTotals {
+        StatisticsTotals::sum_threads(&self.engine, &self.network).since_baseline(&self.baseline.0.lock())
     }
 
     /// CONFIG RESETSTAT.
     pub(crate) fn reset_totals(&self) {
-        let mut now = Totals::sum(&self.engine, &self.network);
+        let mut now = StatisticsTotals::sum_threads(&self.engine, &self.network);
         // Workers forget their error codes, so that new ones can be counted.
         now.errors.clear();
         *self.baseline.0.lock() = now;
@@ -155,8 +156,8 @@ impl Housekeeping {
         self.engine.scripts.evicted.store(0, Ordering::Relaxed);
         self.engine.budget.reset_over_limit(process::time::nanos());
         self.rates.reset();
-        self.expiry.nanos.store(0, Ordering::Relaxed);
-        self.expiry.capped.store(0, Ordering::Relaxed);
+        self.expiry.spent_nanos.store(0, Ordering::Relaxed);
+        self.expiry.timed_out_cycles.store(0, Ordering::Relaxed);
         self.replication.stats.reset();
     }
 }
@@ -168,14 +169,14 @@ mod tests {
     #[test]
     fn reset_restarts_the_counters() {
         let with = |hits, calls| {
-            let mut totals = Totals::default();
-            totals.counts[Count::KeyspaceHits as usize] = hits;
+            let mut totals = StatisticsTotals::default();
+            totals.counters[Counter::KeyspaceHits as usize] = hits;
             totals.commands.push(CommandTotals { calls, ..CommandTotals::default() });
             totals
         };
-        let shown = with(10, 7).since(&with(4, 2));
-        assert_eq!((shown[Count::KeyspaceHits], shown.commands[0].calls), (6, 5));
-        let before_any_reset = with(10, 7).since(&Totals::default());
-        assert_eq!((before_any_reset[Count::KeyspaceHits], before_any_reset.commands[0].calls), (10, 7));
+        let shown = with(10, 7).since_baseline(&with(4, 2));
+        assert_eq!((shown[Counter::KeyspaceHits], shown.commands[0].calls), (6, 5));
+        let before_any_reset = with(10, 7).since_baseline(&StatisticsTotals::default());
+        assert_eq!((before_any_reset[Counter::KeyspaceHits], before_any_reset.commands[0].calls), (10, 7));
     }
 }

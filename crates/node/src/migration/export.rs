@@ -326,7 +326,7 @@ impl<'a> Source<'a> {
 
     async fn dial(&self, timeout: Duration) -> Result<Stream, String> {
         let dialer =
-            Dialer::for_links(&self.migrations.config, &self.migrations.network.tls, keys::TLS_CLUSTER);
+            Dialer::with_link_tls(&self.migrations.config, &self.migrations.network.tls, keys::TLS_CLUSTER);
         let tls = self.migrations.config.get(keys::TLS_CLUSTER);
         let address = topology(self.migrations).ok().and_then(|topology| {
             let endpoint = &topology.member(self.order.target)?.endpoint;

@@ -73,9 +73,9 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
             }
         }
     }
-    migrations.replication.say_import(&imports::encode_end(&migrations.engine, import, outcome));
-    migrations.replication.applied.imports.end(&migrations.engine, &import.name);
-    migrations.replication.master_imports.end(&import.name, outcome.clone(), time::now());
+    migrations.replication.replicate_import(&imports::encode_end(&migrations.engine, import, outcome));
+    migrations.replication.applied_stream.imports.end_import(&migrations.engine, &import.name);
+    migrations.replication.master_imports.record_end(&import.name, outcome.clone(), time::now());
 }
 
 struct Target<'a> {
@@ -125,8 +125,8 @@ impl<'a> Target<'a> {
             }
         }
         let cancelled = migrations.ways.lock().get(&import.name).map(|way| way.cancelled.clone());
-        migrations.replication.applied.imports.begin(&migrations.engine, import.clone());
-        migrations.replication.say_import(&imports::encode_begin(&import));
+        migrations.replication.applied_stream.imports.start_import(&migrations.engine, import.clone());
+        migrations.replication.replicate_import(&imports::encode_begin(&import));
         let mut link = tokio::io::split(Stream::open(connection.socket)?);
         link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
         Ok(Self {
@@ -229,8 +229,9 @@ impl<'a> Target<'a> {
                     ImportAction::Send(message) => self.send(message).await,
                     ImportAction::AwaitReplicas => {
                         let replication = &self.migrations.replication;
-                        let (offset, replicas) = (replication.offset(), replication.replicas());
-                        replication.reaches(offset, replicas, REPLICAS_WITHIN).await;
+                        let (offset, replicas) =
+                            (replication.current_offset(), replication.count_acknowledging_replicas());
+                        replication.wait_for_replicas(offset, replicas, REPLICAS_WITHIN).await;
                         self.wait_while_prevented().await;
                         self.inputs.push_back(ImportEvent::ReplicasCaughtUp(self.around()));
                     }
@@ -300,7 +301,7 @@ impl<'a> Target<'a> {
     async fn claim(&mut self) {
         let command = OperatorCommand::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
         let claimed = match &self.migrations.cluster {
-            Some(cluster) => cluster.command(command).await,
+            Some(cluster) => cluster.execute(command).await,
             None => None,
         };
         self.inputs.push_back(match claimed {

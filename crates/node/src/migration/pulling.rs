@@ -302,7 +302,7 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome)
 
 /// Asks the source to start a job. Valkey is asked like an operator would, and chooses the job's name itself.
 async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: NodeId) -> Result<(), String> {
-    let dialer = Dialer::for_links(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
+    let dialer = Dialer::with_link_tls(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
     let topology = topology(migrations)?;
     let endpoint = topology.member(source).map(|member| &member.endpoint);

@@ -15,15 +15,15 @@ use super::Replication;
 
 /// The id of the stream's session. No client has it, since that client would count as the author of the master's
 /// changes.
-const NO_CLIENT: u64 = 0;
+const STREAM_SESSION_ID: u64 = 0;
 
 /// The result of applying a batch of the stream.
 #[derive(Debug, Default)]
-pub(super) struct Applied {
+pub(super) struct AppliedBatch {
     /// The number of bytes of complete commands.
-    pub(super) bytes: u64,
+    pub(super) byte_count: u64,
     /// The number of commands.
-    pub(super) commands: usize,
+    pub(super) command_count: usize,
     /// Whether the master requested an acknowledgement.
     pub(super) ack_wanted: bool,
 }
@@ -32,61 +32,61 @@ pub(super) struct Applied {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
     #[error("{0}")]
-    Nonsense(#[from] ProtocolError),
+    InvalidStream(#[from] ProtocolError),
     #[error("{0}")]
-    Over(#[from] StreamSuperseded),
+    StreamEnded(#[from] StreamSuperseded),
 }
 
 /// Applies the stream of one master.
 #[derive(Debug)]
-pub(super) struct Applier {
+pub(super) struct StreamApplier {
     replication: Arc<Replication>,
     stream: StreamEpoch,
     session: Session,
     incoming: IncomingStream,
 }
 
-impl Applier {
+impl StreamApplier {
     pub(super) fn new(replication: Arc<Replication>, stream: StreamEpoch) -> Self {
-        let mut session = Session::new(NO_CLIENT, CommandOrigin::Master, true);
-        session.db = replication.applied.db();
+        let mut session = Session::new(STREAM_SESSION_ID, CommandOrigin::Master, true);
+        session.db = replication.applied_stream.selected_db();
         Self { replication, stream, session, incoming: IncomingStream::default() }
     }
 
     /// Prepares for a new connection. After a reconnect the stream continues at a command boundary, outside of a
     /// transaction; the selected database stays.
-    pub(super) fn reconnected(&mut self, link: ConnectionInfo) {
-        self.restart();
+    pub(super) fn on_reconnect(&mut self, link: ConnectionInfo) {
+        self.reset_parser();
         self.session.show_as(link);
     }
 
-    fn restart(&mut self) {
+    fn reset_parser(&mut self) {
         self.incoming.restart();
         self.replication.engine.discard_transaction(&mut self.session);
     }
 
     /// Prepares for the stream after a snapshot, which starts in the database that the snapshot names.
-    pub(super) fn restarted(&mut self) {
-        self.restart();
-        self.session.db = self.replication.applied.db();
+    pub(super) fn start_after_snapshot(&mut self) {
+        self.reset_parser();
+        self.session.db = self.replication.applied_stream.selected_db();
     }
 
     /// Applies received bytes unless the stream is superseded. That is checked under the lock that covers both the
     /// effects and the log.
-    pub(super) fn apply(&mut self, bytes: Vec<u8>) -> Result<Applied, ApplyError> {
+    pub(super) fn apply(&mut self, bytes: Vec<u8>) -> Result<AppliedBatch, ApplyError> {
         let piece = self.incoming.add_bytes(bytes);
-        let mut applied = Applied { commands: piece.batch.len(), ..Applied::default() };
+        let mut applied = AppliedBatch { command_count: piece.batch.len(), ..AppliedBatch::default() };
         if !piece.bytes.is_empty() {
             let replication = self.replication.clone();
-            let _apply_guard = replication.applied.apply_lock.lock();
-            let _stream_turn = replication.stream_turn.lock();
+            let _apply_guard = replication.applied_stream.apply_lock.lock();
+            let _stream_turn = replication.stream_lock.lock();
             if !replication.log.lock().authority().accepts_stream(self.stream) {
                 return Err(StreamSuperseded.into());
             }
-            self.run(&piece, &mut applied);
-            replication.applied.select(self.session.db);
+            self.execute_batch(&piece, &mut applied);
+            replication.applied_stream.select_db(self.session.db);
             let append = |bytes: &[u8]| replication.log.append_stream(self.stream, bytes);
-            applied.bytes = self.incoming.append_executed(&piece, self.session.in_transaction(), append);
+            applied.byte_count = self.incoming.append_executed(&piece, self.session.in_transaction(), append);
         }
         match piece.error {
             Some(error) => Err(error.into()),
@@ -94,7 +94,7 @@ impl Applier {
         }
     }
 
-    fn run(&mut self, piece: &StreamBatch, applied: &mut Applied) {
+    fn execute_batch(&mut self, piece: &StreamBatch, applied: &mut AppliedBatch) {
         let StreamBatch { bytes: input, batch, .. } = piece;
         let now = process::time::now();
         let mut next = 0;
@@ -128,16 +128,16 @@ impl Applier {
     }
 
     /// Carries out a command that is not for the engine.
-    fn run_control(&self, args: Args<'_>, applied: &mut Applied) {
+    fn run_control(&self, args: Args<'_>, applied: &mut AppliedBatch) {
         let Replication { engine, cluster_stream, .. } = &*self.replication;
         match ControlCommand::decode(args) {
             Ok(Some(ControlCommand::AckRequested)) => applied.ack_wanted = true,
             Ok(Some(ControlCommand::SetSlot(slot, change))) => cluster_stream.on_set_slot(slot, change),
             Ok(Some(ControlCommand::TakeOver(replica))) => cluster_stream.on_take_over(engine, replica),
             Ok(Some(ControlCommand::SyncSlots(command))) => {
-                self.replication.applied.imports.apply_command(engine, &command);
+                self.replication.applied_stream.imports.apply_command(engine, &command);
                 let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
-                self.replication.master_imports.note(command, process::time::now(), most);
+                self.replication.master_imports.record_change(command, process::time::now(), most);
             }
             Ok(None) => {}
             Err(error) => tracing::warn!("Ignored a command of the master: {error}"),
@@ -191,11 +191,11 @@ mod tests {
     use net::context::NetworkContext;
     use net::scratch::install_scratch;
 
-    fn commands() -> Commands {
+    fn test_commands() -> Commands {
         Commands::new(::commands::for_server())
     }
 
-    fn run(engine: &Engine, session: &mut Session, line: &str) {
+    fn run_line(engine: &Engine, session: &mut Session, line: &str) {
         let (mut input, mut batch, mut out) =
             (format!("{line}\r\n").into_bytes(), Batch::default(), Vec::new());
         Parser::new().parse(
@@ -204,7 +204,7 @@ mod tests {
             &ParseLimits { authenticated: true, ..ParseLimits::default() },
         );
         with_scratch(|scratch| {
-            commands().dispatcher(engine).run(
+            test_commands().dispatcher(engine).run(
                 &mut scratch.worker,
                 session,
                 Millis(1),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// A node without sockets.
-    fn node() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
+    fn test_node() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
         let engine = Engine::new(
@@ -228,22 +228,28 @@ mod tests {
         let engine = Arc::new(engine);
         let network = NetworkContext::new(config.clone(), engine.clone());
         install_scratch(&engine, &network);
-        let replication =
-            Arc::new(Replication::new((engine.clone(), Arc::new(commands())), config, &network, log.clone()));
+        let replication = Arc::new(Replication::new(
+            (engine.clone(), Arc::new(test_commands())),
+            config,
+            &network,
+            log.clone(),
+        ));
         (engine, replication, log)
     }
 
     #[test]
     fn monitor_on_a_replica_shows_the_masters_stream() {
-        let (engine, replication, log) = node();
+        let (engine, replication, log) = test_node();
         let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
         let mut monitor = Session::of(client, CommandOrigin::Client, true);
-        run(&engine, &mut monitor, "MONITOR");
+        run_line(&engine, &mut monitor, "MONITOR");
         let stream = log.lock().demote();
         log.lock().accept_stream(stream).unwrap();
-        let mut applier = Applier::new(replication, stream);
-        applier
-            .reconnected(ConnectionInfo { address: "10.0.0.1:6379".to_owned(), ..ConnectionInfo::default() });
+        let mut applier = StreamApplier::new(replication, stream);
+        applier.on_reconnect(ConnectionInfo {
+            address: "10.0.0.1:6379".to_owned(),
+            ..ConnectionInfo::default()
+        });
         applier
             .apply(b"SELECT 0\r\nMULTI\r\nSET k v\r\nEXEC\r\nREPLCONF GETACK *\r\nPING\r\n".to_vec())
             .unwrap();
@@ -261,29 +267,29 @@ mod tests {
     /// An attacker who made a replica follow a rogue server could create users there and disconnect all clients.
     #[test]
     fn administrative_commands_in_the_stream_are_skipped() {
-        let (engine, replication, log) = node();
+        let (engine, replication, log) = test_node();
         let stream = log.lock().demote();
         log.lock().accept_stream(stream).unwrap();
-        let mut applier = Applier::new(replication.clone(), stream);
+        let mut applier = StreamApplier::new(replication.clone(), stream);
         let bytes = b"SET k 1\r\nACL SETUSER me on nopass +@all\r\nSHUTDOWN NOSAVE\r\nINCR k\r\nREPLCONF GETACK *\r\n";
         let applied = applier.apply(bytes.to_vec()).unwrap();
-        assert_eq!((applied.bytes, applied.ack_wanted), (bytes.len() as u64, true));
-        assert_eq!((engine.users.read().iter().count(), replication.unapplied()), (1, 0));
+        assert_eq!((applied.byte_count, applied.ack_wanted), (bytes.len() as u64, true));
+        assert_eq!((engine.users.read().iter().count(), replication.unapplied_commands()), (1, 0));
         applier.apply(b"RPUSH k x\r\n".to_vec()).unwrap();
-        assert_eq!(replication.unapplied(), 1, "it is a string");
+        assert_eq!(replication.unapplied_commands(), 1, "it is a string");
     }
 
     #[test]
-    fn tracking_client_with_noloop_is_told_of_the_masters_changes() {
-        let (engine, replication, log) = node();
+    fn tracking_client_with_noloop_receives_changes_of_the_master() {
+        let (engine, replication, log) = test_node();
         let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
         let mut reader = Session::of(client, CommandOrigin::Client, true);
         for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {
-            run(&engine, &mut reader, line);
+            run_line(&engine, &mut reader, line);
         }
         let stream = log.lock().demote();
         log.lock().accept_stream(stream).unwrap();
-        Applier::new(replication, stream).apply(b"SET k v\r\n".to_vec()).unwrap();
+        StreamApplier::new(replication, stream).apply(b"SET k v\r\n".to_vec()).unwrap();
         let mut told = Vec::new();
         reader.take_messages(&mut told);
         assert!(told.windows(10).any(|word| word == b"invalidate"), "{}", told.escape_ascii());

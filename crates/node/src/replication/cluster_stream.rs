@@ -24,79 +24,79 @@ use super::Replication;
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStream {
     /// Received events for the state machine of this node.
-    heard: Mutex<Vec<ClusterInput>>,
+    received_events: Mutex<Vec<ClusterInput>>,
     /// Signalled when an event was received.
-    pub(crate) arrived: Notify,
+    pub(crate) event_received: Notify,
     /// Changes that were replicated and that the state machine carries out once the replicas have acknowledged them.
-    said: Mutex<Vec<(u64, Slot, SlotChange)>>,
+    pending_changes: Mutex<Vec<(u64, Slot, SlotChange)>>,
 }
 
 impl ClusterStream {
     /// Takes the events received since the last call.
-    pub(crate) fn take(&self) -> Vec<ClusterInput> {
-        std::mem::take(&mut *self.heard.lock())
+    pub(crate) fn take_received(&self) -> Vec<ClusterInput> {
+        std::mem::take(&mut *self.received_events.lock())
     }
 
-    fn put_down(&self, input: ClusterInput) {
-        self.heard.lock().push(input);
-        self.arrived.notify_one();
+    fn queue_event(&self, input: ClusterInput) {
+        self.received_events.lock().push(input);
+        self.event_received.notify_one();
     }
 
     /// Handles the naming of the replica that takes over from a master that shuts down.
     pub(super) fn on_take_over(&self, engine: &Engine, replica: NodeId) {
         if engine.topology.as_ref().is_some_and(|topology| topology.load().myself == replica) {
-            self.put_down(ClusterInput::MasterShutdown);
+            self.queue_event(ClusterInput::MasterShutdown);
         }
     }
 
     /// Handles a slot change in the master's stream.
     pub(super) fn on_set_slot(&self, slot: Slot, change: SlotChange) {
-        self.put_down(ClusterInput::SlotChanged { slot, change });
+        self.queue_event(ClusterInput::SlotChanged { slot, change });
     }
 
     /// Replaces the known migrating slots by those of a snapshot or of `+CONTINUE`.
-    pub(super) fn on_states(&self, states: &[u8]) {
-        self.put_down(ClusterInput::MovesLoaded(gossip::parse_slot_states(states)));
+    pub(super) fn replace_slot_states(&self, states: &[u8]) {
+        self.queue_event(ClusterInput::MovesLoaded(gossip::parse_slot_states(states)));
     }
 
     /// Removes a change that the state machine has carried out or discarded.
-    pub(crate) fn on_carried_out(&self, token: u64) {
-        self.said.lock().retain(|(other, ..)| *other != token);
+    pub(crate) fn on_change_completed(&self, token: u64) {
+        self.pending_changes.lock().retain(|(other, ..)| *other != token);
     }
 
     /// Formats the migrating slots for a snapshot.
-    pub(crate) fn states(&self, engine: &Engine) -> String {
+    pub(crate) fn format_slot_states(&self, engine: &Engine) -> String {
         let Some(topology) = &engine.topology else { return String::new() };
         // In this order: a change is removed from the list only after it was published in the topology.
-        let said = self.said.lock().clone();
+        let said = self.pending_changes.lock().clone();
         gossip::slot_states(&topology.load(), said.iter().map(|(_, slot, change)| (*slot, change)))
     }
 }
 
 impl Replication {
     /// Replicates which replica is to take over.
-    pub(crate) fn say_failover(&self, to: NodeId) {
+    pub(crate) fn replicate_failover(&self, to: NodeId) {
         self.log.append_control(&ControlCommand::TakeOver(to).encoded());
     }
 
     /// Returns the replicas that can be named: those that have everything before `offset`. `None` if a connected
     /// replica does not understand the message.
-    pub(crate) fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
-        self.serving.lock().master().in_sync_node_ids(offset)
+    pub(crate) fn list_successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
+        self.master_driver.lock().master().in_sync_node_ids(offset)
     }
 
     /// Replicates a change of a slot. Returns the offset to acknowledge and the number of replicas that must do so;
     /// `None` if it is not replicated, because there are no replicas or one of them does not accept SETSLOT.
-    pub(crate) fn say_slot_change(
+    pub(crate) fn replicate_slot_change(
         &self,
         slot: Slot,
         change: &SlotChange,
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
-        let readers = self.serving.lock().master().slot_move_reader_count()?;
+        let readers = self.master_driver.lock().master().slot_move_reader_count()?;
         let command = ControlCommand::SetSlot(slot, change.clone()).encoded();
         // Recorded before it is logged, so that a later snapshot includes it.
-        self.cluster_stream.said.lock().extend(token.map(|token| (token, slot, change.clone())));
+        self.cluster_stream.pending_changes.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))
     }
 }

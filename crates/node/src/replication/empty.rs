@@ -17,13 +17,13 @@ use super::Replication;
 impl Replication {
     /// Called after startup: a master that had replicas and has no keys waits until one of them is promoted.
     pub(crate) fn wait_if_empty(&self) {
-        let timeout = timeout(&self.config);
+        let timeout = empty_master_timeout(&self.config);
         let keyspace = &self.engine.keyspace;
         let has_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
         if self.engine.topology.is_some() || self.is_replica() || timeout.is_zero() || has_keys() {
             return;
         }
-        let Ok(text) = std::fs::read_to_string(path(&self.config)) else { return };
+        let Ok(text) = std::fs::read_to_string(record_path(&self.config)) else { return };
         let followers = RecordedReplicas::parse(&text);
         tracing::warn!(
             "Started without data, and {} replicas had the history {}: neither serving nor letting anybody copy until \
@@ -33,15 +33,15 @@ impl Replication {
             timeout.as_millis()
         );
         let waiting = EmptyMaster::new(followers, process::time::instant(), timeout);
-        *self.empty.lock() = Some(waiting);
-        self.copies.store(Arc::new(ReplicaAdmission::None));
+        *self.empty_master.lock() = Some(waiting);
+        self.replica_admission.store(Arc::new(ReplicaAdmission::None));
         self.engine.settings.sentinel.hides_from_sentinels.store(true, Ordering::Relaxed);
         self.update_gates();
     }
 
     /// Serves clients even without data, as an operator or a sentinel has ordered.
     pub(crate) fn serve_empty(&self) {
-        self.promoted.store(true, Ordering::Relaxed);
+        self.was_promoted.store(true, Ordering::Relaxed);
         if self.stop_waiting_empty() {
             tracing::warn!("Serving without the data that there was (user request)");
             self.update_gates();
@@ -50,17 +50,17 @@ impl Replication {
 
     /// Ends the wait and returns whether there was one. The caller publishes the role.
     pub(super) fn stop_waiting_empty(&self) -> bool {
-        let was = self.empty.lock().take().is_some();
+        let was = self.empty_master.lock().take().is_some();
         if was {
-            self.copies.store(Arc::new(ReplicaAdmission::All));
+            self.replica_admission.store(Arc::new(ReplicaAdmission::All));
             self.engine.settings.sentinel.hides_from_sentinels.store(false, Ordering::Relaxed);
         }
         was
     }
 
-    fn look_while_empty(&self, greeting: Option<&[u8]>) {
+    fn check_empty_master(&self, greeting: Option<&[u8]>) {
         let watched = &self.engine.settings.sentinel;
-        let mut empty = self.empty.lock();
+        let mut empty = self.empty_master.lock();
         let Some(waiting) = empty.as_mut() else { return };
         let values = self.config.values();
         let announced = values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(0);
@@ -84,13 +84,13 @@ impl Replication {
 
     /// Returns the replicas of this server if it is a master watched by sentinels now, or `was_watched` before its
     /// start.
-    fn followers(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
+    fn recorded_replicas(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
         let watched = was_watched || self.engine.settings.sentinel.hello_seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {
             return None;
         }
         let named = |(MasterAddress { host, port }, _)| (host, port);
-        let mut all: Vec<_> = self.replica_addresses().into_iter().map(named).collect();
+        let mut all: Vec<_> = self.list_replicas().into_iter().map(named).collect();
         all.sort();
         Some(all)
     }
@@ -98,28 +98,29 @@ impl Replication {
 
 /// Records the replicas at every housekeeping tick and whenever a replica connects, so that a new replica is recorded
 /// before it has much data to lose. Runs until the server stops.
-pub(crate) async fn watch(replication: Arc<Replication>) {
-    let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
+pub(crate) async fn run_replica_recorder(replication: Arc<Replication>) {
+    let mut kept = std::fs::read_to_string(record_path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| RecordedReplicas::parse(text).replicas);
     let mut keeping = ReplicaRecorder::since_start(process::time::instant(), replicas);
     loop {
         tokio::select! {
             () = replication.tick.wait_for_tick() => {}
-            () = replication.replica_came.notified() => {}
+            () = replication.replica_connected.notified() => {}
         }
         let greeting = replication.engine.settings.sentinel.last_hello.swap(None);
         let greeting = greeting.as_deref().map(Vec::as_slice);
-        if replication.promoted.swap(false, Ordering::Relaxed) {
+        if replication.was_promoted.swap(false, Ordering::Relaxed) {
             keeping.on_promoted();
         }
-        replication.look_while_empty(greeting);
+        replication.check_empty_master(greeting);
         greeting.into_iter().for_each(|greeting| keeping.on_hello(greeting));
-        if replication.empty.lock().is_some() {
+        if replication.empty_master.lock().is_some() {
             continue;
         }
-        let (now, timeout) = (process::time::instant(), timeout(&replication.config));
-        let replicas =
-            keeping.update_recorded(now, replication.followers(kept.is_some()), timeout).map(<[_]>::to_vec);
+        let (now, timeout) = (process::time::instant(), empty_master_timeout(&replication.config));
+        let replicas = keeping
+            .update_recorded(now, replication.recorded_replicas(kept.is_some()), timeout)
+            .map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
         let own = keeping.own_address().cloned();
         let text =
@@ -128,27 +129,27 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
             continue;
         }
         kept.clone_from(&text);
-        let path = path(&replication.config);
-        let written = tokio::task::spawn_blocking(move || keep(&path, text.as_deref())).await;
+        let path = record_path(&replication.config);
+        let written = tokio::task::spawn_blocking(move || store_record(&path, text.as_deref())).await;
         if let Ok(Err(error)) = written {
             tracing::warn!("Cannot note who follows this master: {error}");
         }
     }
 }
 
-fn timeout(config: &Config) -> Duration {
+fn empty_master_timeout(config: &Config) -> Duration {
     config.get(keys::EMPTY_MASTER_TIMEOUT)
 }
 
 /// The file name contains the port, since several servers may share a directory.
-fn path(config: &Config) -> PathBuf {
+fn record_path(config: &Config) -> PathBuf {
     let ports = [keys::PORT, keys::TLS_PORT].map(|key| config.get(key));
     let port = ports.into_iter().find(|port| *port != 0).unwrap_or(0);
     format!("followers-{port}.conf").into()
 }
 
 /// Writes the file and syncs it to disk, or removes it.
-fn keep(path: &Path, text: Option<&str>) -> std::io::Result<()> {
+fn store_record(path: &Path, text: Option<&str>) -> std::io::Result<()> {
     match text {
         Some(text) => {
             let mut file = paths::create_temporary_file("temp-followers-", ".conf")?;

@@ -17,7 +17,7 @@ use replication::Handover;
 use replication::handover::{HandoverAction, HandoverCommand, HandoverContext, HandoverEvent};
 use tokio::sync::Notify;
 
-use crate::replication::{Following, Replication};
+use crate::replication::{LinkStatus, Replication};
 
 /// The running failover, if any, and what it needs.
 #[derive(Debug)]
@@ -26,22 +26,22 @@ pub(crate) struct Failover {
     config: Arc<Config>,
     replication: Arc<Replication>,
     pauses: Arc<PauseGate>,
-    steps: Mutex<Steps>,
+    progress: Mutex<FailoverProgress>,
     /// Signalled when an operator has issued a command.
-    ordered: Notify,
+    command_issued: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Steps {
+struct FailoverProgress {
     machine: Handover,
     /// Actions that have not been performed yet.
-    actions: VecDeque<HandoverAction>,
+    pending_actions: VecDeque<HandoverAction>,
     /// Whether the task is running.
-    driven: bool,
+    is_task_running: bool,
 }
 
 /// Parses the arguments of FAILOVER.
-pub(crate) fn parse(words: &[&[u8]]) -> Result<HandoverCommand, &'static str> {
+pub(crate) fn parse_failover(words: &[&[u8]]) -> Result<HandoverCommand, &'static str> {
     let (mut target, mut force, mut timeout) = (None, false, None);
     let mut left = words;
     loop {
@@ -79,39 +79,46 @@ impl Failover {
         replication: Arc<Replication>,
         pauses: Arc<PauseGate>,
     ) -> Self {
-        Self { engine, config, replication, pauses, steps: Mutex::default(), ordered: Notify::new() }
+        Self {
+            engine,
+            config,
+            replication,
+            pauses,
+            progress: Mutex::default(),
+            command_issued: Notify::new(),
+        }
     }
 
     /// Returns the state for INFO.
-    pub(crate) fn name(&self) -> &'static str {
-        self.steps.lock().machine.state_name()
+    pub(crate) fn state_name(&self) -> &'static str {
+        self.progress.lock().machine.state_name()
     }
 
     /// Returns whether a failover is running.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.steps.lock().machine.is_in_progress()
+        self.progress.lock().machine.is_in_progress()
     }
 
-    fn situation(&self) -> HandoverContext {
+    fn handover_context(&self) -> HandoverContext {
         let named = |(MasterAddress { host, port }, online)| ((host, port), online);
-        let replicas = self.replication.replica_addresses().into_iter().map(named).collect();
+        let replicas = self.replication.list_replicas().into_iter().map(named).collect();
         HandoverContext { is_replica: self.replication.is_replica(), replicas }
     }
 
-    fn give(&self, input: HandoverEvent) {
+    fn process_event(&self, input: HandoverEvent) {
         let mut actions = Vec::new();
-        let mut steps = self.steps.lock();
+        let mut steps = self.progress.lock();
         steps.machine.handle(time::instant(), input, &mut actions);
-        steps.actions.extend(actions);
+        steps.pending_actions.extend(actions);
     }
 
-    fn carry_out(&self, action: HandoverAction) {
+    fn perform_action(&self, action: HandoverAction) {
         match action {
             HandoverAction::HoldWrites(_) => {
                 tracing::info!("FAILOVER requested.");
                 // Every command admitted before has been logged once each slot was locked.
                 self.engine.wait_for_admitted_commands();
-                self.give(HandoverEvent::WritesHeld);
+                self.process_event(HandoverEvent::WritesHeld);
             }
             HandoverAction::AskForAcknowledgements => self.replication.request_acknowledgements(),
             HandoverAction::Follow((host, port)) => {
@@ -119,7 +126,7 @@ impl Failover {
                 self.replication.hand_over_to(MasterAddress { host, port });
             }
             HandoverAction::RecordMaster((host, port)) => {
-                self.config.put(keys::REPLICAOF, Some(MasterAddress { host, port }));
+                self.config.set_value(keys::REPLICAOF, Some(MasterAddress { host, port }));
                 self.replication.settle_handover();
             }
             HandoverAction::StayMaster => {
@@ -135,26 +142,26 @@ impl Failover {
 
     /// Returns the next action, if there is one.
     fn next_action(&self) -> Option<HandoverAction> {
-        self.steps.lock().actions.pop_front()
+        self.progress.lock().pending_actions.pop_front()
     }
 
     /// Returns whether the task has nothing left to do and ends. The next command starts a new one.
-    fn is_finished(&self) -> bool {
-        let mut steps = self.steps.lock();
-        let is_finished = steps.actions.is_empty() && !steps.machine.is_in_progress();
-        steps.driven &= !is_finished;
+    fn has_no_actions(&self) -> bool {
+        let mut steps = self.progress.lock();
+        let is_finished = steps.pending_actions.is_empty() && !steps.machine.is_in_progress();
+        steps.is_task_running &= !is_finished;
         is_finished
     }
 }
 
 /// Executes FAILOVER. The failover continues after the reply.
-pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<(), String> {
+pub(crate) fn start_failover(failover: &Arc<Failover>, order: HandoverCommand) -> Result<(), String> {
     if failover.engine.topology.is_some() {
         return Err("ERR FAILOVER not allowed in cluster mode.".to_owned());
     }
-    let situation = failover.situation();
+    let situation = failover.handover_context();
     let mut actions = Vec::new();
-    let mut steps = failover.steps.lock();
+    let mut steps = failover.progress.lock();
     let ordered = steps.machine.handle_command(time::instant(), order, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
     // Performed before the reply, as in Valkey, so that a write sent after the reply waits.
@@ -163,47 +170,48 @@ pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<()
             failover.pauses.pause_for_failover(*longest);
         }
     }
-    steps.actions.extend(actions);
-    failover.ordered.notify_one();
-    if !std::mem::replace(&mut steps.driven, true) {
-        tokio::spawn(drive(failover.clone()));
+    steps.pending_actions.extend(actions);
+    failover.command_issued.notify_one();
+    if !std::mem::replace(&mut steps.is_task_running, true) {
+        tokio::spawn(run_failover(failover.clone()));
     }
     Ok(())
 }
 
 /// Runs the failover from its first action to its last.
-async fn drive(failover: Arc<Failover>) {
+async fn run_failover(failover: Arc<Failover>) {
     let replication = &failover.replication;
-    let mut following = replication.following.subscribe();
+    let mut following = replication.link_status.subscribe();
     loop {
         // Registered before the replicas are checked, so that no acknowledgement is missed.
-        let acknowledged = replication.acknowledged_further.notified();
+        let acknowledged = replication.acknowledgements.notified();
         while let Some(action) = failover.next_action() {
-            failover.carry_out(action);
+            failover.perform_action(action);
         }
-        if failover.is_finished() {
+        if failover.has_no_actions() {
             return;
         }
         let synced = replication.replicas_in_sync().into_iter();
-        failover
-            .give(HandoverEvent::InSync(synced.map(|MasterAddress { host, port }| (host, port)).collect()));
+        failover.process_event(HandoverEvent::InSync(
+            synced.map(|MasterAddress { host, port }| (host, port)).collect(),
+        ));
         let now_following = *following.borrow_and_update();
         match now_following {
-            Following::No => {}
-            Following::Yes => failover.give(HandoverEvent::LinkUp),
-            Following::TurnedAway => failover.give(HandoverEvent::Refused),
+            LinkStatus::Down => {}
+            LinkStatus::Streaming => failover.process_event(HandoverEvent::LinkUp),
+            LinkStatus::Refused => failover.process_event(HandoverEvent::Refused),
         }
-        if !failover.steps.lock().actions.is_empty() {
+        if !failover.progress.lock().pending_actions.is_empty() {
             continue;
         }
-        let deadline = failover.steps.lock().machine.next_deadline();
+        let deadline = failover.progress.lock().machine.next_deadline();
         let wait = deadline.map(|at| at.since(time::instant()));
         tokio::select! {
-            () = failover.ordered.notified() => {}
+            () = failover.command_issued.notified() => {}
             () = acknowledged => {}
             _ = following.changed() => {}
             () = tokio::time::sleep(wait.unwrap_or(Duration::MAX)), if wait.is_some() => {
-                failover.give(HandoverEvent::Deadline);
+                failover.process_event(HandoverEvent::Deadline);
             }
         }
     }
@@ -217,7 +225,7 @@ mod tests {
     fn failover_arguments_are_parsed() {
         let parse = |line: &str| {
             let words: Vec<&[u8]> = line.split_ascii_whitespace().map(str::as_bytes).collect();
-            super::parse(&words)
+            super::parse_failover(&words)
         };
         let start = |target: Option<(&str, u16)>, force, millis: Option<u64>| {
             let target = target.map(|(host, port)| (host.to_owned(), port));

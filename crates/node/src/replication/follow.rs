@@ -17,25 +17,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
 use super::Replication;
-use super::apply::{Applier, ApplyError};
-use super::intake::{Intake, IntakeError, LoadOutcome};
+use super::apply::{ApplyError, StreamApplier};
+use super::intake::{LoadOutcome, ReceiveError, SnapshotReceiver};
 use super::peer;
-use super::serve::Event;
+use super::serve::ReplicationEvent;
 
 /// The maximum number of stream bytes read at once.
 const READ_SIZE: usize = 64 * 1024;
 
 /// How often a paused stream checks whether the pause is over.
-const PAUSE_LOOK: Duration = Duration::from_millis(20);
-const MOST_PAUSED: usize = 16 << 20;
+const PAUSE_CHECK_PERIOD: Duration = Duration::from_millis(20);
+const MAX_PAUSED_BYTES: usize = 16 << 20;
 
 /// Follows the master of this stream until the task is aborted, which is safe wherever it waits.
-pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: StreamEpoch) {
+pub(super) async fn run_follower(
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
+    stream: StreamEpoch,
+) {
     // The role has changed again: this task is about to be aborted.
-    let Some(master) = replication.master_of(stream) else { return };
+    let Some(master) = replication.master_of_stream(stream) else { return };
     tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
     // Waits for a load started by an earlier master's follower, which determines what the data is.
-    let loading = replication.loading.clone();
+    let loading = replication.snapshot_load_lock.clone();
     drop(loading.lock().await);
     // After this, every write admitted as a master is in the log.
     replication.engine.wait_for_admitted_commands();
@@ -43,21 +47,31 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
         // Blocked clients are only disconnected once a failover has succeeded.
         replication.engine.unblock_all();
     }
-    let applier = Applier::new(replication.clone(), stream);
+    let applier = StreamApplier::new(replication.clone(), stream);
     let (link, rdb, snapshot, loading) = (None, None, None, None);
     let paused = PausedStream::default();
-    let mut follower =
-        Follower { replication, durability, master, stream, applier, link, rdb, snapshot, loading, paused };
+    let mut follower = Follower {
+        replication,
+        durability,
+        master,
+        stream,
+        applier,
+        link,
+        rdb_link: rdb,
+        receiver: snapshot,
+        running_load: loading,
+        paused_stream: paused,
+    };
     let mut inputs = vec![ReplicaDriverEvent::Drained];
     loop {
         while let Some(input) = inputs.pop() {
-            let Some(came) = follower.give(input).await else { return };
+            let Some(came) = follower.process_event(input).await else { return };
             // The stack returns the last event first.
             inputs.extend(came.into_iter().rev().map(ReplicaDriverEvent::Link));
         }
         let applied = follower.apply_unpaused();
         if applied.is_empty() {
-            inputs.push(ReplicaDriverEvent::Link(follower.next_input().await));
+            inputs.push(ReplicaDriverEvent::Link(follower.next_event().await));
         }
         inputs.extend(applied.into_iter().rev().map(ReplicaDriverEvent::Link));
     }
@@ -66,8 +80,8 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
 /// The part of the stream received while CLIENT PAUSE is active, which also pauses the master's writes.
 #[derive(Default)]
 struct PausedStream {
-    pieces: VecDeque<Vec<u8>>,
-    bytes: usize,
+    batches: VecDeque<Vec<u8>>,
+    byte_count: usize,
 }
 
 struct Follower {
@@ -75,32 +89,32 @@ struct Follower {
     durability: Arc<Durability>,
     master: MasterAddress,
     stream: StreamEpoch,
-    applier: Applier,
+    applier: StreamApplier,
     link: Option<MasterLink>,
     /// The connection that transfers the snapshot, for dual-channel replication.
-    rdb: Option<MasterLink>,
+    rdb_link: Option<MasterLink>,
     /// The destination of the snapshot.
-    snapshot: Option<Intake>,
+    receiver: Option<SnapshotReceiver>,
     /// A complete snapshot that is being loaded on a helper thread.
-    loading: Option<JoinHandle<LoadOutcome>>,
-    paused: PausedStream,
+    running_load: Option<JoinHandle<LoadOutcome>>,
+    paused_stream: PausedStream,
 }
 
 /// The connection to the master, which is listed in CLIENT LIST while it exists.
 struct MasterLink {
     engine: Arc<Engine>,
     stream: Stream,
-    seen: peer::Seen,
+    registration: peer::ClientRegistration,
 }
 
 impl MasterLink {
     fn new(engine: &Arc<Engine>, stream: Stream) -> std::io::Result<Self> {
-        let seen = peer::register(engine, stream.link()?, ClientFlags::MASTER);
-        Ok(Self { engine: engine.clone(), stream, seen })
+        let seen = peer::register_client(engine, stream.link()?, ClientFlags::MASTER);
+        Ok(Self { engine: engine.clone(), stream, registration: seen })
     }
 
     /// Reads available bytes; `None` if the connection is closed.
-    async fn read(&mut self) -> Option<Vec<u8>> {
+    async fn read_available(&mut self) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(READ_SIZE);
         tokio::select! {
             read = self.stream.read_buf(&mut bytes) => match read {
@@ -110,7 +124,7 @@ impl MasterLink {
                 }
                 Ok(_) => Some(bytes),
             },
-            () = self.seen.killed() => {
+            () = self.registration.wait_until_killed() => {
                 tracing::warn!("Connection with primary closed by a client.");
                 None
             }
@@ -119,16 +133,16 @@ impl MasterLink {
 }
 
 /// Returns whether the master's error reports a wrong password, rather than a missing one.
-fn is_about_passwords(text: &str) -> bool {
+fn is_wrong_password_error(text: &str) -> bool {
     ["WRONGPASS", "ERR AUTH", "ERR invalid password"].iter().any(|beginning| text.starts_with(beginning))
 }
 
 /// Reads from a connection; waits for ever if there is none or it must not be read now.
-async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>> {
+async fn read_if_allowed(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>> {
     match link {
-        Some(link) if reads => link.read().await,
+        Some(link) if reads => link.read_available().await,
         Some(link) => {
-            link.seen.killed().await;
+            link.registration.wait_until_killed().await;
             None
         }
         None => std::future::pending().await,
@@ -136,7 +150,7 @@ async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>
 }
 
 /// Waits until the snapshot is loaded; for ever if none is being loaded.
-async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
+async fn wait_for_load(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
     let Some(running) = loading else { return std::future::pending().await };
     let outcome = running.await.unwrap_or(LoadOutcome::DataLost);
     *loading = None;
@@ -148,7 +162,7 @@ async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
 }
 
 /// Returns whether the disk fails and the replica must not continue without it (`replica-ignore-disk-write-errors no`).
-fn cannot_keep_what_comes(replication: &Replication) -> bool {
+fn is_disk_failing(replication: &Replication) -> bool {
     let failed = NodeFlags::MISCONF.union(NodeFlags::AOF_FAILED);
     replication.engine.settings.node_flags().intersects(failed)
         && !replication.config.get(keys::REPLICA_IGNORE_DISK_WRITE_ERRORS)
@@ -156,13 +170,13 @@ fn cannot_keep_what_comes(replication: &Replication) -> bool {
 
 impl Drop for MasterLink {
     fn drop(&mut self) {
-        self.engine.clients.disconnect(self.seen.client.id);
+        self.engine.clients.disconnect(self.registration.client.id);
     }
 }
 
 impl Follower {
     /// Waits for the next event.
-    async fn next_input(&mut self) -> ReplicaEvent {
+    async fn next_event(&mut self) -> ReplicaEvent {
         // The stream stops while the disk cannot be written.
         let (replication, stream) = (self.replication.clone(), self.stream);
         let log = &replication.log;
@@ -170,12 +184,12 @@ impl Follower {
         if applies().is_none() {
             log.wait_for_growth(applies).await;
         }
-        if self.loading.is_none() && cannot_keep_what_comes(&replication) {
+        if self.running_load.is_none() && is_disk_failing(&replication) {
             if self.link.is_some() {
                 tracing::warn!("Leaving the master: what it sends cannot be written to the disk");
-                return self.lose();
+                return self.close_links();
             }
-            log.wait_for_growth(|| (!cannot_keep_what_comes(&replication)).then_some(())).await;
+            log.wait_for_growth(|| (!is_disk_failing(&replication)).then_some(())).await;
         }
         let (deadline, reads) = {
             let role = replication.role.lock();
@@ -183,41 +197,41 @@ impl Follower {
         };
         let now = process::time::instant();
         let mut wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
-        if !self.paused.pieces.is_empty() {
-            wait = wait.min(PAUSE_LOOK);
+        if !self.paused_stream.batches.is_empty() {
+            wait = wait.min(PAUSE_CHECK_PERIOD);
         }
-        let reads = [reads[0] && self.paused.bytes < MOST_PAUSED, reads[1]];
+        let reads = [reads[0] && self.paused_stream.byte_count < MAX_PAUSED_BYTES, reads[1]];
         tokio::select! {
-            loaded = loaded(&mut self.loading) => {
-                self.applier.restarted();
+            loaded = wait_for_load(&mut self.running_load) => {
+                self.applier.start_after_snapshot();
                 loaded
             }
-            read = read_from(&mut self.link, reads[0]) => self.on_read(read),
-            read = read_from(&mut self.rdb, reads[1]) => ReplicaEvent::RdbChannel(match read {
+            read = read_if_allowed(&mut self.link, reads[0]) => self.on_read(read),
+            read = read_if_allowed(&mut self.rdb_link, reads[1]) => ReplicaEvent::RdbChannel(match read {
                 Some(bytes) => {
-                    self.count_input(&bytes);
+                    self.count_received(&bytes);
                     RdbChannelEvent::Received(bytes)
                 }
                 None => {
-                    self.rdb = None;
+                    self.rdb_link = None;
                     RdbChannelEvent::Closed
                 }
             }),
             () = tokio::time::sleep(wait) => ReplicaEvent::Deadline,
             // The deadline may have changed.
-            () = replication.reconfigured.notified() => ReplicaEvent::Deadline,
+            () = replication.link_config_changed.notified() => ReplicaEvent::Deadline,
         }
     }
 
     fn on_read(&mut self, read: Option<Vec<u8>>) -> ReplicaEvent {
         match read {
             Some(bytes) => {
-                self.count_input(&bytes);
+                self.count_received(&bytes);
                 ReplicaEvent::Received(bytes)
             }
             None => {
                 self.link = None;
-                self.paused = PausedStream::default();
+                self.paused_stream = PausedStream::default();
                 if self.replication.log.lock().is_open() {
                     tracing::info!("Caching the disconnected primary state.");
                 }
@@ -227,28 +241,28 @@ impl Follower {
         }
     }
 
-    fn count_input(&self, bytes: &[u8]) {
+    fn count_received(&self, bytes: &[u8]) {
         if let Some(link) = &self.link {
-            link.seen.client.count_input(bytes.len());
+            link.registration.client.count_input(bytes.len());
         }
         self.replication.stats.input_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.replication.tick.notify_input();
     }
 
     /// Closes the connections to the master.
-    fn lose(&mut self) -> ReplicaEvent {
-        (self.link, self.rdb) = (None, None);
-        self.snapshot = None;
-        self.paused = PausedStream::default();
+    fn close_links(&mut self) -> ReplicaEvent {
+        (self.link, self.rdb_link) = (None, None);
+        self.receiver = None;
+        self.paused_stream = PausedStream::default();
         ReplicaEvent::Closed
     }
 
     /// Passes an event to the driver and performs its actions. Returns the events that result; `None` if the stream is
     /// superseded.
-    async fn give(&mut self, input: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
+    async fn process_event(&mut self, input: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
         if input == ReplicaDriverEvent::Link(ReplicaEvent::Closed) {
             // Tells the loader that no more bytes will come.
-            self.snapshot = None;
+            self.receiver = None;
         }
         let mut orders = Vec::new();
         let synced = self.durability.append_only.on_disk().end();
@@ -259,7 +273,7 @@ impl Follower {
             role.replica().map_or(0, Replica::buffered_bytes)
         };
         if held > 0 {
-            self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
+            self.replication.stats.peak_buffered_bytes.fetch_max(held, Ordering::Relaxed);
             // Many batches may be applied in a row, and this thread also serves replicas.
             tokio::task::yield_now().await;
         }
@@ -268,36 +282,41 @@ impl Follower {
             match order {
                 ReplicaDriverAction::StreamSuperseded => return None,
                 ReplicaDriverAction::HistoryReplaced => {
-                    self.replication.tell(Event::Serve(master_driver::MasterDriverEvent::HistoryReplaced));
+                    self.replication.send_event(ReplicationEvent::MasterEvent(
+                        master_driver::MasterDriverEvent::HistoryReplaced,
+                    ));
                 }
-                ReplicaDriverAction::LinkAction(action) => inputs.extend(self.act(action).await),
+                ReplicaDriverAction::LinkAction(action) => inputs.extend(self.perform_action(action).await),
             }
         }
         self.replication.update_gates();
         Some(inputs)
     }
 
-    async fn act(&mut self, action: ReplicaAction) -> Vec<ReplicaEvent> {
+    async fn perform_action(&mut self, action: ReplicaAction) -> Vec<ReplicaEvent> {
         match action {
-            ReplicaAction::Connect => vec![self.connect().await],
+            ReplicaAction::Connect => vec![self.connect_to_master().await],
             ReplicaAction::Close(reason) => {
-                self.tell_reason(&reason);
-                self.lose();
+                self.log_link_error(&reason);
+                self.close_links();
                 vec![]
             }
-            ReplicaAction::RdbChannel(action) => {
-                self.act_on_rdb_channel(action).await.map(ReplicaEvent::RdbChannel).into_iter().collect()
-            }
-            ReplicaAction::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
+            ReplicaAction::RdbChannel(action) => self
+                .perform_rdb_channel_action(action)
+                .await
+                .map(ReplicaEvent::RdbChannel)
+                .into_iter()
+                .collect(),
+            ReplicaAction::Send(bytes) => self.send_to_master(&bytes).await.into_iter().collect(),
             ReplicaAction::BeginTransfer { position, len } => {
                 tracing::info!("Full resync from primary: {}:{}", position.id, position.offset);
-                self.begin_transfer(position, len).await.into_iter().collect()
+                self.start_transfer(position, len).await.into_iter().collect()
             }
-            ReplicaAction::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
-            ReplicaAction::Load { position } => self.load(position).await.into_iter().collect(),
+            ReplicaAction::Snapshot(bytes) => self.receive_snapshot_bytes(bytes).await.into_iter().collect(),
+            ReplicaAction::Load { position } => self.load_snapshot(position).await.into_iter().collect(),
             ReplicaAction::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
-                    self.replication.cluster_stream.on_states(&states);
+                    self.replication.cluster_stream.replace_slot_states(&states);
                 }
                 tracing::info!("Successful partial resynchronization with primary.");
                 tracing::info!("PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization.");
@@ -307,28 +326,28 @@ impl Follower {
                 tracing::info!("PRIMARY <-> REPLICA sync: the link is up");
                 vec![]
             }
-            ReplicaAction::Stream(bytes) => self.apply(bytes),
+            ReplicaAction::Stream(bytes) => self.apply_or_hold(bytes),
         }
     }
 
     /// Logs why the link is closed, in Valkey's words where the master refused, since operators search for them.
-    fn tell_reason(&self, reason: &LinkError) {
+    fn log_link_error(&self, reason: &LinkError) {
         match reason {
-            LinkError::Refused(text) if is_about_passwords(text) => {
+            LinkError::Refused(text) if is_wrong_password_error(text) => {
                 tracing::warn!("Unable to AUTH to PRIMARY: -{text}");
             }
             LinkError::Refused(text) => {
                 tracing::warn!("PRIMARY aborted replication with an error: {text}");
             }
-            LinkError::TimedOut => tracing::warn!("{}", self.silence()),
+            LinkError::TimedOut => tracing::warn!("{}", self.timeout_message()),
             LinkError::MalformedReply(_) | LinkError::LoadFailed | LinkError::RdbChannelLost => {}
         }
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
 
     /// Returns Valkey's log message for a timeout of the master.
-    fn silence(&self) -> &'static str {
-        match (&self.link, &self.snapshot) {
+    fn timeout_message(&self) -> &'static str {
+        match (&self.link, &self.receiver) {
             (None, _) => "Timeout connecting to the PRIMARY...",
             (Some(_), Some(_)) => {
                 "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
@@ -338,16 +357,16 @@ impl Follower {
         }
     }
 
-    async fn connect(&mut self) -> ReplicaEvent {
+    async fn connect_to_master(&mut self) -> ReplicaEvent {
         self.link = None;
         tracing::info!("PRIMARY <-> REPLICA sync started");
-        match self.dial().await {
+        match self.dial_master().await {
             Ok(link) => {
                 tracing::info!("Non blocking connect for SYNC fired the event.");
-                self.applier.reconnected(link.seen.client.connection.clone());
-                self.paused = PausedStream::default();
+                self.applier.on_reconnect(link.registration.client.connection.clone());
+                self.paused_stream = PausedStream::default();
                 self.link = Some(link);
-                self.tell_request();
+                self.log_sync_request();
                 ReplicaEvent::Connected
             }
             Err(error) => {
@@ -358,7 +377,7 @@ impl Follower {
     }
 
     /// Logs the position from which the stream is requested.
-    fn tell_request(&self) {
+    fn log_sync_request(&self) {
         let log = self.replication.log.lock();
         if log.is_open() {
             let Position { id, offset } = log.position();
@@ -368,24 +387,24 @@ impl Follower {
         }
     }
 
-    async fn dial(&self) -> Result<MasterLink, DialError> {
+    async fn dial_master(&self) -> Result<MasterLink, DialError> {
         let address = (self.master.host.as_str(), self.master.port);
         let replication = &self.replication;
-        let dialer = Dialer::for_links(&replication.config, &replication.tls, keys::TLS_REPLICATION);
-        let stream = dialer.dial(address, self.timeout()).await?;
+        let dialer = Dialer::with_link_tls(&replication.config, &replication.tls, keys::TLS_REPLICATION);
+        let stream = dialer.dial(address, self.link_timeout()).await?;
         Ok(MasterLink::new(&replication.engine, stream)?)
     }
 
-    fn timeout(&self) -> Duration {
+    fn link_timeout(&self) -> Duration {
         self.replication.config.get(keys::REPL_TIMEOUT)
     }
 
-    async fn act_on_rdb_channel(&mut self, action: RdbChannelAction) -> Option<RdbChannelEvent> {
+    async fn perform_rdb_channel_action(&mut self, action: RdbChannelAction) -> Option<RdbChannelEvent> {
         match action {
-            RdbChannelAction::Connect => match self.dial().await {
+            RdbChannelAction::Connect => match self.dial_master().await {
                 Ok(link) => {
                     tracing::info!("PRIMARY <-> REPLICA sync: the snapshot comes over a second connection");
-                    self.rdb = Some(link);
+                    self.rdb_link = Some(link);
                     Some(RdbChannelEvent::Connected)
                 }
                 Err(error) => {
@@ -394,22 +413,22 @@ impl Follower {
                 }
             },
             RdbChannelAction::Send(bytes) => {
-                let timeout = self.timeout();
-                let sent = write_all(&mut self.rdb.as_mut()?.stream, &bytes, timeout).await;
+                let timeout = self.link_timeout();
+                let sent = write_all(&mut self.rdb_link.as_mut()?.stream, &bytes, timeout).await;
                 if !sent {
-                    self.rdb = None;
+                    self.rdb_link = None;
                 }
                 (!sent).then_some(RdbChannelEvent::Closed)
             }
             RdbChannelAction::Close => {
-                self.rdb = None;
+                self.rdb_link = None;
                 None
             }
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Option<ReplicaEvent> {
-        let timeout = self.timeout();
+    async fn send_to_master(&mut self, bytes: &[u8]) -> Option<ReplicaEvent> {
+        let timeout = self.link_timeout();
         if write_all(&mut self.link.as_mut()?.stream, bytes, timeout).await {
             return None;
         }
@@ -417,10 +436,10 @@ impl Follower {
         Some(ReplicaEvent::Closed)
     }
 
-    async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<ReplicaEvent> {
-        match Intake::begin(&self.replication, &self.durability, position, len).await {
+    async fn start_transfer(&mut self, position: Position, len: Option<u64>) -> Option<ReplicaEvent> {
+        match SnapshotReceiver::start(&self.replication, &self.durability, position, len).await {
             Ok(intake) => {
-                let into = intake.destination();
+                let into = intake.log_name();
                 match len {
                     Some(len) => {
                         tracing::info!(
@@ -431,43 +450,43 @@ impl Follower {
                         "PRIMARY <-> REPLICA sync: receiving streamed RDB from primary with EOF to {into}"
                     ),
                 }
-                let replaces = intake.replaces();
-                self.snapshot = Some(intake);
+                let replaces = intake.drops_old_data();
+                self.receiver = Some(intake);
                 replaces.then_some(ReplicaEvent::ReplacingData)
             }
-            Err(error) => self.give_up(&error.to_string()),
+            Err(error) => self.abort_transfer(&error.to_string()),
         }
     }
 
-    async fn take_in(&mut self, bytes: Vec<u8>) -> Option<ReplicaEvent> {
-        let error = self.snapshot.as_mut()?.add(bytes).await.err()?;
-        Some(self.drop_snapshot(error).await)
+    async fn receive_snapshot_bytes(&mut self, bytes: Vec<u8>) -> Option<ReplicaEvent> {
+        let error = self.receiver.as_mut()?.receive(bytes).await.err()?;
+        Some(self.discard_snapshot(error).await)
     }
 
     /// Discards a snapshot that cannot be loaded, and closes the link.
-    async fn drop_snapshot(&mut self, error: IntakeError) -> ReplicaEvent {
-        let mut loading = self.snapshot.take().and_then(Intake::give_up);
-        self.give_up(&error.to_string());
+    async fn discard_snapshot(&mut self, error: ReceiveError) -> ReplicaEvent {
+        let mut loading = self.receiver.take().and_then(SnapshotReceiver::abort);
+        self.abort_transfer(&error.to_string());
         match &mut loading {
-            Some(_) => loaded(&mut loading).await,
+            Some(_) => wait_for_load(&mut loading).await,
             None => ReplicaEvent::LoadRejected,
         }
     }
 
-    fn give_up(&mut self, why: &str) -> Option<ReplicaEvent> {
+    fn abort_transfer(&mut self, why: &str) -> Option<ReplicaEvent> {
         tracing::warn!("{why}");
-        Some(self.lose())
+        Some(self.close_links())
     }
 
     /// Replaces the data by the snapshot, on a helper thread.
-    async fn load(&mut self, position: Position) -> Option<ReplicaEvent> {
-        let Some(intake) = self.snapshot.take() else { return Some(ReplicaEvent::LoadRejected) };
+    async fn load_snapshot(&mut self, position: Position) -> Option<ReplicaEvent> {
+        let Some(intake) = self.receiver.take() else { return Some(ReplicaEvent::LoadRejected) };
         match intake.finish(&self.replication, &self.durability, position).await {
             Ok(loading) => {
-                self.loading = Some(loading);
+                self.running_load = Some(loading);
                 None
             }
-            Err(error) => Some(self.drop_snapshot(error).await),
+            Err(error) => Some(self.discard_snapshot(error).await),
         }
     }
 
@@ -480,38 +499,38 @@ impl Follower {
 
     /// Applies the next batch that was held by a pause, once the pause is over.
     fn apply_unpaused(&mut self) -> Vec<ReplicaEvent> {
-        if self.paused.pieces.is_empty() || self.is_paused() {
+        if self.paused_stream.batches.is_empty() || self.is_paused() {
             return Vec::new();
         }
-        let Some(piece) = self.paused.pieces.pop_front() else { return Vec::new() };
-        self.paused.bytes -= piece.len();
-        self.apply_now(piece)
+        let Some(piece) = self.paused_stream.batches.pop_front() else { return Vec::new() };
+        self.paused_stream.byte_count -= piece.len();
+        self.apply_batch(piece)
     }
 
-    fn apply(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
-        if self.paused.pieces.is_empty() && !self.is_paused() {
-            return self.apply_now(bytes);
+    fn apply_or_hold(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
+        if self.paused_stream.batches.is_empty() && !self.is_paused() {
+            return self.apply_batch(bytes);
         }
-        self.paused.bytes += bytes.len();
-        self.paused.pieces.push_back(bytes);
+        self.paused_stream.byte_count += bytes.len();
+        self.paused_stream.batches.push_back(bytes);
         Vec::new()
     }
 
-    fn apply_now(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
+    fn apply_batch(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
         match self.applier.apply(bytes) {
             Ok(applied) => {
                 if let Some(link) = &self.link {
-                    link.seen.client.count_commands(applied.commands);
+                    link.registration.client.count_commands(applied.command_count);
                 }
-                let mut inputs = vec![ReplicaEvent::Applied { bytes: applied.bytes }];
+                let mut inputs = vec![ReplicaEvent::Applied { bytes: applied.byte_count }];
                 if applied.ack_wanted {
                     inputs.push(ReplicaEvent::AckRequested);
                 }
                 inputs
             }
-            Err(ApplyError::Nonsense(error)) => vec![ReplicaEvent::InvalidStream(error.to_string())],
-            Err(ApplyError::Over(over)) => {
-                self.give_up(&format!("Not applying more: {over}")).into_iter().collect()
+            Err(ApplyError::InvalidStream(error)) => vec![ReplicaEvent::InvalidStream(error.to_string())],
+            Err(ApplyError::StreamEnded(over)) => {
+                self.abort_transfer(&format!("Not applying more: {over}")).into_iter().collect()
             }
         }
     }

@@ -9,7 +9,7 @@
 //! | `swapdb` | is swapped out once everything is loaded; served until then if it is of the same history | the old data stays |
 //!
 //! Where the old data stays, a snapshot that cannot be loaded costs nothing: it is decoded while it is written to the
-//! file, before anything is dropped ([`Check`]).
+//! file, before anything is dropped ([`SnapshotCheck`]).
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
 use super::Replication;
-use super::serve::Event;
+use super::serve::ReplicationEvent;
 
 /// The maximum number of parts queued for decoding.
-const PIECES_AHEAD: usize = 16;
+const MAX_QUEUED_PARTS: usize = 16;
 
 /// The result of loading a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,106 +44,111 @@ pub(super) enum LoadOutcome {
 
 /// Why the transfer of a snapshot is aborted.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum IntakeError {
+pub(super) enum ReceiveError {
     #[error("Opening the temp file needed for PRIMARY <-> REPLICA synchronization: {0}")]
-    Open(std::io::Error),
+    OpenFile(std::io::Error),
     #[error(
         "Write error writing to disk while receiving the snapshot for PRIMARY <-> REPLICA synchronization: {0}"
     )]
-    Write(std::io::Error),
-    #[error("{LOAD_FAILED}: {0}. The old data stays")]
+    WriteFile(std::io::Error),
+    #[error("{LOAD_FAILED_MESSAGE}: {0}. The old data stays")]
     Rejected(LoadError),
     /// The loading thread has ended and has logged why.
-    #[error("the snapshot that comes cannot be loaded")]
+    #[error("the snapshot being received cannot be loaded")]
     LoadEnded,
 }
 
 /// Valkey's log message, which tools search for.
-const LOAD_FAILED: &str = "Failed trying to load the PRIMARY synchronization DB";
+const LOAD_FAILED_MESSAGE: &str = "Failed trying to load the PRIMARY synchronization DB";
 
 /// A snapshot that is being received.
-pub(super) enum Intake {
-    File(ToFile),
-    Direct(Direct),
+pub(super) enum SnapshotReceiver {
+    ToFile(FileReceiver),
+    Streamed(DirectReceiver),
 }
 
 /// A snapshot that is written to a file and loaded once it is complete.
-pub(super) struct ToFile {
+pub(super) struct FileReceiver {
     file: tempfile::NamedTempFile,
     /// Decodes the snapshot during the transfer, if there is data to protect.
-    check: Option<Check>,
+    check: Option<SnapshotCheck>,
 }
 
 /// Decodes a snapshot while it is written to its file. It runs concurrently with the transfer, so only the last parts
 /// have to be waited for.
-struct Check {
-    pieces: Sender<Vec<u8>>,
-    checking: JoinHandle<Result<(), LoadError>>,
+struct SnapshotCheck {
+    parts: Sender<Vec<u8>>,
+    thread: JoinHandle<Result<(), LoadError>>,
 }
 
 /// A snapshot that is loaded while it is received.
-pub(super) struct Direct {
-    pieces: Sender<Vec<u8>>,
+pub(super) struct DirectReceiver {
+    parts: Sender<Vec<u8>>,
     /// Set once all bytes have been passed to the loader.
-    whole: Arc<AtomicBool>,
-    loading: JoinHandle<LoadOutcome>,
+    is_complete: Arc<AtomicBool>,
+    load_thread: JoinHandle<LoadOutcome>,
     /// Whether the old data is dropped when the load starts.
-    pub(super) replaces: bool,
+    pub(super) drops_old_data: bool,
 }
 
 /// How a snapshot is loaded while it is received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum DirectLoadMode {
     /// In place of the old data.
-    Instead,
+    ReplaceData,
     /// Beside the old data, which may be served meanwhile.
-    Beside { served: bool },
+    BesideOldData { serves_old_data: bool },
 }
 
-impl Intake {
+impl SnapshotReceiver {
     /// Prepares to receive a snapshot of `position` as configured.
-    pub(super) async fn begin(
+    pub(super) async fn start(
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
         position: Position,
         len: Option<u64>,
-    ) -> Result<Self, IntakeError> {
-        let Some(way) = way(replication, position) else {
-            let file = saving::create_temporary_file(durability).map_err(IntakeError::Open)?;
-            let check = (!is_empty(replication)).then(|| Check::begin(durability));
-            return Ok(Self::File(ToFile { file, check }));
+    ) -> Result<Self, ReceiveError> {
+        let Some(way) = direct_load_mode(replication, position) else {
+            let file = saving::create_temporary_file(durability).map_err(ReceiveError::OpenFile)?;
+            let check = (!has_no_data(replication)).then(|| SnapshotCheck::start(durability));
+            return Ok(Self::ToFile(FileReceiver { file, check }));
         };
         let whole = Arc::new(AtomicBool::new(false));
-        let (pieces, reader) = pieces(whole.clone());
-        let turn = replication.loading.clone().lock_owned().await;
+        let (pieces, reader) = part_queue(whole.clone());
+        let turn = replication.snapshot_load_lock.clone().lock_owned().await;
         let (replication, durability) = (replication.clone(), durability.clone());
         let loading = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            load_directly(&replication, &durability, reader, (position, len.unwrap_or(0)), way)
+            load_streamed(&replication, &durability, reader, (position, len.unwrap_or(0)), way)
         });
-        Ok(Self::Direct(Direct { pieces, whole, loading, replaces: way == Way::Instead }))
+        Ok(Self::Streamed(DirectReceiver {
+            parts: pieces,
+            is_complete: whole,
+            load_thread: loading,
+            drops_old_data: way == DirectLoadMode::ReplaceData,
+        }))
     }
 
     /// Returns whether the old data has been dropped.
-    pub(super) fn replaces(&self) -> bool {
-        matches!(self, Self::Direct(Direct { replaces: true, .. }))
+    pub(super) fn drops_old_data(&self) -> bool {
+        matches!(self, Self::Streamed(DirectReceiver { drops_old_data: true, .. }))
     }
 
     /// Returns the destination in the words of Valkey's log.
-    pub(super) fn destination(&self) -> &'static str {
+    pub(super) fn log_name(&self) -> &'static str {
         match self {
-            Self::File(_) => "disk",
-            Self::Direct(_) => "parser",
+            Self::ToFile(_) => "disk",
+            Self::Streamed(_) => "parser",
         }
     }
 
     /// Adds received bytes.
-    pub(super) async fn add(&mut self, bytes: Vec<u8>) -> Result<(), IntakeError> {
+    pub(super) async fn receive(&mut self, bytes: Vec<u8>) -> Result<(), ReceiveError> {
         match self {
-            Self::File(ToFile { file, check }) => {
-                file.write_all(&bytes).map_err(IntakeError::Write)?;
+            Self::ToFile(FileReceiver { file, check }) => {
+                file.write_all(&bytes).map_err(ReceiveError::WriteFile)?;
                 let ended = match check {
-                    Some(check) => check.pieces.send(bytes).await.is_err(),
+                    Some(check) => check.parts.send(bytes).await.is_err(),
                     None => false,
                 };
                 if ended && let Some(check) = check.take() {
@@ -152,7 +157,7 @@ impl Intake {
                 }
                 Ok(())
             }
-            Self::Direct(direct) => direct.pieces.send(bytes).await.map_err(|_| IntakeError::LoadEnded),
+            Self::Streamed(direct) => direct.parts.send(bytes).await.map_err(|_| ReceiveError::LoadEnded),
         }
     }
 
@@ -162,20 +167,25 @@ impl Intake {
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
         position: Position,
-    ) -> Result<JoinHandle<LoadOutcome>, IntakeError> {
+    ) -> Result<JoinHandle<LoadOutcome>, ReceiveError> {
         match self {
-            Self::File(ToFile { file, check }) => {
+            Self::ToFile(FileReceiver { file, check }) => {
                 if let Some(check) = check {
                     check.finish().await?;
                 }
-                let turn = replication.loading.clone().lock_owned().await;
+                let turn = replication.snapshot_load_lock.clone().lock_owned().await;
                 let (replication, durability) = (replication.clone(), durability.clone());
                 Ok(tokio::task::spawn_blocking(move || {
                     let _turn = turn;
                     load_file(&replication, &durability, file, position)
                 }))
             }
-            Self::Direct(Direct { pieces, whole, loading, .. }) => {
+            Self::Streamed(DirectReceiver {
+                parts: pieces,
+                is_complete: whole,
+                load_thread: loading,
+                ..
+            }) => {
                 whole.store(true, Ordering::Release);
                 drop(pieces);
                 Ok(loading)
@@ -184,101 +194,103 @@ impl Intake {
     }
 
     /// Aborts the transfer. Returns the thread of a load that has started.
-    pub(super) fn give_up(self) -> Option<JoinHandle<LoadOutcome>> {
+    pub(super) fn abort(self) -> Option<JoinHandle<LoadOutcome>> {
         match self {
-            Self::File(_) => None,
-            Self::Direct(Direct { loading, .. }) => Some(loading),
+            Self::ToFile(_) => None,
+            Self::Streamed(DirectReceiver { load_thread: loading, .. }) => Some(loading),
         }
     }
 }
 
-impl Check {
-    fn begin(durability: &Arc<Durability>) -> Self {
-        let (pieces, reader) = pieces(Arc::default());
+impl SnapshotCheck {
+    fn start(durability: &Arc<Durability>) -> Self {
+        let (pieces, reader) = part_queue(Arc::default());
         let durability = durability.clone();
-        let checking = tokio::task::spawn_blocking(move || loading::check(&durability, reader));
-        Self { pieces, checking }
+        let checking = tokio::task::spawn_blocking(move || loading::check_snapshot(&durability, reader));
+        Self { parts: pieces, thread: checking }
     }
 
     /// Signals the end of the snapshot and waits for the result.
-    async fn finish(self) -> Result<(), IntakeError> {
-        drop(self.pieces);
-        match self.checking.await {
-            Ok(checked) => checked.map_err(IntakeError::Rejected),
+    async fn finish(self) -> Result<(), ReceiveError> {
+        drop(self.parts);
+        match self.thread.await {
+            Ok(checked) => checked.map_err(ReceiveError::Rejected),
             // The process is stopping.
-            Err(_) => Err(IntakeError::LoadEnded),
+            Err(_) => Err(ReceiveError::LoadEnded),
         }
     }
 }
 
-fn is_empty(replication: &Replication) -> bool {
+fn has_no_data(replication: &Replication) -> bool {
     let keyspace = &replication.engine.keyspace;
     (0..keyspace.databases()).all(|db| keyspace.is_empty(db))
 }
 
 /// Decides how a snapshot of `position` is loaded directly; `None` if it goes to a file first.
-fn way(replication: &Replication, position: Position) -> Option<Way> {
+fn direct_load_mode(replication: &Replication, position: Position) -> Option<DirectLoadMode> {
     match replication.config.get(keys::REPL_DISKLESS_LOAD) {
-        DisklessLoad::FlushBeforeLoad => Some(Way::Instead),
-        DisklessLoad::OnEmptyDb => is_empty(replication).then_some(Way::Instead),
+        DisklessLoad::FlushBeforeLoad => Some(DirectLoadMode::ReplaceData),
+        DisklessLoad::OnEmptyDb => has_no_data(replication).then_some(DirectLoadMode::ReplaceData),
         DisklessLoad::Swapdb => {
             let log = replication.log.lock();
-            Some(Way::Beside { served: log.is_open() && log.position().id == position.id })
+            Some(DirectLoadMode::BesideOldData {
+                serves_old_data: log.is_open() && log.position().id == position.id,
+            })
         }
         DisklessLoad::Disabled => None,
     }
 }
 
 /// A blocking reader of a snapshot that is being received.
-struct Pieces {
-    incoming: Receiver<Vec<u8>>,
-    piece: Vec<u8>,
-    read: usize,
-    whole: Arc<AtomicBool>,
+struct PartReader {
+    queue: Receiver<Vec<u8>>,
+    current: Vec<u8>,
+    consumed: usize,
+    is_complete: Arc<AtomicBool>,
 }
 
 /// Creates the queue and its reader. `whole` must be set before the queue is closed if no part is missing.
-fn pieces(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, Pieces) {
-    let (pieces, incoming) = channel(PIECES_AHEAD);
-    (pieces, Pieces { incoming, piece: Vec::new(), read: 0, whole })
+fn part_queue(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, PartReader) {
+    let (pieces, incoming) = channel(MAX_QUEUED_PARTS);
+    (pieces, PartReader { queue: incoming, current: Vec::new(), consumed: 0, is_complete: whole })
 }
 
-impl Read for Pieces {
+impl Read for PartReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        while self.read == self.piece.len() {
-            let Some(piece) = self.incoming.blocking_recv() else { return Ok(0) };
-            (self.piece, self.read) = (piece, 0);
+        while self.consumed == self.current.len() {
+            let Some(piece) = self.queue.blocking_recv() else { return Ok(0) };
+            (self.current, self.consumed) = (piece, 0);
         }
-        let len = buffer.len().min(self.piece.len() - self.read);
-        buffer[..len].copy_from_slice(&self.piece[self.read..self.read + len]);
-        self.read += len;
+        let len = buffer.len().min(self.current.len() - self.consumed);
+        buffer[..len].copy_from_slice(&self.current[self.consumed..self.consumed + len]);
+        self.consumed += len;
         Ok(len)
     }
 }
 
-impl Pieces {
+impl PartReader {
     /// Returns whether the master sent the complete snapshot and nothing behind it.
-    fn all_came(&mut self) -> bool {
-        while self.incoming.blocking_recv().is_some() {}
-        self.whole.load(Ordering::Acquire)
+    fn is_whole_snapshot(&mut self) -> bool {
+        while self.queue.blocking_recv().is_some() {}
+        self.is_complete.load(Ordering::Acquire)
     }
 }
 
-fn load_directly(
+fn load_streamed(
     replication: &Replication,
     durability: &Durability,
-    pieces: Pieces,
+    pieces: PartReader,
     (position, len): (Position, u64),
-    way: Way,
+    way: DirectLoadMode,
 ) -> LoadOutcome {
-    let apply_guard = replication.applied.apply_lock.lock();
+    let apply_guard = replication.applied_stream.apply_lock.lock();
     // Used by the loader and by the check for the end of the snapshot, one after the other.
     let pieces = std::cell::RefCell::new(pieces);
-    let input = Shared(&pieces);
-    let all_came = || pieces.borrow_mut().all_came();
+    let input = SharedReader(&pieces);
+    let all_came = || pieces.borrow_mut().is_whole_snapshot();
     let mut kept = true;
     let loaded = match way {
-        Way::Instead => {
+        DirectLoadMode::ReplaceData => {
             tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
             let before = || {
                 kept = false;
@@ -286,11 +298,13 @@ fn load_directly(
             };
             loading::replace_by_stream(durability, input, len, before, all_came)
         }
-        Way::Beside { served } => {
+        DirectLoadMode::BesideOldData { serves_old_data: served } => {
             tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory, beside the old one");
             let before = || {
                 replication.log.close();
-                replication.tell(Event::Serve(master_driver::MasterDriverEvent::HistoryReplaced));
+                replication.send_event(ReplicationEvent::MasterEvent(
+                    master_driver::MasterDriverEvent::HistoryReplaced,
+                ));
             };
             loading::replace_by_exchange(durability, input, len, served, all_came, before)
         }
@@ -309,9 +323,9 @@ fn load_directly(
 }
 
 /// Lets the check for the end access the reader between reads.
-struct Shared<'a>(&'a std::cell::RefCell<Pieces>);
+struct SharedReader<'a>(&'a std::cell::RefCell<PartReader>);
 
-impl Read for Shared<'_> {
+impl Read for SharedReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.0.borrow_mut().read(buffer)
     }
@@ -324,7 +338,7 @@ fn load_file(
     file: tempfile::NamedTempFile,
     position: Position,
 ) -> LoadOutcome {
-    let apply_guard = replication.applied.apply_lock.lock();
+    let apply_guard = replication.applied_stream.apply_lock.lock();
     tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
     // The data belongs to no history until it is loaded.
     replication.log.close();
@@ -344,15 +358,15 @@ fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadErr
     match loaded {
         Ok(loaded) => {
             // The stream repeats the running imports at once.
-            replication.applied.imports.end_all(&replication.engine);
-            replication.master_imports.forget();
-            replication.cluster_stream.on_states(&loaded.slot_states);
+            replication.applied_stream.imports.end_all_imports(&replication.engine);
+            replication.master_imports.clear();
+            replication.cluster_stream.replace_slot_states(&loaded.slot_states);
             replication.log.adopt_loaded(position);
-            replication.applied.select(loaded.stream_db.unwrap_or(0));
-            replication.applied.reset_missing();
+            replication.applied_stream.select_db(loaded.stream_db.unwrap_or(0));
+            replication.applied_stream.reset_missing();
             tracing::info!("PRIMARY <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
-        Err(error) => tracing::warn!("{LOAD_FAILED}: {error}"),
+        Err(error) => tracing::warn!("{LOAD_FAILED_MESSAGE}: {error}"),
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
     /// Records a command of the stream that starts or ends an import; at most `most` finished imports are kept.
-    pub(super) fn note(&self, command: SyncSlots, now: Millis, most: usize) {
+    pub(super) fn record_change(&self, command: SyncSlots, now: Millis, most: usize) {
         match command {
             // Every snapshot repeats the running imports.
             SyncSlots::Establish(import) if self.0.lock().active_mut(&import.name).is_some() => {}
@@ -19,7 +19,7 @@ impl MasterImports {
                 .lock()
                 .add(Job::new((name, JobDirection::Import), ranges, None, "occurring-on-primary", now), most),
             SyncSlots::Finish(Finish { name, is_success, message }) => {
-                self.end(&name, if is_success { Ok(()) } else { Err(message) }, now);
+                self.record_end(&name, if is_success { Ok(()) } else { Err(message) }, now);
             }
             SyncSlots::AskResumable
             | SyncSlots::Resume(_)
@@ -30,7 +30,7 @@ impl MasterImports {
     }
 
     /// Records the end of an import.
-    pub(crate) fn end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
+    pub(crate) fn record_end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
         if let Some(job) = self.0.lock().active_mut(name) {
             (job.is_active, job.updated) = (false, now);
             job.state = if outcome.is_ok() { "success" } else { "failed" };
@@ -39,12 +39,12 @@ impl MasterImports {
     }
 
     /// Removes all but the newest `most` finished imports.
-    pub(crate) fn trim(&self, most: usize) {
+    pub(crate) fn drop_old(&self, most: usize) {
         self.0.lock().trim(most);
     }
 
     /// Removes all imports: the stream of a new master names its own.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         self.0.lock().drop_active();
     }
 
@@ -73,15 +73,15 @@ mod tests {
         let shown = || -> Vec<(&str, String)> {
             list.list().into_iter().map(|job| (job.state, job.message)).collect()
         };
-        list.note(SyncSlots::Establish(import(1)), Millis(1), 9);
-        list.note(SyncSlots::Establish(import(1)), Millis(2), 9);
+        list.record_change(SyncSlots::Establish(import(1)), Millis(1), 9);
+        list.record_change(SyncSlots::Establish(import(1)), Millis(2), 9);
         assert_eq!(shown(), [("occurring-on-primary", String::new())], "told again at a cut");
         let end = Finish { name: import(1).name, is_success: false, message: "why".to_owned() };
-        list.note(SyncSlots::Finish(end), Millis(3), 9);
-        list.note(SyncSlots::Establish(import(2)), Millis(4), 9);
+        list.record_change(SyncSlots::Finish(end), Millis(3), 9);
+        list.record_change(SyncSlots::Establish(import(2)), Millis(4), 9);
         let failed = ("failed", "why".to_owned());
         assert_eq!(shown(), [("occurring-on-primary", String::new()), failed.clone()]);
-        list.forget();
+        list.clear();
         assert_eq!(shown(), [failed]);
     }
 }

@@ -15,15 +15,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
 use super::Replication;
-use super::serve::Event;
-use super::transfer::Piece;
+use super::serve::ReplicationEvent;
+use super::transfer::SnapshotPart;
 
 /// The maximum number of log bytes sent with one write.
-const CHUNK: usize = 64 * 1024;
+const MAX_WRITE_SIZE: usize = 64 * 1024;
 
 /// Registers a replica's socket with the event loop of this thread. Nagle's algorithm may be enabled to send fewer
 /// packets (`repl-disable-tcp-nodelay`).
-pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
+pub(super) fn open_stream(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
     let nodelay = !config.get(keys::REPL_DISABLE_TCP_NODELAY);
     stream.set_options(SocketOptions { nodelay, ..SocketOptions::new(config) })?;
@@ -32,59 +32,59 @@ pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
 
 /// Output for the connection, in order.
 #[derive(Debug)]
-pub(super) enum Outgoing {
+pub(super) enum PeerOutput {
     Bytes(Vec<u8>),
-    Snapshot(mpsc::Receiver<Piece>),
+    Snapshot(mpsc::Receiver<SnapshotPart>),
     /// The log from this cursor on, until the connection closes.
     Stream(CursorId),
 }
 
 /// The connection as CLIENT LIST and CLIENT KILL see it.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ClientRegistration {
     pub(super) client: Arc<Client>,
-    woken: Arc<Notify>,
+    wake_up: Arc<Notify>,
 }
 
 /// Registers the connection in the list of clients, where CLIENT KILL can find it.
-pub(super) fn register(engine: &Engine, link: ClientLink, kind: ClientFlags) -> Seen {
+pub(super) fn register_client(engine: &Engine, link: ClientLink, kind: ClientFlags) -> ClientRegistration {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
     let client = engine.clients.connect(link, process::time::now(), Box::new(move || wake.notify_one()));
     client.set_flag(kind, true);
-    Seen { client, woken }
+    ClientRegistration { client, wake_up: woken }
 }
 
-impl Seen {
+impl ClientRegistration {
     /// Waits until the connection is killed.
-    pub(super) async fn killed(&self) {
+    pub(super) async fn wait_until_killed(&self) {
         while !self.client.is_killed() {
-            self.woken.notified().await;
+            self.wake_up.notified().await;
         }
     }
 }
 
 /// Serves the replica until its connection ends, and reports that.
-pub(super) async fn run(
+pub(super) async fn run_peer(
     replication: Arc<Replication>,
     peer: PeerId,
-    seen: Seen,
+    seen: ClientRegistration,
     stream: Stream,
     input: Vec<u8>,
-    orders: mpsc::UnboundedReceiver<Outgoing>,
+    orders: mpsc::UnboundedReceiver<PeerOutput>,
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let client = &seen.client;
-    let sender = Sender { replication: &replication, client, writer };
+    let sender = PeerSender { replication: &replication, client, writer };
     tokio::select! {
-        () = read(&replication, (peer, client), reader, input) => {}
-        () = sender.run(peer, orders) => {}
-        () = seen.killed() => {}
+        () = read_acknowledgements(&replication, (peer, client), reader, input) => {}
+        () = sender.send_outputs(peer, orders) => {}
+        () = seen.wait_until_killed() => {}
     }
-    replication.tell(Event::Serve(MasterDriverEvent::Closed(peer)));
+    replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Closed(peer)));
 }
 
-async fn read(
+async fn read_acknowledgements(
     replication: &Replication,
     (peer, client): (PeerId, &Client),
     mut reader: ReadHalf<Stream>,
@@ -93,7 +93,7 @@ async fn read(
     let mut parser = Parser::new();
     let mut profile = PeerProfile::default();
     // Messages of a replica are short.
-    const MAX_INPUT: usize = 64 * 1024;
+    const MAX_MESSAGE_SIZE: usize = 64 * 1024;
     client.count_input(input.len());
     loop {
         let mut batch = Batch::default();
@@ -108,9 +108,9 @@ async fn read(
                 heard = MasterDriverEvent::Acknowledged { peer, offset, synced: profile.fsynced_offset };
             }
         }
-        replication.tell(Event::Serve(heard));
+        replication.send_event(ReplicationEvent::MasterEvent(heard));
         input.drain(..parsed.consumed);
-        if parsed.error.is_some() || input.len() > MAX_INPUT {
+        if parsed.error.is_some() || input.len() > MAX_MESSAGE_SIZE {
             return;
         }
         match reader.read_buf(&mut input).await {
@@ -121,19 +121,19 @@ async fn read(
 }
 
 /// The sending side of a replica's connection, with its byte counter.
-struct Sender<'a> {
+struct PeerSender<'a> {
     replication: &'a Replication,
     client: &'a Arc<Client>,
     writer: WriteHalf<Stream>,
 }
 
-impl Sender<'_> {
-    async fn run(mut self, peer: PeerId, mut orders: mpsc::UnboundedReceiver<Outgoing>) {
+impl PeerSender<'_> {
+    async fn send_outputs(mut self, peer: PeerId, mut orders: mpsc::UnboundedReceiver<PeerOutput>) {
         while let Some(order) = orders.recv().await {
             let sent = match order {
-                Outgoing::Bytes(bytes) => self.write(&bytes).await,
-                Outgoing::Snapshot(pieces) => self.send_snapshot(peer, pieces).await,
-                Outgoing::Stream(cursor) => {
+                PeerOutput::Bytes(bytes) => self.write_all(&bytes).await,
+                PeerOutput::Snapshot(pieces) => self.send_snapshot(peer, pieces).await,
+                PeerOutput::Stream(cursor) => {
                     self.send_log(cursor).await;
                     false
                 }
@@ -145,7 +145,7 @@ impl Sender<'_> {
     }
 
     /// Sends all bytes. Returns false if the connection failed.
-    async fn write(&mut self, bytes: &[u8]) -> bool {
+    async fn write_all(&mut self, bytes: &[u8]) -> bool {
         let sent = self.writer.write_all(bytes).await.is_ok();
         if sent {
             self.client.count_output(bytes.len());
@@ -154,16 +154,16 @@ impl Sender<'_> {
         sent
     }
 
-    async fn send_snapshot(&mut self, peer: PeerId, mut pieces: mpsc::Receiver<Piece>) -> bool {
-        while let Some(Piece { bytes, is_last }) = pieces.recv().await {
+    async fn send_snapshot(&mut self, peer: PeerId, mut pieces: mpsc::Receiver<SnapshotPart>) -> bool {
+        while let Some(SnapshotPart { bytes, is_last }) = pieces.recv().await {
             let timeout = self.replication.config.get(keys::REPL_TIMEOUT);
-            if tokio::time::timeout(timeout, self.write(&bytes)).await != Ok(true) {
+            if tokio::time::timeout(timeout, self.write_all(&bytes)).await != Ok(true) {
                 return false;
             }
             if is_last {
                 // Nothing is awaited after the last byte: a replica that only fetches a snapshot closes the connection
                 // as soon as it has that byte, and the reading side might notice that first.
-                self.replication.tell(Event::Serve(MasterDriverEvent::Sent(peer)));
+                self.replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Sent(peer)));
                 return true;
             }
         }
@@ -173,11 +173,11 @@ impl Sender<'_> {
     async fn send_log(&mut self, cursor: CursorId) {
         let log = &self.replication.log;
         let _reader = log.add_reader(cursor, self.client);
-        let mut chunk = Vec::with_capacity(CHUNK);
+        let mut chunk = Vec::with_capacity(MAX_WRITE_SIZE);
         loop {
             chunk.clear();
             let read = log
-                .wait_for_growth(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
+                .wait_for_growth(|| match log.lock().read(cursor, MAX_WRITE_SIZE, &mut chunk) {
                     Ok(()) if chunk.is_empty() => {
                         self.client.set_unsent_log_bytes(0);
                         None
@@ -191,7 +191,7 @@ impl Sender<'_> {
             if read.is_err() && log.lock().cursor_offset(cursor).is_some() {
                 self.client.close_for_output_limit();
             }
-            if read.is_err() || !self.write(&chunk).await {
+            if read.is_err() || !self.write_all(&chunk).await {
                 return;
             }
         }

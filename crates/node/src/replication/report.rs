@@ -12,8 +12,8 @@ use super::Replication;
 use super::failover::Failover;
 
 /// ROLE.
-pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
-    let offset = replication.offset();
+pub(crate) fn write_role(replication: &Replication, reply: &mut Writer<'_>) {
+    let offset = replication.current_offset();
     if let Some((master, machine)) = replication.role.lock().followed_master() {
         let link = machine.link_state();
         reply.array(5);
@@ -23,8 +23,8 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
         reply.bulk(link.name().as_bytes());
         return reply.integer(if link == LinkState::Connected { offset.0 as i64 } else { -1 });
     }
-    let addresses = replication.addresses.lock();
-    let serving = replication.serving.lock();
+    let addresses = replication.replica_addresses.lock();
+    let serving = replication.master_driver.lock();
     let machine = serving.master();
     let online: Vec<_> = machine.peers().filter(|(_, peer)| peer.is_online()).collect();
     reply.array(3);
@@ -41,80 +41,85 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
 }
 
 /// Writes the Replication section of INFO.
-pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut String) {
-    let offset = replication.offset().0;
-    let reach = replication.reach().0;
+pub(crate) fn write_replication_info(replication: &Replication, failover: &Failover, text: &mut String) {
+    let offset = replication.current_offset().0;
+    let reach = replication.failover_offset().0;
     match replication.role.lock().followed_master() {
-        None => line(text, "role", "master"),
+        None => write_field(text, "role", "master"),
         Some((master, machine)) => {
-            line(text, "role", "slave");
-            line(text, "master_host", &master.host);
-            line(text, "master_port", master.port);
-            link(machine, reach, replication.stats.held_peak.load(Ordering::Relaxed), text);
-            let unapplied = replication.unapplied();
+            write_field(text, "role", "slave");
+            write_field(text, "master_host", &master.host);
+            write_field(text, "master_port", master.port);
+            write_master_link(
+                machine,
+                reach,
+                replication.stats.peak_buffered_bytes.load(Ordering::Relaxed),
+                text,
+            );
+            let unapplied = replication.unapplied_commands();
             // Sentinels never promote a replica with priority 0.
             let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };
-            line(text, "slave_priority", priority);
+            write_field(text, "slave_priority", priority);
             if unapplied > 0 {
-                line(text, "slave_unapplied_changes", unapplied);
+                write_field(text, "slave_unapplied_changes", unapplied);
             }
-            line(text, "slave_read_only", u8::from(replication.config.get(keys::REPLICA_READ_ONLY)));
-            line(text, "replica_announced", u8::from(replication.config.get(keys::REPLICA_ANNOUNCED)));
+            write_field(text, "slave_read_only", u8::from(replication.config.get(keys::REPLICA_READ_ONLY)));
+            write_field(text, "replica_announced", u8::from(replication.config.get(keys::REPLICA_ANNOUNCED)));
         }
     }
-    replicas(replication, text);
-    line(text, "master_failover_state", failover.name());
+    write_replicas(replication, text);
+    write_field(text, "master_failover_state", failover.state_name());
     let log = replication.log.lock();
-    line(text, "master_replid", log.position().id);
-    line(text, "master_replid2", log.second_history().map_or(ReplId::NONE, |second| second.id));
-    line(text, "master_repl_offset", offset);
+    write_field(text, "master_replid", log.position().id);
+    write_field(text, "master_replid2", log.second_history().map_or(ReplId::NONE, |second| second.id));
+    write_field(text, "master_repl_offset", offset);
     let second = log.second_history().map_or(-1, |second| second.offset.0 as i64 + 1);
-    line(text, "second_repl_offset", second);
+    write_field(text, "second_repl_offset", second);
     let (first, len) = log.retained_range().unwrap_or((0, 0));
-    line(text, "repl_backlog_active", u8::from(log.is_open()));
-    line(text, "repl_backlog_size", log.capacity());
-    line(text, "repl_backlog_first_byte_offset", first);
-    line(text, "repl_backlog_histlen", len);
+    write_field(text, "repl_backlog_active", u8::from(log.is_open()));
+    write_field(text, "repl_backlog_size", log.capacity());
+    write_field(text, "repl_backlog_first_byte_offset", first);
+    write_field(text, "repl_backlog_histlen", len);
 }
 
 /// Writes the fields about the link to the master.
-fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
+fn write_master_link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
     let now = process::time::instant();
     let up = machine.link_state() == LinkState::Connected;
     let since_heard = now.since(machine.last_heard()).as_secs();
-    line(text, "master_link_status", if up { "up" } else { "down" });
-    line(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
-    line(text, "master_sync_in_progress", u8::from(machine.link_state() == LinkState::Sync));
-    line(text, "slave_read_repl_offset", reach);
-    line(text, "slave_repl_offset", reach);
-    line(text, "replicas_repl_buffer_size", machine.buffered_bytes());
-    line(text, "replicas_repl_buffer_peak", held_peak);
+    write_field(text, "master_link_status", if up { "up" } else { "down" });
+    write_field(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
+    write_field(text, "master_sync_in_progress", u8::from(machine.link_state() == LinkState::Sync));
+    write_field(text, "slave_read_repl_offset", reach);
+    write_field(text, "slave_repl_offset", reach);
+    write_field(text, "replicas_repl_buffer_size", machine.buffered_bytes());
+    write_field(text, "replicas_repl_buffer_peak", held_peak);
     if let Some((len, received)) = machine.transfer_progress() {
         let total = len.unwrap_or(0);
         let percent = if total == 0 { 0.0 } else { received as f64 / total as f64 * 100.0 };
-        line(text, "master_sync_total_bytes", total);
-        line(text, "master_sync_read_bytes", received);
-        line(text, "master_sync_left_bytes", total as i64 - received as i64);
-        line(text, "master_sync_perc", format_args!("{percent:.2}"));
-        line(text, "master_sync_last_io_seconds_ago", since_heard);
+        write_field(text, "master_sync_total_bytes", total);
+        write_field(text, "master_sync_read_bytes", received);
+        write_field(text, "master_sync_left_bytes", total as i64 - received as i64);
+        write_field(text, "master_sync_perc", format_args!("{percent:.2}"));
+        write_field(text, "master_sync_last_io_seconds_ago", since_heard);
     }
     if let Some(since) = machine.down_since() {
-        line(text, "master_link_down_since_seconds", now.since(since).as_secs());
+        write_field(text, "master_link_down_since_seconds", now.since(since).as_secs());
     }
 }
 
 /// Writes the fields about the replicas.
-fn replicas(replication: &Replication, text: &mut String) {
+fn write_replicas(replication: &Replication, text: &mut String) {
     let now = process::time::instant();
-    let addresses = replication.addresses.lock();
-    let serving = replication.serving.lock();
+    let addresses = replication.replica_addresses.lock();
+    let serving = replication.master_driver.lock();
     let machine = serving.master();
-    line(text, "connected_slaves", machine.peers().len());
-    line(text, "replicas_waiting_psync", machine.waiting_for_psync());
+    write_field(text, "connected_slaves", machine.peers().len());
+    write_field(text, "replicas_waiting_psync", machine.waiting_for_psync());
     if replication.config.get(keys::MIN_REPLICAS_TO_WRITE) > 0
         && !replication.config.get(keys::MIN_REPLICAS_MAX_LAG).is_zero()
     {
-        line(text, "min_slaves_good_slaves", machine.good_replica_count(now));
+        write_field(text, "min_slaves_good_slaves", machine.good_replica_count(now));
     }
     for (number, (id, peer)) in machine.peers().enumerate() {
         let address = peer.profile.ip_address.as_ref().or(addresses.get(&id));
@@ -127,19 +132,19 @@ fn replicas(replication: &Replication, text: &mut String) {
             peer.lag_seconds(now),
             peer.channel_name()
         );
-        line(text, &format!("slave{number}"), value);
+        write_field(text, &format!("slave{number}"), value);
     }
 }
 
 /// Writes the replication fields of the Stats section.
-pub(crate) fn info_stats(replication: &Replication, text: &mut String) {
+pub(crate) fn write_sync_stats(replication: &Replication, text: &mut String) {
     let stats = &replication.stats;
-    line(text, "sync_full", stats.full.load(Ordering::Relaxed));
-    line(text, "sync_partial_ok", stats.partial_ok.load(Ordering::Relaxed));
-    line(text, "sync_partial_err", stats.partial_refused.load(Ordering::Relaxed));
+    write_field(text, "sync_full", stats.full_syncs.load(Ordering::Relaxed));
+    write_field(text, "sync_partial_ok", stats.partial_syncs_accepted.load(Ordering::Relaxed));
+    write_field(text, "sync_partial_err", stats.partial_syncs_refused.load(Ordering::Relaxed));
 }
 
-fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+fn write_field(text: &mut String, name: &str, value: impl std::fmt::Display) {
     // Writing to a String cannot fail.
     let _ = write!(text, "{name}:{value}\r\n");
 }

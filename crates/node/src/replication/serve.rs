@@ -23,16 +23,16 @@ use replication::{FullSyncReason, PeerProfile, PsyncRequest, SnapshotFormat, Str
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::peer::{self, Outgoing};
-use super::transfer::{self, Destination, PIECES_AHEAD, Piece, Receiver, Target};
+use super::peer::{self, PeerOutput};
+use super::transfer::{self, Destination, MAX_QUEUED_PARTS, PartSender, SnapshotPart, SnapshotRequest};
 use super::{Replication, follow};
 
 /// How often gates are updated.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A connection that asked to become a replica.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct JoiningReplica {
     pub(crate) id: u64,
     /// The connection's entry in CLIENT LIST.
     pub(crate) link: ConnectionInfo,
@@ -41,7 +41,7 @@ pub(crate) struct Newcomer {
     pub(crate) address: String,
     /// Bytes received after the request, and bytes not sent yet.
     pub(crate) input: Vec<u8>,
-    pub(crate) unsent: Vec<u8>,
+    pub(crate) unsent_output: Vec<u8>,
     pub(crate) profile: PeerProfile,
     /// The arguments of PSYNC; `None` for SYNC.
     pub(crate) request: Option<PsyncRequest>,
@@ -49,23 +49,23 @@ pub(crate) struct Newcomer {
 
 /// A message to the replication thread.
 #[derive(Debug)]
-pub(crate) enum Event {
-    Joined(Box<Newcomer>),
+pub(crate) enum ReplicationEvent {
+    ReplicaJoined(Box<JoiningReplica>),
     /// An event for the driver of the master side.
-    Serve(MasterDriverEvent),
+    MasterEvent(MasterDriverEvent),
     /// Follow the current master with this stream.
-    Follow(StreamEpoch),
-    Unfollow,
+    FollowMaster(StreamEpoch),
+    StopFollowing,
     /// A client waits for the disk of this node.
-    Awaited,
+    DiskAwaited,
     /// Settings have changed.
-    Reconfigured,
+    SettingsChanged,
     /// DEBUG SLEEP: stop serving the links to replicas and to the master for this long.
-    StandStill(Duration),
+    Sleep(Duration),
 }
 
 /// Starts the replication thread.
-pub(crate) fn spawn(
+pub(crate) fn spawn_replication_thread(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     network: &Arc<NetworkContext>,
@@ -78,32 +78,38 @@ pub(crate) fn spawn(
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        runtime.block_on(run(replication, durability, network, stopping));
+        runtime.block_on(run_replication(replication, durability, network, stopping));
         // A snapshot that is being written without a receiver need not be waited for.
         runtime.shutdown_background();
     })
 }
 
-async fn run(
+async fn run_replication(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     network: Arc<NetworkContext>,
     stopping: StopSignal,
 ) {
-    let inbox = replication.inbox.lock().take();
+    let inbox = replication.event_receiver.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
     let (peers, transfers) = (HashMap::new(), HashMap::new());
-    let mut thread =
-        Thread { replication: replication.clone(), durability, network, peers, transfers, following: None };
+    let mut thread = ReplicationThread {
+        replication: replication.clone(),
+        durability,
+        network,
+        peers,
+        transfers,
+        follower_task: None,
+    };
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
-    let mut on_disk = replication.on_disk.subscribe();
+    let mut on_disk = replication.synced_log.subscribe();
     loop {
         let (deadline, look) = {
-            let serving = replication.serving.lock();
+            let serving = replication.master_driver.lock();
             (serving.next_deadline(), serving.next_pending_check())
         };
-        let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(process::time::instant()));
+        let wait = deadline.map_or(GATE_UPDATE_PERIOD, |deadline| deadline.since(process::time::instant()));
         tokio::select! {
             event = inbox.recv() => {
                 let Some(event) = event else { return };
@@ -113,19 +119,19 @@ async fn run(
                     thread.on_event(event);
                 }
             }
-            () = tokio::time::sleep(wait) => thread.give(MasterDriverEvent::Deadline),
-            () = due(look, &replication.log) => thread.look(),
-            () = replication.log.wait_for_trimmed_cursor() => thread.look(),
-            _ = on_disk.changed(), if replication.requires_disk() => {}
+            () = tokio::time::sleep(wait) => thread.process_event(MasterDriverEvent::Deadline),
+            () = wait_for_pending_check(look, &replication.log) => thread.check_replicas(),
+            () = replication.log.wait_for_trimmed_cursor() => thread.check_replicas(),
+            _ = on_disk.changed(), if replication.has_disk_waiter() => {}
             () = &mut stopped => return,
         }
-        replication.release_waiters();
+        replication.wake_waiters();
         replication.update_gates();
     }
 }
 
 /// Waits until the next check of pending bytes is due; for ever if there is none.
-async fn due(look: Option<NextPendingCheck>, log: &SharedLog) {
+async fn wait_for_pending_check(look: Option<NextPendingCheck>, log: &SharedLog) {
     let Some(NextPendingCheck { log_end: past, earliest_check: at }) = look else {
         return std::future::pending().await;
     };
@@ -137,70 +143,71 @@ async fn due(look: Option<NextPendingCheck>, log: &SharedLog) {
 
 /// The task of a replica.
 #[derive(Debug)]
-struct Peer {
+struct ReplicaTask {
     address: String,
     /// The client in CLIENT LIST.
     client: Arc<Client>,
-    orders: mpsc::UnboundedSender<Outgoing>,
+    output: mpsc::UnboundedSender<PeerOutput>,
     task: AbortHandle,
     /// The parts of the snapshot that is being sent to it.
-    pieces: Option<mpsc::Receiver<Piece>>,
+    snapshot_parts: Option<mpsc::Receiver<SnapshotPart>>,
 }
 
 /// A snapshot in progress.
 #[derive(Debug)]
-struct Transfer {
+struct SnapshotTransfer {
     /// Set to cancel it.
-    cancelled: Arc<AtomicBool>,
+    cancel: Arc<AtomicBool>,
     /// Takes the receivers of a snapshot that is written to a file first.
-    receivers: Option<std::sync::mpsc::Sender<Vec<Receiver>>>,
+    receivers: Option<std::sync::mpsc::Sender<Vec<PartSender>>>,
 }
 
-struct Thread {
+struct ReplicationThread {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     network: Arc<NetworkContext>,
-    peers: HashMap<PeerId, Peer>,
+    peers: HashMap<PeerId, ReplicaTask>,
     /// The snapshots in progress.
-    transfers: HashMap<TransferId, Transfer>,
-    following: Option<AbortHandle>,
+    transfers: HashMap<TransferId, SnapshotTransfer>,
+    follower_task: Option<AbortHandle>,
 }
 
-impl Thread {
-    fn on_event(&mut self, event: Event) {
+impl ReplicationThread {
+    fn on_event(&mut self, event: ReplicationEvent) {
         match event {
-            Event::Joined(newcomer) => {
-                if let Err(error) = self.join(*newcomer) {
+            ReplicationEvent::ReplicaJoined(newcomer) => {
+                if let Err(error) = self.add_replica(*newcomer) {
                     tracing::warn!("A replica was lost before it was served: {error}");
                 }
             }
-            Event::Serve(input) => self.serve(input),
-            Event::Follow(stream) => {
+            ReplicationEvent::MasterEvent(input) => self.handle_master_event(input),
+            ReplicationEvent::FollowMaster(stream) => {
                 self.stop_following();
-                self.give(MasterDriverEvent::Demoted);
-                let following = follow::run(self.replication.clone(), self.durability.clone(), stream);
-                self.following = Some(tokio::spawn(following).abort_handle());
+                self.process_event(MasterDriverEvent::Demoted);
+                let following =
+                    follow::run_follower(self.replication.clone(), self.durability.clone(), stream);
+                self.follower_task = Some(tokio::spawn(following).abort_handle());
             }
-            Event::Unfollow => {
+            ReplicationEvent::StopFollowing => {
                 self.stop_following();
-                self.give(MasterDriverEvent::Promoted);
+                self.process_event(MasterDriverEvent::Promoted);
             }
-            Event::StandStill(duration) => std::thread::sleep(duration),
+            ReplicationEvent::Sleep(duration) => std::thread::sleep(duration),
             // The event only wakes the loop, which then asks for the new deadlines.
-            Event::Awaited | Event::Reconfigured => {}
+            ReplicationEvent::DiskAwaited | ReplicationEvent::SettingsChanged => {}
         }
     }
 
-    fn serve(&mut self, input: MasterDriverEvent) {
+    fn handle_master_event(&mut self, input: MasterDriverEvent) {
         let acknowledged = matches!(input, MasterDriverEvent::Acknowledged { .. });
         match &input {
             MasterDriverEvent::Closed(peer) => {
-                if let Some(gone) = self.forget(*peer) {
+                if let Some(gone) = self.remove_peer(*peer) {
                     tracing::info!("Connection with replica {} lost.", gone.address);
                 }
             }
             MasterDriverEvent::Sent(peer) => {
-                let is_streamed = self.replication.serving.lock().master().is_streaming_snapshot();
+                let is_streamed = self.replication.master_driver.lock().master().is_streaming_snapshot();
                 if let Some(there) = self.peers.get(peer).filter(|_| is_streamed) {
                     tracing::info!(
                         "Streamed RDB transfer with replica {} succeeded (socket). Waiting for REPLCONF ACK from \
@@ -212,35 +219,37 @@ impl Thread {
             MasterDriverEvent::TransferFailed(transfer) => drop(self.transfers.remove(transfer)),
             _ => {}
         }
-        self.give(input);
+        self.process_event(input);
         if acknowledged {
-            self.replication.acknowledged_further.notify_waiters();
+            self.replication.acknowledgements.notify_waiters();
         }
     }
 
     fn stop_following(&mut self) {
-        if let Some(task) = self.following.take() {
+        if let Some(task) = self.follower_task.take() {
             task.abort();
         }
     }
 
-    fn join(&mut self, newcomer: Newcomer) -> std::io::Result<()> {
-        let Newcomer { id, link, socket, address, input, unsent, profile, request } = newcomer;
+    fn add_replica(&mut self, newcomer: JoiningReplica) -> std::io::Result<()> {
+        let JoiningReplica { id, link, socket, address, input, unsent_output: unsent, profile, request } =
+            newcomer;
         let peer = PeerId(id);
         let host = profile.ip_address.as_ref().unwrap_or(&address);
         let name = format!("{host}:{}", profile.listening_port);
         tracing::info!("Replica {name} asks for synchronization");
         let (orders, sends) = mpsc::unbounded_channel();
-        let stream = peer::open(&self.replication.config, socket)?;
-        let _ = orders.send(Outgoing::Bytes(unsent));
-        let seen = peer::register(&self.replication.engine, link, ClientFlags::REPLICA);
+        let stream = peer::open_stream(&self.replication.config, socket)?;
+        let _ = orders.send(PeerOutput::Bytes(unsent));
+        let seen = peer::register_client(&self.replication.engine, link, ClientFlags::REPLICA);
         let client = seen.client.clone();
-        let task = tokio::spawn(peer::run(self.replication.clone(), peer, seen, stream, input, sends));
+        let task = tokio::spawn(peer::run_peer(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
-        self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
-        self.replication.addresses.lock().insert(peer, address);
-        self.give(MasterDriverEvent::PsyncReceived { peer, profile, request });
-        let awaited = self.replication.serving.lock().master().awaited_snapshot(peer);
+        self.peers
+            .insert(peer, ReplicaTask { address: name, client, output: orders, task, snapshot_parts: None });
+        self.replication.replica_addresses.lock().insert(peer, address);
+        self.process_event(MasterDriverEvent::PsyncReceived { peer, profile, request });
+        let awaited = self.replication.master_driver.lock().master().awaited_snapshot(peer);
         match awaited {
             None => {}
             Some(AwaitedSnapshot::Delayed) => tracing::info!("Delay next BGSAVE for diskless SYNC"),
@@ -252,17 +261,17 @@ impl Thread {
             ),
             Some(AwaitedSnapshot::JoinedOpenFile) => tracing::info!("Waiting for end of BGSAVE for SYNC"),
         }
-        self.replication.replica_came.notify_one();
+        self.replication.replica_connected.notify_one();
         Ok(())
     }
 
     /// Counts the answer to PSYNC and logs its reason.
-    fn note_answer(&self, peer: PeerId, answer: PsyncAnswer) {
+    fn record_psync_answer(&self, peer: PeerId, answer: PsyncAnswer) {
         let stats = &self.replication.stats;
         let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
         match answer {
             PsyncAnswer::Partial { from, missing_bytes: missing } => {
-                stats.partial_ok.fetch_add(1, Ordering::Relaxed);
+                stats.partial_syncs_accepted.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(
                     "Partial resynchronization request from {name} accepted. Sending {missing} bytes of backlog \
                      starting from offset {}.",
@@ -270,14 +279,14 @@ impl Thread {
                 );
             }
             PsyncAnswer::Full(refusal) => {
-                stats.full.fetch_add(1, Ordering::Relaxed);
+                stats.full_syncs.fetch_add(1, Ordering::Relaxed);
                 match refusal {
                     None => {}
                     Some(FullSyncReason::Requested) => {
                         tracing::info!("Full resync requested by replica {name}");
                     }
                     Some(refusal) => {
-                        stats.partial_refused.fetch_add(1, Ordering::Relaxed);
+                        stats.partial_syncs_refused.fetch_add(1, Ordering::Relaxed);
                         tracing::info!("Partial resynchronization not accepted from {name}: {refusal}");
                     }
                 }
@@ -286,61 +295,61 @@ impl Thread {
     }
 
     /// Lets the driver check how far behind each replica is, and throttles writers accordingly.
-    fn look(&mut self) {
+    fn check_replicas(&mut self) {
         let mut orders = Vec::new();
         let replication = self.replication.clone();
         let now = process::time::instant();
-        let delay = replication.serving.lock().check_pending(now, &mut &*replication.log, &mut orders);
-        for (id, replica) in replication.serving.lock().master().peers() {
+        let delay = replication.master_driver.lock().check_pending(now, &mut &*replication.log, &mut orders);
+        for (id, replica) in replication.master_driver.lock().master().peers() {
             if let Some(peer) = self.peers.get(&id) {
                 peer.client.set_unsent_log_bytes(replica.pending_bytes());
             }
         }
-        self.carry_out(orders);
+        self.perform_actions(orders);
         let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
-        let before = replication.write_delay.swap(micros, Ordering::Relaxed);
+        let before = replication.write_delay_micros.swap(micros, Ordering::Relaxed);
         if (before == 0) != (micros == 0) {
             let what = if micros == 0 { "no longer slowed down" } else { "slowed down" };
             tracing::warn!("Writers are {what} for a replica that cannot keep up");
         }
     }
 
-    fn give(&mut self, input: MasterDriverEvent) {
+    fn process_event(&mut self, input: MasterDriverEvent) {
         let mut orders = Vec::new();
-        let Replication { serving, log, .. } = &*self.replication;
+        let Replication { master_driver: serving, log, .. } = &*self.replication;
         let mut machine = serving.lock();
         machine.handle(process::time::instant(), input, &mut &**log, &mut orders);
         log.set_replica_count(machine.master().peers().len());
         drop(machine);
-        self.carry_out(orders);
+        self.perform_actions(orders);
     }
 
-    fn carry_out(&mut self, orders: Vec<MasterDriverAction>) {
+    fn perform_actions(&mut self, orders: Vec<MasterDriverAction>) {
         for order in orders {
-            self.act(order);
+            self.perform_action(order);
         }
     }
 
-    fn act(&mut self, order: MasterDriverAction) {
+    fn perform_action(&mut self, order: MasterDriverAction) {
         let log = &self.replication.log;
         match order {
-            MasterDriverAction::SendPsyncAnswer(peer, answer) => self.note_answer(peer, answer),
+            MasterDriverAction::SendPsyncAnswer(peer, answer) => self.record_psync_answer(peer, answer),
             MasterDriverAction::Snapshot { transfer, peers, eof, format: form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
             MasterDriverAction::CancelSnapshot(transfer) => {
                 if let Some(transfer) = self.transfers.remove(&transfer) {
-                    transfer.cancelled.store(true, Ordering::Relaxed);
+                    transfer.cancel.store(true, Ordering::Relaxed);
                 }
             }
-            MasterDriverAction::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
+            MasterDriverAction::Send(peer, bytes) => self.queue_output(peer, PeerOutput::Bytes(bytes)),
             MasterDriverAction::Continue { peer, id } => {
-                let states = self.replication.cluster_stream.states(&self.replication.engine);
-                self.send(peer, Outgoing::Bytes(master_driver::continue_line(id, &states)));
+                let states = self.replication.cluster_stream.format_slot_states(&self.replication.engine);
+                self.queue_output(peer, PeerOutput::Bytes(master_driver::continue_line(id, &states)));
             }
             MasterDriverAction::SendSnapshot(peer) => {
-                if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.pieces.take()) {
-                    self.send(peer, Outgoing::Snapshot(pieces));
+                if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.snapshot_parts.take()) {
+                    self.queue_output(peer, PeerOutput::Snapshot(pieces));
                 }
             }
             MasterDriverAction::SendFile { transfer, peers } => self.send_file(transfer, &peers),
@@ -348,10 +357,10 @@ impl Thread {
                 if let Some(there) = self.peers.get(&peer) {
                     tracing::info!("Synchronization with replica {} succeeded", there.address);
                 }
-                self.send(peer, Outgoing::Stream(cursor));
+                self.queue_output(peer, PeerOutput::Stream(cursor));
             }
             MasterDriverAction::Append(bytes) => drop(log.append_control(bytes)),
-            MasterDriverAction::Close(peer, reason) => self.close(peer, reason),
+            MasterDriverAction::Close(peer, reason) => self.close_peer(peer, reason),
             MasterDriverAction::CloseLog if log.is_kept_open() => {}
             MasterDriverAction::CloseLog => {
                 let seconds = self.replication.config.get(keys::REPL_BACKLOG_TTL).as_secs();
@@ -369,8 +378,8 @@ impl Thread {
             let mut receivers = Vec::new();
             for id in peers {
                 if let Some(peer) = self.peers.get_mut(id) {
-                    let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
-                    peer.pieces = Some(pieces);
+                    let (sender, pieces) = mpsc::channel(MAX_QUEUED_PARTS);
+                    peer.snapshot_parts = Some(pieces);
                     receivers.push(sender);
                 }
             }
@@ -381,16 +390,17 @@ impl Thread {
         };
         // Only one snapshot is in progress at a time.
         self.transfers.clear();
-        self.transfers.insert(transfer, Transfer { cancelled: cancelled.clone(), receivers });
+        self.transfers.insert(transfer, SnapshotTransfer { cancel: cancelled.clone(), receivers });
         let dialect = if form.valkey_format { Dialect::Valkey } else { Dialect::Redis };
         let (contents, peers) = (form.contents, peers.to_vec());
-        let target = Target { transfer, dialect, contents, peers, to, cancelled };
+        let target = SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // Needs a thread of its own, because it changes its scheduling priority.
-        let work = move || transfer::carry_out(&durability, &replication, target);
+        let work = move || transfer::run_transfer(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
-            self.replication.tell(Event::Serve(MasterDriverEvent::TransferFailed(transfer)));
+            self.replication
+                .send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::TransferFailed(transfer)));
         }
     }
 
@@ -400,8 +410,8 @@ impl Thread {
         let Some(there) = there else { return };
         let mut receivers = Vec::new();
         for id in peers {
-            let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
-            self.send(*id, Outgoing::Snapshot(pieces));
+            let (sender, pieces) = mpsc::channel(MAX_QUEUED_PARTS);
+            self.queue_output(*id, PeerOutput::Snapshot(pieces));
             receivers.push(sender);
         }
         // If the thread of the snapshot has failed, it has reported that.
@@ -409,14 +419,14 @@ impl Thread {
     }
 
     /// The task may have ended already; its event is then in the queue.
-    fn send(&self, peer: PeerId, outgoing: Outgoing) {
+    fn queue_output(&self, peer: PeerId, outgoing: PeerOutput) {
         if let Some(peer) = self.peers.get(&peer) {
-            let _ = peer.orders.send(outgoing);
+            let _ = peer.output.send(outgoing);
         }
     }
 
-    fn close(&mut self, peer: PeerId, reason: CloseReason) {
-        if let Some(gone) = self.forget(peer) {
+    fn close_peer(&mut self, peer: PeerId, reason: CloseReason) {
+        if let Some(gone) = self.remove_peer(peer) {
             if reason == CloseReason::TimedOut {
                 tracing::warn!("Disconnecting timedout replica (streaming sync): {}", gone.address);
             }
@@ -428,9 +438,9 @@ impl Thread {
         }
     }
 
-    fn forget(&mut self, id: PeerId) -> Option<Peer> {
+    fn remove_peer(&mut self, id: PeerId) -> Option<ReplicaTask> {
         let peer = self.peers.remove(&id)?;
-        self.replication.addresses.lock().remove(&id);
+        self.replication.replica_addresses.lock().remove(&id);
         self.replication.engine.clients.disconnect(peer.client.id);
         if peer.client.exceeded_output_limit() {
             self.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use durability::Durability;
-use durability::pace::Pace;
+use durability::pace::YieldPace;
 use durability::snapshot::{self, RdbOptions, WriteProgress};
 use durability::stream::random_repl_id;
 use persistence::Dialect;
@@ -16,31 +16,31 @@ use replication::{ReplId, SnapshotContents};
 use tokio::sync::mpsc;
 
 use super::Replication;
-use super::serve::Event;
+use super::serve::ReplicationEvent;
 
 /// The size of a part in bytes, and how many parts may be queued for one replica.
-const PIECE: usize = 64 * 1024;
-pub(crate) const PIECES_AHEAD: usize = 16;
+const PART_SIZE: usize = 64 * 1024;
+pub(crate) const MAX_QUEUED_PARTS: usize = 16;
 
 /// A part of a snapshot. The last one is marked, so that a failure is not mistaken for the end.
 #[derive(Debug, Clone)]
-pub(crate) struct Piece {
+pub(crate) struct SnapshotPart {
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) is_last: bool,
 }
 
 /// The queue of parts for one replica's connection.
-pub(crate) type Receiver = mpsc::Sender<Piece>;
+pub(crate) type PartSender = mpsc::Sender<SnapshotPart>;
 
 /// What to take a snapshot for: its format, contents and receivers.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct SnapshotRequest {
     pub(crate) transfer: TransferId,
     pub(crate) dialect: Dialect,
     pub(crate) contents: SnapshotContents,
     /// The replicas that the snapshot is started for.
     pub(crate) peers: Vec<PeerId>,
-    pub(crate) to: Destination,
+    pub(crate) destination: Destination,
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
@@ -48,36 +48,40 @@ pub(crate) struct Target {
 #[derive(Debug)]
 pub(crate) enum Destination {
     /// Streamed to the replicas while it is taken, with an end mark.
-    Replicas(Vec<Receiver>),
+    Replicas(Vec<PartSender>),
     /// Written to a file first. The replicas that get it are received over this channel.
-    File(std::sync::mpsc::Receiver<Vec<Receiver>>),
+    File(std::sync::mpsc::Receiver<Vec<PartSender>>),
 }
 
 /// The replicas that receive a snapshot.
-struct Receivers {
-    receivers: Vec<Receiver>,
+struct SnapshotReceivers {
+    senders: Vec<PartSender>,
     cancelled: Arc<AtomicBool>,
 }
 
 /// Takes and sends a snapshot. Runs on its own thread and reports by events.
-pub(crate) fn carry_out(durability: &Durability, replication: &Replication, target: Target) {
+pub(crate) fn run_transfer(durability: &Durability, replication: &Replication, target: SnapshotRequest) {
     let transfer = target.transfer;
-    if let Err(error) = try_carry_out(durability, replication, target) {
+    if let Err(error) = try_transfer(durability, replication, target) {
         tracing::warn!("The snapshot for replicas failed: {error:#}");
-        replication.tell(Event::Serve(MasterDriverEvent::TransferFailed(transfer)));
+        replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::TransferFailed(transfer)));
     }
 }
 
-fn try_carry_out(durability: &Durability, replication: &Replication, target: Target) -> anyhow::Result<()> {
-    let Target { transfer, dialect, contents, peers, to, cancelled } = target;
+fn try_transfer(
+    durability: &Durability,
+    replication: &Replication,
+    target: SnapshotRequest,
+) -> anyhow::Result<()> {
+    let SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled } = target;
     let shared = &replication.log;
     let mut is_created = false;
     let (mut state, noted) = snapshot::take_snapshot(durability, |log| {
         is_created = !log.is_open();
         shared.open(log);
-        let noted = SnapshotPosition::record(log, transfer, &peers, replication.applied.db_in(log));
+        let noted = SnapshotPosition::record(log, transfer, &peers, replication.applied_stream.db_in(log));
         // The snapshot contains keys of slots that are being imported, so its receivers must know about the imports.
-        replication.applied.imports.repeat_in_log(log);
+        replication.applied_stream.imports.repeat_in_log(log);
         noted
     })?;
     if replication.engine.settings.stops_at_snapshots.load(Ordering::Relaxed) {
@@ -94,12 +98,12 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
         state.drop_functions();
     }
     let keys = state.keys();
-    let pace = Pace::yielding(replication.engine.keyspace.used_bytes());
+    let pace = YieldPace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
-    replication.tell(Event::Serve(MasterDriverEvent::SnapshotTaken(noted)));
+    replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::SnapshotTaken(noted)));
     // Later changes of the slot states are in the stream.
     let slot_states = match contents.data {
-        true => replication.cluster_stream.states(&replication.engine),
+        true => replication.cluster_stream.format_slot_states(&replication.engine),
         false => String::new(),
     };
     let form = RdbOptions { dialect, position, aof_base: false, slot_states };
@@ -109,9 +113,9 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
     match to {
         Destination::Replicas(receivers) => {
             tracing::info!("Starting BGSAVE for SYNC with target: replicas sockets using: normal sync");
-            let mut to = Receivers { receivers, cancelled: cancelled.clone() };
+            let mut to = SnapshotReceivers { senders: receivers, cancelled: cancelled.clone() };
             let mark = random_repl_id();
-            to.send(format!("$EOF:{mark}\r\n").as_bytes())?;
+            to.send_to_all(format!("$EOF:{mark}\r\n").as_bytes())?;
             snapshot::write_rdb(durability, state, &form, progress, pace, &mut to)?;
             to.finish(mark.as_str().as_bytes());
         }
@@ -121,10 +125,10 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
             snapshot::write_rdb(durability, state, &form, progress, pace, &mut file)?;
             let len = file.stream_position()?;
             file.seek(SeekFrom::Start(0))?;
-            replication.tell(Event::Serve(MasterDriverEvent::Written(transfer)));
-            let receivers = receivers.recv().map_err(|_| gone())?;
-            let mut to = Receivers { receivers, cancelled: cancelled.clone() };
-            to.send(format!("${len}\r\n").as_bytes())?;
+            replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Written(transfer)));
+            let receivers = receivers.recv().map_err(|_| no_receivers_error())?;
+            let mut to = SnapshotReceivers { senders: receivers, cancelled: cancelled.clone() };
+            to.send_to_all(format!("${len}\r\n").as_bytes())?;
             io::copy(&mut file, &mut to)?;
             to.finish(&[]);
         }
@@ -132,36 +136,36 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
     Ok(())
 }
 
-fn gone() -> io::Error {
+fn no_receivers_error() -> io::Error {
     io::Error::other("nobody waits for it any more")
 }
 
-impl Receivers {
+impl SnapshotReceivers {
     /// Sends bytes to all receivers that are still connected.
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn send_to_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
-            return Err(gone());
+            return Err(no_receivers_error());
         }
-        for piece in bytes.chunks(PIECE) {
-            let piece = Piece { bytes: piece.into(), is_last: false };
-            self.receivers.retain(|receiver| receiver.blocking_send(piece.clone()).is_ok());
+        for piece in bytes.chunks(PART_SIZE) {
+            let piece = SnapshotPart { bytes: piece.into(), is_last: false };
+            self.senders.retain(|receiver| receiver.blocking_send(piece.clone()).is_ok());
         }
-        if self.receivers.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
+        if self.senders.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
     }
 
     /// Sends the last bytes.
     fn finish(self, bytes: &[u8]) {
-        let piece = Piece { bytes: bytes.into(), is_last: true };
-        for receiver in self.receivers {
+        let piece = SnapshotPart { bytes: bytes.into(), is_last: true };
+        for receiver in self.senders {
             // A disconnected receiver needs no end.
             let _ = receiver.blocking_send(piece.clone());
         }
     }
 }
 
-impl Write for Receivers {
+impl Write for SnapshotReceivers {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.send(bytes).map(|()| bytes.len())
+        self.send_to_all(bytes).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -7,44 +7,45 @@ use replication::wait::{AppendOnlyOff, CopyCount, LogProgress, RequiredCopies, W
 use slot_routing::ReplOffset;
 use tokio::sync::oneshot;
 
-use super::{Event, Replication};
+use super::{Replication, ReplicationEvent};
 
 /// The result of a wait that was not given up.
-pub(crate) type Outcome = Result<CopyCount, AppendOnlyOff>;
+pub(crate) type CopiesResult = Result<CopyCount, AppendOnlyOff>;
 
 /// Identifies a waiter, to remove it when it gives up.
-pub(crate) type Token = u64;
+pub(crate) type WaiterToken = u64;
 
 /// The waiters, each with a channel for the result.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    waiters: Waiters<Token>,
-    wake: HashMap<Token, oneshot::Sender<Outcome>>,
-    next: Token,
+pub(super) struct CopyWaiters {
+    waiters: Waiters<WaiterToken>,
+    result_senders: HashMap<WaiterToken, oneshot::Sender<CopiesResult>>,
+    next_token: WaiterToken,
 }
 
 /// The result of asking for copies of the log.
 #[derive(Debug)]
-pub(crate) enum Wait {
-    Over(Outcome),
+pub(crate) enum WaitStart {
+    Finished(CopiesResult),
     /// There are too few copies yet: the token and the channel for the result.
-    Begun(Token, oneshot::Receiver<Outcome>),
+    Waiting(WaiterToken, oneshot::Receiver<CopiesResult>),
 }
 
 impl Replication {
     /// Counts the copies of the log before `offset`.
-    pub(crate) fn copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> Outcome {
-        self.copied().count_copies(offset, wanted)
+    pub(crate) fn count_copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> CopiesResult {
+        self.log_progress().count_copies(offset, wanted)
     }
 
     /// Returns how many replicas have acknowledged the log before `offset`.
-    pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
-        self.copies(offset, RequiredCopies::Acknowledged { replicas: 0 }).map_or(0, |copies| copies.replicas)
+    pub(crate) fn count_acknowledging(&self, offset: ReplOffset) -> usize {
+        self.count_copies(offset, RequiredCopies::Acknowledged { replicas: 0 })
+            .map_or(0, |copies| copies.replicas)
     }
 
-    fn copied(&self) -> LogProgress {
-        let here = *self.on_disk.borrow();
-        let serving = self.serving.lock();
+    fn log_progress(&self) -> LogProgress {
+        let here = *self.synced_log.borrow();
+        let serving = self.master_driver.lock();
         let master = serving.master();
         LogProgress {
             local: here,
@@ -54,57 +55,57 @@ impl Replication {
     }
 
     /// Waits for copies of the log before `offset` unless there are enough already.
-    pub(crate) fn wait_for(&self, offset: ReplOffset, wanted: RequiredCopies) -> Wait {
-        let mut waiting = self.waiting.lock();
-        let copies = self.copies(offset, wanted);
+    pub(crate) fn start_waiting(&self, offset: ReplOffset, wanted: RequiredCopies) -> WaitStart {
+        let mut waiting = self.copy_waiters.lock();
+        let copies = self.count_copies(offset, wanted);
         if copies.map_or(true, |copies| copies.satisfies(wanted)) {
-            return Wait::Over(copies);
+            return WaitStart::Finished(copies);
         }
-        waiting.next += 1;
-        let token = waiting.next;
+        waiting.next_token += 1;
+        let token = waiting.next_token;
         let (wake, woken) = oneshot::channel();
-        waiting.wake.insert(token, wake);
+        waiting.result_senders.insert(token, wake);
         waiting.waiters.add(token, offset, wanted);
         drop(waiting);
         self.log.request_acknowledgements();
         if wanted.is_for_disk() {
-            self.tell(Event::Awaited);
+            self.send_event(ReplicationEvent::DiskAwaited);
         }
-        Wait::Begun(token, woken)
+        WaitStart::Waiting(token, woken)
     }
 
     /// Waits until `by` replicas have acknowledged the log before `offset`. Returns false on a timeout.
-    pub(crate) async fn reaches(&self, offset: ReplOffset, by: usize, timeout: Duration) -> bool {
-        match self.wait_for(offset, RequiredCopies::Acknowledged { replicas: by }) {
-            Wait::Over(copies) => copies.is_ok(),
-            Wait::Begun(token, woken) => {
+    pub(crate) async fn wait_for_replicas(&self, offset: ReplOffset, by: usize, timeout: Duration) -> bool {
+        match self.start_waiting(offset, RequiredCopies::Acknowledged { replicas: by }) {
+            WaitStart::Finished(copies) => copies.is_ok(),
+            WaitStart::Waiting(token, woken) => {
                 let reached = tokio::time::timeout(timeout, woken).await.is_ok();
-                self.stop_waiting(token, offset);
+                self.remove_waiter(token, offset);
                 reached
             }
         }
     }
 
     /// Removes a waiter that gave up.
-    pub(crate) fn stop_waiting(&self, token: Token, offset: ReplOffset) {
-        let mut waiting = self.waiting.lock();
+    pub(crate) fn remove_waiter(&self, token: WaiterToken, offset: ReplOffset) {
+        let mut waiting = self.copy_waiters.lock();
         waiting.waiters.remove(token, offset);
-        waiting.wake.remove(&token);
+        waiting.result_senders.remove(&token);
     }
 
     /// Returns whether a waiter requires the disk of this node.
-    pub(super) fn requires_disk(&self) -> bool {
-        self.waiting.lock().waiters.needs_disk()
+    pub(super) fn has_disk_waiter(&self) -> bool {
+        self.copy_waiters.lock().waiters.needs_disk()
     }
 
     /// Wakes the waiters that have enough copies.
-    pub(super) fn release_waiters(&self) {
-        let mut waiting = self.waiting.lock();
+    pub(super) fn wake_waiters(&self) {
+        let mut waiting = self.copy_waiters.lock();
         if waiting.waiters.is_empty() {
             return;
         }
-        for (token, copies) in waiting.waiters.release(&self.copied()) {
-            if let Some(wake) = waiting.wake.remove(&token) {
+        for (token, copies) in waiting.waiters.release(&self.log_progress()) {
+            if let Some(wake) = waiting.result_senders.remove(&token) {
                 // The client of a waiter may have disconnected.
                 let _ = wake.send(copies);
             }

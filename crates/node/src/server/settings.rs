@@ -10,10 +10,10 @@ use net::tls::PreviousTls;
 use process::{file_limit, log, paths};
 
 /// The maximum number of `bind` addresses, as in Redis.
-const MOST_ADDRESSES: usize = 16;
+const MAX_BIND_ADDRESSES: usize = 16;
 
 /// Applies the current configuration to all components.
-pub(crate) fn apply(server: &Server) {
+pub(crate) fn apply_settings(server: &Server) {
     let values = server.config.values();
     log::set_level(values[keys::LOGLEVEL]);
     log::set_format(&values);
@@ -24,7 +24,7 @@ pub(crate) fn apply(server: &Server) {
     server.replication.apply_config();
     durability::saving::update_gate(&server.durability);
     if let Some(cluster) = &server.cluster {
-        cluster.configure();
+        cluster.notify_config_change();
     }
     server.migrations.trim_log();
     server.durability.append_only.configure();
@@ -33,20 +33,20 @@ pub(crate) fn apply(server: &Server) {
 
 /// Why CONFIG SET failed and changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ConfigSetError {
     /// The parameter that could not be applied.
     pub(crate) parameter: &'static str,
     pub(crate) reason: String,
 }
 
-impl Refusal {
+impl ConfigSetError {
     fn new(parameter: &'static str, reason: impl Into<String>) -> Self {
         Self { parameter, reason: reason.into() }
     }
 }
 
 /// A completed step of CONFIG SET, which is undone if a later step fails.
-enum Step {
+enum AppliedStep {
     Directory,
     Tls(PreviousTls),
     Listeners,
@@ -55,92 +55,99 @@ enum Step {
 
 /// Applies changed parameters: all of them, or none. The configuration already has the new values, and the caller
 /// restores the old ones after an error.
-pub(crate) async fn change(server: &Arc<Server>, changes: &ChangedParameters) -> Result<(), Refusal> {
+pub(crate) async fn apply_changes(
+    server: &Arc<Server>,
+    changes: &ChangedParameters,
+) -> Result<(), ConfigSetError> {
     let mut done = Vec::new();
-    if let Err(refusal) = carry_out(server, changes, &mut done).await {
+    if let Err(refusal) = apply_fallible_steps(server, changes, &mut done).await {
         tracing::warn!(
             "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",
             refusal.parameter
         );
-        server.config.restore(changes);
+        server.config.revert(changes);
         for step in done.into_iter().rev() {
-            undo(server, changes, step).await;
+            undo_step(server, changes, step).await;
         }
         return Err(refusal);
     }
-    if changes.has(keys::AOF_DISABLE_AUTO_GC) {
+    if changes.contains(keys::AOF_DISABLE_AUTO_GC) {
         let append_only = server.durability.append_only.clone();
         let collected = tokio::task::spawn_blocking(move || append_only.delete_kept_history()).await;
         if let Ok(Err(error)) = collected {
             tracing::warn!("History files of the AOF are left behind: {error:#}");
         }
     }
-    if changes.has(keys::REQUIREPASS) {
+    if changes.contains(keys::REQUIREPASS) {
         let password = server.config.get(keys::REQUIREPASS).unwrap_or_default();
         server.engine.change_users(|users| users.set_default_password(password.as_bytes()));
     }
-    apply(server);
-    for warning in config::warnings(&server.config) {
+    apply_settings(server);
+    for warning in config::unsupported_warnings(&server.config) {
         tracing::warn!("{warning}");
     }
     Ok(())
 }
 
 /// Performs the steps that can fail, and records the completed ones.
-async fn carry_out(
+async fn apply_fallible_steps(
     server: &Arc<Server>,
     changes: &ChangedParameters,
-    done: &mut Vec<Step>,
-) -> Result<(), Refusal> {
-    if changes.has(keys::BIND) && server.config.values()[keys::BIND].len() > MOST_ADDRESSES {
-        return Err(Refusal::new(keys::BIND.name(), "Too many bind addresses specified."));
+    done: &mut Vec<AppliedStep>,
+) -> Result<(), ConfigSetError> {
+    if changes.contains(keys::BIND) && server.config.values()[keys::BIND].len() > MAX_BIND_ADDRESSES {
+        return Err(ConfigSetError::new(keys::BIND.name(), "Too many bind addresses specified."));
     }
-    if changes.has(keys::MAXCLIENTS) {
+    if changes.contains(keys::MAXCLIENTS) {
         file_limit::raise_for_config_set(&server.config)
-            .map_err(|reason| Refusal::new(keys::MAXCLIENTS.name(), reason))?;
+            .map_err(|reason| ConfigSetError::new(keys::MAXCLIENTS.name(), reason))?;
     }
-    if changes.has(keys::DIR) {
+    if changes.contains(keys::DIR) {
         paths::change_to_dir(&server.config)
-            .map_err(|error| Refusal::new(keys::DIR.name(), text_of(&error)))?;
-        done.push(Step::Directory);
+            .map_err(|error| ConfigSetError::new(keys::DIR.name(), format_system_error(&error)))?;
+        done.push(AppliedStep::Directory);
     }
     if let Some(name) = changes.names().find(|name| name.starts_with("tls-")) {
         let replaced = server.network.tls.replace(&server.config).map_err(|reason| {
             tracing::warn!("Unable to update TLS configuration: {reason}");
-            Refusal::new(name, "Unable to update TLS configuration. Check server logs.")
+            ConfigSetError::new(name, "Unable to update TLS configuration. Check server logs.")
         })?;
-        done.push(Step::Tls(replaced));
+        done.push(AppliedStep::Tls(replaced));
     }
-    if changes.has(keys::BIND) || changes.has(keys::PORT) || changes.has(keys::TLS_PORT) {
+    if changes.contains(keys::BIND) || changes.contains(keys::PORT) || changes.contains(keys::TLS_PORT) {
         // The old listeners are closed first, so this must be undone even if the new ones cannot be opened.
-        done.push(Step::Listeners);
-        listen(server, changes).await?;
+        done.push(AppliedStep::Listeners);
+        open_listeners(server, changes).await?;
     }
-    if changes.has(keys::APPENDONLY) {
-        switch_append_only(server).await.map_err(|reason| Refusal::new(keys::APPENDONLY.name(), reason))?;
-        done.push(Step::AppendOnly);
+    if changes.contains(keys::APPENDONLY) {
+        switch_append_only(server)
+            .await
+            .map_err(|reason| ConfigSetError::new(keys::APPENDONLY.name(), reason))?;
+        done.push(AppliedStep::AppendOnly);
     }
     // Comes last, because worker threads that serve clients cannot be removed again.
-    if changes.has(keys::IO_THREADS) {
+    if changes.contains(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
         let spawned = server.network.worker_pool.set_serving(count);
-        spawned.map_err(|error| Refusal::new(keys::IO_THREADS.name(), text_of(&error)))?;
+        spawned.map_err(|error| ConfigSetError::new(keys::IO_THREADS.name(), format_system_error(&error)))?;
     }
     Ok(())
 }
 
 /// Undoes a step. The configuration has its old values again.
-async fn undo(server: &Arc<Server>, changes: &ChangedParameters, step: Step) {
+async fn undo_step(server: &Arc<Server>, changes: &ChangedParameters, step: AppliedStep) {
     let undone = match step {
-        Step::Directory => paths::change_to_dir(&server.config).map_err(|error| text_of(&error)),
-        Step::Tls(replaced) => {
+        AppliedStep::Directory => {
+            paths::change_to_dir(&server.config).map_err(|error| format_system_error(&error))
+        }
+        AppliedStep::Tls(replaced) => {
             server.network.tls.restore(replaced);
             Ok(())
         }
-        Step::Listeners => {
-            server.network.listen_tcp(changes.before()).await.map_err(|error| format!("{error:#}"))
+        AppliedStep::Listeners => {
+            server.network.listen_tcp(changes.previous()).await.map_err(|error| format!("{error:#}"))
         }
-        Step::AppendOnly => switch_append_only(server).await,
+        AppliedStep::AppendOnly => switch_append_only(server).await,
     };
     if let Err(error) = undone {
         tracing::warn!("Failed restoring previous settings: {error}");
@@ -148,14 +155,14 @@ async fn undo(server: &Arc<Server>, changes: &ChangedParameters, step: Step) {
 }
 
 /// Opens the listeners that the configuration names.
-async fn listen(server: &Arc<Server>, changes: &ChangedParameters) -> Result<(), Refusal> {
+async fn open_listeners(server: &Arc<Server>, changes: &ChangedParameters) -> Result<(), ConfigSetError> {
     let now = server.config.values().clone();
     let Err(error) = server.network.listen_tcp(&now).await else { return Ok(()) };
     tracing::warn!("{error:#}");
-    let port = [keys::PORT, keys::TLS_PORT].into_iter().find(|port| changes.has(*port));
+    let port = [keys::PORT, keys::TLS_PORT].into_iter().find(|port| changes.contains(*port));
     Err(match port {
-        Some(port) => Refusal::new(port.name(), "Unable to listen on this port. Check server logs."),
-        None => Refusal::new(keys::BIND.name(), "Failed to bind to specified addresses."),
+        Some(port) => ConfigSetError::new(port.name(), "Unable to listen on this port. Check server logs."),
+        None => ConfigSetError::new(keys::BIND.name(), "Failed to bind to specified addresses."),
     })
 }
 
@@ -178,7 +185,7 @@ async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
 }
 
 /// Formats a system error without its number.
-fn text_of(error: &std::io::Error) -> String {
+fn format_system_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }

@@ -27,31 +27,31 @@ use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::replication::waits::{Token, Wait};
-use crate::server::{Identity, Server};
+use crate::replication::waits::{WaitStart, WaiterToken};
+use crate::server::{Server, ServerIdentity};
 
 /// The options of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
-    pub(crate) at_end: ShutdownSave,
+pub(crate) struct ShutdownPlan {
+    pub(crate) save: ShutdownSave,
     /// Refuse while the cluster depends on this node (SAFE).
     safe: bool,
-    steps: ShutdownOptions,
+    options: ShutdownOptions,
 }
 
 /// Executes the same program with the same arguments in this process (DEBUG RESTART). Returns only on failure. The
 /// system closes files and sockets.
-pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
+pub(crate) fn restart_process(identity: &ServerIdentity) -> std::io::Error {
     let mut words: Vec<_> = std::env::args_os().skip(1).collect();
     if let (Some(argument), Some(file)) = (&identity.config_argument, &identity.config_file) {
-        name_file(&mut words, argument, file);
+        use_absolute_path(&mut words, argument, file);
     }
     std::process::Command::new(&identity.executable).args(words).exec()
 }
 
 /// Replaces the argument that named the configuration file by its absolute path, since the working directory may have
 /// changed.
-fn name_file(words: &mut [OsString], argument: &str, file: &str) {
+fn use_absolute_path(words: &mut [OsString], argument: &str, file: &str) {
     if let Some(word) = words.iter_mut().find(|word| *word == argument) {
         *word = file.into();
     }
@@ -59,18 +59,18 @@ fn name_file(words: &mut [OsString], argument: &str, file: &str) {
 
 /// The parsed SHUTDOWN command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
-    Stop(Plan),
+pub(crate) enum ShutdownCommand {
+    Stop(ShutdownPlan),
     Abort,
 }
 
 /// The running shutdowns.
 #[derive(Debug, Default)]
-pub(crate) struct Shutdown {
-    under_way: Mutex<usize>,
-    waits: Mutex<Waits>,
+pub(crate) struct ShutdownState {
+    running: Mutex<usize>,
+    replica_waits: Mutex<WaitCounters>,
     /// The end of the wait for replicas, in Unix milliseconds.
-    until: AtomicI64,
+    wait_deadline: AtomicI64,
     aborted: Notify,
     /// Signalled when a wait has ended.
     ended: Notify,
@@ -78,84 +78,85 @@ pub(crate) struct Shutdown {
 
 /// Counters of waits for replicas.
 #[derive(Debug, Clone, Copy, Default)]
-struct Waits {
-    begun: u64,
+struct WaitCounters {
+    started: u64,
     ended: u64,
     /// How many of `ended` were aborted.
     aborted: u64,
 }
 
-impl Shutdown {
+impl ShutdownState {
     /// Returns how many milliseconds a shutdown may still wait for replicas; `None` if none is waiting.
-    pub(crate) fn waits_for(&self) -> Option<i64> {
-        let waits = *self.waits.lock();
-        (waits.begun > waits.ended).then(|| (self.until.load(Ordering::Relaxed) - time::now().0).max(0))
+    pub(crate) fn remaining_wait_millis(&self) -> Option<i64> {
+        let waits = *self.replica_waits.lock();
+        (waits.started > waits.ended)
+            .then(|| (self.wait_deadline.load(Ordering::Relaxed) - time::now().0).max(0))
     }
 }
 
 /// Pauses writes while a shutdown is running.
-struct Hold<'a>(&'a Server);
+struct WritePause<'a>(&'a Server);
 
-impl<'a> Hold<'a> {
+impl<'a> WritePause<'a> {
     /// Pauses writes, and returns once running writes have finished.
-    fn begin(server: &'a Server, plan: Plan) -> Self {
-        *server.shutdown.under_way.lock() += 1;
-        server.engine.scripts.begin_shutdown(!plan.is_without_saving());
-        server.pauses.pause_for_shutdown();
+    fn start(server: &'a Server, plan: ShutdownPlan) -> Self {
+        *server.shutdown.running.lock() += 1;
+        server.engine.scripts.begin_shutdown(!plan.skips_save());
+        server.pause_gate.pause_for_shutdown();
         server.engine.wait_for_admitted_commands();
         Self(server)
     }
 
     /// Stops the server for good; clients are not resumed.
-    fn carry_out(self) {
+    fn stop_server(self) {
         self.0.stopping.stop();
         std::mem::forget(self);
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for WritePause<'_> {
     fn drop(&mut self) {
-        let mut under_way = self.0.shutdown.under_way.lock();
+        let mut under_way = self.0.shutdown.running.lock();
         *under_way -= 1;
         if *under_way == 0 {
             self.0.replication.log.lock().unseal();
             self.0.replication.log.wake_readers();
-            self.0.pauses.resume_after_shutdown();
+            self.0.pause_gate.resume_after_shutdown();
             self.0.engine.scripts.cancel_shutdown();
         }
     }
 }
 
-/// The replicas that a shutdown waits for. Counted in [`Waits`] while this value exists.
-struct Awaited<'a> {
+/// The replicas that a shutdown waits for. Counted in [`WaitCounters`] while this value exists.
+struct ReplicaWait<'a> {
     server: &'a Server,
-    end: ReplOffset,
-    token: Option<Token>,
+    log_end: ReplOffset,
+    token: Option<WaiterToken>,
     /// Completes once enough replicas have caught up.
-    reached: Pin<Box<dyn Future<Output = Option<CopyCount>> + Send>>,
+    caught_up: Pin<Box<dyn Future<Output = Option<CopyCount>> + Send>>,
     aborted: Pin<Box<Notified<'a>>>,
     is_aborted: bool,
 }
 
-impl<'a> Awaited<'a> {
+impl<'a> ReplicaWait<'a> {
     fn new(server: &'a Server, end: ReplOffset, replicas: usize, longest: Duration) -> Self {
         let aborted = Box::pin(server.shutdown.aborted.notified());
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
-        server.shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
-        server.shutdown.waits.lock().begun += 1;
+        server.shutdown.wait_deadline.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
+        server.shutdown.replica_waits.lock().started += 1;
         let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =
-            match server.replication.wait_for(end, RequiredCopies::Acknowledged { replicas }) {
-                Wait::Over(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
-                Wait::Begun(token, woken) => {
+            match server.replication.start_waiting(end, RequiredCopies::Acknowledged { replicas }) {
+                WaitStart::Finished(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
+                WaitStart::Waiting(token, woken) => {
                     tracing::info!("Waiting for replicas before shutting down.");
                     (Some(token), Box::pin(async { woken.await.ok()?.ok() }))
                 }
             };
-        Self { server, end, token, reached, aborted, is_aborted: false }
+        Self { server, log_end: end, token, caught_up: reached, aborted, is_aborted: false }
     }
 
     /// Waits for the next event, up to the deadline.
-    async fn next_inputs(&mut self, deadline: clock::Instant) -> Vec<ShutdownEvent> {
+    async fn next_events(&mut self, deadline: clock::Instant) -> Vec<ShutdownEvent> {
         tokio::select! {
             // An abort that arrived during this wait takes precedence.
             biased;
@@ -163,22 +164,22 @@ impl<'a> Awaited<'a> {
                 self.is_aborted = true;
                 vec![ShutdownEvent::Aborted]
             }
-            Some(copies) = &mut self.reached => vec![ShutdownEvent::InSync(copies.replicas)],
+            Some(copies) = &mut self.caught_up => vec![ShutdownEvent::InSync(copies.replicas)],
             () = tokio::time::sleep(deadline.since(time::instant())) => {
-                vec![ShutdownEvent::InSync(self.server.replication.acknowledged(self.end)), ShutdownEvent::Deadline]
+                vec![ShutdownEvent::InSync(self.server.replication.count_acknowledging(self.log_end)), ShutdownEvent::Deadline]
             }
         }
     }
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for ReplicaWait<'_> {
     fn drop(&mut self) {
         if let Some(token) = self.token {
-            self.server.replication.stop_waiting(token, self.end);
+            self.server.replication.remove_waiter(token, self.log_end);
         }
         let shutdown = &self.server.shutdown;
         {
-            let mut waits = shutdown.waits.lock();
+            let mut waits = shutdown.replica_waits.lock();
             waits.ended += 1;
             waits.aborted += u64::from(self.is_aborted);
         }
@@ -188,26 +189,26 @@ impl Drop for Awaited<'_> {
 
 /// Why the shutdown was refused or cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ShutdownError {
     Aborted,
     NotSaved,
     /// The cluster depends on this node.
-    Needed,
+    NodeNeeded,
 }
 
-impl Order {
+impl ShutdownCommand {
     /// Parses the arguments of SHUTDOWN; `None` on a syntax error.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut plan = Plan::AS_CONFIGURED;
+        let mut plan = ShutdownPlan::CONFIGURED;
         let (mut aborts, mut count) = (false, 0);
         for word in words {
             count += 1;
             match word.to_ascii_lowercase().as_slice() {
-                b"nosave" if plan.at_end != ShutdownSave::Save => plan.at_end = ShutdownSave::NoSave,
-                b"save" if plan.at_end != ShutdownSave::NoSave => plan.at_end = ShutdownSave::Save,
-                b"now" => plan.steps.skips_replicas = true,
-                b"force" => plan.steps.ignores_save_errors = true,
-                b"failover" => plan.steps.hands_over = true,
+                b"nosave" if plan.save != ShutdownSave::Save => plan.save = ShutdownSave::NoSave,
+                b"save" if plan.save != ShutdownSave::NoSave => plan.save = ShutdownSave::Save,
+                b"now" => plan.options.skips_replicas = true,
+                b"force" => plan.options.ignores_save_errors = true,
+                b"failover" => plan.options.hands_over = true,
                 b"safe" => plan.safe = true,
                 b"abort" => aborts = true,
                 _ => return None,
@@ -221,29 +222,29 @@ impl Order {
     }
 }
 
-impl Plan {
-    const AS_CONFIGURED: Self = Self {
-        at_end: ShutdownSave::AsConfigured,
+impl ShutdownPlan {
+    const CONFIGURED: Self = Self {
+        save: ShutdownSave::AsConfigured,
         safe: false,
-        steps: ShutdownOptions { skips_replicas: false, ignores_save_errors: false, hands_over: false },
+        options: ShutdownOptions { skips_replicas: false, ignores_save_errors: false, hands_over: false },
     };
 
     /// Returns whether NOSAVE was given.
-    pub(crate) fn is_without_saving(self) -> bool {
-        self.at_end == ShutdownSave::NoSave
+    pub(crate) fn skips_save(self) -> bool {
+        self.save == ShutdownSave::NoSave
     }
 
     /// Returns the shutdown configured by `shutdown-on-sigterm` or `shutdown-on-sigint`.
-    pub(crate) fn on_signal(words: &[ShutdownWord]) -> Self {
-        let mut plan = Self::AS_CONFIGURED;
+    pub(crate) fn for_signal(words: &[ShutdownWord]) -> Self {
+        let mut plan = Self::CONFIGURED;
         for word in words {
             match word {
                 ShutdownWord::Default => {}
-                ShutdownWord::Save => plan.at_end = ShutdownSave::Save,
-                ShutdownWord::NoSave => plan.at_end = ShutdownSave::NoSave,
-                ShutdownWord::Now => plan.steps.skips_replicas = true,
-                ShutdownWord::Force => plan.steps.ignores_save_errors = true,
-                ShutdownWord::Failover => plan.steps.hands_over = true,
+                ShutdownWord::Save => plan.save = ShutdownSave::Save,
+                ShutdownWord::NoSave => plan.save = ShutdownSave::NoSave,
+                ShutdownWord::Now => plan.options.skips_replicas = true,
+                ShutdownWord::Force => plan.options.ignores_save_errors = true,
+                ShutdownWord::Failover => plan.options.hands_over = true,
                 ShutdownWord::Safe => plan.safe = true,
             }
         }
@@ -252,87 +253,97 @@ impl Plan {
 }
 
 /// Runs a shutdown. The server stops if it succeeds.
-pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+pub(crate) async fn run_shutdown(server: &Arc<Server>, plan: ShutdownPlan) -> Result<(), ShutdownError> {
     if plan.safe && is_voting_master(server) {
-        let end = if plan.steps.ignores_save_errors { "Exit anyway." } else { "Refusing to shut down." };
+        let end = if plan.options.ignores_save_errors { "Exit anyway." } else { "Refusing to shut down." };
         tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
-        if !plan.steps.ignores_save_errors {
-            return Err(Refusal::Needed);
+        if !plan.options.ignores_save_errors {
+            return Err(ShutdownError::NodeNeeded);
         }
     }
-    if !plan.steps.ignores_save_errors && server.durability.append_only.is_writing_first_base() {
+    if !plan.options.ignores_save_errors && server.durability.append_only.is_writing_first_base() {
         // Checked first, so that writes are not paused for a shutdown that cannot happen.
         tracing::warn!("Writing initial AOF, can't exit.");
-        return Err(Refusal::NotSaved);
+        return Err(ShutdownError::NotSaved);
     }
     let mut actions = Vec::new();
     // Only a master in a cluster can hand over.
-    let hand_over = plan.steps.hands_over && is_voting_master(server);
+    let hand_over = plan.options.hands_over && is_voting_master(server);
     let machine =
-        ShutdownSequence::new(ShutdownOptions { hands_over: hand_over, ..plan.steps }, &mut actions);
-    Driver { server, plan, machine, hold: None, end: ReplOffset(0), awaited: None, hands_over: false }
-        .run(actions.into())
-        .await
+        ShutdownSequence::new(ShutdownOptions { hands_over: hand_over, ..plan.options }, &mut actions);
+    ShutdownTask {
+        server,
+        plan,
+        sequence: machine,
+        write_pause: None,
+        log_end: ReplOffset(0),
+        replica_wait: None,
+        is_handing_over: false,
+    }
+    .run_to_end(actions.into())
+    .await
 }
 
 /// Runs the state machine from its first action to its last.
-struct Driver<'a> {
+struct ShutdownTask<'a> {
     server: &'a Arc<Server>,
-    plan: Plan,
-    machine: ShutdownSequence,
+    plan: ShutdownPlan,
+    sequence: ShutdownSequence,
     // Declared before the wait, so that writes resume when it is dropped.
-    hold: Option<Hold<'a>>,
+    write_pause: Option<WritePause<'a>>,
     /// The end of the log when writes were paused. Control commands of the master may follow.
-    end: ReplOffset,
-    awaited: Option<Awaited<'a>>,
+    log_end: ReplOffset,
+    replica_wait: Option<ReplicaWait<'a>>,
     /// Whether a replica was asked to take over.
-    hands_over: bool,
+    is_handing_over: bool,
 }
 
-impl<'a> Driver<'a> {
-    async fn run(mut self, mut actions: VecDeque<ShutdownAction>) -> Result<(), Refusal> {
+impl<'a> ShutdownTask<'a> {
+    async fn run_to_end(mut self, mut actions: VecDeque<ShutdownAction>) -> Result<(), ShutdownError> {
         loop {
             let inputs = match actions.pop_front() {
-                None => self.next_inputs().await,
-                Some(ShutdownAction::HoldWrites) => vec![self.hold_writes()],
+                None => self.next_events().await,
+                Some(ShutdownAction::HoldWrites) => vec![self.pause_writes()],
                 Some(ShutdownAction::AwaitReplicas { end, replicas }) => {
                     let longest = self.server.config.get(keys::SHUTDOWN_TIMEOUT);
-                    self.awaited = Some(Awaited::new(self.server, end, replicas, longest));
+                    self.replica_wait = Some(ReplicaWait::new(self.server, end, replicas, longest));
                     vec![]
                 }
                 Some(ShutdownAction::LogInSync { in_sync, total: of }) => {
-                    self.awaited = None;
+                    self.replica_wait = None;
                     tracing::info!("{in_sync} of {of} replicas are in sync when shutting down.");
                     vec![]
                 }
-                Some(ShutdownAction::HandOver) => self.begin_to_hand_over(),
-                Some(ShutdownAction::Save) => vec![ShutdownEvent::Saved(save(self.server, self.plan).await)],
+                Some(ShutdownAction::HandOver) => self.start_handover(),
+                Some(ShutdownAction::Save) => {
+                    vec![ShutdownEvent::Saved(save_dataset(self.server, self.plan).await)]
+                }
                 Some(ShutdownAction::Exit) => {
-                    self.hold.into_iter().for_each(Hold::carry_out);
+                    self.write_pause.into_iter().for_each(WritePause::stop_server);
                     return Ok(());
                 }
                 Some(ShutdownAction::Cancel(CancelReason::Aborted)) => {
                     tracing::warn!("Shutdown manually aborted.");
-                    return Err(Refusal::Aborted);
+                    return Err(ShutdownError::Aborted);
                 }
-                Some(ShutdownAction::Cancel(CancelReason::NotSaved)) => return Err(Refusal::NotSaved),
+                Some(ShutdownAction::Cancel(CancelReason::NotSaved)) => return Err(ShutdownError::NotSaved),
             };
             for input in inputs {
                 let mut more = Vec::new();
-                self.machine.handle(time::instant(), input, &mut more);
+                self.sequence.handle(time::instant(), input, &mut more);
                 actions.extend(more);
             }
         }
     }
 
-    fn hold_writes(&mut self) -> ShutdownEvent {
+    fn pause_writes(&mut self) -> ShutdownEvent {
         let server: &'a Server = self.server;
-        self.hold = Some(Hold::begin(server, self.plan));
+        self.write_pause = Some(WritePause::start(server, self.plan));
         let replication = &server.replication;
-        let end = replication.offset();
-        self.end = end;
-        let replicas = if replication.is_replica() { 0 } else { replication.awaited_at_stop() };
-        let in_sync = replication.acknowledged(end);
+        let end = replication.current_offset();
+        self.log_end = end;
+        let replicas = if replication.is_replica() { 0 } else { replication.count_shutdown_replicas() };
+        let in_sync = replication.count_acknowledging(end);
         ShutdownEvent::WritesHeld(PausedLog {
             end,
             replicas,
@@ -342,12 +353,12 @@ impl<'a> Driver<'a> {
     }
 
     /// Asks a replica that has caught up to take over. If there is none, the step is done.
-    fn begin_to_hand_over(&mut self) -> Vec<ShutdownEvent> {
-        match successor(self.server, self.end) {
+    fn start_handover(&mut self) -> Vec<ShutdownEvent> {
+        match find_successor(self.server, self.log_end) {
             Ok(successor) => {
                 tracing::info!("Perform auto failover to replica {successor} on shutdown.");
-                self.server.replication.say_failover(successor);
-                self.hands_over = true;
+                self.server.replication.replicate_failover(successor);
+                self.is_handing_over = true;
                 vec![]
             }
             Err(why) => {
@@ -358,14 +369,14 @@ impl<'a> Driver<'a> {
     }
 
     /// Waits for the next event that the state machine expects.
-    async fn next_inputs(&mut self) -> Vec<ShutdownEvent> {
-        let Some(deadline) = self.machine.next_deadline() else { return std::future::pending().await };
-        if let Some(awaited) = &mut self.awaited {
-            return awaited.next_inputs(deadline).await;
+    async fn next_events(&mut self) -> Vec<ShutdownEvent> {
+        let Some(deadline) = self.sequence.next_deadline() else { return std::future::pending().await };
+        if let Some(awaited) = &mut self.replica_wait {
+            return awaited.next_events(deadline).await;
         }
         let server = self.server;
         tokio::select! {
-            () = server.migrations.when_routed(|| !is_voting_master(server)), if self.hands_over => {
+            () = server.migrations.when_routed(|| !is_voting_master(server)), if self.is_handing_over => {
                 vec![ShutdownEvent::HandedOver]
             }
             () = tokio::time::sleep(deadline.since(time::instant())) => vec![ShutdownEvent::Deadline],
@@ -374,9 +385,9 @@ impl<'a> Driver<'a> {
 }
 
 /// Returns a replica that has everything before `end`, or why none is asked to take over.
-fn successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
+fn find_successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
     let legacy = "Unable to perform auto failover on shutdown since there are legacy replicas.";
-    let in_sync = server.replication.successors(end).ok_or(legacy)?;
+    let in_sync = server.replication.list_successors(end).ok_or(legacy)?;
     let topology = server.engine.topology.as_ref().map(|topology| topology.load_full());
     let is_known = |id: &NodeId| {
         let topology = topology.as_ref()?;
@@ -398,13 +409,13 @@ fn is_voting_master(server: &Server) -> bool {
 
 /// SHUTDOWN ABORT: waits until every shutdown that waited for replicas was aborted or has continued. Returns whether
 /// one was aborted.
-pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
-    let before = *shutdown.waits.lock();
+pub(crate) async fn abort_shutdowns(shutdown: &ShutdownState) -> bool {
+    let before = *shutdown.replica_waits.lock();
     shutdown.aborted.notify_waiters();
     loop {
         let ended = shutdown.ended.notified();
-        let now = *shutdown.waits.lock();
-        if now.ended >= before.begun {
+        let now = *shutdown.replica_waits.lock();
+        if now.ended >= before.started {
             return now.aborted > before.aborted;
         }
         ended.await;
@@ -412,12 +423,12 @@ pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
 }
 
 /// Saves according to the options. Returns false on failure.
-async fn save(server: &Arc<Server>, plan: Plan) -> bool {
+async fn save_dataset(server: &Arc<Server>, plan: ShutdownPlan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
     let unfinished =
-        if plan.steps.ignores_save_errors { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
-    let finish = move || saving::save_at_shutdown(&saver.durability, plan.at_end, unfinished);
+        if plan.options.ignores_save_errors { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
+    let finish = move || saving::save_at_shutdown(&saver.durability, plan.save, unfinished);
     let saved = tokio::task::spawn_blocking(finish).await;
     match &saved {
         Ok(Ok(())) => {}
@@ -435,15 +446,17 @@ mod tests {
     fn configuration_file_argument_becomes_an_absolute_path() {
         for argument in ["a.conf", "./a.conf", "../x/a.conf", "link.conf"] {
             let mut words: Vec<OsString> = ["server", argument, "--port", "1"].map(Into::into).to_vec();
-            name_file(&mut words, argument, "/etc/a.conf");
+            use_absolute_path(&mut words, argument, "/etc/a.conf");
             assert_eq!(words, ["server", "/etc/a.conf", "--port", "1"], "{argument}");
         }
     }
 
     #[test]
     fn shutdown_arguments_are_parsed() {
-        let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
-        let stop = |at_end, steps| Some(Order::Stop(Plan { at_end, safe: false, steps }));
+        let parse = |line: &str| ShutdownCommand::parse(line.split_ascii_whitespace().map(str::as_bytes));
+        let stop = |at_end, steps| {
+            Some(ShutdownCommand::Stop(ShutdownPlan { save: at_end, safe: false, options: steps }))
+        };
         let plan = |at_end, now, force| {
             stop(
                 at_end,
@@ -452,15 +465,15 @@ mod tests {
         };
         let hands_over = ShutdownOptions { hands_over: true, ..ShutdownOptions::default() };
         let forced = ShutdownOptions { ignores_save_errors: true, ..ShutdownOptions::default() };
-        let safe = Plan { at_end: ShutdownSave::NoSave, safe: true, steps: forced };
+        let safe = ShutdownPlan { save: ShutdownSave::NoSave, safe: true, options: forced };
         let table = [
             ("", plan(ShutdownSave::AsConfigured, false, false)),
             ("NOSAVE", plan(ShutdownSave::NoSave, false, false)),
             ("save now FORCE", plan(ShutdownSave::Save, true, true)),
             ("save save now now", plan(ShutdownSave::Save, true, false)),
-            ("nosave SAFE force", Some(Order::Stop(safe))),
+            ("nosave SAFE force", Some(ShutdownCommand::Stop(safe))),
             ("failover", stop(ShutdownSave::AsConfigured, hands_over)),
-            ("abort", Some(Order::Abort)),
+            ("abort", Some(ShutdownCommand::Abort)),
             ("abort safe", None),
             ("save nosave", None),
             ("abort now", None),

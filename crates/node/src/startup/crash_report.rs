@@ -21,7 +21,8 @@ impl crash::CrashReportSource for CrashReport {
 
     fn write_sections(&self, say: &mut dyn FnMut(&str, &str)) {
         let server = &self.0;
-        let text = info::render(server, &["everything".to_owned()], &mut info::Data::Unknown);
+        let text =
+            info::render_sections(server, &["everything".to_owned()], &mut info::DataAccess::MaybeLocked);
         say("INFO OUTPUT", &text.replace('\r', ""));
         let (now, clients) = (time::now(), server.engine.clients.list());
         let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));

@@ -12,32 +12,34 @@ use config::{Values, keys};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 
-use super::{Answer, text};
+use super::{HttpResponse, text_response};
 
 /// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Denial {
-    Password,
-    Protected,
-    Name,
+pub(super) enum AccessError {
+    WrongPassword,
+    ProtectedMode,
+    ForeignHostName,
 }
 
-impl Denial {
-    pub(super) fn answer(self) -> Answer {
+impl AccessError {
+    pub(super) fn to_response(self) -> HttpResponse {
         match self {
-            Self::Password => {
-                let mut answer = text(StatusCode::UNAUTHORIZED, "The metrics-password is asked for.\n");
+            Self::WrongPassword => {
+                let mut answer =
+                    text_response(StatusCode::UNAUTHORIZED, "The metrics-password is asked for.\n");
                 let ask = HeaderValue::from_static("Basic realm=\"redoubt\", charset=\"UTF-8\"");
                 answer.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
                 answer
             }
-            Self::Protected => text(
+            Self::ProtectedMode => text_response(
                 StatusCode::FORBIDDEN,
                 "In protected mode, and without a metrics-password, figures are shown on this host alone.\n",
             ),
-            Self::Name => {
-                text(StatusCode::FORBIDDEN, "Without a metrics-password, ask by address or localhost.\n")
-            }
+            Self::ForeignHostName => text_response(
+                StatusCode::FORBIDDEN,
+                "Without a metrics-password, ask by address or localhost.\n",
+            ),
         }
     }
 }
@@ -46,26 +48,30 @@ impl Denial {
 ///
 /// # Errors
 /// If access is denied.
-pub(super) fn check(values: &Values, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<(), Denial> {
+pub(super) fn check_access(
+    values: &Values,
+    peer: Option<IpAddr>,
+    headers: &HeaderMap,
+) -> Result<(), AccessError> {
     if let Some(password) = &values[keys::METRICS_PASSWORD] {
-        let given = headers.get(header::AUTHORIZATION).and_then(given_password);
-        let right = given.is_some_and(|given| are_equal(&given, password.as_bytes()));
-        return if right { Ok(()) } else { Err(Denial::Password) };
+        let given = headers.get(header::AUTHORIZATION).and_then(parse_password);
+        let right = given.is_some_and(|given| equal_in_constant_time(&given, password.as_bytes()));
+        return if right { Ok(()) } else { Err(AccessError::WrongPassword) };
     }
     let shown = values[keys::METRICS_TLS] && values[keys::TLS_AUTH_CLIENTS] == config::TlsAuthClients::Yes;
     if shown {
         return Ok(());
     }
     match peer.is_none_or(|ip| ip.is_loopback()) {
-        true if is_foreign_name(headers) => Err(Denial::Name),
+        true if is_foreign_name(headers) => Err(AccessError::ForeignHostName),
         true => Ok(()),
-        false if values[keys::PROTECTED_MODE] => Err(Denial::Protected),
+        false if values[keys::PROTECTED_MODE] => Err(AccessError::ProtectedMode),
         false => Ok(()),
     }
 }
 
 /// Extracts the password from an Authorization header, of either scheme.
-fn given_password(value: &HeaderValue) -> Option<Vec<u8>> {
+fn parse_password(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
     match scheme.to_ascii_lowercase().as_str() {
         "bearer" => Some(rest.trim().as_bytes().to_vec()),
@@ -79,17 +85,17 @@ fn given_password(value: &HeaderValue) -> Option<Vec<u8>> {
 }
 
 /// Compares in constant time.
-fn are_equal(a: &[u8], b: &[u8]) -> bool {
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
 /// Returns whether the request was sent to a host name that anyone could have pointed at this node (DNS rebinding).
 fn is_foreign_name(headers: &HeaderMap) -> bool {
-    headers.get_all(header::HOST).iter().any(|host| !host.to_str().is_ok_and(is_ours))
+    headers.get_all(header::HOST).iter().any(|host| !host.to_str().is_ok_and(is_local_host))
 }
 
 /// Returns whether a host, with or without a port, is an IP address or `localhost`.
-fn is_ours(host: &str) -> bool {
+fn is_local_host(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -106,10 +112,10 @@ mod tests {
 
     use super::*;
 
-    const HERE: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    const THERE: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    const LOCAL_PEER: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    const REMOTE_PEER: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
 
-    fn outcome(settings: &str, peer: Option<IpAddr>, header: &str) -> Result<(), Denial> {
+    fn check_request(settings: &str, peer: Option<IpAddr>, header: &str) -> Result<(), AccessError> {
         let config = Config::default();
         config.load_text(settings, &config::ConfigSource::CommandLine).unwrap();
         let mut headers = HeaderMap::new();
@@ -117,7 +123,7 @@ mod tests {
             let name = header::HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.insert(name, value.parse().unwrap());
         }
-        check(&config.values(), peer, &headers)
+        check_access(&config.values(), peer, &headers)
     }
 
     #[test]
@@ -125,40 +131,50 @@ mod tests {
         let settings = "metrics-password secret\nprotected-mode no";
         // "any:secret" and "any:secret2"
         let table = [
-            ("", Err(Denial::Password)),
+            ("", Err(AccessError::WrongPassword)),
             ("authorization: Basic YW55OnNlY3JldA==", Ok(())),
             ("authorization: basic YW55OnNlY3JldA==", Ok(())),
             ("authorization: Bearer secret", Ok(())),
-            ("authorization: Basic YW55OnNlY3JldDI=", Err(Denial::Password)),
-            ("authorization: Basic !", Err(Denial::Password)),
-            ("authorization: Basic c2VjcmV0", Err(Denial::Password)),
-            ("authorization: Digest secret", Err(Denial::Password)),
-            ("authorization: secret", Err(Denial::Password)),
+            ("authorization: Basic YW55OnNlY3JldDI=", Err(AccessError::WrongPassword)),
+            ("authorization: Basic !", Err(AccessError::WrongPassword)),
+            ("authorization: Basic c2VjcmV0", Err(AccessError::WrongPassword)),
+            ("authorization: Digest secret", Err(AccessError::WrongPassword)),
+            ("authorization: secret", Err(AccessError::WrongPassword)),
         ];
         for (header, expected) in table {
-            assert_eq!(outcome(settings, HERE, header), expected, "{header}");
-            assert_eq!(outcome(settings, THERE, header), expected, "{header}");
+            assert_eq!(check_request(settings, LOCAL_PEER, header), expected, "{header}");
+            assert_eq!(check_request(settings, REMOTE_PEER, header), expected, "{header}");
         }
     }
 
     #[test]
-    fn without_one_this_host_reads_and_others_where_protected_mode_is_off() {
-        assert_eq!(outcome("", HERE, ""), Ok(()));
-        assert_eq!(outcome("", THERE, ""), Err(Denial::Protected));
-        assert_eq!(outcome("protected-mode no", THERE, "host: metrics.example:9121"), Ok(()));
+    fn without_password_remote_hosts_need_protected_mode_off() {
+        assert_eq!(check_request("", LOCAL_PEER, ""), Ok(()));
+        assert_eq!(check_request("", REMOTE_PEER, ""), Err(AccessError::ProtectedMode));
+        assert_eq!(check_request("protected-mode no", REMOTE_PEER, "host: metrics.example:9121"), Ok(()));
         // TLS has already verified a client certificate.
-        assert_eq!(outcome("metrics-tls yes", THERE, ""), Ok(()));
-        assert_eq!(outcome("metrics-tls yes\ntls-auth-clients no", THERE, ""), Err(Denial::Protected));
-        assert_eq!(outcome("metrics-tls yes\ntls-auth-clients optional", THERE, ""), Err(Denial::Protected));
+        assert_eq!(check_request("metrics-tls yes", REMOTE_PEER, ""), Ok(()));
+        assert_eq!(
+            check_request("metrics-tls yes\ntls-auth-clients no", REMOTE_PEER, ""),
+            Err(AccessError::ProtectedMode)
+        );
+        assert_eq!(
+            check_request("metrics-tls yes\ntls-auth-clients optional", REMOTE_PEER, ""),
+            Err(AccessError::ProtectedMode)
+        );
     }
 
     #[test]
-    fn on_this_host_a_name_that_leads_here_is_not_enough() {
+    fn foreign_host_names_are_rejected_on_this_host() {
         for host in ["localhost", "LOCALHOST:9121", "127.0.0.1:9121", "[::1]:9121", "[::1]", "127.0.0.1"] {
-            assert_eq!(outcome("", HERE, &format!("host: {host}")), Ok(()), "{host}");
+            assert_eq!(check_request("", LOCAL_PEER, &format!("host: {host}")), Ok(()), "{host}");
         }
         for host in ["evil.example", "evil.example:9121", "localhost.evil.example"] {
-            assert_eq!(outcome("", HERE, &format!("host: {host}")), Err(Denial::Name), "{host}");
+            assert_eq!(
+                check_request("", LOCAL_PEER, &format!("host: {host}")),
+                Err(AccessError::ForeignHostName),
+                "{host}"
+            );
         }
     }
 }

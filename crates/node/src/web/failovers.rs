@@ -3,9 +3,10 @@
 use crate::server::Server;
 
 /// Returns the failovers as JSON.
-pub(super) fn json(server: &Server) -> String {
+pub(super) fn failovers_json(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return "[]".to_owned() };
-    let mut told = crate::cluster::failovers::told(&cluster.machine.gossip.lock(), process::time::now());
+    let mut told =
+        crate::cluster::failovers::list_failovers(&cluster.shared.gossip.lock(), process::time::now());
     told.reverse();
     failover_history::to_json(&told)
 }

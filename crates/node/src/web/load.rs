@@ -12,19 +12,19 @@ use tokio::sync::Mutex;
 use crate::server::Server;
 
 /// The length of a sample.
-const MOMENT: Duration = Duration::from_millis(10);
+const SAMPLE_DURATION: Duration = Duration::from_millis(10);
 /// Requests within this time get the same sample.
-const FRESH: Duration = Duration::from_millis(900);
+const CACHE_DURATION: Duration = Duration::from_millis(900);
 /// The maximum number of keys in a response.
-const SHOWN: usize = 20;
-const BYTES: usize = 120;
+const MAX_KEYS: usize = 20;
+const MAX_KEY_BYTES: usize = 120;
 
 /// The last sample and its time.
 #[derive(Debug, Default)]
-pub(super) struct Load(Mutex<Option<(std::time::Instant, String)>>);
+pub(super) struct LoadSampler(Mutex<Option<(std::time::Instant, String)>>);
 
 #[derive(Debug, Serialize)]
-struct Sample {
+struct LoadSample {
     /// The length of the sample.
     seconds: f64,
     /// The number of key accesses.
@@ -42,34 +42,34 @@ struct HotKey {
 }
 
 /// Stops sampling when dropped, even if the client disconnects.
-struct Counting<'a>(&'a Server);
+struct SamplingGuard<'a>(&'a Server);
 
-impl Drop for Counting<'_> {
+impl Drop for SamplingGuard<'_> {
     fn drop(&mut self) {
         self.0.engine.monitors.end_key_sample(&self.0.engine.settings);
     }
 }
 
-impl Load {
+impl LoadSampler {
     /// Returns the current load as JSON.
-    pub(super) async fn json(&self, server: &Server) -> String {
+    pub(super) async fn load_json(&self, server: &Server) -> String {
         let mut last = self.0.lock().await;
-        if let Some((_, json)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, json)) = last.as_ref().filter(|(at, _)| at.elapsed() < CACHE_DURATION) {
             return json.clone();
         }
         let begun = std::time::Instant::now();
         server.engine.monitors.begin_key_sample(&server.engine.settings);
-        let counting = Counting(server);
-        tokio::time::sleep(MOMENT).await;
+        let counting = SamplingGuard(server);
+        tokio::time::sleep(SAMPLE_DURATION).await;
         let sample = server.engine.monitors.end_key_sample(&server.engine.settings);
         drop(counting);
-        let json = super::json_of(&summary(sample, begun.elapsed()));
+        let json = super::to_json(&summarize_sample(sample, begun.elapsed()));
         *last = Some((begun, json.clone()));
         json
     }
 }
 
-fn summary(sample: engine::KeySample, lasted: Duration) -> Sample {
+fn summarize_sample(sample: engine::KeySample, lasted: Duration) -> LoadSample {
     let named = sample.keys.values().sum::<u64>() + sample.other_keys;
     let mut slots: BTreeMap<u16, u64> = BTreeMap::new();
     for ((_, slot), count) in &sample.keys {
@@ -77,12 +77,15 @@ fn summary(sample: engine::KeySample, lasted: Duration) -> Sample {
     }
     let mut keys: Vec<_> = sample.keys.into_iter().collect();
     keys.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let hot =
-        |((key, slot), named): ((Vec<u8>, u16), u64)| HotKey { key: super::shown(&key, BYTES), slot, named };
-    Sample {
+    let hot = |((key, slot), named): ((Vec<u8>, u16), u64)| HotKey {
+        key: super::format_bytes(&key, MAX_KEY_BYTES),
+        slot,
+        named,
+    };
+    LoadSample {
         seconds: lasted.as_secs_f64(),
         named,
         slots: slots.into_iter().collect(),
-        keys: keys.into_iter().take(SHOWN).map(hot).collect(),
+        keys: keys.into_iter().take(MAX_KEYS).map(hot).collect(),
     }
 }

@@ -1,20 +1,20 @@
 //! The files of the status page, which are compiled into the binary.
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+const JAVASCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
 
 /// Each with its path and content type.
-const FILES: &[(&str, &str, &str)] = &[
+const PAGE_FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
-    ("/main.js", SCRIPT, include_str!("page/main.js")),
-    ("/parts.js", SCRIPT, include_str!("page/parts.js")),
-    ("/map.js", SCRIPT, include_str!("page/map.js")),
-    ("/format.js", SCRIPT, include_str!("page/format.js")),
+    ("/main.js", JAVASCRIPT_TYPE, include_str!("page/main.js")),
+    ("/parts.js", JAVASCRIPT_TYPE, include_str!("page/parts.js")),
+    ("/map.js", JAVASCRIPT_TYPE, include_str!("page/map.js")),
+    ("/format.js", JAVASCRIPT_TYPE, include_str!("page/format.js")),
 ];
 
 /// Returns the content type and text of a file.
-pub(super) fn file(path: &str) -> Option<(&'static str, &'static str)> {
-    FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
+pub(super) fn find_file(path: &str) -> Option<(&'static str, &'static str)> {
+    PAGE_FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
 }
 
 #[cfg(test)]
@@ -23,7 +23,7 @@ mod tests {
 
     #[test]
     fn page_uses_no_external_resources() {
-        for (path, _, text) in FILES {
+        for (path, _, text) in PAGE_FILES {
             for outside in ["http://", "https://", "url(", "//cdn", "eval(", "innerHTML"] {
                 assert!(!text.contains(outside), "{path} has {outside}");
             }
@@ -32,12 +32,12 @@ mod tests {
 
     #[test]
     fn all_referenced_files_exist() {
-        for (path, _, text) in FILES {
+        for (path, _, text) in PAGE_FILES {
             let quoted = text.split('"').skip(1).step_by(2).chain(text.split('\'').skip(1).step_by(2));
             let named = quoted.filter(|word| word.ends_with(".js") || word.ends_with(".css"));
             for word in named {
                 let absolute = format!("/{}", word.trim_start_matches("./").trim_start_matches('/'));
-                assert!(file(&absolute).is_some(), "{path} names {word}");
+                assert!(find_file(&absolute).is_some(), "{path} names {word}");
             }
         }
     }

@@ -4,20 +4,20 @@
 //! A part that is a number in any base, such as an id or a hash, varies as a whole.
 
 /// Separators between parts.
-const SEPARATORS: &[char] = &[':', '/', '.', '|', '-', '_', ',', ';', '#', '@', '{', '}', ' '];
+const KEY_SEPARATORS: &[char] = &[':', '/', '.', '|', '-', '_', ',', ';', '#', '@', '{', '}', ' '];
 /// A part of hexadecimal digits counts as an id from this length on.
 const MIN_ID_LENGTH: usize = 8;
 /// The maximum length of a pattern in characters.
-const MAX_LENGTH: usize = 80;
+const MAX_PATTERN_CHARS: usize = 80;
 
 /// Returns the pattern of a key.
-pub(super) fn pattern_of(key: &[u8]) -> String {
-    let text = without_uuids(&super::shown(key, 256));
+pub(super) fn key_pattern(key: &[u8]) -> String {
+    let text = replace_uuids(&super::format_bytes(key, 256));
     let mut pattern = String::new();
-    for piece in text.split_inclusive(SEPARATORS) {
-        let part = piece.trim_end_matches(SEPARATORS);
-        push(&mut pattern, &pattern_of_part(part));
-        push(&mut pattern, &piece[part.len()..]);
+    for piece in text.split_inclusive(KEY_SEPARATORS) {
+        let part = piece.trim_end_matches(KEY_SEPARATORS);
+        push_part(&mut pattern, &part_pattern(part));
+        push_part(&mut pattern, &piece[part.len()..]);
     }
     // The parts of a date vary together.
     for between in ["*-*", "*_*", "*.*"] {
@@ -25,15 +25,15 @@ pub(super) fn pattern_of(key: &[u8]) -> String {
             pattern = pattern.replace(between, "*");
         }
     }
-    pattern.chars().take(MAX_LENGTH).collect()
+    pattern.chars().take(MAX_PATTERN_CHARS).collect()
 }
 
 /// The positions of the hyphens in a UUID, and its length.
 const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
-const UUID: usize = 36;
+const UUID_LENGTH: usize = 36;
 
 /// Replaces UUIDs by `*`, since their parts alone look like names.
-fn without_uuids(text: &str) -> String {
+fn replace_uuids(text: &str) -> String {
     let is_uuid = |part: &str| {
         let fits = |(at, c): (usize, char)| {
             if UUID_HYPHENS.contains(&at) { c == '-' } else { c.is_ascii_hexdigit() }
@@ -42,22 +42,22 @@ fn without_uuids(text: &str) -> String {
     };
     let (mut left, mut rest) = (String::new(), text);
     while let Some(c) = rest.chars().next() {
-        let skipped = match rest.get(..UUID) {
-            Some(part) if is_uuid(part) => UUID,
+        let skipped = match rest.get(..UUID_LENGTH) {
+            Some(part) if is_uuid(part) => UUID_LENGTH,
             _ => c.len_utf8(),
         };
-        left.push(if skipped == UUID { '*' } else { c });
+        left.push(if skipped == UUID_LENGTH { '*' } else { c });
         rest = &rest[skipped..];
     }
     left
 }
 
-fn push(pattern: &mut String, part: &str) {
+fn push_part(pattern: &mut String, part: &str) {
     let part = if pattern.ends_with('*') { part.trim_start_matches('*') } else { part };
     pattern.push_str(part);
 }
 
-fn pattern_of_part(part: &str) -> String {
+fn part_pattern(part: &str) -> String {
     let has_digit = part.chars().any(|c| c.is_ascii_digit());
     if has_digit && part.len() >= MIN_ID_LENGTH && part.chars().all(|c| c.is_ascii_hexdigit()) {
         return "*".to_owned();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_vary_and_names_stay() {
+    fn ids_become_wildcards_and_names_stay() {
         let table: &[(&str, &str)] = &[
             ("user:1000:profile", "user:*:profile"),
             ("user:1000", "user:*"),
@@ -94,13 +94,13 @@ mod tests {
             ("", ""),
         ];
         for (key, pattern) in table {
-            assert_eq!(pattern_of(key.as_bytes()), *pattern, "{key}");
+            assert_eq!(key_pattern(key.as_bytes()), *pattern, "{key}");
         }
     }
 
     #[test]
-    fn bytes_of_any_kind_have_a_pattern_that_ends() {
-        assert_eq!(pattern_of(b"a\xff\x00b"), "a\\xff\\x*b");
-        assert!(pattern_of(&[b'x'; 10_000]).chars().count() <= MAX_LENGTH);
+    fn any_bytes_have_a_bounded_pattern() {
+        assert_eq!(key_pattern(b"a\xff\x00b"), "a\\xff\\x*b");
+        assert!(key_pattern(&[b'x'; 10_000]).chars().count() <= MAX_PATTERN_CHARS);
     }
 }

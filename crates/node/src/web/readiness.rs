@@ -7,48 +7,48 @@ use crate::server::Server;
 
 /// A reason for not being ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hindrance {
+pub(super) enum ReadinessBlocker {
     /// Data is being loaded from disk or from a master.
     Loading,
     /// A replica without an established link to its master, or one that is receiving a snapshot.
     NotInSync,
     /// A master that restarted without its data and waits for a replica to be promoted.
-    WithoutData,
+    EmptyMaster,
     /// The cluster is down: slots are not covered, or this node is in a minority.
     ClusterDown,
     /// The server is shutting down.
     Stopping,
 }
 
-impl Hindrance {
+impl ReadinessBlocker {
     pub(super) const ALL: [Self; 5] =
-        [Self::Loading, Self::NotInSync, Self::WithoutData, Self::ClusterDown, Self::Stopping];
+        [Self::Loading, Self::NotInSync, Self::EmptyMaster, Self::ClusterDown, Self::Stopping];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Loading => "loading",
             Self::NotInSync => "not_in_sync",
-            Self::WithoutData => "without_data",
+            Self::EmptyMaster => "without_data",
             Self::ClusterDown => "cluster_down",
             Self::Stopping => "stopping",
         }
     }
 
-    pub(super) fn holds(self, server: &Server) -> bool {
+    pub(super) fn is_active(self, server: &Server) -> bool {
         let gate = server.engine.settings.node_flags();
         match self {
             Self::Loading => gate.contains(NodeFlags::LOADING),
             Self::NotInSync => !server.replication.is_in_sync(),
-            Self::WithoutData => gate.contains(NodeFlags::EMPTY_MASTER),
+            Self::EmptyMaster => gate.contains(NodeFlags::EMPTY_MASTER),
             Self::ClusterDown => {
                 server.engine.topology.as_ref().is_some_and(|topology| !topology.load().serving)
             }
-            Self::Stopping => server.shutdown.waits_for().is_some(),
+            Self::Stopping => server.shutdown.remaining_wait_millis().is_some(),
         }
     }
 }
 
 /// Returns all current reasons for not being ready.
-pub(super) fn hindrances(server: &Server) -> impl Iterator<Item = Hindrance> {
-    Hindrance::ALL.into_iter().filter(|hindrance| hindrance.holds(server))
+pub(super) fn readiness_blockers(server: &Server) -> impl Iterator<Item = ReadinessBlocker> {
+    ReadinessBlocker::ALL.into_iter().filter(|hindrance| hindrance.is_active(server))
 }

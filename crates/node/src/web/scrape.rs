@@ -1,15 +1,17 @@
 //! Collects the metrics for a scrape.
 
 use config::keys;
-use metrics::{CommandLatency, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog, Snapshot};
+use metrics::{
+    CommandLatency, ConfiguredLimits, FailoverMetrics, LatencyEvent, MetricsSnapshot, OutputLimit, SlowLog,
+};
 use slot_routing::{Ownership, Slot};
 
-use super::readiness::Hindrance;
-use crate::commands::info::{Data, render};
+use super::readiness::ReadinessBlocker;
+use crate::commands::info::{DataAccess, render_sections};
 use crate::server::Server;
 
 /// The INFO sections that metrics are taken from.
-const SECTIONS: [&str; 11] = [
+const METRIC_SECTIONS: [&str; 11] = [
     "server",
     "clients",
     "memory",
@@ -24,17 +26,17 @@ const SECTIONS: [&str; 11] = [
 ];
 
 /// Returns all current metrics.
-pub(super) fn snapshot(server: &Server) -> Snapshot {
-    let sections = SECTIONS.map(str::to_owned);
-    Snapshot {
-        info: render(server, &sections, &mut Data::Free(&server.engine.keyspace)),
-        cluster_info: cluster_info(server),
-        limits: limits(server),
-        commands: commands(server),
-        slow_log: slow_log(server),
-        latency_events: latency_events(server),
-        not_ready_reasons: Hindrance::ALL
-            .map(|hindrance| (hindrance.name(), hindrance.holds(server)))
+pub(super) fn collect_metrics(server: &Server) -> MetricsSnapshot {
+    let sections = METRIC_SECTIONS.map(str::to_owned);
+    MetricsSnapshot {
+        info: render_sections(server, &sections, &mut DataAccess::Unlocked(&server.engine.keyspace)),
+        cluster_info: collect_cluster_info(server),
+        limits: collect_limits(server),
+        commands: collect_command_latencies(server),
+        slow_log: collect_slow_log(server),
+        latency_events: collect_latency_events(server),
+        not_ready_reasons: ReadinessBlocker::ALL
+            .map(|hindrance| (hindrance.name(), hindrance.is_active(server)))
             .to_vec(),
         slots_served: server.engine.topology.as_ref().map(|topology| {
             let topology = topology.load();
@@ -42,17 +44,17 @@ pub(super) fn snapshot(server: &Server) -> Snapshot {
                 |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Mine | Ownership::Migrating);
             Slot::all().filter(served).count()
         }),
-        failovers: failovers(server),
+        failovers: collect_failovers(server),
     }
 }
 
-pub(super) fn cluster_info(server: &Server) -> String {
+pub(super) fn collect_cluster_info(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return String::new() };
-    let traffic = cluster.machine.traffic.so_far();
-    cluster.machine.gossip.lock().info_text(&traffic)
+    let traffic = cluster.shared.traffic.snapshot();
+    cluster.shared.gossip.lock().info_text(&traffic)
 }
 
-fn limits(server: &Server) -> Limits {
+fn collect_limits(server: &Server) -> ConfiguredLimits {
     let values = server.config.values();
     let output = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
     let classes = [("normal", output.normal), ("slave", output.replica), ("pubsub", output.pubsub)];
@@ -60,9 +62,9 @@ fn limits(server: &Server) -> Limits {
         class,
         hard: limit.hard,
         soft: limit.soft,
-        seconds: limit.soft_for.as_secs(),
+        seconds: limit.soft_duration.as_secs(),
     };
-    Limits {
+    ConfiguredLimits {
         clients: values[keys::MAXCLIENTS],
         memory: values[keys::MAXMEMORY],
         threads: values[keys::IO_THREADS],
@@ -71,9 +73,9 @@ fn limits(server: &Server) -> Limits {
 }
 
 /// Returns the latency statistics of all commands that were called.
-pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
+pub(super) fn collect_command_latencies(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
-    let totals = server.housekeeping.totals();
+    let totals = server.housekeeping.totals_since_reset();
     let all = ::commands::for_server().commands().iter().zip(&totals.commands);
     let called = all.filter(|(_, total)| total.calls > 0);
     called
@@ -86,29 +88,29 @@ pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
                 command: &entry.full_name,
                 calls: total.calls,
                 cumulative: times.cumulative(),
-                sum: total.nanos as f64 / 1000.0,
+                sum: total.total_nanos as f64 / 1000.0,
                 quantiles,
             }
         })
         .collect()
 }
 
-fn slow_log(server: &Server) -> SlowLog {
+fn collect_slow_log(server: &Server) -> SlowLog {
     let log = &server.engine.command_logs.slow;
     let last = log.newest(1).pop().map(|entry| (entry.id, entry.value as f64 / 1e6));
     SlowLog { length: log.count(), last }
 }
 
-fn latency_events(server: &Server) -> Vec<LatencyEvent> {
+fn collect_latency_events(server: &Server) -> Vec<LatencyEvent> {
     let events = server.engine.latency.events();
     let last = events.into_iter().filter_map(|(name, event)| Some((name, *event.samples.back()?)));
     last.map(|(name, (at, millis))| LatencyEvent { name, at, seconds: millis as f64 / 1000.0 }).collect()
 }
 
-fn failovers(server: &Server) -> Option<Failovers> {
-    let gossip = server.cluster.as_ref()?.machine.gossip.lock();
+fn collect_failovers(server: &Server) -> Option<FailoverMetrics> {
+    let gossip = server.cluster.as_ref()?.shared.gossip.lock();
     let records = gossip.timeline().records();
     let replaced = |record: &gossip::FailoverRecord| record.replaced.map(|(.., at)| at.0);
     let last = gossip.timeline().records().filter_map(replaced).max();
-    Some(Failovers { remembered: records.count(), last: last.map(|millis| millis as f64 / 1000.0) })
+    Some(FailoverMetrics { remembered: records.count(), last: last.map(|millis| millis as f64 / 1000.0) })
 }

@@ -7,21 +7,21 @@ use crate::server::Server;
 
 /// The metric shown for each slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Figure {
+pub(super) enum SlotMetric {
     Keys,
     /// Memory in bytes. Computing it locks each slot in turn.
     Bytes,
 }
 
-impl Figure {
+impl SlotMetric {
     /// Parses the query (`by=bytes`).
-    pub(super) fn named(query: &str) -> Self {
+    pub(super) fn from_query(query: &str) -> Self {
         if query == "by=bytes" { Self::Bytes } else { Self::Keys }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Slots {
+struct SlotMap {
     /// Ranges of slots with one owner: first, last and the owner's id, which is empty outside of cluster mode.
     owners: Vec<(u16, u16, String)>,
     /// Values indexed by slot.
@@ -29,17 +29,17 @@ struct Slots {
 }
 
 /// Returns the slots as JSON.
-pub(super) fn json(server: &Server, figure: Figure) -> String {
+pub(super) fn slots_json(server: &Server, figure: SlotMetric) -> String {
     let keyspace = &server.engine.keyspace;
     let figures = Slot::all().map(|slot| match figure {
-        Figure::Keys => keyspace.keys_in_slot(slot),
-        Figure::Bytes if keyspace.keys_in_slot(slot) == 0 => 0,
-        Figure::Bytes => keyspace.lock(slot).held_bytes(),
+        SlotMetric::Keys => keyspace.keys_in_slot(slot),
+        SlotMetric::Bytes if keyspace.keys_in_slot(slot) == 0 => 0,
+        SlotMetric::Bytes => keyspace.lock(slot).held_bytes(),
     });
-    super::json_of(&Slots { owners: owners(server), figures: figures.collect() })
+    super::to_json(&SlotMap { owners: owned_ranges(server), figures: figures.collect() })
 }
 
-fn owners(server: &Server) -> Vec<(u16, u16, String)> {
+fn owned_ranges(server: &Server) -> Vec<(u16, u16, String)> {
     let Some(topology) = &server.engine.topology else {
         return vec![(0, Slot::all().len() as u16 - 1, String::new())];
     };

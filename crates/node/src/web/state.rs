@@ -9,36 +9,36 @@ use slot_routing::{NodeId, Slot};
 
 use super::readiness;
 use super::scrape;
-use crate::commands::info::{Data, render};
+use crate::commands::info::{DataAccess, render_sections};
 use crate::server::Server;
 
 /// The INFO sections shown on the page.
-const SECTIONS: [&str; 8] =
+const PAGE_SECTIONS: [&str; 8] =
     ["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "keyspace"];
 /// The maximum number of slow commands, of arguments, and of bytes per argument.
-const SLOW: usize = 32;
-const WORDS: usize = 8;
-const BYTES: usize = 64;
+const MAX_SLOW_COMMANDS: usize = 32;
+const MAX_ARGUMENTS: usize = 8;
+const MAX_ARGUMENT_BYTES: usize = 64;
 
 #[derive(Debug, Serialize)]
-struct State<'a> {
+struct PageState<'a> {
     /// Unix time in milliseconds.
     at: i64,
     /// The reasons for not being ready.
     hindrances: Vec<&'static str>,
     info: BTreeMap<&'a str, &'a str>,
     cluster: BTreeMap<&'a str, &'a str>,
-    nodes: Vec<Member>,
-    commands: Vec<CommandFigures>,
-    slow: Vec<SlowCommand>,
+    nodes: Vec<NodeRow>,
+    commands: Vec<CommandRow>,
+    slow: Vec<SlowCommandRow>,
 }
 
 /// A node of the cluster.
 #[derive(Debug, Serialize)]
-struct Member {
+struct NodeRow {
     id: String,
     name: String,
-    address: String,
+    client_address: String,
     /// Whether it is this node.
     myself: bool,
     /// `None` for a master.
@@ -52,7 +52,7 @@ struct Member {
 }
 
 #[derive(Debug, Serialize)]
-struct CommandFigures {
+struct CommandRow {
     name: &'static str,
     calls: u64,
     micros: f64,
@@ -61,7 +61,7 @@ struct CommandFigures {
 }
 
 #[derive(Debug, Serialize)]
-struct SlowCommand {
+struct SlowCommandRow {
     id: u64,
     at: i64,
     micros: u64,
@@ -70,27 +70,27 @@ struct SlowCommand {
 }
 
 /// Returns the state as JSON.
-pub(super) fn json(server: &Server) -> String {
-    let sections = SECTIONS.map(str::to_owned);
-    let info = render(server, &sections, &mut Data::Free(&server.engine.keyspace));
-    let cluster = scrape::cluster_info(server);
-    let state = State {
+pub(super) fn state_json(server: &Server) -> String {
+    let sections = PAGE_SECTIONS.map(str::to_owned);
+    let info = render_sections(server, &sections, &mut DataAccess::Unlocked(&server.engine.keyspace));
+    let cluster = scrape::collect_cluster_info(server);
+    let state = PageState {
         at: process::time::now().0,
-        hindrances: readiness::hindrances(server).map(readiness::Hindrance::name).collect(),
+        hindrances: readiness::readiness_blockers(server).map(readiness::ReadinessBlocker::name).collect(),
         info: InfoFields::new(&info).iter().collect(),
         cluster: InfoFields::new(&cluster).iter().collect(),
-        nodes: nodes(server),
-        commands: commands(server),
-        slow: slow(server),
+        nodes: list_nodes(server),
+        commands: list_commands(server),
+        slow: list_slow_commands(server),
     };
-    super::json_of(&state)
+    super::to_json(&state)
 }
 
-fn nodes(server: &Server) -> Vec<Member> {
+fn list_nodes(server: &Server) -> Vec<NodeRow> {
     let Some(cluster) = &server.cluster else { return Vec::new() };
     // A node receives no gossip about itself.
-    let own_offset = server.replication.offset();
-    let gossip = cluster.machine.gossip.lock();
+    let own_offset = server.replication.current_offset();
+    let gossip = cluster.shared.gossip.lock();
     let mut slots: BTreeMap<NodeId, usize> = BTreeMap::new();
     for owner in Slot::all().filter_map(|slot| gossip.slot_owner(slot)) {
         *slots.entry(owner).or_default() += 1;
@@ -98,24 +98,24 @@ fn nodes(server: &Server) -> Vec<Member> {
     let known = gossip.nodes().filter(|node| node.handshake.is_none());
     known
         .map(|node| {
-            let heard = member(&gossip, node, slots.get(&node.id).copied().unwrap_or(0));
-            Member { offset: if heard.myself { own_offset.0 } else { heard.offset }, ..heard }
+            let heard = node_row(&gossip, node, slots.get(&node.id).copied().unwrap_or(0));
+            NodeRow { offset: if heard.myself { own_offset.0 } else { heard.offset }, ..heard }
         })
         .collect()
 }
 
 /// Converts a node from the cluster state.
-fn member(gossip: &Gossip, node: &Node, slots: usize) -> Member {
+fn node_row(gossip: &Gossip, node: &Node, slots: usize) -> NodeRow {
     let myself = node.id == gossip.id();
     let state = match (node.has_failed(), node.is_suspected()) {
         (true, _) => "failed",
         (false, true) => "suspected",
         (false, false) => "healthy",
     };
-    Member {
+    NodeRow {
         id: node.id.to_string(),
         name: if node.human_name.is_empty() { node.hostname.clone() } else { node.human_name.clone() },
-        address: address(node),
+        client_address: client_address(node),
         myself,
         master: match node.role {
             Role::Master => None,
@@ -131,7 +131,7 @@ fn member(gossip: &Gossip, node: &Node, slots: usize) -> Member {
 }
 
 /// Returns the client address of a node.
-pub(super) fn address(node: &Node) -> String {
+pub(super) fn client_address(node: &Node) -> String {
     let port = node.address.port;
     match node.address.ip {
         Some(ip) => std::net::SocketAddr::new(ip, port).to_string(),
@@ -139,10 +139,10 @@ pub(super) fn address(node: &Node) -> String {
     }
 }
 
-fn commands(server: &Server) -> Vec<CommandFigures> {
-    let times = scrape::commands(server).into_iter();
+fn list_commands(server: &Server) -> Vec<CommandRow> {
+    let times = scrape::collect_command_latencies(server).into_iter();
     times
-        .map(|times| CommandFigures {
+        .map(|times| CommandRow {
             name: times.command,
             calls: times.calls,
             micros: times.sum,
@@ -151,15 +151,15 @@ fn commands(server: &Server) -> Vec<CommandFigures> {
         .collect()
 }
 
-fn slow(server: &Server) -> Vec<SlowCommand> {
-    let entries = server.engine.command_logs.slow.newest(SLOW).into_iter();
-    let shown = |word: &Vec<u8>| super::shown(word, BYTES);
+fn list_slow_commands(server: &Server) -> Vec<SlowCommandRow> {
+    let entries = server.engine.command_logs.slow.newest(MAX_SLOW_COMMANDS).into_iter();
+    let shown = |word: &Vec<u8>| super::format_bytes(word, MAX_ARGUMENT_BYTES);
     entries
-        .map(|entry| SlowCommand {
+        .map(|entry| SlowCommandRow {
             id: entry.id,
             at: entry.time.0,
             micros: entry.value,
-            words: entry.args.iter().take(WORDS).map(shown).collect::<Vec<_>>().join(" "),
+            words: entry.args.iter().take(MAX_ARGUMENTS).map(shown).collect::<Vec<_>>().join(" "),
             client: entry.address,
         })
         .collect()

@@ -9,37 +9,37 @@ use keyspace::{KeyLookup, Keyspace, SlotData};
 use serde::Serialize;
 use slot_routing::{SLOT_COUNT, Slot};
 
-use super::patterns::pattern_of;
+use super::patterns::key_pattern;
 use crate::server::Server;
 
 /// The sample size in keys.
-const SAMPLE: usize = 4000;
+const SAMPLE_SIZE: usize = 4000;
 /// The number of keys examined under one lock.
-const AT_ONCE: usize = 32;
+const KEYS_PER_LOCK: usize = 32;
 /// Coprime to the number of slots, so that steps of this size visit all slots.
-const STEP: usize = 7919;
+const SLOT_STEP: usize = 7919;
 /// The maximum number of patterns counted, and of those shown.
-const MOST_PATTERNS: usize = 1000;
-const SHOWN: usize = 40;
-const LARGEST: usize = 20;
-const BYTES: usize = 120;
+const MAX_PATTERNS: usize = 1000;
+const MAX_SHOWN_PATTERNS: usize = 40;
+const MAX_LARGEST_KEYS: usize = 20;
+const MAX_KEY_BYTES: usize = 120;
 
 /// The name for keys of patterns beyond that maximum.
-const OTHERS: &str = "(others)";
+const OTHER_PATTERNS: &str = "(others)";
 
 #[derive(Debug, Default, Serialize)]
-struct Walk {
+struct DataSample {
     /// The number of all keys, and of examined ones.
     keys: usize,
     sampled: usize,
-    types: Vec<Share>,
-    patterns: Vec<Share>,
+    types: Vec<SampleGroup>,
+    patterns: Vec<SampleGroup>,
     largest: Vec<LargeKey>,
 }
 
 /// A part of the data, scaled to all keys.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Share {
+struct SampleGroup {
     name: String,
     keys: f64,
     bytes: f64,
@@ -54,49 +54,49 @@ struct LargeKey {
 }
 
 /// Returns the sample as JSON. It starts at a random slot, so that later samples see other keys.
-pub(super) fn json(server: &Server) -> String {
+pub(super) fn sample_json(server: &Server) -> String {
     let from = process::time::nanos() as usize % SLOT_COUNT;
-    let mut sample = Sample::default();
+    let mut sample = DataSampler::default();
     let keyspace = &server.engine.keyspace;
     let keys: usize = keyspace.keys();
     // The sample keys still owed by the slots visited so far, in units of 1 / `keys`.
     let mut owed = 0;
     for turn in 0..SLOT_COUNT {
-        let Some(slot) = Slot::new(((from + turn * STEP) % SLOT_COUNT) as u16) else { continue };
+        let Some(slot) = Slot::new(((from + turn * SLOT_STEP) % SLOT_COUNT) as u16) else { continue };
         let len = keyspace.keys_in_slot(slot);
-        owed += len * SAMPLE.min(keys);
+        owed += len * SAMPLE_SIZE.min(keys);
         if keys > 0 && owed >= keys {
-            sample.take(keyspace, slot, (owed / keys).min(len));
+            sample.sample_slot(keyspace, slot, (owed / keys).min(len));
             owed %= keys;
         }
     }
-    super::json_of(&sample.finish(keys))
+    super::to_json(&sample.finish(keys))
 }
 
 #[derive(Debug, Default)]
-struct Sample {
+struct DataSampler {
     sampled: usize,
     types: BTreeMap<&'static str, (usize, usize)>,
     patterns: BTreeMap<String, (usize, usize)>,
     largest: Vec<LargeKey>,
 }
 
-impl Sample {
+impl DataSampler {
     /// Examines this many keys of a slot.
-    fn take(&mut self, keyspace: &Keyspace, slot: Slot, wanted: usize) {
+    fn sample_slot(&mut self, keyspace: &Keyspace, slot: Slot, wanted: usize) {
         let mut left = wanted;
         let databases = keyspace.lock(slot).databases();
         for db in databases {
             let mut position = Some(0);
             while let Some(from) = position.filter(|_| left > 0) {
                 let data = keyspace.lock(slot);
-                position = self.look(keyspace, &data, (slot, db), from, &mut left);
+                position = self.sample_keys(keyspace, &data, (slot, db), from, &mut left);
             }
         }
     }
 
     /// Examines some of them and returns where to continue.
-    fn look(
+    fn sample_keys(
         &mut self,
         keyspace: &Keyspace,
         data: &SlotData,
@@ -105,47 +105,47 @@ impl Sample {
         left: &mut usize,
     ) -> Option<u64> {
         let (table, now) = (data.table_if(db)?, process::time::now());
-        table.scan(from, AT_ONCE.min(*left), &mut |item| {
+        table.scan(from, KEYS_PER_LOCK.min(*left), &mut |item| {
             let KeyLookup::Live(place) = table.find(&keyspace.key_in(slot, item.key), now) else { return };
             if *left > 0 {
                 *left -= 1;
-                self.add(item.key, item.kind.name(), slot, table.entry_bytes(place));
+                self.add_key(item.key, item.kind.name(), slot, table.entry_bytes(place));
             }
         })
     }
 
-    fn add(&mut self, key: &[u8], kind: &'static str, slot: Slot, bytes: usize) {
+    fn add_key(&mut self, key: &[u8], kind: &'static str, slot: Slot, bytes: usize) {
         self.sampled += 1;
-        let mut pattern = pattern_of(key);
-        if self.patterns.len() >= MOST_PATTERNS && !self.patterns.contains_key(&pattern) {
-            pattern = OTHERS.to_owned();
+        let mut pattern = key_pattern(key);
+        if self.patterns.len() >= MAX_PATTERNS && !self.patterns.contains_key(&pattern) {
+            pattern = OTHER_PATTERNS.to_owned();
         }
         for share in [self.types.entry(kind).or_default(), self.patterns.entry(pattern).or_default()] {
             share.0 += 1;
             share.1 += bytes;
         }
         let least = self.largest.last().map_or(0, |last| last.bytes);
-        if self.largest.len() < LARGEST || bytes > least {
+        if self.largest.len() < MAX_LARGEST_KEYS || bytes > least {
             let at = self.largest.partition_point(|other| other.bytes >= bytes);
-            let key = super::shown(key, BYTES);
+            let key = super::format_bytes(key, MAX_KEY_BYTES);
             self.largest.insert(at, LargeKey { key, kind, slot: slot.number(), bytes });
-            self.largest.truncate(LARGEST);
+            self.largest.truncate(MAX_LARGEST_KEYS);
         }
     }
 
-    fn finish(self, keys: usize) -> Walk {
+    fn finish(self, keys: usize) -> DataSample {
         let scale = if self.sampled == 0 { 0.0 } else { keys as f64 / self.sampled as f64 };
-        let share = |name: String, (keys, bytes): (usize, usize)| Share {
+        let share = |name: String, (keys, bytes): (usize, usize)| SampleGroup {
             name,
             keys: keys as f64 * scale,
             bytes: bytes as f64 * scale,
         };
-        let by_bytes = |mut shares: Vec<Share>| {
+        let by_bytes = |mut shares: Vec<SampleGroup>| {
             shares.sort_by(|a, b| b.bytes.total_cmp(&a.bytes));
-            shares.truncate(SHOWN);
+            shares.truncate(MAX_SHOWN_PATTERNS);
             shares
         };
-        Walk {
+        DataSample {
             keys,
             sampled: self.sampled,
             types: by_bytes(self.types.into_iter().map(|(kind, sum)| share(kind.to_owned(), sum)).collect()),

@@ -1,8 +1,8 @@
 //! Connection slots: where a connection stays between requests, so that another thread can take it over.
 //!
 //! A slow command blocks its worker and the tasks of all the worker's other connections. A connection is therefore not
-//! owned by its task. It lies in a connection slot in its thread's mailbox, from where any thread may take it while it
-//! is idle or blocked on keys ([`Slots::vacate`]): it leaves one event loop and is opened in another thread's. Its task
+//! owned by its task. It is stored in a connection slot in its thread's mailbox, from where any thread may take it while it
+//! is idle or blocked on keys ([`ConnectionSlots::take_idle`]): it leaves one event loop and is opened in another thread's. Its task
 //! finds the slot empty and ends. A connection that executes a node command or waits for the end of a pause stays.
 //!
 //! Locked slots are skipped, so that no thread waits for a command.
@@ -24,7 +24,7 @@ struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
 
 /// The connection slots of a thread by client id, each with the worker that owns the connection.
 #[derive(Default)]
-pub(crate) struct Slots(Mutex<HashMap<u64, (usize, Weak<ConnectionSlot>)>>);
+pub(crate) struct ConnectionSlots(Mutex<HashMap<u64, (usize, Weak<ConnectionSlot>)>>);
 
 impl ConnectionSlot {
     /// Serves the connection until an event takes it out of the slot; `None` once another thread serves it.
@@ -36,7 +36,7 @@ impl ConnectionSlot {
     }
 }
 
-impl Slots {
+impl ConnectionSlots {
     /// Serves a client on the calling thread, which owns these slots, until it disconnects or moves to another thread.
     /// When the server stops, the event loops end, and the connections with them.
     pub(crate) fn serve(
@@ -47,16 +47,16 @@ impl Slots {
         let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
         // Registered at once rather than when the task first runs, since a script may run before that.
         self.0.lock().insert(id, (owner, Arc::downgrade(&slot)));
-        occupy(self.clone(), id, slot)
+        run_connection(self.clone(), id, slot)
     }
 
     /// Returns whether there is a connection with such an owner.
-    pub(super) fn any(&self, is_such: impl Fn(usize) -> bool) -> bool {
+    pub(super) fn has_owner(&self, is_such: impl Fn(usize) -> bool) -> bool {
         self.0.lock().values().any(|(owner, _)| is_such(*owner))
     }
 
     /// Removes idle connections with such owners from their event loop.
-    pub(super) fn vacate(&self, is_such: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
+    pub(super) fn take_idle(&self, is_such: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
         let slots = self.0.lock();
         let slots = slots.values().filter(|(owner, _)| is_such(*owner));
         let slots: Vec<_> = slots.filter_map(|(_, slot)| slot.upgrade()).collect();
@@ -69,7 +69,7 @@ impl Slots {
         slots.into_iter().filter_map(leave).collect()
     }
 
-    fn leave(&self, id: u64, slot: &Arc<ConnectionSlot>) {
+    fn remove_slot(&self, id: u64, slot: &Arc<ConnectionSlot>) {
         let mut slots = self.0.lock();
         // The connection may have returned meanwhile.
         if slots.get(&id).is_some_and(|(_, other)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot))) {
@@ -79,27 +79,27 @@ impl Slots {
 }
 
 /// The task of the connection in `slot`, which is one of `slots`.
-async fn occupy(slots: Arc<Slots>, id: u64, slot: Arc<ConnectionSlot>) {
+async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         match event {
             Event::Long | Event::Held => {
-                super::go_to_background(connection, matches!(event, Event::Held));
+                super::move_to_background(connection, matches!(event, Event::Held));
                 break;
             }
             Event::Return => {
-                super::come_back(connection);
+                super::return_to_owner(connection);
                 break;
             }
             _ => {}
         }
         let client = connection.session.client.clone();
-        if !count_work(&client, connection.attend(event, commands::run)).await {
+        if !count_work(&client, connection.attend(event, commands::run_command)).await {
             connection.end();
             break;
         }
         *slot.0.lock() = Some(connection);
     }
-    slots.leave(id, &slot);
+    slots.remove_slot(id, &slot);
 }
 
 #[cfg(test)]
@@ -108,11 +108,11 @@ mod tests {
 
     /// The task is most of the memory of an idle connection. State of a blocking command is boxed when it starts.
     #[test]
-    fn task_of_an_idle_connection_is_small() {
-        fn size<F>(_: impl Fn(Arc<Slots>, u64, Arc<ConnectionSlot>) -> F) -> usize {
+    fn idle_connection_task_is_small() {
+        fn future_size<F>(_: impl Fn(Arc<ConnectionSlots>, u64, Arc<ConnectionSlot>) -> F) -> usize {
             size_of::<F>()
         }
-        let (task, connection) = (size(occupy), size_of::<Connection>());
+        let (task, connection) = (future_size(run_connection), size_of::<Connection>());
         assert!(task + connection <= 1500, "{task} and {connection} bytes");
     }
 }

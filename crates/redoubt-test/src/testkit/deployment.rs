@@ -4,46 +4,46 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{Cluster, Connection, Group, MASTER, Node, Program, Relays, Value};
+use harness::{Cluster, Connection, MASTER_NAME, Node, Program, RelayNetwork, Reply, SentinelGroup};
 
-use super::request::{DeploymentState, Kind, NodeState, Start};
+use super::request::{DeploymentKind, DeploymentState, NodeState, StartRequest};
 
 /// Timeout of a query to a node.
-const TIMEOUT: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(20);
-const CLUSTER: &str = "--cluster-enabled yes --cluster-node-timeout 2000";
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+const CLUSTER_OPTIONS: &str = "--cluster-enabled yes --cluster-node-timeout 2000";
 /// Maximum number of nodes, to catch mistakes in requests.
 const MAX_NODES: usize = 100;
 
-pub(super) struct Deployment {
+pub(super) struct TestDeployment {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: DeploymentKind,
     /// Servers first, then sentinels.
     pub(super) nodes: Vec<Node>,
-    pub(super) relays: Option<Relays>,
+    pub(super) relays: Option<RelayNetwork>,
     pub(super) frozen: BTreeSet<usize>,
 }
 
-impl Deployment {
-    pub(super) fn start(name: String, start: &Start) -> Result<Self> {
+impl TestDeployment {
+    pub(super) fn start(name: String, start: &StartRequest) -> Result<Self> {
         let count = start.masters.saturating_mul(start.replicas.saturating_add(1));
         ensure!((1..=MAX_NODES).contains(&count), "a cluster has one to {MAX_NODES} nodes, not {count}");
-        let program = start.program.as_deref().map_or_else(Program::redoubt, Program::named);
-        let relays = start.partitions.then(Relays::make).transpose().map_err(anyhow::Error::msg)?;
+        let program = start.program.as_deref().map_or_else(Program::redoubt, Program::from_binary);
+        let relays = start.partitions.then(RelayNetwork::create).transpose().map_err(anyhow::Error::msg)?;
         if let Some(certificates) = &start.tls {
             certificates.canonicalize().with_context(|| format!("{}", certificates.display()))?;
             ensure!(
-                start.kind != Kind::Sentinel || !start.partitions,
+                start.kind != DeploymentKind::Sentinel || !start.partitions,
                 "a sentinel group with TLS does not support partitions: relays only forward plain ports"
             );
         }
         let prepare_any = |number: usize, kind: harness::RelayedProcess| {
             let mut node = match &relays {
-                Some(relays) => Node::prepare_behind(relays, number, kind, &program),
+                Some(relays) => Node::prepare_behind_relay(relays, number, kind, &program),
                 None => Node::prepare(&program, ""),
             };
             if let Some(certificates) = &start.tls {
-                node.speak_tls(certificates);
+                node.enable_tls(certificates);
             }
             node
         };
@@ -57,19 +57,19 @@ impl Deployment {
             node
         };
         let nodes = match start.kind {
-            Kind::Server => {
+            DeploymentKind::Server => {
                 let mut node = prepare(0, harness::RelayedProcess::Server, "");
                 node.launch();
                 vec![node]
             }
-            Kind::Cluster => {
-                let clustered = |number| prepare(number, harness::RelayedProcess::Clustered, CLUSTER);
+            DeploymentKind::Cluster => {
+                let clustered = |number| prepare(number, harness::RelayedProcess::Clustered, CLUSTER_OPTIONS);
                 let mut nodes: Vec<Node> = (0..count).map(clustered).collect();
                 nodes.iter_mut().for_each(Node::launch);
-                Cluster::join(nodes, start.masters).nodes
+                Cluster::join_nodes(nodes, start.masters).nodes
             }
-            Kind::Sentinel => {
-                let group = Group::assemble(|number| match number {
+            DeploymentKind::Sentinel => {
+                let group = SentinelGroup::start_with(|number| match number {
                     0..3 => prepare(number, harness::RelayedProcess::Server, ""),
                     _ => prepare_any(number, harness::RelayedProcess::Sentinel),
                 });
@@ -81,14 +81,14 @@ impl Deployment {
     }
 
     /// Number of servers, which are the first nodes.
-    pub(super) fn servers(&self) -> usize {
+    pub(super) fn server_count(&self) -> usize {
         match self.kind {
-            Kind::Server | Kind::Cluster => self.nodes.len(),
-            Kind::Sentinel => self.nodes.len() / 2,
+            DeploymentKind::Server | DeploymentKind::Cluster => self.nodes.len(),
+            DeploymentKind::Sentinel => self.nodes.len() / 2,
         }
     }
 
-    pub(super) fn node(&mut self, number: usize) -> Result<&mut Node> {
+    pub(super) fn find_node(&mut self, number: usize) -> Result<&mut Node> {
         let count = self.nodes.len();
         self.nodes
             .get_mut(number)
@@ -96,29 +96,29 @@ impl Deployment {
     }
 
     /// The port that other nodes use.
-    fn port(&self, number: usize) -> u16 {
+    fn relayed_port(&self, number: usize) -> u16 {
         let node = &self.nodes[number];
         match self.kind {
-            Kind::Server | Kind::Cluster => node.port,
-            Kind::Sentinel => Group::port_of(node),
+            DeploymentKind::Server | DeploymentKind::Cluster => node.port,
+            DeploymentKind::Sentinel => SentinelGroup::port_of(node),
         }
     }
 
     /// The number of the node with this port.
-    pub(super) fn on_port(&self, port: u16) -> Option<usize> {
-        (0..self.nodes.len()).find(|number| self.port(*number) == port)
+    pub(super) fn node_on_port(&self, port: u16) -> Option<usize> {
+        (0..self.nodes.len()).find(|number| self.relayed_port(*number) == port)
     }
 
     /// Sends a command to a node.
     ///
     /// # Errors
     /// The node does not respond, or replies with an error.
-    pub(super) fn ask(&self, number: usize, line: &str) -> Result<Value> {
+    pub(super) fn query_node(&self, number: usize, line: &str) -> Result<Reply> {
         let node = self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
         ensure!(node.is_running() && !self.frozen.contains(&number), "node {number} is not running");
-        let mut connection = connect(node)?;
+        let mut connection = connect_to_node(node)?;
         match connection.try_call(&line.split(' ').collect::<Vec<_>>())? {
-            Value::Error(text) => bail!("node {number}: {text}"),
+            Reply::Error(text) => bail!("node {number}: {text}"),
             reply => Ok(reply),
         }
     }
@@ -129,20 +129,20 @@ impl Deployment {
             .filter(|number| self.nodes[*number].is_running() && !self.frozen.contains(number))
     }
 
-    pub(super) fn show(&self) -> DeploymentState {
-        let nodes = (0..self.nodes.len()).map(|number| self.show_node(number)).collect();
-        let master_name = (self.kind == Kind::Sentinel).then_some(MASTER);
+    pub(super) fn describe(&self) -> DeploymentState {
+        let nodes = (0..self.nodes.len()).map(|number| self.describe_node(number)).collect();
+        let master_name = (self.kind == DeploymentKind::Sentinel).then_some(MASTER_NAME);
         DeploymentState { place: self.name.clone(), kind: self.kind, master_name, nodes }
     }
 
-    fn show_node(&self, number: usize) -> NodeState {
+    fn describe_node(&self, number: usize) -> NodeState {
         let node = &self.nodes[number];
-        let role = self.ask(number, "ROLE").ok();
-        let items = role.as_ref().map_or(&[][..], Value::items);
-        let word = items.first().map(Value::text);
+        let role = self.query_node(number, "ROLE").ok();
+        let items = role.as_ref().map_or(&[][..], Reply::items);
+        let word = items.first().map(Reply::text);
         let master = items.get(2).filter(|_| word.as_deref() == Some("slave"));
         let master = master.and_then(|port| match port {
-            Value::Int(port) => self.on_port(u16::try_from(*port).ok()?),
+            Reply::Int(port) => self.node_on_port(u16::try_from(*port).ok()?),
             _ => None,
         });
         NodeState {
@@ -154,8 +154,8 @@ impl Deployment {
             pid: node.is_running().then(|| node.pid()),
             frozen: self.frozen.contains(&number),
             master,
-            slots: if self.kind == Kind::Cluster {
-                self.slots(number).unwrap_or_default()
+            slots: if self.kind == DeploymentKind::Cluster {
+                self.own_slots(number).unwrap_or_default()
             } else {
                 Vec::new()
             },
@@ -164,31 +164,31 @@ impl Deployment {
     }
 
     /// The slots that a node reports as its own.
-    fn slots(&self, number: usize) -> Result<Vec<(u16, u16)>> {
-        let nodes = self.ask(number, "CLUSTER NODES")?.text();
+    fn own_slots(&self, number: usize) -> Result<Vec<(u16, u16)>> {
+        let nodes = self.query_node(number, "CLUSTER NODES")?.text();
         let line = nodes.lines().find(|line| line.contains("myself"));
         let words = line.unwrap_or_default().split(' ').skip(8);
-        Ok(words.filter_map(range).collect())
+        Ok(words.filter_map(parse_slot_range).collect())
     }
 
     /// Checks that all running nodes agree and all replicas are in sync.
     ///
     /// # Errors
     /// The failed check.
-    pub(super) fn check_whole(&self) -> Result<()> {
+    pub(super) fn check_healthy(&self) -> Result<()> {
         match self.kind {
-            Kind::Server => self.ask(0, "PING").map(drop),
-            Kind::Cluster => self.check_cluster(),
-            Kind::Sentinel => self.check_group(),
+            DeploymentKind::Server => self.query_node(0, "PING").map(drop),
+            DeploymentKind::Cluster => self.check_cluster(),
+            DeploymentKind::Sentinel => self.check_group(),
         }
     }
 
     fn check_cluster(&self) -> Result<()> {
         let mut agreed = None;
         for number in self.responsive_nodes() {
-            let info = self.ask(number, "CLUSTER INFO")?.text();
+            let info = self.query_node(number, "CLUSTER INFO")?.text();
             ensure!(info.contains("cluster_state:ok"), "node {number} does not report cluster_state:ok");
-            let view = self.owners(number)?;
+            let view = self.slot_owners(number)?;
             let first = agreed.get_or_insert_with(|| view.clone());
             ensure!(*first == view, "node {number} has a different view of the slot owners");
             self.check_link(number)?;
@@ -198,17 +198,18 @@ impl Deployment {
 
     fn check_group(&self) -> Result<()> {
         let mut agreed = None;
-        for sentinel in self.responsive_nodes().filter(|number| *number >= self.servers()) {
+        for sentinel in self.responsive_nodes().filter(|number| *number >= self.server_count()) {
             let port = self.master_port(sentinel)?;
             let first = *agreed.get_or_insert(port);
             ensure!(first == port, "sentinels disagree about the master: {first} and {port}");
-            let master = harness::field_map(&self.ask(sentinel, &format!("SENTINEL MASTER {MASTER}"))?);
+            let master =
+                harness::field_map(&self.query_node(sentinel, &format!("SENTINEL MASTER {MASTER_NAME}"))?);
             let busy = master.get("flags").is_some_and(|flags| flags.contains("failover"));
             ensure!(!busy, "node {sentinel} is in a failover");
         }
-        for server in self.responsive_nodes().filter(|number| *number < self.servers()) {
-            let is_named = agreed == Some(self.port(server));
-            let role = self.ask(server, "ROLE")?.items()[0].text();
+        for server in self.responsive_nodes().filter(|number| *number < self.server_count()) {
+            let is_named = agreed == Some(self.relayed_port(server));
+            let role = self.query_node(server, "ROLE")?.items()[0].text();
             ensure!((role == "master") == is_named, "node {server} is a {role}");
             self.check_link(server)?;
         }
@@ -217,8 +218,8 @@ impl Deployment {
 
     /// Checks that a replica is connected to its master.
     fn check_link(&self, number: usize) -> Result<()> {
-        let role = self.ask(number, "ROLE")?;
-        let state = role.items().get(3).filter(|_| role.items()[0].text() == "slave").map(Value::text);
+        let role = self.query_node(number, "ROLE")?;
+        let state = role.items().get(3).filter(|_| role.items()[0].text() == "slave").map(Reply::text);
         let up = state.as_deref().is_none_or(|state| state == "connected");
         ensure!(up, "replica {number} is not in sync: {}", state.unwrap_or_default());
         Ok(())
@@ -226,13 +227,13 @@ impl Deployment {
 
     /// The port of the master according to a sentinel.
     pub(super) fn master_port(&self, sentinel: usize) -> Result<u16> {
-        let reply = self.ask(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER}"))?;
+        let reply = self.query_node(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER_NAME}"))?;
         Ok(reply.items()[1].text().parse()?)
     }
 
     /// The slot ranges in a node's view: first slot, last slot and port of the owner.
-    fn owners(&self, number: usize) -> Result<Vec<(u16, u16, u16)>> {
-        let nodes = self.ask(number, "CLUSTER NODES")?.text();
+    fn slot_owners(&self, number: usize) -> Result<Vec<(u16, u16, u16)>> {
+        let nodes = self.query_node(number, "CLUSTER NODES")?.text();
         let mut owners = Vec::new();
         for line in nodes.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -242,7 +243,7 @@ impl Deployment {
             }
             let port = address.split('@').next().and_then(|address| address.rsplit(':').next());
             let port: u16 = port.unwrap_or_default().parse()?;
-            let ranges = words.iter().skip(8).filter_map(|word| range(word));
+            let ranges = words.iter().skip(8).filter_map(|word| parse_slot_range(word));
             owners.extend(ranges.map(|(first, last)| (first, last, port)));
         }
         owners.sort_unstable();
@@ -252,12 +253,12 @@ impl Deployment {
     /// Checks that all responsive nodes know another owner of the slots, or another master, instead of this node.
     pub(super) fn check_replaced(&self, number: usize) -> Result<()> {
         self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
-        let old = self.port(number);
+        let old = self.relayed_port(number);
         match self.kind {
-            Kind::Server => bail!("a single server has no replica"),
-            Kind::Cluster => {
+            DeploymentKind::Server => bail!("a single server has no replica"),
+            DeploymentKind::Cluster => {
                 for other in self.responsive_nodes().filter(|other| *other != number) {
-                    let owners = self.owners(other)?;
+                    let owners = self.slot_owners(other)?;
                     let covered: u32 =
                         owners.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
                     let by_others = owners.iter().all(|(_, _, port)| *port != old);
@@ -265,14 +266,14 @@ impl Deployment {
                     ensure!(covered == u32::from(harness::SLOTS), "node {other} sees slots without an owner");
                 }
             }
-            Kind::Sentinel => {
+            DeploymentKind::Sentinel => {
                 for sentinel in
-                    self.responsive_nodes().filter(|other| *other >= self.servers() && *other != number)
+                    self.responsive_nodes().filter(|other| *other >= self.server_count() && *other != number)
                 {
                     let port = self.master_port(sentinel)?;
                     ensure!(port != old, "sentinel {sentinel} still reports node {number} as the master");
-                    let server = self.on_port(port).context("an unknown server")?;
-                    let role = self.ask(server, "ROLE")?.items()[0].text();
+                    let server = self.node_on_port(port).context("an unknown server")?;
+                    let role = self.query_node(server, "ROLE")?.items()[0].text();
                     ensure!(role == "master", "the new master is still a {role}");
                 }
             }
@@ -292,19 +293,19 @@ pub(super) fn wait_until(seconds: f64, condition: impl Fn() -> Result<()>) -> Re
         match condition() {
             Ok(()) => return Ok(began.elapsed().as_secs_f64()),
             Err(error) if began.elapsed() > bound => return Err(error.context("timeout")),
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(_) => std::thread::sleep(RETRY_DELAY),
         }
     }
 }
 
-fn connect(node: &Node) -> Result<Connection> {
+fn connect_to_node(node: &Node) -> Result<Connection> {
     let mut connection = node.try_connect()?;
-    connection.set_timeout(TIMEOUT);
+    connection.set_timeout(QUERY_TIMEOUT);
     Ok(connection)
 }
 
 /// Parses a slot range. Migrating slots are in brackets, which do not parse, and also included in ranges.
-fn range(word: &str) -> Option<(u16, u16)> {
+fn parse_slot_range(word: &str) -> Option<(u16, u16)> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     Some((first.parse().ok()?, last.parse().ok()?))
 }

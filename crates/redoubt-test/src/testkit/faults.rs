@@ -1,53 +1,53 @@
 //! Faults and planned operations.
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{MASTER, Relays};
+use harness::{MASTER_NAME, RelayNetwork};
 use serde_json::{Value, json};
 
-use super::deployment::{Deployment, wait_until};
-use super::request::{How, Kind, Until};
+use super::deployment::{TestDeployment, wait_until};
+use super::request::{DeploymentKind, FailoverKind, WaitCondition};
 
 /// Timeout of a requested failover.
 const FAILOVER_TIMEOUT_SECONDS: f64 = 30.0;
 
-impl Deployment {
-    pub(super) fn kill(&mut self, number: usize) -> Result<Value> {
-        let node = self.node(number)?;
+impl TestDeployment {
+    pub(super) fn kill_node(&mut self, number: usize) -> Result<Value> {
+        let node = self.find_node(number)?;
         ensure!(node.is_running(), "node {number} is not running");
         node.kill();
         self.frozen.remove(&number);
         node_answer(number)
     }
 
-    pub(super) fn freeze(&mut self, number: usize) -> Result<Value> {
-        let node = self.node(number)?;
+    pub(super) fn freeze_node(&mut self, number: usize) -> Result<Value> {
+        let node = self.find_node(number)?;
         ensure!(node.is_running(), "node {number} is not running");
         node.freeze();
         self.frozen.insert(number);
         node_answer(number)
     }
 
-    pub(super) fn thaw(&mut self, number: usize) -> Result<Value> {
+    pub(super) fn thaw_node(&mut self, number: usize) -> Result<Value> {
         ensure!(self.frozen.remove(&number), "node {number} is not frozen");
-        self.node(number)?.thaw();
+        self.find_node(number)?.thaw();
         node_answer(number)
     }
 
-    pub(super) fn stop(&mut self, number: usize) -> Result<Value> {
+    pub(super) fn stop_node(&mut self, number: usize) -> Result<Value> {
         if self.frozen.contains(&number) {
-            self.thaw(number)?;
+            self.thaw_node(number)?;
         }
-        let node = self.node(number)?;
+        let node = self.find_node(number)?;
         ensure!(node.is_running(), "node {number} is not running");
         node.terminate();
         node_answer(number)
     }
 
-    pub(super) fn restart(&mut self, number: usize, with_data: bool) -> Result<Value> {
-        if self.node(number)?.is_running() {
-            self.stop(number)?;
+    pub(super) fn restart_node(&mut self, number: usize, with_data: bool) -> Result<Value> {
+        if self.find_node(number)?.is_running() {
+            self.stop_node(number)?;
         }
-        let node = self.node(number)?;
+        let node = self.find_node(number)?;
         if !with_data {
             node.wipe();
         }
@@ -55,76 +55,84 @@ impl Deployment {
         node_answer(number)
     }
 
-    pub(super) fn partition(&mut self, groups: &[Vec<usize>]) -> Result<Value> {
+    pub(super) fn partition_network(&mut self, groups: &[Vec<usize>]) -> Result<Value> {
         for number in groups.iter().flatten() {
-            self.node(*number)?;
+            self.find_node(*number)?;
         }
-        self.relays()?.split(groups, self.nodes.len());
+        self.required_relays()?.partition(groups, self.nodes.len());
         Ok(json!({"groups": groups}))
     }
 
-    pub(super) fn lose(&mut self, number: usize, to: &[usize]) -> Result<Value> {
-        self.node(number)?;
+    pub(super) fn drop_packets(&mut self, number: usize, to: &[usize]) -> Result<Value> {
+        self.find_node(number)?;
         let others = (0..self.nodes.len()).filter(|other| *other != number);
         let to = if to.is_empty() { others.collect() } else { to.to_vec() };
-        self.relays()?.lose(number, &to);
+        self.required_relays()?.block_bytes(number, &to);
         Ok(json!({"node": number, "to": to}))
     }
 
-    pub(super) fn heal(&mut self) -> Result<Value> {
-        self.relays()?.heal();
+    pub(super) fn heal_network(&mut self) -> Result<Value> {
+        self.required_relays()?.heal_partition();
         Ok(json!({}))
     }
 
-    fn relays(&self) -> Result<&Relays> {
+    fn required_relays(&self) -> Result<&RelayNetwork> {
         self.relays.as_ref().context("the deployment was started without \"partitions\": true")
     }
 
     pub(super) fn move_slot(&mut self, slot: u16, to: usize) -> Result<Value> {
-        ensure!(self.kind == Kind::Cluster, "only clusters can move slots");
+        ensure!(self.kind == DeploymentKind::Cluster, "only clusters can move slots");
         ensure!(slot < harness::SLOTS, "there is no slot {slot}");
-        self.node(to)?;
+        self.find_node(to)?;
         harness::move_slot(&self.nodes, slot, to).map_err(anyhow::Error::msg)?;
         Ok(json!({"slot": slot, "node": to}))
     }
 
     /// Starts a failover and waits until the new master serves.
-    pub(super) fn failover(&mut self, number: Option<usize>, how: How) -> Result<Value> {
+    pub(super) fn start_failover(&mut self, number: Option<usize>, how: FailoverKind) -> Result<Value> {
         match self.kind {
-            Kind::Server => bail!("a single server has no replica"),
-            Kind::Cluster => {
+            DeploymentKind::Server => bail!("a single server has no replica"),
+            DeploymentKind::Cluster => {
                 let number = number.context("set \"node\" to the replica to promote")?;
                 let how = match how {
-                    How::Planned => "",
-                    How::Force => " FORCE",
-                    How::Takeover => " TAKEOVER",
+                    FailoverKind::Planned => "",
+                    FailoverKind::Force => " FORCE",
+                    FailoverKind::Takeover => " TAKEOVER",
                 };
-                self.ask(number, &format!("CLUSTER FAILOVER{how}"))?;
+                self.query_node(number, &format!("CLUSTER FAILOVER{how}"))?;
                 wait_until(FAILOVER_TIMEOUT_SECONDS, || {
-                    let role = self.ask(number, "ROLE")?.items()[0].text();
+                    let role = self.query_node(number, "ROLE")?.items()[0].text();
                     ensure!(role == "master", "node {number} is still a {role}");
                     Ok(())
                 })?;
                 node_answer(number)
             }
-            Kind::Sentinel => {
-                ensure!(number.is_none() && how == How::Planned, "sentinels choose the replica themselves");
-                let sentinel = self.responsive_nodes().find(|number| *number >= self.servers());
+            DeploymentKind::Sentinel => {
+                ensure!(
+                    number.is_none() && how == FailoverKind::Planned,
+                    "sentinels choose the replica themselves"
+                );
+                let sentinel = self.responsive_nodes().find(|number| *number >= self.server_count());
                 let sentinel = sentinel.context("no sentinel is running")?;
                 let old = self.master_port(sentinel)?;
-                let old = self.on_port(old).context("an unknown master")?;
-                self.ask(sentinel, &format!("SENTINEL FAILOVER {MASTER}"))?;
+                let old = self.node_on_port(old).context("an unknown master")?;
+                self.query_node(sentinel, &format!("SENTINEL FAILOVER {MASTER_NAME}"))?;
                 wait_until(FAILOVER_TIMEOUT_SECONDS, || self.check_replaced(old))?;
-                let new = self.on_port(self.master_port(sentinel)?);
+                let new = self.node_on_port(self.master_port(sentinel)?);
                 node_answer(new.context("an unknown master")?)
             }
         }
     }
 
-    pub(super) fn wait(&mut self, until: Until, node: Option<usize>, seconds: f64) -> Result<Value> {
+    pub(super) fn wait_for_condition(
+        &mut self,
+        until: WaitCondition,
+        node: Option<usize>,
+        seconds: f64,
+    ) -> Result<Value> {
         let took = match until {
-            Until::Whole => wait_until(seconds, || self.check_whole())?,
-            Until::Replaced => {
+            WaitCondition::Whole => wait_until(seconds, || self.check_healthy())?,
+            WaitCondition::Replaced => {
                 let number = node.context("set \"node\" to the node that is replaced")?;
                 wait_until(seconds, || self.check_replaced(number))?
             }

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Kinds of deployments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Kind {
+pub(super) enum DeploymentKind {
     /// One server.
     Server,
     /// Masters with replicas in cluster mode.
@@ -18,8 +18,8 @@ pub(super) enum Kind {
     Sentinel,
 }
 
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
+impl DeploymentKind {
+    pub(super) fn default_name(self) -> &'static str {
         match self {
             Self::Server => "server",
             Self::Cluster => "cluster",
@@ -30,44 +30,44 @@ impl Kind {
 
 /// A line of standard input.
 #[derive(Debug, Deserialize)]
-pub(super) struct Request {
+pub(super) struct TestkitRequest {
     /// Returned with the answer.
     #[serde(default)]
     pub(super) id: Value,
     #[serde(flatten)]
-    pub(super) action: Action,
+    pub(super) action: TestkitAction,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub(super) enum Action {
-    Start(Start),
+pub(super) enum TestkitAction {
+    Start(StartRequest),
     /// Return the current state of the nodes.
-    Show(At),
-    Kill(AtNode),
-    Freeze(AtNode),
-    Thaw(AtNode),
+    Show(TargetDeployment),
+    Kill(TargetNode),
+    Freeze(TargetNode),
+    Thaw(TargetNode),
     /// Send SIGTERM and wait for the end.
-    Stop(AtNode),
-    Restart(Restart),
-    Partition(Partition),
-    Lose(Lose),
-    Heal(At),
-    MoveSlot(MoveSlot),
-    Failover(Failover),
-    Wait(Wait),
-    End(At),
+    Stop(TargetNode),
+    Restart(RestartRequest),
+    Partition(PartitionRequest),
+    Lose(DropPacketsRequest),
+    Heal(TargetDeployment),
+    MoveSlot(MoveSlotRequest),
+    Failover(FailoverRequest),
+    Wait(WaitRequest),
+    End(TargetDeployment),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Start {
-    pub(super) kind: Kind,
+pub(super) struct StartRequest {
+    pub(super) kind: DeploymentKind,
     /// Number of masters of a cluster.
-    #[serde(default = "three")]
+    #[serde(default = "default_masters")]
     pub(super) masters: usize,
     /// Replicas per master of a cluster.
-    #[serde(default = "one")]
+    #[serde(default = "default_replicas")]
     pub(super) replicas: usize,
     /// Command-line options for every server (not for sentinels), such as `--maxmemory 100mb`.
     #[serde(default)]
@@ -84,54 +84,54 @@ pub(super) struct Start {
     pub(super) tls: Option<PathBuf>,
 }
 
-fn three() -> usize {
+fn default_masters() -> usize {
     3
 }
 
-fn one() -> usize {
+fn default_replicas() -> usize {
     1
 }
 
 /// Selects a deployment if several are running.
 #[derive(Debug, Deserialize)]
-pub(super) struct At {
+pub(super) struct TargetDeployment {
     #[serde(default)]
     pub(super) place: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct AtNode {
+pub(super) struct TargetNode {
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) at: TargetDeployment,
     pub(super) node: usize,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Restart {
+pub(super) struct RestartRequest {
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) at: TargetDeployment,
     pub(super) node: usize,
     /// Whether to keep the data.
-    #[serde(default = "yes")]
+    #[serde(default = "default_keeps_data")]
     pub(super) data: bool,
 }
 
-fn yes() -> bool {
+fn default_keeps_data() -> bool {
     true
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Partition {
+pub(super) struct PartitionRequest {
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) at: TargetDeployment,
     /// Groups of nodes that reach only each other; unlisted nodes form another group.
     pub(super) groups: Vec<Vec<usize>>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Lose {
+pub(super) struct DropPacketsRequest {
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) at: TargetDeployment,
     /// The sender.
     pub(super) node: usize,
     /// The receivers; empty means all other nodes.
@@ -140,9 +140,9 @@ pub(super) struct Lose {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct MoveSlot {
+pub(super) struct MoveSlotRequest {
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) at: TargetDeployment,
     pub(super) slot: u16,
     /// The new owner.
     pub(super) to: usize,
@@ -150,7 +150,7 @@ pub(super) struct MoveSlot {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum How {
+pub(super) enum FailoverKind {
     /// Coordinated with the master; nothing is lost.
     #[default]
     Planned,
@@ -161,20 +161,20 @@ pub(super) enum How {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Failover {
+pub(super) struct FailoverRequest {
     #[serde(flatten)]
-    pub(super) at: At,
+    pub(super) at: TargetDeployment,
     /// The replica to promote in a cluster; sentinels choose one themselves.
     #[serde(default)]
     pub(super) node: Option<usize>,
     #[serde(default)]
-    pub(super) how: How,
+    pub(super) how: FailoverKind,
 }
 
 /// The condition to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Until {
+pub(super) enum WaitCondition {
     /// All running nodes agree, all slots are served, and replicas are in sync.
     Whole,
     /// Another node serves the slots of `node`, or is the master instead of it.
@@ -182,17 +182,17 @@ pub(super) enum Until {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Wait {
+pub(super) struct WaitRequest {
     #[serde(flatten)]
-    pub(super) at: At,
-    pub(super) until: Until,
+    pub(super) at: TargetDeployment,
+    pub(super) until: WaitCondition,
     #[serde(default)]
     pub(super) node: Option<usize>,
-    #[serde(default = "half_a_minute")]
+    #[serde(default = "default_wait_seconds")]
     pub(super) seconds: f64,
 }
 
-fn half_a_minute() -> f64 {
+fn default_wait_seconds() -> f64 {
     30.0
 }
 
@@ -220,7 +220,7 @@ pub(super) struct NodeState {
 #[derive(Debug, Serialize)]
 pub(super) struct DeploymentState {
     pub(super) place: String,
-    pub(super) kind: Kind,
+    pub(super) kind: DeploymentKind,
     /// The name of the master for sentinels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) master_name: Option<&'static str>,

@@ -11,19 +11,19 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Prefix of the directory name; other directories are never removed.
-const PREFIX: &str = "redoubt-testkit-";
-const TIMEOUT: Duration = Duration::from_secs(20);
+const FOLDER_PREFIX: &str = "redoubt-testkit-";
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process that outlives this one and removes the directory.
-pub(super) struct Sweeper {
+pub(super) struct CleanupProcess {
     folder: PathBuf,
     child: Child,
 }
 
-impl Sweeper {
+impl CleanupProcess {
     pub(super) fn start() -> Result<Self> {
         let folder = tempfile::Builder::new()
-            .prefix(PREFIX)
+            .prefix(FOLDER_PREFIX)
             .tempdir()
             .context("cannot create a temporary directory")?
             .keep();
@@ -40,7 +40,7 @@ impl Sweeper {
     }
 
     /// Cleans up and waits for the end of the sweeper.
-    pub(super) fn finish(mut self) {
+    pub(super) fn clean_up(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -48,15 +48,15 @@ impl Sweeper {
 
 /// The main function of the sweeper: waits for the end of standard input, kills all processes in the directory, and
 /// removes it.
-pub(super) fn sweep(folder: &Path) -> Result<()> {
-    let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+pub(super) fn run_cleanup(folder: &Path) -> Result<()> {
+    let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(FOLDER_PREFIX));
     anyhow::ensure!(is_ours, "{} is not a directory of the test kit", folder.display());
     let folder = folder.canonicalize().context("cannot resolve the directory")?;
     // Nothing is ever written to this pipe.
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())
         .context("cannot read standard input")?;
     let began = Instant::now();
-    while kill_all_in(&folder) > 0 && began.elapsed() < TIMEOUT {
+    while kill_all_in(&folder) > 0 && began.elapsed() < SWEEP_TIMEOUT {
         thread::sleep(Duration::from_millis(20));
     }
     fs::remove_dir_all(&folder).context("cannot remove the directory")

@@ -4,8 +4,8 @@ use ::capacity::plan::CapacityPlan;
 use anyhow::Result;
 use plotters::prelude::*;
 
-const SIZE: (u32, u32) = (720, 420);
-const PARTS: [(&str, RGBColor); 4] = [
+const CHART_SIZE: (u32, u32) = (720, 420);
+const BAR_PARTS: [(&str, RGBColor); 4] = [
     ("payload", RGBColor(0x2b, 0x6c, 0xb0)),
     ("headers", RGBColor(0x68, 0xa3, 0x57)),
     ("index", RGBColor(0xe0, 0xa0, 0x30)),
@@ -13,10 +13,10 @@ const PARTS: [(&str, RGBColor); 4] = [
 ];
 
 /// Draws the chart as SVG.
-pub(super) fn svg(answers: &[CapacityPlan]) -> Result<String> {
+pub(super) fn draw_svg(answers: &[CapacityPlan]) -> Result<String> {
     let mut text = String::new();
     {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        let root = SVGBackend::with_string(&mut text, CHART_SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let most = answers.iter().map(|answer| answer.per_key.total()).fold(1.0, f64::max);
         let mut chart = ChartBuilder::on(&root)
@@ -38,7 +38,7 @@ pub(super) fn svg(answers: &[CapacityPlan]) -> Result<String> {
             .x_label_formatter(&name)
             .draw()?;
         let mut bases = vec![0.0; answers.len()];
-        for (part, (label, colour)) in PARTS.iter().enumerate() {
+        for (part, (label, colour)) in BAR_PARTS.iter().enumerate() {
             let bars: Vec<_> = answers
                 .iter()
                 .enumerate()

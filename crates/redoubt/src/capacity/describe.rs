@@ -20,15 +20,15 @@ const MAX_YAML_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Description {
-    data: Vec<Item>,
+struct DataDescription {
+    data: Vec<DataSetDescription>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Item {
+struct DataSetDescription {
     name: String,
-    #[serde(deserialize_with = "kind")]
+    #[serde(deserialize_with = "deserialize_kind")]
     r#type: Kind,
     keys: Quantity,
     #[serde(alias = "fields", default)]
@@ -46,7 +46,7 @@ struct Item {
 }
 
 /// Accepts the names of TYPE, and `sortedset` or `sorted-set` for `zset`.
-fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+fn deserialize_kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
     let name = String::deserialize(from)?;
     let short = if ["sortedset", "sorted-set"].contains(&name.as_str()) { "zset" } else { &name };
     Kind::of_name(short).ok_or_else(|| {
@@ -55,8 +55,8 @@ fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
     })
 }
 
-impl From<Item> for KeyGroup {
-    fn from(item: Item) -> Self {
+impl From<DataSetDescription> for KeyGroup {
+    fn from(item: DataSetDescription) -> Self {
         Self {
             name: item.name,
             kind: item.r#type,
@@ -81,7 +81,7 @@ pub(super) struct Overrides {
 }
 
 /// Reads a file in the format of its extension.
-pub(super) fn read(path: &Path, overrides: Overrides) -> Result<Vec<KeyGroup>> {
+pub(super) fn read_data_sets(path: &Path, overrides: Overrides) -> Result<Vec<KeyGroup>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("Cannot open file {shown}"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -91,12 +91,14 @@ pub(super) fn read(path: &Path, overrides: Overrides) -> Result<Vec<KeyGroup>> {
                 bail!("{shown} is too long");
             }
             let text = std::io::read_to_string(file).with_context(|| format!("Cannot read {shown}"))?;
-            let read: Description = serde_saphyr::from_str(&text)
+            let read: DataDescription = serde_saphyr::from_str(&text)
                 .with_context(|| format!("{shown} is not a data description"))?;
             Ok(read.data.into_iter().map(KeyGroup::from).collect())
         }
-        Some("jsonl" | "ndjson" | "json") => json_lines(file).and_then(|sums| sums.data(name, overrides)),
-        Some("csv") => csv_rows(file).and_then(|sums| sums.data(name, overrides)),
+        Some("jsonl" | "ndjson" | "json") => {
+            sum_json_lines(file).and_then(|sums| sums.into_key_groups(name, overrides))
+        }
+        Some("csv") => sum_csv_rows(file).and_then(|sums| sums.into_key_groups(name, overrides)),
         _ => bail!("{shown} is neither .yaml, .jsonl nor .csv"),
     }
     .with_context(|| format!("Cannot plan from {shown}"))
@@ -105,40 +107,42 @@ pub(super) fn read(path: &Path, overrides: Overrides) -> Result<Vec<KeyGroup>> {
 /// Sums over all sample records.
 #[derive(Debug, Default)]
 struct RecordSums {
-    records: u64,
-    first: u64,
-    fields: u64,
-    names: u64,
-    values: u64,
-    longest: u64,
+    record_count: u64,
+    first_column_bytes: u64,
+    field_count: u64,
+    name_bytes: u64,
+    value_bytes: u64,
+    longest_value_bytes: u64,
 }
 
 impl RecordSums {
-    fn add(&mut self, name: usize, value: usize, is_first: bool) {
+    fn add_column(&mut self, name: usize, value: usize, is_first: bool) {
         if is_first {
-            self.records += 1;
-            self.first += value as u64;
+            self.record_count += 1;
+            self.first_column_bytes += value as u64;
         }
-        self.fields += 1;
-        self.names += name as u64;
-        self.values += value as u64;
+        self.field_count += 1;
+        self.name_bytes += name as u64;
+        self.value_bytes += value as u64;
     }
 
-    fn data(self, name: String, overrides: Overrides) -> Result<Vec<KeyGroup>> {
-        if self.records == 0 || self.fields == 0 {
+    fn into_key_groups(self, name: String, overrides: Overrides) -> Result<Vec<KeyGroup>> {
+        if self.record_count == 0 || self.field_count == 0 {
             bail!("the file has no records");
         }
         let mean = |sum: u64, of: u64| (sum + of / 2) / of;
         // The mean over all records of the longest value.
-        let longest = mean(self.longest, self.records);
+        let longest = mean(self.longest_value_bytes, self.record_count);
         Ok(vec![KeyGroup {
             name,
             kind: Kind::Hash,
-            keys: overrides.keys.unwrap_or(self.records),
-            elements: mean(self.fields, self.records).max(1),
-            key_bytes: overrides.key_bytes.unwrap_or_else(|| mean(self.first, self.records)),
-            field_bytes: mean(self.names, self.fields),
-            value_bytes: mean(self.values, self.fields),
+            keys: overrides.keys.unwrap_or(self.record_count),
+            elements: mean(self.field_count, self.record_count).max(1),
+            key_bytes: overrides
+                .key_bytes
+                .unwrap_or_else(|| mean(self.first_column_bytes, self.record_count)),
+            field_bytes: mean(self.name_bytes, self.field_count),
+            value_bytes: mean(self.value_bytes, self.field_count),
             longest_bytes: Some(longest),
             expires: overrides.expires,
             integers: false,
@@ -146,7 +150,7 @@ impl RecordSums {
     }
 }
 
-fn json_lines(file: File) -> Result<RecordSums> {
+fn sum_json_lines(file: File) -> Result<RecordSums> {
     let mut sums = RecordSums::default();
     for (number, line) in BufReader::new(file).lines().enumerate() {
         let line = line?;
@@ -159,23 +163,23 @@ fn json_lines(file: File) -> Result<RecordSums> {
         for (index, (name, value)) in record.iter().enumerate() {
             let len = value.as_str().map_or_else(|| value.to_string().len(), str::len);
             longest = longest.max(len as u64);
-            sums.add(name.len(), len, index == 0);
+            sums.add_column(name.len(), len, index == 0);
         }
-        sums.longest += longest;
+        sums.longest_value_bytes += longest;
     }
     Ok(sums)
 }
 
-fn csv_rows(file: File) -> Result<RecordSums> {
+fn sum_csv_rows(file: File) -> Result<RecordSums> {
     let mut reader = csv::Reader::from_reader(BufReader::new(file));
     let names: Vec<usize> = reader.headers()?.iter().map(str::len).collect();
     let mut sums = RecordSums::default();
     for record in reader.into_byte_records() {
         let record = record?;
         for (index, (value, name)) in record.iter().zip(&names).enumerate() {
-            sums.add(*name, value.len(), index == 0);
+            sums.add_column(*name, value.len(), index == 0);
         }
-        sums.longest += record.iter().map(<[u8]>::len).max().unwrap_or(0) as u64;
+        sums.longest_value_bytes += record.iter().map(<[u8]>::len).max().unwrap_or(0) as u64;
     }
     Ok(sums)
 }
@@ -188,18 +192,20 @@ mod tests {
 
     const NO_OVERRIDES: Overrides = Overrides { keys: None, key_bytes: None, expires: false };
 
-    fn read_text(end: &str, text: &str) -> Result<Vec<KeyGroup>> {
+    fn read_from_text(end: &str, text: &str) -> Result<Vec<KeyGroup>> {
         let mut file = tempfile::Builder::new().suffix(end).tempfile()?;
         file.write_all(text.as_bytes())?;
-        read(file.path(), NO_OVERRIDES)
+        read_data_sets(file.path(), NO_OVERRIDES)
     }
 
     #[test]
     fn csv_and_json_records_give_the_same_data() {
-        let csv = read_text(".csv", "id,name\n1000,anna\n1001,b\n").unwrap();
-        let json =
-            read_text(".jsonl", "{\"id\": 1000, \"name\": \"anna\"}\n\n{\"id\": 1001, \"name\": \"b\"}\n")
-                .unwrap();
+        let csv = read_from_text(".csv", "id,name\n1000,anna\n1001,b\n").unwrap();
+        let json = read_from_text(
+            ".jsonl",
+            "{\"id\": 1000, \"name\": \"anna\"}\n\n{\"id\": 1001, \"name\": \"b\"}\n",
+        )
+        .unwrap();
         assert_eq!(
             KeyGroup { name: String::new(), ..csv[0].clone() },
             KeyGroup { name: String::new(), ..json[0].clone() }
@@ -213,7 +219,7 @@ mod tests {
     fn yaml_description_has_several_data_sets() {
         let text = "data:\n  - {name: users, type: hash, keys: 700M, fields: 11, key_bytes: 17, field_bytes: 2, \
                     value_bytes: 24}\n  - {name: tokens, type: string, keys: 1000, key_bytes: 30, value_bytes: 64, ttl: true}\n";
-        let data = read_text(".yaml", text).unwrap();
+        let data = read_from_text(".yaml", text).unwrap();
         assert_eq!((data[0].keys, data[0].elements, data[0].kind), (700_000_000, 11, Kind::Hash));
         assert!(data[1].expires && data[1].elements_per_key() == 1);
     }
@@ -227,7 +233,7 @@ mod tests {
             (".txt", "x"),
             (".yaml", "- : ["),
         ] {
-            assert!(read_text(end, text).is_err(), "{end}");
+            assert!(read_from_text(end, text).is_err(), "{end}");
         }
     }
 }

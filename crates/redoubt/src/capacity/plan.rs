@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use ::capacity::KeyGroup;
-use ::capacity::plan::{CapacityPlan, ModelInputs, PlanRequirements, plan};
+use ::capacity::plan::{CapacityPlan, ModelInputs, PlanRequirements, plan_capacity};
 use anyhow::{Context as _, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -12,11 +12,11 @@ use keyspace::Kind;
 use serde_json::json;
 
 use super::describe::{self, Overrides};
-use super::quantity::{self, Quantity, bytes};
-use super::{chart, heap};
+use super::quantity::{self, Quantity, format_bytes};
+use super::{chart, thread_heap_bytes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum PlanFormat {
     /// Table.
     Table,
     /// One JSON object.
@@ -26,7 +26,7 @@ enum Format {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Build {
+enum AllocatorBuild {
     /// Built with the bundled jemalloc.
     Bundled,
     /// Built with the jemalloc of the distribution, as Debian does.
@@ -34,21 +34,21 @@ enum Build {
 }
 
 /// Parses a type by its Redis name.
-fn kinds() -> impl TypedValueParser<Value = Kind> {
+fn kind_parser() -> impl TypedValueParser<Value = Kind> {
     PossibleValuesParser::new(Kind::ALL.iter().map(|kind| kind.name()))
         .map(|name| Kind::of_name(&name).expect("it is one of these"))
 }
 
 /// Arguments of `redoubt capacity plan`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct PlanOptions {
     /// A description of several data sets (.yaml), or sample records (.jsonl, .csv).
     file: Option<PathBuf>,
     /// Number of keys, such as 700M.
     #[arg(long)]
     keys: Option<Quantity>,
     /// Type of the values.
-    #[arg(long = "type", value_parser = kinds(), default_value = "string")]
+    #[arg(long = "type", value_parser = kind_parser(), default_value = "string")]
     kind: Kind,
     /// Number of fields, members, items or entries per key.
     #[arg(long, alias = "elements", alias = "members", alias = "items", alias = "entries")]
@@ -75,13 +75,13 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1)]
     replicas: u64,
     /// Growth of the data, such as 5%/month or 60%/year.
-    #[arg(long, value_parser = quantity::growth, default_value = "0%/month")]
+    #[arg(long, value_parser = quantity::parse_growth, default_value = "0%/month")]
     growth: f64,
     /// Number of months for which the nodes must suffice.
     #[arg(long, default_value_t = 12)]
     months: u32,
     /// Share of a node's memory that stays free.
-    #[arg(long, value_parser = quantity::headroom, default_value = "30%")]
+    #[arg(long, value_parser = quantity::parse_headroom, default_value = "30%")]
     headroom: f64,
     /// Memory of a node.
     #[arg(long, default_value = "64GB")]
@@ -90,18 +90,21 @@ pub(crate) struct Options {
     #[arg(long, default_value = "1GB")]
     bandwidth: Quantity,
     /// Build of Redis and Valkey, which determines the rounding of their allocations.
-    #[arg(long, value_enum, default_value_t = Build::Bundled)]
-    build: Build,
+    #[arg(long, value_enum, default_value_t = AllocatorBuild::Bundled)]
+    build: AllocatorBuild,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = PlanFormat::Table)]
+    format: PlanFormat,
 }
 
-impl Options {
-    fn data(&self) -> Result<Vec<KeyGroup>> {
+impl PlanOptions {
+    fn read_data_sets(&self) -> Result<Vec<KeyGroup>> {
         let keys = self.keys.map(|keys| keys.0);
         if let Some(file) = &self.file {
-            return describe::read(file, Overrides { keys, key_bytes: self.key_bytes, expires: self.ttl });
+            return describe::read_data_sets(
+                file,
+                Overrides { keys, key_bytes: self.key_bytes, expires: self.ttl },
+            );
         }
         let (Some(keys), Some(key_bytes), Some(value_bytes)) = (keys, self.key_bytes, self.value_bytes)
         else {
@@ -125,10 +128,10 @@ impl Options {
         }])
     }
 
-    fn demand(&self) -> PlanRequirements {
+    fn requirements(&self) -> PlanRequirements {
         let quantum = match self.build {
-            Build::Bundled => capacity::allocator::BUNDLED_QUANTUM,
-            Build::Distribution => capacity::allocator::DEFAULT_QUANTUM,
+            AllocatorBuild::Bundled => capacity::allocator::BUNDLED_QUANTUM,
+            AllocatorBuild::Distribution => capacity::allocator::DEFAULT_QUANTUM,
         };
         PlanRequirements {
             replicas: self.replicas,
@@ -136,7 +139,7 @@ impl Options {
             headroom: self.headroom,
             node_memory: self.node_memory.0,
             bandwidth: self.bandwidth.0,
-            models: ModelInputs { quantum, heap },
+            models: ModelInputs { quantum, heap: thread_heap_bytes },
         }
     }
 }
@@ -145,15 +148,15 @@ impl Options {
 ///
 /// # Errors
 /// An argument is missing, or the file does not describe data.
-pub(super) fn run(options: &Options) -> Result<()> {
-    let data = options.data()?;
-    bound(&data)?;
-    let demand = options.demand();
-    let answers = plan(&data, &demand);
+pub(super) fn run_plan(options: &PlanOptions) -> Result<()> {
+    let data = options.read_data_sets()?;
+    check_limits(&data)?;
+    let demand = options.requirements();
+    let answers = plan_capacity(&data, &demand);
     let mut out = io::stdout().lock();
     match options.format {
-        Format::Table => table(&data, &demand, &answers, &mut out)?,
-        Format::Json => {
+        PlanFormat::Table => write_table(&data, &demand, &answers, &mut out)?,
+        PlanFormat::Json => {
             let object = json!({
                 "keys": data.iter().map(|data| data.keys).sum::<u64>(),
                 "growth": demand.growth,
@@ -162,17 +165,19 @@ pub(super) fn run(options: &Options) -> Result<()> {
             serde_json::to_writer_pretty(&mut out, &object)?;
             writeln!(out)?;
         }
-        Format::Svg => out.write_all(chart::svg(&answers).context("Cannot draw the chart")?.as_bytes())?,
+        PlanFormat::Svg => {
+            out.write_all(chart::draw_svg(&answers).context("Cannot draw the chart")?.as_bytes())?;
+        }
     }
     Ok(())
 }
 
 /// Rejects sizes at which sums would overflow or the measured sample would be too large.
-fn bound(data: &[KeyGroup]) -> Result<()> {
-    const LONGEST: u64 = 512 << 20;
+fn check_limits(data: &[KeyGroup]) -> Result<()> {
+    const MAX_VALUE_BYTES: u64 = 512 << 20;
     for data in data {
         let lengths = [data.key_bytes, data.field_bytes, data.value_bytes, data.longest_value()];
-        if lengths.iter().any(|len| *len > LONGEST) {
+        if lengths.iter().any(|len| *len > MAX_VALUE_BYTES) {
             bail!("{}: keys, fields and values are limited to 512 MB", data.name);
         }
         if data.elements > u64::from(u32::MAX) || data.keys > 1 << 50 {
@@ -185,7 +190,7 @@ fn bound(data: &[KeyGroup]) -> Result<()> {
     Ok(())
 }
 
-fn table(
+fn write_table(
     data: &[KeyGroup],
     demand: &PlanRequirements,
     answers: &[CapacityPlan],
@@ -211,14 +216,16 @@ fn table(
     row("  headers", &|answer| format!("{:.1}", answer.per_key.headers))?;
     row("  index", &|answer| format!("{:.1}", answer.per_key.index))?;
     row("  rounding", &|answer| format!("{:.1}", answer.per_key.rounding))?;
-    row("total", &|answer| bytes(answer.total))?;
+    row("total", &|answer| format_bytes(answer.total))?;
     if demand.growth > 0.0 {
-        row(&format!("after growth of {:.0} %", demand.growth * 100.0), &|answer| bytes(answer.grown))?;
+        row(&format!("after growth of {:.0} %", demand.growth * 100.0), &|answer| {
+            format_bytes(answer.total_after_growth)
+        })?;
     }
     row("shards", &|answer| answer.shards.to_string())?;
     row("nodes", &|answer| answer.nodes.to_string())?;
-    row("memory used per node", &|answer| bytes(answer.per_node))?;
-    row("full sync size", &|answer| bytes(answer.sync_bytes))?;
+    row("memory used per node", &|answer| format_bytes(answer.per_node))?;
+    row("full sync size", &|answer| format_bytes(answer.sync_bytes))?;
     row("full sync seconds", &|answer| format!("{:.0}", answer.sync_seconds))?;
     writeln!(out)
 }

@@ -39,8 +39,8 @@ impl FromStr for Quantity {
 
 impl<'de> Deserialize<'de> for Quantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl Visitor<'_> for Reader {
+        struct QuantityVisitor;
+        impl Visitor<'_> for QuantityVisitor {
             type Value = Quantity;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,12 +59,12 @@ impl<'de> Deserialize<'de> for Quantity {
                 text.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(QuantityVisitor)
     }
 }
 
 /// Parses a fraction such as `30%` or `0.3`.
-pub(super) fn share(text: &str) -> Result<f64, String> {
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
     let wrong = || format!("'{text}' is not a percentage like 30%");
     let (number, factor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     let number: f64 = number.trim().parse().map_err(|_| wrong())?;
@@ -72,9 +72,9 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a growth rate such as `5%/month` or `60%/year`; returns the monthly rate.
-pub(super) fn growth(text: &str) -> Result<f64, String> {
+pub(super) fn parse_growth(text: &str) -> Result<f64, String> {
     let (rate, unit) = text.split_once('/').unwrap_or((text, "month"));
-    let rate = share(rate)?;
+    let rate = parse_share(rate)?;
     match unit {
         "month" => Ok(rate),
         "year" => Ok((1.0 + rate).powf(1.0 / 12.0) - 1.0),
@@ -83,23 +83,23 @@ pub(super) fn growth(text: &str) -> Result<f64, String> {
 }
 
 /// Parses the free share of a node, which must be below 100 %.
-pub(super) fn headroom(text: &str) -> Result<f64, String> {
-    share(text).and_then(|share| {
+pub(super) fn parse_headroom(text: &str) -> Result<f64, String> {
+    parse_share(text).and_then(|share| {
         if share < 1.0 { Ok(share) } else { Err("headroom must be less than 100%".to_owned()) }
     })
 }
 
 /// Formats bytes with a decimal unit.
-pub(super) fn bytes(value: f64) -> String {
-    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+pub(super) fn format_bytes(value: f64) -> String {
+    const BYTE_UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
     let mut value = value;
     let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
+    while value >= 1000.0 && unit + 1 < BYTE_UNITS.len() {
         value /= 1000.0;
         unit += 1;
     }
     let places = usize::from(unit > 0 && value < 100.0);
-    format!("{value:.places$} {}", UNITS[unit])
+    format!("{value:.places$} {}", BYTE_UNITS[unit])
 }
 
 #[cfg(test)]
@@ -114,12 +114,15 @@ mod tests {
         for text in ["", "M", "-1", "1x", "1e30", "9999999TB"] {
             assert!(read(text).is_err(), "{text}");
         }
-        assert_eq!((share("30%"), share("0.5")), (Ok(0.3), Ok(0.5)));
-        assert!(share("x").is_err() && share("-1%").is_err() && headroom("100%").is_err());
-        assert_eq!(growth("5%/month"), Ok(0.05));
-        assert!((growth("60%/year").unwrap_or(0.0) - 0.0399).abs() < 0.001 && growth("5%/day").is_err());
+        assert_eq!((parse_share("30%"), parse_share("0.5")), (Ok(0.3), Ok(0.5)));
+        assert!(parse_share("x").is_err() && parse_share("-1%").is_err() && parse_headroom("100%").is_err());
+        assert_eq!(parse_growth("5%/month"), Ok(0.05));
+        assert!(
+            (parse_growth("60%/year").unwrap_or(0.0) - 0.0399).abs() < 0.001
+                && parse_growth("5%/day").is_err()
+        );
         assert_eq!(
-            (bytes(12.0), bytes(644e9), bytes(1500.0)),
+            (format_bytes(12.0), format_bytes(644e9), format_bytes(1500.0)),
             ("12 B".into(), "644 GB".into(), "1.5 KB".into())
         );
     }

@@ -16,12 +16,12 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::rdb::keys::{Filter, Reader};
-use groups::{Groups, Seen};
+use crate::rdb::keys::{KeyFilter, KeyReader};
+use groups::{KeyGroups, SampledKey};
 
 /// Arguments of `redoubt capacity sample`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct SampleOptions {
     /// redis://[user:password@]host:port of a server or of any cluster node, or an RDB file.
     #[arg(long, value_name = "URL|FILE")]
     from: String,
@@ -47,31 +47,31 @@ pub(crate) struct Options {
 
 /// The contents of a state file.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct State {
+struct ScanState {
     /// Nodes that are not scanned completely, with their SCAN cursors.
     nodes: Vec<(String, u64)>,
     finished: bool,
-    groups: Groups,
+    groups: KeyGroups,
     /// Keys and bytes per pattern of the previous scan.
-    before: Option<groups::Sums>,
+    before: Option<groups::PatternTotals>,
 }
 
-impl State {
+impl ScanState {
     /// Reads the state file, if it exists. A finished scan becomes the base of comparison; an unfinished one is resumed.
-    fn read(path: Option<&Path>) -> Result<Self> {
+    fn read_state_file(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|path| path.exists()) else { return Ok(Self::default()) };
         let shown = path.display();
         let file = File::open(path).with_context(|| format!("Cannot open file {shown}"))?;
         let state: Self = serde_json::from_reader(io::BufReader::new(file))
             .with_context(|| format!("{shown} is not a state file of this command"))?;
         if state.finished {
-            return Ok(Self { before: Some(state.groups.sums()), ..Self::default() });
+            return Ok(Self { before: Some(state.groups.pattern_sums()), ..Self::default() });
         }
         Ok(state)
     }
 
     /// Writes a temporary file and renames it, so that a crash leaves a complete file.
-    fn write(&self, path: Option<&Path>) -> Result<()> {
+    fn write_state_file(&self, path: Option<&Path>) -> Result<()> {
         let Some(path) = path else { return Ok(()) };
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
@@ -86,36 +86,36 @@ impl State {
 ///
 /// # Errors
 /// The scan fails; the state file then has the progress up to there.
-pub(super) fn run(options: &Options) -> Result<()> {
-    let mut state = State::read(options.state.as_deref())?;
+pub(super) fn run_sample(options: &SampleOptions) -> Result<()> {
+    let mut state = ScanState::read_state_file(options.state.as_deref())?;
     state.groups.separator.clone_from(&options.separator);
     if options.from.contains("://") {
-        live::walk(options, &mut state)?;
+        live::scan_server(options, &mut state)?;
     } else {
-        file(options, &mut state)?;
+        sample_file(options, &mut state)?;
     }
     state.finished = true;
-    state.write(options.state.as_deref())?;
+    state.write_state_file(options.state.as_deref())?;
     let mut out = io::stdout().lock();
     if options.json {
-        serde_json::to_writer_pretty(&mut out, &state.groups.report(state.before.as_ref(), options.top))?;
+        serde_json::to_writer_pretty(&mut out, &state.groups.to_json(state.before.as_ref(), options.top))?;
         writeln!(out)?;
     } else {
-        state.groups.show(state.before.as_ref(), options.top, &mut out)?;
+        state.groups.write_report(state.before.as_ref(), options.top, &mut out)?;
     }
     Ok(())
 }
 
-fn file(options: &Options, state: &mut State) -> Result<()> {
+fn sample_file(options: &SampleOptions, state: &mut ScanState) -> Result<()> {
     let path = &options.from;
     let file = File::open(path).with_context(|| format!("Cannot open file {path}"))?;
-    let mut reader = Reader::new(io::BufReader::new(file), Filter::default())?;
+    let mut reader = KeyReader::new(io::BufReader::new(file), KeyFilter::default())?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as i64;
     let separator = options.separator.as_bytes();
-    reader.each(&mut |key| {
-        state.groups.add(
+    reader.for_each_key(&mut |key| {
+        state.groups.add_key(
             separator,
-            &Seen {
+            &SampledKey {
                 key: &key.key,
                 kind: key.kind.name(),
                 encoding: key.encoding,

@@ -6,37 +6,38 @@ use std::fmt::Write as _;
 use redis::Value;
 use serde_json::Number;
 
-use super::printable;
+use super::replace_control_characters;
 
 /// The fields of one migration, as in the reply of CLUSTER GETSLOTMIGRATIONS.
-pub(super) type Move = BTreeMap<String, Value>;
+pub(super) type MigrationFields = BTreeMap<String, Value>;
 
 /// Width of the progress bar in columns.
-const COLUMNS: u64 = 20;
+const BAR_COLUMNS: u64 = 20;
 
 /// Formats all migrations in the given order.
-pub(super) fn draw(moves: &[Move]) -> String {
+pub(super) fn format_migrations(moves: &[MigrationFields]) -> String {
     if moves.is_empty() {
         return "No slot migrations since the node started.\n".to_owned();
     }
-    moves.iter().map(one).collect()
+    moves.iter().map(format_migration).collect()
 }
 
 /// Formats all migrations as JSON.
-pub(super) fn json(moves: &[Move]) -> String {
+pub(super) fn migrations_to_json(moves: &[MigrationFields]) -> String {
     let value = |value: &Value| match value {
         Value::Int(number) => serde_json::Value::Number(Number::from(*number)),
         other => serde_json::Value::String(redis::from_redis_value_ref(other).unwrap_or_default()),
     };
-    let object = |one: &Move| one.iter().map(|(name, field)| (name.clone(), value(field))).collect();
+    let object =
+        |one: &MigrationFields| one.iter().map(|(name, field)| (name.clone(), value(field))).collect();
     serde_json::Value::Array(moves.iter().map(|one| serde_json::Value::Object(object(one))).collect())
         .to_string()
 }
 
-fn one(fields: &Move) -> String {
+fn format_migration(fields: &MigrationFields) -> String {
     let text = |name: &str| {
         let text = fields.get(name).and_then(|value| redis::from_redis_value_ref::<String>(value).ok());
-        printable(&text.unwrap_or_default())
+        replace_control_characters(&text.unwrap_or_default())
     };
     let number = |name: &str| match fields.get(name) {
         Some(Value::Int(number)) => u64::try_from(*number).ok(),
@@ -56,11 +57,11 @@ fn one(fields: &Move) -> String {
         drawn = format!("{drawn} ({why})");
     }
     let (keys, bytes) = (number("keys_moved"), number("bytes_moved").unwrap_or(0));
-    let speed = bytes_text(number("bytes_per_sec").unwrap_or(0));
+    let speed = format_bytes(number("bytes_per_sec").unwrap_or(0));
     let keys = match (keys, number("keys_total")) {
         (Some(keys), Some(all)) => {
-            let done = (keys.min(all) * COLUMNS).checked_div(all).unwrap_or(COLUMNS);
-            let bar: String = (0..COLUMNS).map(|column| if column < done { '#' } else { '.' }).collect();
+            let done = (keys.min(all) * BAR_COLUMNS).checked_div(all).unwrap_or(BAR_COLUMNS);
+            let bar: String = (0..BAR_COLUMNS).map(|column| if column < done { '#' } else { '.' }).collect();
             drawn = format!("{drawn}\n  |{bar}|");
             format!("{keys} of {all} keys, ")
         }
@@ -70,14 +71,14 @@ fn one(fields: &Move) -> String {
         }
     };
     // Writing into a string does not fail.
-    let _ = write!(drawn, " {keys}{} at {speed}/s", bytes_text(bytes));
+    let _ = write!(drawn, " {keys}{} at {speed}/s", format_bytes(bytes));
     match number("left_ms") {
         Some(left @ 1..) => drawn + &format!(", {}.{} s left\n", left / 1000, left % 1000 / 100),
         _ => drawn + "\n",
     }
 }
 
-fn bytes_text(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} bytes"),
         10_000..10_000_000 => format!("{} kB", bytes / 1000),
@@ -89,7 +90,7 @@ fn bytes_text(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn fields(words: &[(&str, &str)], numbers: &[(&str, i64)]) -> Move {
+    fn migration_fields(words: &[(&str, &str)], numbers: &[(&str, i64)]) -> MigrationFields {
         let words = words
             .iter()
             .map(|(name, text)| ((*name).to_owned(), Value::BulkString(text.as_bytes().to_vec())));
@@ -116,7 +117,7 @@ mod tests {
         ];
         let expected = "01234567 slots 0-10 12-12 to fedcba98: snapshotting\n  \
                         |#####...............| 100 of 400 keys, 25 kB at 900 bytes/s, 1.2 s left\n";
-        assert_eq!(draw(&[fields(&words, &numbers)]), expected);
+        assert_eq!(format_migrations(&[migration_fields(&words, &numbers)]), expected);
         let words = [
             ("name", "0123456789abcdef"),
             ("slot_ranges", "1-1"),
@@ -124,12 +125,15 @@ mod tests {
             ("message", "no\x1b"),
         ];
         let numbers = [("keys_total", -1), ("keys_moved", 7), ("left_ms", 0)];
-        let told = draw(&[fields(&words, &numbers)]);
+        let told = format_migrations(&[migration_fields(&words, &numbers)]);
         assert_eq!(
             told,
             "01234567 slots 1-1 from another node: failed (no?)\n  7 keys, 0 bytes at 0 bytes/s\n"
         );
-        assert_eq!(json(&[fields(&[("a", "b")], &[("c", 1)])]), r#"[{"a":"b","c":1}]"#);
-        assert!(draw(&[]).starts_with("No slot migrations"));
+        assert_eq!(
+            migrations_to_json(&[migration_fields(&[("a", "b")], &[("c", 1)])]),
+            r#"[{"a":"b","c":1}]"#
+        );
+        assert!(format_migrations(&[]).starts_with("No slot migrations"));
     }
 }

@@ -6,47 +6,50 @@ use std::fmt::Write as _;
 
 use failover_history::{Failover, FailoverOutcome};
 
-use super::printable;
+use super::replace_control_characters;
 
 /// Width of the timeline in columns.
-const COLUMNS: u64 = 40;
+const TIMELINE_COLUMNS: u64 = 40;
 /// A gap of this many milliseconds ends the timeline.
-const LONG: u64 = 10_000;
+const LONG_GAP_MS: u64 = 10_000;
 
 /// Formats all failovers in the given order.
-pub(super) fn draw(failovers: &[Failover]) -> String {
+pub(super) fn format_failovers(failovers: &[Failover]) -> String {
     if failovers.is_empty() {
         return "No failovers since the node started.\n".to_owned();
     }
-    let drawn: Vec<String> = failovers.iter().map(one).collect();
+    let drawn: Vec<String> = failovers.iter().map(format_failover).collect();
     drawn.join("\n")
 }
 
-fn one(failover: &Failover) -> String {
+fn format_failover(failover: &Failover) -> String {
     let steps = &failover.steps;
-    let end = end(failover);
+    let end = timeline_end(failover);
     let outcome = match failover.outcome {
         FailoverOutcome::Open => "under way",
         FailoverOutcome::Replaced => "replaced",
         FailoverOutcome::CameBack => "came back",
         FailoverOutcome::GivenUp => "given up",
     };
-    let mut text = format!("{}: {outcome}, began {} ago\n", name(failover), ago(failover.began_ms_ago));
+    let mut text =
+        format!("{}: {outcome}, began {} ago\n", failover_title(failover), format_age(failover.began_ms_ago));
     for step in steps {
-        let mark = if step.ms > end { COLUMNS } else { step.ms * (COLUMNS - 1) / end.max(1) };
-        let line: String = (0..COLUMNS).map(|column| if column == mark { '*' } else { '.' }).collect();
-        let late = if mark == COLUMNS { '>' } else { '|' };
+        let mark =
+            if step.ms > end { TIMELINE_COLUMNS } else { step.ms * (TIMELINE_COLUMNS - 1) / end.max(1) };
+        let line: String =
+            (0..TIMELINE_COLUMNS).map(|column| if column == mark { '*' } else { '.' }).collect();
+        let late = if mark == TIMELINE_COLUMNS { '>' } else { '|' };
         // Writing into a string does not fail.
-        let _ = writeln!(text, "{:>9} ms |{line}{late} {}", step.ms, printable(&step.text));
+        let _ = writeln!(text, "{:>9} ms |{line}{late} {}", step.ms, replace_control_characters(&step.text));
     }
     text
 }
 
 /// Milliseconds of the last step on the timeline.
-fn end(failover: &Failover) -> u64 {
+fn timeline_end(failover: &Failover) -> u64 {
     let mut end = 0;
     for step in &failover.steps {
-        if step.ms > end + LONG {
+        if step.ms > end + LONG_GAP_MS {
             break;
         }
         end = step.ms;
@@ -54,16 +57,20 @@ fn end(failover: &Failover) -> u64 {
     end
 }
 
-fn name(failover: &Failover) -> String {
+fn failover_title(failover: &Failover) -> String {
     let is_id = failover.node.len() == 40 && failover.node.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let node = printable(if is_id { failover.node.get(..8).unwrap_or_default() } else { &failover.node });
+    let node = replace_control_characters(if is_id {
+        failover.node.get(..8).unwrap_or_default()
+    } else {
+        &failover.node
+    });
     match failover.address.as_str() {
         "" => node,
-        address => format!("{} ({node})", printable(address)),
+        address => format!("{} ({node})", replace_control_characters(address)),
     }
 }
 
-fn ago(ms: u64) -> String {
+fn format_age(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{ms} ms"),
         10_000..600_000 => format!("{} s", ms / 1000),
@@ -78,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    fn failover(steps: &[(u64, &str)]) -> Failover {
+    fn test_failover(steps: &[(u64, &str)]) -> Failover {
         let step = |(ms, text): &(u64, &str)| FailoverStep { ms: *ms, text: (*text).to_owned() };
         Failover {
             node: "0123456789abcdef0123456789abcdef01234567".into(),
@@ -101,9 +108,9 @@ mod tests {
             format!("      200 ms |{}*| takes ? over", dots(39)),
             format!("  3600000 ms |{}> answers again", dots(40)),
         ];
-        assert_eq!(draw(&[failover(&steps)]).lines().collect::<Vec<_>>(), expected);
-        assert_eq!(draw(&[failover(&[(0, "suspected")])]).lines().count(), 2);
-        assert_eq!(draw(&[failover(&steps), failover(&steps)]).lines().count(), 11);
-        assert!(draw(&[]).starts_with("No failovers"));
+        assert_eq!(format_failovers(&[test_failover(&steps)]).lines().collect::<Vec<_>>(), expected);
+        assert_eq!(format_failovers(&[test_failover(&[(0, "suspected")])]).lines().count(), 2);
+        assert_eq!(format_failovers(&[test_failover(&steps), test_failover(&steps)]).lines().count(), 11);
+        assert!(format_failovers(&[]).starts_with("No failovers"));
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Severity, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(super) enum Severity {
     /// Nothing to do.
     Fine,
     /// It works now, but is likely to cause trouble.
@@ -19,7 +19,7 @@ pub(super) enum Verdict {
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    pub(super) verdict: Verdict,
+    pub(super) verdict: Severity,
     /// The subject: a short name, or the address of a node.
     pub(super) about: String,
     /// The observed state.
@@ -31,24 +31,24 @@ pub(super) struct Finding {
 
 impl Finding {
     pub(super) fn fine(about: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fine, about: about.into(), text: text.into(), fix: None }
+        Self { verdict: Severity::Fine, about: about.into(), text: text.into(), fix: None }
     }
 
     pub(super) fn warning(about: impl Into<String>, text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Warning, about: about.into(), text: text.into(), fix: Some(fix.into()) }
+        Self { verdict: Severity::Warning, about: about.into(), text: text.into(), fix: Some(fix.into()) }
     }
 
     pub(super) fn fault(about: impl Into<String>, text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fault, ..Self::warning(about, text, fix) }
+        Self { verdict: Severity::Fault, ..Self::warning(about, text, fix) }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.verdict {
-            Verdict::Fine => "ok",
-            Verdict::Warning => "WARNING",
-            Verdict::Fault => "FAULT",
+            Severity::Fine => "ok",
+            Severity::Warning => "WARNING",
+            Severity::Fault => "FAULT",
         };
         writeln!(f, "{word:<8} {:<16} {}", self.about, self.text)?;
         match &self.fix {
@@ -59,7 +59,7 @@ impl fmt::Display for Finding {
 }
 
 /// A human-readable number of bytes.
-pub(super) fn size(bytes: u64) -> String {
+pub(super) fn format_size(bytes: u64) -> String {
     let units = ["bytes", "KB", "MB", "GB", "TB"];
     let mut number = bytes as f64;
     let mut unit = 0;

@@ -6,47 +6,58 @@ mod tests;
 
 use config::{Config, keys};
 
-use super::finding::{Finding, size};
+use super::finding::{Finding, format_size};
 
-pub(super) use facts::Facts;
+pub(super) use facts::HostFacts;
 
 /// Open files that a server needs in addition to one per client.
 const RESERVED_FILES: u64 = 32;
 /// Above this `vm.swappiness`, the kernel swaps out processes that are idle for a while.
-const LEAST_EAGER_SWAPPINESS: u64 = 10;
+const MAX_SWAPPINESS: u64 = 10;
 /// Clock sources that are read in user space, without a system call.
-const QUICK_CLOCKS: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
+const FAST_CLOCK_SOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
 
 /// What a configuration requires of the machine.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wanted {
+pub(super) struct HostRequirements {
     pub(super) backlog: u64,
     pub(super) clients: u64,
     /// `maxmemory`; `None` if unlimited.
-    pub(super) memory: Option<u64>,
+    pub(super) max_memory: Option<u64>,
     /// Whether snapshots or the append-only file are enabled.
-    pub(super) is_saving: bool,
+    pub(super) persists_data: bool,
 }
 
-impl Wanted {
-    pub(super) fn of(config: &Config) -> Self {
+impl HostRequirements {
+    pub(super) fn from_config(config: &Config) -> Self {
         let number = |text: String| text.parse::<u64>().unwrap_or(0);
         Self {
             backlog: number(config.get(keys::TCP_BACKLOG).to_string()),
             clients: config.get(keys::MAXCLIENTS) as u64,
-            memory: Some(number(config.get(keys::MAXMEMORY).to_string())).filter(|bytes| *bytes != 0),
-            is_saving: config.get(keys::APPENDONLY) || !config.get(keys::SAVE).is_empty(),
+            max_memory: Some(number(config.get(keys::MAXMEMORY).to_string())).filter(|bytes| *bytes != 0),
+            persists_data: config.get(keys::APPENDONLY) || !config.get(keys::SAVE).is_empty(),
         }
     }
 }
 
 /// Runs all checks of the machine.
-pub(super) fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
-    let checks = [overcommit, huge_pages, backlog, swap, files, memory, folder, disk, clock, synchronisation];
+pub(super) fn check_host(facts: &HostFacts, wanted: &HostRequirements) -> Vec<Finding> {
+    let checks = [
+        check_overcommit,
+        check_huge_pages,
+        check_backlog,
+        check_swap,
+        check_open_files,
+        check_memory,
+        check_folder,
+        check_disk,
+        check_clock_source,
+        check_clock_sync,
+    ];
     checks.iter().filter_map(|check| check(facts, wanted)).collect()
 }
 
-fn overcommit(facts: &Facts, _: &Wanted) -> Option<Finding> {
+fn check_overcommit(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     let about = "overcommit";
     Some(match facts.overcommit? {
         2 => Finding::warning(
@@ -62,7 +73,7 @@ fn overcommit(facts: &Facts, _: &Wanted) -> Option<Finding> {
     })
 }
 
-fn huge_pages(facts: &Facts, _: &Wanted) -> Option<Finding> {
+fn check_huge_pages(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     let about = "huge pages";
     Some(match facts.huge_pages.as_deref()? {
         "always" => Finding::warning(
@@ -74,8 +85,8 @@ fn huge_pages(facts: &Facts, _: &Wanted) -> Option<Finding> {
     })
 }
 
-fn backlog(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
-    let (about, most) = ("backlog", facts.most_backlog?);
+fn check_backlog(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
+    let (about, most) = ("backlog", facts.max_backlog?);
     let wanted = wanted.backlog;
     Some(if most < wanted {
         Finding::warning(
@@ -90,28 +101,28 @@ fn backlog(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
     })
 }
 
-fn swap(facts: &Facts, _: &Wanted) -> Option<Finding> {
+fn check_swap(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     let (about, total) = ("swap", facts.swap_total?);
     let swappiness = facts.swappiness.unwrap_or(60);
     Some(if total == 0 {
         Finding::fine(about, "no swap")
-    } else if swappiness > LEAST_EAGER_SWAPPINESS {
+    } else if swappiness > MAX_SWAPPINESS {
         Finding::warning(
             about,
             format!(
                 "{} of swap with vm.swappiness {swappiness}: a server that is swapped out does not respond for seconds, and \
                  other nodes mark it as failed",
-                size(total)
+                format_size(total)
             ),
             "sysctl -w vm.swappiness=1, or MemorySwapMax=0 in the systemd unit",
         )
     } else {
-        Finding::fine(about, format!("{} with vm.swappiness {swappiness}", size(total)))
+        Finding::fine(about, format!("{} with vm.swappiness {swappiness}", format_size(total)))
     })
 }
 
-fn files(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
-    let (about, most) = ("open files", facts.most_files?);
+fn check_open_files(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
+    let (about, most) = ("open files", facts.max_open_files?);
     let needed = wanted.clients.saturating_add(RESERVED_FILES);
     Some(if most < needed {
         Finding::warning(
@@ -128,12 +139,12 @@ fn files(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
     })
 }
 
-fn memory(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
+fn check_memory(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
     let about = "memory";
     let there = [facts.memory_total, facts.memory_limit].into_iter().flatten().min()?;
-    let shown = size(there);
-    let three_quarters = size(there / 4 * 3);
-    Some(match wanted.memory {
+    let shown = format_size(there);
+    let three_quarters = format_size(there / 4 * 3);
+    Some(match wanted.max_memory {
         None => Finding::warning(
             about,
             format!(
@@ -143,22 +154,22 @@ fn memory(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
         ),
         Some(limit) if limit > there => Finding::fault(
             about,
-            format!("maxmemory is {}, but the machine has only {shown}", size(limit)),
+            format!("maxmemory is {}, but the machine has only {shown}", format_size(limit)),
             format!("maxmemory of at most {three_quarters}, or more memory"),
         ),
         Some(limit) if limit > there / 4 * 3 => Finding::warning(
             about,
             format!(
                 "maxmemory is {} of {shown}: too little remains for replica buffers, snapshots and the system",
-                size(limit)
+                format_size(limit)
             ),
             format!("maxmemory of at most {three_quarters}, or more memory"),
         ),
-        Some(limit) => Finding::fine(about, format!("maxmemory is {} of {shown}", size(limit))),
+        Some(limit) => Finding::fine(about, format!("maxmemory is {} of {shown}", format_size(limit))),
     })
 }
 
-fn folder(facts: &Facts, _: &Wanted) -> Option<Finding> {
+fn check_folder(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     let path = &facts.folder;
     Some(match &facts.folder_error {
         Some(reason) => Finding::fault(
@@ -170,17 +181,17 @@ fn folder(facts: &Facts, _: &Wanted) -> Option<Finding> {
     })
 }
 
-fn disk(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
-    let free = facts.disk_free.filter(|_| wanted.is_saving)?;
+fn check_disk(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
+    let free = facts.disk_free.filter(|_| wanted.persists_data)?;
     // The old file is deleted only after the new one is complete.
-    let needed = facts.files_size.max(wanted.memory.unwrap_or(0));
-    let free_shown = size(free);
+    let needed = facts.files_size.max(wanted.max_memory.unwrap_or(0));
+    let free_shown = format_size(free);
     Some(if facts.files_size > free {
         Finding::fault(
             "disk",
             format!(
                 "{free_shown} free, but the data files take {}: a new file does not fit",
-                size(facts.files_size)
+                format_size(facts.files_size)
             ),
             "free some space: the old file is deleted only after the new one is complete",
         )
@@ -189,18 +200,21 @@ fn disk(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
             "disk",
             format!(
                 "{free_shown} free, less than maxmemory ({}): a full server cannot be saved",
-                size(needed)
+                format_size(needed)
             ),
             "a larger disk, or a lower maxmemory",
         )
     } else {
-        Finding::fine("disk", format!("{free_shown} free; the data files take {}", size(facts.files_size)))
+        Finding::fine(
+            "disk",
+            format!("{free_shown} free; the data files take {}", format_size(facts.files_size)),
+        )
     })
 }
 
-fn clock(facts: &Facts, _: &Wanted) -> Option<Finding> {
+fn check_clock_source(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     let source = facts.clock_source.as_deref()?;
-    Some(if QUICK_CLOCKS.contains(&source) {
+    Some(if FAST_CLOCK_SOURCES.contains(&source) {
         Finding::fine("clock", format!("the clock source is {source}"))
     } else {
         Finding::warning(
@@ -208,13 +222,13 @@ fn clock(facts: &Facts, _: &Wanted) -> Option<Finding> {
             format!("the clock source is {source}: each time query costs a system call"),
             format!(
                 "boot with clocksource= set to one of {}, if /sys/devices/system/clocksource lists it",
-                QUICK_CLOCKS.join(", ")
+                FAST_CLOCK_SOURCES.join(", ")
             ),
         )
     })
 }
 
-fn synchronisation(facts: &Facts, _: &Wanted) -> Option<Finding> {
+fn check_clock_sync(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     let about = "time";
     Some(if facts.is_clock_synchronised? {
         Finding::fine(about, "the clock is synchronised")

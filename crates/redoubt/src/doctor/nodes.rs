@@ -6,45 +6,45 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use super::finding::{Finding, size};
+use super::finding::{Finding, format_size};
 
-pub(super) use ask::{ask_at, at, connect, gather};
+pub(super) use ask::{connect_with_timeout, query_all_nodes, query_server, with_address};
 
 /// Milliseconds. With larger clock differences, keys expire too early or too late after a failover.
-const MOST_CLOCK_DIFFERENCE: i64 = 500;
+const MAX_CLOCK_DIFFERENCE_MS: i64 = 500;
 /// An election needs a majority of the masters, so with two masters neither may fail.
-const FEWEST_MASTERS: usize = 3;
+const MIN_MASTERS: usize = 3;
 const SLOTS: usize = 16384;
 
 /// Facts about one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct ServerFacts {
     /// Host and port that other nodes use.
     pub(super) address: String,
     /// Why the connection failed; `None` if it succeeded.
-    pub(super) refusal: Option<String>,
+    pub(super) connect_error: Option<String>,
     /// Why the bus port is unreachable; `None` if it is reachable or cluster mode is off.
-    pub(super) bus_refusal: Option<String>,
+    pub(super) bus_error: Option<String>,
     /// Milliseconds by which its clock is ahead of this machine's; `None` if INFO has no time.
-    pub(super) clock_ahead: Option<i64>,
+    pub(super) clock_ahead_ms: Option<i64>,
     /// The fields of INFO.
     pub(super) info: Vec<(String, String)>,
     /// Its view of the cluster, in cluster mode.
-    pub(super) place: Option<Place>,
+    pub(super) cluster_view: Option<ClusterView>,
 }
 
 /// One node's view of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ClusterView {
     pub(super) id: String,
     /// `cluster_state` is `ok`.
     pub(super) is_ok: bool,
-    pub(super) peers: Vec<Peer>,
+    pub(super) peers: Vec<ClusterPeer>,
 }
 
 /// A line of CLUSTER NODES.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(super) struct ClusterPeer {
     pub(super) id: String,
     pub(super) address: String,
     pub(super) bus_port: u16,
@@ -54,67 +54,67 @@ pub(super) struct Peer {
     pub(super) has_failed: bool,
     /// Whether the queried node has a bus link to this peer.
     pub(super) is_linked: bool,
-    pub(super) slots: usize,
+    pub(super) slot_count: usize,
 }
 
-impl Node {
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
+impl ServerFacts {
+    pub(super) fn info_field(&self, name: &str) -> Option<&str> {
         self.info.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// Name and version of the server software.
-    pub(super) fn version(&self) -> Option<String> {
+    pub(super) fn server_version(&self) -> Option<String> {
         let named = ["redoubt_version", "valkey_version", "redis_version"];
-        named.iter().find_map(|name| Some(format!("{} {}", name.split('_').next()?, self.field(name)?)))
+        named.iter().find_map(|name| Some(format!("{} {}", name.split('_').next()?, self.info_field(name)?)))
     }
 }
 
 /// Runs all checks of these servers.
-pub(super) fn check(nodes: &[Node]) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = nodes.iter().flat_map(of_node).collect();
-    findings.extend(versions(nodes));
-    findings.extend(clocks(nodes));
+pub(super) fn check_servers(nodes: &[ServerFacts]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = nodes.iter().flat_map(check_server).collect();
+    findings.extend(check_versions(nodes));
+    findings.extend(check_clocks(nodes));
     // One view suffices: where views differ, the bus links are broken and reported above.
-    if let Some(place) = nodes.iter().find_map(|node| node.place.as_ref()) {
-        findings.extend(of_cluster(place));
+    if let Some(place) = nodes.iter().find_map(|node| node.cluster_view.as_ref()) {
+        findings.extend(check_cluster(place));
     }
     findings
 }
 
 /// The finding for a server or sentinel that cannot be queried.
-pub(super) fn unreachable(about: &str, reason: &str) -> Finding {
+pub(super) fn unreachable_finding(about: &str, reason: &str) -> Finding {
     let fix = "check that it runs, listens on this address ('bind'), and that no firewall blocks its port";
     Finding::fault(about, format!("cannot connect: {reason}"), fix)
 }
 
-fn of_node(node: &Node) -> Vec<Finding> {
+fn check_server(node: &ServerFacts) -> Vec<Finding> {
     let about = node.address.as_str();
-    if let Some(reason) = &node.refusal {
-        return vec![unreachable(about, reason)];
+    if let Some(reason) = &node.connect_error {
+        return vec![unreachable_finding(about, reason)];
     }
     let mut findings = Vec::new();
-    if let Some(reason) = &node.bus_refusal {
+    if let Some(reason) = &node.bus_error {
         findings.push(Finding::fault(
             about,
             format!("its cluster bus port is unreachable: {reason}"),
             "open the bus port (port + 10000, or cluster-port) in every firewall between the nodes",
         ));
     }
-    findings.extend(node.place.iter().flat_map(|place| links(about, place)));
-    findings.extend(states(node));
+    findings.extend(node.cluster_view.iter().flat_map(|place| check_bus_links(about, place)));
+    findings.extend(check_status(node));
     if findings.is_empty() {
-        let role = node.field("role").unwrap_or("?");
-        let version = node.version().unwrap_or_default();
+        let role = node.info_field("role").unwrap_or("?");
+        let version = node.server_version().unwrap_or_default();
         findings.push(Finding::fine(about, format!("{version}, {role}")));
     }
     findings
 }
 
 /// Checks the status fields of INFO.
-fn states(node: &Node) -> Vec<Finding> {
+fn check_status(node: &ServerFacts) -> Vec<Finding> {
     let about = node.address.as_str();
-    let is = |name: &str, value: &str| node.field(name) == Some(value);
-    let number = |name: &str| node.field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+    let is = |name: &str, value: &str| node.info_field(name) == Some(value);
+    let number = |name: &str| node.info_field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
     let mut findings = Vec::new();
     if is("master_link_status", "down") {
         findings.push(Finding::fault(
@@ -136,7 +136,7 @@ fn states(node: &Node) -> Vec<Finding> {
     if limit != 0 && used > limit / 10 * 9 && is("maxmemory_policy", "noeviction") {
         findings.push(Finding::warning(
             about,
-            format!("{} of maxmemory ({}) in use, and the policy is noeviction", size(used), size(limit)),
+            format!("{} of maxmemory ({}) in use, and the policy is noeviction", format_size(used), format_size(limit)),
             "raise maxmemory, add masters, or set an eviction policy; 'redoubt capacity sample' shows what uses the memory",
         ));
     }
@@ -144,7 +144,7 @@ fn states(node: &Node) -> Vec<Finding> {
 }
 
 /// Checks the cluster bus links of this node.
-fn links(about: &str, place: &Place) -> Vec<Finding> {
+fn check_bus_links(about: &str, place: &ClusterView) -> Vec<Finding> {
     let broken = place.peers.iter().filter(|peer| !peer.is_linked && !peer.has_failed && peer.id != place.id);
     broken
         .map(|peer| {
@@ -158,8 +158,8 @@ fn links(about: &str, place: &Place) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) fn versions(nodes: &[Node]) -> Option<Finding> {
-    let versions: BTreeSet<String> = nodes.iter().filter_map(Node::version).collect();
+pub(super) fn check_versions(nodes: &[ServerFacts]) -> Option<Finding> {
+    let versions: BTreeSet<String> = nodes.iter().filter_map(ServerFacts::server_version).collect();
     (versions.len() > 1).then(|| {
         let all: Vec<_> = versions.into_iter().collect();
         Finding::warning(
@@ -170,8 +170,8 @@ pub(super) fn versions(nodes: &[Node]) -> Option<Finding> {
     })
 }
 
-pub(super) fn clocks(nodes: &[Node]) -> Option<Finding> {
-    let told = || nodes.iter().filter_map(|node| Some((node.clock_ahead?, node.address.as_str())));
+pub(super) fn check_clocks(nodes: &[ServerFacts]) -> Option<Finding> {
+    let told = || nodes.iter().filter_map(|node| Some((node.clock_ahead_ms?, node.address.as_str())));
     // A single clock cannot differ from others.
     told().nth(1)?;
     // Among equal clocks pick the first, so that repeated runs name the same node.
@@ -183,18 +183,19 @@ pub(super) fn clocks(nodes: &[Node]) -> Option<Finding> {
         0 => "all clocks agree to the millisecond".to_owned(),
         _ => format!("{ahead} is {difference} ms ahead of {behind}"),
     };
-    Some(if difference > MOST_CLOCK_DIFFERENCE {
+    Some(if difference > MAX_CLOCK_DIFFERENCE_MS {
         Finding::warning("clocks", text, "synchronise all clocks with NTP (chrony, systemd-timesyncd)")
     } else {
         Finding::fine("clocks", text)
     })
 }
 
-fn of_cluster(place: &Place) -> Vec<Finding> {
+fn check_cluster(place: &ClusterView) -> Vec<Finding> {
     let about = "cluster";
     let mut findings = Vec::new();
-    let masters: Vec<&Peer> = place.peers.iter().filter(|peer| peer.slots > 0 && !peer.has_failed).collect();
-    let served: usize = masters.iter().map(|peer| peer.slots).sum();
+    let masters: Vec<&ClusterPeer> =
+        place.peers.iter().filter(|peer| peer.slot_count > 0 && !peer.has_failed).collect();
+    let served: usize = masters.iter().map(|peer| peer.slot_count).sum();
     if !place.is_ok || served < SLOTS {
         findings.push(Finding::fault(
             about,
@@ -209,7 +210,7 @@ fn of_cluster(place: &Place) -> Vec<Finding> {
             "restart it, or remove it: CLUSTER FORGET on every other node",
         ));
     }
-    let has_replica = |master: &Peer| {
+    let has_replica = |master: &ClusterPeer| {
         place.peers.iter().any(|peer| peer.master.as_deref() == Some(&*master.id) && !peer.has_failed)
     };
     for alone in masters.iter().filter(|master| !has_replica(master)) {
@@ -219,7 +220,7 @@ fn of_cluster(place: &Place) -> Vec<Finding> {
             "add one: redis-cli --cluster add-node NEW OLD --cluster-slave",
         ));
     }
-    if masters.len() < FEWEST_MASTERS {
+    if masters.len() < MIN_MASTERS {
         findings.push(Finding::warning(
             about,
             format!(

@@ -7,62 +7,62 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::Finding;
-use super::nodes::{self, Node};
+use super::nodes::{self, ServerFacts};
 
-pub(super) use ask::gather;
+pub(super) use ask::query_all_sentinels;
 
 /// A leader needs a majority of all sentinels, so with two sentinels neither may fail.
-const FEWEST: usize = 3;
+const MIN_SENTINELS: usize = 3;
 
 /// Facts about one sentinel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Sentinel {
+pub(super) struct SentinelFacts {
     /// Facts that servers have, too.
-    pub(super) node: Node,
+    pub(super) node: ServerFacts,
     /// Why it could not write its configuration.
-    pub(super) write_refusal: Option<String>,
-    pub(super) masters: Vec<Watched>,
+    pub(super) write_error: Option<String>,
+    pub(super) masters: Vec<MasterView>,
 }
 
 /// One sentinel's view of a master.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Watched {
+pub(super) struct MasterView {
     pub(super) name: String,
     pub(super) address: String,
     /// Flags such as `s_down`, `o_down` and `disconnected`.
     pub(super) flags: BTreeSet<String>,
     /// Sentinels that must agree that it is down.
-    pub(super) quorum: usize,
+    pub(super) check_quorum: usize,
     /// Number of known sentinels, including this one.
     pub(super) sentinels: usize,
     pub(super) replicas: usize,
     /// The error of SENTINEL CKQUORUM, if any.
-    pub(super) hindrance: Option<String>,
+    pub(super) quorum_error: Option<String>,
 }
 
 /// Runs all checks of these sentinels.
-pub(super) fn check(sentinels: &[Sentinel]) -> Vec<Finding> {
-    let nodes: Vec<Node> = sentinels.iter().map(|sentinel| sentinel.node.clone()).collect();
-    let mut findings: Vec<Finding> = sentinels.iter().flat_map(for_sentinel).collect();
-    findings.extend(nodes::versions(&nodes));
-    findings.extend(nodes::clocks(&nodes));
-    let mut masters: BTreeMap<&str, Vec<(&str, &Watched)>> = BTreeMap::new();
+pub(super) fn check_sentinels(sentinels: &[SentinelFacts]) -> Vec<Finding> {
+    let nodes: Vec<ServerFacts> = sentinels.iter().map(|sentinel| sentinel.node.clone()).collect();
+    let mut findings: Vec<Finding> = sentinels.iter().flat_map(check_sentinel).collect();
+    findings.extend(nodes::check_versions(&nodes));
+    findings.extend(nodes::check_clocks(&nodes));
+    let mut masters: BTreeMap<&str, Vec<(&str, &MasterView)>> = BTreeMap::new();
     for sentinel in sentinels {
         for watched in &sentinel.masters {
             masters.entry(&watched.name).or_default().push((&sentinel.node.address, watched));
         }
     }
-    findings.extend(masters.into_iter().flat_map(|(name, views)| of_master(name, &views)));
+    findings.extend(masters.into_iter().flat_map(|(name, views)| check_master(name, &views)));
     findings
 }
 
-fn for_sentinel(sentinel: &Sentinel) -> Vec<Finding> {
+fn check_sentinel(sentinel: &SentinelFacts) -> Vec<Finding> {
     let about = sentinel.node.address.as_str();
-    if let Some(reason) = &sentinel.node.refusal {
-        return vec![nodes::unreachable(about, reason)];
+    if let Some(reason) = &sentinel.node.connect_error {
+        return vec![nodes::unreachable_finding(about, reason)];
     }
     let mut findings = Vec::new();
-    if let Some(reason) = &sentinel.write_refusal {
+    if let Some(reason) = &sentinel.write_error {
         findings.push(Finding::fault(
             about,
             format!("cannot write its configuration file: {reason}"),
@@ -73,16 +73,16 @@ fn for_sentinel(sentinel: &Sentinel) -> Vec<Finding> {
         findings.push(Finding::warning(about, "monitors no master", "sentinel monitor NAME IP PORT QUORUM"));
     }
     if findings.is_empty() {
-        let version = sentinel.node.version().unwrap_or_default();
+        let version = sentinel.node.server_version().unwrap_or_default();
         findings.push(Finding::fine(about, format!("{version}, sentinel")));
     }
     findings
 }
 
 /// Checks a master through the views of its sentinels.
-fn of_master(name: &str, views: &[(&str, &Watched)]) -> Vec<Finding> {
+fn check_master(name: &str, views: &[(&str, &MasterView)]) -> Vec<Finding> {
     let about = format!("master {name}");
-    let mut findings: Vec<Finding> = [split, down, quorum, spare]
+    let mut findings: Vec<Finding> = [check_agreement, check_down, check_quorum, check_spare_replicas]
         .iter()
         .filter_map(|check| check(views))
         .map(|finding| Finding { about: about.clone(), ..finding })
@@ -94,9 +94,9 @@ fn of_master(name: &str, views: &[(&str, &Watched)]) -> Vec<Finding> {
     findings
 }
 
-fn split(views: &[(&str, &Watched)]) -> Option<Finding> {
+fn check_agreement(views: &[(&str, &MasterView)]) -> Option<Finding> {
     let addresses: BTreeSet<&str> = views.iter().map(|(_, watched)| &*watched.address).collect();
-    let quorums: BTreeSet<usize> = views.iter().map(|(_, watched)| watched.quorum).collect();
+    let quorums: BTreeSet<usize> = views.iter().map(|(_, watched)| watched.check_quorum).collect();
     if addresses.len() > 1 {
         let all: Vec<_> = addresses.into_iter().collect();
         return Some(Finding::fault(
@@ -115,7 +115,7 @@ fn split(views: &[(&str, &Watched)]) -> Option<Finding> {
     })
 }
 
-fn down(views: &[(&str, &Watched)]) -> Option<Finding> {
+fn check_down(views: &[(&str, &MasterView)]) -> Option<Finding> {
     let flags = ["o_down", "s_down", "disconnected"];
     let (who, flag) = flags.iter().find_map(|flag| {
         let (who, _) = views.iter().find(|(_, watched)| watched.flags.contains(*flag))?;
@@ -128,9 +128,9 @@ fn down(views: &[(&str, &Watched)]) -> Option<Finding> {
     ))
 }
 
-fn quorum(views: &[(&str, &Watched)]) -> Option<Finding> {
+fn check_quorum(views: &[(&str, &MasterView)]) -> Option<Finding> {
     if let Some((who, reason)) =
-        views.iter().find_map(|(who, watched)| Some((who, watched.hindrance.as_ref()?)))
+        views.iter().find_map(|(who, watched)| Some((who, watched.quorum_error.as_ref()?)))
     {
         let fix = "restart the missing sentinels; SENTINEL RESET NAME removes those that will not return";
         return Some(Finding::fault(
@@ -140,8 +140,8 @@ fn quorum(views: &[(&str, &Watched)]) -> Option<Finding> {
         ));
     }
     let sentinels = views.iter().map(|(_, watched)| watched.sentinels).min()?;
-    let quorum = views.iter().map(|(_, watched)| watched.quorum).max()?;
-    if sentinels < FEWEST {
+    let quorum = views.iter().map(|(_, watched)| watched.check_quorum).max()?;
+    if sentinels < MIN_SENTINELS {
         return Some(Finding::warning(
             "",
             format!(
@@ -161,7 +161,7 @@ fn quorum(views: &[(&str, &Watched)]) -> Option<Finding> {
     })
 }
 
-fn spare(views: &[(&str, &Watched)]) -> Option<Finding> {
+fn check_spare_replicas(views: &[(&str, &MasterView)]) -> Option<Finding> {
     views.iter().all(|(_, watched)| watched.replicas == 0).then(|| {
         Finding::warning(
             "",

@@ -8,12 +8,12 @@ use net::tls::certificates::CertificateFile;
 use super::finding::Finding;
 
 /// A certificate that expires within this number of days is reported.
-const DAYS_TO_RENEW: i64 = 30;
+const RENEWAL_DAYS: i64 = 30;
 /// Default distance of the bus port from the client port.
-const BUS_OFFSET: u32 = 10_000;
+const BUS_PORT_OFFSET: u32 = 10_000;
 
 /// Loads the file into `config`, as the server does at startup.
-pub(super) fn load(config: &Config, file: &Path) -> Vec<Finding> {
+pub(super) fn load_config(config: &Config, file: &Path) -> Vec<Finding> {
     let about = "configuration";
     if let Err(error) = config.load_file(&file.to_string_lossy()) {
         let text = format!("{}, line {}: '{}': {}", file.display(), error.line, error.text, error.reason);
@@ -23,7 +23,7 @@ pub(super) fn load(config: &Config, file: &Path) -> Vec<Finding> {
             "'redoubt convert' explains each line and suggests replacements",
         )];
     }
-    let warnings = config::warnings(config).into_iter();
+    let warnings = config::unsupported_warnings(config).into_iter();
     let mut findings: Vec<_> = warnings
         .map(|text| Finding::warning(about, text, "'redoubt convert' suggests a replacement for each"))
         .collect();
@@ -34,14 +34,14 @@ pub(super) fn load(config: &Config, file: &Path) -> Vec<Finding> {
 }
 
 /// Checks the parameter values.
-pub(super) fn check(config: &Config) -> Vec<Finding> {
-    [access, persistence, bus_port].iter().filter_map(|check| check(config)).collect()
+pub(super) fn check_parameters(config: &Config) -> Vec<Finding> {
+    [check_access, check_persistence, check_bus_port].iter().filter_map(|check| check(config)).collect()
 }
 
-fn access(config: &Config) -> Option<Finding> {
+fn check_access(config: &Config) -> Option<Finding> {
     let has_password = config.get(keys::REQUIREPASS).is_some_and(|password| !password.is_empty())
         || config.get(keys::ACLFILE).is_some()
-        || !config.users().is_empty();
+        || !config.user_lines().is_empty();
     let is_local = |address: &str| {
         let address = address.trim_start_matches('-');
         address.starts_with("127.") || matches!(address, "::1" | "localhost")
@@ -67,7 +67,7 @@ fn access(config: &Config) -> Option<Finding> {
     })
 }
 
-fn persistence(config: &Config) -> Option<Finding> {
+fn check_persistence(config: &Config) -> Option<Finding> {
     let about = "persistence";
     let is_saving = config.get(keys::APPENDONLY) || !config.get(keys::SAVE).is_empty();
     let is_replicated = config.get(keys::CLUSTER_ENABLED) || config.get(keys::REPLICAOF).is_some();
@@ -86,12 +86,12 @@ fn persistence(config: &Config) -> Option<Finding> {
     })
 }
 
-fn bus_port(config: &Config) -> Option<Finding> {
+fn check_bus_port(config: &Config) -> Option<Finding> {
     if !config.get(keys::CLUSTER_ENABLED) || config.get(keys::CLUSTER_PORT).is_some() {
         return None;
     }
     let port = u32::from(config.get(keys::PORT));
-    let bus = port + BUS_OFFSET;
+    let bus = port + BUS_PORT_OFFSET;
     Some(if bus > u32::from(u16::MAX) {
         Finding::fault(
             "bus port",
@@ -105,10 +105,10 @@ fn bus_port(config: &Config) -> Option<Finding> {
 
 /// Checks the certificates; `now` is in Unix seconds.
 pub(super) fn check_certificates(files: &[CertificateFile], now: i64) -> Vec<Finding> {
-    files.iter().map(|file| certificate(file, now)).collect()
+    files.iter().map(|file| check_certificate(file, now)).collect()
 }
 
-fn certificate(file: &CertificateFile, now: i64) -> Finding {
+fn check_certificate(file: &CertificateFile, now: i64) -> Finding {
     let about = "certificate";
     let name = format!("{} ({})", file.parameter, file.path);
     let renew =
@@ -126,7 +126,7 @@ fn certificate(file: &CertificateFile, now: i64) -> Finding {
     let days = (end - now).div_euclid(24 * 3600);
     if end <= now {
         Finding::fault(about, format!("{name} expired {} days ago", -days), renew)
-    } else if days < DAYS_TO_RENEW {
+    } else if days < RENEWAL_DAYS {
         Finding::warning(about, format!("{name} expires in {days} days"), renew)
     } else {
         Finding::fine(about, format!("{name} is valid for {days} days"))
@@ -135,10 +135,10 @@ fn certificate(file: &CertificateFile, now: i64) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Verdict;
+    use super::super::finding::Severity;
     use super::*;
 
-    fn verdict(lines: &str, check: fn(&Config) -> Option<Finding>) -> Option<Verdict> {
+    fn severity_of_config(lines: &str, check: fn(&Config) -> Option<Finding>) -> Option<Severity> {
         let config = Config::default();
         config.load_text(lines, &config::ConfigSource::CommandLine).unwrap();
         check(&config).map(|finding| finding.verdict)
@@ -147,45 +147,54 @@ mod tests {
     #[test]
     fn open_access_is_reported() {
         let table = [
-            ("", Verdict::Warning),
-            ("bind 127.0.0.1 -::1", Verdict::Fine),
-            ("protected-mode no", Verdict::Fault),
-            ("protected-mode no\nbind 127.0.0.1", Verdict::Fine),
-            ("protected-mode no\nrequirepass x", Verdict::Fine),
-            ("protected-mode no\nuser alice on", Verdict::Fine),
-            ("bind 10.0.0.1\naclfile /x", Verdict::Fine),
+            ("", Severity::Warning),
+            ("bind 127.0.0.1 -::1", Severity::Fine),
+            ("protected-mode no", Severity::Fault),
+            ("protected-mode no\nbind 127.0.0.1", Severity::Fine),
+            ("protected-mode no\nrequirepass x", Severity::Fine),
+            ("protected-mode no\nuser alice on", Severity::Fine),
+            ("bind 10.0.0.1\naclfile /x", Severity::Fine),
         ];
         for (lines, expected) in table {
-            assert_eq!(verdict(lines, access), Some(expected), "{lines}");
+            assert_eq!(severity_of_config(lines, check_access), Some(expected), "{lines}");
         }
     }
 
     #[test]
     fn missing_persistence_and_invalid_bus_port_are_reported() {
-        assert_eq!(verdict("", persistence), Some(Verdict::Fine));
-        assert_eq!(verdict("save ''", persistence), Some(Verdict::Warning));
-        assert_eq!(verdict("save ''\nappendonly yes", persistence), Some(Verdict::Fine));
-        assert_eq!(verdict("port 60000", bus_port), None);
-        assert_eq!(verdict("port 60000\ncluster-enabled yes", bus_port), Some(Verdict::Fault));
-        assert_eq!(verdict("port 60000\ncluster-enabled yes\ncluster-port 1", bus_port), None);
-        assert_eq!(verdict("port 7000\ncluster-enabled yes", bus_port), Some(Verdict::Fine));
+        assert_eq!(severity_of_config("", check_persistence), Some(Severity::Fine));
+        assert_eq!(severity_of_config("save ''", check_persistence), Some(Severity::Warning));
+        assert_eq!(severity_of_config("save ''\nappendonly yes", check_persistence), Some(Severity::Fine));
+        assert_eq!(severity_of_config("port 60000", check_bus_port), None);
+        assert_eq!(
+            severity_of_config("port 60000\ncluster-enabled yes", check_bus_port),
+            Some(Severity::Fault)
+        );
+        assert_eq!(
+            severity_of_config("port 60000\ncluster-enabled yes\ncluster-port 1", check_bus_port),
+            None
+        );
+        assert_eq!(
+            severity_of_config("port 7000\ncluster-enabled yes", check_bus_port),
+            Some(Severity::Fine)
+        );
     }
 
     #[test]
     fn expiring_certificate_is_reported() {
         let day = 24 * 3600;
         let table = [
-            (Ok(31 * day), Verdict::Fine),
-            (Ok(29 * day), Verdict::Warning),
-            (Ok(1), Verdict::Warning),
-            (Ok(0), Verdict::Fault),
-            (Ok(-day), Verdict::Fault),
-            (Err("no".to_owned()), Verdict::Fault),
+            (Ok(31 * day), Severity::Fine),
+            (Ok(29 * day), Severity::Warning),
+            (Ok(1), Severity::Warning),
+            (Ok(0), Severity::Fault),
+            (Ok(-day), Severity::Fault),
+            (Err("no".to_owned()), Severity::Fault),
         ];
         for (end, expected) in table {
             let expires_at = end.clone().map(|end| 1_000_000 + end);
             let file = CertificateFile { parameter: "tls-cert-file", path: "a".to_owned(), expires_at };
-            assert_eq!(certificate(&file, 1_000_000).verdict, expected, "{end:?}");
+            assert_eq!(check_certificate(&file, 1_000_000).verdict, expected, "{end:?}");
         }
     }
 
@@ -195,10 +204,10 @@ mod tests {
         let path = folder.path().join("redis.conf");
         let load = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            load(&Config::default(), &path).iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+            load_config(&Config::default(), &path).iter().map(|finding| finding.verdict).collect::<Vec<_>>()
         };
-        assert_eq!(load("port 1\n"), [Verdict::Fine]);
-        assert_eq!(load("port 1\nnonsense\n"), [Verdict::Fault]);
-        assert_eq!(load("activedefrag yes\n"), [Verdict::Warning]);
+        assert_eq!(load("port 1\n"), [Severity::Fine]);
+        assert_eq!(load("port 1\nnonsense\n"), [Severity::Fault]);
+        assert_eq!(load("activedefrag yes\n"), [Severity::Warning]);
     }
 }

@@ -27,13 +27,13 @@ pub(crate) struct KeyInfo {
 
 /// Selects keys.
 #[derive(Debug, Default)]
-pub(crate) struct Filter {
+pub(crate) struct KeyFilter {
     db: Option<u16>,
     kind: Option<Kind>,
     pattern: Option<Vec<u8>>,
 }
 
-impl Filter {
+impl KeyFilter {
     pub(crate) fn new(db: Option<u16>, kind: Option<&str>, pattern: Option<&str>) -> Result<Self> {
         let kind = match kind {
             None => None,
@@ -55,23 +55,23 @@ impl Filter {
 
 /// Reads a file key by key.
 #[derive(Debug)]
-pub(crate) struct Reader<R> {
+pub(crate) struct KeyReader<R> {
     loader: RdbLoader<R>,
-    filter: Filter,
+    filter: KeyFilter,
     /// Number of keys with empty collections, which are skipped.
-    empty: u64,
+    skipped_keys: u64,
 }
 
 /// A key whose further parts may follow.
 struct PartialKey {
     info: KeyInfo,
-    seen: ElementCounts,
+    counts: ElementCounts,
     /// Bytes of the value if it stays packed.
-    packed: Option<u64>,
+    packed_bytes: Option<u64>,
 }
 
 impl PartialKey {
-    fn begin(entry: &RdbEntry<'_>) -> Self {
+    fn start(entry: &RdbEntry<'_>) -> Self {
         let value = entry.value;
         let info = KeyInfo {
             db: entry.db,
@@ -84,13 +84,13 @@ impl PartialKey {
             expiry: entry.expiry,
         };
         let mut seen = ElementCounts::default();
-        seen.add(&value);
+        seen.add_key(&value);
         let packed = (!entry.is_part && value.stays_packed()).then_some(value.bytes().len() as u64);
-        Self { info, seen, packed }
+        Self { info, counts: seen, packed_bytes: packed }
     }
 
     fn finish(self) -> KeyInfo {
-        let Self { info, seen, packed } = self;
+        let Self { info, counts: seen, packed_bytes: packed } = self;
         let size = estimate::key_bytes(&KeyShape {
             kind: info.kind,
             key: info.key.len() as u64,
@@ -104,24 +104,24 @@ impl PartialKey {
     }
 }
 
-impl<R: Read> Reader<R> {
-    pub(crate) fn new(input: R, filter: Filter) -> Result<Self> {
-        Ok(Self { loader: RdbLoader::new(input, ReadLimits::default())?, filter, empty: 0 })
+impl<R: Read> KeyReader<R> {
+    pub(crate) fn new(input: R, filter: KeyFilter) -> Result<Self> {
+        Ok(Self { loader: RdbLoader::new(input, ReadLimits::default())?, filter, skipped_keys: 0 })
     }
 
     /// Number of skipped keys with empty collections, regardless of the filter.
-    pub(crate) fn empty(&self) -> u64 {
-        self.empty
+    pub(crate) fn skipped_keys(&self) -> u64 {
+        self.skipped_keys
     }
 
     /// Visits every selected key.
-    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&KeyInfo) -> Result<()>) -> Result<()> {
+    pub(crate) fn for_each_key(&mut self, visit: &mut dyn FnMut(&KeyInfo) -> Result<()>) -> Result<()> {
         let mut open: Option<PartialKey> = None;
         while let Some(item) = self.loader.next_item()? {
             match item {
                 RdbItem::Entry(entry) if !self.filter.matches(&entry) => open = None,
                 RdbItem::Entry(entry) => {
-                    let begun = PartialKey::begin(&entry);
+                    let begun = PartialKey::start(&entry);
                     if entry.is_part {
                         open = Some(begun);
                     } else {
@@ -130,14 +130,14 @@ impl<R: Read> Reader<R> {
                 }
                 RdbItem::More { part, is_last } => {
                     if let Some(open) = &mut open {
-                        open.seen.add(&part);
+                        open.counts.add_key(&part);
                     }
                     if is_last && let Some(open) = open.take() {
                         visit(&open.finish())?;
                     }
                 }
                 RdbItem::Empty(_) => {
-                    self.empty += 1;
+                    self.skipped_keys += 1;
                     open = None;
                 }
                 RdbItem::Aux { .. } | RdbItem::Sizes { .. } | RdbItem::Function(_) => {}

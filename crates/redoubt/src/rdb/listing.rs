@@ -9,17 +9,17 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::keys::KeyInfo;
-use super::{Format, readable};
+use super::{RdbFormat, escape_key};
 
 /// Columns of the memory report of redis-rdb-tools.
-const COLUMNS: [&str; 8] =
+const CSV_COLUMNS: [&str; 8] =
     ["database", "type", "key", "size_in_bytes", "encoding", "num_elements", "len_largest_element", "expiry"];
 
 /// A key in JSON output.
 #[derive(Debug, Serialize)]
-struct Row<'a> {
+struct ListingRow<'a> {
     db: u16,
-    key: String,
+    test_key: String,
     /// The key in hexadecimal if it is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_hex: Option<String>,
@@ -35,17 +35,17 @@ struct Row<'a> {
 }
 
 /// Output in one of the formats.
-pub(super) enum Listing<W: Write> {
+pub(super) enum KeyListing<W: Write> {
     Text(W, Millis),
     Json(W, Millis),
     Csv(Box<csv::Writer<W>>),
 }
 
-impl<W: Write> Listing<W> {
-    pub(super) fn new(format: Format, mut out: W) -> io::Result<Self> {
-        let now = now();
+impl<W: Write> KeyListing<W> {
+    pub(super) fn new(format: RdbFormat, mut out: W) -> io::Result<Self> {
+        let now = now_millis();
         Ok(match format {
-            Format::Text => {
+            RdbFormat::Text => {
                 writeln!(
                     out,
                     "{:>3} {:<6} {:<10} {:>10} {:>12} {:>12}  key",
@@ -53,10 +53,10 @@ impl<W: Write> Listing<W> {
                 )?;
                 Self::Text(out, now)
             }
-            Format::Json => Self::Json(out, now),
-            Format::Csv => {
+            RdbFormat::Json => Self::Json(out, now),
+            RdbFormat::Csv => {
                 let mut writer = csv::Writer::from_writer(out);
-                writer.write_record(COLUMNS)?;
+                writer.write_record(CSV_COLUMNS)?;
                 Self::Csv(Box::new(writer))
             }
         })
@@ -69,17 +69,17 @@ impl<W: Write> Listing<W> {
                 out,
                 "{db:>3} {:<6} {encoding:<10} {elements:>10} {size:>12} {:>12}  {}",
                 kind.name(),
-                time_left(*expiry, *now),
-                readable(&key.key)
+                format_time_left(*expiry, *now),
+                escape_key(&key.key)
             )?,
             Self::Json(out, now) => {
-                serde_json::to_writer(&mut *out, &row(key, *now)).map_err(io::Error::from)?;
+                serde_json::to_writer(&mut *out, &listing_row(key, *now)).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
             Self::Csv(writer) => {
                 let (db, size, elements, longest) =
                     (db.to_string(), size.to_string(), elements.to_string(), key.longest.to_string());
-                let (text, expiry) = (readable(&key.key), expiry.map(date).unwrap_or_default());
+                let (text, expiry) = (escape_key(&key.key), expiry.map(format_date).unwrap_or_default());
                 writer
                     .write_record([&db, kind.name(), &text, &size, encoding, &elements, &longest, &expiry])
                     .map_err(io::Error::from)?;
@@ -96,12 +96,12 @@ impl<W: Write> Listing<W> {
     }
 }
 
-fn row(key: &KeyInfo, now: Millis) -> Row<'_> {
+fn listing_row(key: &KeyInfo, now: Millis) -> ListingRow<'_> {
     let text = std::str::from_utf8(&key.key);
     let hex = || key.key.iter().map(|byte| format!("{byte:02x}")).collect();
-    Row {
+    ListingRow {
         db: key.db,
-        key: text.map_or_else(|_| readable(&key.key), str::to_owned),
+        test_key: text.map_or_else(|_| escape_key(&key.key), str::to_owned),
         key_hex: text.is_err().then(hex),
         r#type: key.kind.name(),
         encoding: key.encoding,
@@ -113,12 +113,12 @@ fn row(key: &KeyInfo, now: Millis) -> Row<'_> {
     }
 }
 
-pub(super) fn now() -> Millis {
+pub(super) fn now_millis() -> Millis {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-fn time_left(expiry: Option<Millis>, now: Millis) -> String {
+fn format_time_left(expiry: Option<Millis>, now: Millis) -> String {
     match expiry {
         None => "-".to_owned(),
         Some(expiry) if expiry <= now => "expired".to_owned(),
@@ -127,7 +127,7 @@ fn time_left(expiry: Option<Millis>, now: Millis) -> String {
 }
 
 /// Formats a time in RFC 3339, or as milliseconds if it is out of range.
-fn date(at: Millis) -> String {
+fn format_date(at: Millis) -> String {
     let date = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.0) * 1_000_000).ok();
     date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| at.0.to_string())
 }
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn key() -> KeyInfo {
+    fn test_key() -> KeyInfo {
         KeyInfo {
             db: 3,
             key: b"a,\"b\xff".to_vec(),
@@ -151,26 +151,26 @@ mod tests {
         }
     }
 
-    fn shown(format: Format) -> String {
+    fn list_to_string(format: RdbFormat) -> String {
         let mut out = Vec::new();
-        let mut listing = Listing::new(format, &mut out).unwrap();
-        listing.add(&key()).unwrap();
+        let mut listing = KeyListing::new(format, &mut out).unwrap();
+        listing.add(&test_key()).unwrap();
         listing.finish().unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn key_is_printed_in_each_format() {
-        let text = shown(Format::Text);
+        let text = list_to_string(RdbFormat::Text);
         assert!(
             text.ends_with("  3 hash   listpack            2           90      expired  a,\"b\\xff\n"),
             "{text}"
         );
-        let csv = shown(Format::Csv);
-        assert_eq!(csv.lines().next(), Some(COLUMNS.join(",").as_str()));
+        let csv = list_to_string(RdbFormat::Csv);
+        assert_eq!(csv.lines().next(), Some(CSV_COLUMNS.join(",").as_str()));
         let line = "3,hash,\"a,\"\"b\\xff\",90,listpack,2,5,2023-11-14T22:13:20.123Z";
         assert_eq!(csv.lines().nth(1), Some(line));
-        let object: serde_json::Value = serde_json::from_str(&shown(Format::Json)).unwrap();
+        let object: serde_json::Value = serde_json::from_str(&list_to_string(RdbFormat::Json)).unwrap();
         assert_eq!((&object["key"], &object["key_hex"]), (&"a,\"b\\xff".into(), &"612c2262ff".into()));
         assert_eq!((&object["type"], &object["expires_at"]), (&"hash".into(), &1_700_000_000_123_i64.into()));
     }

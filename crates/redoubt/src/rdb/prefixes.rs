@@ -14,18 +14,18 @@ const INITIAL_DEPTH: usize = 6;
 const MIN_ID_LENGTH: usize = 8;
 /// Maximum length of a pattern in bytes.
 const MAX_PATTERN_LENGTH: usize = 256;
-const ANY: &[u8] = b"*";
+const WILDCARD: &[u8] = b"*";
 
 /// Sums over the keys of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sum {
+pub(crate) struct KeySums {
     pub(crate) keys: u64,
     pub(crate) elements: u64,
     pub(crate) bytes: u64,
     pub(crate) expiring: u64,
 }
 
-impl Sum {
+impl KeySums {
     pub(crate) fn add(&mut self, other: Self) {
         self.keys += other.keys;
         self.elements += other.elements;
@@ -35,53 +35,59 @@ impl Sum {
 }
 
 #[derive(Debug)]
-pub(crate) struct Prefixes {
+pub(crate) struct PatternSums {
     separator: Vec<u8>,
     depth: usize,
-    most: usize,
-    sums: HashMap<Vec<u8>, Sum>,
+    max_patterns: usize,
+    sums_by_pattern: HashMap<Vec<u8>, KeySums>,
 }
 
-impl Prefixes {
+impl PatternSums {
     pub(crate) fn new(separator: &[u8]) -> Self {
-        Self { separator: separator.to_vec(), depth: INITIAL_DEPTH, most: MAX_PATTERNS, sums: HashMap::new() }
+        Self {
+            separator: separator.to_vec(),
+            depth: INITIAL_DEPTH,
+            max_patterns: MAX_PATTERNS,
+            sums_by_pattern: HashMap::new(),
+        }
     }
 
-    pub(crate) fn add(&mut self, key: &[u8], sum: Sum) {
-        let pattern = self.pattern(key);
-        self.sums.entry(pattern).or_default().add(sum);
-        while self.sums.len() > self.most && self.depth > 0 {
+    pub(crate) fn add(&mut self, key: &[u8], sum: KeySums) {
+        let pattern = self.pattern_of_key(key);
+        self.sums_by_pattern.entry(pattern).or_default().add(sum);
+        while self.sums_by_pattern.len() > self.max_patterns && self.depth > 0 {
             self.depth -= 1;
-            for (pattern, sum) in std::mem::take(&mut self.sums) {
-                let shorter = self.pattern(&pattern);
-                self.sums.entry(shorter).or_default().add(sum);
+            for (pattern, sum) in std::mem::take(&mut self.sums_by_pattern) {
+                let shorter = self.pattern_of_key(&pattern);
+                self.sums_by_pattern.entry(shorter).or_default().add(sum);
             }
         }
     }
 
     /// Patterns ordered by bytes, largest first.
-    pub(crate) fn biggest(&self, count: usize) -> Vec<(&[u8], Sum)> {
-        let mut all: Vec<(&[u8], Sum)> = self.sums.iter().map(|(name, sum)| (&name[..], *sum)).collect();
+    pub(crate) fn largest_patterns(&self, count: usize) -> Vec<(&[u8], KeySums)> {
+        let mut all: Vec<(&[u8], KeySums)> =
+            self.sums_by_pattern.iter().map(|(name, sum)| (&name[..], *sum)).collect();
         all.sort_unstable_by(|one, other| other.1.bytes.cmp(&one.1.bytes).then(one.0.cmp(other.0)));
         all.truncate(count);
         all
     }
 
     /// Returns the pattern of a key.
-    pub(crate) fn pattern(&self, key: &[u8]) -> Vec<u8> {
+    pub(crate) fn pattern_of_key(&self, key: &[u8]) -> Vec<u8> {
         let mut pattern = Vec::new();
-        for (index, part) in split(key, &self.separator).enumerate() {
+        for (index, part) in split_parts(key, &self.separator).enumerate() {
             if index > 0 {
                 pattern.extend_from_slice(&self.separator);
             }
             if index >= self.depth {
-                pattern.extend_from_slice(ANY);
+                pattern.extend_from_slice(WILDCARD);
                 return pattern;
             }
             replace_id(part, &mut pattern);
             if pattern.len() > MAX_PATTERN_LENGTH {
                 pattern.truncate(MAX_PATTERN_LENGTH);
-                pattern.extend_from_slice(ANY);
+                pattern.extend_from_slice(WILDCARD);
                 return pattern;
             }
         }
@@ -89,7 +95,7 @@ impl Prefixes {
     }
 }
 
-fn split<'a>(key: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+fn split_parts<'a>(key: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = Some(key);
     std::iter::from_fn(move || {
         let left = rest?;
@@ -106,12 +112,12 @@ fn replace_id(part: &[u8], out: &mut Vec<u8>) {
     let is_id = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'-';
     let has_digit = part.iter().any(u8::is_ascii_digit);
     if part.len() >= MIN_ID_LENGTH && has_digit && part.iter().all(is_id) {
-        return out.extend_from_slice(ANY);
+        return out.extend_from_slice(WILDCARD);
     }
     let name = part.len() - part.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     out.extend_from_slice(&part[..name]);
     if name < part.len() {
-        out.extend_from_slice(ANY);
+        out.extend_from_slice(WILDCARD);
     }
 }
 
@@ -121,7 +127,7 @@ mod tests {
 
     #[test]
     fn ids_are_replaced_in_patterns() {
-        let prefixes = Prefixes::new(b":");
+        let prefixes = PatternSums::new(b":");
         for (key, pattern) in [
             ("user:17:cart", "user:*:cart"),
             ("user:bob", "user:bob"),
@@ -132,17 +138,17 @@ mod tests {
             ("a:b:c:d:e:f:g:h", "a:b:c:d:e:f:*"),
             ("", ""),
         ] {
-            assert_eq!(prefixes.pattern(key.as_bytes()), pattern.as_bytes(), "{key}");
+            assert_eq!(prefixes.pattern_of_key(key.as_bytes()), pattern.as_bytes(), "{key}");
         }
-        assert_eq!(Prefixes::new(b"").pattern(b"a:1:b"), b"a:1:b");
-        assert_eq!(prefixes.pattern(&[b'x'; 10_000]).len(), MAX_PATTERN_LENGTH + ANY.len());
+        assert_eq!(PatternSums::new(b"").pattern_of_key(b"a:1:b"), b"a:1:b");
+        assert_eq!(prefixes.pattern_of_key(&[b'x'; 10_000]).len(), MAX_PATTERN_LENGTH + WILDCARD.len());
     }
 
     #[test]
     fn excess_patterns_are_shortened_and_all_keys_count() {
-        let mut prefixes = Prefixes::new(b":");
-        prefixes.most = 100;
-        let one = Sum { keys: 1, elements: 1, bytes: 10, expiring: 0 };
+        let mut prefixes = PatternSums::new(b":");
+        prefixes.max_patterns = 100;
+        let one = KeySums { keys: 1, elements: 1, bytes: 10, expiring: 0 };
         let letters = |number: u32| -> String {
             (0..4).map(|at| char::from(b'g' + ((number >> (at * 4)) & 15) as u8)).collect()
         };
@@ -150,11 +156,11 @@ mod tests {
             prefixes.add(format!("user:{}:x", letters(number)).as_bytes(), one);
             prefixes.add(b"config:main", one);
         }
-        let biggest = prefixes.biggest(10);
+        let biggest = prefixes.largest_patterns(10);
         assert_eq!(biggest[0].0, b"config:*");
         assert_eq!(
             biggest[1],
-            (&b"user:*"[..], Sum { keys: 5000, elements: 5000, bytes: 50_000, expiring: 0 })
+            (&b"user:*"[..], KeySums { keys: 5000, elements: 5000, bytes: 50_000, expiring: 0 })
         );
         assert_eq!(biggest.len(), 2);
     }

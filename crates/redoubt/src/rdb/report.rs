@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::keys::KeyInfo;
-use super::prefixes::{Prefixes, Sum};
-use super::{Format, readable};
+use super::prefixes::{KeySums, PatternSums};
+use super::{RdbFormat, escape_key};
 use capacity::estimate;
 
 /// A candidate for the biggest keys, ordered by size first.
@@ -24,26 +24,26 @@ struct BigKey {
 }
 
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct MemoryReport {
     top: usize,
-    all: Sum,
+    total_sums: KeySums,
     /// Sums by type and encoding.
-    kinds: BTreeMap<(&'static str, &'static str), Sum>,
-    prefixes: Prefixes,
+    kinds: BTreeMap<(&'static str, &'static str), KeySums>,
+    prefixes: PatternSums,
     /// A min-heap, so that the smallest is replaced.
     biggest: BinaryHeap<Reverse<BigKey>>,
 }
 
-impl Report {
+impl MemoryReport {
     pub(super) fn new(top: usize, separator: &[u8]) -> Self {
         let (kinds, biggest) = (BTreeMap::new(), BinaryHeap::new());
-        Self { top, all: Sum::default(), kinds, prefixes: Prefixes::new(separator), biggest }
+        Self { top, total_sums: KeySums::default(), kinds, prefixes: PatternSums::new(separator), biggest }
     }
 
     pub(super) fn add(&mut self, info: &KeyInfo) {
         let expiring = u64::from(info.expiry.is_some());
-        let sum = Sum { keys: 1, elements: info.elements, bytes: info.size, expiring };
-        self.all.add(sum);
+        let sum = KeySums { keys: 1, elements: info.elements, bytes: info.size, expiring };
+        self.total_sums.add(sum);
         self.kinds.entry((info.kind.name(), info.encoding)).or_default().add(sum);
         self.prefixes.add(&info.key, sum);
         let is_among = self.biggest.peek().is_none_or(|Reverse(least)| info.size > least.size);
@@ -64,18 +64,18 @@ impl Report {
     }
 
     /// Prints the report.
-    pub(super) fn show(self, format: Format, out: &mut impl Write) -> io::Result<()> {
-        let tables = estimate::slot_overhead_bytes(self.all.keys);
+    pub(super) fn print(self, format: RdbFormat, out: &mut impl Write) -> io::Result<()> {
+        let tables = estimate::slot_overhead_bytes(self.total_sums.keys);
         match format {
-            Format::Text => self.text(tables, out),
-            Format::Json => self.json(tables, out),
-            Format::Csv => self.csv(tables, out),
+            RdbFormat::Text => self.print_text(tables, out),
+            RdbFormat::Json => self.print_json(tables, out),
+            RdbFormat::Csv => self.print_csv(tables, out),
         }
     }
 
-    fn text(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
-        let all = self.all;
-        let Sum { keys, elements, bytes, expiring } = all;
+    fn print_text(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
+        let all = self.total_sums;
+        let KeySums { keys, elements, bytes, expiring } = all;
         writeln!(out, "{keys} keys, {expiring} with a TTL, {elements} elements")?;
         writeln!(
             out,
@@ -85,7 +85,7 @@ impl Report {
         let head = |out: &mut dyn Write, name: &str| {
             writeln!(out, "\n{:>12} {:>6} {:>12} {:>12}  {name}", "bytes", "%", "keys", "elements")
         };
-        let line = |out: &mut dyn Write, sum: &Sum, name: &str| {
+        let line = |out: &mut dyn Write, sum: &KeySums, name: &str| {
             let share = sum.bytes as f64 * 100.0 / bytes.max(1) as f64;
             writeln!(out, "{:>12} {share:>6.1} {:>12} {:>12}  {name}", sum.bytes, sum.keys, sum.elements)
         };
@@ -94,8 +94,8 @@ impl Report {
             line(out, sum, &format!("{kind}, {encoding}"))?;
         }
         head(out, "prefix")?;
-        for (pattern, sum) in self.prefixes.biggest(self.top) {
-            line(out, &sum, &readable(pattern))?;
+        for (pattern, sum) in self.prefixes.largest_patterns(self.top) {
+            line(out, &sum, &escape_key(pattern))?;
         }
         writeln!(
             out,
@@ -103,13 +103,17 @@ impl Report {
             "bytes", "elements", "type", "encoding", "db"
         )?;
         for BigKey { size, key, db, kind, encoding, elements, .. } in by_size_descending(self.biggest) {
-            writeln!(out, "{size:>12} {elements:>12} {kind:<6} {encoding:<10} {db:>3}  {}", readable(&key))?;
+            writeln!(
+                out,
+                "{size:>12} {elements:>12} {kind:<6} {encoding:<10} {db:>3}  {}",
+                escape_key(&key)
+            )?;
         }
         Ok(())
     }
 
-    fn json(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
-        let sum = |sum: &Sum| json!({"keys": sum.keys, "elements": sum.elements, "bytes": sum.bytes, "expiring": sum.expiring});
+    fn print_json(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
+        let sum = |sum: &KeySums| json!({"keys": sum.keys, "elements": sum.elements, "bytes": sum.bytes, "expiring": sum.expiring});
         let named = |name: serde_json::Value, mut object: serde_json::Value| {
             object["name"] = name;
             object
@@ -119,15 +123,15 @@ impl Report {
             (object["type"], object["encoding"]) = ((*kind).into(), (*encoding).into());
             object
         });
-        let prefixes = self.prefixes.biggest(self.top);
-        let prefixes = prefixes.iter().map(|(name, of)| named(readable(name).into(), sum(of)));
+        let prefixes = self.prefixes.largest_patterns(self.top);
+        let prefixes = prefixes.iter().map(|(name, of)| named(escape_key(name).into(), sum(of)));
         let object = json!({
-            "total": sum(&Sum { bytes: self.all.bytes + tables, ..self.all }),
+            "total": sum(&KeySums { bytes: self.total_sums.bytes + tables, ..self.total_sums }),
             "tables": tables,
             "types": types.collect::<Vec<_>>(),
             "prefixes": prefixes.collect::<Vec<_>>(),
             "biggest": by_size_descending(self.biggest).iter().map(|big| json!({
-                "db": big.db, "key": readable(&big.key), "type": big.kind, "encoding": big.encoding,
+                "db": big.db, "key": escape_key(&big.key), "type": big.kind, "encoding": big.encoding,
                 "elements": big.elements, "size": big.size,
             })).collect::<Vec<_>>(),
         });
@@ -135,15 +139,23 @@ impl Report {
         writeln!(out)
     }
 
-    fn csv(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
-        let mut rows = vec![("total", String::new(), Sum { bytes: self.all.bytes + tables, ..self.all })];
-        rows.push(("tables", String::new(), Sum { bytes: tables, ..Sum::default() }));
+    fn print_csv(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
+        let mut rows = vec![(
+            "total",
+            String::new(),
+            KeySums { bytes: self.total_sums.bytes + tables, ..self.total_sums },
+        )];
+        rows.push(("tables", String::new(), KeySums { bytes: tables, ..KeySums::default() }));
         rows.extend(self.kinds.iter().map(|((kind, of), sum)| ("type", format!("{kind}, {of}"), *sum)));
-        let prefixes = self.prefixes.biggest(self.top).into_iter();
-        rows.extend(prefixes.map(|(name, sum)| ("prefix", readable(name), sum)));
+        let prefixes = self.prefixes.largest_patterns(self.top).into_iter();
+        rows.extend(prefixes.map(|(name, sum)| ("prefix", escape_key(name), sum)));
         rows.extend(by_size_descending(self.biggest).iter().map(|big| {
             let expiring = u64::from(big.expires);
-            ("key", readable(&big.key), Sum { keys: 1, elements: big.elements, bytes: big.size, expiring })
+            (
+                "key",
+                escape_key(&big.key),
+                KeySums { keys: 1, elements: big.elements, bytes: big.size, expiring },
+            )
         }));
         let mut writer = csv::Writer::from_writer(out);
         writer.write_record(["section", "name", "bytes", "keys", "elements", "expiring"])?;

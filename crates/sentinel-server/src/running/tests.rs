@@ -102,7 +102,7 @@ fn users_are_saved_before_acl_setuser_is_answered() {
     assert!(!text.contains("user default"), "{text}");
     let again = Engine::for_sentinel(::commands::for_sentinel().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
-    assert!(again.users.read().admits(b"alice", b"p"));
+    assert!(again.users.read().is_request_permitted(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
     let refused = talk(&mut center, &mut replies, "SENTINEL SET mymaster quorum 1");
     assert_eq!(refused, "-NOPERM User alice has no permissions to run the 'sentinel|set' command");
@@ -126,7 +126,7 @@ fn users_with_non_utf8_names_survive_a_restart() {
     let again = Engine::for_sentinel(::commands::for_sentinel().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     for name in [&b"\xff\xfe"[..], b"\xff"] {
-        assert!(again.users.read().admits(name, b"p"));
+        assert!(again.users.read().is_request_permitted(name, b"p"));
         let user = center.engine.users.read().find(name).unwrap().describe();
         assert_eq!(again.users.read().find(name).unwrap().describe(), user);
     }

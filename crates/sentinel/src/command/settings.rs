@@ -192,7 +192,7 @@ fn set_global(global: &mut GlobalSettings, option: &str, value: &str) -> bool {
         "sentinel-pass" => value.clone_into(&mut global.sentinel_pass),
         "loglevel" => {
             global.log_level_set = true;
-            good = LogLevel::of_word(value).map(|level| global.log_level = level).is_some();
+            good = LogLevel::from_word(value).map(|level| global.log_level = level).is_some();
         }
         _ => good = false,
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use append_only::AofDirectory;
 use clock::Millis;
-use durability::stream::imports::Imports;
+use durability::stream::imports::SlotImports;
 use engine::{
     CapturedKey, CommandError, CommandOrigin, ConnectionInfo, EffectLog, Engine, NodeFlags, ReleaseResult,
     RemainingKeys, Session,
@@ -285,7 +285,7 @@ impl DataStore {
         &mut self,
         folder: &AofDirectory<SimDisk>,
         manifest: &Manifest,
-        imports: &Imports,
+        imports: &SlotImports,
     ) -> Result<AofLoadResult, String> {
         let executor = self.executor.get_mut();
         let on_command = |args: Args<'_>| {

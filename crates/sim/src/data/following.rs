@@ -271,7 +271,7 @@ impl<E: Debug> Simulation<E> {
         let Some(SnapshotLoad { stream, position, snapshot }) = store.load.take() else { return };
         if !failed {
             let loaded = store.data_store.load(&snapshot);
-            store.imports.end_all(&store.data_store.engine());
+            store.imports.end_all_imports(&store.data_store.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.moves.hear(gossip::ClusterInput::MovesLoaded(moves));
             store.log.adopt_loaded_history(position, own);

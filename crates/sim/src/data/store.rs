@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use durability::stream::imports::Imports;
+use durability::stream::imports::SlotImports;
 use engine::{CapturedKey, CommandError, Engine, NodeFlags, ReleaseResult, Session};
 use gossip::ReplicaAdmission;
 use replication::master::{self, OutputLimit, PeerId};
@@ -53,7 +53,7 @@ pub(crate) struct ReplicaState {
     /// Slots that moved away and are being emptied.
     pub(super) leaving: SlotsToEmpty,
     /// Slots being imported by this process or its master.
-    pub(super) imports: Imports,
+    pub(super) imports: SlotImports,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) waits: Option<Waits>,
     pub(super) copies_wanted: CopyWaiters,
@@ -91,7 +91,7 @@ impl ReplicaState {
             data_store: DataStore::nothing(slots, settings.clustered),
             log,
             leaving: SlotsToEmpty::default(),
-            imports: Imports::default(),
+            imports: SlotImports::default(),
             running: BTreeMap::new(),
             waits: None,
             copies_wanted: CopyWaiters::default(),

@@ -80,7 +80,7 @@ impl<E: Debug> Simulation<E> {
         });
         if are_free {
             let store = &mut self.data.stores[host];
-            store.imports.begin(&store.data_store.engine(), import.clone());
+            store.imports.start_import(&store.data_store.engine(), import.clone());
             store.log.append_control(&imports::encode_begin(import));
             self.log_grew(host);
         }
@@ -123,13 +123,13 @@ impl<E: Debug> Simulation<E> {
         let store = &mut self.data.stores[host];
         let end = imports::encode_end(&store.engine(), import, &outcome);
         store.log.append_control(&end);
-        store.imports.end(&store.data_store.engine(), &import.name);
+        store.imports.end_import(&store.data_store.engine(), &import.name);
         self.log_grew(host);
     }
 
     /// Drops the old master's imports after a promotion.
     pub(super) fn drop_imports(&mut self, host: usize) {
-        for import in self.data.stores[host].imports.running() {
+        for import in self.data.stores[host].imports.running_imports() {
             self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));
         }
     }

@@ -48,7 +48,7 @@ impl SentinelWorld {
         ));
         match store.replica() {
             Some(machine) if machine.link_state() == LinkState::Connected => {
-                inputs.push(HandoverEvent::LinkUp)
+                inputs.push(HandoverEvent::LinkUp);
             }
             Some(machine) if machine.is_psync_refused() => inputs.push(HandoverEvent::Refused),
             _ => {}

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CheckInput, CheckerFindings, is_acknowledged, may_have_taken_effect};
-use crate::{Op, OpOutcome};
+use crate::{OpOutcome, Operation};
 
 pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mut CheckerFindings) {
     for (key, elements) in case.keys(workload) {
-        let ops: Vec<&Op> = case.ops_on_key(workload, key).collect();
-        let added: BTreeMap<u64, &Op> =
-            ops.iter().filter(|op| op.verb == "add").filter_map(|op| Some((op.written?, *op))).collect();
+        let ops: Vec<&Operation> = case.ops_on_key(workload, key).collect();
+        let added: BTreeMap<u64, &Operation> = ops
+            .iter()
+            .filter(|op| op.verb == "add")
+            .filter_map(|op| Some((op.written_value?, *op)))
+            .collect();
         let taken = collect_deliveries(case, &ops, findings);
         let mut there = BTreeSet::new();
         for element in elements {
@@ -48,18 +51,18 @@ pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mu
 /// each.
 fn collect_deliveries<'a>(
     case: &CheckInput<'_>,
-    ops: &[&'a Op],
+    ops: &[&'a Operation],
     findings: &mut CheckerFindings,
-) -> BTreeMap<u64, &'a Op> {
-    let mut taken: BTreeMap<u64, &Op> = BTreeMap::new();
-    let mut delivered: BTreeMap<u64, &Op> = BTreeMap::new();
+) -> BTreeMap<u64, &'a Operation> {
+    let mut taken: BTreeMap<u64, &Operation> = BTreeMap::new();
+    let mut delivered: BTreeMap<u64, &Operation> = BTreeMap::new();
     for op in ops.iter().filter(|op| is_acknowledged(op)) {
         let given = match op.verb {
             "pop" => &mut taken,
             "deliver" => &mut delivered,
             _ => continue,
         };
-        let Some(element) = op.read else { continue };
+        let Some(element) = op.read_value else { continue };
         if let Some(before) = given.insert(element, op)
             && !case.explains(before)
         {

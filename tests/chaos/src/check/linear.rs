@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::{CheckInput, CheckerFindings, is_acknowledged, may_have_taken_effect};
-use crate::{Op, OpOutcome};
+use crate::{OpOutcome, Operation};
 
 /// The number of states after which the search for one key is abandoned.
 const MAX_STATES: usize = 2_000_000;
@@ -20,7 +20,7 @@ enum RegisterState {
 }
 
 pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
-    let mut keys: BTreeMap<&str, Vec<&Op>> = BTreeMap::new();
+    let mut keys: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     for op in case.ops.iter().filter(|op| op.workload == "register") {
         keys.entry(&op.key).or_default().push(op);
     }
@@ -33,8 +33,8 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
                 Some(false) => findings.add_violation(format!(
                     "{key}: no order explains its {} operations from {:?} to {:?}",
                     segment.len(),
-                    segment[0].invoked,
-                    segment[segment.len() - 1].completed
+                    segment[0].invoked_at,
+                    segment[segment.len() - 1].completed_at
                 )),
                 None => eprintln!("{key}: too many orders to look at"),
             }
@@ -43,17 +43,20 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
 }
 
 /// Reports values that no client wrote.
-fn check_invented_values(key: &str, ops: &[&Op], findings: &mut CheckerFindings) {
+fn check_invented_values(key: &str, ops: &[&Operation], findings: &mut CheckerFindings) {
     let written: HashSet<u64> =
-        ops.iter().filter(|op| may_have_taken_effect(op)).filter_map(|op| op.written).collect();
-    for op in ops.iter().filter(|op| op.read.is_some_and(|value| !written.contains(&value))) {
+        ops.iter().filter(|op| may_have_taken_effect(op)).filter_map(|op| op.written_value).collect();
+    for op in ops.iter().filter(|op| op.read_value.is_some_and(|value| !written.contains(&value))) {
         findings.add_violation(format!("{key}: nobody wrote what was read: {op:?}"));
     }
 }
 
 /// Splits the operations at disturbances. Each segment includes earlier operations that may still
 /// take effect; the flag marks the first segment.
-fn split_at_disturbances<'a>(case: &CheckInput<'_>, ops: &[&'a Op]) -> Vec<(bool, Vec<&'a Op>)> {
+fn split_at_disturbances<'a>(
+    case: &CheckInput<'_>,
+    ops: &[&'a Operation],
+) -> Vec<(bool, Vec<&'a Operation>)> {
     let mut spans: Vec<(Duration, Duration)> = ops
         .iter()
         .map(|op| op.node)
@@ -66,15 +69,17 @@ fn split_at_disturbances<'a>(case: &CheckInput<'_>, ops: &[&'a Op]) -> Vec<(bool
     let mut segments = Vec::new();
     let mut from = Duration::ZERO;
     for (begin, end) in spans {
-        let within = |op: &&&Op| op.invoked >= from && op.completed <= begin;
-        let open = |op: &&&Op| op.invoked < from && op.outcome == OpOutcome::Unknown && op.written.is_some();
-        let mut segment: Vec<&Op> =
+        let within = |op: &&&Operation| op.invoked_at >= from && op.completed_at <= begin;
+        let open = |op: &&&Operation| {
+            op.invoked_at < from && op.outcome == OpOutcome::Unknown && op.written_value.is_some()
+        };
+        let mut segment: Vec<&Operation> =
             ops.iter().filter(|op| op.outcome != OpOutcome::Failed && within(op)).copied().collect();
         if !segment.is_empty() {
             if from > Duration::ZERO {
                 segment.extend(ops.iter().filter(open).copied());
             }
-            segment.sort_by_key(|op| op.invoked);
+            segment.sort_by_key(|op| op.invoked_at);
             segments.push((from == Duration::ZERO, segment));
         }
         from = from.max(end);
@@ -83,7 +88,7 @@ fn split_at_disturbances<'a>(case: &CheckInput<'_>, ops: &[&'a Op]) -> Vec<(bool
 }
 
 /// Returns whether some order explains the operations, or `None` if the state limit is reached.
-fn is_linearizable(ops: &[&Op], initial: RegisterState) -> Option<bool> {
+fn is_linearizable(ops: &[&Operation], initial: RegisterState) -> Option<bool> {
     let mut seen: HashSet<(Vec<u64>, RegisterState)> = HashSet::new();
     let mut stack = vec![(vec![0_u64; ops.len().div_ceil(64)], initial)];
     while let Some((done, state)) = stack.pop() {
@@ -97,9 +102,9 @@ fn is_linearizable(ops: &[&Op], initial: RegisterState) -> Option<bool> {
         }
         // An operation can come next only if it began before every pending acknowledged operation
         // completed.
-        let bound = waiting().filter(|(_, op)| is_acknowledged(op)).map(|(_, op)| op.completed).min();
+        let bound = waiting().filter(|(_, op)| is_acknowledged(op)).map(|(_, op)| op.completed_at).min();
         let bound = bound.unwrap_or(Duration::MAX);
-        for (at, op) in waiting().take_while(|(_, op)| op.invoked <= bound) {
+        for (at, op) in waiting().take_while(|(_, op)| op.invoked_at <= bound) {
             let Some(next) = apply_op(op, state) else { continue };
             let mut after = done.clone();
             after[at / 64] |= 1 << (at % 64);
@@ -111,11 +116,13 @@ fn is_linearizable(ops: &[&Op], initial: RegisterState) -> Option<bool> {
     Some(false)
 }
 
-fn apply_op(op: &Op, state: RegisterState) -> Option<RegisterState> {
-    match (op.written, state) {
+fn apply_op(op: &Operation, state: RegisterState) -> Option<RegisterState> {
+    match (op.written_value, state) {
         (Some(value), _) => Some(RegisterState::Value(Some(value))),
-        (None, RegisterState::Any) => Some(RegisterState::Value(op.read)),
-        (None, RegisterState::Value(value)) => (value == op.read || !is_acknowledged(op)).then_some(state),
+        (None, RegisterState::Any) => Some(RegisterState::Value(op.read_value)),
+        (None, RegisterState::Value(value)) => {
+            (value == op.read_value || !is_acknowledged(op)).then_some(state)
+        }
     }
 }
 
@@ -124,41 +131,41 @@ mod tests {
     use super::*;
     use crate::check::tests::{acknowledged_op, unknown_op};
 
-    fn set_op(value: u64, from: u64, to: u64) -> Op {
-        Op { written: Some(value), ..acknowledged_op("register", "set", from, to) }
+    fn set_op(value: u64, from: u64, to: u64) -> Operation {
+        Operation { written_value: Some(value), ..acknowledged_op("register", "set", from, to) }
     }
 
-    fn get_op(value: u64, from: u64, to: u64) -> Op {
-        Op { read: Some(value), ..acknowledged_op("register", "get", from, to) }
+    fn get_op(value: u64, from: u64, to: u64) -> Operation {
+        Operation { read_value: Some(value), ..acknowledged_op("register", "get", from, to) }
     }
 
-    fn explained(ops: &[Op]) -> bool {
-        let mut ops: Vec<&Op> = ops.iter().collect();
-        ops.sort_by_key(|op| op.invoked);
+    fn is_explained(ops: &[Operation]) -> bool {
+        let mut ops: Vec<&Operation> = ops.iter().collect();
+        ops.sort_by_key(|op| op.invoked_at);
         is_linearizable(&ops, RegisterState::Value(None)).expect("few orders")
     }
 
     #[test]
     fn read_returns_latest_completed_write() {
-        assert!(explained(&[set_op(1, 0, 10), get_op(1, 20, 30)]));
-        assert!(!explained(&[set_op(1, 0, 10), set_op(2, 20, 30), get_op(1, 40, 50)]), "a stale read");
+        assert!(is_explained(&[set_op(1, 0, 10), get_op(1, 20, 30)]));
+        assert!(!is_explained(&[set_op(1, 0, 10), set_op(2, 20, 30), get_op(1, 40, 50)]), "a stale read");
     }
 
     #[test]
     fn read_may_return_overlapping_write() {
-        assert!(explained(&[set_op(1, 0, 10), set_op(2, 20, 60), get_op(1, 30, 40)]));
-        assert!(explained(&[set_op(1, 0, 10), set_op(2, 20, 60), get_op(2, 30, 40)]));
+        assert!(is_explained(&[set_op(1, 0, 10), set_op(2, 20, 60), get_op(1, 30, 40)]));
+        assert!(is_explained(&[set_op(1, 0, 10), set_op(2, 20, 60), get_op(2, 30, 40)]));
         assert!(
-            !explained(&[set_op(1, 0, 10), set_op(2, 20, 60), get_op(2, 30, 35), get_op(1, 40, 50)]),
+            !is_explained(&[set_op(1, 0, 10), set_op(2, 20, 60), get_op(2, 30, 35), get_op(1, 40, 50)]),
             "back in time"
         );
     }
 
     #[test]
     fn unknown_write_may_take_effect_later_or_never() {
-        let lost = Op { written: Some(2), ..unknown_op("register", "set", 10, 20) };
-        assert!(explained(&[set_op(1, 0, 5), lost.clone(), get_op(1, 30, 40), get_op(2, 50, 60)]));
-        assert!(explained(&[set_op(1, 0, 5), lost.clone(), get_op(1, 30, 40)]));
-        assert!(!explained(&[set_op(1, 0, 5), lost, get_op(2, 30, 40), get_op(1, 50, 60)]));
+        let lost = Operation { written_value: Some(2), ..unknown_op("register", "set", 10, 20) };
+        assert!(is_explained(&[set_op(1, 0, 5), lost.clone(), get_op(1, 30, 40), get_op(2, 50, 60)]));
+        assert!(is_explained(&[set_op(1, 0, 5), lost.clone(), get_op(1, 30, 40)]));
+        assert!(!is_explained(&[set_op(1, 0, 5), lost, get_op(2, 30, 40), get_op(1, 50, 60)]));
     }
 }

@@ -4,22 +4,25 @@
 use std::collections::BTreeMap;
 
 use super::{CheckInput, CheckerFindings, is_acknowledged, may_have_taken_effect};
-use crate::Op;
+use crate::Operation;
 use crate::workload::TORN_PAIR;
 
 pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
     for workload in ["counter", "transaction"] {
         for (key, value) in case.keys(workload) {
-            let ops: Vec<&Op> = case.ops_on_key(workload, key).filter(|op| op.verb == "incr").collect();
+            let ops: Vec<&Operation> =
+                case.ops_on_key(workload, key).filter(|op| op.verb == "incr").collect();
             check_counter(case, key, value.first().copied().unwrap_or(0), &ops, findings);
         }
     }
-    let pairs = case.ops.iter().filter(|op| op.workload == "transaction" && op.read == Some(TORN_PAIR));
+    let pairs = case.ops.iter().filter(|op| op.workload == "transaction" && op.read_value == Some(TORN_PAIR));
     for op in pairs {
         findings.add_violation(format!("half of a transaction was seen: {op:?}"));
     }
-    let sums =
-        case.ops.iter().filter(|op| op.workload == "script" && is_acknowledged(op) && op.read != Some(0));
+    let sums = case
+        .ops
+        .iter()
+        .filter(|op| op.workload == "script" && is_acknowledged(op) && op.read_value != Some(0));
     for op in sums {
         findings.add_violation(format!("a script saw another's half: {op:?}"));
     }
@@ -28,7 +31,13 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
     }
 }
 
-fn check_counter(case: &CheckInput<'_>, key: &str, value: u64, ops: &[&Op], findings: &mut CheckerFindings) {
+fn check_counter(
+    case: &CheckInput<'_>,
+    key: &str,
+    value: u64,
+    ops: &[&Operation],
+    findings: &mut CheckerFindings,
+) {
     if value == TORN_PAIR {
         return findings.add_violation(format!("{key} and its twin differ in the end"));
     }
@@ -38,11 +47,11 @@ fn check_counter(case: &CheckInput<'_>, key: &str, value: u64, ops: &[&Op], find
     }
     // Each counter value may be returned once. A repeated value shows that the earlier increment
     // was lost.
-    let mut answered: BTreeMap<u64, &Op> = BTreeMap::new();
+    let mut answered: BTreeMap<u64, &Operation> = BTreeMap::new();
     let mut forgotten = 0;
     for op in ops.iter().filter(|op| is_acknowledged(op)) {
-        if let Some(before) = op.read.and_then(|number| answered.insert(number, op)) {
-            let first = if before.completed <= op.completed { before } else { op };
+        if let Some(before) = op.read_value.and_then(|number| answered.insert(number, op)) {
+            let first = if before.completed_at <= op.completed_at { before } else { op };
             findings.add_lost_write(first, case);
             forgotten += 1;
         }
@@ -50,8 +59,9 @@ fn check_counter(case: &CheckInput<'_>, key: &str, value: u64, ops: &[&Op], find
     let acknowledged = ops.iter().filter(|op| is_acknowledged(op)).count();
     let missing = (acknowledged as u64).saturating_sub(value) as usize;
     // Increments with replies beyond the final value are lost with the last missing one.
-    let mut past: Vec<&&Op> = ops.iter().filter(|op| op.read.is_some_and(|number| number > value)).collect();
-    past.sort_by_key(|op| std::cmp::Reverse(op.read));
+    let mut past: Vec<&&Operation> =
+        ops.iter().filter(|op| op.read_value.is_some_and(|number| number > value)).collect();
+    past.sort_by_key(|op| std::cmp::Reverse(op.read_value));
     for op in past.into_iter().take(missing.saturating_sub(forgotten)) {
         findings.add_lost_write(op, case);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{Fault, InjectedFault, MasterPeriod};
+use crate::{FaultKind, InjectedFault, MasterPeriod};
 
 const TIMEOUTS: Timeouts = Timeouts {
     deposed_after: Duration::from_millis(2000),
@@ -11,20 +11,20 @@ const TIMEOUTS: Timeouts = Timeouts {
     tolerance: Duration::from_millis(500),
 };
 
-fn seconds(millis: u64) -> Duration {
+fn at_second(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: u64, to: u64) -> Op {
-    Op {
+pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: u64, to: u64) -> Operation {
+    Operation {
         workload,
         client: 0,
         key: format!("{workload}:0"),
         verb,
-        written: None,
-        read: None,
-        invoked: seconds(from),
-        completed: seconds(to),
+        written_value: None,
+        read_value: None,
+        invoked_at: at_second(from),
+        completed_at: at_second(to),
         node: 0,
         outcome: OpOutcome::Acknowledged,
         confirmed: false,
@@ -32,26 +32,26 @@ pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: 
     }
 }
 
-pub(super) fn unknown_op(workload: &'static str, verb: &'static str, from: u64, to: u64) -> Op {
-    Op { outcome: OpOutcome::Unknown, ..acknowledged_op(workload, verb, from, to) }
+pub(super) fn unknown_op(workload: &'static str, verb: &'static str, from: u64, to: u64) -> Operation {
+    Operation { outcome: OpOutcome::Unknown, ..acknowledged_op(workload, verb, from, to) }
 }
 
-fn add_op(workload: &'static str, element: u64, when: u64) -> Op {
-    Op { written: Some(element), ..acknowledged_op(workload, "add", when, when + 1) }
+fn add_operation(workload: &'static str, element: u64, when: u64) -> Operation {
+    Operation { written_value: Some(element), ..acknowledged_op(workload, "add", when, when + 1) }
 }
 
-fn injected(fault: Fault, node: usize, begin: u64, end: u64) -> InjectedFault {
-    let (begin, end) = (seconds(begin), seconds(end));
+fn injected_fault(fault: FaultKind, node: usize, begin: u64, end: u64) -> InjectedFault {
+    let (begin, end) = (at_second(begin), at_second(end));
     InjectedFault { fault, nodes: vec![node], begin, in_effect: begin, end }
 }
 
 /// Node 0 is master until the fault, node 3 afterwards.
-fn failover_timeline(fault: Fault, begin: u64, end: u64) -> Timeline {
+fn failover_timeline(fault: FaultKind, begin: u64, end: u64) -> Timeline {
     Timeline {
-        faults: vec![injected(fault, 0, begin, end)],
+        faults: vec![injected_fault(fault, 0, begin, end)],
         master_periods: vec![
-            MasterPeriod { node: 0, since: seconds(0), until: seconds(begin) },
-            MasterPeriod { node: 3, since: seconds(begin + 1000), until: seconds(60_000) },
+            MasterPeriod { node: 0, since: at_second(0), until: at_second(begin) },
+            MasterPeriod { node: 3, since: at_second(begin + 1000), until: at_second(60_000) },
         ],
         shards: 3,
         ..Timeline::default()
@@ -59,7 +59,7 @@ fn failover_timeline(fault: Fault, begin: u64, end: u64) -> Timeline {
 }
 
 fn run_checkers(
-    ops: &[Op],
+    ops: &[Operation],
     workload: &'static str,
     elements: &[u64],
     timeline: &Timeline,
@@ -69,65 +69,85 @@ fn run_checkers(
     check(&CheckInput { ops, final_data: &final_data, timeline, timeouts: TIMEOUTS })
 }
 
-fn violation_count(ops: &[Op], workload: &'static str, elements: &[u64], timeline: &Timeline) -> bool {
+fn violation_count(ops: &[Operation], workload: &'static str, elements: &[u64], timeline: &Timeline) -> bool {
     !run_checkers(ops, workload, elements, timeline).violations.is_empty()
 }
 
 #[test]
 fn kill_explains_loss_of_last_write() {
-    let timeline = failover_timeline(Fault::Kill, 10_000, 14_000);
-    let findings = run_checkers(&[add_op("set", 1, 1000), add_op("set", 2, 9_990)], "set", &[1], &timeline);
+    let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
+    let findings = run_checkers(
+        &[add_operation("set", 1, 1000), add_operation("set", 2, 9_990)],
+        "set",
+        &[1],
+        &timeline,
+    );
     assert_eq!((findings.violations.len(), findings.explained["set"], findings.lost), (0, 1, 1));
-    let findings = run_checkers(&[add_op("set", 1, 1000), add_op("set", 2, 9_990)], "set", &[], &timeline);
+    let findings =
+        run_checkers(&[add_operation("set", 1, 1000), add_operation("set", 2, 9_990)], "set", &[], &timeline);
     assert_eq!((findings.violations.len(), findings.lost), (1, 2), "with a reason or without");
 }
 
 #[test]
 fn finds_range_skipped_by_replica() {
-    let timeline = failover_timeline(Fault::Kill, 10_000, 14_000);
+    let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
     assert!(
-        violation_count(&[add_op("set", 1, 1000), add_op("set", 2, 9_990)], "set", &[2], &timeline),
+        violation_count(
+            &[add_operation("set", 1, 1000), add_operation("set", 2, 9_990)],
+            "set",
+            &[2],
+            &timeline
+        ),
         "long before"
     );
-    assert!(violation_count(&[add_op("set", 1, 1000)], "set", &[], &Timeline::default()), "nothing happened");
+    assert!(
+        violation_count(&[add_operation("set", 1, 1000)], "set", &[], &Timeline::default()),
+        "nothing happened"
+    );
 }
 
 #[test]
 fn finds_deposed_master_accepting_writes() {
-    let timeline = failover_timeline(Fault::Isolate, 10_000, 18_000);
-    assert!(!violation_count(&[add_op("set", 1, 11_500)], "set", &[], &timeline), "it could not know yet");
-    assert!(violation_count(&[add_op("set", 1, 13_000)], "set", &[], &timeline), "it had to");
+    let timeline = failover_timeline(FaultKind::Isolate, 10_000, 18_000);
+    assert!(
+        !violation_count(&[add_operation("set", 1, 11_500)], "set", &[], &timeline),
+        "it could not know yet"
+    );
+    assert!(violation_count(&[add_operation("set", 1, 13_000)], "set", &[], &timeline), "it had to");
 }
 
 #[test]
 fn machine_stall_explains_loss_like_a_partition() {
-    let timeline = failover_timeline(Fault::Stall, 10_000, 10_300);
-    assert!(!violation_count(&[add_op("set", 1, 10_350)], "set", &[], &timeline), "nobody could know yet");
-    assert!(violation_count(&[add_op("set", 1, 13_000)], "set", &[], &timeline), "it had to");
+    let timeline = failover_timeline(FaultKind::Stall, 10_000, 10_300);
+    assert!(
+        !violation_count(&[add_operation("set", 1, 10_350)], "set", &[], &timeline),
+        "nobody could know yet"
+    );
+    assert!(violation_count(&[add_operation("set", 1, 13_000)], "set", &[], &timeline), "it had to");
 }
 
 #[test]
 fn finds_resumed_master_accepting_writes() {
-    let timeline = failover_timeline(Fault::Freeze, 10_000, 15_000);
-    assert!(violation_count(&[add_op("set", 1, 15_010)], "set", &[], &timeline));
+    let timeline = failover_timeline(FaultKind::Freeze, 10_000, 15_000);
+    assert!(violation_count(&[add_operation("set", 1, 15_010)], "set", &[], &timeline));
 }
 
 #[test]
 fn planned_failover_explains_no_loss() {
-    let timeline = failover_timeline(Fault::Failover, 10_000, 10_000);
-    assert!(violation_count(&[add_op("set", 1, 9_999)], "set", &[], &timeline));
+    let timeline = failover_timeline(FaultKind::Failover, 10_000, 10_000);
+    assert!(violation_count(&[add_operation("set", 1, 9_999)], "set", &[], &timeline));
 }
 
 #[test]
 fn confirmed_write_must_not_be_lost() {
-    let timeline = failover_timeline(Fault::Kill, 10_000, 14_000);
-    let op = Op { confirmed: true, ..add_op("confirmed", 1, 9_990) };
+    let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
+    let op = Operation { confirmed: true, ..add_operation("confirmed", 1, 9_990) };
     assert!(violation_count(&[op], "confirmed", &[], &timeline));
 }
 
 #[test]
 fn finds_invented_and_duplicate_elements() {
-    let (ops, quiet) = ([add_op("list", 1, 0), add_op("list", 2, 5)], Timeline::default());
+    let (ops, quiet) = ([add_operation("list", 1, 0), add_operation("list", 2, 5)], Timeline::default());
     assert!(!violation_count(&ops, "list", &[1, 2], &quiet));
     assert!(violation_count(&ops, "list", &[1, 2, 3], &quiet), "invented");
     assert!(violation_count(&ops, "list", &[1, 2, 2], &quiet), "twice");
@@ -136,24 +156,30 @@ fn finds_invented_and_duplicate_elements() {
 
 #[test]
 fn element_is_delivered_once() {
-    let pop = |element, when| Op { read: Some(element), ..acknowledged_op("queue", "pop", when, when + 1) };
-    let (quiet, ops) = (Timeline::default(), [add_op("queue", 1, 0), pop(1, 5), pop(1, 9)]);
+    let pop = |element, when| Operation {
+        read_value: Some(element),
+        ..acknowledged_op("queue", "pop", when, when + 1)
+    };
+    let (quiet, ops) = (Timeline::default(), [add_operation("queue", 1, 0), pop(1, 5), pop(1, 9)]);
     assert!(!violation_count(&ops[..2], "queue", &[], &quiet));
     assert!(violation_count(&ops, "queue", &[], &quiet), "given twice");
     assert!(violation_count(&ops[..2], "queue", &[1], &quiet), "given and kept");
-    let perhaps = [add_op("queue", 1, 0), unknown_op("queue", "pop", 5, 9)];
+    let perhaps = [add_operation("queue", 1, 0), unknown_op("queue", "pop", 5, 9)];
     assert!(!violation_count(&perhaps, "queue", &[], &quiet), "the pop that nobody heard of took it");
 }
 
 #[test]
 fn counter_matches_acknowledged_increments() {
-    let incr = |answer, when| Op { read: Some(answer), ..acknowledged_op("counter", "incr", when, when + 1) };
+    let incr = |answer, when| Operation {
+        read_value: Some(answer),
+        ..acknowledged_op("counter", "incr", when, when + 1)
+    };
     let (quiet, ops) = (Timeline::default(), [incr(1, 0), incr(2, 5)]);
     assert!(!violation_count(&ops, "counter", &[2], &quiet));
     assert!(violation_count(&ops, "counter", &[1], &quiet), "one is lost");
     assert!(violation_count(&ops, "counter", &[3], &quiet), "nobody counted it");
     assert!(violation_count(&[incr(1, 0), incr(1, 5)], "counter", &[1], &quiet), "one answer to two");
-    let timeline = failover_timeline(Fault::Kill, 10_000, 14_000);
+    let timeline = failover_timeline(FaultKind::Kill, 10_000, 14_000);
     assert!(
         !violation_count(&[incr(1, 9_990), incr(1, 12_000)], "counter", &[1], &timeline),
         "forgotten by the failover"
@@ -162,19 +188,26 @@ fn counter_matches_acknowledged_increments() {
 
 #[test]
 fn finds_partial_transactions_and_scripts() {
-    let torn = Op { read: Some(crate::workload::TORN_PAIR), ..acknowledged_op("transaction", "read", 0, 1) };
+    let torn = Operation {
+        read_value: Some(crate::workload::TORN_PAIR),
+        ..acknowledged_op("transaction", "read", 0, 1)
+    };
     assert!(violation_count(&[torn], "transaction", &[0], &Timeline::default()));
-    let half = Op { read: Some(1), ..acknowledged_op("script", "move", 0, 1) };
+    let half = Operation { read_value: Some(1), ..acknowledged_op("script", "move", 0, 1) };
     assert!(violation_count(&[half], "script", &[0], &Timeline::default()));
     assert!(violation_count(&[], "script", &[3], &Timeline::default()));
 }
 
 #[test]
 fn finds_two_lock_holders() {
-    let acquire =
-        |owner, when| Op { written: Some(owner), ..acknowledged_op("lock", "acquire", when, when + 1) };
-    let release =
-        |owner, when| Op { written: Some(owner), ..acknowledged_op("lock", "release", when, when + 1) };
+    let acquire = |owner, when| Operation {
+        written_value: Some(owner),
+        ..acknowledged_op("lock", "acquire", when, when + 1)
+    };
+    let release = |owner, when| Operation {
+        written_value: Some(owner),
+        ..acknowledged_op("lock", "release", when, when + 1)
+    };
     let quiet = Timeline::default();
     let one_after_the_other = [acquire(1, 0), release(1, 10), acquire(2, 12), release(2, 20)];
     assert!(!violation_count(&one_after_the_other, "lock", &[], &quiet));
@@ -184,64 +217,65 @@ fn finds_two_lock_holders() {
 
 #[test]
 fn full_disk_and_clock_jump_explain_no_loss() {
-    for fault in [Fault::FullDisk, Fault::ClockJump] {
+    for fault in [FaultKind::FullDisk, FaultKind::ClockJump] {
         let timeline = failover_timeline(fault, 10_000, 12_000);
-        let findings = run_checkers(&[add_op("set", 1, 9_900)], "set", &[], &timeline);
+        let findings = run_checkers(&[add_operation("set", 1, 9_900)], "set", &[], &timeline);
         assert_eq!(findings.violation_count, 1, "{fault:?}: {findings:?}");
     }
 }
 
 #[test]
 fn bad_link_explains_loss_only_while_active() {
-    let timeline = failover_timeline(Fault::Loss, 10_000, 15_000);
-    let lost =
-        |when: u64| run_checkers(&[add_op("set", 1, when)], "set", &[], &timeline).violation_count == 0;
+    let timeline = failover_timeline(FaultKind::Loss, 10_000, 15_000);
+    let lost = |when: u64| {
+        run_checkers(&[add_operation("set", 1, when)], "set", &[], &timeline).violation_count == 0
+    };
     assert!(lost(10_500) && lost(14_900), "each packet may be the one that was needed");
     assert!(!lost(8_000) && !lost(19_000));
 }
 
 #[test]
 fn slow_partition_setup_explains_loss_meanwhile() {
-    let mut timeline = failover_timeline(Fault::OneWay, 10_000, 30_000);
+    let mut timeline = failover_timeline(FaultKind::OneWayLoss, 10_000, 30_000);
     let lost = |timeline: &Timeline, when| {
-        run_checkers(&[add_op("set", 1, when)], "set", &[], timeline).violation_count == 0
+        run_checkers(&[add_operation("set", 1, when)], "set", &[], timeline).violation_count == 0
     };
     assert!(!lost(&timeline, 18_000));
-    timeline.faults[0].in_effect = seconds(17_000);
+    timeline.faults[0].in_effect = at_second(17_000);
     assert!(lost(&timeline, 18_000) && !lost(&timeline, 22_000));
 }
 
 #[test]
 fn full_disk_on_replica_extends_loss_window() {
-    let mut timeline = failover_timeline(Fault::Kill, 12_000, 13_000);
+    let mut timeline = failover_timeline(FaultKind::Kill, 12_000, 13_000);
     let lost = |timeline: &Timeline| {
-        run_checkers(&[add_op("set", 1, 10_000)], "set", &[], timeline).violation_count == 0
+        run_checkers(&[add_operation("set", 1, 10_000)], "set", &[], timeline).violation_count == 0
     };
     assert!(!lost(&timeline));
-    timeline.faults.insert(0, injected(Fault::FullDisk, 3, 9_500, 12_500));
+    timeline.faults.insert(0, injected_fault(FaultKind::FullDisk, 3, 9_500, 12_500));
     assert!(lost(&timeline));
 }
 
 #[test]
 fn clock_jump_explains_early_lock_expiry() {
-    let take = |client: usize, when: u64| Op {
+    let take = |client: usize, when: u64| Operation {
         client,
-        written: Some(client as u64),
+        written_value: Some(client as u64),
         ..acknowledged_op("lock", "acquire", when, when + 1)
     };
-    let give = Op { written: Some(1), ..acknowledged_op("lock", "release", 5_000, 5_001) };
+    let give = Operation { written_value: Some(1), ..acknowledged_op("lock", "release", 5_000, 5_001) };
     let ops = [take(1, 1_000), take(2, 3_000), give];
     let quiet = Timeline { shards: 3, ..Timeline::default() };
     assert_eq!(run_checkers(&ops, "lock", &[], &quiet).violation_count, 1);
-    let jumped = failover_timeline(Fault::ClockJump, 2_000, 2_500);
+    let jumped = failover_timeline(FaultKind::ClockJump, 2_000, 2_500);
     assert_eq!(run_checkers(&ops, "lock", &[], &jumped).violation_count, 0);
 }
 
 #[test]
 fn partition_with_one_replica_explains_loss_under_sentinels() {
-    let mut timeline = failover_timeline(Fault::Halves, 10_000, 18_000);
+    let mut timeline = failover_timeline(FaultKind::SplitInHalves, 10_000, 18_000);
     let lost = |timeline: &Timeline| {
-        run_checkers(&[add_op("set", 1, 16_000)], "set", &[], timeline).violation_count == 0
+        run_checkers(&[add_operation("set", 1, 16_000)], "set", &[], timeline).violation_count == 0
     };
     assert!(!lost(&timeline), "in a cluster it has to reach the other masters");
     timeline.shards = 1;

@@ -1,39 +1,39 @@
 //! Confirmed writes: SADD and WAIT in one pipeline. A promoted replica must have them.
 
-use harness::Value;
+use harness::Reply;
 
 use super::{Workload, new_op, parse_numbers, random_key};
-use crate::{CallError, Client};
+use crate::{CallError, ChaosClient};
 
 /// The WAIT timeout in milliseconds.
 const WAIT_TIMEOUT: &str = "300";
 
-pub(super) struct Confirmed;
+pub(super) struct ConfirmedWorkload;
 
-impl Workload for Confirmed {
+impl Workload for ConfirmedWorkload {
     fn name(&self) -> &'static str {
         "confirmed"
     }
 
-    fn step(&self, client: &mut Client<'_>) {
+    fn step(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         let element = client.unique_value();
         let mut op = new_op(self.name(), &key, "add", Some(element));
         op.confirmed = true;
-        client.operate(op, |client| {
+        client.run_operation(op, |client| {
             let text = element.to_string();
             let add: &[&str] = &["SADD", &key, &text];
             let wanted = client.replicas_per_master();
             let replies = client.call_pipeline(&key, &[add, &["WAIT", &wanted.to_string(), WAIT_TIMEOUT]])?;
             match &replies[1] {
-                Value::Int(replicas) if *replicas >= wanted as i64 => Ok(None),
+                Reply::Int(replicas) if *replicas >= wanted as i64 => Ok(None),
                 // The element was added even if WAIT was not satisfied.
                 other => Err(CallError::UnknownResult(format!("not all replicas confirmed it: {other:?}"))),
             }
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
-        parse_numbers(&client.call(key, &["SMEMBERS", key])?)
+    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        parse_numbers(&client.call_command(key, &["SMEMBERS", key])?)
     }
 }

@@ -1,23 +1,23 @@
 //! Counters: INCR, whose replies are all distinct.
 
 use super::{Workload, new_op, parse_number, random_key};
-use crate::{CallError, Client};
+use crate::{CallError, ChaosClient};
 
-pub(super) struct Counter;
+pub(super) struct CounterWorkload;
 
-impl Workload for Counter {
+impl Workload for CounterWorkload {
     fn name(&self) -> &'static str {
         "counter"
     }
 
-    fn step(&self, client: &mut Client<'_>) {
+    fn step(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
-        client.operate(new_op(self.name(), &key, "incr", None), |client| {
-            parse_number(&client.call(&key, &["INCR", &key])?)
+        client.run_operation(new_op(self.name(), &key, "incr", None), |client| {
+            parse_number(&client.call_command(&key, &["INCR", &key])?)
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
-        Ok(parse_number(&client.call(key, &["GET", key])?)?.into_iter().collect())
+    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        Ok(parse_number(&client.call_command(key, &["GET", key])?)?.into_iter().collect())
     }
 }

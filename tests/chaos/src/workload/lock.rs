@@ -2,43 +2,43 @@
 
 use std::time::Duration;
 
-use harness::Value;
+use harness::Reply;
 
 use super::{Workload, new_op, random_key};
-use crate::{CallError, Client};
+use crate::{CallError, ChaosClient};
 
 /// The lease in milliseconds, longer than clients hold the lock.
-const LEASE: &str = "10000";
+const LOCK_LEASE: &str = "10000";
 const HOLD_TIME: Duration = Duration::from_millis(5);
-const RELEASE: &str =
+const RELEASE_SCRIPT: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-pub(super) struct Lock;
+pub(super) struct LockWorkload;
 
-impl Workload for Lock {
+impl Workload for LockWorkload {
     fn name(&self) -> &'static str {
         "lock"
     }
 
-    fn step(&self, client: &mut Client<'_>) {
+    fn step(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         let owner = client.unique_value();
         let text = owner.to_string();
-        let taken = client.operate(new_op(self.name(), &key, "acquire", Some(owner)), |client| match client
-            .call(&key, &["SET", &key, &text, "NX", "PX", LEASE])?
-        {
-            Value::Simple(_) => Ok(None),
-            _ => Err(CallError::NotExecuted("held".to_owned())),
+        let taken = client.run_operation(new_op(self.name(), &key, "acquire", Some(owner)), |client| {
+            match client.call_command(&key, &["SET", &key, &text, "NX", "PX", LOCK_LEASE])? {
+                Reply::Simple(_) => Ok(None),
+                _ => Err(CallError::NotExecuted("held".to_owned())),
+            }
         });
         if taken.is_some() {
             std::thread::sleep(HOLD_TIME);
-            client.operate(new_op(self.name(), &key, "release", Some(owner)), |client| {
-                client.call(&key, &["EVAL", RELEASE, "1", &key, &text]).map(|_| None)
+            client.run_operation(new_op(self.name(), &key, "release", Some(owner)), |client| {
+                client.call_command(&key, &["EVAL", RELEASE_SCRIPT, "1", &key, &text]).map(|_| None)
             });
         }
     }
 
-    fn read(&self, _: &mut Client<'_>, _: &str) -> Result<Vec<u64>, CallError> {
+    fn read(&self, _: &mut ChaosClient<'_>, _: &str) -> Result<Vec<u64>, CallError> {
         // If the client is disturbed before the release, the lock remains until its lease expires.
         Ok(Vec::new())
     }

@@ -1,24 +1,24 @@
 //! Sets: SADD of elements unique to one client.
 
 use super::{Workload, new_op, parse_numbers, random_key};
-use crate::{CallError, Client};
+use crate::{CallError, ChaosClient};
 
-pub(super) struct Set;
+pub(super) struct SetWorkload;
 
-impl Workload for Set {
+impl Workload for SetWorkload {
     fn name(&self) -> &'static str {
         "set"
     }
 
-    fn step(&self, client: &mut Client<'_>) {
+    fn step(&self, client: &mut ChaosClient<'_>) {
         let key = random_key(self, client);
         let element = client.unique_value();
-        client.operate(new_op(self.name(), &key, "add", Some(element)), |client| {
-            client.call(&key, &["SADD", &key, &element.to_string()]).map(|_| None)
+        client.run_operation(new_op(self.name(), &key, "add", Some(element)), |client| {
+            client.call_command(&key, &["SADD", &key, &element.to_string()]).map(|_| None)
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
-        parse_numbers(&client.call(key, &["SMEMBERS", key])?)
+    fn read(&self, client: &mut ChaosClient<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        parse_numbers(&client.call_command(key, &["SMEMBERS", key])?)
     }
 }

@@ -17,13 +17,13 @@ use tokio::sync::Mutex;
 
 /// The client, its builder, and the task that receives pub/sub messages.
 #[derive(Default)]
-struct Adapter {
-    client: Option<(Client, Builder)>,
+struct FredAdapter {
+    connected_client: Option<(Client, Builder)>,
     replicas: bool,
     subscriber: Option<SubscriberClient>,
 }
 
-fn json_of(value: Value) -> Json {
+fn to_json(value: Value) -> Json {
     match value {
         Value::Null => Json::Null,
         Value::Integer(number) => json!(number),
@@ -31,17 +31,17 @@ fn json_of(value: Value) -> Json {
         Value::Boolean(truth) => json!(truth),
         Value::String(text) => json!(text.to_string()),
         Value::Bytes(bytes) => json!(String::from_utf8_lossy(&bytes)),
-        Value::Array(items) => items.into_iter().map(json_of).collect(),
+        Value::Array(items) => items.into_iter().map(to_json).collect(),
         Value::Queued => json!("QUEUED"),
         other @ Value::Map(_) => json!(format!("{other:?}")),
     }
 }
 
-fn command(args: &[String]) -> (CustomCommand, Vec<String>) {
+fn parse_command(args: &[String]) -> (CustomCommand, Vec<String>) {
     (CustomCommand::new(args[0].clone(), ClusterHash::FirstKey, false), args[1..].to_vec())
 }
 
-fn tls(file: &str) -> Result<TlsConnector, RequestFailure> {
+fn tls_connector(file: &str) -> Result<TlsConnector, RequestFailure> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(file)?)?;
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
@@ -51,7 +51,7 @@ fn tls(file: &str) -> Result<TlsConnector, RequestFailure> {
     Ok(TlsConnector::from(config))
 }
 
-async fn connect(options: &Connect) -> Result<(Client, Builder), RequestFailure> {
+async fn connect_client(options: &Connect) -> Result<(Client, Builder), RequestFailure> {
     if options.caching {
         return Err(RequestFailure::Unsupported("the library tells of changes and keeps nothing itself"));
     }
@@ -62,7 +62,7 @@ async fn connect(options: &Connect) -> Result<(Client, Builder), RequestFailure>
         ServerConfig::new_sentinel(options.addresses().collect(), options.master.clone().unwrap_or_default())
     };
     let version = if options.protocol == 3 { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    let tls = options.tls_ca.as_deref().map(tls).transpose()?.map(Into::into);
+    let tls = options.tls_ca.as_deref().map(tls_connector).transpose()?.map(Into::into);
     let mut builder = Builder::from_config(Config { server, version, tls, ..Config::default() });
     // Without a reconnect policy the library does not reconnect at all.
     builder.set_policy(ReconnectPolicy::new_constant(0, 100));
@@ -76,66 +76,67 @@ async fn connect(options: &Connect) -> Result<(Client, Builder), RequestFailure>
     Ok((client, builder))
 }
 
-impl Adapter {
-    fn client(&self) -> Result<&Client, RequestFailure> {
-        self.client
+impl FredAdapter {
+    fn connected_client(&self) -> Result<&Client, RequestFailure> {
+        self.connected_client
             .as_ref()
             .map(|(client, _)| client)
             .ok_or_else(|| RequestFailure::Error("there is no client".to_owned()))
     }
 
-    async fn answer(&mut self, request: Request) -> Result<Json, RequestFailure> {
+    async fn handle_request(&mut self, request: Request) -> Result<Json, RequestFailure> {
         match request {
             Request::Hello => return Ok(json!({"library": "fred", "version": "10.1.0"})),
             Request::Connect(options) => {
                 self.replicas = options.replicas;
-                self.client = Some(connect(&options).await?);
+                self.connected_client = Some(connect_client(&options).await?);
             }
-            Request::Command { args } => return self.command(&args).await,
+            Request::Command { args } => return self.run_command(&args).await,
             Request::Script { source, keys, args } => {
                 let script = Script::from_lua(source);
-                let reply = script.evalsha_with_reload::<Value, _, _>(self.client()?, keys, args).await;
-                return reply.map(json_of).map_err(RequestFailure::from);
+                let reply =
+                    script.evalsha_with_reload::<Value, _, _>(self.connected_client()?, keys, args).await;
+                return reply.map(to_json).map_err(RequestFailure::from);
             }
             Request::Pipeline { commands } => {
-                let pipeline = self.client()?.pipeline();
+                let pipeline = self.connected_client()?.pipeline();
                 for args in &commands {
-                    let (command, args) = command(args);
+                    let (command, args) = parse_command(args);
                     let () = pipeline.custom(command, args).await?;
                 }
                 let replies = pipeline.try_all::<Value>().await;
                 return Ok(replies
                     .into_iter()
-                    .map(|reply| reply.map_or_else(|error| json!({"error": error.to_string()}), json_of))
+                    .map(|reply| reply.map_or_else(|error| json!({"error": error.to_string()}), to_json))
                     .collect());
             }
             Request::Transaction { commands } => {
-                let transaction = self.client()?.multi();
+                let transaction = self.connected_client()?.multi();
                 for args in &commands {
-                    let (command, args) = command(args);
+                    let (command, args) = parse_command(args);
                     let () = transaction.custom(command, args).await?;
                 }
-                return transaction.exec::<Value>(true).await.map(json_of).map_err(RequestFailure::from);
+                return transaction.exec::<Value>(true).await.map(to_json).map_err(RequestFailure::from);
             }
-            Request::Subscribe { channels, sharded } => self.subscribe(channels, sharded).await?,
+            Request::Subscribe { channels, sharded } => self.subscribe_to(channels, sharded).await?,
             Request::Close => *self = Self::default(),
         }
         Ok(Json::Null)
     }
 
-    async fn command(&self, args: &[String]) -> Result<Json, RequestFailure> {
-        let client = self.client()?;
-        let (command, rest) = command(args);
+    async fn run_command(&self, args: &[String]) -> Result<Json, RequestFailure> {
+        let client = self.connected_client()?;
+        let (command, rest) = parse_command(args);
         let reply = if self.replicas && args[0] == "GET" {
             client.replicas().custom::<Value, _>(command, rest).await
         } else {
             client.custom::<Value, _>(command, rest).await
         };
-        reply.map(json_of).map_err(RequestFailure::from)
+        reply.map(to_json).map_err(RequestFailure::from)
     }
 
-    async fn subscribe(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), RequestFailure> {
-        let Some((_, builder)) = &self.client else {
+    async fn subscribe_to(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), RequestFailure> {
+        let Some((_, builder)) = &self.connected_client else {
             return Err(RequestFailure::Error("there is no client".to_owned()));
         };
         let subscriber = builder.build_subscriber_client()?;
@@ -159,10 +160,10 @@ impl Adapter {
 
 #[tokio::main]
 async fn main() {
-    let adapter = Arc::new(Mutex::new(Adapter::default()));
+    let adapter = Arc::new(Mutex::new(FredAdapter::default()));
     serve_requests(|request| {
         let adapter = Arc::clone(&adapter);
-        async move { adapter.lock().await.answer(request).await }
+        async move { adapter.lock().await.handle_request(request).await }
     })
     .await;
 }

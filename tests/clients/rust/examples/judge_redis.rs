@@ -19,18 +19,18 @@ use redis::{
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-enum Client {
+enum RedisClient {
     Cluster(ClusterConnection),
     /// The crate does not query the sentinels again when the connection breaks, so the adapter does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
 }
 
-fn json_of(value: Value) -> Json {
+fn to_json(value: Value) -> Json {
     match value {
         Value::Nil => Json::Null,
         Value::Int(number) => json!(number),
         Value::BulkString(bytes) => json!(String::from_utf8_lossy(&bytes)),
-        Value::Array(items) | Value::Set(items) => items.into_iter().map(json_of).collect(),
+        Value::Array(items) | Value::Set(items) => items.into_iter().map(to_json).collect(),
         Value::SimpleString(text) => json!(text),
         Value::Okay => json!("OK"),
         Value::Double(number) => json!(number),
@@ -54,7 +54,7 @@ fn forward_pushes(mut pushes: UnboundedReceiver<PushInfo>) {
     });
 }
 
-async fn connect(options: &Connect) -> Result<Client, RequestFailure> {
+async fn connect_client(options: &Connect) -> Result<RedisClient, RequestFailure> {
     let timeout = Duration::from_millis(options.timeout_ms);
     if options.mode == Mode::Cluster {
         let (sender, pushes) = unbounded_channel();
@@ -78,7 +78,7 @@ async fn connect(options: &Connect) -> Result<Client, RequestFailure> {
         }
         forward_pushes(pushes);
         let client = builder.build()?;
-        return Ok(Client::Cluster(client.get_async_connection().await?));
+        return Ok(RedisClient::Cluster(client.get_async_connection().await?));
     }
     let addresses = options.addresses().map(|(host, port)| ConnectionAddr::Tcp(host, port));
     let master = options.master.clone().unwrap_or_default();
@@ -86,21 +86,21 @@ async fn connect(options: &Connect) -> Result<Client, RequestFailure> {
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(Some(timeout))
         .set_connection_timeout(Some(timeout));
-    Ok(Client::Sentinel(Box::new(builder.build()?), Box::new(config), None))
+    Ok(RedisClient::Sentinel(Box::new(builder.build()?), Box::new(config), None))
 }
 
 /// A request to a connection.
 enum ClientRequest {
-    One(Cmd),
-    Many(Pipeline),
+    Command(Cmd),
+    Pipeline(Pipeline),
     Script(Script, Vec<String>, Vec<String>),
 }
 
 impl ClientRequest {
-    async fn ask<C: redis::aio::ConnectionLike>(&self, connection: &mut C) -> RedisResult<Value> {
+    async fn send_over<C: redis::aio::ConnectionLike>(&self, connection: &mut C) -> RedisResult<Value> {
         match self {
-            Self::One(command) => command.query_async(connection).await,
-            Self::Many(pipeline) => pipeline.query_async(connection).await,
+            Self::Command(command) => command.query_async(connection).await,
+            Self::Pipeline(pipeline) => pipeline.query_async(connection).await,
             Self::Script(script, keys, args) => {
                 let mut call = script.prepare_invoke();
                 call.key(&keys[..]).arg(&args[..]);
@@ -110,16 +110,16 @@ impl ClientRequest {
     }
 }
 
-impl Client {
-    async fn ask(&mut self, question: &ClientRequest) -> Result<Json, RequestFailure> {
+impl RedisClient {
+    async fn send_request(&mut self, question: &ClientRequest) -> Result<Json, RequestFailure> {
         let outcome: RedisResult<Value> = match self {
-            Self::Cluster(connection) => question.ask(connection).await,
+            Self::Cluster(connection) => question.send_over(connection).await,
             Self::Sentinel(client, config, kept) => {
                 let mut connection = match kept.clone() {
                     Some(connection) => connection,
                     None => client.get_async_connection_with_config(config).await?,
                 };
-                let outcome = question.ask(&mut connection).await;
+                let outcome = question.send_over(&mut connection).await;
                 let is_lost = outcome.as_ref().is_err_and(|error| {
                     error.is_unrecoverable_error()
                         || error.is_timeout()
@@ -131,13 +131,13 @@ impl Client {
         };
         match outcome {
             Ok(Value::ServerError(error)) => Err(RequestFailure::Error(error.to_string())),
-            Ok(value) => Ok(json_of(value)),
+            Ok(value) => Ok(to_json(value)),
             Err(error)
                 if error.to_string().contains("CrossSlot")
                     || error.to_string().contains("multiple slots") =>
             {
                 match question {
-                    ClientRequest::Many(pipeline) if !pipeline.is_transaction() => Err(
+                    ClientRequest::Pipeline(pipeline) if !pipeline.is_transaction() => Err(
                         RequestFailure::Unsupported("the library's asynchronous pipelines are of one slot"),
                     ),
                     _ => Err(error.into()),
@@ -147,7 +147,7 @@ impl Client {
         }
     }
 
-    async fn subscribe(&mut self, channels: &[String], sharded: bool) -> Result<Json, RequestFailure> {
+    async fn subscribe_to(&mut self, channels: &[String], sharded: bool) -> Result<Json, RequestFailure> {
         let Self::Cluster(connection) = self else {
             return Err(RequestFailure::Unsupported("the adapter hears channels in a cluster alone"));
         };
@@ -159,46 +159,55 @@ impl Client {
     }
 }
 
-fn command_of(args: &[String]) -> Cmd {
+fn parse_command(args: &[String]) -> Cmd {
     let mut command = cmd(&args[0]);
     command.arg(&args[1..]);
     command
 }
 
-fn pipeline_of(commands: &[Vec<String>]) -> Pipeline {
+fn parse_pipeline(commands: &[Vec<String>]) -> Pipeline {
     let mut pipeline = Pipeline::new();
     for args in commands {
-        pipeline.add_command(command_of(args));
+        pipeline.add_command(parse_command(args));
     }
     pipeline
 }
 
-async fn answer(kept: &tokio::sync::Mutex<Option<Client>>, request: Request) -> Result<Json, RequestFailure> {
+async fn handle_request(
+    kept: &tokio::sync::Mutex<Option<RedisClient>>,
+    request: Request,
+) -> Result<Json, RequestFailure> {
     let mut kept = kept.lock().await;
     let missing = || RequestFailure::Error("there is no client".to_owned());
     match request {
         Request::Hello => Ok(json!({"library": "redis (Rust)", "version": "1.8.1"})),
         Request::Connect(options) => {
-            *kept = Some(connect(&options).await?);
+            *kept = Some(connect_client(&options).await?);
             Ok(Json::Null)
         }
         Request::Command { args } => {
-            kept.as_mut().ok_or_else(missing)?.ask(&ClientRequest::One(command_of(&args))).await
+            kept.as_mut()
+                .ok_or_else(missing)?
+                .send_request(&ClientRequest::Command(parse_command(&args)))
+                .await
         }
         Request::Script { source, keys, args } => {
             let script = ClientRequest::Script(Script::new(&source), keys, args);
-            kept.as_mut().ok_or_else(missing)?.ask(&script).await
+            kept.as_mut().ok_or_else(missing)?.send_request(&script).await
         }
         Request::Pipeline { commands } => {
-            kept.as_mut().ok_or_else(missing)?.ask(&ClientRequest::Many(pipeline_of(&commands))).await
+            kept.as_mut()
+                .ok_or_else(missing)?
+                .send_request(&ClientRequest::Pipeline(parse_pipeline(&commands)))
+                .await
         }
         Request::Transaction { commands } => {
-            let mut pipeline = pipeline_of(&commands);
+            let mut pipeline = parse_pipeline(&commands);
             pipeline.atomic();
-            kept.as_mut().ok_or_else(missing)?.ask(&ClientRequest::Many(pipeline)).await
+            kept.as_mut().ok_or_else(missing)?.send_request(&ClientRequest::Pipeline(pipeline)).await
         }
         Request::Subscribe { channels, sharded } => {
-            kept.as_mut().ok_or_else(missing)?.subscribe(&channels, sharded).await
+            kept.as_mut().ok_or_else(missing)?.subscribe_to(&channels, sharded).await
         }
         Request::Close => {
             *kept = None;
@@ -214,7 +223,7 @@ async fn main() {
     let client = Arc::new(tokio::sync::Mutex::new(None));
     serve_requests(|request| {
         let client = Arc::clone(&client);
-        async move { answer(&client, request).await }
+        async move { handle_request(&client, request).await }
     })
     .await;
 }

@@ -4,20 +4,20 @@ use std::error::Error;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use crate::deployment::Addresses;
-use crate::middle::Middle;
+use crate::deployment::ServerAddresses;
+use crate::middle::KillBarrier;
 
 /// The result of a feature: `None` if it works, or the mark for a limitation in the table.
 pub type FeatureResult = Result<Option<&'static str>, Box<dyn Error + Send + Sync>>;
 
 /// The time limit for operations that take servers a second or two.
-pub const TIMEOUT: Duration = Duration::from_secs(25);
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 /// The delay between two attempts.
 pub const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// A key with this name in a slot of the first range, whose master is the one that is killed.
 #[must_use]
-pub fn key(name: &str) -> String {
+pub fn test_key(name: &str) -> String {
     format!("{{bar}}{name}")
 }
 
@@ -25,28 +25,28 @@ pub fn key(name: &str) -> String {
 ///
 /// # Errors
 /// The given text, which says what was expected.
-pub fn check(holds: bool, what: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+pub fn check_condition(holds: bool, what: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     if holds { Ok(()) } else { Err(what.into()) }
 }
 
 /// The environment of a feature's test: the servers and the protocol.
 #[derive(Debug)]
-pub struct Attempt {
+pub struct FeatureAttempt {
     /// The addresses of the servers.
-    pub addresses: Addresses,
+    pub addresses: ServerAddresses,
     /// The RESP version: 2 or 3.
     pub protocol: u8,
-    middle: Option<Middle>,
+    barrier: Option<KillBarrier>,
 }
 
-impl Attempt {
-    pub(crate) fn new(addresses: Addresses, protocol: u8, middle: Option<Middle>) -> Self {
-        Self { addresses, protocol, middle }
+impl FeatureAttempt {
+    pub(crate) fn new(addresses: ServerAddresses, protocol: u8, middle: Option<KillBarrier>) -> Self {
+        Self { addresses, protocol, barrier: middle }
     }
 
     /// The point in a feature's test at which the master may be killed. Returns when the test may continue.
-    pub async fn middle(&self) {
-        if let Some(middle) = &self.middle {
+    pub async fn wait_for_kill(&self) {
+        if let Some(middle) = &self.barrier {
             middle.wait_for_event().await;
         }
     }
@@ -54,13 +54,13 @@ impl Attempt {
     /// Whether a master is killed during this test.
     #[must_use]
     pub fn has_kill(&self) -> bool {
-        self.middle.is_some()
+        self.barrier.is_some()
     }
 
     /// Whether the master has already been killed.
     #[must_use]
     pub fn is_after_kill(&self) -> bool {
-        self.middle.as_ref().is_some_and(Middle::has_arrived)
+        self.barrier.as_ref().is_some_and(KillBarrier::has_arrived)
     }
 
     /// Runs an operation; after the kill it is retried while it fails.
@@ -75,7 +75,7 @@ impl Attempt {
         loop {
             match operation().await {
                 Ok(value) => return Ok(value),
-                Err(_) if self.is_after_kill() && began.elapsed() < TIMEOUT => {
+                Err(_) if self.is_after_kill() && began.elapsed() < OPERATION_TIMEOUT => {
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error.to_string()),
@@ -84,7 +84,7 @@ impl Attempt {
     }
 
     /// Waits until one client is blocked.
-    pub async fn one_is_blocked(&self) {
+    pub async fn wait_for_blocked_client(&self) {
         while self.addresses.blocked_clients() == 0 {
             tokio::time::sleep(RETRY_DELAY).await;
         }

@@ -5,17 +5,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use harness::{
-    Cluster, Connection, Group, MASTER, Node, Program, eventually, info_field, slot_of, slot_owner,
+    Cluster, Connection, MASTER_NAME, Node, Program, SentinelGroup, eventually, info_field, slot_of,
+    slot_owner,
 };
 use tempfile::TempDir;
 
-use crate::key;
+use crate::test_key;
 
-const HOST: &str = "127.0.0.1";
+const LOCAL_HOST: &str = "127.0.0.1";
 
 /// How the servers handle failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum DeploymentMode {
     /// One server without failover.
     Standalone,
     /// A master, two replicas and three sentinels.
@@ -24,7 +25,7 @@ pub enum Mode {
     Cluster,
 }
 
-impl Mode {
+impl DeploymentMode {
     /// The name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -45,7 +46,7 @@ impl Mode {
         }
     }
 
-    fn servers(self) -> usize {
+    fn server_count(self) -> usize {
         match self {
             Self::Standalone => 1,
             Self::Sentinel => 3,
@@ -56,9 +57,9 @@ impl Mode {
 
 /// The addresses for clients.
 #[derive(Debug, Clone)]
-pub struct Addresses {
+pub struct ServerAddresses {
     /// The mode of the servers.
-    pub mode: Mode,
+    pub mode: DeploymentMode,
     /// The ports of the data servers.
     pub ports: Vec<u16>,
     /// Their TLS ports, if they have any.
@@ -66,25 +67,25 @@ pub struct Addresses {
     /// The ports of the sentinels, if any. They use TLS if the servers do.
     pub sentinels: Vec<u16>,
     /// The certificate of the certificate authority.
-    pub authority: Vec<u8>,
+    pub ca_certificate: Vec<u8>,
 }
 
-impl Addresses {
+impl ServerAddresses {
     /// Runs a command on each data server.
     ///
     /// # Panics
     /// If a server does not reply.
-    pub fn on_servers(&self, line: &str) {
+    pub fn run_on_servers(&self, line: &str) {
         for &port in &self.ports {
-            let mut connection = Connection::open((HOST, port)).expect("a server answers");
-            connection.run(line);
+            let mut connection = Connection::open((LOCAL_HOST, port)).expect("a server answers");
+            connection.call_line(line);
         }
     }
 
     /// The number of blocked clients.
     pub(crate) fn blocked_clients(&self) -> u64 {
         let blocked = |&port: &u16| {
-            let mut connection = Connection::open((HOST, port)).ok()?;
+            let mut connection = Connection::open((LOCAL_HOST, port)).ok()?;
             info_field(&mut connection, "clients", "blocked_clients")?.parse::<u64>().ok()
         };
         self.ports.iter().filter_map(blocked).sum()
@@ -93,92 +94,92 @@ impl Addresses {
 
 /// The running servers of a test.
 #[derive(Debug)]
-pub struct Deployment {
+pub struct ClientTestServers {
     /// Their addresses.
-    pub addresses: Addresses,
-    servers: Vec<Node>,
+    pub addresses: ServerAddresses,
+    server_count: Vec<Node>,
     sentinels: Vec<Node>,
     _certificates: TempDir,
 }
 
-impl Deployment {
+impl ClientTestServers {
     /// Starts the servers, each with a second port for TLS if `tls` is set. `CLIENTS_PROGRAM` selects other servers
     /// than Redoubt: a feature that fails with those too is a fault of the library.
     ///
     /// # Panics
     /// If a server does not start.
     #[must_use]
-    pub fn start(mode: Mode, tls: bool) -> Self {
+    pub fn start_servers(mode: DeploymentMode, tls: bool) -> Self {
         let certificates = TempDir::new().expect("a temporary folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/make-certificates");
         let made = Command::new(script).arg(certificates.path()).stderr(Stdio::null()).status();
         assert!(made.expect("the script runs").success());
         let program = std::env::var_os("CLIENTS_PROGRAM")
-            .map_or_else(Program::redoubt, |name| Program::named(Path::new(&name)));
+            .map_or_else(Program::redoubt, |name| Program::from_binary(Path::new(&name)));
         let prepare = |number: usize| {
             let mut node = Node::prepare(&program, "");
-            if number < mode.servers() {
+            if number < mode.server_count() {
                 node.add_options("--save --repl-diskless-sync-delay 0");
             }
             if tls {
-                node.speak_tls(certificates.path());
+                node.enable_tls(certificates.path());
             }
-            if mode == Mode::Cluster {
+            if mode == DeploymentMode::Cluster {
                 node.add_options("--cluster-enabled yes --cluster-node-timeout 2000");
             }
             node
         };
         let launched = || {
-            (0..mode.servers()).map(prepare).map(|mut node| {
+            (0..mode.server_count()).map(prepare).map(|mut node| {
                 node.launch();
                 node
             })
         };
         let (servers, sentinels) = match mode {
-            Mode::Standalone => (launched().collect(), Vec::new()),
-            Mode::Cluster => (Cluster::join(launched().collect(), 3).nodes, Vec::new()),
-            Mode::Sentinel => {
-                let group = Group::assemble(prepare);
+            DeploymentMode::Standalone => (launched().collect(), Vec::new()),
+            DeploymentMode::Cluster => (Cluster::join_nodes(launched().collect(), 3).nodes, Vec::new()),
+            DeploymentMode::Sentinel => {
+                let group = SentinelGroup::start_with(prepare);
                 group.shorten_timeouts();
                 (group.servers, group.sentinels)
             }
         };
-        let addresses = Addresses {
+        let addresses = ServerAddresses {
             mode,
             ports: servers.iter().map(|node| node.port).collect(),
             tls_ports: servers.iter().filter_map(Node::tls_port).collect(),
-            sentinels: sentinels.iter().map(Group::port_of).collect(),
-            authority: fs::read(certificates.path().join("ca.crt")).expect("the script made it"),
+            sentinels: sentinels.iter().map(SentinelGroup::port_of).collect(),
+            ca_certificate: fs::read(certificates.path().join("ca.crt")).expect("the script made it"),
         };
-        Self { addresses, servers, sentinels, _certificates: certificates }
+        Self { addresses, server_count: servers, sentinels, _certificates: certificates }
     }
 
-    /// Kills the master of the keys ([`key`]) once its replicas have all its data, and returns its index.
+    /// Kills the master of the keys ([`test_key`]) once its replicas have all its data, and returns its index.
     pub(crate) fn kill_master(&mut self) -> usize {
         let number = match self.addresses.mode {
-            Mode::Cluster => {
-                let port = slot_owner(&mut self.servers[0].connect(), slot_of(&key("")));
-                self.servers.iter().position(|node| Some(node.port) == port)
+            DeploymentMode::Cluster => {
+                let port = slot_owner(&mut self.server_count[0].connect(), slot_of(&test_key("")));
+                self.server_count.iter().position(|node| Some(node.port) == port)
             }
-            Mode::Standalone | Mode::Sentinel => {
-                let told = self.sentinels[0].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER}"));
+            DeploymentMode::Standalone | DeploymentMode::Sentinel => {
+                let told = self.sentinels[0].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER_NAME}"));
                 let port = told.items()[1].text();
-                self.servers.iter().position(|node| Group::port_of(node).to_string() == port)
+                self.server_count.iter().position(|node| SentinelGroup::port_of(node).to_string() == port)
             }
         };
         let number = number.expect("a master");
-        let mut connection = self.servers[number].connect();
-        connection.run(&format!("SET {} 1", key("last"))).expect_ok();
-        assert!(connection.run("WAIT 1 10000").int() > 0, "no replica has what the master has");
-        self.servers[number].kill();
+        let mut connection = self.server_count[number].connect();
+        connection.call_line(&format!("SET {} 1", test_key("last"))).expect_ok();
+        assert!(connection.call_line("WAIT 1 10000").int() > 0, "no replica has what the master has");
+        self.server_count[number].kill();
         number
     }
 
     /// Restarts a server, and waits until it is a replica.
-    pub(crate) fn restart(&mut self, number: usize) {
-        self.servers[number].launch();
+    pub(crate) fn restart_server(&mut self, number: usize) {
+        self.server_count[number].launch();
         eventually("the dead one is a replica", || {
-            (self.servers[number].info("replication", "master_link_status")? == "up").then_some(())
+            (self.server_count[number].info("replication", "master_link_status")? == "up").then_some(())
         });
     }
 }

@@ -1,6 +1,6 @@
 //! A barrier for concurrent tests, so that one event happens in the middle of all of them.
 //!
-//! Each test holds a [`Middle`]. It counts as arrived when it has reached its middle, and a dropped one no longer
+//! Each test holds a [`KillBarrier`]. It counts as arrived when it has reached its middle, and a dropped one no longer
 //! counts: a test that fails early does not block the others.
 
 use std::cell::RefCell;
@@ -10,51 +10,51 @@ use tokio::sync::{mpsc, watch};
 
 /// One test's handle of the barrier.
 #[derive(Debug)]
-pub(crate) struct Middle {
+pub(crate) struct KillBarrier {
     /// Nothing is ever sent: when no sender is left, all tests have arrived or ended.
-    coming: RefCell<Option<mpsc::Sender<Infallible>>>,
-    over: watch::Receiver<bool>,
+    not_arrived: RefCell<Option<mpsc::Sender<Infallible>>>,
+    is_over: watch::Receiver<bool>,
 }
 
-impl Middle {
+impl KillBarrier {
     /// Marks this test as arrived, and waits until the event has happened.
     pub(crate) async fn wait_for_event(&self) {
-        drop(self.coming.take());
+        drop(self.not_arrived.take());
         // If the sender is gone, the event is over.
-        let _ = self.over.clone().wait_for(|over| *over).await;
+        let _ = self.is_over.clone().wait_for(|over| *over).await;
     }
 
     /// Whether this test has arrived.
     pub(crate) fn has_arrived(&self) -> bool {
-        self.coming.borrow().is_none()
+        self.not_arrived.borrow().is_none()
     }
 }
 
 /// The event for which the tests pause.
 #[derive(Debug)]
 pub(crate) struct KillEvent {
-    coming: mpsc::Receiver<Infallible>,
-    over: watch::Sender<bool>,
+    not_arrived: mpsc::Receiver<Infallible>,
+    is_over: watch::Sender<bool>,
 }
 
 impl KillEvent {
     /// Creates an event and the handles for `count` tests.
-    pub(crate) fn for_tests(count: usize) -> (Self, Vec<Middle>) {
+    pub(crate) fn with_barriers(count: usize) -> (Self, Vec<KillBarrier>) {
         let (sender, coming) = mpsc::channel(1);
         let (over, told) = watch::channel(false);
-        let middle = |sender| Middle { coming: RefCell::new(Some(sender)), over: told.clone() };
+        let middle = |sender| KillBarrier { not_arrived: RefCell::new(Some(sender)), is_over: told.clone() };
         let middles = (0..count).map(|_| middle(sender.clone())).collect();
-        (Self { coming, over }, middles)
+        (Self { not_arrived: coming, is_over: over }, middles)
     }
 
     /// Waits until all tests have arrived or ended.
     pub(crate) async fn wait_for_arrivals(&mut self) {
-        let None = self.coming.recv().await;
+        let None = self.not_arrived.recv().await;
     }
 
     /// Lets all tests continue after the event.
-    pub(crate) fn end(self) {
-        self.over.send_replace(true);
+    pub(crate) fn finish(self) {
+        self.is_over.send_replace(true);
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn kill_waits_for_all_attempts_still_running() {
-        let (mut event, mut middles) = KillEvent::for_tests(3);
+        let (mut event, mut middles) = KillEvent::with_barriers(3);
         assert_eq!(event.wait_for_arrivals().now_or_never(), None);
         let ended = middles.pop();
         drop(ended);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn waiters_continue_only_after_the_kill() {
-        let (mut event, middles) = KillEvent::for_tests(2);
+        let (mut event, middles) = KillEvent::with_barriers(2);
         let happened = Cell::new(false);
         let stories = middles.into_iter().map(async |middle| {
             middle.wait_for_event().await;
@@ -92,7 +92,7 @@ mod tests {
         let happens = async {
             event.wait_for_arrivals().await;
             happened.set(true);
-            event.end();
+            event.finish();
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(join(join_all(stories), happens));

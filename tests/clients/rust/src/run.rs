@@ -6,16 +6,16 @@ use futures_util::future::{join, join_all};
 use tokio::time::timeout;
 
 use crate::middle::KillEvent;
-use crate::table::Table;
-use crate::{Attempt, Deployment, Feature, FeatureResult, Mode};
+use crate::table::ResultTable;
+use crate::{ClientTestServers, DeploymentMode, Feature, FeatureAttempt, FeatureResult};
 
 /// The time limit for a feature.
 const FEATURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the kill waits for features that have not reached their middle.
-const MIDDLE_TIMEOUT: Duration = Duration::from_secs(20);
+const KILL_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reaction to a killed master does not depend on the protocol, so only one is tested.
-const NEWEST_PROTOCOL: u8 = 3;
+const TESTED_PROTOCOL: u8 = 3;
 
 /// A RESP version and the feature tested with it.
 type FeatureCase = (u8, Feature);
@@ -26,15 +26,15 @@ type FeatureCase = (u8, Feature);
 /// If a feature fails.
 pub fn test_all_features(
     client: &'static str,
-    mode: Mode,
+    mode: DeploymentMode,
     protocol: u8,
-    perform: &impl AsyncFn(&Attempt, Feature) -> FeatureResult,
+    perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,
 ) {
     // Sentinel groups with TLS accept no other connections, so they have a test of their own.
-    let tls = mode != Mode::Sentinel;
+    let tls = mode != DeploymentMode::Sentinel;
     let features = Feature::ALL.into_iter().filter(|&feature| tls || feature != Feature::Tls);
     let cases: Vec<FeatureCase> = features.map(|feature| (protocol, feature)).collect();
-    run_cases(client, Deployment::start(mode, tls), &cases, perform);
+    run_cases(client, ClientTestServers::start_servers(mode, tls), &cases, perform);
 }
 
 /// Tests TLS connections with sentinels, in both protocols.
@@ -43,73 +43,73 @@ pub fn test_all_features(
 /// If a test fails.
 pub fn test_tls_with_sentinels(
     client: &'static str,
-    perform: &impl AsyncFn(&Attempt, Feature) -> FeatureResult,
+    perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,
 ) {
     let cases = [2, 3].map(|protocol| (protocol, Feature::Tls));
-    run_cases(client, Deployment::start(Mode::Sentinel, true), &cases, perform);
+    run_cases(client, ClientTestServers::start_servers(DeploymentMode::Sentinel, true), &cases, perform);
 }
 
 fn run_cases(
     client: &'static str,
-    mut deployment: Deployment,
+    mut deployment: ClientTestServers,
     cases: &[FeatureCase],
-    perform: &impl AsyncFn(&Attempt, Feature) -> FeatureResult,
+    perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut table = Table::new(client);
+    let mut table = ResultTable::new(client);
     runtime.block_on(async {
         run_sequentially(&deployment, &mut table, cases, perform).await;
-        let newest = cases.iter().any(|(protocol, _)| *protocol == NEWEST_PROTOCOL);
-        if newest && deployment.addresses.mode != Mode::Standalone {
+        let newest = cases.iter().any(|(protocol, _)| *protocol == TESTED_PROTOCOL);
+        if newest && deployment.addresses.mode != DeploymentMode::Standalone {
             run_with_killed_master(&mut deployment, &mut table, cases, perform).await;
         }
     });
     // The result of a hanging feature is already recorded; do not wait for it.
     runtime.shutdown_background();
-    table.finish();
+    table.assert_no_failures();
 }
 
 async fn run_sequentially(
-    deployment: &Deployment,
-    table: &mut Table,
+    deployment: &ClientTestServers,
+    table: &mut ResultTable,
     cases: &[FeatureCase],
-    perform: &impl AsyncFn(&Attempt, Feature) -> FeatureResult,
+    perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,
 ) {
     for &(protocol, feature) in cases {
-        let attempt = Attempt::new(deployment.addresses.clone(), protocol, None);
+        let attempt = FeatureAttempt::new(deployment.addresses.clone(), protocol, None);
         let outcome = with_timeout(perform(&attempt, feature)).await;
-        table.note(deployment.addresses.mode.name(), protocol, feature, outcome);
+        table.record(deployment.addresses.mode.name(), protocol, feature, outcome);
     }
 }
 
 async fn run_with_killed_master(
-    deployment: &mut Deployment,
-    table: &mut Table,
+    deployment: &mut ClientTestServers,
+    table: &mut ResultTable,
     cases: &[FeatureCase],
-    perform: &impl AsyncFn(&Attempt, Feature) -> FeatureResult,
+    perform: &impl AsyncFn(&FeatureAttempt, Feature) -> FeatureResult,
 ) {
     let cases: Vec<FeatureCase> = cases
         .iter()
         .copied()
-        .filter(|(protocol, feature)| *protocol == NEWEST_PROTOCOL && feature.runs_with_killed_master())
+        .filter(|(protocol, feature)| *protocol == TESTED_PROTOCOL && feature.runs_with_killed_master())
         .collect();
-    let (mut event, middles) = KillEvent::for_tests(cases.len());
+    let (mut event, middles) = KillEvent::with_barriers(cases.len());
     let addresses = deployment.addresses.clone();
     let attempts = cases.iter().zip(middles).map(async |(&(protocol, feature), middle)| {
-        let attempt = Attempt::new(addresses.clone(), protocol, Some(middle));
+        let attempt = FeatureAttempt::new(addresses.clone(), protocol, Some(middle));
         with_timeout(perform(&attempt, feature)).await
     });
     let killing = async {
         // A feature that hangs before its middle is reported in its own cell.
-        let _ = timeout(MIDDLE_TIMEOUT, event.wait_for_arrivals()).await;
+        let _ = timeout(KILL_WAIT_TIMEOUT, event.wait_for_arrivals()).await;
         let number = deployment.kill_master();
-        event.end();
+        event.finish();
         number
     };
     let (outcomes, killed) = join(join_all(attempts), killing).await;
-    deployment.restart(killed);
+    deployment.restart_server(killed);
     for ((protocol, feature), outcome) in cases.into_iter().zip(outcomes) {
-        table.note(addresses.mode.name_with_kill(), protocol, feature, outcome);
+        table.record(addresses.mode.name_with_kill(), protocol, feature, outcome);
     }
 }
 

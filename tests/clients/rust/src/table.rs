@@ -8,18 +8,18 @@ use crate::{Feature, FeatureResult};
 
 /// The cells of one library.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct ResultTable {
     client: &'static str,
     failed: Vec<String>,
 }
 
-impl Table {
+impl ResultTable {
     pub(crate) fn new(client: &'static str) -> Self {
         Self { client, failed: Vec::new() }
     }
 
     /// Writes a line for scripts/clients-page, if it requested them.
-    pub(crate) fn note(&mut self, mode: &str, protocol: u8, feature: Feature, outcome: FeatureResult) {
+    pub(crate) fn record(&mut self, mode: &str, protocol: u8, feature: Feature, outcome: FeatureResult) {
         let feature = feature.name();
         let result = match outcome {
             Ok(None) => "yes",
@@ -40,7 +40,7 @@ impl Table {
     }
 
     /// Panics if a feature failed.
-    pub(crate) fn finish(self) {
+    pub(crate) fn assert_no_failures(self) {
         assert!(self.failed.is_empty(), "{}: {:#?}", self.client, self.failed);
     }
 }

@@ -7,13 +7,13 @@ use client_conformance::{Scenario, ScenarioRunner, Servers, built_in_scenarios};
 use harness::Program;
 
 /// The command line of an adapter, correct or with an injected fault.
-fn adapter(fault: &str) -> Vec<String> {
+fn adapter_command(fault: &str) -> Vec<String> {
     let script =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../../crates/client-conformance/tests/adapters/planted.py");
     ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
 }
 
-const THREE: &str = "
+const CLUSTER_SCENARIOS: &str = "
 story: A slot moves between masters of three, one of which dies in the end and leaves the others
 theme: redirects
 mode: cluster
@@ -34,8 +34,8 @@ steps:
 allow: {redirects: 1, redirects_in_all: 1}
 ";
 
-fn play(scenarios: &[Scenario], fault: &str) -> Scorecard {
-    let adapter = adapter(fault);
+fn run_scenarios(scenarios: &[Scenario], fault: &str) -> Scorecard {
+    let adapter = adapter_command(fault);
     let servers = Servers { server: Program::redoubt(), sentinel: Program::redoubt() };
     ScenarioRunner { adapter: &adapter, seed: 5, servers: Some(&servers), jobs: 1 }
         .run_all(scenarios)
@@ -48,11 +48,11 @@ fn is_good(case: &ScenarioResult) {
 
 #[test]
 fn testkit_cluster_moves_slot_and_counts_commands() {
-    let three = [Scenario::read("three", THREE).unwrap()];
-    let innocent = play(&three, "");
+    let three = [Scenario::read("three", CLUSTER_SCENARIOS).unwrap()];
+    let innocent = run_scenarios(&three, "");
     is_good(&innocent.cases[0]);
     assert_eq!(innocent.cases[0].verdict.costs.redirects_in_all, 1, "{}", evidence(&innocent.cases[0]));
-    let guilty = play(&three, "never-refreshes");
+    let guilty = run_scenarios(&three, "never-refreshes");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Costly, "{}", evidence(case));
     assert!(case.verdict.findings[0].text.contains("4 redirects in total"), "{}", evidence(case));
@@ -67,10 +67,10 @@ fn testkit_sentinels_replace_master() {
         .into_iter()
         .filter(|scenario| names.contains(&&scenario.name[..]))
         .collect();
-    let innocent = play(&replaced, "");
+    let innocent = run_scenarios(&replaced, "");
     assert_eq!(innocent.cases.len(), names.len());
     innocent.cases.iter().for_each(is_good);
-    let guilty = play(&replaced[1..], "never-asks-again");
+    let guilty = run_scenarios(&replaced[1..], "never-asks-again");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Fails, "{}", evidence(case));
     assert!(case.verdict.findings[0].text.contains("READONLY"), "{}", evidence(case));
@@ -80,8 +80,8 @@ fn testkit_sentinels_replace_master() {
 fn client_inventing_replies_is_graded_harmful() {
     let dies: Vec<Scenario> =
         built_in_scenarios().unwrap().into_iter().filter(|scenario| scenario.name == "master-dies").collect();
-    is_good(&play(&dies, "").cases[0]);
-    let guilty = play(&dies, "invents-replies");
+    is_good(&run_scenarios(&dies, "").cases[0]);
+    let guilty = run_scenarios(&dies, "invents-replies");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Harmful, "{}", evidence(case));
     assert!(

@@ -2,12 +2,12 @@
 //! the availability zone and hostnames. Announcements travel over the bus, are saved in `nodes.conf` and can be removed
 //! again. Clusters of one kind and mixed clusters are tested.
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually};
 
-const OPTIONS: &str = "--save  --cluster-enabled yes --cluster-node-timeout 2000";
+const SERVER_OPTIONS: &str = "--save  --cluster-enabled yes --cluster-node-timeout 2000";
 
 /// Each announcing parameter, a value for it, and the text by which `nodes.conf` and CLUSTER NODES show it.
-const ANNOUNCED: [(&str, &str, &str); 7] = [
+const ANNOUNCED_ADDRESSES: [(&str, &str, &str); 7] = [
     ("cluster-announce-client-ipv4", "10.1.2.3", "client-ipv4=10.1.2.3"),
     ("cluster-announce-client-ipv6", "2001:db8::1", "client-ipv6=2001:db8::1"),
     ("cluster-announce-client-port", "7777", "client-tcp-port=7777"),
@@ -22,7 +22,7 @@ fn set_parameter(node: &Node, parameter: &str, value: &str) {
 }
 
 /// The value that removes an announcement.
-fn removed_value(parameter: &str) -> &'static str {
+fn value_after_removal(parameter: &str) -> &'static str {
     if parameter.ends_with("port") { "0" } else { "" }
 }
 
@@ -41,22 +41,22 @@ fn wait_for_saved(node: &Node, id: &str, words: &str, there: bool) {
 }
 
 /// Starts two masters with half of the slots each and a replica of the first, which is the announcing node.
-fn cluster(kinds: [&Program; 3]) -> Cluster {
+fn start_cluster(kinds: [&Program; 3]) -> Cluster {
     let started = kinds.map(|kind| {
-        let mut node = Node::prepare(kind, OPTIONS);
+        let mut node = Node::prepare(kind, SERVER_OPTIONS);
         node.add_options("--bind 127.0.0.1 -::1");
         node.launch();
         node
     });
-    Cluster::join(started.into(), 2)
+    Cluster::join_nodes(started.into(), 2)
 }
 
 /// Everything that clients see of the first node. Ids and ports, which differ between runs, are replaced by
 /// placeholders.
-fn client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
+fn read_client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
     let mut client =
         Connection::open((host, cluster.nodes[asked].port)).expect("it listens on both families");
-    let ids = [0, 1, 2].map(|node| cluster.id(node));
+    let ids = [0, 1, 2].map(|node| cluster.node_id(node));
     let plain = |text: String| {
         let mut text = text;
         for (number, node) in cluster.nodes.iter().enumerate() {
@@ -67,23 +67,24 @@ fn client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
         text
     };
     let mut lines = Vec::new();
-    let nodes = client.run("CLUSTER NODES").text();
+    let nodes = client.call_line("CLUSTER NODES").text();
     let line = nodes.lines().find(|line| line.starts_with(&ids[0])).expect("it is known");
     lines.push(format!("NODES {}", plain(line.split(' ').nth(1).expect("an address").to_owned())));
     for kind in ["ip", "hostname", "unknown-endpoint"] {
         set_parameter(&cluster.nodes[asked], "cluster-preferred-endpoint-type", kind);
-        let slots = client.run("CLUSTER SLOTS");
+        let slots = client.call_line("CLUSTER SLOTS");
         let run = slots.items().iter().find(|run| run.items()[2].items()[2].text() == ids[0]);
-        lines.push(format!("{kind}: SLOTS {}", plain(flatten(&run.expect("it has slots").items()[2]))));
-        let shards = client.run("CLUSTER SHARDS");
-        let shard = shards.items().iter().find(|shard| flatten(&shard.items()[3]).contains(&ids[0]));
+        lines.push(format!("{kind}: SLOTS {}", plain(flatten_reply(&run.expect("it has slots").items()[2]))));
+        let shards = client.call_line("CLUSTER SHARDS");
+        let shard = shards.items().iter().find(|shard| flatten_reply(&shard.items()[3]).contains(&ids[0]));
         let shard = shard.expect("it has a shard").items();
-        let node = shard[3].items().iter().find(|node| flatten(node).contains(&ids[0])).expect("it is in it");
+        let node =
+            shard[3].items().iter().find(|node| flatten_reply(node).contains(&ids[0])).expect("it is in it");
         // Replication offsets differ between runs.
         let fields: Vec<String> = node
             .items()
             .chunks(2)
-            .map(|pair| pair.iter().map(flatten).collect::<Vec<_>>().join("="))
+            .map(|pair| pair.iter().map(flatten_reply).collect::<Vec<_>>().join("="))
             .collect();
         let fields: Vec<&String> =
             fields.iter().filter(|field| !field.starts_with("replication-offset")).collect();
@@ -92,28 +93,28 @@ fn client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
         assert_eq!(shard[5], cluster.nodes[0].run("CLUSTER MYSHARDID"));
         if asked != 0 {
             // The slot of this key belongs to the first node.
-            lines.push(format!("{kind}: GET {}", plain(flatten(&client.call(&["GET", "bar"])))));
+            lines.push(format!("{kind}: GET {}", plain(flatten_reply(&client.call(&["GET", "bar"])))));
         }
     }
     set_parameter(&cluster.nodes[asked], "cluster-preferred-endpoint-type", "ip");
     lines
 }
 
-fn flatten(value: &Value) -> String {
+fn flatten_reply(value: &Reply) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(flatten).collect::<Vec<_>>().join(" ")),
-        Value::Int(number) => number.to_string(),
-        Value::Error(text) => text.clone(),
-        Value::NullBulk | Value::Null => "nil".to_owned(),
+        Reply::Array(items) => format!("[{}]", items.iter().map(flatten_reply).collect::<Vec<_>>().join(" ")),
+        Reply::Int(number) => number.to_string(),
+        Reply::Error(text) => text.clone(),
+        Reply::NullBulk | Reply::Null => "nil".to_owned(),
         other => other.text(),
     }
 }
 
 /// Sets every announcement, queries all nodes over IPv4 and IPv6, and removes the announcements one by one.
 fn run_all_announcements(kinds: [&Program; 3]) -> Vec<String> {
-    let cluster = cluster(kinds);
-    let id = cluster.id(0);
-    for (parameter, value, words) in ANNOUNCED {
+    let cluster = start_cluster(kinds);
+    let id = cluster.node_id(0);
+    for (parameter, value, words) in ANNOUNCED_ADDRESSES {
         set_parameter(&cluster.nodes[0], parameter, value);
         for node in &cluster.nodes {
             wait_for_saved(node, &id, words, true);
@@ -123,17 +124,21 @@ fn run_all_announcements(kinds: [&Program; 3]) -> Vec<String> {
     for asked in 0..3 {
         for host in ["127.0.0.1", "::1"] {
             lines.extend(
-                client_view(&cluster, asked, host).into_iter().map(|line| format!("{asked} {host} {line}")),
+                read_client_view(&cluster, asked, host)
+                    .into_iter()
+                    .map(|line| format!("{asked} {host} {line}")),
             );
         }
     }
-    for (parameter, _, words) in ANNOUNCED {
-        set_parameter(&cluster.nodes[0], parameter, removed_value(parameter));
+    for (parameter, _, words) in ANNOUNCED_ADDRESSES {
+        set_parameter(&cluster.nodes[0], parameter, value_after_removal(parameter));
         for node in &cluster.nodes {
             wait_for_saved(node, &id, words, false);
         }
         lines.extend(
-            client_view(&cluster, 1, "127.0.0.1").into_iter().map(|line| format!("no {parameter} {line}")),
+            read_client_view(&cluster, 1, "127.0.0.1")
+                .into_iter()
+                .map(|line| format!("no {parameter} {line}")),
         );
     }
     lines
@@ -165,12 +170,12 @@ fn announcements_survive_restart_as_redoubt_or_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = Program::redoubt();
     for (first, second) in [(&ours, &ours), (&ours, &valkey), (&valkey, &ours)] {
-        let mut cluster = cluster([first; 3]);
-        let id = cluster.id(0);
-        for (parameter, value, _) in ANNOUNCED {
+        let mut cluster = start_cluster([first; 3]);
+        let id = cluster.node_id(0);
+        for (parameter, value, _) in ANNOUNCED_ADDRESSES {
             set_parameter(&cluster.nodes[0], parameter, value);
         }
-        for (_, _, words) in ANNOUNCED {
+        for (_, _, words) in ANNOUNCED_ADDRESSES {
             wait_for_saved(&cluster.nodes[1], &id, words, true);
         }
         let port = cluster.nodes[0].port;
@@ -188,13 +193,13 @@ fn announcements_survive_restart_as_redoubt_or_valkey() {
         std::fs::copy(cluster.nodes[1].folder().join("nodes.conf"), folder.join("nodes.conf"))
             .expect("a copy");
         heir.add_options(&format!(
-            "{OPTIONS} --cluster-announce-port {} --cluster-announce-bus-port {bus}",
+            "{SERVER_OPTIONS} --cluster-announce-port {} --cluster-announce-bus-port {bus}",
             cluster.nodes[1].port
         ));
         heir.launch();
         assert_eq!(told(&heir), format!("10.1.2.3:7777@{},one.example", port + 10_000), "{}", second.name());
         heir.run("CLUSTER SAVECONFIG").expect_ok();
-        for (_, _, words) in ANNOUNCED {
+        for (_, _, words) in ANNOUNCED_ADDRESSES {
             assert!(saved_line(&heir, &id).contains(words), "{words}: {}", saved_line(&heir, &id));
         }
     }
@@ -203,7 +208,7 @@ fn announcements_survive_restart_as_redoubt_or_valkey() {
 /// The announced client port is only for clients: bus links, replication and slot migration use the real address.
 #[test]
 fn announced_client_port_is_not_used_between_nodes() {
-    let cluster = cluster([&Program::redoubt(); 3]);
+    let cluster = start_cluster([&Program::redoubt(); 3]);
     for node in &cluster.nodes {
         set_parameter(node, "cluster-announce-client-ipv4", "192.0.2.1");
         set_parameter(node, "cluster-announce-client-port", "1");
@@ -216,13 +221,13 @@ fn announced_client_port_is_not_used_between_nodes() {
     cluster.nodes[0].run("CLIENT KILL TYPE replica");
     cluster.nodes[0].run("SET bar value").expect_ok();
     eventually("the replica continues", || {
-        replica.run("READONLY").expect_ok();
-        (replica.run("GET bar") == Value::Bulk(b"value".to_vec())).then_some(())
+        replica.call_line("READONLY").expect_ok();
+        (replica.call_line("GET bar") == Reply::Bulk(b"value".to_vec())).then_some(())
     });
     assert_eq!(cluster.nodes[2].info("replication", "master_port"), Some(cluster.nodes[0].port.to_string()));
-    let target = cluster.id(1);
+    let target = cluster.node_id(1);
     cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5061 5061 NODE {target}")).expect_ok();
     eventually("the slot has moved with its key", || {
-        (cluster.nodes[1].run("GET bar") == Value::Bulk(b"value".to_vec())).then_some(())
+        (cluster.nodes[1].run("GET bar") == Reply::Bulk(b"value".to_vec())).then_some(())
     });
 }

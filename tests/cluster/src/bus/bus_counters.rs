@@ -3,17 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use harness::{Node, Program, Value, cluster_field, eventually};
+use harness::{Node, Program, Reply, cluster_field, eventually};
 
-const SECOND_MASTER: usize = 1;
-const REPLICA: usize = 2;
+const SECOND_MASTER_INDEX: usize = 1;
+const REPLICA_INDEX: usize = 2;
 
 /// Starts two masters and a replica of the first, fails over to the replica and publishes messages, so that every kind
 /// of bus message has been sent.
 fn start_and_send_traffic(program: &Program) -> [Node; 3] {
     let nodes = [(); 3].map(|()| Node::start_clustered(program));
     nodes[0].run("CLUSTER ADDSLOTSRANGE 0 8191").expect_ok();
-    nodes[SECOND_MASTER].run("CLUSTER ADDSLOTSRANGE 8192 16383").expect_ok();
+    nodes[SECOND_MASTER_INDEX].run("CLUSTER ADDSLOTSRANGE 8192 16383").expect_ok();
     for (epoch, node) in (1..).zip(&nodes) {
         node.run(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}")).expect_ok();
         nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {}", node.port));
@@ -24,10 +24,10 @@ fn start_and_send_traffic(program: &Program) -> [Node; 3] {
     }
     let first = nodes[0].run("CLUSTER MYID").text();
     eventually("the replica knows its master", || {
-        (nodes[REPLICA].run(&format!("CLUSTER REPLICATE {first}")).text() == "OK").then_some(())
+        (nodes[REPLICA_INDEX].run(&format!("CLUSTER REPLICATE {first}")).text() == "OK").then_some(())
     });
     eventually("the replica is linked", || {
-        (nodes[REPLICA].info("replication", "master_link_status")? == "up").then_some(())
+        (nodes[REPLICA_INDEX].info("replication", "master_link_status")? == "up").then_some(())
     });
     for node in &nodes {
         eventually("all know of the replica", || {
@@ -38,11 +38,11 @@ fn start_and_send_traffic(program: &Program) -> [Node; 3] {
     // The slot belongs to the first node, so its replica receives the message.
     nodes[0].run("SPUBLISH {bar} message");
     for kind in ["publish", "publishshard"] {
-        wait_for_info_line(&nodes[REPLICA], &format!("cluster_stats_messages_{kind}_received:1"));
+        wait_for_info_line(&nodes[REPLICA_INDEX], &format!("cluster_stats_messages_{kind}_received:1"));
     }
-    nodes[REPLICA].run("CLUSTER FAILOVER").expect_ok();
+    nodes[REPLICA_INDEX].run("CLUSTER FAILOVER").expect_ok();
     eventually("the replica is a master", || {
-        (nodes[REPLICA].info("replication", "role")? == "master").then_some(())
+        (nodes[REPLICA_INDEX].info("replication", "role")? == "master").then_some(())
     });
     eventually("the first is its replica", || {
         (nodes[0].info("replication", "master_link_status")? == "up").then_some(())
@@ -71,10 +71,13 @@ fn cluster_info_has_all_bus_counters_of_valkey() {
     for (node, kinds) in [
         (0, ["ping_sent", "pong_received", "publish_sent", "publishshard_sent", "mfstart_received"]),
         (
-            SECOND_MASTER,
+            SECOND_MASTER_INDEX,
             ["ping_received", "pong_sent", "meet_received", "auth-req_received", "auth-ack_sent"],
         ),
-        (REPLICA, ["ping_sent", "publish_received", "mfstart_sent", "auth-req_sent", "auth-ack_received"]),
+        (
+            REPLICA_INDEX,
+            ["ping_sent", "publish_received", "mfstart_sent", "auth-req_sent", "auth-ack_received"],
+        ),
     ] {
         for kind in kinds {
             let name = format!("cluster_stats_messages_{kind}");
@@ -87,27 +90,27 @@ fn cluster_info_has_all_bus_counters_of_valkey() {
 }
 
 /// The fields of a link, with their names.
-type Link = Vec<(String, Value)>;
+type LinkFields = Vec<(String, Reply)>;
 
-fn links(node: &Node) -> Vec<Link> {
-    let pairs = |link: &Value| link.items().chunks(2).map(|pair| (pair[0].text(), pair[1].clone())).collect();
+fn read_links(node: &Node) -> Vec<LinkFields> {
+    let pairs = |link: &Reply| link.items().chunks(2).map(|pair| (pair[0].text(), pair[1].clone())).collect();
     node.run("CLUSTER LINKS").items().iter().map(pairs).collect()
 }
 
-fn field<'a>(link: &'a Link, name: &str) -> &'a Value {
+fn link_field<'a>(link: &'a LinkFields, name: &str) -> &'a Reply {
     let found = link.iter().find(|(known, _)| known == name);
     &found.unwrap_or_else(|| panic!("no {name} in {link:?}")).1
 }
 
 /// The outgoing link of a node, while it exists.
-fn outgoing_link(node: &Node) -> Option<Link> {
-    links(node).into_iter().find(|link| field(link, "direction").text() == "to")
+fn outgoing_link(node: &Node) -> Option<LinkFields> {
+    read_links(node).into_iter().find(|link| link_field(link, "direction").text() == "to")
 }
 
 /// The fields of a link to or from `other`, with each number replaced by a placeholder.
-fn describe_link(link: &Link, other: &str) -> String {
-    let kind = |value: &Value| match value {
-        Value::Int(_) => "a number".to_owned(),
+fn describe_link(link: &LinkFields, other: &str) -> String {
+    let kind = |value: &Reply| match value {
+        Reply::Int(_) => "a number".to_owned(),
         text => text.text().replace(other, "the other"),
     };
     let fields: Vec<String> = link.iter().map(|(name, value)| format!("{name}: {}", kind(value))).collect();
@@ -123,9 +126,9 @@ fn links_to_stalled_peer(program: &Program) -> (Vec<String>, String) {
     first.run(&format!("CLUSTER MEET 127.0.0.1 {}", frozen.port)).expect_ok();
     let id = frozen.run("CLUSTER MYID").text();
     eventually("each has a link to the other and one from it", || {
-        nodes.iter().all(|node| links(node).len() == 2).then_some(())
+        nodes.iter().all(|node| read_links(node).len() == 2).then_some(())
     });
-    let mut idle_links: Vec<String> = links(first).iter().map(|link| describe_link(link, &id)).collect();
+    let mut idle_links: Vec<String> = read_links(first).iter().map(|link| describe_link(link, &id)).collect();
     idle_links.sort();
     frozen.freeze();
     let mut client = first.connect();
@@ -134,7 +137,7 @@ fn links_to_stalled_peer(program: &Program) -> (Vec<String>, String) {
         client.call(&["PUBLISH", "channel", &message]);
         let link = outgoing_link(first)?;
         let [used, allocated] =
-            ["send-buffer-used", "send-buffer-allocated"].map(|name| field(&link, name).int());
+            ["send-buffer-used", "send-buffer-allocated"].map(|name| link_field(&link, name).int());
         (used > 2 << 20 && allocated >= used).then_some(link)
     });
     let ended = || {
@@ -149,8 +152,8 @@ fn links_to_stalled_peer(program: &Program) -> (Vec<String>, String) {
     });
     frozen.thaw();
     eventually("there is a new link", || {
-        let used = field(&outgoing_link(first)?, "send-buffer-used").int();
-        (used < 1 << 20 && links(first).len() == 2).then_some(())
+        let used = link_field(&outgoing_link(first)?, "send-buffer-used").int();
+        (used < 1 << 20 && read_links(first).len() == 2).then_some(())
     });
     (idle_links, describe_link(&waiting, &id))
 }

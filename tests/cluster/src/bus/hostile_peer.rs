@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Cluster, Node, Program, cluster_field, eventually, fill, lost, slot_owner};
+use harness::{Cluster, Node, Program, cluster_field, eventually, fill_cluster, find_lost_keys, slot_owner};
 
-const HEADER: usize = 2256;
-const MOST_MEMORY_GROWTH: u64 = 64 << 20;
-const ENTRY: usize = 104;
+const HEADER_BYTES: usize = 2256;
+const MAX_MEMORY_GROWTH: u64 = 64 << 20;
+const GOSSIP_ENTRY_BYTES: usize = 104;
 /// Byte offsets in a packet: its length, its gossip entries, its extensions.
-const LENGTH: usize = 4;
-const COUNT: usize = 14;
-const EXTENSIONS: usize = 2214;
+const LENGTH_OFFSET: usize = 4;
+const COUNT_OFFSET: usize = 14;
+const EXTENSIONS_OFFSET: usize = 2214;
 
-type Recording = Arc<Mutex<Vec<Vec<u8>>>>;
+type RecordedPackets = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Forwards one direction of a connection and records each packet. Both directions end together.
-fn forward(mut from: TcpStream, mut to: TcpStream, packets: &Recording) {
-    while let Some(packet) = next_packet(&mut from) {
+fn forward_link(mut from: TcpStream, mut to: TcpStream, packets: &RecordedPackets) {
+    while let Some(packet) = split_packet(&mut from) {
         if to.write_all(&packet).is_err() {
             break;
         }
@@ -34,18 +34,18 @@ fn forward(mut from: TcpStream, mut to: TcpStream, packets: &Recording) {
     }
 }
 
-fn next_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
+fn split_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut packet = vec![0; 8];
     from.read_exact(&mut packet).ok()?;
-    let length = u32::from_be_bytes(packet[LENGTH..8].try_into().ok()?) as usize;
+    let length = u32::from_be_bytes(packet[LENGTH_OFFSET..8].try_into().ok()?) as usize;
     packet.resize(length, 0);
     from.read_exact(&mut packet[8..]).ok()?;
     Some(packet)
 }
 
 /// Puts a recording proxy between the other nodes and a node's bus port. It ends with the test process.
-fn record_bus_traffic(node: &Node) -> Recording {
-    let packets = Recording::default();
+fn record_bus_traffic(node: &Node) -> RecordedPackets {
+    let packets = RecordedPackets::default();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let (port, bus) = (listener.local_addr().expect("it is bound").port(), node.port + 10_000);
     let kept = packets.clone();
@@ -54,8 +54,8 @@ fn record_bus_traffic(node: &Node) -> Recording {
             let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", bus))) else { continue };
             let ends = (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
             let recordings = (kept.clone(), kept.clone());
-            thread::spawn(move || forward(client, server, &recordings.0));
-            thread::spawn(move || forward(ends.1, ends.0, &recordings.1));
+            thread::spawn(move || forward_link(client, server, &recordings.0));
+            thread::spawn(move || forward_link(ends.1, ends.0, &recordings.1));
         }
     });
     node.run(&format!("CONFIG SET cluster-announce-bus-port {port}")).expect_ok();
@@ -77,9 +77,9 @@ fn send_and_expect_close(node: &Node, what: &str, bytes: &[u8]) {
 /// The offset of each extension of a packet.
 fn extension_offsets(packet: &[u8]) -> Vec<usize> {
     let short = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
-    let mut at = HEADER + short(COUNT) * ENTRY;
+    let mut at = HEADER_BYTES + short(COUNT_OFFSET) * GOSSIP_ENTRY_BYTES;
     let mut found = Vec::new();
-    for _ in 0..short(EXTENSIONS) {
+    for _ in 0..short(EXTENSIONS_OFFSET) {
         found.push(at);
         at += u32::from_be_bytes(packet[at..at + 4].try_into().expect("four bytes")) as usize;
     }
@@ -96,17 +96,17 @@ fn malformed_variants(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     };
     let honest = |mut cut: Vec<u8>| {
         let length = cut.len() as u32;
-        cut[LENGTH..8].copy_from_slice(&length.to_be_bytes());
+        cut[LENGTH_OFFSET..8].copy_from_slice(&length.to_be_bytes());
         cut
     };
     let mut lies = vec![
-        ("a length of nothing", with(LENGTH, &[0; 4])),
-        ("a length of 4 GiB", with(LENGTH, &[0xff; 4])),
-        ("a length one too small", with(LENGTH, &(packet.len() as u32 - 1).to_be_bytes())),
-        ("a length one too large", with(LENGTH, &(packet.len() as u32 + 1).to_be_bytes())),
-        ("65,535 gossip entries", with(COUNT, &[0xff; 2])),
-        ("65,535 extensions", with(EXTENSIONS, &[0xff; 2])),
-        ("no extensions", with(EXTENSIONS, &[0; 2])),
+        ("a length of nothing", with(LENGTH_OFFSET, &[0; 4])),
+        ("a length of 4 GiB", with(LENGTH_OFFSET, &[0xff; 4])),
+        ("a length one too small", with(LENGTH_OFFSET, &(packet.len() as u32 - 1).to_be_bytes())),
+        ("a length one too large", with(LENGTH_OFFSET, &(packet.len() as u32 + 1).to_be_bytes())),
+        ("65,535 gossip entries", with(COUNT_OFFSET, &[0xff; 2])),
+        ("65,535 extensions", with(EXTENSIONS_OFFSET, &[0xff; 2])),
+        ("no extensions", with(EXTENSIONS_OFFSET, &[0; 2])),
     ];
     for at in extension_offsets(packet) {
         lies.push(("a packet that ends before an extension", honest(packet[..at].to_vec())));
@@ -137,7 +137,7 @@ fn slot_claims(node: &Node) -> Vec<String> {
     lines
 }
 
-fn open_files(node: &Node) -> usize {
+fn count_open_files(node: &Node) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("the process runs").count()
 }
 
@@ -147,7 +147,7 @@ fn record_outdated_packets() -> (Cluster, Vec<Vec<u8>>, Vec<String>) {
     let cluster = Cluster::start(&Program::redoubt(), 3, 1);
     cluster.nodes[0].run("CONFIG SET cluster-announce-hostname one.example").expect_ok();
     let recordings = [0, 3].map(|node| record_bus_traffic(&cluster.nodes[node]));
-    let keys = fill(&cluster, "key", 500);
+    let keys = fill_cluster(&cluster, "key", 500);
     eventually("packets of all members were recorded", || {
         recordings.iter().all(|packets| packets.lock().expect("no thread fails").len() > 60).then_some(())
     });
@@ -186,7 +186,7 @@ fn replayed_and_malformed_packets_do_not_change_cluster() {
     let (cluster, packets, keys) = record_outdated_packets();
     let expected = wait_for_agreement(&cluster);
     let before: Vec<(u64, usize)> =
-        cluster.nodes.iter().map(|node| (node.resident_bytes(), open_files(node))).collect();
+        cluster.nodes.iter().map(|node| (node.resident_bytes(), count_open_files(node))).collect();
 
     // Whole packets: every node receives all of them twice, in recorded and in reverse order.
     for node in &cluster.nodes {
@@ -210,18 +210,24 @@ fn replayed_and_malformed_packets_do_not_change_cluster() {
     }
     assert_eq!(wait_for_agreement(&cluster), expected, "after malformed packets");
     cluster.wait_until_ok();
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
     for (node, (resident, files)) in cluster.nodes.iter().zip(before) {
         let now = node.resident_bytes();
-        assert!(now < resident + MOST_MEMORY_GROWTH, "{resident} bytes have become {now}");
-        let what =
-            format!("of {} open files at {} no more than {files} are left", open_files(node), node.port);
-        eventually(&what, || (open_files(node) <= files + 2).then_some(()));
+        assert!(now < resident + MAX_MEMORY_GROWTH, "{resident} bytes have become {now}");
+        let what = format!(
+            "of {} open files at {} no more than {files} are left",
+            count_open_files(node),
+            node.port
+        );
+        eventually(&what, || (count_open_files(node) <= files + 2).then_some(()));
         assert!(!node.log().contains("panicked"), "{}", node.log());
-        assert_eq!(cluster_field(&mut node.connect(), "cluster_current_epoch"), epoch(&cluster.nodes[3]));
+        assert_eq!(
+            cluster_field(&mut node.connect(), "cluster_current_epoch"),
+            current_epoch(&cluster.nodes[3])
+        );
     }
 }
 
-fn epoch(node: &Node) -> Option<String> {
+fn current_epoch(node: &Node) -> Option<String> {
     cluster_field(&mut node.connect(), "cluster_current_epoch")
 }

@@ -1,8 +1,8 @@
 //! Clients blocked on keys of a cluster while the slot moves, the master is replaced, or the cluster goes down.
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually, key_for_every_slot, slot_of};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually, keys_for_all_slots, slot_of};
 
-fn cluster(replicas: usize) -> Cluster {
+fn start_cluster(replicas: usize) -> Cluster {
     Cluster::start(&Program::redoubt(), 3, replicas)
 }
 
@@ -38,11 +38,11 @@ fn blocking_commands(node: &Node, key: &str) -> Vec<String> {
 
 #[test]
 fn blocked_clients_are_redirected_when_slot_moves() {
-    let cluster = cluster(0);
-    let key = &key_for_every_slot()[0];
+    let cluster = start_cluster(0);
+    let key = &keys_for_all_slots()[0];
     let slot = slot_of(key);
     let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
-    let mut stays = block_clients(from, &[format!("BLPOP {} 0", key_for_every_slot()[1])]);
+    let mut stays = block_clients(from, &[format!("BLPOP {} 0", keys_for_all_slots()[1])]);
     let mut lines = blocking_commands(from, key);
     from.run(&format!("DEL s{{{key}}}"));
     lines.pop();
@@ -53,30 +53,30 @@ fn blocked_clients_are_redirected_when_slot_moves() {
         clients.push(client);
     }
     wait_for_blocked(from, 1 + lines.len());
-    let (from_id, to_id) = (cluster.id(0), cluster.id(1));
+    let (from_id, to_id) = (cluster.node_id(0), cluster.node_id(1));
     to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")).expect_ok();
     from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")).expect_ok();
     to.run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}")).expect_ok();
     from.run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}")).expect_ok();
     for (client, line) in clients.iter_mut().zip(&lines) {
         let reply = client.read().expect("a reply");
-        assert_eq!(reply, Value::Error(format!("MOVED {slot} {}", to.address())), "{line}");
+        assert_eq!(reply, Reply::Error(format!("MOVED {slot} {}", to.address())), "{line}");
     }
     wait_for_blocked(from, 1);
-    let other = &key_for_every_slot()[1];
+    let other = &keys_for_all_slots()[1];
     assert_eq!(from.connect().call(&["RPUSH", other, "v"]).int(), 1);
     assert_eq!(stays[0].read().expect("a reply").items()[1].text(), "v", "its slot stayed");
 }
 
 #[test]
 fn blocked_clients_are_released_when_master_is_demoted() {
-    let cluster = cluster(1);
-    let key = &key_for_every_slot()[0];
+    let cluster = start_cluster(1);
+    let key = &keys_for_all_slots()[0];
     let lines = blocking_commands(&cluster.nodes[0], key);
     let mut clients = block_clients(&cluster.nodes[0], &lines);
     // A client in READONLY mode stays blocked: the demoted node still serves its reads.
     let mut reader = cluster.nodes[0].connect();
-    reader.run("READONLY").expect_ok();
+    reader.call_line("READONLY").expect_ok();
     let stream = format!("more{{{key}}}");
     reader.send(&["XREAD", "BLOCK", "0", "STREAMS", &stream, "$"]).expect("the node takes commands");
     wait_for_blocked(&cluster.nodes[0], lines.len() + 1);
@@ -100,8 +100,8 @@ fn blocked_clients_are_released_when_master_is_demoted() {
 
 #[test]
 fn blocked_clients_get_error_when_cluster_goes_down() {
-    let mut cluster = cluster(0);
-    let lines = blocking_commands(&cluster.nodes[0], &key_for_every_slot()[0]);
+    let mut cluster = start_cluster(0);
+    let lines = blocking_commands(&cluster.nodes[0], &keys_for_all_slots()[0]);
     let mut clients = block_clients(&cluster.nodes[0], &lines);
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();

@@ -1,11 +1,13 @@
 //! `redis-cli --cluster` as operators use it, on clusters with keys.
 
-use harness::{Cluster, Connection, Node, Program, eventually, fill, lost, redis_cli, run_to_end};
+use harness::{
+    Cluster, Connection, Node, Program, eventually, fill_cluster, find_lost_keys, redis_cli, run_to_end,
+};
 use std::path::PathBuf;
 use std::process::Command;
 
 /// Runs `redis-cli --cluster` and returns its output.
-fn cluster_cli(arguments: &[&str]) -> String {
+fn run_cluster_cli(arguments: &[&str]) -> String {
     redis_cli(&[&["--cluster"], arguments].concat()).unwrap_or_else(|output| {
         // The tool prints one line for each of thousands of slots; leave them out.
         let lines: Vec<&str> = output.lines().filter(|line| !line.contains("Moving slot")).collect();
@@ -26,7 +28,7 @@ fn create_cluster() -> Cluster {
     let mut arguments = vec!["create"];
     arguments.extend(addresses.iter().map(String::as_str));
     arguments.extend(["--cluster-replicas", "1", "--cluster-yes"]);
-    let output = cluster_cli(&arguments);
+    let output = run_cluster_cli(&arguments);
     assert!(output.contains("[OK] All 16384 slots covered."), "{output}");
     let cluster = Cluster { nodes, masters: 3 };
     cluster.wait_until_ok();
@@ -45,7 +47,7 @@ fn wait_for_clean_check(cluster: &Cluster) {
 }
 
 fn count_served_slots(cluster: &Cluster, node: usize) -> usize {
-    let id = cluster.id(node);
+    let id = cluster.node_id(node);
     let nodes = cluster.nodes[0].run("CLUSTER NODES").text();
     let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the node is known");
     line.split(' ')
@@ -62,12 +64,12 @@ fn count_served_slots(cluster: &Cluster, node: usize) -> usize {
 fn create_check_reshard_and_rebalance_keep_every_key() {
     let cluster = create_cluster();
     wait_for_clean_check(&cluster);
-    let keys = fill(&cluster, "key", 20_000);
+    let keys = fill_cluster(&cluster, "key", 20_000);
     let address = cluster.nodes[0].address();
 
-    let (from, to) = (cluster.id(0), cluster.id(1));
+    let (from, to) = (cluster.node_id(0), cluster.node_id(1));
     let before = count_served_slots(&cluster, 1);
-    cluster_cli(&[
+    run_cluster_cli(&[
         "reshard",
         &address,
         "--cluster-from",
@@ -80,40 +82,40 @@ fn create_check_reshard_and_rebalance_keep_every_key() {
     ]);
     wait_for_clean_check(&cluster);
     assert_eq!(count_served_slots(&cluster, 1), before + 400);
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
     assert_eq!(cluster.key_count(), keys.len() as i64);
 
-    cluster_cli(&["rebalance", &address, "--cluster-threshold", "1"]);
+    run_cluster_cli(&["rebalance", &address, "--cluster-threshold", "1"]);
     wait_for_clean_check(&cluster);
     for master in 0..3 {
         let slots = count_served_slots(&cluster, master);
         assert!((5400..=5520).contains(&slots), "node {master} serves {slots} slots");
     }
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
     assert_eq!(cluster.key_count(), keys.len() as i64);
-    let info = cluster_cli(&["info", &address]);
+    let info = run_cluster_cli(&["info", &address]);
     assert!(info.contains("[OK] 20000 keys in 3 masters."), "{info}");
-    let called = cluster_cli(&["call", &address, "PING"]);
+    let called = run_cluster_cli(&["call", &address, "PING"]);
     assert_eq!(called.matches("PONG").count(), 6, "{called}");
 }
 
 #[test]
 fn redis_cli_adds_rebalances_and_deletes_nodes() {
     let mut cluster = create_cluster();
-    let keys = fill(&cluster, "key", 5000);
+    let keys = fill_cluster(&cluster, "key", 5000);
     let address = cluster.nodes[0].address();
     cluster.nodes.extend(start_nodes(2));
     let (master, replica) = (cluster.nodes[6].address(), cluster.nodes[7].address());
 
-    cluster_cli(&["add-node", &master, &address]);
+    run_cluster_cli(&["add-node", &master, &address]);
     cluster.nodes[7].run("PING");
     eventually("the others have met the new node", || {
         let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
         (nodes.lines().filter(|line| !line.contains("handshake")).count() == 7).then_some(())
     });
     wait_for_clean_check(&cluster);
-    let id = cluster.id(6);
-    cluster_cli(&["add-node", &replica, &address, "--cluster-slave", "--cluster-master-id", &id]);
+    let id = cluster.node_id(6);
+    run_cluster_cli(&["add-node", &replica, &address, "--cluster-slave", "--cluster-master-id", &id]);
     cluster.wait_until_known();
     eventually("the new replica is linked", || {
         (cluster.nodes[7].info("replication", "master_link_status")? == "up").then_some(())
@@ -121,22 +123,22 @@ fn redis_cli_adds_rebalances_and_deletes_nodes() {
 
     // A small weight gives the node about a fifteenth of the slots, which keeps the test short.
     let weight = format!("{id}=0.2");
-    cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters", "--cluster-weight", &weight]);
+    run_cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters", "--cluster-weight", &weight]);
     wait_for_clean_check(&cluster);
     assert_eq!(count_served_slots(&cluster, 6), 1024);
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
 
-    let replica_id = cluster.id(7);
-    cluster_cli(&["del-node", &address, &replica_id]);
+    let replica_id = cluster.node_id(7);
+    run_cluster_cli(&["del-node", &address, &replica_id]);
     let weight = format!("{id}=0");
-    cluster_cli(&["rebalance", &address, "--cluster-weight", &weight]);
+    run_cluster_cli(&["rebalance", &address, "--cluster-weight", &weight]);
     wait_for_clean_check(&cluster);
-    cluster_cli(&["del-node", &address, &id]);
+    run_cluster_cli(&["del-node", &address, &id]);
     eventually("the deleted nodes are forgotten", || {
         let nodes = cluster.nodes[2].run("CLUSTER NODES").text();
         (nodes.lines().count() == 6).then_some(())
     });
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
 }
 
 /// Valkey's tool lets the nodes move the slots: each range moves atomically.
@@ -144,8 +146,8 @@ fn redis_cli_adds_rebalances_and_deletes_nodes() {
 fn valkey_cli_moves_each_slot_range_atomically() {
     let Some(valkey) = Program::valkey() else { return };
     let cluster = create_cluster();
-    let keys = fill(&cluster, "key", 5000);
-    let (from, to) = (cluster.id(0), cluster.id(1));
+    let keys = fill_cluster(&cluster, "key", 5000);
+    let (from, to) = (cluster.node_id(0), cluster.node_id(1));
     let before = count_served_slots(&cluster, 1);
     let mut reshard = Command::new(valkey.binary().with_file_name("valkey-cli"));
     reshard.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-from", &from]);
@@ -157,7 +159,7 @@ fn valkey_cli_moves_each_slot_range_atomically() {
     assert_eq!(count_served_slots(&cluster, 1), before + 400);
     let moves = format!("{:?}", cluster.nodes[0].run("CLUSTER GETSLOTMIGRATIONS"));
     assert!(moves.contains("success"), "{moves}");
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
     assert_eq!(cluster.key_count(), keys.len() as i64);
 }
 
@@ -177,10 +179,10 @@ fn redis_cli_sets_timeouts_imports_and_backs_up() {
             node
         })
         .collect();
-    let cluster = Cluster::join(nodes, 3);
+    let cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_ok();
     let address = cluster.nodes[0].address();
-    let output = cluster_cli(&["set-timeout", &address, "3000"]);
+    let output = run_cluster_cli(&["set-timeout", &address, "3000"]);
     assert!(output.contains("New node timeout set. 3 OK, 0 ERR."), "{output}");
     for (number, node) in cluster.nodes.iter().enumerate() {
         assert_eq!(node.run("CONFIG GET cluster-node-timeout").items()[1].text(), "3000");
@@ -192,12 +194,12 @@ fn redis_cli_sets_timeouts_imports_and_backs_up() {
     for number in 0..200 {
         outside.run(&format!("SET outside:{number} {number}")).expect_ok();
     }
-    cluster_cli(&["import", &address, "--cluster-from", &outside.address()]);
+    run_cluster_cli(&["import", &address, "--cluster-from", &outside.address()]);
     assert_eq!((cluster.key_count(), outside.run("DBSIZE").int()), (200, 0));
 
     let saved = folder.path().join("backup");
     std::fs::create_dir(&saved).expect("a folder");
-    let output = cluster_cli(&["backup", &address, saved.to_str().expect("a plain path")]);
+    let output = run_cluster_cli(&["backup", &address, saved.to_str().expect("a plain path")]);
     assert!(output.contains("[OK] Backup created"), "{output}");
     let files = std::fs::read_dir(&saved).expect("the folder").count();
     assert_eq!(files, 4, "three masters and nodes.json");
@@ -207,20 +209,20 @@ fn redis_cli_sets_timeouts_imports_and_backs_up() {
 #[test]
 fn fix_closes_an_open_slot() {
     let cluster = create_cluster();
-    let keys = fill(&cluster, "key", 3000);
+    let keys = fill_cluster(&cluster, "key", 3000);
     let address = cluster.nodes[0].address();
-    cluster.nodes[0].run(&format!("CLUSTER SETSLOT 100 MIGRATING {}", cluster.id(1))).expect_ok();
-    cluster.nodes[1].run(&format!("CLUSTER SETSLOT 100 IMPORTING {}", cluster.id(0))).expect_ok();
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT 100 MIGRATING {}", cluster.node_id(1))).expect_ok();
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT 100 IMPORTING {}", cluster.node_id(0))).expect_ok();
     let found = match redis_cli(&["--cluster", "check", &address]) {
         Ok(output) | Err(output) => output,
     };
     assert!(found.contains("The following slots are open: 100"), "{found}");
-    cluster_cli(&["fix", &address]);
+    run_cluster_cli(&["fix", &address]);
     wait_for_clean_check(&cluster);
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
 }
 
-const LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
+const FUNCTION_LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
 
 /// Copies the functions of one server to another without the keys, with the tools of Redis and Valkey. A Valkey server
 /// must load the functions they fetch.
@@ -231,7 +233,7 @@ fn redis_cli_fetches_functions_without_keys() {
     let tools = [Some(PathBuf::from("redis-cli")), valkey.as_ref().map(beside)];
     let source = Node::start(&Program::redoubt(), "--repl-diskless-sync-delay 0");
     source.run("SET key value").expect_ok();
-    assert_eq!(source.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "steps");
+    assert_eq!(source.connect().call(&["FUNCTION", "LOAD", FUNCTION_LIBRARY]).text(), "steps");
     for tool in tools.into_iter().flatten() {
         for program in [Some(Program::redoubt()), valkey.clone()].into_iter().flatten() {
             let mut target = Node::prepare(&program, "--dbfilename functions.rdb");
@@ -247,6 +249,6 @@ fn redis_cli_fetches_functions_without_keys() {
     }
     // As in Valkey, a tool that does not announce support gets no partial snapshot: it could take it for a full one.
     let mut old = Connection::open(("127.0.0.1", source.port)).expect("it listens");
-    old.run("REPLCONF rdb-filter-only functions").expect_ok();
-    assert!(old.run("SYNC").is_error("ERR Filtered replica requires EOF capability"));
+    old.call_line("REPLCONF rdb-filter-only functions").expect_ok();
+    assert!(old.call_line("SYNC").is_error("ERR Filtered replica requires EOF capability"));
 }

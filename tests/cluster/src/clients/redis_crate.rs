@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Program, eventually, key_for_every_slot};
+use harness::{Cluster, Program, eventually, keys_for_all_slots};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_read_routing::RandomReplicaStrategy;
@@ -14,12 +14,12 @@ use redis::{AsyncCommands, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
 /// The asynchronous client, driven from the test's thread: only this variant finds the new master by itself.
-struct Client {
+struct BlockingClient {
     runtime: Runtime,
     connection: ClusterConnection,
 }
 
-impl Client {
+impl BlockingClient {
     fn connect(builder: ClusterClientBuilder) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let connection = runtime
@@ -48,12 +48,12 @@ impl Client {
     }
 }
 
-fn connect(cluster: &Cluster) -> Client {
-    Client::connect(ClusterClient::builder(cluster.urls()))
+fn connect(cluster: &Cluster) -> BlockingClient {
+    BlockingClient::connect(ClusterClient::builder(cluster.redis_urls()))
 }
 
 /// Retries until a failover must have completed, even on a slow machine.
-fn retry<T>(what: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
+fn retry_until_success<T>(what: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
     let start = Instant::now();
     loop {
         match attempt() {
@@ -66,22 +66,22 @@ fn retry<T>(what: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
     }
 }
 
-fn write_all(client: &mut Client, keys: &[String], value: &str) {
+fn write_all(client: &mut BlockingClient, keys: &[String], value: &str) {
     for key in keys {
-        retry(key, || client.set(key, value));
+        retry_until_success(key, || client.set(key, value));
     }
 }
 
-fn read_all(client: &mut Client, keys: &[String], value: &str) {
+fn read_all(client: &mut BlockingClient, keys: &[String], value: &str) {
     for key in keys {
-        let found = retry(key, || client.get(key));
+        let found = retry_until_success(key, || client.get(key));
         assert_eq!(found.as_deref(), Some(value), "{key}");
     }
 }
 
 fn wait_until_replicated(cluster: &Cluster) {
     eventually("every master's replica has its offset", || {
-        cluster.running().try_for_each(|node| {
+        cluster.running_nodes().try_for_each(|node| {
             let role = node.run("ROLE");
             let [kind, offset, replicas] = role.items() else { return Some(()) };
             let behind = kind.text() == "master"
@@ -99,7 +99,7 @@ fn wait_until_replicated(cluster: &Cluster) {
 #[test]
 fn redis_crate_keeps_working_when_master_dies() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
-    let keys = key_for_every_slot();
+    let keys = keys_for_all_slots();
     let mut client = connect(&cluster);
     write_all(&mut client, &keys, "first");
     wait_until_replicated(&cluster);
@@ -138,11 +138,11 @@ fn redis_crate_keeps_working_when_master_dies() {
 #[test]
 fn reads_from_replicas_see_replicated_writes() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 1);
-    let keys = key_for_every_slot();
+    let keys = keys_for_all_slots();
     write_all(&mut connect(&cluster), &keys[..2000], "value");
     wait_until_replicated(&cluster);
-    let builder = ClusterClient::builder(cluster.urls()).read_routing_strategy(RandomReplicaStrategy);
-    let mut reader = Client::connect(builder);
+    let builder = ClusterClient::builder(cluster.redis_urls()).read_routing_strategy(RandomReplicaStrategy);
+    let mut reader = BlockingClient::connect(builder);
     read_all(&mut reader, &keys[..2000], "value");
 }
 
@@ -151,18 +151,20 @@ fn reads_from_replicas_see_replicated_writes() {
 #[test]
 fn redis_crate_consumers_continue_on_new_master() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
-    let key = key_for_every_slot().swap_remove(0);
+    let key = keys_for_all_slots().swap_remove(0);
     let (jobs, events) = (format!("{{{key}}}jobs"), format!("{{{key}}}events"));
     let mut client = connect(&cluster);
     let group = redis::cmd("XGROUP").arg(&["CREATE", &events, "group", "$", "MKSTREAM"]).clone();
-    retry("the group is made", || client.run::<()>(&group));
+    retry_until_success("the group is made", || client.run::<()>(&group));
     let over = AtomicBool::new(false);
     let popped = Mutex::new(Vec::<String>::new());
     let read = Mutex::new(Vec::<String>::new());
     let (mut popper, mut reader) = (connect(&cluster), connect(&cluster));
-    let give = |client: &mut Client, what: &str| {
-        retry("a job is given", || client.run::<()>(redis::cmd("RPUSH").arg(&[jobs.as_str(), what])));
-        retry("an event is given", || {
+    let give = |client: &mut BlockingClient, what: &str| {
+        retry_until_success("a job is given", || {
+            client.run::<()>(redis::cmd("RPUSH").arg(&[jobs.as_str(), what]))
+        });
+        retry_until_success("an event is given", || {
             client.run::<()>(redis::cmd("XADD").arg(&[events.as_str(), "*", "event", what]))
         });
     };
@@ -174,11 +176,12 @@ fn redis_crate_consumers_continue_on_new_master() {
         });
     };
     thread::scope(|scope| {
-        let stop = StopAtEnd(&over);
+        let stop = StopOnDrop(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 let pop = redis::cmd("BLPOP").arg(&jobs).arg(1).clone();
-                let item = retry("a job comes", || popper.run::<Option<(String, String)>>(&pop));
+                let item =
+                    retry_until_success("a job comes", || popper.run::<Option<(String, String)>>(&pop));
                 popped.lock().expect("no panic").extend(item.map(|(_, job)| job));
             }
         });
@@ -186,7 +189,8 @@ fn redis_crate_consumers_continue_on_new_master() {
             let words = ["GROUP", "group", "me", "BLOCK", "1000", "STREAMS", &events, ">"];
             let next = redis::cmd("XREADGROUP").arg(&words).clone();
             while !over.load(Ordering::Relaxed) {
-                let reply = retry("an event comes", || reader.run::<Option<StreamReadReply>>(&next));
+                let reply =
+                    retry_until_success("an event comes", || reader.run::<Option<StreamReadReply>>(&next));
                 let entries = reply.into_iter().flat_map(|reply| reply.keys).flat_map(|stream| stream.ids);
                 let events = entries.filter_map(|entry| entry.get::<String>("event"));
                 read.lock().expect("no panic").extend(events);
@@ -203,9 +207,9 @@ fn redis_crate_consumers_continue_on_new_master() {
 }
 
 /// Sets the flag on drop, also if a test fails, so that the threads waiting for it end.
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

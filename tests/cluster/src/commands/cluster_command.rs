@@ -7,16 +7,16 @@
 
 use std::fmt::Write as _;
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 /// Two nodes of one kind. `<me>` is the first, `<other>` the second.
-struct Side {
+struct ComparedCluster {
     nodes: [Node; 2],
     links: [Connection; 2],
     names: Vec<(String, &'static str)>,
 }
 
-impl Side {
+impl ComparedCluster {
     fn start(program: &Program) -> Self {
         let nodes = [Node::start_clustered(program), Node::start_clustered(program)];
         let mut names = Vec::new();
@@ -33,14 +33,14 @@ impl Side {
     }
 
     /// The reply of node `index`. `""` in a line is an empty argument.
-    fn answer(&mut self, index: usize, line: &str) -> String {
+    fn reply_to(&mut self, index: usize, line: &str) -> String {
         let line = self.names.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
         let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();
         let reply = format!("{:?}", self.links[index].call(&words));
         self.names.iter().fold(reply, |reply, (name, sign)| reply.replace(name, sign))
     }
 
-    fn wait(&self, index: usize, line: &str, wanted: &str) {
+    fn wait_for(&self, index: usize, line: &str, wanted: &str) {
         eventually(&format!("{line} on {} shows {wanted}", self.nodes[index].port), || {
             format!("{:?}", self.nodes[index].run(line)).contains(wanted).then_some(())
         });
@@ -48,26 +48,30 @@ impl Side {
 }
 
 /// Redoubt and Redis, and the differences found so far.
-struct Pair {
-    ours: Side,
-    theirs: Side,
+struct ClusterPair {
+    redoubt: ComparedCluster,
+    reference: ComparedCluster,
     report: String,
 }
 
-impl Pair {
+impl ClusterPair {
     fn start() -> Self {
-        Self::beside(&Program::redis())
+        Self::with_valkey(&Program::redis())
     }
 
-    fn beside(other: &Program) -> Self {
-        Self { ours: Side::start(&Program::redoubt()), theirs: Side::start(other), report: String::new() }
+    fn with_valkey(other: &Program) -> Self {
+        Self {
+            redoubt: ComparedCluster::start(&Program::redoubt()),
+            reference: ComparedCluster::start(other),
+            report: String::new(),
+        }
     }
 
     /// Compares the replies line by line. The prefix `2: ` sends a line to the second node.
-    fn compare(&mut self, lines: &str) {
+    fn compare_commands(&mut self, lines: &str) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (index, sent) = line.strip_prefix("2: ").map_or((0, line), |sent| (1, sent));
-            let (ours, theirs) = (self.ours.answer(index, sent), self.theirs.answer(index, sent));
+            let (ours, theirs) = (self.redoubt.reply_to(index, sent), self.reference.reply_to(index, sent));
             if ours != theirs {
                 let _ = write!(self.report, "{line}\n    here   {ours}\n    Redis  {theirs}\n");
             }
@@ -75,17 +79,17 @@ impl Pair {
     }
 
     /// Waits until the node gives the wanted reply, on both sides.
-    fn wait(&self, index: usize, line: &str, wanted: &str) {
-        self.ours.wait(index, line, wanted);
-        self.theirs.wait(index, line, wanted);
+    fn wait_for(&self, index: usize, line: &str, wanted: &str) {
+        self.redoubt.wait_for(index, line, wanted);
+        self.reference.wait_for(index, line, wanted);
     }
 
-    fn end(&self) {
+    fn assert_no_differences(&self) {
         assert!(self.report.is_empty(), "answers differ from Redis:\n{}", self.report);
     }
 }
 
-const ARITY_AND_WORDS: &str = r#"
+const INVALID_ARGUMENTS: &str = r#"
 CLUSTER
 CLUSTER NOSUCH
 CLUSTER NOSUCH a b
@@ -200,7 +204,7 @@ SET foo bar
 EXISTS
 "#;
 
-const ONE_NODE: &str = r"
+const SINGLE_NODE_COMMANDS: &str = r"
 SET foo bar
 CLUSTER COUNTKEYSINSLOT 12182
 CLUSTER GETKEYSINSLOT 12182 0
@@ -230,7 +234,7 @@ CLUSTER DELSLOTS 5
 CLUSTER ADDSLOTS 5
 ";
 
-const MOVING_A_SLOT: &str = r"
+const SLOT_MOVE_COMMANDS: &str = r"
 CLUSTER COUNT-FAILURE-REPORTS <other>
 CLUSTER SETSLOT 5 MIGRATING nosuch
 CLUSTER SETSLOT 5 IMPORTING <other>
@@ -262,7 +266,7 @@ CLUSTER FORGET <other> x
 2: CLUSTER KEYSLOT bar
 ";
 
-const A_REPLICA: &str = r"
+const REPLICA_COMMANDS: &str = r"
 2: CLUSTER REPLICATE <me>
 2: CLUSTER REPLICATE <other>
 CLUSTER REPLICATE <other>
@@ -299,42 +303,42 @@ CLUSTER RESET
 
 #[test]
 fn replies_of_single_cluster_node_match_redis() {
-    let mut pair = Pair::start();
-    pair.compare(ARITY_AND_WORDS);
-    pair.compare(
+    let mut pair = ClusterPair::start();
+    pair.compare_commands(INVALID_ARGUMENTS);
+    pair.compare_commands(
         "CLUSTER ADDSLOTSRANGE 0 16000\nCLUSTER ADDSLOTS 5\nCLUSTER ADDSLOTSRANGE 16001 16383 5 6\nGET foo",
     );
-    pair.compare("CLUSTER ADDSLOTSRANGE 16001 16383");
-    pair.wait(0, "CLUSTER INFO", "cluster_state:ok");
-    pair.compare(ONE_NODE);
-    pair.end();
+    pair.compare_commands("CLUSTER ADDSLOTSRANGE 16001 16383");
+    pair.wait_for(0, "CLUSTER INFO", "cluster_state:ok");
+    pair.compare_commands(SINGLE_NODE_COMMANDS);
+    pair.assert_no_differences();
 }
 
 #[test]
 fn replies_of_two_cluster_nodes_match_redis() {
-    let mut pair = Pair::start();
-    pair.compare(
+    let mut pair = ClusterPair::start();
+    pair.compare_commands(
         "CLUSTER ADDSLOTSRANGE 0 16383\n2: CLUSTER SET-CONFIG-EPOCH 5\nCLUSTER MEET 127.0.0.1 <port>",
     );
     for index in [0, 1] {
-        pair.wait(index, "CLUSTER INFO", "cluster_known_nodes:2");
-        pair.wait(index, "CLUSTER INFO", "cluster_state:ok");
+        pair.wait_for(index, "CLUSTER INFO", "cluster_known_nodes:2");
+        pair.wait_for(index, "CLUSTER INFO", "cluster_state:ok");
     }
-    pair.compare("SET foo bar");
-    pair.compare(MOVING_A_SLOT);
-    pair.compare("2: CLUSTER REPLICATE <me>");
-    pair.wait(1, "ROLE", "connected");
-    pair.wait(0, "CLUSTER NODES", "slave");
+    pair.compare_commands("SET foo bar");
+    pair.compare_commands(SLOT_MOVE_COMMANDS);
+    pair.compare_commands("2: CLUSTER REPLICATE <me>");
+    pair.wait_for(1, "ROLE", "connected");
+    pair.wait_for(0, "CLUSTER NODES", "slave");
     for index in [0, 1] {
-        let second = |side: &Side| side.nodes[1].port.to_string();
-        pair.ours.wait(index, "CLUSTER SLOTS", &second(&pair.ours));
-        pair.theirs.wait(index, "CLUSTER SLOTS", &second(&pair.theirs));
+        let second = |side: &ComparedCluster| side.nodes[1].port.to_string();
+        pair.redoubt.wait_for(index, "CLUSTER SLOTS", &second(&pair.redoubt));
+        pair.reference.wait_for(index, "CLUSTER SLOTS", &second(&pair.reference));
     }
-    pair.compare(A_REPLICA);
-    pair.end();
+    pair.compare_commands(REPLICA_COMMANDS);
+    pair.assert_no_differences();
 }
 
-const FLUSHING_A_SLOT: &str = r"
+const FLUSHSLOT_COMMANDS: &str = r"
 2: CLUSTER FLUSHSLOT 12182
 CLUSTER FLUSHSLOT
 CLUSTER FLUSHSLOT -1
@@ -359,18 +363,20 @@ fn flushslot_requires_access_to_all_databases() {
     let node = Node::start(&Program::redoubt(), "--cluster-enabled yes --cluster-databases 4");
     node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
     let mut client = node.connect();
-    eventually("it serves", || (client.run("SET {foo}1 1") == Value::Simple("OK".to_owned())).then_some(()));
+    eventually("it serves", || {
+        (client.call_line("SET {foo}1 1") == Reply::Simple("OK".to_owned())).then_some(())
+    });
     for (rights, may) in [("db=0", false), ("db=0,1,2,3", false), ("alldbs", true)] {
         node.run(&format!("ACL SETUSER some reset on nopass +@all ~* {rights}")).expect_ok();
         let mut some = node.connect();
-        some.run("AUTH some x").expect_ok();
-        let reply = some.run("CLUSTER FLUSHSLOT 12182");
+        some.call_line("AUTH some x").expect_ok();
+        let reply = some.call_line("CLUSTER FLUSHSLOT 12182");
         assert_eq!(reply.is_error("NOPERM"), !may, "{rights}: {reply:?}");
-        assert_eq!(client.run("EXISTS {foo}1"), Value::Int(i64::from(!may)), "{rights}");
+        assert_eq!(client.call_line("EXISTS {foo}1"), Reply::Int(i64::from(!may)), "{rights}");
     }
 }
 
-const SETTING_A_REPLICA_FREE: &str = r"
+const REPLICATE_NO_ONE_COMMANDS: &str = r"
 2: CLUSTER REPLICATE NO
 2: CLUSTER REPLICATE NO TWO
 2: CLUSTER REPLICATE NO ONE x
@@ -386,36 +392,36 @@ CLUSTER REPLICATE NO ONE
 #[test]
 fn flushslot_and_replicate_no_one_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let mut pair = Pair::beside(&valkey);
-    pair.compare("CLUSTER ADDSLOTSRANGE 0 16383\nCLUSTER MEET 127.0.0.1 <port>");
+    let mut pair = ClusterPair::with_valkey(&valkey);
+    pair.compare_commands("CLUSTER ADDSLOTSRANGE 0 16383\nCLUSTER MEET 127.0.0.1 <port>");
     for index in [0, 1] {
-        pair.wait(index, "CLUSTER INFO", "cluster_known_nodes:2");
-        pair.wait(index, "CLUSTER INFO", "cluster_state:ok");
+        pair.wait_for(index, "CLUSTER INFO", "cluster_known_nodes:2");
+        pair.wait_for(index, "CLUSTER INFO", "cluster_state:ok");
     }
-    pair.compare("2: CLUSTER REPLICATE <me>\nSET foo 1\nSET {foo}2 1\nSET other 1");
-    pair.wait(1, "INFO replication", "master_link_status:up");
-    pair.wait(1, "DBSIZE", ":3");
-    pair.wait(0, "CLUSTER NODES", "slave");
-    pair.compare(FLUSHING_A_SLOT);
-    pair.wait(1, "CLUSTER GETKEYSINSLOT 12182 9", "{foo}3");
-    pair.wait(1, "DBSIZE", ":2");
-    pair.compare(SETTING_A_REPLICA_FREE);
-    for side in [&pair.ours, &pair.theirs] {
+    pair.compare_commands("2: CLUSTER REPLICATE <me>\nSET foo 1\nSET {foo}2 1\nSET other 1");
+    pair.wait_for(1, "INFO replication", "master_link_status:up");
+    pair.wait_for(1, "DBSIZE", ":3");
+    pair.wait_for(0, "CLUSTER NODES", "slave");
+    pair.compare_commands(FLUSHSLOT_COMMANDS);
+    pair.wait_for(1, "CLUSTER GETKEYSINSLOT 12182 9", "{foo}3");
+    pair.wait_for(1, "DBSIZE", ":2");
+    pair.compare_commands(REPLICATE_NO_ONE_COMMANDS);
+    for side in [&pair.redoubt, &pair.reference] {
         let [master, free] = &side.nodes;
-        eventually("it is empty", || (free.run("DBSIZE") == Value::Int(0)).then_some(()));
+        eventually("it is empty", || (free.run("DBSIZE") == Reply::Int(0)).then_some(()));
         assert_eq!(free.info("replication", "role").as_deref(), Some("master"));
         assert_ne!(free.run("CLUSTER MYSHARDID"), master.run("CLUSTER MYSHARDID"));
         eventually("its master knows", || {
             let nodes = format!("{:?}", master.run("CLUSTER NODES"));
             (!nodes.contains("slave")).then_some(())
         });
-        assert_eq!(master.run("DBSIZE"), Value::Int(2));
-        assert_eq!(master.run("CLUSTER COUNTKEYSINSLOT 12182"), Value::Int(1));
+        assert_eq!(master.run("DBSIZE"), Reply::Int(2));
+        assert_eq!(master.run("CLUSTER COUNTKEYSINSLOT 12182"), Reply::Int(1));
     }
-    pair.end();
+    pair.assert_no_differences();
 }
 
-const WALKING_A_CLUSTER: &str = r"
+const CLUSTERSCAN_COMMANDS: &str = r"
 CLUSTERSCAN 0
 2: CLUSTERSCAN 0
 2: CLUSTERSCAN 0 SLOT 5
@@ -470,40 +476,40 @@ CLUSTER SLOT-STATS ORDERBY memory-bytes
 #[test]
 fn clusterscan_and_slot_stats_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let mut pair = Pair::beside(&valkey);
-    pair.compare("CLUSTER ADDSLOTSRANGE 0 8191\n2: CLUSTER ADDSLOTSRANGE 8192 16383");
-    pair.compare("CLUSTER MEET 127.0.0.1 <port>");
+    let mut pair = ClusterPair::with_valkey(&valkey);
+    pair.compare_commands("CLUSTER ADDSLOTSRANGE 0 8191\n2: CLUSTER ADDSLOTSRANGE 8192 16383");
+    pair.compare_commands("CLUSTER MEET 127.0.0.1 <port>");
     for index in [0, 1] {
-        pair.wait(index, "CLUSTER INFO", "cluster_known_nodes:2");
-        pair.wait(index, "CLUSTER INFO", "cluster_state:ok");
+        pair.wait_for(index, "CLUSTER INFO", "cluster_known_nodes:2");
+        pair.wait_for(index, "CLUSTER INFO", "cluster_state:ok");
     }
-    pair.compare("SET {06S} 1\nSET {460}a 1");
-    pair.compare(WALKING_A_CLUSTER);
+    pair.compare_commands("SET {06S} 1\nSET {460}a 1");
+    pair.compare_commands(CLUSTERSCAN_COMMANDS);
     // Execution times differ between servers.
-    for side in [&mut pair.ours, &mut pair.theirs] {
-        let told = side.answer(0, "CLUSTER SLOT-STATS ORDERBY network-bytes-in LIMIT 1");
+    for side in [&mut pair.redoubt, &mut pair.reference] {
+        let told = side.reply_to(0, "CLUSTER SLOT-STATS ORDERBY network-bytes-in LIMIT 1");
         assert!(told.contains("\"network-bytes-in\", :55, \"network-bytes-out\", :12"), "{told}");
     }
-    pair.end();
+    pair.assert_no_differences();
 }
 
 /// Following the redirections in its cursors, CLUSTERSCAN returns every key of all nodes.
 #[test]
 fn clusterscan_returns_every_key() {
-    let mut side = Side::start(&Program::redoubt());
+    let mut side = ComparedCluster::start(&Program::redoubt());
     for (index, line) in [
         (0, "CLUSTER ADDSLOTSRANGE 0 5000 9000 12000"),
         (1, "CLUSTER ADDSLOTSRANGE 5001 8999 12001 16383"),
         (0, "CLUSTER MEET 127.0.0.1 <port>"),
     ] {
-        assert!(side.answer(index, line).contains("OK"), "{line}");
+        assert!(side.reply_to(index, line).contains("OK"), "{line}");
     }
-    [0, 1].iter().for_each(|index| side.wait(*index, "CLUSTER INFO", "cluster_state:ok"));
+    [0, 1].iter().for_each(|index| side.wait_for(*index, "CLUSTER INFO", "cluster_state:ok"));
     let mut missing = std::collections::BTreeSet::new();
     for number in 0..3000 {
         let line = format!("SET key:{number} 1");
-        if !side.answer(0, &line).contains("OK") {
-            assert!(side.answer(1, &line).contains("OK"));
+        if !side.reply_to(0, &line).contains("OK") {
+            assert!(side.reply_to(1, &line).contains("OK"));
         }
         missing.insert(format!("key:{number}"));
     }
@@ -524,7 +530,7 @@ fn clusterscan_returns_every_key() {
     assert!(missing.is_empty() && calls < 60, "{} are missing after {calls} calls", missing.len());
 }
 
-const WHILE_THE_CLUSTER_IS_DOWN: &str = r"
+const CLUSTER_DOWN_COMMANDS: &str = r"
 GET {06S}
 SET {06S} 1
 EXISTS bar
@@ -562,13 +568,13 @@ CONFIG SET cluster-allow-pubsubshard-when-down no
 #[test]
 fn cluster_allow_when_down_parameters_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let mut pair = Pair::beside(&valkey);
-    pair.compare("CLUSTER ADDSLOTSRANGE 0 100");
-    pair.wait(0, "CLUSTER INFO", "cluster_slots_assigned:101");
-    pair.wait(0, "CLUSTER INFO", "cluster_state:fail");
-    pair.compare(WHILE_THE_CLUSTER_IS_DOWN);
-    pair.compare("CONFIG SET cluster-require-full-coverage no");
-    pair.wait(0, "CLUSTER INFO", "cluster_state:ok");
-    pair.compare("SET {06S} 1\nGET {06S}\nEXISTS bar\nSPUBLISH {06S} x");
-    pair.end();
+    let mut pair = ClusterPair::with_valkey(&valkey);
+    pair.compare_commands("CLUSTER ADDSLOTSRANGE 0 100");
+    pair.wait_for(0, "CLUSTER INFO", "cluster_slots_assigned:101");
+    pair.wait_for(0, "CLUSTER INFO", "cluster_state:fail");
+    pair.compare_commands(CLUSTER_DOWN_COMMANDS);
+    pair.compare_commands("CONFIG SET cluster-require-full-coverage no");
+    pair.wait_for(0, "CLUSTER INFO", "cluster_state:ok");
+    pair.compare_commands("SET {06S} 1\nGET {06S}\nEXISTS bar\nSPUBLISH {06S} x");
+    pair.assert_no_differences();
 }

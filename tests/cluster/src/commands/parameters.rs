@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, cluster_field, eventually, never_within};
 
-fn role(node: &Node) -> String {
+fn read_role(node: &Node) -> String {
     node.run("ROLE").items()[0].text()
 }
 
-fn set(node: &Node, parameter: &str, value: &str) {
+fn set_parameter(node: &Node, parameter: &str, value: &str) {
     node.run(&format!("CONFIG SET {parameter} {value}")).expect_ok();
 }
 
@@ -18,7 +18,7 @@ fn set(node: &Node, parameter: &str, value: &str) {
 #[test]
 fn replica_with_cluster_replica_no_failover_is_not_elected() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
-    set(&cluster.nodes[3], "cluster-replica-no-failover", "yes");
+    set_parameter(&cluster.nodes[3], "cluster-replica-no-failover", "yes");
     eventually("the other nodes have received the change", || {
         let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
         nodes.lines().any(|line| line.contains("slave,nofailover")).then_some(())
@@ -29,8 +29,10 @@ fn replica_with_cluster_replica_no_failover_is_not_elected() {
         nodes.lines().any(|line| line.contains("master,fail ")).then_some(())
     });
     // A whole node timeout longer than an eligible replica needs.
-    never_within(Duration::from_secs(2), "the replica takes over", || role(&cluster.nodes[3]) == "master");
-    set(&cluster.nodes[3], "cluster-replica-no-failover", "no");
+    never_within(Duration::from_secs(2), "the replica takes over", || {
+        read_role(&cluster.nodes[3]) == "master"
+    });
+    set_parameter(&cluster.nodes[3], "cluster-replica-no-failover", "no");
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
 }
 
@@ -39,9 +41,9 @@ fn replica_with_cluster_replica_no_failover_is_not_elected() {
 fn replica_with_data_older_than_cluster_replica_validity_factor_is_not_elected() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let replica = &cluster.nodes[3];
-    set(replica, "cluster-replica-no-failover", "yes");
-    set(replica, "cluster-replica-validity-factor", "1");
-    set(replica, "repl-ping-replica-period", "1");
+    set_parameter(replica, "cluster-replica-no-failover", "yes");
+    set_parameter(replica, "cluster-replica-validity-factor", "1");
+    set_parameter(replica, "repl-ping-replica-period", "1");
     cluster.nodes[0].kill();
     let replica = &cluster.nodes[3];
     let timeout = replica.run("CONFIG GET cluster-node-timeout").items()[1].text();
@@ -50,11 +52,11 @@ fn replica_with_data_older_than_cluster_replica_validity_factor_is_not_elected()
         let age = replica.info("replication", "master_link_down_since_seconds")?.parse::<u64>().ok()?;
         (age > allowed + 1).then_some(())
     });
-    set(replica, "cluster-replica-no-failover", "no");
+    set_parameter(replica, "cluster-replica-no-failover", "no");
     let hindrance = "Currently unable to failover: Disconnected from primary for longer than allowed";
     eventually("the replica logs why it is not eligible", || replica.log().contains(hindrance).then_some(()));
-    assert_eq!(role(replica), "slave");
-    set(replica, "cluster-replica-validity-factor", "0");
+    assert_eq!(read_role(replica), "slave");
+    set_parameter(replica, "cluster-replica-validity-factor", "0");
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
 }
 
@@ -69,7 +71,7 @@ fn link_over_cluster_link_sendbuf_limit_is_closed() {
     };
     let mut connection = sender.connect();
     assert_eq!(exceeded(&mut connection), Some(0));
-    set(sender, "cluster-link-sendbuf-limit", "1000000");
+    set_parameter(sender, "cluster-link-sendbuf-limit", "1000000");
     frozen.freeze();
     let message = "x".repeat(1 << 20);
     eventually("the link is closed", || {

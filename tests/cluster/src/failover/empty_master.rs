@@ -1,7 +1,7 @@
 //! A master that restarts at once without its data is replaced by one of its replicas, in clusters of one kind and
 //! mixed clusters.
 
-use harness::{Cluster, Node, Program, Value, eventually, fill, lost};
+use harness::{Cluster, Node, Program, Reply, eventually, fill_cluster, find_lost_keys};
 
 /// Kills a node, removes its saved data, and restarts it before another node can notice.
 fn restart_empty(node: &mut Node) {
@@ -15,15 +15,15 @@ fn restart_empty(node: &mut Node) {
 /// Asserts that all keys survive the restart of the first master, whose replica is the last node.
 fn assert_keys_survive_restart(mut cluster: Cluster) {
     let replica = cluster.nodes.len() - 1;
-    cluster.wait_until_all_see_replica(replica, 0);
-    let keys = fill(&cluster, "key", 2000);
+    cluster.wait_until_replica_is_known(replica, 0);
+    let keys = fill_cluster(&cluster, "key", 2000);
     cluster.wait_until_synchronised();
     let expected = cluster.nodes[replica].run("DBSIZE");
     assert!(expected.int() > 0);
     restart_empty(&mut cluster.nodes[0]);
     cluster.wait_for_owner(0, |port| port == cluster.nodes[replica].port);
     cluster.wait_until_ok();
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
     eventually("the old master replicates and has all data", || {
         let link = cluster.nodes[0].info("replication", "master_link_status")?;
         (link == "up" && cluster.nodes[0].run("DBSIZE") == expected).then_some(())
@@ -32,11 +32,11 @@ fn assert_keys_survive_restart(mut cluster: Cluster) {
 
 fn start_with_replica(masters: [&Program; 3], replica: &Program) -> Cluster {
     let nodes = masters.into_iter().map(Node::start_clustered).collect();
-    let mut cluster = Cluster::join(nodes, 3);
+    let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.nodes.push(Node::start_clustered(replica));
     cluster.nodes[3].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     cluster.wait_until_known();
-    cluster.replicate(3, 0);
+    cluster.make_replica(3, 0);
     cluster.wait_until_synchronised();
     cluster
 }
@@ -63,7 +63,7 @@ fn empty_master_in_redis_cluster_is_replaced_by_its_replica() {
 fn empty_master_keeps_role_with_empty_master_timeout_disabled() {
     let program = Program::redoubt();
     let mut cluster = start_with_replica([&program; 3], &program);
-    fill(&cluster, "key", 300);
+    fill_cluster(&cluster, "key", 300);
     cluster.wait_until_synchronised();
     // The other nodes would take a slow start for a failure.
     for node in &cluster.nodes {
@@ -72,7 +72,7 @@ fn empty_master_keeps_role_with_empty_master_timeout_disabled() {
     cluster.nodes[0].add_options("--empty-master-timeout 0 --cluster-connect-refused-timeout 0");
     restart_empty(&mut cluster.nodes[0]);
     eventually("its replica has what it has", || {
-        (cluster.nodes[3].run("DBSIZE") == Value::Int(0)).then_some(())
+        (cluster.nodes[3].run("DBSIZE") == Reply::Int(0)).then_some(())
     });
     assert_eq!(cluster.nodes[0].run("DBSIZE").int(), 0);
 }

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, Connection, Node, Program, Value, cluster_field, eventually, fill, key_for_every_slot, lost,
-    never_within, owner_index,
+    Cluster, Connection, Node, Program, Reply, cluster_field, eventually, fill_cluster, find_lost_keys,
+    keys_for_all_slots, never_within, slot_owner_index,
 };
 
-fn cluster() -> Cluster {
+fn start_cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
@@ -35,15 +35,15 @@ fn wait_until_replaced(cluster: &Cluster, slot: u16, successor: usize) {
 /// The replica takes over with every key, and the old master comes back as its replica.
 #[test]
 fn killed_master_is_replaced_and_returns_as_replica() {
-    let mut cluster = cluster();
-    let keys = fill(&cluster, "before", 5000);
+    let mut cluster = start_cluster();
+    let keys = fill_cluster(&cluster, "before", 5000);
 
     cluster.nodes[0].kill();
     let successor = cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     assert_eq!(successor, cluster.nodes[3].port);
     cluster.wait_until_ok();
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
-    let more = fill(&cluster, "between", 1000);
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
+    let more = fill_cluster(&cluster, "between", 1000);
 
     cluster.nodes[0].launch();
     wait_until_replica_of(&cluster, 0, 3);
@@ -52,45 +52,45 @@ fn killed_master_is_replaced_and_returns_as_replica() {
     eventually("the old master has its successor's keys", || {
         (cluster.nodes[0].run("DBSIZE") == expected).then_some(())
     });
-    assert_eq!(lost(&cluster, &more), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &more), Vec::<String>::new());
 }
 
 /// A frozen process refuses no connections, so it is replaced after the node timeout. It must not accept writes when it
 /// resumes.
 #[test]
 fn frozen_master_is_replaced_and_resumes_as_replica() {
-    let cluster = cluster();
-    let keys = fill(&cluster, "key", 1000);
+    let cluster = start_cluster();
+    let keys = fill_cluster(&cluster, "key", 1000);
     let frozen = &cluster.nodes[1];
     let slot = 8000;
-    let key = &key_for_every_slot()[usize::from(slot)];
+    let key = &keys_for_all_slots()[usize::from(slot)];
 
     frozen.freeze();
     wait_until_replaced(&cluster, slot, 4);
     frozen.thaw();
     wait_until_replica_of(&cluster, 1, 4);
     let reply = frozen.run(&format!("SET {key} late"));
-    assert_eq!(reply, Value::Error(format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[4].port)));
+    assert_eq!(reply, Reply::Error(format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[4].port)));
     cluster.wait_until_ok();
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
 }
 
 /// The threads of a resumed process wake in any order. A worker that wakes first finds requests and must not serve them
 /// before the bus thread has noticed the pause.
 #[test]
 fn resumed_master_checks_clock_before_serving_clients() {
-    let cluster = cluster();
+    let cluster = start_cluster();
     let frozen = &cluster.nodes[1];
-    let key = &key_for_every_slot()[8000];
+    let key = &keys_for_all_slots()[8000];
     let mut clients: Vec<Connection> = (0..100).map(|_| frozen.connect()).collect();
-    clients.iter_mut().for_each(|client| client.run(&format!("SET {key} before")).expect_ok());
+    clients.iter_mut().for_each(|client| client.call_line(&format!("SET {key} before")).expect_ok());
 
     frozen.freeze();
     let request = format!("SET {key} late\r\n");
     clients.iter_mut().for_each(|client| client.send_raw(request.as_bytes()).expect("sent"));
     wait_until_replaced(&cluster, 8000, 4);
     frozen.thaw();
-    let is_served = |client: &mut Connection| client.read().expect("an answer") == Value::Simple("OK".into());
+    let is_served = |client: &mut Connection| client.read().expect("an answer") == Reply::Simple("OK".into());
     let served = clients.iter_mut().map(is_served).filter(|is_served| *is_served).count();
     assert_eq!(served, 0, "of the acknowledged writes");
     cluster.wait_until_ok();
@@ -100,16 +100,16 @@ fn resumed_master_checks_clock_before_serving_clients() {
 /// acknowledged write.
 #[test]
 fn manual_failover_loses_no_acknowledged_write() {
-    let cluster = cluster();
-    let key = &key_for_every_slot()[100];
+    let cluster = start_cluster();
+    let key = &keys_for_all_slots()[100];
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
     let over = AtomicBool::new(false);
 
     let acknowledged = thread::scope(|scope| {
-        let writer = scope.spawn(|| count_up(ports[0], key, &over));
+        let writer = scope.spawn(|| increment_counter(ports[0], key, &over));
         eventually("the counter increases", || {
             let value = cluster.nodes[0].run(&format!("GET {key}"));
-            (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
+            (value != Reply::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
         });
         cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
         cluster.wait_for_owner(100, |port| port == ports[3]);
@@ -142,15 +142,16 @@ fn master_hands_over_before_shutdown() {
         // A timeout this long keeps the failure detection out of the test.
         let options = "--cluster-enabled yes --cluster-node-timeout 20000 --shutdown-on-sigterm failover";
         let programs = [&master, &ours, &ours, &replica, &ours, &ours];
-        let mut cluster = Cluster::join(programs.map(|program| Node::start(program, options)).into(), 3);
-        let key = &key_for_every_slot()[100];
+        let mut cluster =
+            Cluster::join_nodes(programs.map(|program| Node::start(program, options)).into(), 3);
+        let key = &keys_for_all_slots()[100];
         let (first, last) = (cluster.nodes[0].port, cluster.nodes[3].port);
         let over = AtomicBool::new(false);
         let acknowledged = thread::scope(|scope| {
-            let writer = scope.spawn(|| count_up_anywhere(&[first, last], key, &over));
+            let writer = scope.spawn(|| increment_counter_on_any_node(&[first, last], key, &over));
             eventually("the counter increases", || {
                 let value = cluster.nodes[0].run(&format!("GET {key}"));
-                (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
+                (value != Reply::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
             });
             assert!(cluster.nodes[0].terminate().success());
             cluster.wait_for_owner(100, |port| port == last);
@@ -166,7 +167,7 @@ fn master_hands_over_before_shutdown() {
 }
 
 /// Increments the key on whichever node accepts it until `over` is set. Returns the highest acknowledged count.
-fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
+fn increment_counter_on_any_node(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
     let (mut highest, mut turn) = (0, 0);
     while !over.load(Ordering::Relaxed) {
         let Ok(mut connection) = Connection::open(("127.0.0.1", ports[turn % ports.len()])) else {
@@ -174,7 +175,7 @@ fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
             continue;
         };
         while !over.load(Ordering::Relaxed)
-            && let Ok(Value::Int(count)) = connection.try_call(&["INCR", key])
+            && let Ok(Reply::Int(count)) = connection.try_call(&["INCR", key])
         {
             highest = count.unsigned_abs();
         }
@@ -184,13 +185,13 @@ fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
 }
 
 /// Increments the key, following redirections, until `over` is set. Returns the number of acknowledged increments.
-fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
+fn increment_counter(port: u16, key: &str, over: &AtomicBool) -> u64 {
     let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");
     let mut acknowledged = 0;
     while !over.load(Ordering::Relaxed) {
         match connection.call(&["INCR", key]) {
-            Value::Int(_) => acknowledged += 1,
-            Value::Error(text) if text.starts_with("MOVED") => {
+            Reply::Int(_) => acknowledged += 1,
+            Reply::Error(text) if text.starts_with("MOVED") => {
                 let address = text.rsplit(' ').next().expect("an address");
                 connection = Connection::open(address).expect("the new master takes connections");
             }
@@ -203,8 +204,8 @@ fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
 /// FORCE does not need the master, TAKEOVER does not need votes.
 #[test]
 fn replica_takes_over_with_force_and_takeover() {
-    let mut cluster = cluster();
-    let keys = fill(&cluster, "key", 500);
+    let mut cluster = start_cluster();
+    let keys = fill_cluster(&cluster, "key", 500);
 
     cluster.nodes[3].run("CLUSTER FAILOVER FORCE").expect_ok();
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
@@ -223,20 +224,20 @@ fn replica_takes_over_with_force_and_takeover() {
     cluster.nodes[2].add_options("--empty-master-timeout 2000");
     cluster.nodes[2].launch();
     cluster.wait_until_ok();
-    assert_eq!(owner_index(&cluster, 0, 8000), 4);
+    assert_eq!(slot_owner_index(&cluster, 0, 8000), 4);
     let kept: Vec<String> = keys.into_iter().filter(|key| harness::slot_of(key) < 10_923).collect();
-    assert_eq!(lost(&cluster, &kept), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &kept), Vec::<String>::new());
 }
 
 #[test]
 fn invalid_cluster_failover_requests_are_refused() {
-    let cluster = cluster();
+    let cluster = start_cluster();
     let refusal = |node: usize, line: &str| cluster.nodes[node].run(line);
     assert_eq!(
         refusal(0, "CLUSTER FAILOVER"),
-        Value::Error("ERR You should send CLUSTER FAILOVER to a replica".into())
+        Reply::Error("ERR You should send CLUSTER FAILOVER to a replica".into())
     );
-    assert_eq!(refusal(3, "CLUSTER FAILOVER NOSUCH"), Value::Error("ERR syntax error".into()));
+    assert_eq!(refusal(3, "CLUSTER FAILOVER NOSUCH"), Reply::Error("ERR syntax error".into()));
     let empty = cluster.nodes[0].run("CLUSTER REPLICATE 0123456789012345678901234567890123456789");
     assert!(empty.is_error("ERR Unknown node"), "{empty:?}");
 }
@@ -245,7 +246,7 @@ fn invalid_cluster_failover_requests_are_refused() {
 #[test]
 fn master_in_minority_stops_accepting_writes() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
-    let key = &key_for_every_slot()[0];
+    let key = &keys_for_all_slots()[0];
     cluster.nodes[0].run(&format!("SET {key} 1")).expect_ok();
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
@@ -254,7 +255,7 @@ fn master_in_minority_stops_accepting_writes() {
     });
     assert_eq!(
         cluster.nodes[0].run(&format!("SET {key} 2")),
-        Value::Error("CLUSTERDOWN The cluster is down".into())
+        Reply::Error("CLUSTERDOWN The cluster is down".into())
     );
     cluster.nodes[1].launch();
     cluster.nodes[2].launch();
@@ -265,8 +266,8 @@ fn master_in_minority_stops_accepting_writes() {
 /// Ids, slots and roles are on disk: if all nodes are killed at once, the same cluster comes back.
 #[test]
 fn cluster_state_survives_kill_of_all_nodes() {
-    let mut cluster = cluster();
-    let ids: Vec<String> = (0..6).map(|node| cluster.id(node)).collect();
+    let mut cluster = start_cluster();
+    let ids: Vec<String> = (0..6).map(|node| cluster.node_id(node)).collect();
     for node in &mut cluster.nodes {
         node.kill();
     }
@@ -274,9 +275,9 @@ fn cluster_state_survives_kill_of_all_nodes() {
         node.launch();
     }
     cluster.wait_until_ok();
-    assert_eq!((0..6).map(|node| cluster.id(node)).collect::<Vec<_>>(), ids);
+    assert_eq!((0..6).map(|node| cluster.node_id(node)).collect::<Vec<_>>(), ids);
     for (slot, first_owner) in [(0, 0), (8000, 1), (16_000, 2)] {
-        let owner = owner_index(&cluster, 5, slot);
+        let owner = slot_owner_index(&cluster, 5, slot);
         assert!(owner == first_owner || owner == first_owner + 3, "slot {slot} is served by its shard");
     }
 }
@@ -286,7 +287,7 @@ fn cluster_state_survives_kill_of_all_nodes() {
 #[test]
 fn five_of_eleven_masters_killed_together_are_replaced_concurrently() {
     let mut cluster = Cluster::start(&Program::redoubt(), 11, 1);
-    let keys = fill(&cluster, "key", 2000);
+    let keys = fill_cluster(&cluster, "key", 2000);
     cluster.wait_until_synchronised();
     for master in 0..5 {
         let offset = |node: &Node, field: &str| node.info("replication", field)?.parse::<u64>().ok();
@@ -306,7 +307,7 @@ fn five_of_eleven_masters_killed_together_are_replaced_concurrently() {
     let took = killed.elapsed();
     println!("all slots are served again after {took:?}");
     assert!(took < Duration::from_secs(6), "{took:?}");
-    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
 }
 
 /// The bug: a replica was moved to another shard, whose master died before it had sent anything. The replica stood for
@@ -316,16 +317,16 @@ fn five_of_eleven_masters_killed_together_are_replaced_concurrently() {
 fn replica_from_another_shard_is_not_elected_by_its_old_offset() {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-replica-validity-factor 0";
     let nodes = (0..6).map(|_| Node::start(&Program::redoubt(), options)).collect();
-    let cluster = Cluster::join(nodes, 3);
-    let keys = key_for_every_slot();
+    let cluster = Cluster::join_nodes(nodes, 3);
+    let keys = keys_for_all_slots();
     let (long, short) = (&keys[100], &keys[8000]);
     let value = "x".repeat(10_000);
     for _ in 0..20 {
         cluster.nodes[0].run(&format!("SET {long} {value}")).expect_ok();
     }
     cluster.nodes[1].run(&format!("SET {short} kept")).expect_ok();
-    assert_eq!(cluster.nodes[1].run("WAIT 1 10000"), Value::Int(1));
-    let join_it = format!("CLUSTER REPLICATE {}", cluster.id(1));
+    assert_eq!(cluster.nodes[1].run("WAIT 1 10000"), Reply::Int(1));
+    let join_it = format!("CLUSTER REPLICATE {}", cluster.node_id(1));
     cluster.nodes[1].freeze();
     cluster.nodes[3].run(&join_it).expect_ok();
     eventually("its offset is that of no data", || {
@@ -344,7 +345,7 @@ fn replica_from_another_shard_is_not_elected_by_its_old_offset() {
 /// No replica fails over in a healthy cluster, even if its master seems slow to that one replica.
 #[test]
 fn healthy_cluster_starts_no_failover() {
-    let cluster = cluster();
+    let cluster = start_cluster();
     let epoch = cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch").expect("an epoch");
     never_within(Duration::from_secs(5), "a failover without a failure", || {
         let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
@@ -359,11 +360,11 @@ fn healthy_cluster_starts_no_failover() {
 /// When a node comes back at another address, all others connect to it there and redirect clients to it.
 #[test]
 fn nodes_and_clients_find_restarted_node_at_new_address() {
-    let mut cluster = cluster();
-    let keys = fill(&cluster, "key", 500);
+    let mut cluster = start_cluster();
+    let keys = fill_cluster(&cluster, "key", 500);
     // A master and a replica, one after the other.
     for number in [0, 3] {
-        let id = cluster.id(number);
+        let id = cluster.node_id(number);
         // A prepared node that is never started reserves a free port.
         let elsewhere = Node::prepare(&Program::redoubt(), "");
         let node = &mut cluster.nodes[number];
@@ -371,7 +372,7 @@ fn nodes_and_clients_find_restarted_node_at_new_address() {
         node.add_options(&format!("--port {}", elsewhere.port));
         node.port = elsewhere.port;
         node.launch();
-        assert_eq!(cluster.id(number), id);
+        assert_eq!(cluster.node_id(number), id);
         let address = format!("{id} 127.0.0.1:{}@", elsewhere.port);
         for other in &cluster.nodes {
             eventually(&format!("{} knows the new address", other.port), || {
@@ -392,7 +393,7 @@ fn nodes_and_clients_find_restarted_node_at_new_address() {
             };
             cluster.nodes.iter().all(is_in_sync).then_some(())
         });
-        assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+        assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
         // The port stays reserved for this cluster until the test ends.
         std::mem::forget(elsewhere);
     }

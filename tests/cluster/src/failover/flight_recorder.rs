@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use harness::{Cluster, Node, Program, Value, eventually, key_for_every_slot, run_to_end};
+use harness::{Cluster, Node, Program, Reply, eventually, keys_for_all_slots, run_to_end};
 
-fn cluster() -> Cluster {
+fn start_cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
@@ -12,9 +12,9 @@ fn cluster() -> Cluster {
 fn recorded_failover(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, String)>)> {
     let reply = witness.run("CLUSTER FAILOVERS");
     let failover = reply.items().iter().find(|failover| failover.items()[1].text() == failed)?;
-    let fields: Vec<&Value> = failover.items().iter().collect();
+    let fields: Vec<&Reply> = failover.items().iter().collect();
     let named = |name: &str| {
-        fields.iter().position(|field| matches!(field, Value::Bulk(text) if text == name.as_bytes()))
+        fields.iter().position(|field| matches!(field, Reply::Bulk(text) if text == name.as_bytes()))
     };
     let steps = fields[named("steps")? + 1].items();
     let steps = steps.iter().map(|step| (step.items()[0].int(), step.items()[1].text())).collect();
@@ -29,14 +29,14 @@ fn time_of_step(steps: &[(i64, String)], start: &str) -> i64 {
 
 #[test]
 fn new_master_and_voter_record_failover_steps() {
-    let mut cluster = cluster();
+    let mut cluster = start_cluster();
     let failed = cluster.nodes[0].run("CLUSTER MYID").text();
     let (voter, successor) = (cluster.nodes[1].address(), cluster.nodes[3].address());
-    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVERS"), Value::Array(Vec::new()));
+    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVERS"), Reply::Array(Vec::new()));
     cluster.nodes[0].kill();
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     cluster.wait_until_ok();
-    cluster.nodes[3].run(&format!("SET {} 1", key_for_every_slot()[0])).expect_ok();
+    cluster.nodes[3].run(&format!("SET {} 1", keys_for_all_slots()[0])).expect_ok();
 
     let (outcome, steps) = eventually("the first write is recorded", || {
         recorded_failover(&cluster.nodes[3], &failed)
@@ -61,7 +61,7 @@ fn new_master_and_voter_record_failover_steps() {
     time_of_step(&steps, &format!("this node votes for {successor} in epoch "));
     time_of_step(&steps, &format!("candidate {successor}: offset "));
     assert!(steps.iter().any(|(_, text)| text == "suspected by this node (refused)"), "{steps:?}");
-    assert_eq!(cluster.nodes[1].run("CLUSTER FAILOVERS nonsense"), Value::Error("ERR syntax error".into()));
+    assert_eq!(cluster.nodes[1].run("CLUSTER FAILOVERS nonsense"), Reply::Error("ERR syntax error".into()));
 
     let json = cluster.nodes[1].run("CLUSTER FAILOVERS JSON");
     let json: serde_json::Value = serde_json::from_str(&json.text()).unwrap();
@@ -80,12 +80,12 @@ fn new_master_and_voter_record_failover_steps() {
 
 #[test]
 fn manual_failover_is_recorded_and_concurrent_request_is_refused() {
-    let cluster = cluster();
+    let cluster = start_cluster();
     let master = cluster.nodes[0].run("CLUSTER MYID").text();
     // One of the two voters does not reply, so that the failover runs for a while.
     cluster.nodes[1].freeze();
     cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
-    let running = Value::Error("ERR Manual failover is already in progress".into());
+    let running = Reply::Error("ERR Manual failover is already in progress".into());
     assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVER"), running);
     cluster.nodes[1].thaw();
     let (_, steps) = eventually("it is carried out", || {

@@ -1,7 +1,9 @@
 //! Slots that change owners in clusters of Redoubt with a real Redis 7.0 or Valkey: moved back and forth by an
 //! operator, and lost by a master that was away and learns of it only by UPDATE messages.
 
-use harness::{Cluster, Node, Program, cluster_field, eventually, fill, lost, slot_of, slot_owner};
+use harness::{
+    Cluster, Node, Program, cluster_field, eventually, fill_cluster, find_lost_keys, slot_of, slot_owner,
+};
 
 fn other_programs() -> impl Iterator<Item = Program> {
     std::iter::once(Program::redis()).chain(Program::valkey())
@@ -12,8 +14,9 @@ fn other_programs() -> impl Iterator<Item = Program> {
 fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
     for other in other_programs() {
         let kinds = [&Program::redoubt(), &other, &other];
-        let cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 2);
-        let keys: Vec<String> = (0..6).flat_map(|tag| fill(&cluster, &format!("{{tag{tag}}}"), 50)).collect();
+        let cluster = Cluster::join_nodes(kinds.map(Node::start_clustered).into(), 2);
+        let keys: Vec<String> =
+            (0..6).flat_map(|tag| fill_cluster(&cluster, &format!("{{tag{tag}}}"), 50)).collect();
         let slots: Vec<u16> = (0..6).map(|tag| slot_of(&format!("{{tag{tag}}}:0"))).collect();
         for target in [1, 0] {
             for slot in &slots {
@@ -23,7 +26,7 @@ fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
                 cluster.wait_for_owner(*slot, |port| port == cluster.nodes[target].port);
             }
             cluster.wait_until_ok();
-            assert_eq!(lost(&cluster, &keys), Vec::<String>::new(), "{}", other.name());
+            assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new(), "{}", other.name());
             assert_eq!(cluster.key_count(), keys.len() as i64, "{}", other.name());
         }
     }
@@ -34,8 +37,8 @@ fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
 fn assert_learns_by_update(first: &Program, rest: &Program) {
     let mut nodes = vec![Node::start_clustered(first)];
     nodes.extend((0..3).map(|_| Node::start_clustered(rest)));
-    let mut cluster = Cluster::join(nodes, 3);
-    cluster.wait_until_all_see_replica(3, 0);
+    let mut cluster = Cluster::join_nodes(nodes, 3);
+    cluster.wait_until_replica_is_known(3, 0);
     // Killed rather than frozen: a resumed process would read the packets that its successor sent meanwhile.
     cluster.nodes[0].kill();
     let [_, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, eventually, fill, lost};
+use harness::{Cluster, Connection, Node, Program, eventually, fill_cluster, find_lost_keys};
 
 /// Three masters of one kind; a node of the other kind joins by MEET and replicates the first master.
 fn join_mixed_cluster(masters: &Program, newcomer: &Program) -> Cluster {
     let nodes = (0..3).map(|_| Node::start_clustered(masters)).collect();
-    let mut cluster = Cluster::join(nodes, 3);
+    let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.nodes.push(Node::start_clustered(newcomer));
     cluster.nodes[3].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     cluster.wait_until_known();
@@ -16,27 +16,27 @@ fn join_mixed_cluster(masters: &Program, newcomer: &Program) -> Cluster {
 }
 
 fn replicate_and_wait(cluster: &Cluster) {
-    cluster.replicate(3, 0);
+    cluster.make_replica(3, 0);
     cluster.wait_until_synchronised();
-    cluster.wait_until_all_see_replica(3, 0);
+    cluster.wait_until_replica_is_known(3, 0);
 }
 
 /// The new node replicates the first master, is elected by the other two when the master dies, serves every key, and
 /// gets the old master back as its replica.
 fn assert_takes_over(masters: &Program, newcomer: &Program) {
     let mut cluster = join_mixed_cluster(masters, newcomer);
-    let before = fill(&cluster, "before", 3000);
+    let before = fill_cluster(&cluster, "before", 3000);
     replicate_and_wait(&cluster);
-    let after = fill(&cluster, "after", 3000);
+    let after = fill_cluster(&cluster, "after", 3000);
     let expected = cluster.nodes[0].run("DBSIZE");
     assert_eq!(cluster.nodes[3].run("DBSIZE"), expected);
 
     cluster.nodes[0].kill();
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     cluster.wait_until_ok();
-    assert_eq!(lost(&cluster, &before), Vec::<String>::new());
-    assert_eq!(lost(&cluster, &after), Vec::<String>::new());
-    fill(&cluster, "promoted", 1000);
+    assert_eq!(find_lost_keys(&cluster, &before), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &after), Vec::<String>::new());
+    fill_cluster(&cluster, "promoted", 1000);
     let expected = cluster.nodes[3].run("DBSIZE");
 
     cluster.nodes[0].launch();
@@ -51,21 +51,21 @@ fn assert_takes_over(masters: &Program, newcomer: &Program) {
 fn fail_over_and_back(masters: &Program, newcomer: &Program) {
     let cluster = join_mixed_cluster(masters, newcomer);
     replicate_and_wait(&cluster);
-    let keys = fill(&cluster, "key", 1000);
+    let keys = fill_cluster(&cluster, "key", 1000);
     for (new, old) in [(3, 0), (0, 3)] {
         cluster.nodes[new].run("CLUSTER FAILOVER").expect_ok();
         cluster.wait_for_owner(0, |port| port == cluster.nodes[new].port);
         eventually("the old master is a replica", || {
             (cluster.nodes[old].info("replication", "master_link_status")? == "up").then_some(())
         });
-        cluster.wait_until_all_see_replica(old, new);
-        assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+        cluster.wait_until_replica_is_known(old, new);
+        assert_eq!(find_lost_keys(&cluster, &keys), Vec::<String>::new());
     }
 }
 
 /// Writes keys one by one on whichever node accepts them until `stop` is set. Returns the keys that WAIT confirmed on a
 /// replica.
-fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
+fn start_writer(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
     let mut replicated = Vec::new();
     let mut open: Vec<Option<Connection>> = ports.iter().map(|_| None).collect();
     for number in 0.. {
@@ -82,7 +82,7 @@ fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
                 continue;
             };
             let Ok(reply) = connection.try_call(&["SET", &key, &key]) else { continue };
-            let accepted = !matches!(reply, harness::Value::Error(_));
+            let accepted = !matches!(reply, harness::Reply::Error(_));
             let copied =
                 accepted && connection.try_call(&["WAIT", "1", "1000"]).is_ok_and(|reply| reply.int() >= 1);
             *kept = Some(connection);
@@ -98,9 +98,9 @@ fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
 }
 
 /// Stops the writer, also when the test fails.
-struct Stop<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -112,20 +112,20 @@ impl Drop for Stop<'_> {
 fn mixed_cluster_loses_no_replicated_write_when_masters_die_under_load() {
     let (redoubt, redis) = (Program::redoubt(), Program::redis());
     let kinds = [&redoubt, &redis, &redoubt, &redis, &redoubt, &redis];
-    let mut cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 3);
+    let mut cluster = Cluster::join_nodes(kinds.map(Node::start_clustered).into(), 3);
     for master in 0..3 {
-        cluster.replicate(master + 3, master);
+        cluster.make_replica(master + 3, master);
     }
     cluster.wait_until_synchronised();
     for master in 0..3 {
-        cluster.wait_until_all_see_replica(master + 3, master);
+        cluster.wait_until_replica_is_known(master + 3, master);
     }
     cluster.wait_until_ok();
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
     let stop = AtomicBool::new(false);
     let replicated = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_until(&stop, &ports));
-        let stopped = Stop(&stop);
+        let writer = scope.spawn(|| start_writer(&stop, &ports));
+        let stopped = StopOnDrop(&stop);
         for (master, slot) in [(0, 0), (1, 8000)] {
             cluster.nodes[master].kill();
             cluster.wait_for_owner(slot, |port| port == ports[master + 3]);
@@ -140,7 +140,7 @@ fn mixed_cluster_loses_no_replicated_write_when_masters_die_under_load() {
         writer.join().expect("the writer does not fail")
     });
     assert!(replicated.len() > 100, "{} keys were replicated", replicated.len());
-    assert_eq!(lost(&cluster, &replicated), Vec::<String>::new());
+    assert_eq!(find_lost_keys(&cluster, &replicated), Vec::<String>::new());
 }
 
 /// Redis sends its announced hostname only to nodes that support the hostname extension.
@@ -149,7 +149,7 @@ fn hostnames_are_exchanged_between_redoubt_and_redis() {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-announce-hostname";
     let start = |program, name: &str| Node::start(program, &format!("{options} {name}"));
     let nodes = vec![start(&Program::redoubt(), "ours.example"), start(&Program::redis(), "theirs.example")];
-    let cluster = Cluster::join(nodes, 2);
+    let cluster = Cluster::join_nodes(nodes, 2);
     for node in &cluster.nodes {
         eventually("both names are known", || {
             let nodes = node.run("CLUSTER NODES").text();

@@ -7,22 +7,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, Connection, Node, Program, Value, cluster_field, eventually, eventually_within,
-    key_for_every_slot, owner_index, redis_cli,
+    Cluster, Connection, Node, Program, Reply, cluster_field, eventually, eventually_within,
+    keys_for_all_slots, redis_cli, slot_owner_index,
 };
 
 /// An interrupted move must be repaired within this time.
 const REPAIR_TIMEOUT: Duration = Duration::from_secs(15);
 /// The slot that moves; node 0 owns it at first.
-const SLOT: u16 = 0;
+const MOVED_SLOT: u16 = 0;
 
-fn cluster() -> Cluster {
+fn start_cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
 /// Writes keys of the moving slot, each with its own name as the value.
 fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
-    let tag = &key_for_every_slot()[usize::from(SLOT)];
+    let tag = &keys_for_all_slots()[usize::from(MOVED_SLOT)];
     let keys: Vec<String> = (0..count).map(|number| format!("{number}:{{{tag}}}")).collect();
     let mut owner = cluster.nodes[0].connect();
     for key in &keys {
@@ -33,16 +33,16 @@ fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
 
 /// The keys that the owner of the slot lacks or has with another value than [`fill_slot`] wrote.
 fn missing_keys(cluster: &Cluster, keys: &[String]) -> Vec<String> {
-    let mut owner = cluster.nodes[owner_index(cluster, 2, SLOT)].connect();
-    let mut is_there = |key: &str| owner.call(&["GET", key]) == Value::Bulk(key.as_bytes().to_vec());
+    let mut owner = cluster.nodes[slot_owner_index(cluster, 2, MOVED_SLOT)].connect();
+    let mut is_there = |key: &str| owner.call(&["GET", key]) == Reply::Bulk(key.as_bytes().to_vec());
     keys.iter().filter(|key| !is_there(key)).cloned().collect()
 }
 
 /// Starts the move of the slot from node 0 to node 1, and migrates these keys.
-fn begin_move(cluster: &Cluster, keys: &[String]) {
-    let (from, to) = (cluster.id(0), cluster.id(1));
-    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
-    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
+fn start_move(cluster: &Cluster, keys: &[String]) {
+    let (from, to) = (cluster.node_id(0), cluster.node_id(1));
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} IMPORTING {from}")).expect_ok();
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} MIGRATING {to}")).expect_ok();
     let port = cluster.nodes[1].port.to_string();
     let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
     words.extend(keys.iter().map(String::as_str));
@@ -89,10 +89,13 @@ fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
 /// it.
 #[test]
 fn slot_move_continues_through_failovers_of_source_and_target() {
-    let mut cluster = cluster();
+    let mut cluster = start_cluster();
     let keys = fill_slot(&cluster, 20);
-    begin_move(&cluster, &keys[..10]);
-    let (leaves, comes) = (format!("[{SLOT}->-{}]", cluster.id(1)), format!("[{SLOT}-<-{}]", cluster.id(0)));
+    start_move(&cluster, &keys[..10]);
+    let (leaves, comes) = (
+        format!("[{MOVED_SLOT}->-{}]", cluster.node_id(1)),
+        format!("[{MOVED_SLOT}-<-{}]", cluster.node_id(0)),
+    );
     assert_eq!(
         slot_marks(&cluster.nodes[3]),
         std::slice::from_ref(&leaves),
@@ -104,28 +107,28 @@ fn slot_move_continues_through_failovers_of_source_and_target() {
     cluster.nodes[3].launch();
     cluster.wait_until_synchronised();
     assert_eq!(slot_marks(&cluster.nodes[3]), [leaves], "nodes.conf has it");
-    fail_over(&cluster, 3, SLOT);
+    fail_over(&cluster, 3, MOVED_SLOT);
     let mut source = cluster.nodes[3].connect();
-    let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
-    assert_eq!(source.call(&["GET", &keys[0]]), Value::Error(ask.clone()), "a key that has left");
-    assert_eq!(source.call(&["INCR", &keys[0]]), Value::Error(ask), "and nobody writes it here");
+    let ask = format!("ASK {MOVED_SLOT} {}", cluster.nodes[1].address());
+    assert_eq!(source.call(&["GET", &keys[0]]), Reply::Error(ask.clone()), "a key that has left");
+    assert_eq!(source.call(&["INCR", &keys[0]]), Reply::Error(ask), "and nobody writes it here");
     assert_eq!(source.call(&["GET", &keys[10]]).text(), keys[10], "a key that has not");
     // A READONLY client on the replica is redirected too.
     let mut reader = cluster.nodes[0].connect();
     reader.call(&["READONLY"]).expect_ok();
-    let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
+    let ask = format!("ASK {MOVED_SLOT} {}", cluster.nodes[1].address());
     eventually("the old source knows the migrated slots", || {
-        (reader.call(&["GET", &keys[0]]) == Value::Error(ask.clone())).then_some(())
+        (reader.call(&["GET", &keys[0]]) == Reply::Error(ask.clone())).then_some(())
     });
     fail_over(&cluster, 4, 8000);
     let mut target = cluster.nodes[4].connect();
     target.call(&["ASKING"]).expect_ok();
     assert_eq!(target.call(&["GET", &keys[0]]).text(), keys[0], "the promoted target still imports");
     eventually("the source names the new target", || {
-        (slot_marks(&cluster.nodes[3]) == [format!("[{SLOT}->-{}]", cluster.id(4))]).then_some(())
+        (slot_marks(&cluster.nodes[3]) == [format!("[{MOVED_SLOT}->-{}]", cluster.node_id(4))]).then_some(())
     });
-    harness::move_slot(&cluster.nodes, SLOT, 4).unwrap();
-    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[4].port);
+    harness::move_slot(&cluster.nodes, MOVED_SLOT, 4).unwrap();
+    cluster.wait_for_owner(MOVED_SLOT, |port| port == cluster.nodes[4].port);
     assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
     for node in &cluster.nodes {
         eventually("nobody remembers the move", || slot_marks(node).is_empty().then_some(()));
@@ -134,15 +137,15 @@ fn slot_move_continues_through_failovers_of_source_and_target() {
 
 #[test]
 fn snapshot_carries_slot_marks_to_replica_joining_during_move() {
-    let mut cluster = cluster();
-    begin_move(&cluster, &[]);
+    let mut cluster = start_cluster();
+    start_move(&cluster, &[]);
     cluster.nodes.push(Node::start_clustered(&Program::redoubt()));
     cluster.nodes[6].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     cluster.wait_until_known();
-    cluster.replicate(6, 0);
+    cluster.make_replica(6, 0);
     cluster.wait_until_synchronised();
     eventually("it knows of the move", || {
-        (slot_marks(&cluster.nodes[6]) == [format!("[{SLOT}->-{}]", cluster.id(1))]).then_some(())
+        (slot_marks(&cluster.nodes[6]) == [format!("[{MOVED_SLOT}->-{}]", cluster.node_id(1))]).then_some(())
     });
 }
 
@@ -153,14 +156,14 @@ fn replica_forgets_slot_mark_lost_by_its_master() {
     let options =
         "--save  --appendonly yes --appendfsync always --cluster-enabled yes --cluster-node-timeout 15000";
     let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
-    let mut cluster = Cluster::join(nodes, 2);
+    let mut cluster = Cluster::join_nodes(nodes, 2);
     cluster.nodes[0].run("SET k v");
     cluster.wait_until_synchronised();
     let conf = cluster.nodes[0].folder().join("nodes.conf");
     let before = std::fs::read(&conf).expect("it is there");
-    let to = cluster.id(1);
-    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
-    assert_eq!(slot_marks(&cluster.nodes[2]), [format!("[{SLOT}->-{to}]")]);
+    let to = cluster.node_id(1);
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} MIGRATING {to}")).expect_ok();
+    assert_eq!(slot_marks(&cluster.nodes[2]), [format!("[{MOVED_SLOT}->-{to}]")]);
     cluster.nodes[0].kill();
     std::fs::write(&conf, before).expect("it can be written");
     cluster.nodes[0].launch();
@@ -178,19 +181,19 @@ fn replica_forgets_slot_mark_lost_by_its_master() {
 /// SETSLOT waits for the replicas; if one does not reply, the command fails without effect.
 #[test]
 fn setslot_fails_if_replica_does_not_acknowledge() {
-    let cluster = cluster();
+    let cluster = start_cluster();
     let replica = &cluster.nodes[3];
     replica.freeze();
-    let migrating = format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", cluster.id(1));
+    let migrating = format!("CLUSTER SETSLOT {MOVED_SLOT} MIGRATING {}", cluster.node_id(1));
     let refused = cluster.nodes[0].run(&format!("{migrating} TIMEOUT 300"));
-    assert_eq!(refused, Value::Error("NOREPLICAS Not enough good replicas to write.".into()));
+    assert_eq!(refused, Reply::Error("NOREPLICAS Not enough good replicas to write.".into()));
     assert_eq!(slot_marks(&cluster.nodes[0]), Vec::<String>::new());
     replica.thaw();
     cluster.wait_until_ok();
     eventually("the move begins", || {
-        (cluster.nodes[0].run(&migrating) == Value::Simple("OK".into())).then_some(())
+        (cluster.nodes[0].run(&migrating) == Reply::Simple("OK".into())).then_some(())
     });
-    assert_eq!(slot_marks(replica), [format!("[{SLOT}->-{}]", cluster.id(1))]);
+    assert_eq!(slot_marks(replica), [format!("[{MOVED_SLOT}->-{}]", cluster.node_id(1))]);
 }
 
 /// Redoubt replicates a Valkey and the other way round: both understand each other's slot states.
@@ -198,15 +201,15 @@ fn setslot_fails_if_replica_does_not_acknowledge() {
 fn slot_states_replicate_between_redoubt_and_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     for (masters, newcomer) in [(Program::redoubt(), &valkey), (valkey.clone(), &Program::redoubt())] {
-        let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&masters)).collect(), 2);
+        let mut cluster = Cluster::join_nodes((0..2).map(|_| Node::start_clustered(&masters)).collect(), 2);
         cluster.nodes.push(Node::start_clustered(newcomer));
         cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
         cluster.wait_until_known();
-        let migrating = |slot: u16| format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1));
+        let migrating = |slot: u16| format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.node_id(1));
         cluster.nodes[0].run(&migrating(5)).expect_ok();
-        cluster.replicate(2, 0);
+        cluster.make_replica(2, 0);
         cluster.wait_until_synchronised();
-        let expected = |slot: u16| format!("[{slot}->-{}]", cluster.id(1));
+        let expected = |slot: u16| format!("[{slot}->-{}]", cluster.node_id(1));
         eventually("the snapshot contains the slot states", || {
             (slot_marks(&cluster.nodes[2]) == [expected(5)]).then_some(())
         });
@@ -222,36 +225,37 @@ fn slot_states_replicate_between_redoubt_and_valkey() {
 /// A replica running Redis 7.0 treats SETSLOT from its master as an error, so it is not sent one.
 #[test]
 fn slot_move_works_with_redis_7_replica() {
-    let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&Program::redoubt())).collect(), 2);
+    let mut cluster =
+        Cluster::join_nodes((0..2).map(|_| Node::start_clustered(&Program::redoubt())).collect(), 2);
     cluster.nodes.push(Node::start_clustered(&Program::redis()));
     cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     cluster.wait_until_known();
-    cluster.replicate(2, 0);
+    cluster.make_replica(2, 0);
     cluster.wait_until_synchronised();
-    begin_move(&cluster, &[]);
+    start_move(&cluster, &[]);
     cluster.nodes[0].connect().call(&["SET", "{06S}", "1"]);
-    harness::move_slot(&cluster.nodes, SLOT, 1).unwrap();
+    harness::move_slot(&cluster.nodes, MOVED_SLOT, 1).unwrap();
     assert!(!cluster.nodes[2].log().contains("CRITICAL"), "{}", cluster.nodes[2].log());
 }
 
 #[test]
 fn slot_import_survives_failover_of_source() {
-    let mut cluster = cluster();
+    let mut cluster = start_cluster();
     let keys = fill_slot(&cluster, 20);
-    begin_move(&cluster, &keys[..10]);
+    start_move(&cluster, &keys[..10]);
     // redis-cli compares keys that exist on both nodes by DEBUG DIGEST-VALUE, which is disabled by default.
     eventually("the source's replica has deleted the moved keys", || {
-        (cluster.nodes[3].run("DBSIZE") == Value::Int(10)).then_some(())
+        (cluster.nodes[3].run("DBSIZE") == Reply::Int(10)).then_some(())
     });
     cluster.nodes[0].kill();
-    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[3].port);
+    cluster.wait_for_owner(MOVED_SLOT, |port| port == cluster.nodes[3].port);
     let importing = &cluster.nodes[1];
     eventually_within(REPAIR_TIMEOUT, "the importing node sees the slot's new owner", || {
         let mut connection = importing.connect();
         (cluster_field(&mut connection, "cluster_slots_assigned")? == "16384").then_some(())?;
         (cluster_field(&mut connection, "cluster_state")? == "ok").then_some(())
     });
-    assert_eq!(slot_marks(importing), [format!("[{SLOT}-<-{}]", cluster.id(3))]);
+    assert_eq!(slot_marks(importing), [format!("[{MOVED_SLOT}-<-{}]", cluster.node_id(3))]);
     cluster.nodes[0].launch();
     cluster.wait_until_ok();
     fix_slots(&cluster);
@@ -260,20 +264,20 @@ fn slot_import_survives_failover_of_source() {
 
 #[test]
 fn successor_of_dead_target_has_imported_keys() {
-    let mut cluster = cluster();
+    let mut cluster = start_cluster();
     let keys = fill_slot(&cluster, 20);
-    begin_move(&cluster, &keys[..10]);
+    start_move(&cluster, &keys[..10]);
     eventually("the target's replica has the keys", || {
-        (cluster.nodes[4].run("DBSIZE") == Value::Int(10)).then_some(())
+        (cluster.nodes[4].run("DBSIZE") == Reply::Int(10)).then_some(())
     });
     cluster.nodes[1].kill();
     cluster.wait_for_owner(8000, |port| port == cluster.nodes[4].port);
-    let (source, successor) = (cluster.id(0), cluster.id(4));
+    let (source, successor) = (cluster.node_id(0), cluster.node_id(4));
     eventually_within(REPAIR_TIMEOUT, "the successor announces its slots", || {
-        (slot_marks(&cluster.nodes[4]) == [format!("[{SLOT}-<-{source}]")]).then_some(())
+        (slot_marks(&cluster.nodes[4]) == [format!("[{MOVED_SLOT}-<-{source}]")]).then_some(())
     });
     eventually_within(REPAIR_TIMEOUT, "the source moves the slot to the successor", || {
-        (slot_marks(&cluster.nodes[0]) == [format!("[{SLOT}->-{successor}]")]).then_some(())
+        (slot_marks(&cluster.nodes[0]) == [format!("[{MOVED_SLOT}->-{successor}]")]).then_some(())
     });
     cluster.nodes[1].launch();
     cluster.wait_until_ok();
@@ -283,7 +287,7 @@ fn successor_of_dead_target_has_imported_keys() {
 
 /// The progress of a move.
 #[derive(Debug, Clone, Copy)]
-enum MoveProgress {
+enum MoveStep {
     /// The target is importing the slot.
     Importing,
     /// The source is migrating it too.
@@ -291,21 +295,21 @@ enum MoveProgress {
     /// Half of the keys have moved.
     HalfMoved,
     /// All keys have moved, and the target has claimed the slot.
-    Claimed,
+    OwnershipClaimed,
 }
 
 /// Moves the slot from node 0 to node 1 up to `step`, and waits until the replicas have caught up.
-fn move_up_to(cluster: &Cluster, step: MoveProgress, keys: &[String]) {
-    let (from, to) = (cluster.id(0), cluster.id(1));
+fn move_up_to(cluster: &Cluster, step: MoveStep, keys: &[String]) {
+    let (from, to) = (cluster.node_id(0), cluster.node_id(1));
     match step {
-        MoveProgress::Importing => {
-            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
+        MoveStep::Importing => {
+            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} IMPORTING {from}")).expect_ok();
         }
-        MoveProgress::Migrating => begin_move(cluster, &[]),
-        MoveProgress::HalfMoved => begin_move(cluster, &keys[..keys.len() / 2]),
-        MoveProgress::Claimed => {
-            begin_move(cluster, keys);
-            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {to}")).expect_ok();
+        MoveStep::Migrating => start_move(cluster, &[]),
+        MoveStep::HalfMoved => start_move(cluster, &keys[..keys.len() / 2]),
+        MoveStep::OwnershipClaimed => {
+            start_move(cluster, keys);
+            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {to}")).expect_ok();
         }
     }
     for master in [0, 1] {
@@ -322,19 +326,19 @@ fn slot_move_recovers_when_target_is_frozen_and_replaced_at_any_step() {
     // Each case has its own cluster; they run concurrently because they mostly wait.
     thread::scope(|scope| {
         for step in
-            [MoveProgress::Importing, MoveProgress::Migrating, MoveProgress::HalfMoved, MoveProgress::Claimed]
+            [MoveStep::Importing, MoveStep::Migrating, MoveStep::HalfMoved, MoveStep::OwnershipClaimed]
         {
             scope.spawn(move || freeze_target_at(step));
         }
     });
 }
 
-fn freeze_target_at(step: MoveProgress) {
+fn freeze_target_at(step: MoveStep) {
     println!("{step:?}");
-    let cluster = cluster();
+    let cluster = start_cluster();
     let keys = fill_slot(&cluster, 20);
     move_up_to(&cluster, step, &keys);
-    let (frozen, id) = (&cluster.nodes[1], cluster.id(1));
+    let (frozen, id) = (&cluster.nodes[1], cluster.node_id(1));
     frozen.freeze();
     eventually("the frozen node is marked as failed and replaced", || {
         let text = cluster.nodes[2].run("CLUSTER NODES").text();
@@ -350,21 +354,21 @@ fn freeze_target_at(step: MoveProgress) {
 
 #[test]
 fn keys_of_lost_slot_are_deleted_on_master_and_replica() {
-    let cluster = cluster();
+    let cluster = start_cluster();
     fill_slot(&cluster, 2000);
-    let taker = cluster.id(1);
-    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {taker}")).expect_ok();
+    let taker = cluster.node_id(1);
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {taker}")).expect_ok();
     for node in [0, 3] {
         eventually("the keys are gone", || {
-            (cluster.nodes[node].run("DBSIZE") == Value::Int(0)).then_some(())
+            (cluster.nodes[node].run("DBSIZE") == Reply::Int(0)).then_some(())
         });
     }
     assert_eq!(slot_marks(&cluster.nodes[0]), Vec::<String>::new());
     cluster.wait_until_ok();
     // The node takes the slot back: none of the old keys are there, and new writes stay.
-    let back = cluster.id(0);
-    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} NODE {back}")).expect_ok();
-    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[0].port);
+    let back = cluster.node_id(0);
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {back}")).expect_ok();
+    cluster.wait_for_owner(MOVED_SLOT, |port| port == cluster.nodes[0].port);
     let keys = fill_slot(&cluster, 100);
     assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
 }
@@ -373,32 +377,32 @@ fn keys_of_lost_slot_are_deleted_on_master_and_replica() {
 fn slot_moves_key_by_key_with_all_databases() {
     let program = Program::redoubt();
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
-    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
-    let key = &key_for_every_slot()[usize::from(SLOT)];
+    let cluster = Cluster::join_nodes((0..3).map(|_| Node::start(&program, options)).collect(), 3);
+    let key = &keys_for_all_slots()[usize::from(MOVED_SLOT)];
     let mut source = cluster.nodes[0].connect();
-    source.run("SELECT 2").expect_ok();
+    source.call_line("SELECT 2").expect_ok();
     source.call(&["SET", key, "two"]).expect_ok();
-    begin_move(&cluster, &[]);
-    let to = cluster.id(1);
-    let give = format!("CLUSTER SETSLOT {SLOT} NODE {to}");
+    start_move(&cluster, &[]);
+    let to = cluster.node_id(1);
+    let give = format!("CLUSTER SETSLOT {MOVED_SLOT} NODE {to}");
     let refusal = cluster.nodes[0].run(&give);
-    assert!(matches!(&refusal, Value::Error(text) if text.contains("still hold keys")), "{refusal:?}");
-    assert_eq!(source.run(&format!("CLUSTER COUNTKEYSINSLOT {SLOT}")).int(), 1);
-    assert_eq!(source.run(&format!("CLUSTER GETKEYSINSLOT {SLOT} 10")).items()[0].text(), *key);
+    assert!(matches!(&refusal, Reply::Error(text) if text.contains("still hold keys")), "{refusal:?}");
+    assert_eq!(source.call_line(&format!("CLUSTER COUNTKEYSINSLOT {MOVED_SLOT}")).int(), 1);
+    assert_eq!(source.call_line(&format!("CLUSTER GETKEYSINSLOT {MOVED_SLOT} 10")).items()[0].text(), *key);
     let port = cluster.nodes[1].port.to_string();
     source.call(&["MIGRATE", "127.0.0.1", &port, key, "2", "5000"]).expect_ok();
     for node in [1, 0] {
         cluster.nodes[node].run(&give).expect_ok();
     }
     let mut target = cluster.nodes[1].connect();
-    assert_eq!(target.call(&["GET", key]), Value::NullBulk);
-    target.run("SELECT 2").expect_ok();
+    assert_eq!(target.call(&["GET", key]), Reply::NullBulk);
+    target.call_line("SELECT 2").expect_ok();
     assert_eq!(target.call(&["GET", key]).text(), "two");
 }
 
 /// A proxy to `port` that delays each direction by some milliseconds.
 fn start_delaying_proxy(port: u16) -> u16 {
-    const WAY: Duration = Duration::from_millis(20);
+    const PROXY_DELAY: Duration = Duration::from_millis(20);
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let here = listener.local_addr().expect("it is bound").port();
     thread::spawn(move || {
@@ -411,7 +415,7 @@ fn start_delaying_proxy(port: u16) -> u16 {
                 thread::spawn(move || {
                     let mut buffer = vec![0; 1 << 16];
                     while let Ok(read @ 1..) = from.read(&mut buffer) {
-                        thread::sleep(WAY);
+                        thread::sleep(PROXY_DELAY);
                         if to.write_all(&buffer[..read]).is_err() {
                             break;
                         }
@@ -425,8 +429,8 @@ fn start_delaying_proxy(port: u16) -> u16 {
 }
 
 /// The value of a counter; a missing counter is 0.
-fn counter_value(value: &Value) -> i64 {
-    if *value == Value::NullBulk { 0 } else { value.text().parse().expect("a number") }
+fn counter_value(value: &Reply) -> i64 {
+    if *value == Reply::NullBulk { 0 } else { value.text().parse().expect("a number") }
 }
 
 /// The bug: MIGRATE sent a key that changes all the time again and again. No increment may be lost or applied twice.
@@ -440,7 +444,7 @@ fn migrate_moves_constantly_written_key_within_a_few_attempts() {
             let mut connection = source.connect();
             let mut acknowledged = 0;
             while !over.load(Ordering::Relaxed) {
-                assert!(connection.run("INCR hot").int() > 0);
+                assert!(connection.call_line("INCR hot").int() > 0);
                 acknowledged += 1;
             }
             acknowledged
@@ -482,8 +486,8 @@ fn paused_master_serves_again_once_other_masters_reply() {
     const TIMEOUT: Duration = Duration::from_secs(8);
     let program = Program::redoubt();
     let options = format!("--cluster-enabled yes --cluster-node-timeout {}", TIMEOUT.as_millis());
-    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, &options)).collect(), 3);
-    let (key, frozen) = (&key_for_every_slot()[usize::from(SLOT)], &cluster.nodes[0]);
+    let cluster = Cluster::join_nodes((0..3).map(|_| Node::start(&program, &options)).collect(), 3);
+    let (key, frozen) = (&keys_for_all_slots()[usize::from(MOVED_SLOT)], &cluster.nodes[0]);
     let mut connection: Connection = frozen.connect();
     connection.call(&["SET", key, "before"]).expect_ok();
     frozen.freeze();
@@ -493,7 +497,7 @@ fn paused_master_serves_again_once_other_masters_reply() {
     let thawed = Instant::now();
     eventually("it notices", || frozen.log().contains("Process was paused").then_some(()));
     eventually("it serves again", || {
-        (connection.call(&["SET", key, "after"]) == Value::Simple("OK".into())).then_some(())
+        (connection.call(&["SET", key, "after"]) == Reply::Simple("OK".into())).then_some(())
     });
     let took = thawed.elapsed();
     let suspected = cluster.nodes[1..].iter().any(|node| node.log().contains("possibly failing"));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually_within, key_for_every_slot};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually_within, keys_for_all_slots};
 
 /// A migration must end within this time.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ fn received_events(listener: &mut Connection) -> Vec<String> {
 /// Migrates slot 0 from node 0 to node 1, and waits until node 0 has deleted its keys.
 fn migrate_slot_0(cluster: &Cluster) {
     let source = &cluster.nodes[0];
-    source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.id(1))).expect_ok();
+    source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.node_id(1))).expect_ok();
     eventually_within(MIGRATION_TIMEOUT, "the slot has moved and the source has deleted it", || {
         let jobs = source.run("CLUSTER GETSLOTMIGRATIONS");
         let fields = jobs.items().first()?.items().to_vec();
@@ -61,7 +61,7 @@ fn migrate_slot_0(cluster: &Cluster) {
 
 fn collect_client_replies(program: &Program) -> MigrationReplies {
     let cluster = Cluster::start(program, 3, 0);
-    let tags = key_for_every_slot();
+    let tags = keys_for_all_slots();
     let (tag, elsewhere) = (format!("{{{}}}", tags[0]), format!("{{{}}}", tags[500]));
     let key = |name: &str| format!("{name}:{tag}");
     let source = &cluster.nodes[0];
@@ -89,7 +89,7 @@ fn collect_client_replies(program: &Program) -> MigrationReplies {
     let mut listeners = [0, 1].map(|node: usize| subscribe_to_events(&cluster.nodes[node]));
     migrate_slot_0(&cluster);
     let ports: Vec<String> = cluster.nodes.iter().map(|node| node.port.to_string()).collect();
-    let plain = |reply: Value| {
+    let plain = |reply: Reply| {
         let text = format!("{reply:?}");
         ports.iter().fold(text, |text, port| text.replace(port.as_str(), "PORT"))
     };

@@ -8,27 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually_within, key_for_every_slot, slot_owner};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually_within, keys_for_all_slots, slot_owner};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// A round must end within this time after the kill.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
 /// The slots that migrate back and forth between nodes 0 and 1.
-const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
+const MIGRATED_SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
 /// The node is killed at most this many milliseconds after the migration begins.
 const MAX_KILL_DELAY_MS: u64 = 150;
 
 /// The state of a counter, as a client knows it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Count {
+struct AcknowledgedCount {
     acknowledged: i64,
     /// Increments without a reply.
     in_doubt: i64,
 }
 
-impl Count {
-    fn take(&mut self, value: i64, key: &str) {
+impl AcknowledgedCount {
+    fn record_reply(&mut self, value: i64, key: &str) {
         let least = self.acknowledged + 1;
         assert!((least..=least + self.in_doubt).contains(&value), "{key}: {value} after {self:?}");
         *self = Self { acknowledged: value, in_doubt: 0 };
@@ -36,12 +36,12 @@ impl Count {
 }
 
 /// Increments the keys in turn on whichever node owns them, until `stop` is set.
-fn count(ports: &[u16], counts: &mut BTreeMap<String, Count>, stop: &AtomicBool) {
+fn count_keys(ports: &[u16], counts: &mut BTreeMap<String, AcknowledgedCount>, stop: &AtomicBool) {
     let mut connections: BTreeMap<u16, Connection> = BTreeMap::new();
     let mut owner = ports[0];
     let other = |owner: u16| *ports.iter().find(|port| **port != owner).expect("another node");
     // `None` if the node could not be reached, so that the increment cannot have happened.
-    let mut increment = |owner: u16, key: &str| -> io::Result<Option<Value>> {
+    let mut increment = |owner: u16, key: &str| -> io::Result<Option<Reply>> {
         let connection = match connections.entry(owner) {
             Entry::Occupied(open) => open.into_mut(),
             Entry::Vacant(place) => match Connection::open(("127.0.0.1", owner)) {
@@ -58,8 +58,8 @@ fn count(ports: &[u16], counts: &mut BTreeMap<String, Count>, stop: &AtomicBool)
     while !stop.load(Ordering::Relaxed) {
         for (key, count) in counts.iter_mut() {
             match increment(owner, key) {
-                Ok(Some(Value::Int(value))) => count.take(value, key),
-                Ok(Some(Value::Error(text))) => {
+                Ok(Some(Reply::Int(value))) => count.record_reply(value, key),
+                Ok(Some(Reply::Error(text))) => {
                     if let Some(to) = text.strip_prefix("MOVED ") {
                         let port = to.rsplit(':').next().and_then(|port| port.parse().ok());
                         owner = port.expect("an address with a port");
@@ -85,7 +85,7 @@ fn count(ports: &[u16], counts: &mut BTreeMap<String, Count>, stop: &AtomicBool)
 
 fn has_no_running_migration(node: &Node) -> bool {
     let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
-    let state = |job: &Value| {
+    let state = |job: &Reply| {
         let fields = job.items();
         fields.chunks(2).find(|pair| pair[0].text() == "state").map(|pair| pair[1].text())
     };
@@ -94,8 +94,8 @@ fn has_no_running_migration(node: &Node) -> bool {
 }
 
 /// The index of the node that serves the slots, once all nodes agree.
-fn owner(cluster: &Cluster) -> usize {
-    let owner = cluster.wait_for_owner(*SLOTS.start(), |_| true);
+fn owning_node(cluster: &Cluster) -> usize {
+    let owner = cluster.wait_for_owner(*MIGRATED_SLOTS.start(), |_| true);
     cluster.nodes.iter().position(|node| node.port == owner).expect("one of the nodes")
 }
 
@@ -103,28 +103,28 @@ fn kill_nodes_under_load(rounds: usize, seed: u64) {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-require-full-coverage no \
                    --save  --appendonly yes --appendfsync always";
     let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
-    let mut cluster = Cluster::join(nodes, 3);
+    let mut cluster = Cluster::join_nodes(nodes, 3);
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let tags = key_for_every_slot();
+    let tags = keys_for_all_slots();
     let of_slot = |slot: u16| (0..10).map(move |number| (slot, number));
     let key = |(slot, number): (u16, u16)| format!("{number}:{{{}}}", tags[usize::from(slot)]);
-    let mut counts: BTreeMap<String, Count> =
-        SLOTS.flat_map(of_slot).map(|place| (key(place), Count::default())).collect();
+    let mut counts: BTreeMap<String, AcknowledgedCount> =
+        MIGRATED_SLOTS.flat_map(of_slot).map(|place| (key(place), AcknowledgedCount::default())).collect();
     let ports: Vec<u16> = cluster.nodes[..2].iter().map(|node| node.port).collect();
     // Each key exists before the first migration.
     for (key, count) in &mut counts {
-        count.take(cluster.nodes[0].connect().call(&["INCR", key]).int(), key);
+        count.record_reply(cluster.nodes[0].connect().call(&["INCR", key]).int(), key);
     }
     for round in 0..rounds {
-        let source = owner(&cluster);
+        let source = owning_node(&cluster);
         let target = 1 - source;
         let killed = random.random_range(0..2);
         let wait = Duration::from_millis(random.random_range(0..MAX_KILL_DELAY_MS));
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            let counting = scope.spawn(|| count(&ports, &mut counts, &stop));
-            let (first, last) = (SLOTS.start(), SLOTS.end());
-            let to = cluster.id(target);
+            let counting = scope.spawn(|| count_keys(&ports, &mut counts, &stop));
+            let (first, last) = (MIGRATED_SLOTS.start(), MIGRATED_SLOTS.end());
+            let to = cluster.node_id(target);
             cluster.nodes[source]
                 .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {to}"))
                 .expect_ok();
@@ -135,10 +135,11 @@ fn kill_nodes_under_load(rounds: usize, seed: u64) {
             eventually_within(ROUND_TIMEOUT, &settled, || {
                 let agreed = cluster.nodes.iter().all(|node| {
                     let Ok(mut connection) = node.try_connect() else { return false };
-                    connection.run("CLUSTER INFO").text().contains("cluster_state:ok")
+                    connection.call_line("CLUSTER INFO").text().contains("cluster_state:ok")
                         && has_no_running_migration(node)
                 });
-                let owners = cluster.nodes.iter().map(|node| slot_owner(&mut node.connect(), *SLOTS.start()));
+                let owners =
+                    cluster.nodes.iter().map(|node| slot_owner(&mut node.connect(), *MIGRATED_SLOTS.start()));
                 let owners: Vec<Option<u16>> = owners.collect();
                 (agreed && owners.iter().all(|owner| *owner == owners[0])).then_some(())
             });
@@ -151,12 +152,12 @@ fn kill_nodes_under_load(rounds: usize, seed: u64) {
             let shown: i64 = cluster.nodes.iter().map(|node| node.run("DBSIZE").int()).sum();
             (shown == all).then_some(())
         });
-        let serves = owner(&cluster);
+        let serves = owning_node(&cluster);
         let mut connection = cluster.nodes[serves].connect();
         for (key, count) in &mut counts {
             let value = connection.call(&["GET", key]).text().parse::<i64>().expect("a count");
             // No increments were made since.
-            count.take(value + 1, key);
+            count.record_reply(value + 1, key);
             count.acknowledged = value;
         }
     }

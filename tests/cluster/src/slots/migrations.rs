@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, Connection, Node, Program, RelayedProcess, Relays, Value, eventually, eventually_within,
-    key_for_every_slot, run_to_end, slot_owner,
+    Cluster, Connection, Node, Program, RelayNetwork, RelayedProcess, Reply, eventually, eventually_within,
+    keys_for_all_slots, run_to_end, slot_owner,
 };
 
 /// A migration must end within this time, including the cleanup after a failed one.
@@ -16,23 +16,23 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum latency for a client, with a large margin for a busy machine.
 const MAX_LATENCY: Duration = Duration::from_secs(2);
 /// The slots that migrate from node 0 to node 1.
-const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
+const MIGRATED_SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
 
-fn cluster() -> Cluster {
+fn start_cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
-fn keys() -> Vec<String> {
-    let tags = key_for_every_slot();
+fn slot_keys() -> Vec<String> {
+    let tags = keys_for_all_slots();
     let of_slot = |slot: u16| (0..20).map(move |number| (slot, number));
-    SLOTS
+    MIGRATED_SLOTS
         .flat_map(of_slot)
         .map(|(slot, number)| format!("{number}:{{{}}}", tags[usize::from(slot)]))
         .collect()
 }
 
 /// Writes values of several types beside the counters.
-fn fill(cluster: &Cluster, keys: &[String]) {
+fn fill_slots(cluster: &Cluster, keys: &[String]) {
     let mut owner = cluster.nodes[0].connect();
     for key in keys {
         owner.call(&["RPUSH", &format!("list:{key}"), "a", "b", key]);
@@ -41,18 +41,18 @@ fn fill(cluster: &Cluster, keys: &[String]) {
     // Wait for the replica, if there is one: the test must not lose unreplicated keys.
     let replicas =
         i64::from(cluster.nodes[0].info("replication", "connected_slaves").as_deref() == Some("1"));
-    assert_eq!(owner.run(&format!("WAIT {replicas} 20000")), Value::Int(replicas));
+    assert_eq!(owner.call_line(&format!("WAIT {replicas} 20000")), Reply::Int(replicas));
 }
 
 fn start_migration(cluster: &Cluster, to: usize) {
-    let (first, last) = (SLOTS.start(), SLOTS.end());
-    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.id(to));
+    let (first, last) = (MIGRATED_SLOTS.start(), MIGRATED_SLOTS.end());
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.node_id(to));
     cluster.nodes[0].run(&command).expect_ok();
 }
 
 /// A field of the newest migration job of a node.
 fn newest_job_field(node: &Node, field: &str) -> Option<String> {
-    let jobs = node.try_connect().ok()?.run("CLUSTER GETSLOTMIGRATIONS");
+    let jobs = node.try_connect().ok()?.call_line("CLUSTER GETSLOTMIGRATIONS");
     let job = jobs.items().first()?.items().to_vec();
     let at = job.chunks(2).find(|pair| pair[0].text() == field)?;
     Some(at[1].text())
@@ -64,14 +64,14 @@ fn wait_for_state(node: &Node, state: &str) {
     });
 }
 
-fn moved_port(reply: &Value) -> Option<u16> {
-    let Value::Error(text) = reply else { return None };
+fn moved_target_port(reply: &Reply) -> Option<u16> {
+    let Reply::Error(text) = reply else { return None };
     text.strip_prefix("MOVED ")?.rsplit(':').next()?.parse().ok()
 }
 
 /// Increments the keys in turn, following MOVED, until `stop` is set. Returns the count per key and the longest
 /// latency.
-fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Duration) {
+fn increment_counter(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Duration) {
     let mut connections: BTreeMap<u16, Connection> = nodes
         .iter()
         .map(|port| (*port, Connection::open(("127.0.0.1", *port)).expect("a node is there")))
@@ -85,12 +85,12 @@ fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Dur
             let before = Instant::now();
             loop {
                 let reply = connections.get_mut(&owner).expect("one of the nodes").call(&["INCR", key]);
-                match moved_port(&reply) {
+                match moved_target_port(&reply) {
                     Some(port) if tries < 1000 => owner = port,
                     Some(_) => panic!("nobody serves {key}"),
                     None => {
                         *count += 1;
-                        assert_eq!(reply, Value::Int(*count), "{key}");
+                        assert_eq!(reply, Reply::Int(*count), "{key}");
                         break;
                     }
                 }
@@ -109,13 +109,13 @@ fn count_scanned_keys(node: &Node) -> i64 {
 
 #[test]
 fn slots_migrate_completely_while_clients_write() {
-    let cluster = cluster();
-    let keys = keys();
-    fill(&cluster, &keys);
+    let cluster = start_cluster();
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
     let stop = AtomicBool::new(false);
     let (counts, longest) = thread::scope(|scope| {
-        let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
+        let counting = scope.spawn(|| increment_counter(&ports, &keys, &stop));
         start_migration(&cluster, 1);
         wait_for_state(&cluster.nodes[0], "success");
         stop.store(true, Ordering::Relaxed);
@@ -148,23 +148,24 @@ fn slots_migrate_completely_while_clients_write() {
 
 #[test]
 fn slot_migration_continues_after_link_breaks() {
-    let relays = Relays::make().expect("Linux has the whole loopback network");
+    let relays = RelayNetwork::create().expect("Linux has the whole loopback network");
     let nodes = (0..3).map(|number| {
-        let mut node = Node::prepare_behind(&relays, number, RelayedProcess::Clustered, &Program::redoubt());
+        let mut node =
+            Node::prepare_behind_relay(&relays, number, RelayedProcess::Clustered, &Program::redoubt());
         node.add_options("--cluster-enabled yes");
         node.launch();
         node
     });
-    let cluster = Cluster::join(nodes.collect(), 3);
-    let keys = keys();
-    fill(&cluster, &keys);
+    let cluster = Cluster::join_nodes(nodes.collect(), 3);
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     // A delay per key, so that the snapshot is still in transfer when the link breaks.
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 300").expect_ok();
     let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
     let stop = AtomicBool::new(false);
     let (mut broken, mut seen) = (0, BTreeSet::new());
     let (counts, _) = thread::scope(|scope| {
-        let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
+        let counting = scope.spawn(|| increment_counter(&ports, &keys, &stop));
         start_migration(&cluster, 1);
         eventually_within(MIGRATION_TIMEOUT, "the move has ended", || {
             let state = newest_job_field(&cluster.nodes[0], "state").expect("there is a job");
@@ -194,8 +195,8 @@ fn slot_migration_continues_after_link_breaks() {
 /// The target has all changes made by slow commands on background workers.
 #[test]
 fn slot_migrates_while_slow_commands_write_to_it() {
-    let cluster = cluster();
-    let key = keys().swap_remove(0);
+    let cluster = start_cluster();
+    let key = slot_keys().swap_remove(0);
     let script =
         "local over = os.clock() + 0.05 while os.clock() < over do end return redis.call('INCR', KEYS[1])";
     // The last count that was answered, and the reply behind that.
@@ -203,8 +204,8 @@ fn slot_migrates_while_slow_commands_write_to_it() {
         let (mut client, mut answered) = (node.connect(), 0);
         loop {
             match client.call(&["EVAL", script, "1", &key]) {
-                Value::Int(count) if count == last => return (count, None),
-                Value::Int(count) => answered = count,
+                Reply::Int(count) if count == last => return (count, None),
+                Reply::Int(count) => answered = count,
                 other => return (answered, Some(other)),
             }
         }
@@ -214,34 +215,35 @@ fn slot_migrates_while_slow_commands_write_to_it() {
         // The first run of the script is not yet known to be slow, so it does not go to the background.
         eventually("it counts", || {
             let count = cluster.nodes[0].run(&format!("GET {key}"));
-            (count != Value::NullBulk && count != Value::Bulk(b"1".to_vec())).then_some(())
+            (count != Reply::NullBulk && count != Reply::Bulk(b"1".to_vec())).then_some(())
         });
         start_migration(&cluster, 1);
         changing.join().expect("no panic")
     });
-    assert_eq!(end.as_ref().and_then(moved_port), Some(cluster.nodes[1].port), "{end:?}");
+    assert_eq!(end.as_ref().and_then(moved_target_port), Some(cluster.nodes[1].port), "{end:?}");
     wait_for_state(&cluster.nodes[0], "success");
     let calls = cluster.nodes[0].run("SLOWLOG GET -1 WITHTHREAD").items().to_vec();
     assert!(calls.iter().any(|call| call.items()[6].text() == "background"), "{calls:?}");
-    assert_eq!(cluster.nodes[1].run(&format!("GET {key}")), Value::Bulk(answered.to_string().into_bytes()));
+    assert_eq!(cluster.nodes[1].run(&format!("GET {key}")), Reply::Bulk(answered.to_string().into_bytes()));
     assert_eq!(count_to(&cluster.nodes[1], answered + 3), (answered + 3, None));
 }
 
 #[test]
 fn cancelled_migration_leaves_no_trace() {
-    let cluster = cluster();
-    let keys = keys();
-    fill(&cluster, &keys);
+    let cluster = start_cluster();
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let all = count_scanned_keys(&cluster.nodes[0]);
-    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(1));
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.node_id(1));
     cluster.nodes[1].freeze();
     cluster.nodes[0].run(&command).expect_ok();
-    let busy = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 5 NODE {}", cluster.id(2)));
-    assert_eq!(busy, Value::Error("ERR I am already migrating slot 5.".into()));
+    let busy =
+        cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 5 NODE {}", cluster.node_id(2)));
+    assert_eq!(busy, Reply::Error("ERR I am already migrating slot 5.".into()));
     cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS").expect_ok();
     wait_for_state(&cluster.nodes[0], "cancelled");
     let none = cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS");
-    assert_eq!(none, Value::Error("ERR No migrations ongoing".into()));
+    assert_eq!(none, Reply::Error("ERR No migrations ongoing".into()));
     cluster.nodes[1].thaw();
     cluster.wait_until_ok();
     // The data that the target received of the cancelled job must not affect the next one.
@@ -255,7 +257,7 @@ fn cancelled_migration_leaves_no_trace() {
     assert_eq!(listed(), 2);
     cluster.nodes[0].run("CONFIG SET cluster-slot-migration-log-max-len 0").expect_ok();
     cluster.nodes[0]
-        .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 200 200 NODE {}", cluster.id(1)))
+        .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 200 200 NODE {}", cluster.node_id(1)))
         .expect_ok();
     // As in Valkey, with a limit of 0 a finished job is no longer listed.
     eventually("the job has ended", || (listed() == 0).then_some(()));
@@ -274,8 +276,8 @@ fn slots_stay_whole_on_source_or_target_when_target_dies() {
         for node in &cluster.nodes {
             node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
         }
-        let keys = keys();
-        fill(&cluster, &keys);
+        let keys = slot_keys();
+        fill_slots(&cluster, &keys);
         let all = count_scanned_keys(&cluster.nodes[0]);
         start_migration(&cluster, 1);
         thread::sleep(Duration::from_millis(wait));
@@ -287,16 +289,16 @@ fn slots_stay_whole_on_source_or_target_when_target_dies() {
         if newest_job_field(&cluster.nodes[0], "state").as_deref() == Some("failed") {
             assert_eq!(count_scanned_keys(&cluster.nodes[0]), all, "killed after {wait} ms");
             let mut source = cluster.nodes[0].connect();
-            assert_eq!(source.call(&["SET", &keys[0], "x"]), Value::Simple("OK".into()), "writes continue");
+            assert_eq!(source.call(&["SET", &keys[0], "x"]), Reply::Simple("OK".into()), "writes continue");
         }
     }
 }
 
 #[test]
 fn target_keeps_nothing_when_source_dies() {
-    let mut cluster = cluster();
-    let keys = keys();
-    fill(&cluster, &keys);
+    let mut cluster = start_cluster();
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let all = count_scanned_keys(&cluster.nodes[0]);
     start_migration(&cluster, 1);
     cluster.nodes[0].kill();
@@ -312,9 +314,9 @@ fn target_keeps_nothing_when_source_dies() {
 /// imported by SETSLOT.
 #[test]
 fn successor_deletes_migrated_keys_left_by_dead_source() {
-    let mut cluster = cluster();
-    let keys = keys();
-    fill(&cluster, &keys);
+    let mut cluster = start_cluster();
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let all = count_scanned_keys(&cluster.nodes[0]);
     // Migrated keys are not deleted while writes are paused.
     cluster.nodes[0].run("CLIENT PAUSE 60000 WRITE").expect_ok();
@@ -324,7 +326,7 @@ fn successor_deletes_migrated_keys_left_by_dead_source() {
     let kept = count_scanned_keys(&cluster.nodes[3]);
     assert!(kept > 0, "the source was to die before it had deleted everything");
     eventually("its replica knows where the slots are", || {
-        let owner = slot_owner(&mut cluster.nodes[3].connect(), *SLOTS.start())?;
+        let owner = slot_owner(&mut cluster.nodes[3].connect(), *MIGRATED_SLOTS.start())?;
         (owner == cluster.nodes[1].port).then_some(())
     });
     cluster.nodes[0].kill();
@@ -340,9 +342,9 @@ fn successor_deletes_migrated_keys_left_by_dead_source() {
 /// Fails over to a replica while the job is copying. Both sides must report the result, and the source must still have
 /// all keys.
 fn fail_over_during_migration(replica: usize) {
-    let cluster = cluster();
-    let keys = keys();
-    fill(&cluster, &keys);
+    let cluster = start_cluster();
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let all = count_scanned_keys(&cluster.nodes[0]);
     // A delay per key makes the copying slow.
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 5000").expect_ok();
@@ -369,10 +371,10 @@ fn fail_over_during_migration(replica: usize) {
     let (source, target) = if replica == 3 { (3, 1) } else { (0, 4) };
     eventually("source and target agree on the owner", || {
         let known = cluster.nodes[source].run("CLUSTER NODES").text();
-        let line = known.lines().find(|line| line.starts_with(&cluster.id(target)))?.to_owned();
+        let line = known.lines().find(|line| line.starts_with(&cluster.node_id(target)))?.to_owned();
         line.contains("master").then_some(())
     });
-    let again = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(target));
+    let again = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.node_id(target));
     cluster.nodes[source].run("CONFIG SET rdb-key-save-delay 0").expect_ok();
     eventually_within(MIGRATION_TIMEOUT, "the next migration succeeds", || {
         if newest_job_field(&cluster.nodes[source], "state").as_deref() == Some("success") {
@@ -397,8 +399,8 @@ fn failover_of_target_ends_migration_cleanly() {
 /// A list of 100 MB migrates in chunks, so that clients of other slots are served meanwhile on both sides.
 #[test]
 fn big_key_migrates_without_blocking_other_clients() {
-    let cluster = cluster();
-    let tags = key_for_every_slot();
+    let cluster = start_cluster();
+    let tags = keys_for_all_slots();
     let big = format!("{{{}}}", tags[0]);
     let mut owner = cluster.nodes[0].connect();
     let element = "x".repeat(10_000);
@@ -439,7 +441,7 @@ fn big_key_migrates_without_blocking_other_clients() {
 }
 
 /// A numeric field of the newest migration job of a node.
-fn job_number(node: &Node, field: &str) -> i64 {
+fn job_field(node: &Node, field: &str) -> i64 {
     let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
     let job = jobs.items()[0].items().to_vec();
     job.chunks(2).find(|pair| pair[0].text() == field).expect("every job has it")[1].int()
@@ -448,43 +450,43 @@ fn job_number(node: &Node, field: &str) -> i64 {
 #[test]
 fn migration_job_reports_progress_and_remaining_time() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
-    fill(&cluster, &keys());
+    fill_slots(&cluster, &slot_keys());
     let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
     let all = count_scanned_keys(source);
     // The delays add up to two seconds.
     source.run("CONFIG SET rdb-key-save-delay 500").expect_ok();
     start_migration(&cluster, 1);
     eventually("a part of the keys has moved", || {
-        let moved = job_number(source, "keys_moved");
+        let moved = job_field(source, "keys_moved");
         (moved > 0 && moved < all).then_some(())
     });
-    assert_eq!(job_number(source, "keys_total"), all);
-    assert!(job_number(source, "left_ms") > 0 && job_number(source, "bytes_per_sec") > 0);
+    assert_eq!(job_field(source, "keys_total"), all);
+    assert!(job_field(source, "left_ms") > 0 && job_field(source, "bytes_per_sec") > 0);
     let mut tool = Command::new(Program::redoubt().binary());
     tool.args(["cluster", "migrations", "--from", &format!("redis://{}", source.address())]);
     let (status, printed) = run_to_end(&mut tool);
     assert!(status.success() && printed.contains(&format!(" of {all} keys")), "{printed}");
-    assert_eq!((job_number(target, "keys_moved"), job_number(target, "left_ms")), (-1, -1));
+    assert_eq!((job_field(target, "keys_moved"), job_field(target, "left_ms")), (-1, -1));
     source.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
     wait_for_state(source, "success");
     wait_for_state(target, "success");
     for node in [source, target] {
-        assert_eq!((job_number(node, "keys_moved"), job_number(node, "left_ms")), (all, 0));
-        assert!(job_number(node, "bytes_moved") > all, "more than a byte a key");
+        assert_eq!((job_field(node, "keys_moved"), job_field(node, "left_ms")), (all, 0));
+        assert!(job_field(node, "bytes_moved") > all, "more than a byte a key");
     }
-    assert_eq!(job_number(target, "keys_total"), -1, "only the source knows");
+    assert_eq!(job_field(target, "keys_total"), -1, "only the source knows");
 }
 
 #[test]
 fn slots_migrate_with_all_databases() {
     let program = Program::redoubt();
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
-    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
-    let tags = key_for_every_slot();
+    let cluster = Cluster::join_nodes((0..3).map(|_| Node::start(&program, options)).collect(), 3);
+    let tags = keys_for_all_slots();
     let mut clients: Vec<(u16, Connection)> = [0, 3].map(|db| (db, cluster.nodes[0].connect())).into();
     for (db, client) in &mut clients {
-        client.run(&format!("SELECT {db}")).expect_ok();
-        for slot in SLOTS {
+        client.call_line(&format!("SELECT {db}")).expect_ok();
+        for slot in MIGRATED_SLOTS {
             client.call(&["SET", &tags[usize::from(slot)], &format!("{db} of {slot}")]).expect_ok();
         }
     }
@@ -495,31 +497,31 @@ fn slots_migrate_with_all_databases() {
     while newest_job_field(&cluster.nodes[0], "state").as_deref() != Some("success") {
         for ((_, client), count) in clients.iter_mut().zip(&mut counted) {
             let reply = client.call(&["INCR", &format!("count:{{{}}}", tags[7])]);
-            *count += i32::from(moved_port(&reply).is_none());
+            *count += i32::from(moved_target_port(&reply).is_none());
         }
     }
     assert!(counted.iter().all(|count| *count > 0), "{counted:?}");
     wait_for_state(&cluster.nodes[1], "success");
     let mut target = cluster.nodes[1].connect();
     for (db, count) in [(0, counted[0]), (3, counted[1])] {
-        target.run(&format!("SELECT {db}")).expect_ok();
-        for slot in SLOTS {
+        target.call_line(&format!("SELECT {db}")).expect_ok();
+        for slot in MIGRATED_SLOTS {
             let value = target.call(&["GET", &tags[usize::from(slot)]]).text();
             assert_eq!(value, format!("{db} of {slot}"));
         }
         assert_eq!(target.call(&["GET", &format!("count:{{{}}}", tags[7])]).text(), count.to_string());
-        assert_eq!(target.run("DBSIZE").int(), 101);
+        assert_eq!(target.call_line("DBSIZE").int(), 101);
     }
-    target.run("SELECT 1").expect_ok();
-    assert_eq!(target.run("DBSIZE").int(), 0);
+    target.call_line("SELECT 1").expect_ok();
+    assert_eq!(target.call_line("DBSIZE").int(), 0);
 }
 
 #[test]
 fn import_command_fetches_slots_from_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = Program::redoubt();
-    let cluster = Cluster::join([&valkey, &ours, &valkey].map(Node::start_clustered).into(), 3);
-    fill(&cluster, &keys());
+    let cluster = Cluster::join_nodes([&valkey, &ours, &valkey].map(Node::start_clustered).into(), 3);
+    fill_slots(&cluster, &slot_keys());
     let all = count_scanned_keys(&cluster.nodes[0]);
     let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 99").text();
     let task = wait_for_task(&cluster.nodes[1], &id, "completed");
@@ -533,14 +535,14 @@ fn import_command_fetches_slots_from_valkey() {
 #[test]
 fn valkey_cli_reshards_with_atomic_migration() {
     let Some(valkey) = Program::valkey() else { return };
-    let cluster = cluster();
-    let keys = keys();
-    fill(&cluster, &keys);
+    let cluster = start_cluster();
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let all = count_scanned_keys(&cluster.nodes[0]);
     let mut tool = Command::new(valkey.binary().with_file_name("valkey-cli"));
     tool.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-yes"]);
     tool.args(["--cluster-use-atomic-slot-migration", "--cluster-slots", "100"]);
-    tool.args(["--cluster-from", &cluster.id(0), "--cluster-to", &cluster.id(1)]);
+    tool.args(["--cluster-from", &cluster.node_id(0), "--cluster-to", &cluster.node_id(1)]);
     let (status, printed) = run_to_end(&mut tool);
     assert!(status.success(), "{printed}");
     wait_for_state(&cluster.nodes[0], "success");
@@ -555,9 +557,9 @@ fn atomic_migration_works_between_redoubt_and_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = Program::redoubt();
     for (source, target) in [(&ours, &valkey), (&valkey, &ours)] {
-        let cluster = Cluster::join([source, target, source].map(Node::start_clustered).into(), 3);
-        let keys = keys();
-        fill(&cluster, &keys);
+        let cluster = Cluster::join_nodes([source, target, source].map(Node::start_clustered).into(), 3);
+        let keys = slot_keys();
+        fill_slots(&cluster, &keys);
         let all = count_scanned_keys(&cluster.nodes[0]);
         start_migration(&cluster, 1);
         wait_for_state(&cluster.nodes[0], "success");
@@ -573,7 +575,7 @@ fn atomic_migration_works_between_redoubt_and_valkey() {
 #[test]
 fn invalid_migrations_are_refused_like_valkey() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 1);
-    let (me, other) = (cluster.id(0), cluster.id(1));
+    let (me, other) = (cluster.node_id(0), cluster.node_id(1));
     let table = [
         (format!("SLOTSRANGE 1 2 NODE {me}"), "ERR Target node can not be this node."),
         (format!("SLOTSRANGE 16000 16001 NODE {other}"), "ERR Slots are not served by this node."),
@@ -586,14 +588,14 @@ fn invalid_migrations_are_refused_like_valkey() {
     ];
     for (words, error) in table {
         let reply = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS {words}"));
-        assert_eq!(reply, Value::Error(error.to_owned()), "{words}");
+        assert_eq!(reply, Reply::Error(error.to_owned()), "{words}");
     }
     let on_replica = cluster.nodes[2].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {other}"));
-    assert_eq!(on_replica, Value::Error("ERR Slot migration can only be used on primary nodes.".to_owned()));
+    assert_eq!(on_replica, Reply::Error("ERR Slot migration can only be used on primary nodes.".to_owned()));
     let ack = cluster.nodes[0].run("CLUSTER SYNCSLOTS ACK");
     let text = "ERR CLUSTER SYNCSLOTS ACK should only be used by slot migration clients";
-    assert_eq!(ack, Value::Error(text.to_owned()));
-    let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.id(3));
+    assert_eq!(ack, Reply::Error(text.to_owned()));
+    let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.node_id(3));
     cluster.nodes[0].run(&to_replica).expect_ok();
     wait_for_state(&cluster.nodes[0], "failed");
     let message = newest_job_field(&cluster.nodes[0], "message").unwrap();
@@ -601,20 +603,20 @@ fn invalid_migrations_are_refused_like_valkey() {
 }
 
 /// The tasks that CLUSTER MIGRATION STATUS returns for `which`, as maps of their fields.
-fn tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
+fn list_tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
     let reply = node.run(&format!("CLUSTER MIGRATION STATUS {which}"));
-    let shown = |value: &Value| match value {
-        Value::Int(number) => number.to_string(),
+    let shown = |value: &Reply| match value {
+        Reply::Int(number) => number.to_string(),
         text => text.text(),
     };
     let task =
-        |value: &Value| value.items().chunks(2).map(|pair| (pair[0].text(), shown(&pair[1]))).collect();
+        |value: &Reply| value.items().chunks(2).map(|pair| (pair[0].text(), shown(&pair[1]))).collect();
     reply.items().iter().map(task).collect()
 }
 
 fn wait_for_task(node: &Node, id: &str, state: &str) -> BTreeMap<String, String> {
     eventually_within(MIGRATION_TIMEOUT, &format!("task {id} is {state}"), || {
-        let task = tasks(node, &format!("ID {id}")).pop()?;
+        let task = list_tasks(node, &format!("ID {id}")).pop()?;
         (task["state"] == state).then_some(task)
     })
 }
@@ -622,8 +624,8 @@ fn wait_for_task(node: &Node, id: &str, state: &str) -> BTreeMap<String, String>
 #[test]
 fn cluster_migration_import_matches_redis() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
-    let keys = keys();
-    fill(&cluster, &keys);
+    let keys = slot_keys();
+    fill_slots(&cluster, &keys);
     let all = count_scanned_keys(&cluster.nodes[0]);
     let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 49 50 99").text();
     let imported = wait_for_task(&cluster.nodes[1], &id, "completed");
@@ -632,8 +634,8 @@ fn cluster_migration_import_matches_redis() {
         let expected = [
             ("operation", operation),
             ("slots", "0-49 50-99"),
-            ("source", &cluster.id(0)),
-            ("dest", &cluster.id(1)),
+            ("source", &cluster.node_id(0)),
+            ("dest", &cluster.node_id(1)),
             ("last_error", ""),
             ("retries", "0"),
         ];
@@ -646,8 +648,8 @@ fn cluster_migration_import_matches_redis() {
     eventually("the target has all slots", || {
         ([0, 1].map(|node: usize| count_scanned_keys(&cluster.nodes[node])) == [0, all]).then_some(())
     });
-    assert_eq!(cluster.nodes[1].run(&format!("CLUSTER MIGRATION CANCEL ID {id}")), Value::Int(0));
-    assert_eq!(tasks(&cluster.nodes[1], "ID nosuch").len(), 0);
+    assert_eq!(cluster.nodes[1].run(&format!("CLUSTER MIGRATION CANCEL ID {id}")), Reply::Int(0));
+    assert_eq!(list_tasks(&cluster.nodes[1], "ID nosuch").len(), 0);
     let arity = "ERR wrong number of arguments for 'cluster|migration' command";
     for (words, error) in [
         ("IMPORT 5", arity),
@@ -661,7 +663,7 @@ fn cluster_migration_import_matches_redis() {
         ("CANCEL ID", arity),
     ] {
         let reply = cluster.nodes[1].run(&format!("CLUSTER MIGRATION {words}"));
-        assert_eq!(reply, Value::Error(error.to_owned()), "{words}");
+        assert_eq!(reply, Reply::Error(error.to_owned()), "{words}");
     }
 }
 
@@ -671,10 +673,10 @@ fn failed_slot_import_is_retried_until_cancelled() {
     cluster.nodes[2].kill();
     let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 16000 16010").text();
     let task = eventually_within(MIGRATION_TIMEOUT, "it was tried again", || {
-        tasks(&cluster.nodes[1], "ALL").pop().filter(|task| task["retries"] != "0")
+        list_tasks(&cluster.nodes[1], "ALL").pop().filter(|task| task["retries"] != "0")
     });
     assert_eq!(task["id"], id);
     assert_ne!(task["last_error"], "");
-    assert_eq!(cluster.nodes[1].run("CLUSTER MIGRATION CANCEL ALL"), Value::Int(1));
+    assert_eq!(cluster.nodes[1].run("CLUSTER MIGRATION CANCEL ALL"), Reply::Int(1));
     wait_for_task(&cluster.nodes[1], &id, "canceled");
 }

@@ -8,42 +8,42 @@ use std::time::Duration;
 use harness::Node;
 
 /// A command as its arguments.
-pub(crate) type Words = Vec<String>;
+pub(crate) type CommandWords = Vec<String>;
 
 /// The maximum time without data in the stream.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection that acts as a replica.
-pub(crate) struct PretendReplica {
+pub(crate) struct FakeReplica {
     link: BufReader<TcpStream>,
 }
 
-impl PretendReplica {
+impl FakeReplica {
     /// Requests a full synchronisation and discards the snapshot.
-    pub(crate) fn of(node: &Node) -> Self {
+    pub(crate) fn connect(node: &Node) -> Self {
         let stream = TcpStream::connect(node.address()).expect("it listens");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout can be set");
+        stream.set_read_timeout(Some(STREAM_TIMEOUT)).expect("a timeout can be set");
         let mut replica = Self { link: BufReader::new(stream) };
         for line in ["REPLCONF listening-port 1", "REPLCONF capa psync2", "REPLCONF version 9.1.0"] {
-            replica.send(line);
-            assert_eq!(replica.line(), "+OK", "{line}");
+            replica.send_line(line);
+            assert_eq!(replica.read_line(), "+OK", "{line}");
         }
-        replica.send("PSYNC ? -1");
-        let answer = replica.line();
+        replica.send_line("PSYNC ? -1");
+        let answer = replica.read_line();
         assert!(answer.starts_with("+FULLRESYNC "), "{answer}");
-        let length = replica.line();
+        let length = replica.read_line();
         let length = length.strip_prefix('$').and_then(|length| length.parse().ok()).expect("a length");
         let mut snapshot = vec![0; length];
         replica.link.read_exact(&mut snapshot).expect("the snapshot comes");
         replica
     }
 
-    fn send(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         self.link.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("it is read");
     }
 
     /// The next line that is not a keepalive newline.
-    fn line(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         loop {
             let mut line = String::new();
             self.link.read_line(&mut line).expect("it answers");
@@ -54,10 +54,10 @@ impl PretendReplica {
     }
 
     /// Reads commands up to `end`. Leaves out `end` and commands without effects, such as PING.
-    pub(crate) fn until(&mut self, end: &[&str]) -> Vec<Words> {
+    pub(crate) fn read_until(&mut self, end: &[&str]) -> Vec<CommandWords> {
         let mut effects = Vec::new();
         loop {
-            let words = command(&mut self.link).expect("the stream goes on");
+            let words = read_command(&mut self.link).expect("the stream goes on");
             if words == end {
                 return effects;
             }
@@ -69,7 +69,7 @@ impl PretendReplica {
 }
 
 /// Reads one command with its name in upper case; `None` at the end.
-fn command(from: &mut impl BufRead) -> Option<Words> {
+fn read_command(from: &mut impl BufRead) -> Option<CommandWords> {
     let number = |from: &mut dyn BufRead, kind: char| -> Option<usize> {
         let mut line = "#".to_owned();
         // AOF files have annotations between commands.
@@ -79,7 +79,7 @@ fn command(from: &mut impl BufRead) -> Option<Words> {
         }
         Some(line.trim_end().strip_prefix(kind).and_then(|text| text.parse().ok()).expect("RESP"))
     };
-    let mut words = Words::new();
+    let mut words = CommandWords::new();
     for _ in 0..number(from, '*')? {
         let mut word = vec![0; number(from, '$').expect("a word") + 2];
         from.read_exact(&mut word).expect("a whole word");
@@ -91,7 +91,7 @@ fn command(from: &mut impl BufRead) -> Option<Words> {
 }
 
 /// All commands of the incremental files of an append-only folder, in order.
-pub(crate) fn in_files(folder: &Path) -> Vec<Words> {
+pub(crate) fn read_files(folder: &Path) -> Vec<CommandWords> {
     let files = std::fs::read_dir(folder).expect("the folder is there");
     let mut files: Vec<_> = files.map(|file| file.expect("it can be listed").path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".incr.aof"));
@@ -101,7 +101,7 @@ pub(crate) fn in_files(folder: &Path) -> Vec<Words> {
         .into_iter()
         .flat_map(|file| {
             let mut file = read(file);
-            std::iter::from_fn(move || command(&mut file)).collect::<Vec<_>>()
+            std::iter::from_fn(move || read_command(&mut file)).collect::<Vec<_>>()
         })
         .collect()
 }

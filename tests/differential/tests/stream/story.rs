@@ -15,28 +15,28 @@
 
 use std::collections::VecDeque;
 
-use harness::{Connection, Node, Value, eventually};
+use harness::{Connection, Node, Reply, eventually};
 
-use crate::effects::Words;
+use crate::effects::CommandWords;
 
 /// One paragraph.
 pub(crate) struct Story {
     pub(crate) text: String,
-    steps: Vec<Step>,
-    pub(crate) here: Vec<Words>,
-    pub(crate) there: Vec<Words>,
+    steps: Vec<StoryStep>,
+    pub(crate) our_effects: Vec<CommandWords>,
+    pub(crate) valkey_effects: Vec<CommandWords>,
     pub(crate) reason: Option<String>,
 }
 
-enum Step {
-    Run(Words),
-    Waits(Words),
-    Served,
-    Until { reply: String, command: Words },
+enum StoryStep {
+    Run(CommandWords),
+    RunBlocked(CommandWords),
+    ReadBlockedReply,
+    RunUntil { reply: String, command: CommandWords },
 }
 
 impl Story {
-    pub(crate) fn all(text: &str) -> Vec<Self> {
+    pub(crate) fn parse_all(text: &str) -> Vec<Self> {
         let paragraphs = text.split("\n\n").map(str::trim);
         paragraphs.filter(|paragraph| !paragraph.is_empty()).map(Self::parse).collect()
     }
@@ -45,38 +45,41 @@ impl Story {
         let (mut steps, mut here, mut there, mut reason) = (Vec::new(), Vec::new(), Vec::new(), None);
         for line in text.lines() {
             match line.split_once(": ") {
-                Some(("waits", command)) => steps.push(Step::Waits(words(command))),
-                Some(("here", command)) => here.push(words(command)),
-                Some(("there", command)) => there.push(words(command)),
+                Some(("waits", command)) => steps.push(StoryStep::RunBlocked(split_words(command))),
+                Some(("here", command)) => here.push(split_words(command)),
+                Some(("there", command)) => there.push(split_words(command)),
                 Some(("because", text)) => reason = Some(text.to_owned()),
                 Some((until, command)) if until.starts_with("until ") => {
-                    steps.push(Step::Until { reply: until[6..].to_owned(), command: words(command) });
+                    steps.push(StoryStep::RunUntil {
+                        reply: until[6..].to_owned(),
+                        command: split_words(command),
+                    });
                 }
-                _ if line == "served" => steps.push(Step::Served),
-                _ => steps.push(Step::Run(words(line))),
+                _ if line == "served" => steps.push(StoryStep::ReadBlockedReply),
+                _ => steps.push(StoryStep::Run(split_words(line))),
             }
         }
         assert_eq!(reason.is_some(), here != there, "a difference has a reason: {text}");
-        Self { text: text.to_owned(), steps, here, there, reason }
+        Self { text: text.to_owned(), steps, our_effects: here, valkey_effects: there, reason }
     }
 
-    pub(crate) fn commands(&self) -> impl Iterator<Item = &Words> {
+    pub(crate) fn commands(&self) -> impl Iterator<Item = &CommandWords> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Run(command) | Step::Waits(command) => Some(command),
-            Step::Served | Step::Until { .. } => None,
+            StoryStep::Run(command) | StoryStep::RunBlocked(command) => Some(command),
+            StoryStep::ReadBlockedReply | StoryStep::RunUntil { .. } => None,
         })
     }
 
     /// Runs the story on a server.
-    pub(crate) fn run(&self, node: &Node) {
+    pub(crate) fn run_on(&self, node: &Node) {
         let mut connection = node.connect();
         let mut waiting: VecDeque<Connection> = VecDeque::new();
         for step in &self.steps {
             match step {
-                Step::Run(command) => {
+                StoryStep::Run(command) => {
                     connection.try_call(command).expect("it answers");
                 }
-                Step::Waits(command) => {
+                StoryStep::RunBlocked(command) => {
                     let mut client = node.connect();
                     client.send(command).expect("it is read");
                     waiting.push_back(client);
@@ -85,13 +88,13 @@ impl Story {
                         (node.info("clients", "blocked_clients")? == count).then_some(())
                     });
                 }
-                Step::Served => {
+                StoryStep::ReadBlockedReply => {
                     let mut client = waiting.pop_front().expect("somebody waits");
                     client.read().expect("it is served");
                 }
-                Step::Until { reply, command } => eventually("the reply is that", || {
+                StoryStep::RunUntil { reply, command } => eventually("the reply is that", || {
                     let came = connection.try_call(command).expect("it answers");
-                    let came = if let Value::Int(number) = came { number.to_string() } else { came.text() };
+                    let came = if let Reply::Int(number) = came { number.to_string() } else { came.text() };
                     (came == *reply).then_some(())
                 }),
             }
@@ -100,8 +103,8 @@ impl Story {
 }
 
 /// Splits a line into arguments; `\n` in quotes is a newline.
-fn words(line: &str) -> Words {
-    let mut words = Words::new();
+fn split_words(line: &str) -> CommandWords {
+    let mut words = CommandWords::new();
     for (number, part) in line.split('"').enumerate() {
         if number % 2 == 1 {
             words.push(part.replace("\\n", "\n"));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lock_tests::Resource;
+use lock_tests::FencedFile;
 use redoubt_lock::{Locks, Options};
 
 const LEASE: Duration = Duration::from_secs(4);
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
         let options = Options::default().lease(LEASE).wait(Duration::from_secs(60)).replicas(replicas);
         let locks = Locks::connect(address).await?.with(options);
         let tasks: Vec<_> = (0..tasks)
-            .map(|_| tokio::spawn(increment_until_over(locks.clone(), file.clone(), over.clone())))
+            .map(|_| tokio::spawn(increment_until_end(locks.clone(), file.clone(), over.clone())))
             .collect();
         for task in tasks {
             task.await??;
@@ -47,8 +47,8 @@ fn main() -> Result<()> {
     })
 }
 
-async fn increment_until_over(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> {
-    let mut resource = Resource::open(Path::new(&file))?;
+async fn increment_until_end(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> {
+    let mut resource = FencedFile::open(Path::new(&file))?;
     while !over.load(Ordering::Relaxed) {
         let guard = locks.lock("counter").acquire().await.context("acquiring")?;
         let token = guard.token();
@@ -63,7 +63,7 @@ async fn increment_until_over(locks: Locks, file: String, over: Arc<AtomicBool>)
         match written {
             Ok(value) => print_line(&format!("+{value}"))?,
             Err(refused) if guard.is_held() => {
-                print_line(&format!("!{token} was refused for {}", refused.seen))?;
+                print_line(&format!("!{token} was refused for {}", refused.newest_token))?;
             }
             Err(_) => {}
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::{
     Node, Program,
-    counters::{Counters, assert_kept},
+    counters::{CounterClients, assert_counters_kept},
     eventually,
 };
 
@@ -35,11 +35,11 @@ fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
     eventually("the base is there", || (node.info("persistence", "aof_rewrites")? != "1").then_some(()));
     for round in 0..ROUND_COUNT {
         limit_file_size(&node, FILE_SIZE_LIMIT);
-        let counters = Counters::start(&node, 4);
+        let counters = CounterClients::start(&node, 4);
         let mut connection = node.connect();
         let (until, mut failed) = (Instant::now() + Duration::from_secs(4), 0);
         while Instant::now() < until {
-            failed += usize::from(!connection.run("BGREWRITEAOF").is_error("ERR"));
+            failed += usize::from(!connection.call_line("BGREWRITEAOF").is_error("ERR"));
         }
         assert!(failed > 1, "{failed} rewrites");
         assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("err"));
@@ -47,7 +47,7 @@ fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
         let acknowledged = counters.stop();
         node.launch();
         eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
-        assert_kept(&node, &acknowledged, &format!("round {round}, {failed} rewrites that failed"));
+        assert_counters_kept(&node, &acknowledged, &format!("round {round}, {failed} rewrites that failed"));
     }
 }
 

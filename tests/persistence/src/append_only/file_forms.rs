@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Node, Program, Value, eventually, run_to_end};
+use harness::{Node, Program, Reply, eventually, run_to_end};
 
 const SERVER_OPTIONS: &str = "--save  --appendonly yes --enable-debug-command yes";
 const RESP_BASE: &str = "--aof-use-rdb-preamble no";
@@ -69,7 +69,7 @@ fn fill_with_all_types(node: &Node) {
         "SELECT 3",
         "SET other db",
     ] {
-        let reply = connection.run(line);
+        let reply = connection.call_line(line);
         assert!(!reply.is_error("ERR"), "{line}: {reply:?}");
     }
     for number in 0..3000 {
@@ -102,7 +102,7 @@ fn resp_base_has_all_data_and_redis_loads_it() {
     ours.launch();
     wait_until_loaded(&ours);
     assert_eq!(ours.run("DEBUG DIGEST"), digest);
-    let pending = |reply: &Value| format!("{reply:?}").matches("worker").count();
+    let pending = |reply: &Reply| format!("{reply:?}").matches("worker").count();
     assert_eq!(pending(&ours.run("XINFO STREAM stream FULL")), pending(&groups));
     let mut theirs = Node::prepare(&Program::redis(), &format!("{SERVER_OPTIONS} {RESP_BASE}"));
     copy_aof_files(&ours, &theirs);
@@ -272,7 +272,7 @@ fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
         fs::write(&manifest, text).expect("it can be written");
         node.launch();
         wait_until_loaded(&node);
-        assert_eq!(node.run("DBSIZE"), Value::Int(keys), "{step}");
+        assert_eq!(node.run("DBSIZE"), Reply::Int(keys), "{step}");
         node.run("SET later 1").expect_ok();
         node.kill();
         let left = fs::read_dir(aof_dir(&node)).expect("the folder").filter_map(Result::ok);
@@ -284,13 +284,13 @@ fn no_data_is_lost_by_a_crash_at_any_step_of_a_rewrite() {
         );
         node.launch();
         wait_until_loaded(&node);
-        assert_eq!(node.run("DBSIZE"), Value::Int(keys + 1), "{step}");
+        assert_eq!(node.run("DBSIZE"), Reply::Int(keys + 1), "{step}");
         node.kill();
     }
     // A missing file that the manifest names means lost data, so the server must refuse to start.
     fs::remove_file(aof_dir(&node).join(&self::manifest_file_names(&node)[0])).expect("it was there");
     node.spawn();
-    assert!(!node.ended().success());
+    assert!(!node.wait_for_own_exit().success());
     assert!(node.log().contains("No such file"), "{}", node.log());
 }
 
@@ -311,7 +311,7 @@ fn single_file_of_an_old_version_becomes_the_base() {
         assert!(!ok && output.contains("--fix"), "{output}");
         node.launch();
         wait_until_loaded(&node);
-        assert_eq!(node.run("DBSIZE"), Value::Int(keys));
+        assert_eq!(node.run("DBSIZE"), Reply::Int(keys));
         assert_eq!(node.run("GET b").text(), "2");
         assert_eq!(manifest_file_names(&node)[0], "appendonly.aof");
         rewrite_aof(&node);
@@ -320,7 +320,7 @@ fn single_file_of_an_old_version_becomes_the_base() {
         assert!(!aof_dir(&node).join("appendonly.aof").exists(), "the old file is deleted after the rewrite");
         node.launch();
         wait_until_loaded(&node);
-        assert_eq!(node.run("DBSIZE"), Value::Int(keys + 1));
+        assert_eq!(node.run("DBSIZE"), Reply::Int(keys + 1));
     }
 }
 
@@ -390,7 +390,7 @@ fn no_data_is_lost_when_the_disk_fills_at_any_point_of_a_rewrite() {
         node.kill();
         node.launch();
         wait_until_loaded(&node);
-        assert_eq!(node.run("DBSIZE"), Value::Int(20), "{bytes}");
+        assert_eq!(node.run("DBSIZE"), Reply::Int(20), "{bytes}");
         assert_eq!(node.run("GET key:19").text(), "19");
         let left = fs::read_dir(aof_dir(&node)).expect("the folder").filter_map(Result::ok);
         let temporary = left.filter(|file| file.file_name().to_string_lossy().starts_with("temp-"));
@@ -420,8 +420,8 @@ fn old_single_file_is_migrated_and_appended_to() {
             for expected in [2, 3] {
                 eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
                 let mut connection = node.connect();
-                connection.run("SELECT 3").expect_ok();
-                assert_eq!(connection.run("INCR a").int(), expected, "{has_folder} {manifest:?}");
+                connection.call_line("SELECT 3").expect_ok();
+                assert_eq!(connection.call_line("INCR a").int(), expected, "{has_folder} {manifest:?}");
                 node.kill();
                 node.launch();
             }
@@ -453,7 +453,7 @@ fn gap_between_increments_prevents_startup() {
         node.spawn();
         if starts {
             eventually("the data is loaded", || {
-                (node.try_connect().ok()?.run("GET b") == Value::Bulk(b"2".to_vec())).then_some(())
+                (node.try_connect().ok()?.call_line("GET b") == Reply::Bulk(b"2".to_vec())).then_some(())
             });
             node.kill();
         } else {

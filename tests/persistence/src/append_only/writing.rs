@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use harness::{
-    Node, Program, Value,
-    counters::{Counters, assert_kept},
+    Node, Program, Reply,
+    counters::{CounterClients, assert_counters_kept},
     eventually,
 };
 use rand::{RngExt, SeedableRng};
@@ -43,7 +43,7 @@ fn kill_repeatedly_under_load(rounds: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(rounds);
     let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     for round in 0..rounds {
-        let counters = Counters::start(&node, 8);
+        let counters = CounterClients::start(&node, 8);
         counters.wait_for(random.random_range(0..5000));
         if random.random_ratio(1, 2) {
             node.run("BGREWRITEAOF");
@@ -55,7 +55,7 @@ fn kill_repeatedly_under_load(rounds: u64) {
         let acknowledged = counters.stop();
         node.launch();
         wait_until_loaded(&node);
-        assert_kept(&node, &acknowledged, &format!("round {round}"));
+        assert_counters_kept(&node, &acknowledged, &format!("round {round}"));
     }
 }
 
@@ -73,7 +73,7 @@ fn acknowledged_writes_survive_a_hundred_kills_with_fsync_always() {
 #[test]
 fn rewrite_under_load_loses_nothing_and_leaves_two_files() {
     let mut node = Node::start(&Program::redoubt(), FSYNC_EVERYSEC);
-    let counters = Counters::start(&node, 4);
+    let counters = CounterClients::start(&node, 4);
     for _ in 0..3 {
         let before = rewrite_count(&node);
         counters.wait_for(2000);
@@ -88,7 +88,7 @@ fn rewrite_under_load_loses_nothing_and_leaves_two_files() {
     assert!(node.terminate().success());
     node.launch();
     wait_until_loaded(&node);
-    assert_kept(&node, &acknowledged, "after rewrites");
+    assert_counters_kept(&node, &acknowledged, "after rewrites");
     assert_eq!(node.run("DEBUG DIGEST"), digest);
 }
 
@@ -97,7 +97,7 @@ fn torn_tail_is_truncated_and_other_corruption_prevents_startup() {
     let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     let mut connection = node.connect();
     for line in ["SET a 1", "MULTI", "SET b 1", "SET c 1", "EXEC", "SET a 2"] {
-        connection.run(line);
+        connection.call_line(line);
     }
     node.kill();
     let last = manifest_paths(&node).pop().expect("an increment");
@@ -123,20 +123,20 @@ fn torn_tail_is_truncated_and_other_corruption_prevents_startup() {
     ] {
         fs::write(&last, bytes).expect("it can be written");
         node.spawn();
-        assert!(!node.ended().success());
+        assert!(!node.wait_for_own_exit().success());
         assert!(node.log().contains(reason), "{reason}: {}", node.log());
     }
     fs::write(&last, [&whole[..], b"*1\r\n"].concat()).expect("it can be written");
     node.add_options("--aof-load-truncated no");
     node.spawn();
-    assert!(!node.ended().success());
+    assert!(!node.wait_for_own_exit().success());
     assert!(node.log().contains("Unexpected end of file"), "{}", node.log());
 }
 
 #[test]
 fn aof_can_be_switched_on_and_off_while_clients_write() {
     let mut node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
-    let counters = Counters::start(&node, 4);
+    let counters = CounterClients::start(&node, 4);
     node.run("CONFIG SET appendonly yes").expect_ok();
     wait_for_rewrite(&node, 0);
     counters.wait_for(2000);
@@ -149,7 +149,7 @@ fn aof_can_be_switched_on_and_off_while_clients_write() {
     assert!(node.terminate().success());
     node.launch();
     wait_until_loaded(&node);
-    assert_kept(&node, &acknowledged, "switched on");
+    assert_counters_kept(&node, &acknowledged, "switched on");
 }
 
 /// `appenddirname` is a regular file, so the AOF cannot be created there.
@@ -173,7 +173,7 @@ fn config_set_changes_nothing_if_the_aof_cannot_be_created() {
         format!("CONFIG SET dir {} maxclients 500 appendonly yes", other.display()),
         "CONFIG SET appendonly yes requirepass secret".to_owned(),
     ] {
-        assert_eq!(node.run(&line), Value::Error(error.to_owned()), "{line}");
+        assert_eq!(node.run(&line), Reply::Error(error.to_owned()), "{line}");
         assert_eq!(all(), before, "{line}");
         node.run("SET key value").expect_ok();
         assert!(TcpStream::connect(free).is_err(), "{line}: the new port must not be open");
@@ -207,7 +207,7 @@ fn shutdown_is_refused_while_the_first_base_is_written() {
     assert!(node.log().contains("Writing initial AOF, can't exit."), "{}", node.log());
     node.run("SET still served").expect_ok();
     let _ = node.connect().try_call(&["SHUTDOWN", "FORCE"]);
-    assert!(node.ended().success());
+    assert!(node.wait_for_own_exit().success());
     assert!(node.log().contains("Writing initial AOF. Exit anyway."), "{}", node.log());
 }
 
@@ -223,11 +223,11 @@ fn shutdown_succeeds_once_the_first_base_is_written() {
             let _ = node.try_connect().ok().map(|mut connection| connection.try_call(&["SHUTDOWN"]));
             node.has_ended().then_some(())
         });
-        assert!(node.ended().success());
+        assert!(node.wait_for_own_exit().success());
         node.add_options("--appendonly yes");
         node.launch();
         wait_until_loaded(&node);
-        assert_eq!(node.run("DBSIZE"), Value::Int(20_001));
+        assert_eq!(node.run("DBSIZE"), Reply::Int(20_001));
         assert_eq!(node.run("GET last").text(), round.to_string());
     }
 }
@@ -272,7 +272,7 @@ fn killed_replica_resumes_from_its_aof_by_partial_resync() {
     let rewritten = rewrite_count(&replica);
     replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));
     eventually("the replica is synchronised", || {
-        (replica.run("EXISTS before") == Value::Int(1)).then_some(())
+        (replica.run("EXISTS before") == Reply::Int(1)).then_some(())
     });
     wait_for_rewrite(&replica, rewritten);
     for number in 0..100 {
@@ -292,7 +292,7 @@ fn killed_replica_resumes_from_its_aof_by_partial_resync() {
     replica.launch();
     wait_until_loaded(&replica);
     eventually("the replica receives new writes", || {
-        (replica.run("EXISTS meanwhile") == Value::Int(1)).then_some(())
+        (replica.run("EXISTS meanwhile") == Reply::Int(1)).then_some(())
     });
     assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
     assert_eq!(master.info("stats", "sync_full"), full, "the replica must resume by a partial resync");
@@ -308,7 +308,7 @@ fn redis_and_redoubt_load_each_others_aof() {
     }
     let mut connection = ours.connect();
     for line in ["SELECT 3", "SET there 1", "MULTI", "INCR x", "INCR x", "EXEC"] {
-        connection.run(line);
+        connection.call_line(line);
     }
     assert!(ours.terminate().success());
     let mut theirs = Node::prepare(&Program::redis(), options);
@@ -325,8 +325,8 @@ fn redis_and_redoubt_load_each_others_aof() {
         assert_eq!((node.run("GET a").text(), node.run("GET n").text()), ("1".to_owned(), n.to_owned()));
         assert_eq!(node.run("HGET h g").text(), "2");
         let mut connection = node.connect();
-        connection.run("SELECT 3").expect_ok();
-        assert_eq!(connection.run("GET x").text(), "2");
+        connection.call_line("SELECT 3").expect_ok();
+        assert_eq!(connection.call_line("GET x").text(), "2");
     };
     copy(&ours, &theirs);
     theirs.launch();
@@ -343,7 +343,7 @@ fn redis_and_redoubt_load_each_others_aof() {
     copy(&theirs, &ours);
     ours.launch();
     expect(&ours, "4");
-    assert_eq!(ours.run("EXISTS gone"), Value::Int(0));
+    assert_eq!(ours.run("EXISTS gone"), Reply::Int(0));
 }
 
 #[test]
@@ -359,17 +359,17 @@ fn waitaof_waits_for_local_and_replica_disks() {
         });
     }
     let mut connection = master.connect();
-    connection.run("SET a 1").expect_ok();
-    let pair = |local, replicas| Value::Array(vec![Value::Int(local), Value::Int(replicas)]);
-    assert_eq!(connection.run("WAITAOF 1 1 20000"), pair(1, 1));
+    connection.call_line("SET a 1").expect_ok();
+    let pair = |local, replicas| Reply::Array(vec![Reply::Int(local), Reply::Int(replicas)]);
+    assert_eq!(connection.call_line("WAITAOF 1 1 20000"), pair(1, 1));
     // The Redis 7.0 replica has no AOF and cannot acknowledge a sync.
-    assert_eq!(connection.run("WAITAOF 1 2 50"), pair(1, 1));
-    connection.run("SET a 2").expect_ok();
-    connection.run("CONFIG SET appendfsync always").expect_ok();
-    connection.run("SET a 3").expect_ok();
+    assert_eq!(connection.call_line("WAITAOF 1 2 50"), pair(1, 1));
+    connection.call_line("SET a 2").expect_ok();
+    connection.call_line("CONFIG SET appendfsync always").expect_ok();
+    connection.call_line("SET a 3").expect_ok();
     assert_eq!(
-        connection.run("WAITAOF 1 0 0").items()[0],
-        Value::Int(1),
+        connection.call_line("WAITAOF 1 0 0").items()[0],
+        Reply::Int(1),
         "the write must be synced before its reply"
     );
 }
@@ -380,7 +380,7 @@ fn waitaof_fails_when_the_aof_is_switched_off() {
         let name = program.name();
         let node = Node::start(&program, FSYNC_EVERYSEC);
         let mut waiting = node.connect();
-        waiting.run("SET a 1").expect_ok();
+        waiting.call_line("SET a 1").expect_ok();
         // There is no replica, so only switching off the AOF ends the wait.
         waiting.send(&["WAITAOF", "1", "1", "0"]).expect("it is sent");
         eventually("the client is blocked", || {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no --save ";
 
@@ -13,7 +13,7 @@ const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no --save 
 #[test]
 fn loading_reports_progress() {
     let first = Node::start(&Program::redoubt(), SERVER_OPTIONS);
-    assert_eq!(first.run("DEBUG POPULATE 40000 key 10"), Value::Simple("OK".into()));
+    assert_eq!(first.run("DEBUG POPULATE 40000 key 10"), Reply::Simple("OK".into()));
     first.run("SAVE").expect_ok();
     let bytes = fs::read(first.folder().join("dump.rdb")).expect("the file was saved");
     let mut second = Node::prepare(&Program::redoubt(), SERVER_OPTIONS);
@@ -45,7 +45,7 @@ fn loading_reports_progress() {
     assert!(loaded() > before);
     writer.write_all(rest).expect("the server reads it");
     drop(writer);
-    eventually("the data is loaded", || (second.run("DBSIZE") == Value::Int(40_000)).then_some(()));
+    eventually("the data is loaded", || (second.run("DBSIZE") == Reply::Int(40_000)).then_some(()));
     assert_eq!(second.run("DEBUG DIGEST"), first.run("DEBUG DIGEST"));
     assert!(second.log().contains("Done loading RDB, keys loaded: 40000, keys expired: 0."));
     assert_eq!(
@@ -74,7 +74,7 @@ fn loading_a_huge_hash_does_not_hold_it_twice() {
             words.extend([format!("field:{field:010}"), format!("{:>60}", field * 7919)]);
         }
         connection.send(&words).expect("the server takes it");
-        assert_eq!(connection.read().expect("the server answers"), Value::Int(2000));
+        assert_eq!(connection.read().expect("the server answers"), Reply::Int(2000));
     }
     let digest = node.run("DEBUG DIGEST");
     node.run("SAVE").expect_ok();
@@ -82,12 +82,12 @@ fn loading_a_huge_hash_does_not_hold_it_twice() {
     let replica = Node::start(&Program::redoubt(), SERVER_OPTIONS);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
     eventually("the replica has it", || {
-        (replica.run("HLEN hash") == Value::Int(FIELD_COUNT as i64)).then_some(())
+        (replica.run("HLEN hash") == Reply::Int(FIELD_COUNT as i64)).then_some(())
     });
     node.kill();
     node.launch();
     eventually("the data is loaded", || {
-        (node.run("HLEN hash") == Value::Int(FIELD_COUNT as i64)).then_some(())
+        (node.run("HLEN hash") == Reply::Int(FIELD_COUNT as i64)).then_some(())
     });
     for node in [&node, &replica] {
         let (peak, has) = (peak_resident_bytes(node), node.resident_bytes());
@@ -98,12 +98,12 @@ fn loading_a_huge_hash_does_not_hold_it_twice() {
         );
         assert_eq!(node.run("DEBUG DIGEST"), digest);
     }
-    let Value::Bulk(payload) = connect_with_long_timeout(&node).call(&["DUMP", "hash"]) else {
+    let Reply::Bulk(payload) = connect_with_long_timeout(&node).call(&["DUMP", "hash"]) else {
         panic!("no payload")
     };
     let restore = [&b"RESTORE"[..], b"copy", b"0", &payload];
-    assert_eq!(connect_with_long_timeout(&node).try_call(&restore).ok(), Some(Value::Simple("OK".into())));
-    assert_eq!(node.run("HLEN copy"), Value::Int(FIELD_COUNT as i64));
+    assert_eq!(connect_with_long_timeout(&node).try_call(&restore).ok(), Some(Reply::Simple("OK".into())));
+    assert_eq!(node.run("HLEN copy"), Reply::Int(FIELD_COUNT as i64));
     assert_eq!(node.run("HGET copy field:0000399999"), node.run("HGET hash field:0000399999"));
 }
 
@@ -118,17 +118,17 @@ fn load_file_with_usage_data(first: &Program, second: &Program, policy: &str) ->
     let options = format!("--save  --maxmemory-policy {policy}");
     let first = Node::start(first, &options);
     first.run("SET key value").expect_ok();
-    let Value::Bulk(payload) = first.run("DUMP key") else { panic!("no payload") };
+    let Reply::Bulk(payload) = first.run("DUMP key") else { panic!("no payload") };
     for (name, option, number) in [("idle", "IDLETIME", "5000"), ("often", "FREQ", "200")] {
         let restore =
             [&b"RESTORE"[..], name.as_bytes(), b"0", &payload, option.as_bytes(), number.as_bytes()];
-        assert_eq!(first.connect().try_call(&restore).ok(), Some(Value::Simple("OK".into())));
+        assert_eq!(first.connect().try_call(&restore).ok(), Some(Reply::Simple("OK".into())));
     }
     first.run("SAVE").expect_ok();
     let mut second = Node::prepare(second, &options);
     fs::copy(first.folder().join("dump.rdb"), second.folder().join("dump.rdb")).expect("a copy");
     second.launch();
-    eventually("the data is loaded", || (second.run("DBSIZE") == Value::Int(3)).then_some(()));
+    eventually("the data is loaded", || (second.run("DBSIZE") == Reply::Int(3)).then_some(()));
     second
 }
 
@@ -163,12 +163,12 @@ fn key_persisted_after_the_aof_base_survives_its_old_expiry() {
         let running = node.info("persistence", "aof_rewrite_in_progress")? == "1";
         (!running && node.info("persistence", "aof_rewrites") != rewrites).then_some(())
     });
-    assert_eq!(node.run("PERSIST kept"), Value::Int(1));
+    assert_eq!(node.run("PERSIST kept"), Reply::Int(1));
     node.kill();
     eventually("the old expiry has passed", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     node.launch();
     assert_eq!(node.run("GET kept").text(), "v");
-    assert_eq!(node.run("GET brief"), Value::NullBulk);
+    assert_eq!(node.run("GET brief"), Reply::NullBulk);
 }
 
 /// While loading, the server refuses to change the directory or to switch the AOF on or off.
@@ -182,11 +182,11 @@ fn dir_and_appendonly_cannot_be_changed_while_loading() {
     node.add_options("--key-load-delay 20000");
     node.spawn();
     let mut connection = eventually("the server accepts connections", || node.try_connect().ok());
-    let folder = connection.run("CONFIG GET dir");
+    let folder = connection.call_line("CONFIG GET dir");
     for line in ["CONFIG SET dir /", "CONFIG SET maxclients 500 APPENDONLY yes", "CONFIG SET appendonly no"] {
-        assert!(connection.run(line).is_error("LOADING "), "{line}");
+        assert!(connection.call_line(line).is_error("LOADING "), "{line}");
     }
-    connection.run("CONFIG SET maxclients 500 dbfilename other.rdb").expect_ok();
-    assert_eq!(connection.run("CONFIG GET dir"), folder);
-    connection.run("CONFIG SET key-load-delay 0");
+    connection.call_line("CONFIG SET maxclients 500 dbfilename other.rdb").expect_ok();
+    assert_eq!(connection.call_line("CONFIG GET dir"), folder);
+    connection.call_line("CONFIG SET key-load-delay 0");
 }

@@ -34,7 +34,7 @@ fn fill_with_all_types(node: &Node) {
     }
     for line in ["RPUSH list a b c", "SADD set 1 2 3", "XADD stream 1-1 a 1", "SET soon x PXAT 4102444800123"]
     {
-        connection.run(line);
+        connection.call_line(line);
     }
 }
 

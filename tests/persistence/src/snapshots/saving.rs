@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 /// Writes strings of several encodings to two databases, some with an expiry.
 fn fill_with_strings(node: &Node) {
@@ -12,11 +12,11 @@ fn fill_with_strings(node: &Node) {
         connection.call(&["SET", &key, &value]).expect_ok();
     }
     for line in ["SET number 12345", "SET brief x PX 3600000", "SELECT 5", "SET elsewhere y"] {
-        connection.run(line).expect_ok();
+        connection.call_line(line).expect_ok();
     }
 }
 
-fn dataset_digest(node: &Node) -> Value {
+fn dataset_digest(node: &Node) -> Reply {
     node.run("DEBUG DIGEST")
 }
 
@@ -31,7 +31,7 @@ fn saved_data_survives_a_kill() {
     node.run("SET lost x").expect_ok();
     node.kill();
     node.launch();
-    eventually("the data is loaded", || (node.run("EXISTS number") == Value::Int(1)).then_some(()));
+    eventually("the data is loaded", || (node.run("EXISTS number") == Reply::Int(1)).then_some(()));
     assert_eq!(dataset_digest(&node), before);
     assert_eq!(node.info("persistence", "rdb_last_load_keys_loaded").as_deref(), Some("2003"));
     node.run("DEBUG RELOAD").expect_ok();
@@ -46,7 +46,7 @@ fn terminated_server_saves_if_it_has_save_points() {
         node.run("SET a 1").expect_ok();
         assert!(node.terminate().success());
         node.launch();
-        eventually("the server is loaded", || (node.run("DBSIZE") == Value::Int(keys)).then_some(()));
+        eventually("the server is loaded", || (node.run("DBSIZE") == Reply::Int(keys)).then_some(()));
     }
 }
 
@@ -59,7 +59,7 @@ fn save_point_starts_a_background_save() {
     eventually("nothing has changed since", || {
         (node.info("persistence", "rdb_changes_since_last_save")? == "0").then_some(())
     });
-    assert_eq!(node.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    assert_eq!(node.run("BGSAVE"), Reply::Simple("Background saving started".into()));
     eventually("the save ends", || {
         (node.info("persistence", "rdb_bgsave_in_progress")? == "0").then_some(())
     });
@@ -90,7 +90,7 @@ fn failed_save_stops_writes_and_keeps_the_old_file() {
     fs::remove_dir_all(&file).expect("the folder goes");
     node.run("BGSAVE");
     eventually("writes are taken again", || {
-        (node.run("SET a 3") == Value::Simple("OK".into())).then_some(())
+        (node.run("SET a 3") == Reply::Simple("OK".into())).then_some(())
     });
 }
 
@@ -137,7 +137,7 @@ fn server_that_fails_to_load_serves_no_clients() {
                 break;
             }
         }
-        assert!(!node.ended().success());
+        assert!(!node.wait_for_own_exit().success());
     }
 }
 
@@ -156,7 +156,7 @@ fn check_second_loads_file_of_first(first: &Program, second: &Program) {
         let get = ["GET", &format!("key:{number}")];
         assert_eq!(ours.call(&get), theirs.call(&get), "{get:?}");
     }
-    assert_eq!(ours.run("PEXPIRETIME brief"), theirs.run("PEXPIRETIME brief"));
+    assert_eq!(ours.call_line("PEXPIRETIME brief"), theirs.call_line("PEXPIRETIME brief"));
 }
 
 #[test]
@@ -184,15 +184,15 @@ fn restarted_replica_resumes_from_its_rdb_file() {
     });
     assert!(replica.terminate().success());
     let mut connection = master.connect();
-    connection.run("SELECT 5").expect_ok();
-    connection.run("SET elsewhere later").expect_ok();
+    connection.call_line("SELECT 5").expect_ok();
+    connection.call_line("SET elsewhere later").expect_ok();
     replica.launch();
     eventually("the replica is back", || {
         (linked(&replica) && offset(&replica) == offset(&master)).then_some(())
     });
     let mut connection = replica.connect();
-    connection.run("SELECT 5").expect_ok();
-    assert_eq!(connection.run("GET elsewhere").text(), "later");
+    connection.call_line("SELECT 5").expect_ok();
+    assert_eq!(connection.call_line("GET elsewhere").text(), "later");
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"));
     assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
 }
@@ -211,14 +211,14 @@ fn check_killed_replica_resumes(replica: &Program) {
     master.run("SET later x").expect_ok();
     replica.launch();
     eventually("the replica is back", || {
-        (linked(&replica) && replica.run("EXISTS later") == Value::Int(1)).then_some(())
+        (linked(&replica) && replica.run("EXISTS later") == Reply::Int(1)).then_some(())
     });
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"));
     assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
     master.kill();
     replica.kill();
     replica.launch();
-    eventually("the data is loaded", || (replica.run("EXISTS number") == Value::Int(1)).then_some(()));
+    eventually("the data is loaded", || (replica.run("EXISTS number") == Reply::Int(1)).then_some(()));
 }
 
 #[test]

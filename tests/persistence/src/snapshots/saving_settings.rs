@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 const SERVER_OPTIONS: &str = "--appendonly no --enable-debug-command yes";
 
@@ -29,12 +29,12 @@ fn compression_and_checksums_can_be_disabled() {
     fs::write(node.folder().join("dump.rdb"), &file).expect("it can be written");
     node.launch();
     eventually("the data is loaded", || {
-        (node.run("GET key") == Value::Bulk(b"value".to_vec())).then_some(())
+        (node.run("GET key") == Reply::Bulk(b"value".to_vec())).then_some(())
     });
     node.kill();
     node.add_options("--rdbchecksum yes");
     node.spawn();
-    assert!(!node.ended().success());
+    assert!(!node.wait_for_own_exit().success());
     assert!(node.log().contains("wrong RDB checksum"), "{}", node.log());
 }
 
@@ -91,7 +91,7 @@ fn sync_files_are_deleted_without_persistence() {
             &format!("{SERVER_OPTIONS} {options} --replicaof 127.0.0.1 {}", master.port),
         );
         eventually("the replica is synchronised", || {
-            (replica.run("EXISTS a") == Value::Int(1)).then_some(())
+            (replica.run("EXISTS a") == Reply::Int(1)).then_some(())
         });
         eventually("the file exists or not, as expected", || {
             (replica.folder().join("dump.rdb").exists() == is_there).then_some(())
@@ -115,7 +115,7 @@ fn broken_payloads_are_refused_whatever_the_sanitize_option() {
         node.run(&format!("CONFIG SET sanitize-dump-payload {value}")).expect_ok();
         let mut connection = node.connect();
         let reply = connection.try_call(&[&b"RESTORE"[..], b"key", b"0", &payload]).expect("it is answered");
-        assert!(matches!(&reply, Value::Error(text) if text == "ERR Bad data format"), "{reply:?}");
+        assert!(matches!(&reply, Reply::Error(text) if text == "ERR Bad data format"), "{reply:?}");
     }
     // A listpack whose header claims three items; it has two.
     let body = b"\x10\x0d\x0d\x00\x00\x00\x03\x00\x81a\x02\x81b\x02\xff";
@@ -126,7 +126,7 @@ fn broken_payloads_are_refused_whatever_the_sanitize_option() {
         let mut connection = node.connect();
         let words = [&b"RESTORE"[..], b"key", b"0", &payload, b"REPLACE"];
         let reply = connection.try_call(&words).expect("it is answered");
-        assert_eq!(reply == Value::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
+        assert_eq!(reply == Reply::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
     }
     assert!(node.log().contains("Hash listpack integrity check failed."), "{}", node.log());
     // A payload of a future RDB version.
@@ -136,7 +136,7 @@ fn broken_payloads_are_refused_whatever_the_sanitize_option() {
         node.run(&format!("CONFIG SET rdb-version-check {value}")).expect_ok();
         let words = [&b"RESTORE"[..], b"key", b"0", &payload, b"REPLACE"];
         let reply = node.connect().try_call(&words).expect("it is answered");
-        assert_eq!(reply == Value::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
+        assert_eq!(reply == Reply::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
     }
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 const SERVER_OPTIONS: &str = "--enable-debug-command yes --appendonly no --repl-diskless-sync-delay 0";
 
-fn populate(node: &Node, keys: usize) {
-    assert_eq!(node.run(&format!("DEBUG POPULATE {keys} key 100")), Value::Simple("OK".into()));
+fn populate_keys(node: &Node, keys: usize) {
+    assert_eq!(node.run(&format!("DEBUG POPULATE {keys} key 100")), Reply::Simple("OK".into()));
 }
 
 fn info_field(node: &Node, section: &str, name: &str) -> String {
@@ -91,14 +91,14 @@ fn send_random_write(connection: &mut Connection, number: usize, keys: usize) {
 fn snapshot_under_load_plus_replication_log_equals_the_live_dataset() {
     let master =
         Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --repl-backlog-size 256mb"));
-    populate(&master, 20_000);
+    populate_keys(&master, 20_000);
     let load = BackgroundLoad::start(&master, 20_000);
     let synchronised = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     synchronised.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica is linked", || {
         (info_field(&synchronised, "replication", "master_link_status") == "up").then_some(())
     });
-    assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    assert_eq!(master.run("BGSAVE"), Reply::Simple("Background saving started".into()));
     wait_for_save(&master);
     assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
     assert_eq!(info_field(&master, "stats", "total_forks"), "2");
@@ -120,7 +120,7 @@ fn snapshot_under_load_plus_replication_log_equals_the_live_dataset() {
 fn concurrent_full_resyncs_share_a_snapshot() {
     let master =
         Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 2 --enable-debug-command yes");
-    populate(&master, 5000);
+    populate_keys(&master, 5000);
     let replicas: Vec<Node> =
         (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "))).collect();
     for replica in &replicas {
@@ -152,11 +152,11 @@ fn concurrent_full_resyncs_share_a_snapshot() {
 #[test]
 fn successive_full_resyncs_during_a_save_all_succeed() {
     let master = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbcompression no"));
-    populate(&master, 150_000);
+    populate_keys(&master, 150_000);
     let replicas: Vec<Node> =
         (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "))).collect();
     let load = BackgroundLoad::start(&master, 5000);
-    assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    assert_eq!(master.run("BGSAVE"), Reply::Simple("Background saving started".into()));
     for (count, replica) in replicas.iter().enumerate() {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
         eventually("the snapshot for the replica has started", || {
@@ -196,9 +196,9 @@ fn full_disk_keeps_the_old_file_and_stops_writes() {
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
     let old = fs::read(&file).expect("the file was saved");
-    populate(&node, 20_000);
+    populate_keys(&node, 20_000);
     limit_file_size(&node, Some(500_000));
-    assert_eq!(node.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    assert_eq!(node.run("BGSAVE"), Reply::Simple("Background saving started".into()));
     eventually("the save fails", || {
         (info_field(&node, "persistence", "rdb_last_bgsave_status") == "err").then_some(())
     });
@@ -206,7 +206,7 @@ fn full_disk_keeps_the_old_file_and_stops_writes() {
                    Commands that may modify the data set are disabled, because this instance is configured to report \
                    errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check \
                    the Valkey logs for details about the RDB error.";
-    assert_eq!(node.run("SET a 2"), Value::Error(refused.into()));
+    assert_eq!(node.run("SET a 2"), Reply::Error(refused.into()));
     assert_eq!(node.run("GET a").text(), "1");
     assert!(node.run("SAVE").is_error("ERR"));
     assert_eq!(fs::read(&file).expect("still there"), old);
@@ -217,7 +217,7 @@ fn full_disk_keeps_the_old_file_and_stops_writes() {
     limit_file_size(&node, None);
     node.run("BGSAVE");
     eventually("writes are taken again", || {
-        (node.run("SET a 4") == Value::Simple("OK".into())).then_some(())
+        (node.run("SET a 4") == Reply::Simple("OK".into())).then_some(())
     });
     assert!(fs::read(&file).expect("the new file").len() > old.len());
 }
@@ -225,18 +225,18 @@ fn full_disk_keeps_the_old_file_and_stops_writes() {
 #[test]
 fn kill_during_a_save_keeps_the_old_file() {
     let mut node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save  --rdbcompression no"));
-    populate(&node, 1000);
+    populate_keys(&node, 1000);
     node.run("SAVE").expect_ok();
     let (file, digest) = (node.folder().join("dump.rdb"), node.run("DEBUG DIGEST"));
     let old = fs::read(&file).expect("the file was saved");
-    assert_eq!(node.run("DEBUG POPULATE 500000 more 200"), Value::Simple("OK".into()));
+    assert_eq!(node.run("DEBUG POPULATE 500000 more 200"), Reply::Simple("OK".into()));
     node.run("BGSAVE");
     eventually("the save has begun to write", || (unfinished_file_count(&node) == 1).then_some(()));
     node.kill();
     assert_eq!(fs::read(&file).expect("still there"), old);
     assert_eq!(unfinished_file_count(&node), 1, "the killed server cannot remove it");
     node.launch();
-    eventually("the data is loaded", || (node.run("DBSIZE") == Value::Int(1000)).then_some(()));
+    eventually("the data is loaded", || (node.run("DBSIZE") == Reply::Int(1000)).then_some(()));
     assert_eq!(node.run("DEBUG DIGEST"), digest);
     assert_eq!(unfinished_file_count(&node), 0, "the next start must remove it");
 }
@@ -245,9 +245,9 @@ fn kill_during_a_save_keeps_the_old_file() {
 fn save_reports_progress_and_can_be_cancelled() {
     let node = Node::start(&Program::redoubt(), &format!("{SERVER_OPTIONS} --save "));
     assert_eq!(node.run("BGSAVE CANCEL").error_text(), NOT_RUNNING);
-    populate(&node, 300_000);
+    populate_keys(&node, 300_000);
     node.run("CONFIG SET rdb-key-save-delay 20").expect_ok();
-    assert_eq!(node.run("BGSAVE SCHEDULE"), Value::Simple("Background saving started".into()));
+    assert_eq!(node.run("BGSAVE SCHEDULE"), Reply::Simple("Background saving started".into()));
     assert_eq!(node.run("BGSAVE").error_text(), "ERR Background save already in progress");
     eventually("the keys are counted at the cut", || {
         (info_field(&node, "persistence", "current_save_keys_total") == "300000").then_some(())
@@ -256,7 +256,7 @@ fn save_reports_progress_and_can_be_cancelled() {
         (info_field(&node, "persistence", "current_save_keys_processed").parse::<u64>().ok()? > 0)
             .then_some(())
     });
-    assert_eq!(node.run("BGSAVE CANCEL"), Value::Simple("Background saving cancelled".into()));
+    assert_eq!(node.run("BGSAVE CANCEL"), Reply::Simple("Background saving cancelled".into()));
     wait_for_save(&node);
     assert_eq!(info_field(&node, "persistence", "rdb_saves"), "0");
     assert_eq!(
@@ -276,7 +276,7 @@ trait ErrorText {
     fn error_text(&self) -> String;
 }
 
-impl ErrorText for Value {
+impl ErrorText for Reply {
     fn error_text(&self) -> String {
         match self {
             Self::Error(text) => text.clone(),

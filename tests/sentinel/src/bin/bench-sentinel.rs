@@ -5,51 +5,57 @@
 
 use std::time::Duration;
 
-use harness::{Group, MASTER, Program, field_map};
+use harness::{MASTER_NAME, Program, SentinelGroup, field_map};
 
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(10);
     let ours = std::env::var("SERVERS").is_ok_and(|servers| servers == "redoubt");
     let server = if ours { Program::redoubt() } else { Program::redis() };
-    let mut group = Group::start(&server, &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
+    let mut group = SentinelGroup::start(&server, &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
     let name = server.name();
-    show(&format!("{name}, SIGKILL of the master"), (0..rounds).map(|_| kill(&mut group)).collect());
-    show(&format!("{name}, SIGSTOP of the master"), (0..rounds).map(|_| stop(&group)).collect());
-    let both = (0..rounds).map(|_| kill_with_leader(&mut group)).collect();
-    show(&format!("{name}, SIGKILL of the master and the leading sentinel"), both);
+    print_times(
+        &format!("{name}, SIGKILL of the master"),
+        (0..rounds).map(|_| measure_killed_master(&mut group)).collect(),
+    );
+    print_times(
+        &format!("{name}, SIGSTOP of the master"),
+        (0..rounds).map(|_| measure_stopped_master(&group)).collect(),
+    );
+    let both = (0..rounds).map(|_| measure_killed_master_and_leader(&mut group)).collect();
+    print_times(&format!("{name}, SIGKILL of the master and the leading sentinel"), both);
 }
 
-fn show(what: &str, mut times: Vec<Duration>) {
+fn print_times(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let millis: Vec<String> = times.iter().map(|time| time.as_millis().to_string()).collect();
     let median = millis.get(millis.len() / 2).map_or("-", String::as_str);
     println!("{what}: median {median} ms of {}", millis.join(" "));
 }
 
-fn kill(group: &mut Group) -> Duration {
-    let master = group.master();
+fn measure_killed_master(group: &mut SentinelGroup) -> Duration {
+    let master = group.wait_for_master();
     group.servers[master].kill();
     let (_, took) = group.wait_for_successor(master);
     group.servers[master].launch();
-    group.wait_until_whole();
+    group.wait_until_healthy();
     took
 }
 
-fn stop(group: &Group) -> Duration {
-    let master = group.master();
+fn measure_stopped_master(group: &SentinelGroup) -> Duration {
+    let master = group.wait_for_master();
     group.servers[master].freeze();
     let (_, took) = group.wait_for_successor(master);
     group.servers[master].thaw();
-    group.wait_until_whole();
+    group.wait_until_healthy();
     took
 }
 
 /// The leader is the sentinel that the first one voted for in the last failover.
-fn kill_with_leader(group: &mut Group) -> Duration {
-    let master = group.master();
+fn measure_killed_master_and_leader(group: &mut SentinelGroup) -> Duration {
+    let master = group.wait_for_master();
     let leads = |node: &harness::Node| {
         let log = node.log();
-        let epoch = field_map(&node.run(&format!("SENTINEL MASTER {MASTER}")))["config-epoch"].clone();
+        let epoch = field_map(&node.run(&format!("SENTINEL MASTER {MASTER_NAME}")))["config-epoch"].clone();
         let id = node.run("SENTINEL MYID").text();
         log.contains(&format!("+vote-for-leader {id} {epoch}"))
     };
@@ -59,6 +65,6 @@ fn kill_with_leader(group: &mut Group) -> Duration {
     let (_, took) = group.wait_for_successor(master);
     group.sentinels[leader].launch();
     group.servers[master].launch();
-    group.wait_until_whole();
+    group.wait_until_healthy();
     took
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, Value, cluster_field, eventually};
+use harness::{Cluster, Connection, Node, Program, Reply, cluster_field, eventually};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,8 +20,8 @@ fn start_server() -> Node {
 /// Checks that other clients are served and that resident memory has grown less than `MAX_MEMORY_GROWTH`.
 fn assert_healthy(node: &Node, resident_before: u64) {
     let mut connection = node.connect();
-    connection.run("SET unharmed yes").expect_ok();
-    assert_eq!(connection.run("GET unharmed").text(), "yes");
+    connection.call_line("SET unharmed yes").expect_ok();
+    assert_eq!(connection.call_line("GET unharmed").text(), "yes");
     let resident = node.resident_bytes();
     assert!(resident < resident_before + MAX_MEMORY_GROWTH, "{resident_before} bytes have become {resident}");
 }
@@ -79,7 +79,7 @@ fn out_of_range_lengths_are_refused() {
     for (bytes, message) in absurd {
         let mut connection = node.connect();
         connection.send_raw(bytes).expect("the server reads");
-        assert_eq!(connection.read().expect("an answer"), Value::Error(message.into()));
+        assert_eq!(connection.read().expect("an answer"), Reply::Error(message.into()));
         assert_eq!(connection.read_to_end().expect("then the link is closed"), b"");
     }
     assert_healthy(&node, before);
@@ -115,7 +115,7 @@ fn nested_multibulk_requests_are_refused() {
     let mut connection = node.connect();
     let _ = connection.send_raw(&b"*1\r\n".repeat(1 << 20));
     let reply = connection.read().expect("an answer");
-    assert_eq!(reply, Value::Error("ERR Protocol error: expected '$', got '*'".into()));
+    assert_eq!(reply, Reply::Error("ERR Protocol error: expected '$', got '*'".into()));
     assert_healthy(&node, before);
 }
 
@@ -128,7 +128,7 @@ fn oversized_inline_requests_are_refused() {
         let mut connection = node.connect();
         let _ = connection.send_raw(&vec![b'a'; 1 << 17]);
         let reply = connection.read().expect("an answer");
-        assert_eq!(reply, Value::Error("ERR Protocol error: too big inline request".into()));
+        assert_eq!(reply, Reply::Error("ERR Protocol error: too big inline request".into()));
     }
     assert_healthy(&node, before);
 }
@@ -174,7 +174,7 @@ fn idle_connections_use_little_memory() {
         .collect();
     let mut connection = node.connect();
     connection.set_timeout(Duration::from_secs(20));
-    connection.run("SET a 1").expect_ok();
+    connection.call_line("SET a 1").expect_ok();
     let resident = node.resident_bytes();
     let each = resident.saturating_sub(before) / count as u64;
     assert!(each < 3000, "{each} bytes for each of {count} idle connections");
@@ -202,15 +202,15 @@ fn clients_beyond_maxclients_get_an_error() {
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 20");
     let clients: Vec<Connection> = (0..20).map(|_| node.connect()).map(check_ping).collect();
     let mut late = node.connect();
-    assert_eq!(late.read().expect("an answer"), Value::Error("ERR max number of clients reached".into()));
+    assert_eq!(late.read().expect("an answer"), Reply::Error("ERR max number of clients reached".into()));
     drop(clients);
     eventually("there is room again", || {
-        node.connect().try_call(&["PING"]).ok().filter(|reply| *reply == Value::Simple("PONG".into()))
+        node.connect().try_call(&["PING"]).ok().filter(|reply| *reply == Reply::Simple("PONG".into()))
     });
 }
 
 fn check_ping(mut connection: Connection) -> Connection {
-    assert_eq!(connection.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(connection.call_line("PING"), Reply::Simple("PONG".into()));
     connection
 }
 
@@ -262,7 +262,7 @@ fn malformed_bus_packets(sender: &str) -> Vec<(&'static str, Vec<u8>)> {
 fn malformed_bus_packets_do_not_change_the_cluster() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let node = &cluster.nodes[0];
-    let sender = cluster.id(1);
+    let sender = cluster.node_id(1);
     let before = node.resident_bytes();
     let view = || {
         let mut lines: Vec<String> = node
@@ -331,6 +331,6 @@ fn browsers_cannot_post_commands() {
         // The server closes the connection before it reads the body.
         let _ = browser.read_to_end();
         let _ = browser.send_raw(b"SET evil 1\r\n");
-        assert_eq!(node.run("EXISTS evil"), Value::Int(0), "{headers}");
+        assert_eq!(node.run("EXISTS evil"), Reply::Int(0), "{headers}");
     }
 }

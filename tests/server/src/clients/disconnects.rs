@@ -1,6 +1,6 @@
 //! Tests of blocked clients, and of their pending commands when they disconnect.
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 fn start_with_operator() -> (Node, Connection) {
     let node = Node::start(&Program::redoubt(), "--save ");
@@ -23,7 +23,7 @@ fn wait_until_only_operator_is_connected(operator: &mut Connection) {
 #[test]
 fn disconnected_clients_lose_their_paused_commands() {
     let (node, mut operator) = start_with_operator();
-    operator.run("CLIENT PAUSE 3600000 WRITE").expect_ok();
+    operator.call_line("CLIENT PAUSE 3600000 WRITE").expect_ok();
     let mut waiting = Vec::new();
     for index in 0..20 {
         let mut client = node.connect();
@@ -34,19 +34,19 @@ fn disconnected_clients_lose_their_paused_commands() {
     eventually("all clients are blocked", || {
         (clients_info_field(&mut operator, "blocked_clients") == "20").then_some(())
     });
-    let list = operator.run("CLIENT LIST").text();
+    let list = operator.call_line("CLIENT LIST").text();
     assert_eq!(list.matches(" flags=b ").count(), 20, "{list}");
     let held = list.lines().find(|line| line.contains(" flags=b ")).and_then(|line| line.split(' ').next());
     let id = held.and_then(|word| word.strip_prefix("id=")).expect("its number").to_owned();
     assert_eq!(
         operator.call(&["CLIENT", "UNBLOCK", &id]),
-        Value::Int(0),
+        Reply::Int(0),
         "CLIENT UNBLOCK does not end a pause"
     );
     drop(waiting);
     wait_until_only_operator_is_connected(&mut operator);
-    operator.run("CLIENT UNPAUSE").expect_ok();
-    assert_eq!(operator.run("DBSIZE"), Value::Int(0));
+    operator.call_line("CLIENT UNPAUSE").expect_ok();
+    assert_eq!(operator.call_line("DBSIZE"), Reply::Int(0));
 }
 
 /// The client's next command arrives before the client disconnects.
@@ -62,7 +62,7 @@ fn client_that_disconnects_in_wait_loses_its_pending_commands() {
         });
         drop(client);
         wait_until_only_operator_is_connected(&mut operator);
-        assert_eq!(operator.run("GET behind"), Value::NullBulk);
+        assert_eq!(operator.call_line("GET behind"), Reply::NullBulk);
     }
 }
 
@@ -70,7 +70,7 @@ fn client_that_disconnects_in_wait_loses_its_pending_commands() {
 fn client_unblock_ends_a_wait() {
     let (node, mut operator) = start_with_operator();
     let mut client = node.connect();
-    let id = client.run("CLIENT ID").int().to_string();
+    let id = client.call_line("CLIENT ID").int().to_string();
     let mut end = |how: &[&str]| {
         eventually("the client is blocked", || {
             (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
@@ -78,18 +78,18 @@ fn client_unblock_ends_a_wait() {
         let list = operator.call(&["CLIENT", "LIST", "ID", &id]).text();
         assert!(list.contains(" flags=b ") && list.contains(" cmd=wait "), "{list}");
         let words = [&["CLIENT", "UNBLOCK", &id], how].concat();
-        assert_eq!(operator.call(&words), Value::Int(1));
-        assert_eq!(operator.call(&words), Value::Int(0), "the client is no longer blocked");
+        assert_eq!(operator.call(&words), Reply::Int(1));
+        assert_eq!(operator.call(&words), Reply::Int(0), "the client is no longer blocked");
     };
     client.send(&["WAIT", "1", "0"]).expect("sent");
     end(&[]);
-    assert_eq!(client.read().expect("an answer"), Value::Int(0));
+    assert_eq!(client.read().expect("an answer"), Reply::Int(0));
     client.send(&["WAIT", "1", "0"]).expect("sent");
     client.send(&["PING"]).expect("sent");
     end(&["ERROR"]);
     let error = client.read().expect("an answer");
-    assert_eq!(error, Value::Error("UNBLOCKED client unblocked via CLIENT UNBLOCK".to_owned()));
-    assert_eq!(client.read().expect("an answer"), Value::Simple("PONG".to_owned()));
+    assert_eq!(error, Reply::Error("UNBLOCKED client unblocked via CLIENT UNBLOCK".to_owned()));
+    assert_eq!(client.read().expect("an answer"), Reply::Simple("PONG".to_owned()));
 }
 
 /// Replies before the WAIT are sent although the WAIT blocks. Inside EXEC, WAIT does not block.
@@ -106,9 +106,9 @@ fn wait_does_not_delay_earlier_replies() {
     assert_eq!(client.read().expect("the value").text().len(), 32 << 20);
 
     let mut client = node.connect();
-    client.run("MULTI").expect_ok();
-    client.run("WAIT 1 0");
-    assert_eq!(client.run("EXEC"), Value::Array(vec![Value::Int(0)]));
+    client.call_line("MULTI").expect_ok();
+    client.call_line("WAIT 1 0");
+    assert_eq!(client.call_line("EXEC"), Reply::Array(vec![Reply::Int(0)]));
 }
 
 /// A client in WAIT is unblocked when its master becomes a replica.
@@ -120,9 +120,9 @@ fn wait_ends_when_the_node_becomes_a_replica() {
     eventually("the client is blocked", || {
         (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
     });
-    operator.run("REPLICAOF 127.0.0.1 1").expect_ok();
+    operator.call_line("REPLICAOF 127.0.0.1 1").expect_ok();
     let text = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
-    assert_eq!(client.read().expect("an answer"), Value::Error(text.to_owned()));
+    assert_eq!(client.read().expect("an answer"), Reply::Error(text.to_owned()));
     assert!(client.read().is_err(), "the connection is closed, as in Redis");
 }
 
@@ -132,7 +132,7 @@ fn client_reply_skip_before_wait_keeps_earlier_replies() {
     let (node, mut operator) = start_with_operator();
     operator.call(&["SET", "large", &"x".repeat(16 << 20)]).expect_ok();
     let mut client = node.connect();
-    let id = client.run("CLIENT ID").int().to_string();
+    let id = client.call_line("CLIENT ID").int().to_string();
     client.send(&["GET", "large"]).expect("sent");
     client.send(&["CLIENT", "REPLY", "SKIP"]).expect("sent");
     client.send(&["WAIT", "1", "0"]).expect("sent");
@@ -141,6 +141,6 @@ fn client_reply_skip_before_wait_keeps_earlier_replies() {
         (clients_info_field(&mut operator, "blocked_clients") == "1").then_some(())
     });
     assert_eq!(client.read().expect("the value").text().len(), 16 << 20);
-    assert_eq!(operator.call(&["CLIENT", "UNBLOCK", &id]), Value::Int(1));
-    assert_eq!(client.read().expect("an answer"), Value::Simple("PONG".to_owned()));
+    assert_eq!(operator.call(&["CLIENT", "UNBLOCK", &id]), Reply::Int(1));
+    assert_eq!(client.read().expect("an answer"), Reply::Simple("PONG".to_owned()));
 }

@@ -9,20 +9,24 @@ use std::time::{Duration, Instant};
 use harness::{Connection, Node, Program};
 
 /// The requests of a client that floods the server.
-struct Flood {
+struct RequestFlood {
     name: &'static str,
     /// The first command on the connection.
     first_command: &'static str,
     request: &'static [u8],
 }
 
-const FLOOD_KINDS: &[Flood] = &[
-    Flood { name: "lines", first_command: "PING", request: b"INCR k\r\n" },
-    Flood { name: "requests", first_command: "PING", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
-    Flood { name: "refused", first_command: "AUTH nobody x", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
-    Flood { name: "queued", first_command: "MULTI", request: b"DISCARD\r\nMULTI\r\nINCR k\r\n" },
-    Flood { name: "server commands", first_command: "PING", request: b"INFO\r\n" },
-    Flood { name: "unknown", first_command: "PING", request: b"NOSUCH\r\n" },
+const FLOOD_KINDS: &[RequestFlood] = &[
+    RequestFlood { name: "lines", first_command: "PING", request: b"INCR k\r\n" },
+    RequestFlood { name: "requests", first_command: "PING", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
+    RequestFlood {
+        name: "refused",
+        first_command: "AUTH nobody x",
+        request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n",
+    },
+    RequestFlood { name: "queued", first_command: "MULTI", request: b"DISCARD\r\nMULTI\r\nINCR k\r\n" },
+    RequestFlood { name: "server commands", first_command: "PING", request: b"INFO\r\n" },
+    RequestFlood { name: "unknown", first_command: "PING", request: b"NOSUCH\r\n" },
 ];
 
 /// Waits up to this long pass without a comparison with Valkey.
@@ -36,7 +40,7 @@ fn start_with_one_worker(program: &Program) -> Node {
 
 /// Floods the server until `over` is set. Reads all replies, so that the client is not disconnected at the output
 /// buffer limit.
-fn send_flood(node: &Node, flood: &Flood, over: &AtomicBool) {
+fn send_flood(node: &Node, flood: &RequestFlood, over: &AtomicBool) {
     let mut sender = TcpStream::connect(node.address()).expect("a connection");
     let mut receiver = sender.try_clone().expect("its other end");
     let batch = flood.request.repeat(200_000 / flood.request.len());
@@ -52,16 +56,16 @@ fn send_flood(node: &Node, flood: &Flood, over: &AtomicBool) {
 }
 
 /// The longest time that another client waits for a reply during the flood.
-fn longest_wait_during(node: &Node, flood: &Flood) -> Duration {
+fn longest_wait_during(node: &Node, flood: &RequestFlood) -> Duration {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| send_flood(node, flood, &over));
         let mut bystander = node.connect();
-        bystander.run("SET b 1").expect_ok();
+        bystander.call_line("SET b 1").expect_ok();
         let (began, mut longest, mut asked) = (Instant::now(), Duration::ZERO, 0);
         while began.elapsed() < Duration::from_secs(2) || asked < 20 {
             let sent = Instant::now();
-            bystander.run("GET b");
+            bystander.call_line("GET b");
             longest = longest.max(sent.elapsed());
             asked += 1;
         }
@@ -135,8 +139,8 @@ fn busiest_client_of_a_worker_is_reported() {
         let found = harness::eventually("the busiest client is named", || {
             let id = node.info("clients", "busiest_client_id")?;
             let share: f64 = node.info("clients", "busiest_client_worker_percent")?.parse().ok()?;
-            let line =
-                operator.run(&format!("CLIENT LIST ID {}", id.parse::<u64>().ok().filter(|id| *id > 0)?));
+            let line = operator
+                .call_line(&format!("CLIENT LIST ID {}", id.parse::<u64>().ok().filter(|id| *id > 0)?));
             (share > 20.0 && line.text().contains("cmd=incr")).then_some(line.text())
         });
         over.store(true, Ordering::Relaxed);
@@ -151,7 +155,7 @@ fn busiest_client_of_a_worker_is_reported() {
 
 /// The worker time spent on the operator's own commands, in microseconds.
 fn operator_worker_time(operator: &mut Connection) -> u64 {
-    let line = operator.run("CLIENT INFO").text();
+    let line = operator.call_line("CLIENT INFO").text();
     let micros = line.split("tot-usec=").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok());
     micros.expect("CLIENT INFO has it")
 }

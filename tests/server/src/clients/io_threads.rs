@@ -1,6 +1,6 @@
 //! Tests of changing the number of workers at runtime with `CONFIG SET io-threads`.
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 /// The number of worker threads of the process.
 fn worker_thread_count(node: &Node) -> usize {
@@ -14,7 +14,7 @@ fn worker_thread_count(node: &Node) -> usize {
 
 fn set_io_threads(operator: &mut Connection, count: usize) {
     operator.call(&["CONFIG", "SET", "io-threads", &count.to_string()]).expect_ok();
-    assert_eq!(operator.run("CONFIG GET io-threads").items()[1].text(), count.to_string());
+    assert_eq!(operator.call_line("CONFIG GET io-threads").items()[1].text(), count.to_string());
 }
 
 /// The CPU time of each worker, in nanoseconds, by worker number.
@@ -39,7 +39,7 @@ fn workers_serving(node: &Node, clients: &mut [Connection]) -> Vec<String> {
     let before = worker_cpu_times(node);
     for client in clients.iter_mut() {
         for _ in 0..200 {
-            assert_eq!(client.run("PING"), Value::Simple("PONG".into()));
+            assert_eq!(client.call_line("PING"), Reply::Simple("PONG".into()));
         }
     }
     let spent = worker_cpu_times(node).into_iter().map(|(number, nanos)| {
@@ -74,9 +74,9 @@ fn io_threads_can_change_while_clients_are_served() {
         (workers_serving(&node, &mut clients) == ["1"]).then_some(())
     });
     // A client blocked on a removed worker still gets its reply, and then moves to another worker.
-    operator.run("RPUSH list x");
+    operator.call_line("RPUSH list x");
     assert_eq!(waiting.read().expect("it is served").items()[1].text(), "x");
-    assert_eq!(waiting.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(waiting.call_line("PING"), Reply::Simple("PONG".into()));
     assert_eq!(worker_thread_count(&node), 5, "unused threads stay parked");
     set_io_threads(&mut operator, 3);
     assert_eq!(worker_thread_count(&node), 5);
@@ -103,7 +103,7 @@ fn worker_gets_its_connections_back_after_slow_commands() {
         for (number, client) in clients.iter_mut().enumerate() {
             // Each script is different, so the server has no statistics about its duration.
             let script = format!("local x = {round}{number} for i = 1, 3000000 do x = x + i end return 1");
-            assert_eq!(client.call(&["EVAL", &script, "0"]), Value::Int(1));
+            assert_eq!(client.call(&["EVAL", &script, "0"]), Reply::Int(1));
         }
     }
     eventually("each client is back on its worker", || {
@@ -121,7 +121,7 @@ fn no_reply_is_lost_when_connections_move_between_workers() {
             std::thread::spawn(move || {
                 let key = format!("counter:{number}");
                 for expected in 1..=4000 {
-                    assert_eq!(client.call(&["INCR", &key]), Value::Int(expected));
+                    assert_eq!(client.call(&["INCR", &key]), Reply::Int(expected));
                 }
             })
         })
@@ -149,11 +149,11 @@ fn busy_error_is_returned_with_a_single_worker() {
     eventually("other clients get BUSY", || node.run("GET x").is_error("BUSY").then_some(()));
     kill_script(&mut operator);
     assert!(busy.read().expect("an answer").is_error("ERR"));
-    assert_eq!(node.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(node.run("PING"), Reply::Simple("PONG".into()));
 }
 
 fn kill_script(operator: &mut Connection) {
     eventually("the script can be killed", || {
-        (operator.run("SCRIPT KILL") == Value::Simple("OK".into())).then_some(())
+        (operator.call_line("SCRIPT KILL") == Reply::Simple("OK".into())).then_some(())
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually, redis_cli};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually, redis_cli};
 
 const FUNCTION_LIBRARY: &str = "#!lua name=own\nredis.register_function{function_name='twice', flags={'no-writes'}, \
                        callback=function(keys, args) return tonumber(args[1]) * 2 end}";
@@ -14,7 +14,7 @@ fn load_library(node: &Node) {
 
 fn call_function(node: &Node) -> Option<i64> {
     match node.try_connect().ok()?.try_call(&["FCALL", "twice", "0", "21"]).ok()? {
-        Value::Int(number) => Some(number),
+        Reply::Int(number) => Some(number),
         _ => None,
     }
 }
@@ -61,7 +61,7 @@ fn functions_survive_restarts() {
 #[test]
 fn added_cluster_node_gets_the_functions() {
     let nodes = (0..3).map(|_| Node::start_clustered(&Program::redoubt())).collect();
-    let cluster = Cluster::join(nodes, 3);
+    let cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_ok();
     cluster.nodes.iter().for_each(load_library);
     let new = Node::start_clustered(&Program::redoubt());
@@ -87,7 +87,7 @@ fn unauthenticated_requests_are_limited() {
             assert!(unauthenticated.read().is_err(), "the connection ends");
         }
         let mut authenticated = node.connect();
-        authenticated.run("AUTH secret").expect_ok();
+        authenticated.call_line("AUTH secret").expect_ok();
         assert_eq!(authenticated.call(&["ECHO", &"x".repeat(20_000)]).text().len(), 20_000);
     }
 }
@@ -98,7 +98,7 @@ fn connection_storm_does_not_delay_existing_clients() {
     const NEW_CLIENTS: usize = 3000;
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 10000 --io-threads 1");
     let mut there = node.connect();
-    there.run("SET k v").expect_ok();
+    there.call_line("SET k v").expect_ok();
     let over = AtomicBool::new(false);
     let (slowest, connections) = std::thread::scope(|scope| {
         let storm = scope.spawn(|| {
@@ -110,7 +110,7 @@ fn connection_storm_does_not_delay_existing_clients() {
         let mut slowest = Duration::ZERO;
         while !over.load(Ordering::Acquire) {
             let asked = Instant::now();
-            assert_eq!(there.run("GET k").text(), "v");
+            assert_eq!(there.call_line("GET k").text(), "v");
             slowest = slowest.max(asked.elapsed());
         }
         (slowest, storm.join().expect("it connects"))

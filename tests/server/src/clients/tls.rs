@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use harness::{Node, PortClaim, Program, Value, claim_port, eventually, permitted, redis_cli, run_to_end};
+use harness::{
+    Node, PortClaim, Program, Reply, claim_port, eventually, redis_cli, run_to_end, value_or_skip,
+};
 use tempfile::TempDir;
 
 /// A certificate authority of the test, with certificates for a server and a client.
@@ -280,7 +282,7 @@ fn private_key_can_be_encrypted() {
         &format!("{} --tls-port {port} --tls-key-file {}", authority.server_options(), encrypted.display()),
     );
     node.spawn();
-    assert!(!node.ended().success());
+    assert!(!node.wait_for_own_exit().success());
     assert!(node.log().contains("Failed to configure TLS"), "{}", node.log());
 }
 
@@ -327,12 +329,12 @@ fn replication_over_tls_rejects_untrusted_replicas() {
     master.run("SET k v").expect_ok();
     let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
     eventually("the replica has the data", || {
-        (replica.run("GET k") == Value::Bulk(b"v".to_vec())).then_some(())
+        (replica.run("GET k") == Reply::Bulk(b"v".to_vec())).then_some(())
     });
     for number in 0..2000 {
         master.run(&format!("SET key:{number} {}", "z".repeat(500)));
     }
-    eventually("the replica has all of it", || (replica.run("DBSIZE") == Value::Int(2001)).then_some(()));
+    eventually("the replica has all of it", || (replica.run("DBSIZE") == Reply::Int(2001)).then_some(()));
     assert_eq!(master.run("WAIT 1 10000").int(), 1);
     // A replica with certificates of another authority is rejected, and it does not accept the master's certificate.
     let other = CertificateAuthority::new("client");
@@ -349,7 +351,7 @@ fn both_replication_channels_use_tls() {
     let options = "--tls-replication yes --dual-channel-replication-enabled yes --repl-diskless-sync-delay 0";
     let (master, port) = authority.start(options);
     let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return redis.call('dbsize')";
-    assert_eq!(master.connect().call(&["EVAL", script, "0"]), Value::Int(2000));
+    assert_eq!(master.connect().call(&["EVAL", script, "0"]), Reply::Int(2000));
     master.run("CONFIG SET rdb-key-save-delay 1000").expect_ok();
     let (replica, _) = authority.start(&format!("{options} --replicaof 127.0.0.1 {port}"));
     eventually("the replica has two channels", || {
@@ -360,7 +362,7 @@ fn both_replication_channels_use_tls() {
     master.run("SET meanwhile yes").expect_ok();
     eventually("the replica has all data", || {
         // While loading, the replica does not answer DBSIZE.
-        let all = replica.run("DBSIZE") == Value::Int(2001);
+        let all = replica.run("DBSIZE") == Reply::Int(2001);
         (all && replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     assert_eq!(master.run("WAIT 1 10000").int(), 1);
@@ -531,7 +533,7 @@ fn incomplete_tls_configuration_prevents_startup() {
     ] {
         let mut node = Node::prepare(&Program::redoubt(), &format!("{options} --tls-port {port}"));
         node.spawn();
-        assert!(!node.ended().success());
+        assert!(!node.wait_for_own_exit().success());
         let log = node.log();
         assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
     }
@@ -634,7 +636,7 @@ fn unsupported_keys_are_refused_with_the_supported_kinds() {
         let options = format!("{} --tls-port {port} {options}", authority.server_options());
         let mut node = Node::prepare(&Program::redoubt(), &options);
         node.spawn();
-        assert!(!node.ended().success(), "{options}");
+        assert!(!node.wait_for_own_exit().success(), "{options}");
         let log = node.log();
         assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
     }
@@ -694,7 +696,7 @@ fn x509_version_1_certificates_of_peers_are_accepted() {
     });
     drop(master);
     let mut later = Node::prepare(&Program::redoubt(), &authority.server_options());
-    if permitted("a clock of its own", later.fake_clock()).is_some() {
+    if value_or_skip("a clock of its own", later.fake_clock()).is_some() {
         let claim = claim_port();
         later.add_options(&format!("--tls-port {}", claim.port));
         later.set_clock(60 * 24 * 3600);

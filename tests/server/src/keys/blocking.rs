@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Node, Program, Value, eventually, never_within, processor_ticks};
+use harness::{Connection, Node, Program, Reply, eventually, never_within, processor_ticks};
 
 fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("--save  {options}"))
@@ -37,13 +37,13 @@ fn read_reply(connection: &mut Connection) -> String {
     reply_text(&connection.read().expect("a reply"))
 }
 
-fn reply_text(value: &Value) -> String {
+fn reply_text(value: &Reply) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(reply_text).collect::<Vec<_>>().join(" ")),
-        Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::Simple(text) => text.clone(),
-        Value::Int(number) => number.to_string(),
-        Value::Error(text) => format!("-{text}"),
+        Reply::Array(items) => format!("[{}]", items.iter().map(reply_text).collect::<Vec<_>>().join(" ")),
+        Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Reply::Simple(text) => text.clone(),
+        Reply::Int(number) => number.to_string(),
+        Reply::Error(text) => format!("-{text}"),
         other => format!("{other:?}"),
     }
 }
@@ -51,8 +51,8 @@ fn reply_text(value: &Value) -> String {
 fn run_all(node: &Node, lines: &[&str]) {
     let mut connection = node.connect();
     for line in lines {
-        let reply = connection.run(line);
-        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+        let reply = connection.call_line(line);
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
     }
 }
 
@@ -116,8 +116,8 @@ fn blocking_commands_work_for_sorted_sets_and_streams() {
 fn blocking_commands_do_not_block_in_transactions_and_scripts() {
     let node = start_with_three_workers();
     let mut connection = node.connect();
-    connection.run("XGROUP CREATE s g $ MKSTREAM").expect_ok();
-    connection.run("MULTI").expect_ok();
+    connection.call_line("XGROUP CREATE s g $ MKSTREAM").expect_ok();
+    connection.call_line("MULTI").expect_ok();
     let lines = [
         "BLPOP l 0",
         "BLMOVE l d LEFT LEFT 0",
@@ -127,10 +127,10 @@ fn blocking_commands_do_not_block_in_transactions_and_scripts() {
         "XREAD BLOCK 0 STREAMS s $",
         "XREADGROUP GROUP g me BLOCK 0 STREAMS s >",
     ];
-    lines.iter().for_each(|line| assert_eq!(connection.run(line), Value::Simple("QUEUED".into())));
-    assert_eq!(reply_text(&connection.run("EXEC")), "[*-1 $-1 *-1 *-1 *-1 *-1 *-1]");
+    lines.iter().for_each(|line| assert_eq!(connection.call_line(line), Reply::Simple("QUEUED".into())));
+    assert_eq!(reply_text(&connection.call_line("EXEC")), "[*-1 $-1 *-1 *-1 *-1 *-1 *-1]");
     let script = ["EVAL", "return redis.call('blpop', KEYS[1], 0)", "1", "l"];
-    assert_eq!(connection.call(&script), Value::NullBulk);
+    assert_eq!(connection.call(&script), Reply::NullBulk);
 }
 
 /// A blocked client must be served whichever command creates the key.
@@ -139,7 +139,7 @@ fn blocked_clients_are_served_whichever_command_creates_the_key() {
     let node = start_with_three_workers();
     let other = start_server("");
     run_all(&node, &["RPUSH made v", "ZADD places 0 v", "SET string v", "SET nothing 1"]);
-    let Value::Bulk(payload) = node.run("DUMP made") else { panic!("it is dumped") };
+    let Reply::Bulk(payload) = node.run("DUMP made") else { panic!("it is dumped") };
     other.run("RPUSH k v");
     let migrate = format!("MIGRATE 127.0.0.1 {} k 0 5000", node.port);
     let list: [&[&str]; 10] = [
@@ -258,7 +258,7 @@ fn disconnected_clients_receive_no_elements() {
 fn client_unblock_ends_a_blocking_command() {
     let node = start_with_three_workers();
     let mut client = node.connect();
-    let id = client.run("CLIENT ID").int();
+    let id = client.call_line("CLIENT ID").int();
     let table = [
         ("BLPOP k 0", "", "*-1"),
         ("BLPOP k 0", " TIMEOUT", "*-1"),
@@ -277,7 +277,7 @@ fn client_unblock_ends_a_blocking_command() {
     }
     assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")).int(), 0);
     run_all(&node, &["RPUSH k 1"]);
-    assert_eq!(reply_text(&client.run("BLPOP k 0")), "[k 1]");
+    assert_eq!(reply_text(&client.call_line("BLPOP k 0")), "[k 1]");
 }
 
 #[test]
@@ -333,8 +333,8 @@ fn blocking_commands_time_out_after_their_timeout() {
         assert!(took < Duration::from_millis(millis + 3000), "{line}: {took:?}");
     }
     let mut client = node.connect();
-    client.run("HELLO 3");
-    assert_eq!(client.run("BLPOP k 0.01"), Value::Null);
+    client.call_line("HELLO 3");
+    assert_eq!(client.call_line("BLPOP k 0.01"), Reply::Null);
 }
 
 /// The replica is a Redis server, because its MONITOR shows the commands that it receives.
@@ -347,7 +347,7 @@ fn blocking_commands_are_replicated_as_their_effects() {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     let mut monitor = replica.connect();
-    monitor.run("MONITOR").expect_ok();
+    monitor.call_line("MONITOR").expect_ok();
     run_all(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
     let table = [
         ("BLPOP a l 0", "RPUSH l 1", "\"LPOP\" \"l\""),
@@ -453,5 +453,5 @@ fn thousands_of_blocked_clients_do_not_slow_down_others() {
     push.extend(numbers.iter().map(String::as_str));
     connection.call(&push);
     clients.iter_mut().for_each(|client| assert!(read_reply(client).starts_with("[k ")));
-    assert_eq!(connection.run("EXISTS k").int(), 0);
+    assert_eq!(connection.call_line("EXISTS k").int(), 0);
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use harness::{Node, Program, Value, eventually, eventually_within};
+use harness::{Node, Program, Reply, eventually, eventually_within};
 
 /// Starts Redoubt, and Valkey if it is installed.
 fn start_redoubt_and_valkey(options: &str) -> Vec<Node> {
@@ -36,10 +36,10 @@ fn wait_accepts_timeouts_close_to_the_maximum() {
             let id = node.run("CLIENT LIST").text();
             let id = id.lines().find(|line| line.contains(" cmd=wait ")).expect("it is there");
             let id = id.trim_start_matches("id=").split(' ').next().unwrap_or_default().to_owned();
-            assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")), Value::Int(1));
+            assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")), Reply::Int(1));
             client.read().expect("an answer")
         });
-        assert_eq!(waits, Value::Int(0), "{line}");
+        assert_eq!(waits, Reply::Int(0), "{line}");
     }
 }
 
@@ -70,12 +70,12 @@ fn hash_fields_do_not_expire_while_writes_are_paused() {
         node.run("HPEXPIRE h 150 FIELDS 1 a");
         node.run("SET s 1 PX 151");
         node.run("CLIENT PAUSE 60000 WRITE").expect_ok();
-        eventually("the key has expired", || (node.run("EXISTS s") == Value::Int(0)).then_some(()));
+        eventually("the key has expired", || (node.run("EXISTS s") == Reply::Int(0)).then_some(()));
         let questions = ["HLEN h", "HGET h a", "HEXISTS h a", "HPTTL h FIELDS 1 a", "DBSIZE", "HGETALL h"];
-        let held: Vec<Value> = questions.map(|question| node.run(question)).into();
+        let held: Vec<Reply> = questions.map(|question| node.run(question)).into();
         node.run("CLIENT UNPAUSE").expect_ok();
         eventually("the field and the key expire", || {
-            (node.run("HLEN h") == Value::Int(1) && node.run("DBSIZE") == Value::Int(1)).then_some(())
+            (node.run("HLEN h") == Reply::Int(1) && node.run("DBSIZE") == Reply::Int(1)).then_some(())
         });
         held
     });
@@ -97,7 +97,7 @@ fn paused_inline_commands_are_unquoted_once() {
         node.run("CLIENT UNPAUSE").expect_ok();
         let mut replies = [0; 10];
         typed.read_exact(&mut replies).expect("two replies");
-        let mut keys: Vec<String> = node.run("KEYS *").items().iter().map(Value::text).collect();
+        let mut keys: Vec<String> = node.run("KEYS *").items().iter().map(Reply::text).collect();
         keys.sort();
         let mut reader = node.connect();
         (replies, keys, reader.call(&["GET", "a b"]), reader.call(&["GET", "c d"]))
@@ -170,18 +170,18 @@ fn time_is_constant_in_transactions_and_scripts() {
                       local b = redis.call('time') return a[1] == b[1] and a[2] == b[2]";
         let in_script = client.call(&["EVAL", script, "0"]);
         for line in ["MULTI", "TIME", "DEBUG SLEEP 0.02", "TIME"] {
-            client.run(line);
+            client.call_line(line);
         }
-        let replies = client.run("EXEC");
+        let replies = client.call_line("EXEC");
         let in_transaction = replies.items()[0] == replies.items()[2];
-        let time = |client: &mut harness::Connection| client.run("TIME");
+        let time = |client: &mut harness::Connection| client.call_line("TIME");
         let apart = time(&mut client) != {
-            client.run("DEBUG SLEEP 0.001").expect_ok();
+            client.call_line("DEBUG SLEEP 0.001").expect_ok();
             time(&mut client)
         };
         (in_script, in_transaction, apart)
     });
-    assert_eq!(seen, (Value::Int(1), true, true));
+    assert_eq!(seen, (Reply::Int(1), true, true));
 }
 
 /// Test suites of other tools start a single-node cluster and wait until it is ok.

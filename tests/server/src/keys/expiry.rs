@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 /// The longest accepted wait of a client, about a hundred times the usual duration.
 const MAX_WAIT: Duration = Duration::from_secs(1);
@@ -24,20 +24,20 @@ fn mass_expiry_does_not_delay_clients() {
         (0..1000).for_each(|_| connection.read().expect("the server answers").expect_ok());
     }
     node.run("SET stays value").expect_ok();
-    assert_eq!(node.run("DBSIZE"), Value::Int(KEY_COUNT as i64 + 1));
+    assert_eq!(node.run("DBSIZE"), Reply::Int(KEY_COUNT as i64 + 1));
     let (stop, mut prober) = (Arc::new(AtomicBool::new(false)), node.connect());
     let should_stop = stop.clone();
     let probing = std::thread::spawn(move || {
         let mut longest = Duration::ZERO;
         while !should_stop.load(Ordering::Relaxed) {
             let start = Instant::now();
-            assert_eq!(prober.run("GET stays").text(), "value");
+            assert_eq!(prober.call_line("GET stays").text(), "value");
             longest = longest.max(start.elapsed());
         }
         longest
     });
     node.run("DEBUG SET-ACTIVE-EXPIRE 1").expect_ok();
-    eventually("all of them are gone", || (node.run("DBSIZE") == Value::Int(1)).then_some(()));
+    eventually("all of them are gone", || (node.run("DBSIZE") == Reply::Int(1)).then_some(()));
     stop.store(true, Ordering::Relaxed);
     let longest = probing.join().expect("the server answers");
     assert!(longest < MAX_WAIT, "a client waited {longest:?}");
@@ -64,7 +64,7 @@ fn writable_replica_expires_keys_of_its_own_clients() {
         master.run("MSET replicated 1 given 1").expect_ok();
         master.run("SET masters 1 PX 100").expect_ok();
         eventually("the replica has the master's keys", || {
-            (replica.run("DBSIZE") == Value::Int(3)).then_some(())
+            (replica.run("DBSIZE") == Reply::Int(3)).then_some(())
         });
         replica.run("SET own 1 PX 200").expect_ok();
         replica.run("SET renamed 1 PX 200").expect_ok();
@@ -75,12 +75,12 @@ fn writable_replica_expires_keys_of_its_own_clients() {
         let expired = || replica.info("stats", "expired_keys");
         eventually(&format!("{name}: the replica's own keys expire"), || (expired()? == "3").then_some(()));
         // The master's key stays because the master does not replicate its deletion.
-        assert_eq!(replica.run("DBSIZE"), Value::Int(3), "{name}");
+        assert_eq!(replica.run("DBSIZE"), Reply::Int(3), "{name}");
         assert_eq!(replica.run("EXISTS replicated masters persistent").int(), 2, "{name}");
         eventually(&format!("{name}: no key is tracked any more"), || {
             (replica.info("stats", "slave_expires_tracked_keys")? == "0").then_some(())
         });
-        assert_eq!(master.run("DBSIZE"), Value::Int(3), "{name}");
+        assert_eq!(master.run("DBSIZE"), Reply::Int(3), "{name}");
     }
 }
 
@@ -100,13 +100,13 @@ fn create_undeleted_expired_fields(node: &Node) {
     }
     eventually("the fields have expired", || {
         let times = node.run("HPTTL large FIELDS 1 f3");
-        (times.items() == [Value::Int(-2)] && node.run("HGET one a") == Value::NullBulk).then_some(())
+        (times.items() == [Reply::Int(-2)] && node.run("HGET one a") == Reply::NullBulk).then_some(())
     });
     assert_eq!((node.run("HLEN large").int(), node.run("DBSIZE").int()), (300, 5));
 }
 
 /// The hash lengths and key counts right after a load, before active expiry can run.
-fn dataset_sizes(node: &Node) -> (Vec<Value>, Option<String>) {
+fn dataset_sizes(node: &Node) -> (Vec<Reply>, Option<String>) {
     let commands = ["HLEN small", "HLEN large", "EXISTS one", "DBSIZE"];
     (commands.iter().map(|command| node.run(command)).collect(), node.info("keyspace", "db0"))
 }
@@ -127,10 +127,10 @@ fn expired_fields_are_not_loaded() {
             node.kill();
             node.spawn();
             let mut probe = eventually("the server accepts connections", || node.try_connect().ok());
-            let is_up = |reply: Value| (reply == Value::Simple("PONG".into())).then_some(());
+            let is_up = |reply: Reply| (reply == Reply::Simple("PONG".into())).then_some(());
             eventually("the file is loaded", || is_up(probe.call(&["PING"])));
             let (replies, keyspace) = dataset_sizes(&node);
-            assert_eq!(replies, [2, 297, 0, 3].map(Value::Int), "{name}");
+            assert_eq!(replies, [2, 297, 0, 3].map(Reply::Int), "{name}");
             let keyspace = keyspace.expect("there are keys");
             assert!(keyspace.starts_with("keys=3,expires=0"), "{name}: {keyspace}");
             assert!(keyspace.ends_with("keys_with_volatile_items=0"), "{name}: {keyspace}");
@@ -151,7 +151,7 @@ fn replica_keeps_expired_fields_until_its_master_deletes_them() {
             |replica: &Node| (replica.info("replication", "master_link_status")? == "up").then_some(());
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
         eventually("the replica is linked", || is_linked(&replica));
-        let all = [3, 300, 1, 5].map(Value::Int);
+        let all = [3, 300, 1, 5].map(Reply::Int);
         assert_eq!(dataset_sizes(&replica).0, all, "{name}");
         replica.run("SAVE").expect_ok();
         replica.kill();
@@ -160,7 +160,7 @@ fn replica_keeps_expired_fields_until_its_master_deletes_them() {
         eventually("the replica is linked again", || is_linked(&replica));
         assert_eq!(dataset_sizes(&replica).0, all, "{name}");
         master.run("DEBUG SET-ACTIVE-EXPIRE 1").expect_ok();
-        let gone = [2, 297, 0, 3].map(Value::Int);
+        let gone = [2, 297, 0, 3].map(Reply::Int);
         eventually(&format!("{name}: the master's deletions arrive"), || {
             (dataset_sizes(&replica).0 == gone).then_some(())
         });
@@ -177,12 +177,12 @@ fn restarted_master_replicates_deletion_of_fields_expired_before_the_load() {
     create_undeleted_expired_fields(&master);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica has the snapshot", || {
-        (dataset_sizes(&replica).0[3] == Value::Int(5)).then_some(())
+        (dataset_sizes(&replica).0[3] == Reply::Int(5)).then_some(())
     });
     master.run("SAVE").expect_ok();
     master.kill();
     master.launch();
-    let left = [2, 297, 0, 3].map(Value::Int);
+    let left = [2, 297, 0, 3].map(Reply::Int);
     eventually("the replica has what its master has", || (dataset_sizes(&replica).0 == left).then_some(()));
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually, slot_of};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually, slot_of};
 
 /// The longest accepted delay of an `expired` event, in milliseconds.
 const MAX_DELAY: i64 = 100;
@@ -77,14 +77,14 @@ fn expired_events_in_a_cluster_come_only_from_the_owner_of_the_key() {
 fn events_of_a_transaction_arrive_in_order() {
     let node = Node::start(&Program::redoubt(), "--save  --notify-keyspace-events AKEmn");
     assert_eq!(node.run("CONFIG GET notify-keyspace-events").items()[1].text(), "AnKEm");
-    let Value::Error(refused) = node.run("CONFIG SET notify-keyspace-events Kq") else {
+    let Reply::Error(refused) = node.run("CONFIG SET notify-keyspace-events Kq") else {
         panic!("'q' names a class")
     };
     assert!(refused.ends_with("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."), "{refused}");
     let mut listener = subscribe(&node, "__key*__:*");
     let mut client = node.connect();
     for line in ["MULTI", "SET a 1", "INCR a", "HSET h f v", "DEL a", "GET a", "EXPIRE h 100", "EXEC"] {
-        client.run(line);
+        client.call_line(line);
     }
     let mut expected = Vec::new();
     for (event, key) in [
@@ -120,7 +120,7 @@ fn replica_publishes_events_of_replicated_commands() {
         })
         .collect();
     master.run("SET a 1 PX 50");
-    eventually("the key expires", || (master.run("DBSIZE") == Value::Int(0)).then_some(()));
+    eventually("the key expires", || (master.run("DBSIZE") == Reply::Int(0)).then_some(()));
     master.run("HSET h f v");
     for listener in &mut listeners {
         let heard: Vec<String> = (0..4).map(|_| next_message(listener).0).collect();

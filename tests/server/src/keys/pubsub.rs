@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use harness::{Cluster, Connection, Node, Program, Value, eventually, slot_of};
+use harness::{Cluster, Connection, Node, Program, Reply, eventually, slot_of};
 
-fn bulk_string(text: &str) -> Value {
-    Value::Bulk(text.as_bytes().to_vec())
+fn bulk_string(text: &str) -> Reply {
+    Reply::Bulk(text.as_bytes().to_vec())
 }
 
-fn message_reply(words: &[&str]) -> Value {
-    Value::Array(words.iter().map(|word| bulk_string(word)).collect())
+fn message_reply(words: &[&str]) -> Reply {
+    Reply::Array(words.iter().map(|word| bulk_string(word)).collect())
 }
 
-fn subscription_confirmation(word: &str, channel: &str, count: i64) -> Value {
-    Value::Array(vec![bulk_string(word), bulk_string(channel), Value::Int(count)])
+fn subscription_confirmation(word: &str, channel: &str, count: i64) -> Reply {
+    Reply::Array(vec![bulk_string(word), bulk_string(channel), Reply::Int(count)])
 }
 
 fn subscribe(node: &Node, word: &str, channel: &str) -> Connection {
@@ -103,15 +103,15 @@ fn messages_reach_all_cluster_nodes() {
     ];
     let elsewhere = &cluster.nodes[(owner + 1) % 3];
     let moved = format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[owner].port);
-    assert_eq!(elsewhere.run("SSUBSCRIBE bar"), Value::Error(moved.clone()));
-    assert_eq!(elsewhere.run("SPUBLISH bar x"), Value::Error(moved));
+    assert_eq!(elsewhere.run("SSUBSCRIBE bar"), Reply::Error(moved.clone()));
+    assert_eq!(elsewhere.run("SPUBLISH bar x"), Reply::Error(moved));
     assert_eq!(cluster.nodes[owner].run("SPUBLISH bar hi").int(), 1);
     for listener in &mut shard {
         assert_eq!(listener.read().expect("a message"), message_reply(&["smessage", "bar", "hi"]));
     }
     let target = (owner + 1) % 3;
     for node in [target, owner] {
-        let line = format!("CLUSTER SETSLOT {slot} NODE {}", cluster.id(target));
+        let line = format!("CLUSTER SETSLOT {slot} NODE {}", cluster.node_id(target));
         cluster.nodes[node].run(&line).expect_ok();
     }
     for listener in &mut shard {
@@ -132,9 +132,9 @@ fn messages_too_long_for_the_bus_are_refused() {
     let long = "x".repeat(70 << 20);
     for word in ["PUBLISH", "SPUBLISH"] {
         // Slot 0 belongs to node 0.
-        let channel = &harness::key_for_every_slot()[0];
+        let channel = &harness::keys_for_all_slots()[0];
         let reply = publisher.call(&[word, channel, &long]);
-        assert_eq!(reply, Value::Error("ERR message is too long for the cluster bus".into()), "{word}");
+        assert_eq!(reply, Reply::Error("ERR message is too long for the cluster bus".into()), "{word}");
     }
     publisher.call(&["PUBLISH", "news", "short"]);
     assert_eq!(listener.read().expect("a message"), message_reply(&["message", "news", "short"]));
@@ -157,7 +157,7 @@ fn message_for_many_slow_subscribers_is_stored_once() {
     let grown = || used().saturating_sub(before);
     eventually("one copy is left", || (grown() < 12_000_000).then_some(()));
     eventually("each subscriber's output buffer counts the message", || {
-        let list = publisher.run("CLIENT LIST TYPE pubsub").text();
+        let list = publisher.call_line("CLIENT LIST TYPE pubsub").text();
         (list.matches(" omem=6").count() + list.matches(" omem=7").count() == 40).then_some(())
     });
     for subscriber in &mut slow {

@@ -3,14 +3,14 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 
-use harness::{Cluster, Node, Program, Value, eventually, key_for_every_slot};
+use harness::{Cluster, Node, Program, Reply, eventually, keys_for_all_slots};
 
-fn error_reply(text: &str) -> Value {
-    Value::Error(text.into())
+fn error_reply(text: &str) -> Reply {
+    Reply::Error(text.into())
 }
 
 fn queue_command(connection: &mut harness::Connection, line: &str) {
-    assert_eq!(connection.run(line), Value::Simple("QUEUED".into()), "{line}");
+    assert_eq!(connection.call_line(line), Reply::Simple("QUEUED".into()), "{line}");
 }
 
 /// Runs the transaction that a sentinel sends to promote a replica.
@@ -27,18 +27,18 @@ fn server_commands_run_within_exec() {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     let mut other = replica.connect();
-    assert_eq!(other.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(other.call_line("PING"), Reply::Simple("PONG".into()));
     let mut sentinel = replica.connect();
     eventually("the connections used for INFO are closed", || {
-        (sentinel.run("CLIENT LIST TYPE normal").text().lines().count() == 2).then_some(())
+        (sentinel.call_line("CLIENT LIST TYPE normal").text().lines().count() == 2).then_some(())
     });
-    sentinel.run("MULTI").expect_ok();
+    sentinel.call_line("MULTI").expect_ok();
     let lines =
         ["REPLICAOF NO ONE", "CONFIG REWRITE", "CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub", "ROLE"];
     for line in lines {
         queue_command(&mut sentinel, line);
     }
-    let replies = sentinel.run("EXEC");
+    let replies = sentinel.call_line("EXEC");
     let [replicaof, rewrite, killed, subscribers, role] = replies.items() else { panic!("{replies:?}") };
     replicaof.expect_ok();
     rewrite.expect_ok();
@@ -46,10 +46,10 @@ fn server_commands_run_within_exec() {
     assert_eq!(role.items()[0].text(), "master");
     assert!(other.try_call(&["PING"]).is_err(), "the other client was disconnected");
     // The connection continues to work, also for transactions with data commands.
-    sentinel.run("MULTI").expect_ok();
+    sentinel.call_line("MULTI").expect_ok();
     queue_command(&mut sentinel, "INCR n");
     queue_command(&mut sentinel, "INFO server");
-    let replies = sentinel.run("EXEC");
+    let replies = sentinel.call_line("EXEC");
     assert_eq!((replies.items().len(), replies.items()[0].int()), (2, 1));
 }
 
@@ -57,14 +57,14 @@ fn server_commands_run_within_exec() {
 fn count_in_transactions(mut client: harness::Connection, times: usize) -> usize {
     let mut succeeded = 0;
     while succeeded < times {
-        client.run("WATCH counter").expect_ok();
-        let next = client.run("GET counter").text().parse::<i64>().expect("a number") + 1;
-        client.run("MULTI").expect_ok();
+        client.call_line("WATCH counter").expect_ok();
+        let next = client.call_line("GET counter").text().parse::<i64>().expect("a number") + 1;
+        client.call_line("MULTI").expect_ok();
         for line in ["ROLE", &format!("SET counter {next}"), "INFO keyspace", "CONFIG GET port", "LASTSAVE"] {
             queue_command(&mut client, line);
         }
-        match client.run("EXEC") {
-            Value::NullArray => {}
+        match client.call_line("EXEC") {
+            Reply::NullArray => {}
             replies => {
                 assert_eq!(replies.items().len(), 5, "{replies:?}");
                 succeeded += 1;
@@ -94,7 +94,7 @@ fn transactions_with_server_commands_lose_no_updates() {
 fn server_commands_see_the_changes_of_their_transaction() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let mut client = node.connect();
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     let lines = [
         "SET a 1 EX 100",
         "SELECT 3",
@@ -110,7 +110,7 @@ fn server_commands_see_the_changes_of_their_transaction() {
     for line in lines {
         queue_command(&mut client, line);
     }
-    let replies = client.run("EXEC");
+    let replies = client.call_line("EXEC");
     let [_, _, _, info, memory, set, get, wait, del, size] = replies.items() else { panic!("{replies:?}") };
     let info = info.text();
     assert!(info.contains("db0:keys=1,expires=1,avg_ttl="), "{info}");
@@ -142,7 +142,7 @@ fn scripts_may_call_the_same_commands_as_in_valkey() {
         if let Some(theirs) = &theirs {
             let expected = theirs.connect().call(&["EVAL", &script, "0"]);
             let error_text =
-                |reply: &Value| format!("{reply:?}").split(" script: ").next().map(str::to_owned);
+                |reply: &Reply| format!("{reply:?}").split(" script: ").next().map(str::to_owned);
             assert_eq!(error_text(&reply), error_text(&expected), "{call}");
         }
     }
@@ -164,25 +164,27 @@ fn scripts_may_call_the_same_commands_as_in_valkey() {
 fn cluster_commands_run_within_exec() {
     let node = Node::start_clustered(&Program::redoubt());
     let mut client = node.connect();
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     for line in ["CLUSTER ADDSLOTS 1 2 3", "CLUSTER DELSLOTS 2", "CLUSTER ADDSLOTSRANGE 4 6", "CLUSTER SLOTS"]
     {
         queue_command(&mut client, line);
     }
-    let replies = client.run("EXEC");
+    let replies = client.call_line("EXEC");
     let [add, del, range, slots] = replies.items() else { panic!("{replies:?}") };
-    [add, del, range].into_iter().for_each(Value::expect_ok);
-    let first = |range: &Value| (range.items()[0].int(), range.items()[1].int());
+    [add, del, range].into_iter().for_each(Reply::expect_ok);
+    let first = |range: &Reply| (range.items()[0].int(), range.items()[1].int());
     assert_eq!(slots.items().iter().map(first).collect::<Vec<_>>(), [(1, 1), (3, 6)]);
     // Scripts and transactions that hold a slot lock also see the current state of the cluster.
-    client.run("CLUSTER DELSLOTS 1 3 4 5 6").expect_ok();
-    client.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
-    eventually("the cluster serves", || (client.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
-    client.run("MULTI").expect_ok();
+    client.call_line("CLUSTER DELSLOTS 1 3 4 5 6").expect_ok();
+    client.call_line("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
+    eventually("the cluster serves", || {
+        (client.call_line("SET a 1") == Reply::Simple("OK".into())).then_some(())
+    });
+    client.call_line("MULTI").expect_ok();
     for line in ["INCR a", "CLUSTER MYID", "CLUSTER NODES", "CLUSTER SHARDS", "CLUSTER LINKS", "GET a"] {
         queue_command(&mut client, line);
     }
-    let replies = client.run("EXEC");
+    let replies = client.call_line("EXEC");
     let [incr, id, nodes, shards, links, get] = replies.items() else { panic!("{replies:?}") };
     assert_eq!((incr.int(), get.text()), (2, "2".to_owned()));
     assert!(nodes.text().contains(&id.text()), "{nodes:?}");
@@ -195,29 +197,32 @@ fn cluster_commands_run_within_exec() {
 #[test]
 fn cluster_transactions_are_limited_to_one_slot() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
-    let keys = key_for_every_slot();
+    let keys = keys_for_all_slots();
     let mut client = cluster.nodes[0].connect();
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     queue_command(&mut client, "SET {key:0}a 1");
     queue_command(&mut client, "INCR {key:0}a");
-    let replies = client.run("EXEC");
-    assert_eq!(replies, Value::Array(vec![Value::Simple("OK".into()), Value::Int(2)]));
+    let replies = client.call_line("EXEC");
+    assert_eq!(replies, Reply::Array(vec![Reply::Simple("OK".into()), Reply::Int(2)]));
 
     let moved = error_reply(&format!("MOVED 8000 127.0.0.1:{}", cluster.nodes[1].port));
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     assert_eq!(client.call(&["SET", &keys[8000], "x"]), moved);
     queue_command(&mut client, "PING");
     assert_eq!(
-        client.run("EXEC"),
+        client.call_line("EXEC"),
         error_reply("EXECABORT Transaction discarded because of previous errors.")
     );
 
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     queue_command(&mut client, &format!("SET {} x", keys[0]));
     queue_command(&mut client, &format!("SET {} x", keys[1]));
-    assert_eq!(client.run("EXEC"), error_reply("CROSSSLOT Keys in request don't hash to the same slot"));
-    assert_eq!(client.run("EXEC"), error_reply("ERR EXEC without MULTI"));
-    assert_eq!(client.call(&["GET", &keys[0]]), Value::NullBulk);
+    assert_eq!(
+        client.call_line("EXEC"),
+        error_reply("CROSSSLOT Keys in request don't hash to the same slot")
+    );
+    assert_eq!(client.call_line("EXEC"), error_reply("ERR EXEC without MULTI"));
+    assert_eq!(client.call(&["GET", &keys[0]]), Reply::NullBulk);
 }
 
 /// A full resync replaces the dataset, so every watched key counts as changed.
@@ -226,14 +231,14 @@ fn full_resync_fails_watched_transactions() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
     let mut client = replica.connect();
-    client.run("WATCH k").expect_ok();
+    client.call_line("WATCH k").expect_ok();
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica is linked", || {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
     });
-    client.run("MULTI").expect_ok();
+    client.call_line("MULTI").expect_ok();
     queue_command(&mut client, "PING");
-    assert_eq!(client.run("EXEC"), Value::NullArray);
+    assert_eq!(client.call_line("EXEC"), Reply::NullArray);
 }
 
 /// Reads the replica's requests until the command `word`, and replies to all earlier requests.
@@ -289,7 +294,7 @@ fn transaction_cut_by_a_lost_link_is_applied_atomically() {
     let half = &transaction[..transaction.len() - 30];
     link.get_mut().write_all(&[head.as_bytes(), empty_rdb, &before, half].concat()).expect("it reads");
     eventually("the replica has what came before", || {
-        (replica.run("GET a") == Value::Bulk(b"1".to_vec())).then_some(())
+        (replica.run("GET a") == Reply::Bulk(b"1".to_vec())).then_some(())
     });
     drop(link);
 
@@ -301,7 +306,7 @@ fn transaction_cut_by_a_lost_link_is_applied_atomically() {
     link.get_mut().write_all(b"+CONTINUE\r\n").expect("it reads");
     link.get_mut().write_all(&transaction).expect("it reads");
     eventually("the replica has the transaction", || {
-        (replica.run("EXISTS c") == Value::Int(1)).then_some(())
+        (replica.run("EXISTS c") == Reply::Int(1)).then_some(())
     });
     assert_eq!((replica.run("GET a").text(), replica.run("GET b").text()), ("2".into(), "2".into()));
     let offset = replica.info("replication", "slave_repl_offset").expect("the field");

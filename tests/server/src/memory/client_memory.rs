@@ -21,7 +21,7 @@ fn idle_client_is_disconnected_at_the_soft_limit() {
     let mut slow = node.connect();
     slow.send(&["GET", "large"]).expect("sent");
     eventually("the reply is buffered", || {
-        operator.run("CLIENT LIST").text().contains(" cmd=get ").then_some(())
+        operator.call_line("CLIENT LIST").text().contains(" cmd=get ").then_some(())
     });
     eventually("the client is disconnected", || {
         (info_number(&mut operator, "stats", "client_output_buffer_limit_disconnections") == 1).then_some(())
@@ -36,7 +36,7 @@ fn idle_client_is_disconnected_at_the_soft_limit() {
 #[test]
 fn reply_size_is_limited_while_the_command_runs() {
     let (node, mut operator) = start_with_operator("--client-output-buffer-limit normal 10mb 0 0");
-    operator.run("HSET h field value");
+    operator.call_line("HSET h field value");
     let mut greedy = node.connect();
     let reply = greedy.try_call(&["HRANDFIELD", "h", "-30000000"]);
     assert!(reply.is_err(), "{reply:?}");
@@ -58,7 +58,7 @@ fn slow_senders_use_little_memory() {
         }
         let sent = drop.len();
         eventually("all bytes have arrived", || {
-            let list = operator.run("CLIENT LIST").text();
+            let list = operator.call_line("CLIENT LIST").text();
             (list.lines().filter(|line| !line.contains(" qbuf=0 ")).count() >= CLIENT_COUNT).then_some(sent)
         });
     }
@@ -83,16 +83,16 @@ fn query_buffer_limit_closes_the_connection() {
             let mut client = node.connect();
             // The server may close the connection while the client still sends.
             let _ = client.send_raw(wire.as_bytes());
-            client.read().is_ok_and(|reply| reply == harness::Value::Simple("OK".to_owned()))
+            client.read().is_ok_and(|reply| reply == harness::Reply::Simple("OK".to_owned()))
                 && client.try_call(&["PING"]).is_ok()
         };
         assert!(fits(&set(900_000)), "{}", program.name());
         for length in [1_100_000, 1_500_000, 2_000_000, 5_000_000] {
             assert!(!fits(&set(length)), "{}: {length}", program.name());
         }
-        assert_eq!(operator.run("STRLEN k"), harness::Value::Int(900_000));
+        assert_eq!(operator.call_line("STRLEN k"), harness::Reply::Int(900_000));
         let mut queues = node.connect();
-        queues.run("MULTI").expect_ok();
+        queues.call_line("MULTI").expect_ok();
         let _ = queues.send_raw(set(600_000).repeat(3).as_bytes());
         assert!(queues.read_to_end().is_ok_and(|said| !said.ends_with(b"+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n")));
     }
@@ -103,12 +103,12 @@ fn query_buffer_limit_closes_the_connection() {
 fn queued_commands_are_counted_as_client_memory() {
     let (node, mut operator) = start_with_operator("");
     let mut queuing = node.connect();
-    queuing.run("MULTI").expect_ok();
+    queuing.call_line("MULTI").expect_ok();
     let before = info_number(&mut operator, "memory", "mem_clients_normal");
     for _ in 0..1000 {
-        queuing.run("SET key 12345678");
+        queuing.call_line("SET key 12345678");
     }
-    let list = operator.run("CLIENT LIST").text();
+    let list = operator.call_line("CLIENT LIST").text();
     let field = |name: &str| -> u64 {
         let line = list.lines().find(|line| line.contains(" multi=1000 ")).expect("the client");
         let value = line.split(' ').find_map(|word| word.strip_prefix(name)).expect("the field");
@@ -117,6 +117,6 @@ fn queued_commands_are_counted_as_client_memory() {
     let (queued, total) = (field("multi-mem="), field("tot-mem="));
     assert!((50_000..500_000).contains(&queued) && total > queued, "{queued} of {total}");
     assert!(info_number(&mut operator, "memory", "mem_clients_normal") >= before + queued);
-    queuing.run("DISCARD").expect_ok();
-    assert!(operator.run("CLIENT LIST").text().lines().all(|line| line.contains(" multi-mem=0 ")));
+    queuing.call_line("DISCARD").expect_ok();
+    assert!(operator.call_line("CLIENT LIST").text().lines().all(|line| line.contains(" multi-mem=0 ")));
 }

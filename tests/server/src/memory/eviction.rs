@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 const MIB: u64 = 1 << 20;
 
@@ -10,8 +10,8 @@ fn info_number(node: &Node, section: &str, field: &str) -> u64 {
     node.info(section, field).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {field}"))
 }
 
-fn is_oom_error(reply: &Value) -> bool {
-    matches!(reply, Value::Error(text) if text.starts_with("OOM "))
+fn is_oom_error(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("OOM "))
 }
 
 /// Values of 20 MIB arrive in quick succession. Every write that exceeds the limit is refused, not only the writes after
@@ -21,7 +21,7 @@ fn writes_beyond_maxmemory_are_refused_immediately() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory 100mb");
     let mut connection = node.connect();
     let value = "x".repeat(20 << 20);
-    let replies: Vec<Value> =
+    let replies: Vec<Reply> =
         (0..10).map(|key| connection.call(&["SET", &format!("k{key}"), &value])).collect();
     let stored = replies.iter().filter(|reply| !is_oom_error(reply)).count();
     // The query buffer that holds a value counts while the write is decided, and an earlier buffer may not be freed
@@ -31,8 +31,12 @@ fn writes_beyond_maxmemory_are_refused_immediately() {
     eventually("memory use is below the limit", || {
         (info_number(&node, "memory", "used_memory") <= 100 * MIB).then_some(())
     });
-    assert_eq!(connection.run("DEL k0"), Value::Int(1), "the first value always fits");
-    assert_eq!(connection.run("SET small x"), Value::Simple("OK".to_owned()), "there is room again at once");
+    assert_eq!(connection.call_line("DEL k0"), Reply::Int(1), "the first value always fits");
+    assert_eq!(
+        connection.call_line("SET small x"),
+        Reply::Simple("OK".to_owned()),
+        "there is room again at once"
+    );
     assert!(info_number(&node, "stats", "total_eviction_exceeded_time") < 60_000);
 }
 
@@ -104,11 +108,11 @@ fn lowered_maxmemory_evicts_without_a_write() {
     let value = "v".repeat(1000);
     write_keys(&mut connection, "k", 50_000, &value);
     assert!(info_number(&node, "memory", "used_memory") > 50 * MIB);
-    connection.run("CONFIG SET maxmemory 30mb").expect_ok();
+    connection.call_line("CONFIG SET maxmemory 30mb").expect_ok();
     eventually("keys are evicted", || {
         (info_number(&node, "memory", "used_memory") <= 30 * MIB).then_some(())
     });
-    let left = connection.run("DBSIZE").int();
+    let left = connection.call_line("DBSIZE").int();
     assert!((20_000..30_000).contains(&left), "{left}");
 }
 
@@ -119,10 +123,10 @@ fn save_does_not_cause_excessive_eviction() {
     let mut connection = node.connect();
     let value = "v".repeat(500);
     write_keys(&mut connection, "k", 200_000, &value);
-    let before = connection.run("DBSIZE").int();
-    connection.run("BGSAVE");
+    let before = connection.call_line("DBSIZE").int();
+    connection.call_line("BGSAVE");
     write_keys(&mut connection, "more", 20_000, &value);
-    let after = connection.run("DBSIZE").int();
+    let after = connection.call_line("DBSIZE").int();
     assert!(after * 10 > before * 8, "of {before} keys {after} are left");
 }
 
@@ -158,7 +162,7 @@ fn clients_with_many_watches_subscriptions_or_unfinished_requests_are_evicted() 
         eventually(&format!("the client that {does} is evicted"), || {
             (info_number(&node, "stats", "evicted_clients") > closed as u64).then_some(())
         });
-        assert_eq!(bystander.run("PING"), Value::Simple("PONG".to_owned()));
+        assert_eq!(bystander.call_line("PING"), Reply::Simple("PONG".to_owned()));
     }
 }
 
@@ -169,15 +173,15 @@ fn clients_over_maxmemory_clients_are_evicted() {
     let mut control = node.connect();
     // As in Valkey, an exempt client counts towards the limit: while it exceeds the limit, all other clients are
     // disconnected, however little memory they use.
-    control.run("CLIENT NO-EVICT ON").expect_ok();
-    control.run("CONFIG SET maxmemory-clients 5mb").expect_ok();
+    control.call_line("CLIENT NO-EVICT ON").expect_ok();
+    control.call_line("CONFIG SET maxmemory-clients 5mb").expect_ok();
     let fat = |exempt: bool| {
         let mut connection = node.connect();
         connection.set_timeout(Duration::from_secs(5));
         if exempt {
-            connection.run("CLIENT NO-EVICT ON").expect_ok();
+            connection.call_line("CLIENT NO-EVICT ON").expect_ok();
         }
-        connection.run("MULTI").expect_ok();
+        connection.call_line("MULTI").expect_ok();
         for _ in 0..8 {
             // The command fails once the connection is closed.
             let _ = connection.try_call(&["SET", "k", &"x".repeat(1 << 20)]);
@@ -185,11 +189,11 @@ fn clients_over_maxmemory_clients_are_evicted() {
         connection
     };
     let mut stays = fat(true);
-    assert_eq!(stays.run("DISCARD"), Value::Simple("OK".to_owned()));
+    assert_eq!(stays.call_line("DISCARD"), Reply::Simple("OK".to_owned()));
     let mut goes = fat(false);
     eventually("the client is evicted", || goes.try_call(&["PING"]).is_err().then_some(()));
     assert_eq!(info_number(&node, "stats", "evicted_clients"), 1);
-    assert_eq!(control.run("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(control.call_line("PING"), Reply::Simple("PONG".to_owned()));
 }
 
 /// Regression test: with room for a few thousand keys only, a worker's per-slot bookkeeping used a quarter of this
@@ -201,15 +205,15 @@ fn small_cache_refuses_no_writes() {
     // The first commands allocate memory that the server keeps.
     write_keys(&mut connection, "before", 1000, "value");
     for room in [200_000, 500_000] {
-        connection.run("FLUSHALL").expect_ok();
+        connection.call_line("FLUSHALL").expect_ok();
         let limit = info_number(&node, "memory", "used_memory") + room;
-        connection.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
+        connection.call_line(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
         assert_eq!(
             write_keys(&mut connection, "key", 30_000, "value"),
             0,
             "refused with room for {room} bytes"
         );
-        let kept = connection.run("DBSIZE").int() as u64;
+        let kept = connection.call_line("DBSIZE").int() as u64;
         assert!(kept >= room / 250, "{kept} keys in {room} bytes");
     }
 }
@@ -221,7 +225,7 @@ fn clients_are_evicted_before_keys() {
     for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
         let node = Node::start(&program, options);
         let mut control = node.connect();
-        control.run("CLIENT NO-EVICT ON").expect_ok();
+        control.call_line("CLIENT NO-EVICT ON").expect_ok();
         write_keys(&mut control, "key:", 2000, &"x".repeat(10_000));
         let reads: String = (0..2000).map(|number| format!("GET key:{number}\r\n")).collect();
         let greedy: Vec<std::net::TcpStream> = (0..30)
@@ -236,7 +240,7 @@ fn clients_are_evicted_before_keys() {
             (info_number(&node, "stats", "evicted_clients") >= 25).then_some(())
         });
         assert_eq!(info_number(&node, "stats", "evicted_keys"), 0, "{}", program.name());
-        assert_eq!(control.run("DBSIZE").int(), 2000, "{}", program.name());
+        assert_eq!(control.call_line("DBSIZE").int(), 2000, "{}", program.name());
         drop(greedy);
     }
 }
@@ -257,16 +261,16 @@ fn stuck_replica_causes_no_evictions() {
             client.call(&["SET", &format!("key:{}", key % 100), &"x".repeat(5000)]).expect_ok();
         }
         replica.freeze();
-        client.run("CONFIG SET maxmemory-policy allkeys-random").expect_ok();
+        client.call_line("CONFIG SET maxmemory-policy allkeys-random").expect_ok();
         let limit = info_number(&master, "memory", "used_memory") + (1 << 20);
-        client.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
+        client.call_line(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
         for write in 0..20_000 {
             let reply = client.call(&["SETRANGE", &format!("key:{}", write % 100), "0", &"y".repeat(1000)]);
             assert!(!is_oom_error(&reply), "{}: {reply:?}", program.name());
         }
         assert_eq!(info_number(&master, "stats", "evicted_keys"), 0, "{}", program.name());
         let waiting = |client: &mut Connection| -> u64 {
-            let list = client.run("CLIENT LIST TYPE replica").text();
+            let list = client.call_line("CLIENT LIST TYPE replica").text();
             let omem = list.split(" omem=").nth(1).and_then(|rest| rest.split(' ').next());
             omem.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("no omem: {list}"))
         };
@@ -280,7 +284,7 @@ fn stuck_replica_causes_no_evictions() {
         }
         client.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 1mb 0 0"]).expect_ok();
         eventually("the replica is disconnected and counted", || {
-            client.run("SET more 1").expect_ok();
+            client.call_line("SET more 1").expect_ok();
             (info_number(&master, "stats", "client_output_buffer_limit_disconnections") == 1).then_some(())
         });
         replica.thaw();
@@ -304,10 +308,10 @@ fn script_memory_causes_no_evictions_and_is_limited() {
         for _ in 0..4 {
             assert_eq!(client.call(&words).int(), 100_000);
         }
-        client.run("CONFIG SET maxmemory-policy noeviction").expect_ok();
+        client.call_line("CONFIG SET maxmemory-policy noeviction").expect_ok();
         assert_eq!(client.call(&words).int(), 100_000);
-        client.run("SET another 1").expect_ok();
-        assert_eq!(client.run("DBSIZE").int(), 4001, "{}", program.name());
+        client.call_line("SET another 1").expect_ok();
+        assert_eq!(client.call_line("DBSIZE").int(), 4001, "{}", program.name());
         assert_eq!(info_number(&node, "stats", "evicted_keys"), 0, "{}", program.name());
     }
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory 60mb");

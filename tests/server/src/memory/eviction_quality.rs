@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Node, Program, Value};
+use harness::{Connection, Node, Program, Reply};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -24,7 +24,7 @@ fn measured_seconds() -> u32 {
 }
 
 /// Sends all commands in one write and reads their replies.
-fn run_pipeline(connection: &mut Connection, commands: impl Iterator<Item = Vec<String>>) -> Vec<Value> {
+fn run_pipeline(connection: &mut Connection, commands: impl Iterator<Item = Vec<String>>) -> Vec<Reply> {
     let (mut wire, mut count) = (String::new(), 0);
     for command in commands {
         wire += &format!("*{}\r\n", command.len());
@@ -55,13 +55,13 @@ fn start_cache(program: &Program, policy: &str) -> Node {
     let mut limit = used_memory(&node);
     // The server's memory overhead depends on its history, so the limit is adjusted until [`RESIDENT_KEYS`] keys fit.
     for round in 0..6 {
-        connection.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
+        connection.call_line(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
         for chunk in (0..RESIDENT_KEYS * 2).collect::<Vec<_>>().chunks(BATCH_SIZE) {
             run_pipeline(&mut connection, chunk.iter().map(|n| set_command(&format!("w{round}{n:06}"))));
         }
-        limit += (RESIDENT_KEYS - connection.run("DBSIZE").int()) * each;
+        limit += (RESIDENT_KEYS - connection.call_line("DBSIZE").int()) * each;
     }
-    connection.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
+    connection.call_line(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
     node
 }
 
@@ -93,7 +93,7 @@ fn measure_hit_ratio(node: &Node) -> (f64, i64) {
         let missed: Vec<&String> = keys
             .iter()
             .zip(&got)
-            .filter(|(_, value)| matches!(value, Value::NullBulk))
+            .filter(|(_, value)| matches!(value, Reply::NullBulk))
             .map(|(key, _)| key)
             .collect();
         if batch * 2 >= batches {
@@ -106,7 +106,7 @@ fn measure_hit_ratio(node: &Node) -> (f64, i64) {
                 .saturating_duration_since(Instant::now()),
         );
     }
-    (hits as f64 / asked as f64, connection.run("DBSIZE").int())
+    (hits as f64 / asked as f64, connection.call_line("DBSIZE").int())
 }
 
 /// Runs Redoubt and Redis at the same time. The memory overhead may change after the limit was set if the machine is

@@ -1,8 +1,8 @@
 //! Tests of MEMORY STATS and of the memory section of INFO.
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
-fn stats_field(stats: &Value, name: &str) -> Value {
+fn stats_field(stats: &Reply, name: &str) -> Reply {
     let pairs = stats.items().chunks(2).find(|pair| pair[0].text() == name);
     pairs.map(|pair| pair[1].clone()).unwrap_or_else(|| panic!("no {name} in {stats:?}"))
 }
@@ -76,7 +76,7 @@ fn few_small_keys_use_little_memory() {
     for count in [4000, 50_000] {
         let [ours, theirs] = nodes.each_ref().map(|node| {
             let mut connection = node.connect();
-            connection.run("FLUSHALL").expect_ok();
+            connection.call_line("FLUSHALL").expect_ok();
             // The first commands of a connection allocate memory that the server keeps.
             set_keys(&mut connection, "before", 500);
             let before = info_number(node, "used_memory");

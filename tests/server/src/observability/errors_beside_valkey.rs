@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Node, Program, Value};
+use harness::{Node, Program, Reply};
 
 /// Each scenario runs on its own, on servers that have a list `l` and a library with the function `fail`.
-const SCENARIOS: &[&[&[&str]]] = &[
+const ERROR_SCENARIOS: &[&[&[&str]]] = &[
     // Errors created by a script: returned, raised or nested.
     &[&["EVAL", "return redis.error_reply('MINE hello')", "0"]],
     &[&["EVAL", "return redis.error_reply('hello')", "0"]],
@@ -191,11 +191,11 @@ fn error_counters_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let nodes = [start_with_library(&Program::redoubt()), start_with_library(&valkey)];
     let mut wrong = Vec::new();
-    for scenario in SCENARIOS {
+    for scenario in ERROR_SCENARIOS {
         let results = nodes.each_ref().map(|node| {
             node.run("CONFIG RESETSTAT").expect_ok();
             let mut client = node.connect();
-            let replies: Vec<Value> = scenario.iter().map(|command| client.call(command)).collect();
+            let replies: Vec<Reply> = scenario.iter().map(|command| client.call(command)).collect();
             (replies, error_counters(node))
         });
         if results[0] != results[1] {
@@ -213,13 +213,13 @@ fn number_of_error_codes_is_limited_as_in_valkey() {
     let results = [start_with_library(&Program::redoubt()), start_with_library(&valkey)].map(|node| {
         let mut client = node.connect();
         let mut steps = Vec::new();
-        client.run("GET");
+        client.call_line("GET");
         for number in 0..200 {
             let script = if number % 2 == 0 { "return {err=ARGV[1]}" } else { "error({err=ARGV[1]})" };
             client.call(&["EVAL", script, "0", &format!("E{number} a")]);
             steps.push(error_counters(&node).keys().filter(|name| name.starts_with("errorstat_")).count());
         }
-        client.run("GET l");
+        client.call_line("GET l");
         client.call(&["EVAL", "return {err='NOSCRIPT a'}", "0"]);
         client.call(&["EVAL", "return {err='WRONGTYPE a'}", "0"]);
         let full = error_counters(&node);

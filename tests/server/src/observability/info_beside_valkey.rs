@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 use super::info::OMITTED_FIELDS;
 
@@ -129,7 +129,7 @@ fn open_waiting_clients(node: &Node) -> Vec<Connection> {
         (&["HELLO 3", "CLIENT TRACKING ON BCAST PREFIX zz"], "PING"),
     ] {
         let mut client = node.connect();
-        before.iter().for_each(|line| drop(client.run(line)));
+        before.iter().for_each(|line| drop(client.call_line(line)));
         client.send(&last.split(' ').collect::<Vec<_>>()).expect("it reads");
         clients.push(client);
     }
@@ -165,24 +165,24 @@ fn run_scenario(node: &Node, replica: &Node) -> Vec<Connection> {
         "EVAL return(1) 0",
         "BGSAVE",
     ] {
-        client.run(line);
+        client.call_line(line);
     }
     for field in ["expired_keys", "expired_fields", "rdb_saves"] {
         wait_for_field(node, field, "1");
     }
     let mut weak = node.connect();
     for line in ["AUTH weak x", "SET a 1", "GET b"] {
-        weak.run(line);
+        weak.call_line(line);
     }
-    client.run("CONFIG SET appendonly yes").expect_ok();
+    client.call_line("CONFIG SET appendonly yes").expect_ok();
     wait_for_field(node, "aof_rewrites", "1");
     wait_for_field(node, "aof_rewrite_in_progress", "0");
-    client.run("SET z 1").expect_ok();
-    client.run("BGREWRITEAOF");
+    client.call_line("SET z 1").expect_ok();
+    client.call_line("BGREWRITEAOF");
     wait_for_field(node, "aof_rewrites", "2");
     wait_for_field(node, "aof_rewrite_in_progress", "0");
-    assert_eq!(client.run("WAIT 1 5000"), Value::Int(1));
-    client.run("WAITAOF 1 0 5000");
+    assert_eq!(client.call_line("WAIT 1 5000"), Reply::Int(1));
+    client.call_line("WAITAOF 1 0 5000");
     let clients = open_waiting_clients(node);
     wait_for_field(node, "blocked_clients", "2");
     wait_for_field(node, "pubsub_clients", "3");
@@ -264,8 +264,8 @@ fn replica_info_matches_valkey() {
     for (master, replica) in [&ours, &theirs] {
         wait_for_field(replica, "master_link_status", "up");
         let mut client = master.connect();
-        client.run("SET a 1").expect_ok();
-        assert_eq!(client.run("WAIT 1 5000"), Value::Int(1));
+        client.call_line("SET a 1").expect_ok();
+        assert_eq!(client.call_line("WAIT 1 5000"), Reply::Int(1));
     }
     let shown = |replica: &Node| -> InfoFields {
         let text = replica.run("INFO replication").text();

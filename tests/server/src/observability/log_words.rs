@@ -6,7 +6,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
-use harness::{Cluster, Node, Program, Value, eventually, slot_owner};
+use harness::{Cluster, Node, Program, Reply, eventually, slot_owner};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The phrases expected in the log of each part of the scenario.
@@ -165,7 +165,7 @@ fn restart_with_empty_log(node: &mut Node, until_ended: bool) {
 
 fn stop_with_signal(node: &mut Node, signal: Signal) {
     kill_process(Pid::from_raw(node.pid() as i32).expect("a pid"), signal).expect("it can be signalled");
-    assert!(node.ended().success());
+    assert!(node.wait_for_own_exit().success());
 }
 
 fn append_to_aof_increment(node: &Node, bytes: &[u8]) {
@@ -193,15 +193,15 @@ fn run_master_and_replica(program: &Program) -> (Node, Node) {
     break_replication_link(&master, &replica);
     master.run("CONFIG SET requirepass secret").expect_ok();
     let mut operator = master.connect();
-    operator.run("AUTH secret").expect_ok();
-    operator.run("CLIENT KILL TYPE replica");
+    operator.call_line("AUTH secret").expect_ok();
+    operator.call_line("CLIENT KILL TYPE replica");
     wait_for_line(&replica, "PRIMARY aborted replication with an error: NOAUTH Authentication required.");
     replica.run("CONFIG SET masterauth wrong").expect_ok();
     wait_for_line(&replica, "Unable to AUTH to PRIMARY: -");
     replica.run("CONFIG SET masterauth secret").expect_ok();
     wait_for_field(&replica, "replication", "master_link_status", "up");
-    operator.run("DEBUG CHANGE-REPL-ID").expect_ok();
-    operator.run("WAITAOF 1 0 10000");
+    operator.call_line("DEBUG CHANGE-REPL-ID").expect_ok();
+    operator.call_line("WAITAOF 1 0 10000");
     master.kill();
     wait_for_line(&replica, "Error condition on socket for SYNC: Connection refused");
     replica.run("REPLICAOF NO ONE").expect_ok();
@@ -214,7 +214,7 @@ fn run_server_scenario(program: &Program) -> Vec<(&'static str, String)> {
     let (mut master, mut replica) = run_master_and_replica(program);
     let mut logs = vec![("the master", master.log())];
     replica.connect().send(&["SHUTDOWN", "SAVE"]).expect("it reads");
-    assert!(replica.ended().success());
+    assert!(replica.wait_for_own_exit().success());
     logs.push(("the replica", replica.log()));
     // The password was not written to the configuration, so the restarted master has none.
     restart_with_empty_log(&mut master, false);
@@ -269,7 +269,7 @@ fn server_log_has_the_phrases_that_tools_search_for() {
 fn run_cluster_scenario(program: &Program) -> String {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 1500 --repl-diskless-sync-delay 0";
     let nodes = (0..4).map(|_| Node::start(program, options)).collect();
-    let mut cluster = Cluster::join(nodes, 3);
+    let mut cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_ok();
     cluster.wait_until_synchronised();
     let [master, replica] = [0, 3].map(|node| cluster.nodes[node].port);
@@ -334,19 +334,19 @@ fn run_unusual_cluster_scenario(program: &Program) -> String {
                    --repl-diskless-sync-delay 0";
     let mut nodes: Vec<Node> = (0..7).map(|_| Node::start(program, options)).collect();
     let (last, empty) = (nodes.pop().expect("seven"), nodes.pop().expect("seven"));
-    let mut cluster = Cluster::join(nodes, 3);
-    cluster.replicate(4, 0);
+    let mut cluster = Cluster::join_nodes(nodes, 3);
+    cluster.make_replica(4, 0);
     cluster.nodes.extend([empty, last]);
     for node in &cluster.nodes[5..] {
         node.run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
     }
     cluster.wait_until_known();
-    cluster.replicate(6, 5);
+    cluster.make_replica(6, 5);
     for (replica, master) in [(6, 5), (4, 0), (3, 0)] {
-        cluster.wait_until_all_see_replica(replica, master);
+        cluster.wait_until_replica_is_known(replica, master);
         wait_for_field(&cluster.nodes[replica], "replication", "master_link_status", "up");
     }
-    cluster.replicate(5, 1);
+    cluster.make_replica(5, 1);
     wait_for_line(&cluster.nodes[6], UNUSUAL_PHRASES[0]);
     cluster.nodes[6].run("CLUSTER RESET HARD").expect_ok();
     eventually("a node learns the new node id", || {
@@ -388,8 +388,8 @@ fn failed_authentications_are_counted() {
         let node = Node::start(&program, "--save  --requirepass secret");
         assert!(node.run("AUTH wrong").is_error("WRONGPASS"));
         let mut operator = node.connect();
-        operator.run("AUTH secret").expect_ok();
-        let log = operator.run("ACL LOG");
+        operator.call_line("AUTH secret").expect_ok();
+        let log = operator.call_line("ACL LOG");
         let entry: Vec<String> = log.items()[0].items().iter().take(8).map(reply_text).collect();
         assert_eq!(entry.join(" "), "count 1 reason auth context toplevel object AUTH", "{}", program.name());
         let refused = harness::info_field(&mut operator, "stats", "acl_access_denied_auth");
@@ -397,9 +397,9 @@ fn failed_authentications_are_counted() {
     }
 }
 
-fn reply_text(value: &Value) -> String {
+fn reply_text(value: &Reply) -> String {
     match value {
-        Value::Int(number) => number.to_string(),
+        Reply::Int(number) => number.to_string(),
         other => other.text(),
     }
 }

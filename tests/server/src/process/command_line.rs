@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Node, Program, Value, eventually, run_to_end};
+use harness::{Node, Program, Reply, eventually, run_to_end};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -76,8 +76,8 @@ fn links_named_redis_server_start_a_server() {
     for name in ["redis-server", "valkey-server"] {
         let link = folder.path().join(name);
         symlink(Program::redoubt().binary(), &link).expect("a link can be made");
-        let node = Node::start(&Program::named(&link), "--save ");
-        assert_eq!(node.run("PING"), Value::Simple("PONG".into()));
+        let node = Node::start(&Program::from_binary(&link), "--save ");
+        assert_eq!(node.run("PING"), Reply::Simple("PONG".into()));
     }
 }
 
@@ -108,7 +108,7 @@ fn configuration_file_of_debian_works_unchanged() {
     assert!(!log.contains("no effect"), "{log}");
     let get = |name: &str| node.run(&format!("CONFIG GET {name}"));
     let pair =
-        |name: &str, value: &str| Value::Array(vec![Value::Bulk(name.into()), Value::Bulk(value.into())]);
+        |name: &str, value: &str| Reply::Array(vec![Reply::Bulk(name.into()), Reply::Bulk(value.into())]);
     for (name, value) in [
         ("tcp-keepalive", "300"),
         ("appendfilename", "appendonly.aof"),
@@ -155,30 +155,30 @@ fn server_commands_are_muted_and_counted_like_data_commands() {
     {
         connection.send(&line.split(' ').collect::<Vec<_>>()).expect("it reads");
     }
-    assert_eq!(connection.read().expect("a reply"), Value::Simple("OK".into()));
-    connection.run("DEBUG SLEEP 0.02").expect_ok();
-    let shown = |reply: Value| format!("{reply:?}");
-    let slow = shown(connection.run("SLOWLOG GET"));
+    assert_eq!(connection.read().expect("a reply"), Reply::Simple("OK".into()));
+    connection.call_line("DEBUG SLEEP 0.02").expect_ok();
+    let shown = |reply: Reply| format!("{reply:?}");
+    let slow = shown(connection.call_line("SLOWLOG GET"));
     assert!(slow.contains("SLEEP") && slow.contains("0.02"), "{slow}");
-    assert!(shown(connection.run("LATENCY LATEST")).contains("command"));
-    assert!(shown(connection.run("LATENCY HISTOGRAM debug")).contains("histogram_usec"));
-    let info = connection.run("INFO latencystats commandstats").text();
+    assert!(shown(connection.call_line("LATENCY LATEST")).contains("command"));
+    assert!(shown(connection.call_line("LATENCY HISTOGRAM debug")).contains("histogram_usec"));
+    let info = connection.call_line("INFO latencystats commandstats").text();
     assert!(info.contains("latency_percentiles_usec_debug:p50="), "{info}");
     assert!(info.contains("cmdstat_debug:calls=1,usec="), "{info}");
     for number in 0..510 {
         connection.call(&["EVAL", &format!("return {number}"), "0"]);
     }
-    connection.run("SAVE").expect_ok();
+    connection.call_line("SAVE").expect_ok();
     let counted = ["rdb_saves", "total_forks", "evicted_scripts"];
     let figures = || {
         let value = |name| node.info("everything", name).unwrap_or_default();
         counted.map(value).join(" ")
     };
     assert!(figures().starts_with("1 1 1"), "{}", figures());
-    connection.run("CONFIG RESETSTAT").expect_ok();
+    connection.call_line("CONFIG RESETSTAT").expect_ok();
     assert_eq!(figures(), "0 0 0");
-    assert!(!shown(connection.run("LATENCY HISTOGRAM debug")).contains("histogram_usec"));
-    let Value::Array(time) = connection.run("TIME") else { panic!("TIME replies with two numbers") };
+    assert!(!shown(connection.call_line("LATENCY HISTOGRAM debug")).contains("histogram_usec"));
+    let Reply::Array(time) = connection.call_line("TIME") else { panic!("TIME replies with two numbers") };
     assert_eq!(time.len(), 2);
 }
 
@@ -244,10 +244,10 @@ fn configuration_comes_from_a_file_standard_input_and_the_command_line() {
     node.set_configuration(&file);
     node.launch();
     let mut connection = node.connect();
-    assert!(connection.run("GET a").is_error("NOAUTH Authentication required."));
+    assert!(connection.call_line("GET a").is_error("NOAUTH Authentication required."));
     assert!(
         connection
-            .run("AUTH wrong")
+            .call_line("AUTH wrong")
             .is_error("WRONGPASS invalid username-password pair or user is disabled.")
     );
     connection.call(&["AUTH", "a bc"]).expect_ok();
@@ -270,7 +270,7 @@ fn configuration_comes_from_a_file_standard_input_and_the_command_line() {
         let mut connection = eventually("the server accepts connections", || {
             harness::Connection::open(("127.0.0.1", claim.port)).ok()
         });
-        connection.run("CONFIG GET timeout").items()[1].text()
+        connection.call_line("CONFIG GET timeout").items()[1].text()
     });
     child.kill().expect("it can be killed");
     child.wait().expect("it can be waited for");
@@ -378,8 +378,8 @@ fn expired_keys_are_deleted_without_access() {
     }
     (0..2000).for_each(|_| connection.read().expect("it answers").expect_ok());
     let written = Instant::now();
-    connection.run("SET lasting x").expect_ok();
-    eventually("only the lasting key is left", || (connection.run("DBSIZE").int() == 1).then_some(()));
+    connection.call_line("SET lasting x").expect_ok();
+    eventually("only the lasting key is left", || (connection.call_line("DBSIZE").int() == 1).then_some(()));
     let took = written.elapsed();
     assert!(took < Duration::from_millis(500 + 1000), "{took:?} after they were written");
 }

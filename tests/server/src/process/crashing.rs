@@ -8,9 +8,9 @@ use harness::{Node, Program};
 fn panic_ends_the_process_with_a_crash_report() {
     let mut node = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let mut other = node.connect();
-    other.run("CLIENT SETNAME bystander").expect_ok();
+    other.call_line("CLIENT SETNAME bystander").expect_ok();
     let mut client = node.connect();
-    client.run("CLIENT SETNAME culprit").expect_ok();
+    client.call_line("CLIENT SETNAME culprit").expect_ok();
     let pipeline = b"SET before 1\r\nDEBUG PANIC\r\nSET after 1\r\n";
     client.send_raw(pipeline).expect("sent");
     let status = node.wait_for_exit();

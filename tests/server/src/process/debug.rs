@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Connection, Node, Program, Value, cluster_field, eventually};
+use harness::{Cluster, Connection, Node, Program, Reply, cluster_field, eventually};
 
 const SERVER_OPTIONS: &str = "--save  --enable-debug-command yes";
 
@@ -13,8 +13,8 @@ fn start_server(more: &str) -> Node {
 fn run_all(node: &Node, lines: &[&str]) {
     let mut connection = node.connect();
     for line in lines {
-        let reply = connection.run(line);
-        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+        let reply = connection.call_line(line);
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {reply:?}");
     }
 }
 
@@ -27,8 +27,8 @@ fn debug_loadaof_reloads_the_append_only_file() {
     assert_eq!(node.run("GET a").text(), "1");
     assert_eq!(node.run("LLEN l").int(), 2);
     let mut other = node.connect();
-    other.run("SELECT 2").expect_ok();
-    assert_eq!((other.run("GET b").text(), other.run("DBSIZE").int()), ("2".to_owned(), 1));
+    other.call_line("SELECT 2").expect_ok();
+    assert_eq!((other.call_line("GET b").text(), other.call_line("DBSIZE").int()), ("2".to_owned(), 1));
     // The server still appends to the file, and writes no command twice.
     run_all(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
     assert_eq!(node.run("LLEN l").int(), 3);
@@ -66,12 +66,12 @@ fn debug_sleep_blocks_all_clients() {
     let begun = Instant::now();
     eventually("the server blocks", || {
         let asked = Instant::now();
-        other.run("PING");
+        other.call_line("PING");
         (asked.elapsed() > Duration::from_millis(100)).then_some(())
     });
     sleeper.read().expect("an answer").expect_ok();
     assert!(begun.elapsed() >= Duration::from_millis(450), "{:?}", begun.elapsed());
-    other.run("SET k v").expect_ok();
+    other.call_line("SET k v").expect_ok();
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn debug_crash_commands_end_the_process() {
         let mut node = start_server("");
         let _ = node.connect().try_call(&line.split(' ').collect::<Vec<_>>());
         eventually("the process ends", || node.has_ended().then_some(()));
-        assert!(!node.ended().success(), "{line}");
+        assert!(!node.wait_for_own_exit().success(), "{line}");
     }
 }
 
@@ -128,13 +128,13 @@ fn debug_commands_break_cluster_links() {
         node.add_options("--save  --enable-debug-command yes --cluster-node-timeout 1000");
         node.launch();
     }
-    let cluster = Cluster::join(nodes, 3);
+    let cluster = Cluster::join_nodes(nodes, 3);
     cluster.wait_until_ok();
     let node = &cluster.nodes[0];
     let field = |name: &str| cluster_field(&mut node.connect(), name);
     let created = |node: &Node| format!("{:?}", node.run("CLUSTER LINKS"));
     let before = created(node);
-    let other = cluster.id(1);
+    let other = cluster.node_id(1);
     node.run(&format!("DEBUG CLUSTERLINK KILL all {other}")).expect_ok();
     eventually("the links are reopened", || {
         let now = created(node);
@@ -155,10 +155,10 @@ fn enable_debug_command_local_allows_loopback_clients() {
     for line in
         ["DEBUG JMAP", "DEBUG DICT-RESIZING 0", "DEBUG SET-DISABLE-DENY-SCRIPTS 1", "DEBUG LOG message"]
     {
-        let reply = connection.run(line);
+        let reply = connection.call_line(line);
         let unknown = "ERR unknown subcommand or wrong number of arguments for 'JMAP'. Try DEBUG HELP.";
         assert!(
-            line == "DEBUG JMAP" && reply.is_error(unknown) || reply == Value::Simple("OK".into()),
+            line == "DEBUG JMAP" && reply.is_error(unknown) || reply == Reply::Simple("OK".into()),
             "{reply:?}"
         );
     }
@@ -173,7 +173,7 @@ fn every_debug_subcommand_of_valkey_is_known() {
     let (ours, theirs) = (start_server(""), Node::start(&valkey, options));
     let names = |node: &Node| -> Vec<String> {
         let help = node.run("DEBUG HELP");
-        let lines = help.items().iter().skip(1).map(Value::text).filter(|line| !line.starts_with(' '));
+        let lines = help.items().iter().skip(1).map(Reply::text).filter(|line| !line.starts_with(' '));
         let name = |line: String| line.split(' ').next().unwrap_or_default().to_owned();
         lines.map(name).collect()
     };

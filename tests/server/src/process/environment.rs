@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Value, claim_port, eventually, run_to_end};
+use harness::{Connection, Node, Program, Reply, claim_port, eventually, run_to_end};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -90,7 +90,7 @@ fn sighup_is_ignored() {
         let node = Node::start(&program, "--save ");
         let mut connection = node.connect();
         send_signal(&node, Signal::HUP);
-        connection.run("SET k v").expect_ok();
+        connection.call_line("SET k v").expect_ok();
         assert_eq!(node.run("GET k").text(), "v", "{}", program.name());
     }
 }
@@ -106,7 +106,7 @@ fn sigalrm_logs_stack_traces() {
         let log = node.log();
         (log.contains("Received SIGALRM") && log.contains("STACK TRACE")).then_some(())
     });
-    assert_eq!(node.run("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(node.run("PING"), Reply::Simple("PONG".to_owned()));
 }
 
 /// The first SIGINT waits for the replicas, the second does not.
@@ -183,7 +183,7 @@ fn daemon_runs_in_its_dir() {
     assert!(status.expect("it starts").success());
     let mut connection =
         eventually("the daemon answers", || Connection::open(("127.0.0.1", claim.port)).ok());
-    assert_eq!(connection.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(connection.call_line("PING"), Reply::Simple("PONG".into()));
     let pid = eventually("the daemon has written its pid file", || {
         let text = fs::read_to_string(folder.path().join("data/server.pid")).ok()?;
         text.trim().parse::<i32>().ok()
@@ -199,7 +199,7 @@ fn daemon_runs_in_its_dir() {
 fn server_starts_without_a_syslog_socket() {
     for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save  --syslog-enabled yes");
-        assert_eq!(node.run("PING"), Value::Simple("PONG".into()), "{}", program.name());
+        assert_eq!(node.run("PING"), Reply::Simple("PONG".into()), "{}", program.name());
     }
 }
 
@@ -266,7 +266,7 @@ fn startup_waits_for_ports_that_are_about_to_be_released() {
     drop(taken);
     eventually("the server accepts connections", || {
         let reply = node.try_connect().ok()?.try_call(&["PING"]).ok()?;
-        (reply == Value::Simple("PONG".into())).then_some(())
+        (reply == Reply::Simple("PONG".into())).then_some(())
     });
 }
 
@@ -338,14 +338,14 @@ fn commands_can_be_renamed_and_disabled() {
         node.launch();
         let mut connection = node.connect();
         let name = program.name();
-        let mut run = |line: &str| connection.run(line);
+        let mut run = |line: &str| connection.call_line(line);
         for line in ["CONFIG GET save", "FLUSHALL", "get k", "CLIENT ID"] {
             assert!(run(line).is_error("ERR unknown command"), "{name}: {line}");
         }
         run("SET k v").expect_ok();
         assert_eq!(run("FETCH k").text(), "v");
         run("MULTI").expect_ok();
-        assert_eq!(run("fetch k"), Value::Simple("QUEUED".into()));
+        assert_eq!(run("fetch k"), Reply::Simple("QUEUED".into()));
         assert_eq!(run("EXEC").items()[0].text(), "v");
         assert!(run("fetch").is_error("ERR wrong number of arguments for 'get' command"));
         assert!(run("kunde nosuch").is_error("ERR unknown subcommand 'nosuch'. Try KUNDE HELP."));
@@ -353,7 +353,7 @@ fn commands_can_be_renamed_and_disabled() {
         run("Wipe-It-All").expect_ok();
         assert_eq!(run("DBSIZE").int(), 0);
         // COMMAND looks commands up by their new names but reports their original names.
-        let shown = |reply: Value| format!("{reply:?}");
+        let shown = |reply: Reply| format!("{reply:?}");
         assert!(shown(run("COMMAND INFO fetch")).contains("\"get\""), "{name}");
         assert!(!shown(run("COMMAND INFO get")).contains("\"get\""), "{name}");
         let list = shown(run("COMMAND LIST"));
@@ -400,9 +400,9 @@ fn replica_with_renamed_commands_replicates_its_master() {
     assert_eq!(master.run("DEL gone").int(), 1);
     let mut connection = master.connect();
     for line in ["MULTI", "SET a 1", "SET b 2", "EXEC"] {
-        connection.run(line);
+        connection.call_line(line);
     }
-    assert_eq!(connection.run("WAIT 1 20000").int(), 1);
+    assert_eq!(connection.call_line("WAIT 1 20000").int(), 1);
     assert_eq!(replica.run("GET k").text(), "v");
     assert_eq!(replica.run("DBSIZE").int(), 3);
 }
@@ -427,7 +427,7 @@ fn long_requests_pipelined_after_auth_are_accepted() {
         connection.read().expect("AUTH is answered").expect_ok();
         connection.read().expect("SET is answered").expect_ok();
         assert_eq!(connection.read().expect("DEL is answered").int(), 0, "{}", program.name());
-        assert_eq!(connection.read().expect("PING is answered"), Value::Simple("PONG".into()));
+        assert_eq!(connection.read().expect("PING is answered"), Reply::Simple("PONG".into()));
 
         // With a wrong password, the limits for unauthenticated clients apply.
         let wire = String::from_utf8(wire).expect("text").replace("secret", "wrong!");
@@ -457,7 +457,7 @@ fn shutdown_safe_is_refused_by_a_voting_primary() {
     for program in programs {
         let mut alone = Node::start(&program, "--save ");
         alone.connect().send(&["SHUTDOWN", "SAFE"]).expect("it is read");
-        assert!(alone.ended().success(), "a standalone server is not needed by any cluster");
+        assert!(alone.wait_for_own_exit().success(), "a standalone server is not needed by any cluster");
         let mut node = Node::start(&program, "--save  --cluster-enabled yes");
         node.run("CLUSTER ADDSLOTS 7").expect_ok();
         eventually("the node serves a slot", || {
@@ -466,6 +466,6 @@ fn shutdown_safe_is_refused_by_a_voting_primary() {
         assert!(node.run("SHUTDOWN SAFE").is_error("ERR Errors trying to SHUTDOWN. Check logs."));
         assert!(node.log().contains("This is a voting primary"), "{}", node.log());
         node.connect().send(&["SHUTDOWN", "SAFE", "FORCE"]).expect("it is read");
-        assert!(node.ended().success());
+        assert!(node.wait_for_own_exit().success());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Value, eventually, processor_ticks};
+use harness::{Connection, Node, Program, Reply, eventually, processor_ticks};
 
 const ENDLESS_SCRIPT: &str = "while true do end";
 const ENDLESS_SCRIPT_AFTER_WRITE: &str = "redis.call('set', KEYS[1], 1) while true do end";
@@ -18,7 +18,7 @@ fn start_server(workers: usize) -> Node {
 }
 
 fn gets_busy_error(connection: &mut Connection) -> bool {
-    connection.run("GET other").is_error("BUSY ")
+    connection.call_line("GET other").is_error("BUSY ")
 }
 
 /// Runs a script on one connection and waits until another connection gets BUSY.
@@ -29,7 +29,7 @@ fn run_script_until_busy(connection: &mut Connection, other: &mut Connection, sc
 
 fn expect_script_killed(connection: &mut Connection) {
     let reply = connection.read().expect("a reply");
-    let Value::Error(text) = &reply else { panic!("{reply:?}") };
+    let Reply::Error(text) = &reply else { panic!("{reply:?}") };
     assert!(text.starts_with("ERR Script killed by user with "), "{text}");
     assert!(text.contains(" KILL. script: on @user_"), "the error must name the script line: {text}");
 }
@@ -44,11 +44,11 @@ fn busy_error_of_a_function_recommends_function_kill() {
     runs.send(&["FCALL", "spin", "0"]).expect("the node takes commands");
     eventually("the server is busy", || gets_busy_error(&mut other).then_some(()));
     for line in ["GET k", "SCRIPT KILL"] {
-        let reply = format!("{:?}", other.run(line));
+        let reply = format!("{:?}", other.call_line(line));
         assert!(reply.contains("You can only call FUNCTION KILL or SHUTDOWN NOSAVE."), "{line}: {reply}");
     }
-    other.run("FUNCTION KILL").expect_ok();
-    assert!(matches!(runs.read().expect("a reply"), Value::Error(_)));
+    other.call_line("FUNCTION KILL").expect_ok();
+    assert!(matches!(runs.read().expect("a reply"), Reply::Error(_)));
 }
 
 /// Both existing and new connections get BUSY and can kill the script.
@@ -57,28 +57,28 @@ fn every_other_client_gets_busy_and_can_kill_the_script() {
     for workers in [1, 3] {
         let node = start_server(workers);
         let mut before: Vec<Connection> = (0..7).map(|_| node.connect()).collect();
-        before.iter_mut().for_each(|other| assert_eq!(other.run("PING"), Value::Simple("PONG".into())));
+        before.iter_mut().for_each(|other| assert_eq!(other.call_line("PING"), Reply::Simple("PONG".into())));
         for round in 0..7 {
             let (mut caller, mut others) = (before.remove(round % 7), before);
             run_script_until_busy(&mut caller, &mut others[0], ENDLESS_SCRIPT);
             for (number, other) in others.iter_mut().enumerate() {
                 let line = ["GET k", "SET k 1", "PING", "DBSIZE", "FLUSHALL", "EVAL return 0"][number];
-                assert!(other.run(line).is_error("BUSY "), "{workers} workers, {number}: {line}");
+                assert!(other.call_line(line).is_error("BUSY "), "{workers} workers, {number}: {line}");
             }
-            assert!(node.connect().run("SET other 1").is_error("BUSY "), "new clients get BUSY");
+            assert!(node.connect().call_line("SET other 1").is_error("BUSY "), "new clients get BUSY");
             let mut fresh = node.connect();
             let by = if round % 2 == 0 { &mut others[round % 6] } else { &mut fresh };
-            assert!(by.run("FUNCTION KILL").is_error("BUSY "), "FUNCTION KILL must not end a script");
-            by.run("SCRIPT KILL").expect_ok();
+            assert!(by.call_line("FUNCTION KILL").is_error("BUSY "), "FUNCTION KILL must not end a script");
+            by.call_line("SCRIPT KILL").expect_ok();
             expect_script_killed(&mut caller);
             for (number, other) in others.iter_mut().enumerate() {
                 eventually(&format!("{number} is served again"), || (!gets_busy_error(other)).then_some(()));
-                other.run("SET other 1").expect_ok();
+                other.call_line("SET other 1").expect_ok();
                 assert_eq!(other.call(&["EVAL", "return 1", "0"]).int(), 1);
             }
             others.insert(round % 7, caller);
             before = others;
-            assert_eq!(before[round % 7].run("PING"), Value::Simple("PONG".into()));
+            assert_eq!(before[round % 7].call_line("PING"), Reply::Simple("PONG".into()));
         }
     }
 }
@@ -107,14 +107,14 @@ fn no_reply_is_lost_or_reordered_by_busy_scripts() {
                 let mut pairs = refused.iter().zip(&before);
                 pairs.all(|(now, before)| now.load(Ordering::Relaxed) > *before).then_some(())
             });
-            watcher.run("SCRIPT KILL").expect_ok();
+            watcher.call_line("SCRIPT KILL").expect_ok();
             expect_script_killed(&mut caller);
             eventually("the server is no longer busy", || (!gets_busy_error(&mut watcher)).then_some(()));
         }
         drop(stop);
         for (number, count) in counts.into_iter().enumerate() {
             let done = count.join().expect("the client comes through");
-            assert_eq!(watcher.run(&format!("GET {number}")).text(), done.to_string());
+            assert_eq!(watcher.call_line(&format!("GET {number}")).text(), done.to_string());
         }
     });
 }
@@ -129,11 +129,11 @@ fn count_pipelined(mut connection: Connection, key: &str, over: &AtomicBool, ref
         }
         for step in 0..20 {
             match connection.read().expect("a reply") {
-                Value::Error(text) => assert!(text.starts_with("BUSY "), "{text}"),
+                Reply::Error(text) => assert!(text.starts_with("BUSY "), "{text}"),
                 echo => assert_eq!(echo.text(), step.to_string()),
             }
             match connection.read().expect("a reply") {
-                Value::Int(count) => {
+                Reply::Int(count) => {
                     done += 1;
                     assert_eq!(count, done);
                 }
@@ -175,7 +175,7 @@ fn commands_waiting_for_a_busy_scripts_locks_get_busy() {
         assert!(connection.read().expect("a reply").is_error("BUSY "), "{line}");
     }
     connections.iter_mut().for_each(|other| assert!(gets_busy_error(other)));
-    connections[0].run("SCRIPT KILL").expect_ok();
+    connections[0].call_line("SCRIPT KILL").expect_ok();
     expect_script_killed(&mut caller);
 }
 
@@ -187,14 +187,14 @@ fn function_kill_stops_functions_and_writing_scripts_are_unkillable() {
     caller.call(&["FUNCTION", "LOAD", code]);
     caller.send(&["FCALL", "endless", "0"]).expect("the node takes commands");
     eventually("the server is busy", || gets_busy_error(&mut other).then_some(()));
-    assert!(other.run("SCRIPT KILL").is_error("BUSY "));
-    let running = other.run("FUNCTION STATS");
+    assert!(other.call_line("SCRIPT KILL").is_error("BUSY "));
+    let running = other.call_line("FUNCTION STATS");
     assert!(format!("{running:?}").contains("endless"), "{running:?}");
-    other.run("FUNCTION KILL").expect_ok();
-    assert!(matches!(caller.read().expect("a reply"), Value::Error(_)));
+    other.call_line("FUNCTION KILL").expect_ok();
+    assert!(matches!(caller.read().expect("a reply"), Reply::Error(_)));
     eventually("the server is no longer busy", || (!gets_busy_error(&mut other)).then_some(()));
     run_script_until_busy(&mut caller, &mut other, ENDLESS_SCRIPT_AFTER_WRITE);
-    assert!(other.run("SCRIPT KILL").is_error("UNKILLABLE "));
+    assert!(other.call_line("SCRIPT KILL").is_error("UNKILLABLE "));
     let mut last = node.connect();
     last.send(&["SHUTDOWN", "NOSAVE"]).expect("the node takes commands");
     assert!(node.wait_for_exit().success());
@@ -206,21 +206,21 @@ fn subscribers_and_blocked_clients_are_served_after_a_busy_script() {
     let node = start_server(1);
     let (mut caller, mut other) = (node.connect(), node.connect());
     let (mut subscriber, mut waiter) = (node.connect(), node.connect());
-    subscriber.run("SUBSCRIBE news");
+    subscriber.call_line("SUBSCRIBE news");
     waiter.send(&["BLPOP", "list", "0"]).expect("the node takes commands");
     eventually("the client is blocked", || (node.info("clients", "blocked_clients")? == "1").then_some(()));
     for round in 0..3 {
         run_script_until_busy(&mut caller, &mut other, ENDLESS_SCRIPT);
-        other.run("SCRIPT KILL").expect_ok();
+        other.call_line("SCRIPT KILL").expect_ok();
         expect_script_killed(&mut caller);
         eventually("the server is no longer busy", || (!gets_busy_error(&mut other)).then_some(()));
-        assert_eq!(other.run(&format!("PUBLISH news {round}")).int(), 1);
+        assert_eq!(other.call_line(&format!("PUBLISH news {round}")).int(), 1);
         assert_eq!(subscriber.read().expect("a message").items()[2].text(), round.to_string());
     }
-    assert_eq!(other.run("RPUSH list 1").int(), 1);
+    assert_eq!(other.call_line("RPUSH list 1").int(), 1);
     assert_eq!(waiter.read().expect("a reply").items()[1].text(), "1");
     waiter.set_timeout(Duration::from_secs(5));
-    assert_eq!(waiter.run("PING"), Value::Simple("PONG".into()));
+    assert_eq!(waiter.call_line("PING"), Reply::Simple("PONG".into()));
 }
 
 /// Regression test: Lua disables hooks in the error handler of `xpcall`, so SCRIPT KILL replied OK but never ended this
@@ -233,7 +233,7 @@ fn scripts_that_catch_errors_can_still_be_killed() {
     let node = start_server(1);
     let (mut caller, mut other) = (node.connect(), node.connect());
     run_script_until_busy(&mut caller, &mut other, ENDLESS_SCRIPT_WITH_ERROR_HANDLER);
-    other.run("SCRIPT KILL").expect_ok();
+    other.call_line("SCRIPT KILL").expect_ok();
     expect_script_killed(&mut caller);
     for by_signal in [false, true] {
         let mut node = start_server(2);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Reply, eventually};
 
 const ELEMENT_COUNT: usize = 200_000;
 
@@ -27,7 +27,7 @@ fn count_replies_during(node: &Node, request: &[&str]) -> usize {
 fn count_replies_with_key_during(node: &Node, request: &[&str], key: &str) -> usize {
     let (mut slow, mut other) = (node.connect(), node.connect());
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    other.run(&format!("SET {key} 1")).expect_ok();
+    other.call_line(&format!("SET {key} 1")).expect_ok();
     thread::scope(|scope| {
         scope.spawn(|| {
             // Lets the other client start first.
@@ -39,7 +39,7 @@ fn count_replies_with_key_during(node: &Node, request: &[&str], key: &str) -> us
         let mut served = 0;
         while !over.load(Ordering::Acquire) {
             let counts = begun.load(Ordering::Acquire);
-            other.run(&format!("GET {key}"));
+            other.call_line(&format!("GET {key}"));
             served += usize::from(counts);
         }
         served
@@ -49,7 +49,7 @@ fn count_replies_with_key_during(node: &Node, request: &[&str], key: &str) -> us
 /// Whether a request of the client with this name runs or waits in the background.
 fn is_in_background(other: &mut Connection, name: &str) -> bool {
     let wanted = [format!(" name={name} "), " background=1".to_owned()];
-    let list = other.run("CLIENT LIST").text();
+    let list = other.call_line("CLIENT LIST").text();
     list.lines().any(|line| wanted.iter().all(|part| line.contains(part)))
 }
 
@@ -60,7 +60,7 @@ fn wait_until_in_background(other: &mut Connection, name: &str) {
 /// Opens a connection and sets its client name.
 fn connect_with_name(node: &Node, name: &str) -> Connection {
     let mut connection = node.connect();
-    connection.run(&format!("CLIENT SETNAME {name}")).expect_ok();
+    connection.call_line(&format!("CLIENT SETNAME {name}")).expect_ok();
     connection
 }
 
@@ -85,19 +85,19 @@ fn spare_worker_serves_clients_of_a_blocked_worker() {
 fn all_clients_of_a_blocked_worker_are_served() {
     let node = start_server("");
     let (mut slow, mut listener, mut other) = (node.connect(), node.connect(), node.connect());
-    listener.run("SUBSCRIBE c");
+    listener.call_line("SUBSCRIBE c");
     let served = |round: usize| {
         slow.send(&["EVAL", &format!("{SPIN_SCRIPT} -- {round}"), "1", "k", "0.5"]).expect("a connection");
         thread::sleep(Duration::from_millis(50));
         let mut same = connect_with_name(&node, "same");
         same.send(&["GET", "k"]).expect("a connection");
-        other.run("PUBLISH c m");
+        other.call_line("PUBLISH c m");
         assert_eq!(listener.read().expect("a message").items().len(), 3);
         while !slow.has_unread_data() && !is_in_background(&mut other, "same") {}
-        other.run("SET b 1").expect_ok();
+        other.call_line("SET b 1").expect_ok();
         let first = !slow.has_unread_data();
         let count = slow.read().expect("a reply").int();
-        first && same.read().expect("a reply") == Value::Bulk(count.to_string().into_bytes())
+        first && same.read().expect("a reply") == Reply::Bulk(count.to_string().into_bytes())
     };
     assert!((0..5).any(served));
 }
@@ -118,10 +118,10 @@ fn blocked_clients_of_a_blocked_worker_are_served() {
         popper.send(&["ECHO", "behind"]).expect("a connection");
         slow.send(&["EVAL", &format!("{SPIN_SCRIPT} -- {round}"), "1", "k", "0.5"]).expect("a connection");
         thread::sleep(Duration::from_millis(50));
-        assert_eq!(other.run("RPUSH queue a").int(), 1);
-        assert_eq!(popper.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
-        assert_eq!(popper.read().expect("a reply"), Value::Bulk(b"behind".to_vec()));
-        assert_eq!(gives_up.read().expect("a reply"), Value::NullArray);
+        assert_eq!(other.call_line("RPUSH queue a").int(), 1);
+        assert_eq!(popper.read().expect("a reply").items()[1], Reply::Bulk(b"a".to_vec()));
+        assert_eq!(popper.read().expect("a reply"), Reply::Bulk(b"behind".to_vec()));
+        assert_eq!(gives_up.read().expect("a reply"), Reply::NullArray);
         let first = !slow.has_unread_data();
         slow.read().expect("a reply");
         first
@@ -150,13 +150,13 @@ fn slowlog_and_latency_monitor_show_background_commands() {
             wait_until_in_background(&mut other, "slow");
         }
         slow.read().expect("a reply");
-        let entry = other.run("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
-        assert_eq!(entry[6], Value::Bulk(place.into()));
-        let events = other.run("LATENCY LATEST").items().to_vec();
+        let entry = other.call_line("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
+        assert_eq!(entry[6], Reply::Bulk(place.into()));
+        let events = other.call_line("LATENCY LATEST").items().to_vec();
         let named = |name: &str| events.iter().any(|event| event.items()[0].text() == name);
         assert!(named("command") && named("background-command") == has_event, "{events:?}");
     }
-    assert!(!other.run("CLIENT LIST").text().contains("background=1"));
+    assert!(!other.call_line("CLIENT LIST").text().contains("background=1"));
 }
 
 /// A search is slow only if its area contains many members, however large the key is.
@@ -175,9 +175,9 @@ fn geo_searches_go_to_background_by_members_in_their_area() {
         ("GEORADIUSBYMEMBER places 15000 300 m", "worker"),
         ("GEOSEARCHSTORE {places}near places FROMLONLAT 0.5 0.5 BYRADIUS 900 km", "background"),
     ] {
-        connection.run(line);
-        let entry = connection.run("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
-        assert_eq!(entry[6], Value::Bulk(place.into()), "{line}");
+        connection.call_line(line);
+        let entry = connection.call_line("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
+        assert_eq!(entry[6], Reply::Bulk(place.into()), "{line}");
     }
 }
 
@@ -190,15 +190,15 @@ fn waits_for_slot_locks_are_reported() {
         send_spin_script(&mut slow, "k", "0.2");
         // On a busy machine, the script may have ended already.
         thread::sleep(Duration::from_millis(20));
-        other.run("GET k");
+        other.call_line("GET k");
         slow.read().expect("a reply");
-        let events = other.run("LATENCY LATEST").items().to_vec();
+        let events = other.call_line("LATENCY LATEST").items().to_vec();
         events.iter().any(|event| event.items()[0].text() == "slot-wait")
     };
     assert!((0..5).any(|_| is_seen()));
     let figure = |name| node.info("stats", name).and_then(|value| value.parse::<u64>().ok());
     assert!(figure("slot_waits") >= Some(1) && figure("slot_longest_wait_usec") >= Some(20_000));
-    other.run("CONFIG RESETSTAT").expect_ok();
+    other.call_line("CONFIG RESETSTAT").expect_ok();
     assert_eq!(figure("slot_longest_wait_usec"), Some(0));
 }
 
@@ -266,7 +266,7 @@ fn pipelines_with_background_commands_keep_their_order() {
         let node = start_server(options);
         let mut client = node.connect();
         fill_list(&mut client, "list");
-        client.run("SORT list ALPHA LIMIT 0 1");
+        client.call_line("SORT list ALPHA LIMIT 0 1");
         let script = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], i, i) end";
         client.call(&["EVAL", script, "1", "scores", &ELEMENT_COUNT.to_string()]);
         let words = lines.map(|line| line.split(' ').collect::<Vec<_>>());
@@ -279,7 +279,7 @@ fn pipelines_with_background_commands_keep_their_order() {
             assert!(*reply == other[number], "reply {number}");
         }
     }
-    assert_eq!(replies[0].last(), Some(&Value::Bulk(b"last".to_vec())));
+    assert_eq!(replies[0].last(), Some(&Reply::Bulk(b"last".to_vec())));
 }
 
 /// A client that needs a slot locked by a slow command waits without blocking its worker for others.
@@ -296,12 +296,12 @@ fn only_clients_of_the_locked_key_wait() {
         wait_until_in_background(&mut other, "slow");
         same.send(&["GET", "k"]).expect("a connection");
         for _ in 0..10 {
-            other.run("SET other 1").expect_ok();
+            other.call_line("SET other 1").expect_ok();
         }
         let first = !slow.has_unread_data();
-        assert_eq!(slow.read().expect("a reply"), Value::Int(round));
+        assert_eq!(slow.read().expect("a reply"), Reply::Int(round));
         let seen = same.read().expect("a reply");
-        first && seen == Value::Bulk(round.to_string().into_bytes())
+        first && seen == Reply::Bulk(round.to_string().into_bytes())
     };
     assert!((2..7).any(&mut are_served_first));
 }
@@ -313,14 +313,14 @@ fn client_killed_during_a_background_command_runs_nothing_more() {
     let node = start_server("--long-command-threshold 0");
     let (mut slow, mut other) = (node.connect(), node.connect());
     fill_list(&mut slow, "list");
-    let id = slow.run("CLIENT ID").int();
+    let id = slow.call_line("CLIENT ID").int();
     slow.send(&["SORT", "list", "ALPHA", "STORE", "sorted"]).expect("a connection");
     thread::sleep(Duration::from_millis(20));
     slow.send(&["SET", "after", "1"]).expect("a connection");
-    other.run(&format!("CLIENT KILL ID {id}"));
-    assert_eq!(other.run("EXISTS after"), Value::Int(0));
+    other.call_line(&format!("CLIENT KILL ID {id}"));
+    assert_eq!(other.call_line("EXISTS after"), Reply::Int(0));
     slow.read_to_end().expect("it is closed");
-    assert_eq!(other.run("EXISTS after"), Value::Int(0));
+    assert_eq!(other.call_line("EXISTS after"), Reply::Int(0));
 }
 
 /// Busy-loops for the given number of seconds while it holds the slot of its key.
@@ -340,8 +340,8 @@ fn client_is_not_idle_during_a_background_command() {
     send_spin_script(&mut first, "k", "1.5");
     thread::sleep(Duration::from_millis(50));
     send_spin_script(&mut second, "k", "0.01");
-    assert_eq!(first.read().expect("a reply"), Value::Int(1));
-    assert_eq!(second.read().expect("a reply"), Value::Int(2));
+    assert_eq!(first.read().expect("a reply"), Reply::Int(1));
+    assert_eq!(second.read().expect("a reply"), Reply::Int(2));
 }
 
 /// The blocked client, its timeout and the command that unblocks it all run in the background.
@@ -349,13 +349,13 @@ fn client_is_not_idle_during_a_background_command() {
 fn blocking_commands_work_in_the_background() {
     let node = start_server("--long-command-threshold 0");
     let (mut waits, mut other) = (node.connect(), node.connect());
-    assert_eq!(waits.run("BLPOP nothing 0.05"), Value::NullArray);
+    assert_eq!(waits.call_line("BLPOP nothing 0.05"), Reply::NullArray);
     waits.send(&["BLPOP", "l", "0"]).expect("a connection");
     eventually("the client is blocked", || {
         node.info("clients", "blocked_clients").filter(|count| count == "1")
     });
-    assert_eq!(other.run("RPUSH l a").int(), 1);
-    assert_eq!(waits.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
+    assert_eq!(other.call_line("RPUSH l a").int(), 1);
+    assert_eq!(waits.read().expect("a reply").items()[1], Reply::Bulk(b"a".to_vec()));
 }
 
 /// WATCH and queued commands keep working when transactions run in the background.
@@ -364,14 +364,14 @@ fn transactions_work_in_the_background() {
     let node = start_server("--long-command-threshold 0");
     let (mut client, mut other) = (node.connect(), node.connect());
     for (changes, reply) in [(false, "OK"), (true, "")] {
-        client.run("WATCH k").expect_ok();
-        client.run("MULTI").expect_ok();
-        assert_eq!(client.run("SET k 1"), Value::Simple("QUEUED".into()));
+        client.call_line("WATCH k").expect_ok();
+        client.call_line("MULTI").expect_ok();
+        assert_eq!(client.call_line("SET k 1"), Reply::Simple("QUEUED".into()));
         if changes {
-            other.run("SET k 2").expect_ok();
+            other.call_line("SET k 2").expect_ok();
         }
-        match client.run("EXEC") {
-            Value::Array(replies) => assert_eq!(replies, [Value::Simple(reply.into())]),
+        match client.call_line("EXEC") {
+            Reply::Array(replies) => assert_eq!(replies, [Reply::Simple(reply.into())]),
             none => assert!(changes, "{none:?}"),
         }
     }
@@ -382,8 +382,8 @@ fn transactions_work_in_the_background() {
 fn monitor_shows_background_commands_once() {
     let node = start_server("--long-command-threshold 0");
     let (mut monitor, mut client) = (node.connect(), node.connect());
-    monitor.run("MONITOR").expect_ok();
-    client.run_all(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
+    monitor.call_line("MONITOR").expect_ok();
+    client.call_lines(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
     let words = ["\"SET\" \"k\"", "\"GET\"", "\"MULTI\"", "\"INCR\"", "\"EXEC\"", "\"GET\""];
     for word in words {
         let line = monitor.read().expect("a line").text();
@@ -396,17 +396,17 @@ fn monitor_shows_background_commands_once() {
 fn pause_and_flush_apply_to_background_commands() {
     let node = start_server("--long-command-threshold 0");
     let (mut slow, mut other) = (node.connect(), node.connect());
-    other.run("CLIENT PAUSE 100000 WRITE").expect_ok();
+    other.call_line("CLIENT PAUSE 100000 WRITE").expect_ok();
     slow.send(&["SET", "k", "1"]).expect("a connection");
-    assert_eq!(other.run("EXISTS k").int(), 0);
+    assert_eq!(other.call_line("EXISTS k").int(), 0);
     assert!(!slow.has_unread_data());
-    other.run("CLIENT UNPAUSE").expect_ok();
+    other.call_line("CLIENT UNPAUSE").expect_ok();
     slow.read().expect("a reply").expect_ok();
     send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
-    other.run("FLUSHALL").expect_ok();
-    assert_eq!(slow.read().expect("a reply"), Value::Int(2));
-    assert_eq!(other.run("DBSIZE").int(), 0);
+    other.call_line("FLUSHALL").expect_ok();
+    assert_eq!(slow.read().expect("a reply"), Reply::Int(2));
+    assert_eq!(other.call_line("DBSIZE").int(), 0);
 }
 
 /// A request that waits in the background does not run after its user is deleted.
@@ -414,9 +414,9 @@ fn pause_and_flush_apply_to_background_commands() {
 fn deleted_user_runs_no_waiting_background_command() {
     let node = start_server("--long-command-threads 1");
     let (mut slow, mut gone, mut other) = (connect_with_name(&node, "slow"), node.connect(), node.connect());
-    other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
-    gone.run("AUTH u x").expect_ok();
-    gone.run("CLIENT SETNAME gone").expect_ok();
+    other.call_line("ACL SETUSER u on nopass ~* +@all").expect_ok();
+    gone.call_line("AUTH u x").expect_ok();
+    gone.call_line("CLIENT SETNAME gone").expect_ok();
     send_spin_script(&mut slow, "k", "0.05");
     slow.read().expect("a reply");
     send_spin_script(&mut slow, "k", "0.5");
@@ -426,10 +426,10 @@ fn deleted_user_runs_no_waiting_background_command() {
     // The second request waits behind the first.
     gone.send(&["SET", "k", "gone"]).expect("a connection");
     wait_until_in_background(&mut other, "gone");
-    assert_eq!(other.run("ACL DELUSER u").int(), 1);
+    assert_eq!(other.call_line("ACL DELUSER u").int(), 1);
     gone.read_to_end().expect("it is closed");
-    assert_eq!(slow.read().expect("a reply"), Value::Int(2));
-    assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
+    assert_eq!(slow.read().expect("a reply"), Reply::Int(2));
+    assert_eq!(other.call_line("GET k"), Reply::Bulk(b"2".to_vec()));
 }
 
 /// A permission revoked while a command runs in the background applies from the next command on.
@@ -437,19 +437,19 @@ fn deleted_user_runs_no_waiting_background_command() {
 fn revoked_permission_applies_after_the_background_command() {
     let node = start_server("");
     let (mut slow, mut other) = (connect_with_name(&node, "slow"), node.connect());
-    other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
-    slow.run("AUTH u x").expect_ok();
+    other.call_line("ACL SETUSER u on nopass ~* +@all").expect_ok();
+    slow.call_line("AUTH u x").expect_ok();
     send_spin_script(&mut slow, "k", "0.05");
-    assert_eq!(slow.read().expect("a reply"), Value::Int(1));
+    assert_eq!(slow.read().expect("a reply"), Reply::Int(1));
     send_spin_script(&mut slow, "k", "0.5");
     wait_until_in_background(&mut other, "slow");
     thread::sleep(Duration::from_millis(50));
     send_spin_script(&mut slow, "k", "0.01");
-    other.run("ACL SETUSER u -eval").expect_ok();
-    assert_eq!(slow.read().expect("a reply"), Value::Int(2));
+    other.call_line("ACL SETUSER u -eval").expect_ok();
+    assert_eq!(slow.read().expect("a reply"), Reply::Int(2));
     let refused = slow.read().expect("a reply");
-    assert!(matches!(&refused, Value::Error(text) if text.starts_with("NOPERM")), "{refused:?}");
-    assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
+    assert!(matches!(&refused, Reply::Error(text) if text.starts_with("NOPERM")), "{refused:?}");
+    assert_eq!(other.call_line("GET k"), Reply::Bulk(b"2".to_vec()));
 }
 
 /// The replication log has the writes of background commands in the order of their replies.
@@ -482,10 +482,10 @@ fn shutdown_and_failover_wait_for_background_commands() {
     send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
     assert!(node.terminate().success());
-    let answered = slow.read().is_ok_and(|reply| reply == Value::Int(1));
+    let answered = slow.read().is_ok_and(|reply| reply == Reply::Int(1));
     node.launch();
     let kept = node.run("GET k");
-    assert!(!answered || kept != Value::NullBulk, "an acknowledged write was lost");
+    assert!(!answered || kept != Reply::NullBulk, "an acknowledged write was lost");
 
     let master = start_server("--long-command-threshold 0");
     let replica = start_server(&format!("--long-command-threshold 0 --replicaof 127.0.0.1 {}", master.port));
@@ -496,13 +496,13 @@ fn shutdown_and_failover_wait_for_background_commands() {
     send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
     master.run(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
-    assert_eq!(slow.read().expect("a reply"), Value::Int(1));
+    assert_eq!(slow.read().expect("a reply"), Reply::Int(1));
     eventually("the roles are swapped", || {
         (replica.info("replication", "role")? == "master" && master.info("replication", "role")? == "slave")
             .then_some(())
     });
     for node in [&replica, &master] {
-        assert_ne!(node.run("GET k"), Value::NullBulk, "acknowledged writes are on both servers");
+        assert_ne!(node.run("GET k"), Reply::NullBulk, "acknowledged writes are on both servers");
     }
 }
 
@@ -523,7 +523,7 @@ fn commands_that_lock_all_slots_do_not_block_others() {
         let mut wants = node.connect();
         wants.send(&request.split_whitespace().collect::<Vec<_>>()).expect("a connection");
         for key in 0..100 {
-            other.run(&format!("SET key:{key} 1")).expect_ok();
+            other.call_line(&format!("SET key:{key} 1")).expect_ok();
         }
         let first = !slow.has_unread_data();
         assert!(!slow.read().expect("a reply").is_error(""));
@@ -552,16 +552,16 @@ fn keys_command_is_atomic() {
         let (mut renames, mut asks) = (node.connect(), node.connect());
         let fill = "for i = 1, ARGV[1] do redis.call('SET', 'key:' .. i, i) end";
         asks.call(&["EVAL", fill, "0", count]);
-        asks.run("SET here 1").expect_ok();
+        asks.call_line("SET here 1").expect_ok();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
-                    renames.run("RENAME here there").expect_ok();
-                    renames.run("RENAME there here").expect_ok();
+                    renames.call_line("RENAME here there").expect_ok();
+                    renames.call_line("RENAME there here").expect_ok();
                 }
             });
-            let seen: Vec<usize> = (0..2000).map(|_| asks.run("KEYS *here").items().len()).collect();
+            let seen: Vec<usize> = (0..2000).map(|_| asks.call_line("KEYS *here").items().len()).collect();
             is_over.store(true, Ordering::Release);
             assert_eq!(seen, [1; 2000], "beside {count} keys");
         });
@@ -618,7 +618,7 @@ fn compact_values_can_be_read_in_the_background() {
         ("ZUNION 3 scored none set", 120),
         ("XRANGE stream - +", 1),
     ] {
-        assert_eq!(connection.run(line).items().len(), count, "{line}");
+        assert_eq!(connection.call_line(line).items().len(), count, "{line}");
     }
 }
 
@@ -645,7 +645,7 @@ fn zunion_in_the_background_has_the_same_result() {
 }
 
 /// The number of a stream entry, which is both its id and the value of its field.
-fn stream_entry_number(entry: &Value) -> i64 {
+fn stream_entry_number(entry: &Reply) -> i64 {
     let [id, fields] = entry.items() else { panic!("an entry: {entry:?}") };
     let number = fields.items()[1].text();
     assert_eq!(id.text(), format!("{number}-1"));
@@ -654,32 +654,33 @@ fn stream_entry_number(entry: &Value) -> i64 {
 
 /// Checks that each value contains `len` consecutive numbers, as it does between two transactions.
 fn check_reads_are_atomic(reads: &mut Connection, len: usize) {
-    let numbers = |reply: Value| -> Vec<i64> {
-        let parse = |value: &Value| value.text().parse().expect("a number");
+    let numbers = |reply: Reply| -> Vec<i64> {
+        let parse = |value: &Reply| value.text().parse().expect("a number");
         reply.items().iter().map(parse).collect()
     };
     let are_consecutive =
         |numbers: &[i64]| numbers.len() == len && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    assert!(are_consecutive(&numbers(reads.run("LRANGE list 0 -1"))));
-    let part = numbers(reads.run("LRANGE list 5000 -5001"));
+    assert!(are_consecutive(&numbers(reads.call_line("LRANGE list 0 -1"))));
+    let part = numbers(reads.call_line("LRANGE list 5000 -5001"));
     assert_eq!((part.len(), part[len - 10_001] - part[0]), (len - 10_000, len as i64 - 10_001));
-    assert!(are_consecutive(&numbers(reads.run("SORT list"))));
-    let mut members = numbers(reads.run("SMEMBERS set"));
+    assert!(are_consecutive(&numbers(reads.call_line("SORT list"))));
+    let mut members = numbers(reads.call_line("SMEMBERS set"));
     members.sort_unstable();
     assert!(are_consecutive(&members));
-    assert!(are_consecutive(&numbers(reads.run("SORT set"))));
-    assert_eq!(numbers(reads.run("HVALS hash")).iter().sum::<i64>(), len as i64);
-    assert!(are_consecutive(&numbers(reads.run("ZRANGE scored 0 -1"))));
-    let mut falling = numbers(reads.run("ZRANGE scored +inf -inf BYSCORE REV LIMIT 0 100000"));
+    assert!(are_consecutive(&numbers(reads.call_line("SORT set"))));
+    assert_eq!(numbers(reads.call_line("HVALS hash")).iter().sum::<i64>(), len as i64);
+    assert!(are_consecutive(&numbers(reads.call_line("ZRANGE scored 0 -1"))));
+    let mut falling = numbers(reads.call_line("ZRANGE scored +inf -inf BYSCORE REV LIMIT 0 100000"));
     falling.reverse();
     assert!(are_consecutive(&falling));
-    let entries = reads.run("XRANGE stream - +").items().iter().map(stream_entry_number).collect::<Vec<_>>();
+    let entries =
+        reads.call_line("XRANGE stream - +").items().iter().map(stream_entry_number).collect::<Vec<_>>();
     assert!(are_consecutive(&entries));
     // The small set contains 0, which is in no other value.
-    let mut members = numbers(reads.run("SUNION small set"));
+    let mut members = numbers(reads.call_line("SUNION small set"));
     members.sort_unstable();
     assert!(members.remove(0) == 0 && are_consecutive(&members));
-    let mut weighed = numbers(reads.run("ZUNION 3 scored small set WEIGHTS 1 1 3 AGGREGATE MAX"));
+    let mut weighed = numbers(reads.call_line("ZUNION 3 scored small set WEIGHTS 1 1 3 AGGREGATE MAX"));
     weighed.sort_unstable();
     assert!(weighed.remove(0) == 0 && are_consecutive(&weighed));
 }
@@ -711,7 +712,7 @@ fn background_reads_of_large_values_are_atomic() {
         scope.spawn(|| {
             for next in VALUE_LEN + 1.. {
                 let first = next - VALUE_LEN;
-                writes.run("MULTI").expect_ok();
+                writes.call_line("MULTI").expect_ok();
                 for line in [
                     format!("RPUSH list {next}"),
                     "LPOP list".to_owned(),
@@ -723,9 +724,9 @@ fn background_reads_of_large_values_are_atomic() {
                     format!("ZREM scored {first}"),
                     format!("XADD stream MAXLEN = {VALUE_LEN} {next}-1 n {next}"),
                 ] {
-                    writes.run(&line);
+                    writes.call_line(&line);
                 }
-                writes.run("EXEC");
+                writes.call_line("EXEC");
                 if is_over.load(Ordering::Acquire) {
                     break;
                 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Reply, eventually};
 
 const DEBUGGED_SCRIPT: &str = "-- a script
 local src = KEYS[1]
@@ -76,7 +76,7 @@ fn debug_sessions() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
 }
 
 /// The output without addresses and the hidden variables of a `for` loop, which only Valkey shows.
-fn comparable(text: &str) -> Vec<String> {
+fn normalize_output(text: &str) -> Vec<String> {
     let without_address = |line: &str| match line.split_once("@0x") {
         Some((before, rest)) => {
             format!("{before}@0x{}", rest.trim_start_matches(|letter: char| letter.is_ascii_hexdigit()))
@@ -99,7 +99,7 @@ fn debugger_output_matches_valkey() {
             run_debug_session(&valkey, &[option], script, &lines),
         );
         assert!(text.contains("debugging session"), "{text}");
-        let (our_lines, lines) = (comparable(&our_text), comparable(&text));
+        let (our_lines, lines) = (normalize_output(&our_text), normalize_output(&text));
         for (place, (our_line, line)) in our_lines.iter().zip(&lines).enumerate() {
             assert_eq!(
                 our_line, line,
@@ -131,8 +131,10 @@ fn other_clients_work_or_get_busy_during_a_debug_session() {
 
     let mut user = begin("SYNC");
     let mut other = node.connect();
-    eventually("other clients get BUSY", || other.run("GET k").is_error("BUSY").then_some(()));
-    other.run("SCRIPT KILL").expect_ok();
-    eventually("the script has ended", || (other.run("GET k") == Value::Bulk(b"1".to_vec())).then_some(()));
+    eventually("other clients get BUSY", || other.call_line("GET k").is_error("BUSY").then_some(()));
+    other.call_line("SCRIPT KILL").expect_ok();
+    eventually("the script has ended", || {
+        (other.call_line("GET k") == Reply::Bulk(b"1".to_vec())).then_some(())
+    });
     assert!(user.read().is_ok());
 }

@@ -15,7 +15,7 @@ use crate::server::Server;
 
 /// The commands of atomic slot migration.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Move {
+pub(super) enum MigrationCommand {
     Begin,
     Cancel,
     List,
@@ -24,7 +24,7 @@ pub(super) enum Move {
 }
 
 /// Returns why SETSLOT is refused at present.
-pub(super) fn keeps_from_setslot(server: &Server) -> Option<&'static str> {
+pub(super) fn setslot_conflict(server: &Server) -> Option<&'static str> {
     match () {
         () if server.replication.is_replica() => Some("ERR Please use SETSLOT only with masters."),
         () if server.migrations.is_active(JobDirection::Export) => Some("ERR Slot export in progress."),
@@ -34,51 +34,57 @@ pub(super) fn keeps_from_setslot(server: &Server) -> Option<&'static str> {
 }
 
 /// Executes all of these commands but SYNCSLOTS.
-pub(super) fn answer(server: &Server, step: Move, args: Args<'_>, reply: &mut Writer<'_>) {
+pub(super) fn execute_migration_command(
+    server: &Server,
+    step: MigrationCommand,
+    args: Args<'_>,
+    reply: &mut Writer<'_>,
+) {
     match step {
-        Move::Begin => match begin(server, args) {
+        MigrationCommand::Begin => match start_migrations(server, args) {
             Ok(()) => reply.ok(),
             Err(text) => reply.error(&text),
         },
-        Move::Cancel if server.migrations.cancel_exports() => reply.ok(),
-        Move::Cancel => reply.error("ERR No migrations ongoing"),
-        Move::List => {
+        MigrationCommand::Cancel if server.migrations.cancel_exports() => reply.ok(),
+        MigrationCommand::Cancel => reply.error("ERR No migrations ongoing"),
+        MigrationCommand::List => {
             let mut jobs = server.migrations.list();
             jobs.extend(server.replication.master_imports.list());
             jobs.sort_by_key(|job| std::cmp::Reverse(job.created));
             reply.array(jobs.len());
-            jobs.iter().for_each(|job| show(job, reply));
+            jobs.iter().for_each(|job| write_job(job, reply));
         }
-        Move::Pull => pull(server, args, reply),
-        Move::Sync => reply.error("ERR syntax error"),
+        MigrationCommand::Pull => execute_cluster_migration(server, args, reply),
+        MigrationCommand::Sync => reply.error("ERR syntax error"),
     }
 }
 
 /// Returns the arguments from this one on, each up to its first NUL: valkey-cli 9.1 sends one after SLOTSRANGE.
-fn words(args: Args<'_>, from: usize) -> Vec<String> {
+fn arguments_from(args: Args<'_>, from: usize) -> Vec<String> {
     let until_nul = |word: &[u8]| word.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
     args.iter().skip(from).map(|word| String::from_utf8_lossy(&until_nul(word)).into_owned()).collect()
 }
 
-fn begin(server: &Server, args: Args<'_>) -> Result<(), String> {
+fn start_migrations(server: &Server, args: Args<'_>) -> Result<(), String> {
     if server.replication.is_replica() {
         return Err("ERR Slot migration can only be used on primary nodes.".to_owned());
     }
     let check = server.migrations.order_checks()?;
-    let orders = parse_slot_moves(&words(args, 2), &check).map_err(|error| format!("ERR {error}"))?;
+    let orders =
+        parse_slot_moves(&arguments_from(args, 2), &check).map_err(|error| format!("ERR {error}"))?;
     server.migrations.begin_exports(orders)
 }
 
 /// CLUSTER MIGRATION, as in Redis 8.4.
-fn pull(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
-    const ARITY: &str = "ERR wrong number of arguments for 'cluster|migration' command";
+fn execute_cluster_migration(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
+    const WRONG_ARITY: &str = "ERR wrong number of arguments for 'cluster|migration' command";
     let is = |index: usize, word: &str| {
         args.get(index).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()))
     };
     if is(2, "import") {
-        let words = words(args, 3);
+        let words = arguments_from(args, 3);
         if !words.len().is_multiple_of(2) {
-            return reply.error(ARITY);
+            return reply.error(WRONG_ARITY);
         }
         let begun = parse_slots(&words).map_err(|error| format!("ERR {error}"));
         return match begun.and_then(|ranges| server.migrations.pull(ranges)) {
@@ -92,7 +98,7 @@ fn pull(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
         (true, _) if args.len() == 5 => JobName::from_bytes(args.get(4).unwrap_or_default()).map(Some),
         (_, true) if args.len() == 4 => Some(None),
         (false, false) if args.len() <= 5 => return reply.error("ERR unknown argument"),
-        _ => return reply.error(ARITY),
+        _ => return reply.error(WRONG_ARITY),
     };
     match name {
         Some(name) if cancels => reply.integer(server.migrations.cancel_pulls(name) as i64),
@@ -110,7 +116,7 @@ fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
     let id = |end: Option<NodeId>| end.map(|id| id.to_string()).unwrap_or_default();
     let (source, dest) = (id(task.ends.map(|ends| ends.0)), id(task.ends.map(|ends| ends.1)));
     let operation = if task.is_import { "import" } else { "migrate" };
-    reply.map(12 + PROGRESS);
+    reply.map(12 + PROGRESS_FIELDS);
     for (name, text) in [
         ("id", task.id.as_str()),
         ("slots", &task.slots),
@@ -134,14 +140,14 @@ fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
         reply.integer(number);
     }
     let ended = (task.ended != Millis(0)).then_some(task.ended);
-    show_progress(&task.progress, task.started, ended, reply);
+    write_progress(&task.progress, task.started, ended, reply);
 }
 
 /// The number of additional fields that only Redoubt has.
-const PROGRESS: usize = 5;
+const PROGRESS_FIELDS: usize = 5;
 
 /// Writes the progress of a job; unknown values are -1.
-fn show_progress(progress: &Progress, began: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
+fn write_progress(progress: &Progress, began: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
     let now = time::now();
     let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(began, now) };
     let known = |number: Option<u64>| number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX));
@@ -157,8 +163,8 @@ fn show_progress(progress: &Progress, began: Millis, ended: Option<Millis>, repl
     }
 }
 
-fn show(job: &Job, reply: &mut Writer<'_>) {
-    reply.map(if job.endpoints.is_some() { 12 + PROGRESS } else { 10 });
+fn write_job(job: &Job, reply: &mut Writer<'_>) {
+    reply.map(if job.endpoints.is_some() { 12 + PROGRESS_FIELDS } else { 10 });
     let mut text = |name: &str, value: &str| {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
@@ -190,12 +196,12 @@ fn show(job: &Job, reply: &mut Writer<'_>) {
     // A replica does not know the progress of its master's jobs.
     if job.endpoints.is_some() {
         let ended = (!job.is_active).then_some(job.updated);
-        show_progress(&job.progress, job.created, ended, reply);
+        write_progress(&job.progress, job.created, ended, reply);
     }
 }
 
 /// CLUSTER SYNCSLOTS from another node. After ESTABLISH and RESUME the connection moves to the migration thread.
-pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
+pub(super) fn execute_syncslots(connection: &mut Connection, args: Args<'_>) {
     if let Err(text) = run_sync_slots(connection, args) {
         connection.reply().error(&text);
     }
@@ -203,13 +209,13 @@ pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
 
 fn run_sync_slots(connection: &mut Connection, args: Args<'_>) -> Result<(), String> {
     let server = connection.server.clone();
-    match SyncSlots::parse(&words(args, 2)).map_err(|error| format!("ERR {error}"))? {
+    match SyncSlots::parse(&arguments_from(args, 2)).map_err(|error| format!("ERR {error}"))? {
         SyncSlots::AskResumable => connection.reply().ok(),
         SyncSlots::Request(name, order) => {
             server.migrations.begin_requested(name, order)?;
             connection.reply().ok();
         }
-        SyncSlots::Resume(name) if server.migrations.is_resumable(&name) => resume(connection, &name),
+        SyncSlots::Resume(name) if server.migrations.is_resumable(&name) => resume_sync(connection, &name),
         SyncSlots::Resume(_) => return Err(format!("ERR {}", MalformedSyncSlots::Resume)),
         SyncSlots::Establish(import) => {
             server.migrations.accept_import(&import)?;
@@ -228,7 +234,7 @@ fn only_for_migrations(message: Message) -> String {
     format!("ERR CLUSTER SYNCSLOTS {} should only be used by slot migration clients", message.word())
 }
 
-fn resume(connection: &mut Connection, name: &JobName) {
+fn resume_sync(connection: &mut Connection, name: &JobName) {
     let given = connection.hand_over();
     connection.session.closing = true;
     match given {

@@ -8,13 +8,13 @@ use keyspace::Keyspace;
 use slot_routing::{Epoch, Slot};
 
 const BAD_SLOT: &str = "ERR Invalid or out of range slot";
-const SYNTAX: &str = "ERR syntax error";
+const SYNTAX_ERROR: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
-const BUS_OFFSET: i64 = 10_000;
+const BUS_PORT_OFFSET: i64 = 10_000;
 
 /// A parsed command.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Change {
+pub(super) enum ClusterChange {
     AddSlots,
     AddSlotsRange,
     BumpEpoch,
@@ -32,64 +32,64 @@ pub(super) enum Change {
 }
 
 /// Parses the arguments, and adds what the state machine needs to know about keys.
-pub(super) fn change(
-    change: Change,
+pub(super) fn parse_change(
+    change: ClusterChange,
     words: &[String],
     keyspace: &Keyspace,
 ) -> Result<OperatorCommand, String> {
     let name = || words.get(2).cloned().unwrap_or_default();
     let holds_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
     Ok(match change {
-        Change::AddSlots => OperatorCommand::AddSlots(slots(&words[2..])?),
-        Change::DelSlots => OperatorCommand::DelSlots(slots(&words[2..])?),
-        Change::AddSlotsRange => OperatorCommand::AddSlots(ranges(words, "addslotsrange")?),
-        Change::DelSlotsRange => OperatorCommand::DelSlots(ranges(words, "delslotsrange")?),
-        Change::FlushSlots => OperatorCommand::FlushSlots { holds_keys: holds_keys() },
-        Change::SetSlot => set_slot(words, keyspace)?,
-        Change::Replicate if words.len() > 3 => {
+        ClusterChange::AddSlots => OperatorCommand::AddSlots(parse_slots(&words[2..])?),
+        ClusterChange::DelSlots => OperatorCommand::DelSlots(parse_slots(&words[2..])?),
+        ClusterChange::AddSlotsRange => OperatorCommand::AddSlots(parse_slot_ranges(words, "addslotsrange")?),
+        ClusterChange::DelSlotsRange => OperatorCommand::DelSlots(parse_slot_ranges(words, "delslotsrange")?),
+        ClusterChange::FlushSlots => OperatorCommand::FlushSlots { holds_keys: holds_keys() },
+        ClusterChange::SetSlot => parse_set_slot(words, keyspace)?,
+        ClusterChange::Replicate if words.len() > 3 => {
             let is = |at: usize, name| words[at].eq_ignore_ascii_case(name);
             match words.len() == 4 && is(2, "no") && is(3, "one") {
                 true => OperatorCommand::Detach,
-                false => return Err(wrong_words(words)),
+                false => return Err(invalid_arguments_error(words)),
             }
         }
-        Change::Replicate => OperatorCommand::Replicate { node: name(), holds_keys: holds_keys() },
-        Change::Failover => failover(words)?,
-        Change::Forget => OperatorCommand::Forget { node: name() },
-        Change::Reset => reset(words, holds_keys())?,
-        Change::SetConfigEpoch => set_config_epoch(&words[2])?,
-        Change::BumpEpoch => OperatorCommand::BumpEpoch,
-        Change::SaveConfig => OperatorCommand::SaveConfig,
-        Change::Meet => meet(words)?,
+        ClusterChange::Replicate => OperatorCommand::Replicate { node: name(), holds_keys: holds_keys() },
+        ClusterChange::Failover => parse_failover(words)?,
+        ClusterChange::Forget => OperatorCommand::Forget { node: name() },
+        ClusterChange::Reset => parse_reset(words, holds_keys())?,
+        ClusterChange::SetConfigEpoch => parse_set_config_epoch(&words[2])?,
+        ClusterChange::BumpEpoch => OperatorCommand::BumpEpoch,
+        ClusterChange::SaveConfig => OperatorCommand::SaveConfig,
+        ClusterChange::Meet => parse_meet(words)?,
     })
 }
 
 /// Formats an error with the subcommand as the client wrote it, up to 128 characters as in Redis.
-fn wrong_words(words: &[String]) -> String {
+fn invalid_arguments_error(words: &[String]) -> String {
     let subcommand: String = words[1].chars().take(128).collect();
     format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.")
 }
 
-fn slot(word: &str) -> Result<Slot, String> {
-    integer(word).and_then(|n| Slot::new(u16::try_from(n).ok()?)).ok_or_else(|| BAD_SLOT.to_owned())
+fn parse_slot(word: &str) -> Result<Slot, String> {
+    parse_integer(word).and_then(|n| Slot::new(u16::try_from(n).ok()?)).ok_or_else(|| BAD_SLOT.to_owned())
 }
 
-fn integer(word: &str) -> Option<i64> {
+fn parse_integer(word: &str) -> Option<i64> {
     resp::parse_i64(word.as_bytes())
 }
 
-fn slots(words: &[String]) -> Result<Vec<Slot>, String> {
-    words.iter().map(|word| slot(word)).collect()
+fn parse_slots(words: &[String]) -> Result<Vec<Slot>, String> {
+    words.iter().map(|word| parse_slot(word)).collect()
 }
 
-fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
+fn parse_slot_ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
     let bounds = &words[2..];
     if !bounds.len().is_multiple_of(2) {
         return Err(format!("ERR wrong number of arguments for 'cluster|{subcommand}' command"));
     }
     let mut all = Vec::new();
     for pair in bounds.chunks(2) {
-        let (first, last) = (slot(&pair[0])?, slot(&pair[1])?);
+        let (first, last) = (parse_slot(&pair[0])?, parse_slot(&pair[1])?);
         if first > last {
             return Err(format!("ERR start slot number {first} is greater than end slot number {last}"));
         }
@@ -100,25 +100,25 @@ fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
     Ok(all)
 }
 
-fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<OperatorCommand, String> {
-    let slot = slot(&words[2])?;
+fn parse_set_slot(words: &[String], keyspace: &Keyspace) -> Result<OperatorCommand, String> {
+    let slot = parse_slot(&words[2])?;
     let said: Vec<&str> = words[3..].iter().map(String::as_str).collect();
     let Some(change) = SlotChange::parse(&said) else {
         let text = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
         return Err(text.to_owned());
     };
-    let timeout = timeout(&said[change.words().len()..])?;
+    let timeout = parse_timeout(&said[change.words().len()..])?;
     let keys_in_slot = u64::try_from(keyspace.keys_in_slot(slot)).unwrap_or(u64::MAX);
     Ok(OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout })
 }
 
 /// TIMEOUT milliseconds. As in Valkey, other words are ignored, and 0 means the default.
-fn timeout(words: &[&str]) -> Result<Duration, String> {
+fn parse_timeout(words: &[&str]) -> Result<Duration, String> {
     let Some(at) = words.iter().position(|word| word.eq_ignore_ascii_case("timeout")) else {
         return Ok(SET_SLOT_TIMEOUT);
     };
     let word = words.get(at + 1).ok_or("ERR Missing timeout value")?;
-    let millis = integer(word).ok_or("ERR timeout is not an integer or out of range")?;
+    let millis = parse_integer(word).ok_or("ERR timeout is not an integer or out of range")?;
     match u64::try_from(millis) {
         Ok(0) => Ok(SET_SLOT_TIMEOUT),
         Ok(millis) => Ok(Duration::from_millis(millis)),
@@ -126,29 +126,29 @@ fn timeout(words: &[&str]) -> Result<Duration, String> {
     }
 }
 
-fn failover(words: &[String]) -> Result<OperatorCommand, String> {
+fn parse_failover(words: &[String]) -> Result<OperatorCommand, String> {
     let mode = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
-        _ if words.len() > 3 => return Err(wrong_words(words)),
+        _ if words.len() > 3 => return Err(invalid_arguments_error(words)),
         None => FailoverMode::Graceful,
         Some("force") => FailoverMode::Force,
         Some("takeover") => FailoverMode::Takeover,
-        Some(_) => return Err(SYNTAX.to_owned()),
+        Some(_) => return Err(SYNTAX_ERROR.to_owned()),
     };
     Ok(OperatorCommand::Failover(mode))
 }
 
-fn reset(words: &[String], holds_keys: bool) -> Result<OperatorCommand, String> {
+fn parse_reset(words: &[String], holds_keys: bool) -> Result<OperatorCommand, String> {
     let hard = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
-        _ if words.len() > 3 => return Err(wrong_words(words)),
+        _ if words.len() > 3 => return Err(invalid_arguments_error(words)),
         None | Some("soft") => false,
         Some("hard") => true,
-        Some(_) => return Err(SYNTAX.to_owned()),
+        Some(_) => return Err(SYNTAX_ERROR.to_owned()),
     };
     Ok(OperatorCommand::Reset { hard, holds_keys })
 }
 
-fn set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
-    let number = integer(word).ok_or(NOT_INTEGER)?;
+fn parse_set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
+    let number = parse_integer(word).ok_or(NOT_INTEGER)?;
     let epoch = u64::try_from(number).map_err(|_| format!("ERR Invalid config epoch specified: {number}"))?;
     // Leaves room for epochs to grow.
     if epoch >= 1 << 62 {
@@ -157,15 +157,17 @@ fn set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
     Ok(OperatorCommand::SetConfigEpoch(Epoch(epoch)))
 }
 
-fn meet(words: &[String]) -> Result<OperatorCommand, String> {
+fn parse_meet(words: &[String]) -> Result<OperatorCommand, String> {
     if words.len() > 5 {
-        return Err(wrong_words(words));
+        return Err(invalid_arguments_error(words));
     }
     let (ip, base) = (&words[2], &words[3]);
-    let port = integer(base).ok_or_else(|| format!("ERR Invalid TCP base port specified: {base}"))?;
+    let port = parse_integer(base).ok_or_else(|| format!("ERR Invalid TCP base port specified: {base}"))?;
     let bus_port = match words.get(4) {
-        Some(word) => integer(word).ok_or_else(|| format!("ERR Invalid TCP bus port specified: {word}"))?,
-        None => port.saturating_add(BUS_OFFSET),
+        Some(word) => {
+            parse_integer(word).ok_or_else(|| format!("ERR Invalid TCP bus port specified: {word}"))?
+        }
+        None => port.saturating_add(BUS_PORT_OFFSET),
     };
     let valid = |port: i64| u16::try_from(port).ok().filter(|port| *port > 0);
     match (ip.parse::<IpAddr>(), valid(port), valid(bus_port)) {
@@ -179,8 +181,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_ask_for_nothing_get_the_known_texts() {
-        use Change as C;
+    fn invalid_arguments_get_valkey_errors() {
+        use ClusterChange as C;
         let keyspace = Keyspace::new(1, 1);
         let wrong = "ERR unknown subcommand or wrong number of arguments for";
         let set_slot = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
@@ -208,9 +210,9 @@ mod tests {
             ),
             (C::SetSlot, "setslot 1 node x timeout -1", "ERR timeout is negative".to_owned()),
             (C::SetSlot, "setslot 99999 stable", BAD_SLOT.to_owned()),
-            (C::Failover, "failover foo", SYNTAX.to_owned()),
+            (C::Failover, "failover foo", SYNTAX_ERROR.to_owned()),
             (C::Failover, "FailOver force takeover", format!("{wrong} 'FailOver'. Try CLUSTER HELP.")),
-            (C::Reset, "reset foo", SYNTAX.to_owned()),
+            (C::Reset, "reset foo", SYNTAX_ERROR.to_owned()),
             (C::SetConfigEpoch, "set-config-epoch x", NOT_INTEGER.to_owned()),
             (C::SetConfigEpoch, "set-config-epoch -1", "ERR Invalid config epoch specified: -1".to_owned()),
             (C::Meet, "meet foo 123", "ERR Invalid node address specified: foo:123".to_owned()),
@@ -224,7 +226,7 @@ mod tests {
         ];
         for (command, line, text) in table {
             let words: Vec<String> = format!("cluster {line}").split(' ').map(str::to_owned).collect();
-            assert_eq!(change(command, &words, &keyspace), Err(text), "{line}");
+            assert_eq!(parse_change(command, &words, &keyspace), Err(text), "{line}");
         }
     }
 }

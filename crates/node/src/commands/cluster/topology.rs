@@ -6,7 +6,7 @@ use resp::Writer;
 use slot_routing::{ClientTransport, EndpointType, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 /// CLUSTER SLOTS: for each range of slots its ends, the owner and the owner's replicas.
-pub(super) fn slots(
+pub(super) fn write_slots(
     preferred: EndpointType,
     via: ClientTransport,
     topology: &Topology,
@@ -22,7 +22,7 @@ pub(super) fn slots(
         reply.integer(i64::from(first.number()));
         reply.integer(i64::from(last.number()));
         for node in std::iter::once(owner).chain(replicas) {
-            slot_node(preferred, via, node, reply);
+            write_slot_node(preferred, via, node, reply);
         }
     }
 }
@@ -43,7 +43,7 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
 }
 
 /// Writes the preferred endpoint, port and id of a node, and its other endpoints.
-fn slot_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
+fn write_slot_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
     reply.array(4);
     match preferred {
         // Clients use the address they are connected to.
@@ -57,23 +57,23 @@ fn slot_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply
     let name = preferred != EndpointType::Hostname && !hostname.is_empty();
     reply.map(usize::from(ip) + usize::from(name) + usize::from(!zone.is_empty()));
     if ip {
-        field(reply, b"ip", &node.endpoint.ip_for(via));
+        write_field(reply, b"ip", &node.endpoint.ip_for(via));
     }
     if name {
-        field(reply, b"hostname", hostname);
+        write_field(reply, b"hostname", hostname);
     }
     if !zone.is_empty() {
-        field(reply, b"availability-zone", zone);
+        write_field(reply, b"availability-zone", zone);
     }
 }
 
-fn field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
+fn write_field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
     reply.bulk(name);
     reply.bulk(value.as_bytes());
 }
 
 /// CLUSTER SHARDS: each shard with its slots and all of its nodes, including a failed former master.
-pub(super) fn shards(
+pub(super) fn write_shards(
     preferred: EndpointType,
     via: ClientTransport,
     topology: &Topology,
@@ -85,11 +85,11 @@ pub(super) fn shards(
     }
     for (first, last, owner) in owned_ranges(topology) {
         let shard = shards.entry(owner.shard).or_default();
-        shard.bounds.extend([i64::from(first.number()), i64::from(last.number())]);
-        shard.owners.insert(owner.id);
+        shard.slot_bounds.extend([i64::from(first.number()), i64::from(last.number())]);
+        shard.slot_owners.insert(owner.id);
     }
     reply.array(shards.len());
-    for (id, Shard { mut nodes, bounds, owners }) in shards {
+    for (id, Shard { mut nodes, slot_bounds: bounds, slot_owners: owners }) in shards {
         nodes.sort_by_key(|node| (node.role != Role::Master, !owners.contains(&node.id), node.id));
         reply.map(3);
         reply.bulk(b"slots");
@@ -98,7 +98,7 @@ pub(super) fn shards(
         reply.bulk(b"nodes");
         reply.array(nodes.len());
         for node in nodes {
-            shard_node(preferred, via, node, reply);
+            write_shard_node(preferred, via, node, reply);
         }
         reply.bulk(b"id");
         reply.bulk(id.as_bytes());
@@ -109,11 +109,11 @@ pub(super) fn shards(
 #[derive(Default)]
 struct Shard<'a> {
     nodes: Vec<&'a Member>,
-    bounds: Vec<i64>,
-    owners: BTreeSet<NodeId>,
+    slot_bounds: Vec<i64>,
+    slot_owners: BTreeSet<NodeId>,
 }
 
-fn shard_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
+fn write_shard_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
     let at = &node.endpoint;
     let replica = node.role != Role::Master;
     let (port, tls_port) = at.client_ports();
@@ -129,10 +129,10 @@ fn shard_node(preferred: EndpointType, via: ClientTransport, node: &Member, repl
         reply.bulk(b"tls-port");
         reply.integer(i64::from(tls_port));
     }
-    field(reply, b"ip", &at.ip_for(via));
-    field(reply, b"endpoint", &at.host(preferred, via));
+    write_field(reply, b"ip", &at.ip_for(via));
+    write_field(reply, b"endpoint", &at.host(preferred, via));
     if !at.hostname.is_empty() {
-        field(reply, b"hostname", &at.hostname);
+        write_field(reply, b"hostname", &at.hostname);
     }
     reply.bulk(b"role");
     reply.bulk(if replica { b"replica" } else { b"master" });
@@ -146,7 +146,7 @@ fn shard_node(preferred: EndpointType, via: ClientTransport, node: &Member, repl
     };
     reply.bulk(health);
     if !at.zone.is_empty() {
-        field(reply, b"availability-zone", &at.zone);
+        write_field(reply, b"availability-zone", &at.zone);
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    fn member(byte: u8, shard: u8, role: Role, failed: bool) -> Member {
+    fn test_member(byte: u8, shard: u8, role: Role, failed: bool) -> Member {
         let id = |byte| NodeId::from_random([byte; 20]);
         let endpoint =
             Endpoint { ip: "10.0.0.1".to_owned(), port: 7000 + u16::from(byte), ..Endpoint::default() };
@@ -178,10 +178,10 @@ mod tests {
     fn shard_is_listed_once_with_its_failed_master() {
         let id = |byte| NodeId::from_random([byte; 20]);
         let members = vec![
-            member(1, 8, Role::Master, true),
-            member(2, 8, Role::Master, false),
-            member(3, 8, Role::Replica(id(2)), false),
-            member(4, 9, Role::Master, false),
+            test_member(1, 8, Role::Master, true),
+            test_member(2, 8, Role::Master, false),
+            test_member(3, 8, Role::Replica(id(2)), false),
+            test_member(4, 9, Role::Master, false),
         ];
         let mut topology = Topology::new(id(4), Epoch(1), true, members);
         let slot = |number| Slot::new(number).unwrap();
@@ -190,7 +190,7 @@ mod tests {
         topology.assign_run(slot(100), slot(199), id(4));
         let mut out = Vec::new();
         let mut reply = Writer::new(&mut out, Protocol::Resp2);
-        shards(EndpointType::Ip, ClientTransport::default(), &topology, &mut reply);
+        write_shards(EndpointType::Ip, ClientTransport::default(), &topology, &mut reply);
         let text = String::from_utf8(out).unwrap();
         let words: Vec<&str> = text.split("\r\n").filter(|word| !word.starts_with(['$', '*'])).collect();
         let told: Vec<&str> = words

@@ -5,90 +5,90 @@ use keyspace::{DatabaseSize, Keyspace, SlotData};
 use process::info::InfoText;
 use slot_routing::{SLOT_COUNT, Slot};
 
-use super::Data;
+use super::DataAccess;
 use crate::server::Server;
 
 /// The sample size for the mean time to live, in all and per slot.
-const SAMPLES: usize = 128;
-const SAMPLES_A_SLOT: usize = 8;
-const SAMPLE_STEP: usize = 7919;
+const MAX_TTL_SAMPLES: usize = 128;
+const SAMPLES_PER_SLOT: usize = 8;
+const SLOT_STEP: usize = 7919;
 
-pub(super) fn persistence(server: &Server, text: &mut InfoText) {
-    durability::saving::info(&server.durability, text.raw());
+pub(super) fn write_persistence(server: &Server, text: &mut InfoText) {
+    durability::saving::write_persistence_info(&server.durability, text.write_raw());
     // There are no forked child processes.
     for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
-        text.line(name, 0);
+        text.write_line(name, 0);
     }
 }
 
-pub(super) fn replication(server: &Server, text: &mut InfoText) {
-    crate::replication::info(&server.replication, &server.failover, text.raw());
+pub(super) fn write_replication(server: &Server, text: &mut InfoText) {
+    crate::replication::write_replication_info(&server.replication, &server.failover, text.write_raw());
 }
 
-pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut InfoText) {
+pub(super) fn write_keyspace(data: &mut DataAccess<'_, '_>, text: &mut InfoText) {
     let sizes = match data {
-        Data::Of(context) => context.database_sizes(),
-        Data::Free(keyspace) => keyspace.sizes(),
-        Data::Unknown => return,
+        DataAccess::Command(context) => context.database_sizes(),
+        DataAccess::Unlocked(keyspace) => keyspace.sizes(),
+        DataAccess::MaybeLocked => return,
     };
     for (db, size) in sizes.into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
         let DatabaseSize { keys, volatile, timed } = size;
-        let ttl = if volatile == 0 { 0 } else { average_ttl(data, db as u16) };
+        let ttl = if volatile == 0 { 0 } else { estimate_average_ttl(data, db as u16) };
         let line = format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={timed}");
-        text.line(&format!("db{db}"), line);
+        text.write_line(&format!("db{db}"), line);
     }
 }
 
 /// Returns the mean time to live in milliseconds, over a sample of keys in slots that are not locked.
-fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
-    let mut sample = TimesLeft { db, now: process::time::now(), sum: 0, keys: 0 };
+fn estimate_average_ttl(data: &mut DataAccess<'_, '_>, db: u16) -> i64 {
+    let mut sample = TtlSample { db, now: process::time::now(), total_ms: 0, key_count: 0 };
     // A step coprime to the number of slots visits all of them.
     let mut slot = 0;
     for _ in 0..SLOT_COUNT {
-        slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
+        slot = (slot + SLOT_STEP) % SLOT_COUNT;
         let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
         match data {
-            Data::Of(context)
-                if context.holds_all_slots() || has_volatile(&context.engine.keyspace, number) =>
+            DataAccess::Command(context)
+                if context.holds_all_slots() || has_expiring_keys(&context.engine.keyspace, number) =>
             {
-                context.try_with_slot(number, |slot| sample.take(slot));
+                context.try_with_slot(number, |slot| sample.sample_slot(slot));
             }
-            Data::Free(keyspace) if has_volatile(keyspace, number) => {
+            DataAccess::Unlocked(keyspace) if has_expiring_keys(keyspace, number) => {
                 if let Some(slot) = keyspace.try_lock(number) {
-                    sample.take(&slot);
+                    sample.sample_slot(&slot);
                 }
             }
-            Data::Of(_) | Data::Free(_) | Data::Unknown => {}
+            DataAccess::Command(_) | DataAccess::Unlocked(_) | DataAccess::MaybeLocked => {}
         }
-        if sample.keys >= SAMPLES {
+        if sample.key_count >= MAX_TTL_SAMPLES {
             break;
         }
     }
-    i64::try_from(sample.sum / sample.keys.max(1) as i128).unwrap_or(i64::MAX)
+    i64::try_from(sample.total_ms / sample.key_count.max(1) as i128).unwrap_or(i64::MAX)
 }
 
 /// The remaining time to live of sampled keys.
-struct TimesLeft {
+struct TtlSample {
     db: u16,
     now: Millis,
     /// In milliseconds.
-    sum: i128,
-    keys: usize,
+    total_ms: i128,
+    key_count: usize,
 }
 
-impl TimesLeft {
+impl TtlSample {
     /// Samples some keys of a slot.
-    fn take(&mut self, slot: &SlotData) {
+    fn sample_slot(&mut self, slot: &SlotData) {
         let Some(table) = slot.table_if(self.db) else { return };
-        table.scan(0, SAMPLES_A_SLOT, &mut |item| {
+        table.scan(0, SAMPLES_PER_SLOT, &mut |item| {
             if let Some(at) = item.expiry.filter(|at| *at > self.now) {
-                self.sum += i128::from(at.0) - i128::from(self.now.0);
-                self.keys += 1;
+                self.total_ms += i128::from(at.0) - i128::from(self.now.0);
+                self.key_count += 1;
             }
         });
     }
 }
 
-fn has_volatile(keyspace: &Keyspace, slot: Slot) -> bool {
+fn has_expiring_keys(keyspace: &Keyspace, slot: Slot) -> bool {
     keyspace.volatile_in_slot(slot) > 0
 }

@@ -6,37 +6,37 @@ use config::keys;
 use process::info::InfoText;
 use process::memory::{format_human, memory_usage, total_system_memory};
 
-use crate::housekeeping::overhead::Overhead;
+use crate::housekeeping::overhead::MemoryOverhead;
 use crate::server::Server;
 
-pub(super) fn memory(server: &Server, text: &mut InfoText) {
+pub(super) fn write_memory(server: &Server, text: &mut InfoText) {
     let usage = memory_usage();
     server.housekeeping.memory.record(usage.used);
-    let (peak, overhead) = (server.housekeeping.memory.peak(), Overhead::of(&server.housekeeping));
-    let dataset = usage.used.saturating_sub(overhead.total());
+    let (peak, overhead) = (server.housekeeping.memory.peak(), MemoryOverhead::measure(&server.housekeeping));
+    let dataset = usage.used.saturating_sub(overhead.total_bytes());
     let ratio = |a: usize, b: usize| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let difference = |a: usize, b: usize| a as i128 - b as i128;
     let percent = |a: usize, b: usize| format!("{:.2}%", ratio(a, b) * 100.0);
     let mut both = |name: &str, bytes: u64| {
-        text.line(name, bytes);
-        text.line(&format!("{name}_human"), format_human(bytes));
+        text.write_line(name, bytes);
+        text.write_line(&format!("{name}_human"), format_human(bytes));
     };
     both("used_memory", usage.used as u64);
     both("used_memory_rss", usage.rss as u64);
     both("used_memory_peak", peak as u64);
-    text.line("used_memory_peak_perc", percent(usage.used, peak));
-    text.line("used_memory_overhead", overhead.total());
-    text.line("used_memory_startup", overhead.startup);
-    text.line("used_memory_dataset", dataset);
-    text.line("used_memory_dataset_perc", percent(dataset, usage.used));
-    text.line("allocator_allocated", usage.allocated);
-    text.line("allocator_active", usage.active);
-    text.line("allocator_resident", usage.resident);
+    text.write_line("used_memory_peak_perc", percent(usage.used, peak));
+    text.write_line("used_memory_overhead", overhead.total_bytes());
+    text.write_line("used_memory_startup", overhead.startup);
+    text.write_line("used_memory_dataset", dataset);
+    text.write_line("used_memory_dataset_perc", percent(dataset, usage.used));
+    text.write_line("allocator_allocated", usage.allocated);
+    text.write_line("allocator_active", usage.active);
+    text.write_line("allocator_resident", usage.resident);
     // Jemalloc returns such pages at once by default.
-    text.line("allocator_muzzy", 0);
+    text.write_line("allocator_muzzy", 0);
     let mut both = |name: &str, bytes: u64| {
-        text.line(name, bytes);
-        text.line(&format!("{name}_human"), format_human(bytes));
+        text.write_line(name, bytes);
+        text.write_line(&format!("{name}_human"), format_human(bytes));
     };
     both("total_system_memory", total_system_memory());
     let scripts = &server.engine.scripts;
@@ -46,43 +46,43 @@ pub(super) fn memory(server: &Server, text: &mut InfoText) {
     both("used_memory_vm_total", scripts.lua_bytes() as u64);
     both("used_memory_scripts", (scripts.bytes() + functions) as u64);
     both("maxmemory", server.config.get(keys::MAXMEMORY) as u64);
-    text.line("maxmemory_policy", server.config.get(keys::MAXMEMORY_POLICY));
+    text.write_line("maxmemory_policy", server.config.get(keys::MAXMEMORY_POLICY));
     let mut compared = |name: &str, end: &str, a: usize, b: usize| {
-        text.line(&format!("{name}_ratio"), format!("{:.2}", ratio(a, b)));
-        text.line(&format!("{name}{end}"), difference(a, b));
+        text.write_line(&format!("{name}_ratio"), format!("{:.2}", ratio(a, b)));
+        text.write_line(&format!("{name}{end}"), difference(a, b));
     };
     compared("allocator_frag", "_bytes", usage.active, usage.allocated);
     compared("allocator_rss", "_bytes", usage.resident, usage.active);
     compared("rss_overhead", "_bytes", usage.rss, usage.resident);
     compared("mem_fragmentation", "_bytes", usage.rss, usage.used);
-    parts(server, &overhead, functions, text);
+    write_overhead(server, &overhead, functions, text);
 }
 
 /// Writes the fields about memory used in addition to the data.
-fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut InfoText) {
+fn write_overhead(server: &Server, overhead: &MemoryOverhead, functions: usize, text: &mut InfoText) {
     let scripts = &server.engine.scripts;
-    text.line("mem_not_counted_for_evict", overhead.beyond_backlog + scripts.lua_bytes());
-    text.line("mem_replication_backlog", overhead.backlog);
+    text.write_line("mem_not_counted_for_evict", overhead.beyond_backlog + scripts.lua_bytes());
+    text.write_line("mem_replication_backlog", overhead.backlog);
     // Replicas read from the one log; this is the stream buffered while a snapshot is received.
-    let held = server.replication.held() as usize;
-    text.line("mem_replicas_repl_buffer", held);
-    text.line("mem_total_replication_buffers", overhead.backlog + overhead.beyond_backlog + held);
-    text.line("mem_clients_slaves", overhead.replicas);
-    text.line("mem_clients_normal", overhead.clients);
-    text.line("mem_cluster_links", server.network.stats.bus_bytes.load(Ordering::Relaxed));
+    let held = server.replication.buffered_bytes() as usize;
+    text.write_line("mem_replicas_repl_buffer", held);
+    text.write_line("mem_total_replication_buffers", overhead.backlog + overhead.beyond_backlog + held);
+    text.write_line("mem_clients_slaves", overhead.replicas);
+    text.write_line("mem_clients_normal", overhead.clients);
+    text.write_line("mem_cluster_links", server.network.stats.bus_bytes.load(Ordering::Relaxed));
     // The append-only file is written from the replication log.
-    text.line("mem_aof_buffer", 0);
-    text.line("used_memory_vm_eval", scripts.lua_bytes());
-    text.line("used_memory_vm_functions", 0);
-    text.line("used_memory_functions", functions);
-    text.line("used_memory_scripts_eval", scripts.bytes());
-    text.line("number_of_cached_scripts", scripts.len());
-    text.line("number_of_functions", scripts.functions.len());
-    text.line("number_of_libraries", scripts.functions.libraries().len());
-    text.line("mem_allocator", "jemalloc-5.3.0");
+    text.write_line("mem_aof_buffer", 0);
+    text.write_line("used_memory_vm_eval", scripts.lua_bytes());
+    text.write_line("used_memory_vm_functions", 0);
+    text.write_line("used_memory_functions", functions);
+    text.write_line("used_memory_scripts_eval", scripts.bytes());
+    text.write_line("number_of_cached_scripts", scripts.len());
+    text.write_line("number_of_functions", scripts.functions.len());
+    text.write_line("number_of_libraries", scripts.functions.libraries().len());
+    text.write_line("mem_allocator", "jemalloc-5.3.0");
     // Tables grow in place, and memory is defragmented per slot.
-    text.line("mem_overhead_db_hashtable_rehashing", 0);
-    text.line("active_defrag_running", 0);
-    text.line("lazyfree_pending_objects", server.engine.lazy_free.pending());
-    text.line("lazyfreed_objects", server.engine.lazy_free.freed());
+    text.write_line("mem_overhead_db_hashtable_rehashing", 0);
+    text.write_line("active_defrag_running", 0);
+    text.write_line("lazyfree_pending_objects", server.engine.lazy_free.pending());
+    text.write_line("lazyfreed_objects", server.engine.lazy_free.freed());
 }

@@ -9,7 +9,7 @@ use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, writ
 
 use crate::server::Server;
 
-pub(super) fn server(server: &Server, text: &mut InfoText) {
+pub(super) fn write_server(server: &Server, text: &mut InfoText) {
     let now = process::time::unix_micros();
     let config = &server.config;
     let ports = ListenPorts::from_values(&config.values());
@@ -18,10 +18,10 @@ pub(super) fn server(server: &Server, text: &mut InfoText) {
         mode: if server.engine.topology.is_some() { "cluster" } else { "standalone" },
         run_id: &server.identity.run_id,
         tcp_port: if ports.plain == 0 { ports.tls } else { ports.plain },
-        uptime_secs: u64::try_from(now / 1_000_000 - server.started).unwrap_or(0),
+        uptime_secs: u64::try_from(now / 1_000_000 - server.started_at).unwrap_or(0),
         executable: &server.identity.executable,
         config_file: &server.identity.config_file.as_deref().unwrap_or_default(),
-        threaded: config.get(keys::IO_THREADS) > 1,
+        is_threaded: config.get(keys::IO_THREADS) > 1,
     };
     facts.write(text);
     for (name, facts) in server.network.tls.certificate_info() {
@@ -29,55 +29,58 @@ pub(super) fn server(server: &Server, text: &mut InfoText) {
             Some(facts) => (facts.serial, (facts.expires_at - now / 1_000_000).max(0)),
             None => ("none".to_owned(), 0),
         };
-        text.line(&format!("tls_{name}_serial"), serial);
-        text.line(&format!("tls_{name}_expires_in_seconds"), left);
+        text.write_line(&format!("tls_{name}_serial"), serial);
+        text.write_line(&format!("tls_{name}_expires_in_seconds"), left);
     }
-    if let Some(left) = server.shutdown.waits_for() {
-        text.line("shutdown_in_milliseconds", left);
+    if let Some(left) = server.shutdown.remaining_wait_millis() {
+        text.write_line("shutdown_in_milliseconds", left);
     }
     for (index, listener) in server.network.listener_lines().iter().enumerate() {
-        text.line(&format!("listener{index}"), listener);
+        text.write_line(&format!("listener{index}"), listener);
     }
 }
 
-pub(super) fn clients(server: &Server, text: &mut InfoText) {
-    text.line("connected_clients", server.network.connected.load(Ordering::Relaxed));
-    text.line("cluster_connections", server.network.stats.bus_links.load(Ordering::Relaxed));
-    text.line("maxclients", server.config.get(keys::MAXCLIENTS));
+pub(super) fn write_clients(server: &Server, text: &mut InfoText) {
+    text.write_line("connected_clients", server.network.connected.load(Ordering::Relaxed));
+    text.write_line("cluster_connections", server.network.stats.bus_links.load(Ordering::Relaxed));
+    text.write_line("maxclients", server.config.get(keys::MAXCLIENTS));
     let clients = server.engine.clients.list();
-    text.line("client_recent_max_input_buffer", largest_buffer(&clients, |client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", largest_buffer(&clients, |client| &client.unsent_bytes));
+    text.write_line("client_recent_max_input_buffer", largest_buffer(&clients, |client| &client.input_bytes));
+    text.write_line(
+        "client_recent_max_output_buffer",
+        largest_buffer(&clients, |client| &client.unsent_bytes),
+    );
     let busiest = server.network.stats.busiest_client();
-    text.line("busiest_client_id", busiest.id);
+    text.write_line("busiest_client_id", busiest.id);
     let percent = format!("{}.{}", busiest.permille / 10, busiest.permille % 10);
-    text.line("busiest_client_worker_percent", percent);
+    text.write_line("busiest_client_worker_percent", percent);
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
-    text.line("blocked_clients", blocked);
-    text.line("tracking_clients", server.engine.tracking.clients());
-    text.line("pubsub_clients", server.engine.pubsub.clients());
-    text.line("watching_clients", server.engine.watching_clients());
-    text.line("clients_in_timeout_table", 0);
-    text.line("total_watched_keys", server.engine.watched_keys());
-    text.line("total_blocking_keys", server.engine.awaited_keys());
-    text.line("total_blocking_keys_on_nokey", server.engine.awaited_keys_with_removal());
+    text.write_line("blocked_clients", blocked);
+    text.write_line("tracking_clients", server.engine.tracking.clients());
+    text.write_line("pubsub_clients", server.engine.pubsub.clients());
+    text.write_line("watching_clients", server.engine.watching_clients());
+    text.write_line("clients_in_timeout_table", 0);
+    text.write_line("total_watched_keys", server.engine.watched_keys());
+    text.write_line("total_blocking_keys", server.engine.awaited_keys());
+    text.write_line("total_blocking_keys_on_nokey", server.engine.awaited_keys_with_removal());
     write_pause_state(&server.engine, text);
 }
 
-pub(super) fn cpu(_server: &Server, text: &mut InfoText) {
+pub(super) fn write_cpu(_server: &Server, text: &mut InfoText) {
     write_cpu_times(text);
 }
 
-pub(super) fn cluster(server: &Server, text: &mut InfoText) {
-    text.line("cluster_enabled", u8::from(server.engine.topology.is_some()));
+pub(super) fn write_cluster(server: &Server, text: &mut InfoText) {
+    text.write_line("cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
 
 /// Only Lua, which is built in.
-pub(super) fn scripting_engines(server: &Server, text: &mut InfoText) {
+pub(super) fn write_scripting_engines(server: &Server, text: &mut InfoText) {
     let used = server.engine.scripts.lua_bytes();
-    text.line("engines_count", 1);
-    text.line("engines_total_used_memory", used);
-    text.line("engines_total_memory_overhead", 0);
-    text.line(
+    text.write_line("engines_count", 1);
+    text.write_line("engines_total_used_memory", used);
+    text.write_line("engines_total_memory_overhead", 0);
+    text.write_line(
         "engine_0",
         format!("name=LUA,module=built-in,abi_version=1,used_memory={used},memory_overhead=0"),
     );

@@ -11,22 +11,22 @@ use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A connection to the target.
-pub(super) struct Target {
+pub(super) struct TargetConnection {
     stream: Stream,
     input: Vec<u8>,
-    kept: bool,
+    is_reused: bool,
 }
 
-impl Target {
+impl TargetConnection {
     /// Takes a cached connection or opens a new one.
-    pub(super) async fn reach(
+    pub(super) async fn acquire(
         pool: &LinkPool,
         dialer: &Dialer,
         destination: &Destination,
         timeout: Duration,
     ) -> Result<Self, MigrateError> {
-        match pool.take(destination).map(Stream::open) {
-            Some(Ok(stream)) => Ok(Self { stream, input: Vec::new(), kept: true }),
+        match pool.take_idle(destination).map(Stream::open) {
+            Some(Ok(stream)) => Ok(Self { stream, input: Vec::new(), is_reused: true }),
             _ => Self::connect(dialer, destination, timeout).await,
         }
     }
@@ -43,37 +43,37 @@ impl Target {
             // Redis notices a refused connection only when it writes, and reports that.
             DialError::Refused | DialError::Failed(_) => MigrateError::Writing,
         })?;
-        let mut target = Self { stream, input: Vec::new(), kept: false };
+        let mut target = Self { stream, input: Vec::new(), is_reused: false };
         if !destination.auth.is_empty() {
             let words = std::iter::once(&b"AUTH"[..]).chain(destination.auth.iter().map(Vec::as_slice));
-            target.ask(words.collect()).await?;
+            target.execute(words.collect()).await?;
         }
         if destination.db != 0 {
-            target.ask([b"SELECT", destination.db.to_string().as_bytes()].into_iter().collect()).await?;
+            target.execute([b"SELECT", destination.db.to_string().as_bytes()].into_iter().collect()).await?;
         }
         Ok(target)
     }
 
     /// Returns whether the target is this server: keys written there must not be deleted here.
-    pub(super) fn is_at(&self, listeners: &Listeners) -> bool {
+    pub(super) fn is_this_server(&self, listeners: &Listeners) -> bool {
         matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.is_own_address(local, peer))
     }
 
     /// Caches the connection for later use. It must be idle.
-    pub(super) fn keep(mut self, pool: &LinkPool, destination: &Destination) {
+    pub(super) fn return_to_pool(mut self, pool: &LinkPool, destination: &Destination) {
         if self.input.is_empty()
             && let Ok(socket) = self.stream.detach()
         {
-            pool.put(destination, socket, process::time::instant());
+            pool.put_back(destination, socket, process::time::instant());
         }
     }
 
     /// Returns whether this is a cached connection.
-    pub(super) fn is_kept(&self) -> bool {
-        self.kept
+    pub(super) fn is_from_pool(&self) -> bool {
+        self.is_reused
     }
 
-    async fn ask(&mut self, request: Request) -> Result<(), MigrateError> {
+    async fn execute(&mut self, request: Request) -> Result<(), MigrateError> {
         let mut wire = Vec::new();
         encode_request(&mut wire, request.args().iter());
         self.write(&wire).await?;

@@ -6,25 +6,25 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::super::quantity::bytes;
-use super::what_ifs::{self, PatternStats, WhatIf};
-use crate::rdb::prefixes::Prefixes;
-use crate::rdb::readable;
+use super::super::quantity::format_bytes;
+use super::what_ifs::{self, MemorySaving, PatternStats};
+use crate::rdb::escape_key;
+use crate::rdb::prefixes::PatternSums;
 
-/// Maximum number of patterns; keys of further patterns count for [`OTHERS`].
+/// Maximum number of patterns; keys of further patterns count for [`OTHER_PATTERNS`].
 const MAX_PATTERNS: usize = 10_000;
-const OTHERS: &str = "(others)";
+const OTHER_PATTERNS: &str = "(others)";
 /// Maximum number of big keys and of hot keys.
 const MAX_RANKED: usize = 100;
 /// Default maximum number of elements of a listpack.
-const THRESHOLDS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
+const LISTPACK_LIMITS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
 
 /// Keys and bytes per pattern.
-pub(super) type Sums = BTreeMap<String, (u64, u64)>;
+pub(super) type PatternTotals = BTreeMap<String, (u64, u64)>;
 
 /// A sampled key.
 #[derive(Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct SampledKey<'a> {
     pub(super) key: &'a [u8],
     pub(super) kind: &'a str,
     pub(super) encoding: &'a str,
@@ -42,7 +42,7 @@ pub(super) struct Seen<'a> {
 
 /// Statistics of the keys of one pattern.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Group {
+struct PatternGroup {
     keys: u64,
     bytes: u64,
     largest: u64,
@@ -69,9 +69,9 @@ struct Group {
     field_bytes_seen: u64,
 }
 
-impl Group {
-    fn what_ifs(&self, pattern: &str, separator: &str) -> Vec<WhatIf> {
-        what_ifs::of(PatternStats {
+impl PatternGroup {
+    fn estimate_savings(&self, pattern: &str, separator: &str) -> Vec<MemorySaving> {
+        what_ifs::find_savings(PatternStats {
             pattern,
             separator,
             keys: self.keys,
@@ -96,8 +96,8 @@ struct RankedKey {
 
 /// All groups of a scan.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Groups {
-    groups: BTreeMap<String, Group>,
+pub(super) struct KeyGroups {
+    groups: BTreeMap<String, PatternGroup>,
     big: Vec<RankedKey>,
     hot: Vec<RankedKey>,
     /// Number of scanned masters; 0 without cluster mode.
@@ -107,21 +107,21 @@ pub(super) struct Groups {
     pub(super) separator: String,
 }
 
-fn insert_ranked(list: &mut Vec<RankedKey>, by: u64, seen: &Seen<'_>) {
+fn insert_ranked(list: &mut Vec<RankedKey>, by: u64, seen: &SampledKey<'_>) {
     if list.len() == MAX_RANKED && list.last().is_some_and(|least| least.by >= by) {
         return;
     }
-    let ranked = RankedKey { by, key: readable(seen.key), kind: seen.kind.to_owned() };
+    let ranked = RankedKey { by, key: escape_key(seen.key), kind: seen.kind.to_owned() };
     let at = list.partition_point(|other| other.by >= by);
     list.insert(at, ranked);
     list.truncate(MAX_RANKED);
 }
 
-impl Groups {
-    pub(super) fn add(&mut self, separator: &[u8], seen: &Seen<'_>) {
-        let mut pattern = readable(&Prefixes::new(separator).pattern(seen.key));
+impl KeyGroups {
+    pub(super) fn add_key(&mut self, separator: &[u8], seen: &SampledKey<'_>) {
+        let mut pattern = escape_key(&PatternSums::new(separator).pattern_of_key(seen.key));
         if self.groups.len() >= MAX_PATTERNS && !self.groups.contains_key(&pattern) {
-            pattern = OTHERS.to_owned();
+            pattern = OTHER_PATTERNS.to_owned();
         }
         let group = self.groups.entry(pattern).or_default();
         group.keys += 1;
@@ -146,7 +146,7 @@ impl Groups {
         }
         let is_structure = matches!(seen.encoding, "hashtable" | "skiplist");
         let past = |most: u64| (most + 1..most + most / 4).contains(&seen.elements);
-        if is_structure && THRESHOLDS.iter().any(|(kind, most)| *kind == seen.kind && past(*most)) {
+        if is_structure && LISTPACK_LIMITS.iter().any(|(kind, most)| *kind == seen.kind && past(*most)) {
             group.just_past += 1;
         }
         insert_ranked(&mut self.big, seen.bytes, seen);
@@ -156,33 +156,33 @@ impl Groups {
     }
 
     /// Number of sampled keys.
-    pub(super) fn keys(&self) -> u64 {
+    pub(super) fn key_count(&self) -> u64 {
         self.groups.values().map(|group| group.keys).sum()
     }
 
     /// Bytes per master now and with one more master, for a cluster.
-    fn shards(&self) -> Option<(u64, u64)> {
+    fn bytes_per_master(&self) -> Option<(u64, u64)> {
         let total: u64 = self.groups.values().map(|group| group.bytes).sum();
         (self.masters > 0).then(|| (total / self.masters, total / (self.masters + 1)))
     }
 
-    pub(super) fn sums(&self) -> Sums {
+    pub(super) fn pattern_sums(&self) -> PatternTotals {
         self.groups.iter().map(|(name, group)| (name.clone(), (group.keys, group.bytes))).collect()
     }
 
     /// Groups ordered by bytes, largest first.
-    fn biggest(&self, top: usize) -> Vec<(&String, &Group)> {
+    fn largest_groups(&self, top: usize) -> Vec<(&String, &PatternGroup)> {
         let mut all: Vec<_> = self.groups.iter().collect();
         all.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
         all.truncate(top);
         all
     }
 
-    pub(super) fn report(&self, before: Option<&Sums>, top: usize) -> serde_json::Value {
-        let groups = self.biggest(top).into_iter().map(|(name, group)| {
+    pub(super) fn to_json(&self, before: Option<&PatternTotals>, top: usize) -> serde_json::Value {
+        let groups = self.largest_groups(top).into_iter().map(|(name, group)| {
             let mut object = serde_json::to_value(group).unwrap_or_default();
             object["pattern"] = name.as_str().into();
-            object["what_ifs"] = json!(group.what_ifs(name, &self.separator));
+            object["what_ifs"] = json!(group.estimate_savings(name, &self.separator));
             object["mean"] = (group.bytes / group.keys.max(1)).into();
             if let Some((keys, bytes)) = before.and_then(|before| before.get(name)) {
                 object["before"] = json!({"keys": keys, "bytes": bytes});
@@ -190,25 +190,30 @@ impl Groups {
             object
         });
         json!({
-            "keys": self.keys(),
+            "keys": self.key_count(),
             "bytes": self.groups.values().map(|group| group.bytes).sum::<u64>(),
             "groups": groups.collect::<Vec<_>>(),
-            "shards": self.shards().map(|(now, then)| json!({"now": now, "one_more": then})),
+            "shards": self.bytes_per_master().map(|(now, then)| json!({"now": now, "one_more": then})),
             "big": &self.big[..top.min(self.big.len())],
             "hot": &self.hot[..top.min(self.hot.len())],
         })
     }
 
-    pub(super) fn show(&self, before: Option<&Sums>, top: usize, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write_report(
+        &self,
+        before: Option<&PatternTotals>,
+        top: usize,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         let total: u64 = self.groups.values().map(|group| group.bytes).sum();
-        writeln!(out, "{} keys, {}", self.keys(), bytes(total as f64))?;
+        writeln!(out, "{} keys, {}", self.key_count(), format_bytes(total as f64))?;
         writeln!(
             out,
             "\n{:>10} {:>10} {:>8} {:>10} {:>8}  pattern",
             "keys", "bytes", "mean", "largest", "TTL %"
         )?;
-        for (name, group) in self.biggest(top) {
-            let (keys, held) = (group.keys, bytes(group.bytes as f64));
+        for (name, group) in self.largest_groups(top) {
+            let (keys, held) = (group.keys, format_bytes(group.bytes as f64));
             let share = group.expiring * 100 / keys.max(1);
             writeln!(
                 out,
@@ -225,16 +230,16 @@ impl Groups {
             if group.just_past > 0 {
                 writeln!(out, "{:>51}  {} keys just above the listpack limits", "", group.just_past)?;
             }
-            for WhatIf { change, saves } in group.what_ifs(name, &self.separator) {
-                writeln!(out, "{:>51}  would save up to {}: {change}", "", bytes(saves as f64))?;
+            for MemorySaving { change, saves } in group.estimate_savings(name, &self.separator) {
+                writeln!(out, "{:>51}  would save up to {}: {change}", "", format_bytes(saves as f64))?;
             }
             if let Some((keys, was)) = before.and_then(|before| before.get(name)) {
                 let grown = group.bytes as f64 - *was as f64;
                 writeln!(out, "{:>51}  previously {keys} keys, {grown:+.0} bytes since then", "")?;
             }
         }
-        if let Some((now, then)) = self.shards() {
-            let (now, then) = (bytes(now as f64), bytes(then as f64));
+        if let Some((now, then)) = self.bytes_per_master() {
+            let (now, then) = (format_bytes(now as f64), format_bytes(then as f64));
             writeln!(out, "\n{now} per master, {then} with one more master")?;
         }
         for (title, list) in [("biggest keys, bytes", &self.big), ("hottest keys, OBJECT FREQ", &self.hot)] {
@@ -253,11 +258,11 @@ impl Groups {
 mod tests {
     use super::*;
 
-    fn add(groups: &mut Groups, key: &str, elements: u64, bytes: u64, ttl: Option<u64>) {
+    fn add_sample_key(groups: &mut KeyGroups, key: &str, elements: u64, bytes: u64, ttl: Option<u64>) {
         let (kind, encoding) = ("hash", if elements > 512 { "hashtable" } else { "listpack" });
-        groups.add(
+        groups.add_key(
             b":",
-            &Seen {
+            &SampledKey {
                 key: key.as_bytes(),
                 kind,
                 encoding,
@@ -273,14 +278,14 @@ mod tests {
 
     #[test]
     fn keys_are_grouped_by_pattern_and_biggest_are_listed() {
-        let mut groups = Groups::default();
+        let mut groups = KeyGroups::default();
         for number in 0..1000 {
-            add(&mut groups, &format!("user:{number}:profile"), 11, 400, None);
-            add(&mut groups, &format!("session:{number}"), 3, 100, Some(number * 1000));
+            add_sample_key(&mut groups, &format!("user:{number}:profile"), 11, 400, None);
+            add_sample_key(&mut groups, &format!("session:{number}"), 3, 100, Some(number * 1000));
         }
-        add(&mut groups, "user:7000:profile", 520, 50_000, None);
-        let before = Sums::from([("user:*:profile".to_owned(), (900, 400_000))]);
-        let report = groups.report(Some(&before), 10);
+        add_sample_key(&mut groups, "user:7000:profile", 520, 50_000, None);
+        let before = PatternTotals::from([("user:*:profile".to_owned(), (900, 400_000))]);
+        let report = groups.to_json(Some(&before), 10);
         let users = &report["groups"][0];
         assert_eq!((&users["pattern"], &users["keys"]), (&"user:*:profile".into(), &1001.into()));
         assert_eq!((&users["just_past"], &users["before"]["keys"]), (&1.into(), &900.into()));
@@ -291,11 +296,11 @@ mod tests {
 
     #[test]
     fn number_of_patterns_is_bounded_and_all_keys_count() {
-        let mut groups = Groups::default();
+        let mut groups = KeyGroups::default();
         let letters = |number: u32| -> String {
             (0..4).map(|at| char::from(b'g' + ((number >> (at * 4)) & 15) as u8)).collect()
         };
-        (0..12_000).for_each(|number| add(&mut groups, &letters(number), 1, 10, None));
-        assert!(groups.groups.len() <= MAX_PATTERNS + 1 && groups.keys() == 12_000);
+        (0..12_000).for_each(|number| add_sample_key(&mut groups, &letters(number), 1, 10, None));
+        assert!(groups.groups.len() <= MAX_PATTERNS + 1 && groups.key_count() == 12_000);
     }
 }

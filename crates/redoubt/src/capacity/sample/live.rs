@@ -6,46 +6,49 @@ use anyhow::{Context as _, Result, bail};
 use indicatif::ProgressBar;
 use redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo, Value};
 
-use super::groups::Seen;
-use super::{Options, State};
-use crate::progress::{Unit, progress};
+use super::groups::SampledKey;
+use super::{SampleOptions, ScanState};
+use crate::progress::{ProgressUnit, new_progress_bar};
 
 /// Keys per round trip.
 const KEYS_PER_BATCH: usize = 100;
 /// Number of keys between two writes of the state file.
 const KEYS_PER_STATE_WRITE: u64 = 10_000;
 /// Prefix of a database number in the list of nodes.
-const DATABASE: char = '#';
+const DATABASE_PREFIX: char = '#';
 
-pub(super) fn walk(options: &Options, state: &mut State) -> Result<()> {
+pub(super) fn scan_server(options: &SampleOptions, state: &mut ScanState) -> Result<()> {
     if state.nodes.is_empty() {
-        state.nodes = nodes(&mut connect(&options.from, None)?)?.into_iter().map(|node| (node, 0)).collect();
-        let in_cluster = state.nodes.iter().filter(|(node, _)| !node.starts_with(DATABASE));
+        state.nodes = list_nodes(&mut connect_to_node(&options.from, None)?)?
+            .into_iter()
+            .map(|node| (node, 0))
+            .collect();
+        let in_cluster = state.nodes.iter().filter(|(node, _)| !node.starts_with(DATABASE_PREFIX));
         state.groups.masters = in_cluster.count() as u64;
     }
-    let bar = progress(Unit::Keys, total(options, state)?, options.no_progress);
-    bar.set_position(state.groups.keys());
+    let bar = new_progress_bar(ProgressUnit::Keys, count_keys(options, state)?, options.no_progress);
+    bar.set_position(state.groups.key_count());
     while let Some((address, _)) = state.nodes.last().cloned() {
-        let mut connection = connect(&options.from, Some(&address))?;
-        walk_node(options, state, &mut connection, &bar)
-            .inspect_err(|_| drop(state.write(options.state.as_deref())))?;
+        let mut connection = connect_to_node(&options.from, Some(&address))?;
+        scan_node(options, state, &mut connection, &bar)
+            .inspect_err(|_| drop(state.write_state_file(options.state.as_deref())))?;
         state.nodes.pop();
-        state.write(options.state.as_deref())?;
+        state.write_state_file(options.state.as_deref())?;
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-fn total(options: &Options, state: &State) -> Result<u64> {
-    let mut sum = state.groups.keys();
+fn count_keys(options: &SampleOptions, state: &ScanState) -> Result<u64> {
+    let mut sum = state.groups.key_count();
     for (address, _) in &state.nodes {
-        sum += redis::cmd("DBSIZE").query::<u64>(&mut connect(&options.from, Some(address))?)?;
+        sum += redis::cmd("DBSIZE").query::<u64>(&mut connect_to_node(&options.from, Some(address))?)?;
     }
     Ok(sum)
 }
 
 /// Connects to the node at `address`, or to a database (`#3`) of the server in the URL.
-fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
+fn connect_to_node(url: &str, address: Option<&str>) -> Result<Connection> {
     let mut info = url.into_connection_info().with_context(|| format!("invalid URL: {url}"))?;
     if let Some((host, port)) = address.and_then(|address| address.rsplit_once(':')) {
         let port = port.parse().with_context(|| format!("invalid address: {host}:{port}"))?;
@@ -56,19 +59,19 @@ fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
     let mut connection =
         connection.with_context(|| format!("Cannot connect to {}", address.unwrap_or(url)))?;
     connection.set_read_timeout(Some(Duration::from_secs(30)))?;
-    if let Some(database) = address.and_then(|address| address.strip_prefix(DATABASE)) {
+    if let Some(database) = address.and_then(|address| address.strip_prefix(DATABASE_PREFIX)) {
         redis::cmd("SELECT").arg(database).exec(&mut connection)?;
     }
     Ok(connection)
 }
 
 /// The masters of a cluster, or the non-empty databases of a standalone server.
-fn nodes(connection: &mut Connection) -> Result<Vec<String>> {
+fn list_nodes(connection: &mut Connection) -> Result<Vec<String>> {
     let info: String = redis::cmd("INFO").arg("cluster").query(connection)?;
     if !info.contains("cluster_enabled:1") {
         let info: String = redis::cmd("INFO").arg("keyspace").query(connection)?;
         let numbers = info.lines().filter_map(|line| line.strip_prefix("db")?.split(':').next());
-        return Ok(numbers.map(|number| format!("{DATABASE}{number}")).collect());
+        return Ok(numbers.map(|number| format!("{DATABASE_PREFIX}{number}")).collect());
     }
     let text: String = redis::cmd("CLUSTER").arg("NODES").query(connection)?;
     let masters = text.lines().filter_map(|line| {
@@ -80,9 +83,9 @@ fn nodes(connection: &mut Connection) -> Result<Vec<String>> {
     Ok(masters.collect())
 }
 
-fn walk_node(
-    options: &Options,
-    state: &mut State,
+fn scan_node(
+    options: &SampleOptions,
+    state: &mut ScanState,
     connection: &mut Connection,
     bar: &ProgressBar,
 ) -> Result<()> {
@@ -106,7 +109,7 @@ fn walk_node(
             return Ok(());
         }
         if walked - written >= KEYS_PER_STATE_WRITE {
-            state.write(options.state.as_deref())?;
+            state.write_state_file(options.state.as_deref())?;
             written = walked;
         }
         let due = Duration::from_secs_f64(walked as f64 / options.rate.max(1) as f64);
@@ -116,8 +119,8 @@ fn walk_node(
 
 /// Requests the properties of keys and adds the keys that still exist.
 fn add_keys(
-    options: &Options,
-    state: &mut State,
+    options: &SampleOptions,
+    state: &mut ScanState,
     connection: &mut Connection,
     keys: &[Vec<u8>],
     has_frequencies: bool,
@@ -160,9 +163,9 @@ fn add_keys(
             .get(index * each)
             .and_then(|value| redis::from_redis_value_ref(value).ok())
             .unwrap_or_default();
-        state.groups.add(
+        state.groups.add_key(
             options.separator.as_bytes(),
-            &Seen {
+            &SampledKey {
                 key,
                 kind,
                 encoding: &encoding,

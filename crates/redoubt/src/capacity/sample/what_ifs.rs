@@ -8,7 +8,7 @@ use ::capacity::own;
 use keyspace::Kind;
 use serde::Serialize;
 
-use crate::capacity::heap;
+use crate::capacity::thread_heap_bytes;
 
 /// Strings per hash when strings are grouped by the last two digits of their ids.
 const STRINGS_PER_HASH: u64 = 100;
@@ -17,7 +17,7 @@ const MAX_VALUE_BYTES: u64 = 64;
 
 /// A possible change and its savings in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct WhatIf {
+pub(super) struct MemorySaving {
     pub(super) change: String,
     pub(super) saves: u64,
 }
@@ -41,33 +41,36 @@ pub(super) struct PatternStats<'a> {
 }
 
 /// Returns the changes that are worthwhile, the largest saving first.
-pub(super) fn of(means: PatternStats<'_>) -> Vec<WhatIf> {
-    let mut all: Vec<WhatIf> =
-        [shorter_names(means), shorter_fields(means), packed(means)].into_iter().flatten().collect();
+pub(super) fn find_savings(means: PatternStats<'_>) -> Vec<MemorySaving> {
+    let mut all: Vec<MemorySaving> =
+        [shorter_key_names(means), shorter_field_names(means), grouped_strings(means)]
+            .into_iter()
+            .flatten()
+            .collect();
     all.sort_by_key(|what_if| std::cmp::Reverse(what_if.saves));
     all
 }
 
 /// Savings if each fixed part of the key name had one letter.
-fn shorter_names(means: PatternStats<'_>) -> Option<WhatIf> {
+fn shorter_key_names(means: PatternStats<'_>) -> Option<MemorySaving> {
     let parts = means.pattern.split(means.separator).filter(|part| !part.contains('*'));
     let each: usize = parts.map(|part| part.len().saturating_sub(1)).sum();
     let saves = each as u64 * means.keys;
     (saves > 0)
-        .then(|| WhatIf { change: "shorten each part of the key name to one letter".to_owned(), saves })
+        .then(|| MemorySaving { change: "shorten each part of the key name to one letter".to_owned(), saves })
 }
 
 /// Savings if field names had two letters.
-fn shorter_fields(means: PatternStats<'_>) -> Option<WhatIf> {
+fn shorter_field_names(means: PatternStats<'_>) -> Option<MemorySaving> {
     let seen = means.fields_seen.max(1);
     let each = (means.field_bytes_seen / seen).saturating_sub(2);
     let saves = each * means.fields;
     let change = format!("shorten field names from {} to 2 bytes", means.field_bytes_seen / seen);
-    (saves > 0).then_some(WhatIf { change, saves })
+    (saves > 0).then_some(MemorySaving { change, saves })
 }
 
 /// Savings if small strings without TTL were grouped into hashes.
-fn packed(means: PatternStats<'_>) -> Option<WhatIf> {
+fn grouped_strings(means: PatternStats<'_>) -> Option<MemorySaving> {
     let strings = means.strings;
     let value_bytes = means.string_bytes / strings.max(1);
     if strings != means.keys
@@ -99,9 +102,9 @@ fn packed(means: PatternStats<'_>) -> Option<WhatIf> {
         field_bytes: 2,
         ..one.clone()
     };
-    let now = own::bytes(&one, strings, heap).total() * strings as f64;
-    let then = own::bytes(&hash, hashes, heap).total() * hashes as f64;
-    (then < now).then(|| WhatIf {
+    let now = own::sampled_memory(&one, strings, thread_heap_bytes).total() * strings as f64;
+    let then = own::sampled_memory(&hash, hashes, thread_heap_bytes).total() * hashes as f64;
+    (then < now).then(|| MemorySaving {
         change: format!(
             "group strings into hashes of {STRINGS_PER_HASH} fields named by the last two digits of the id"
         ),
@@ -113,7 +116,7 @@ fn packed(means: PatternStats<'_>) -> Option<WhatIf> {
 mod tests {
     use super::*;
 
-    const NONE: PatternStats<'_> = PatternStats {
+    const NO_STATS: PatternStats<'_> = PatternStats {
         pattern: "session:*",
         separator: ":",
         keys: 1000,
@@ -128,23 +131,28 @@ mod tests {
 
     #[test]
     fn shorter_key_names_save_memory() {
-        assert_eq!(of(NONE)[0].saves, 6000);
-        assert!(of(PatternStats { pattern: "s:*", ..NONE }).is_empty());
+        assert_eq!(find_savings(NO_STATS)[0].saves, 6000);
+        assert!(find_savings(PatternStats { pattern: "s:*", ..NO_STATS }).is_empty());
     }
 
     #[test]
     fn shorter_field_names_save_memory() {
-        let hashes = PatternStats { fields: 11_000, fields_seen: 100, field_bytes_seen: 1200, ..NONE };
-        assert_eq!(of(hashes)[0].saves, 110_000);
+        let hashes = PatternStats { fields: 11_000, fields_seen: 100, field_bytes_seen: 1200, ..NO_STATS };
+        assert_eq!(find_savings(hashes)[0].saves, 110_000);
     }
 
     #[test]
     fn small_strings_without_ttl_can_be_grouped() {
-        let strings =
-            PatternStats { pattern: "s:*", strings: 100_000, keys: 100_000, key_bytes: 1_600_000, ..NONE };
+        let strings = PatternStats {
+            pattern: "s:*",
+            strings: 100_000,
+            keys: 100_000,
+            key_bytes: 1_600_000,
+            ..NO_STATS
+        };
         let small = PatternStats { string_bytes: 1_000_000, ..strings };
-        assert!(of(small)[0].saves > 500_000, "{:?}", of(small));
-        assert!(of(PatternStats { expiring: 1, ..small }).is_empty());
-        assert!(of(PatternStats { string_bytes: 100_000_000, ..small }).is_empty());
+        assert!(find_savings(small)[0].saves > 500_000, "{:?}", find_savings(small));
+        assert!(find_savings(PatternStats { expiring: 1, ..small }).is_empty());
+        assert!(find_savings(PatternStats { string_bytes: 100_000_000, ..small }).is_empty());
     }
 }

@@ -10,17 +10,17 @@ use rustix::process::{Resource, getrlimit};
 
 /// Facts about a machine.
 #[derive(Debug, Clone, Default)]
-pub(in crate::doctor) struct Facts {
+pub(in crate::doctor) struct HostFacts {
     /// `vm.overcommit_memory`.
     pub(super) overcommit: Option<u64>,
     /// Mode of transparent huge pages: `always`, `madvise` or `never`.
     pub(super) huge_pages: Option<String>,
     /// `net.core.somaxconn`.
-    pub(super) most_backlog: Option<u64>,
+    pub(super) max_backlog: Option<u64>,
     pub(super) swap_total: Option<u64>,
     pub(super) swappiness: Option<u64>,
     /// Hard limit of open files of this process.
-    pub(super) most_files: Option<u64>,
+    pub(super) max_open_files: Option<u64>,
     pub(super) memory_total: Option<u64>,
     /// Memory limit of the control group in bytes.
     pub(super) memory_limit: Option<u64>,
@@ -36,35 +36,36 @@ pub(in crate::doctor) struct Facts {
     pub(super) is_clock_synchronised: Option<bool>,
 }
 
-impl Facts {
+impl HostFacts {
     /// Gathers the facts that matter for this configuration.
-    pub(in crate::doctor) fn gather(config: &Config) -> Self {
+    pub(in crate::doctor) fn gather_host_facts(config: &Config) -> Self {
         let folder = PathBuf::from(&*config.get(keys::DIR));
         let folder = folder.canonicalize().unwrap_or(folder);
-        let memory = read("/proc/meminfo").unwrap_or_default();
+        let memory = read_file("/proc/meminfo").unwrap_or_default();
         let files = [config.get(keys::DBFILENAME), config.get(keys::APPENDDIRNAME)];
         let writable = access(&folder, Access::WRITE_OK | Access::EXEC_OK);
         Self {
-            overcommit: number("/proc/sys/vm/overcommit_memory"),
-            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").and_then(|text| chosen(&text)),
-            most_backlog: number("/proc/sys/net/core/somaxconn"),
-            swap_total: kilobytes(&memory, "SwapTotal"),
-            swappiness: number("/proc/sys/vm/swappiness"),
-            most_files: Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
-            memory_total: kilobytes(&memory, "MemTotal"),
+            overcommit: read_number("/proc/sys/vm/overcommit_memory"),
+            huge_pages: read_file("/sys/kernel/mm/transparent_hugepage/enabled")
+                .and_then(|text| bracketed_word(&text)),
+            max_backlog: read_number("/proc/sys/net/core/somaxconn"),
+            swap_total: parse_kilobytes(&memory, "SwapTotal"),
+            swappiness: read_number("/proc/sys/vm/swappiness"),
+            max_open_files: Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
+            memory_total: parse_kilobytes(&memory, "MemTotal"),
             memory_limit: control_group_limit(),
             folder_error: writable.err().map(|error| error.to_string()),
             disk_free: statvfs(&folder).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)),
-            files_size: files.iter().map(|name| bytes_in(&folder.join(&**name))).sum(),
+            files_size: files.iter().map(|name| total_file_size(&folder.join(&**name))).sum(),
             folder: folder.display().to_string(),
-            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-            is_clock_synchronised: synchronised(),
+            clock_source: read_file("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            is_clock_synchronised: query_clock_sync(),
         }
     }
 }
 
 /// Queries timedatectl, since no file has the synchronisation state of the clock.
-fn synchronised() -> Option<bool> {
+fn query_clock_sync() -> Option<bool> {
     let mut ask = Command::new("timeout");
     ask.args(["3", "timedatectl", "show", "--property=NTPSynchronized", "--value"]);
     let answer = ask.output().ok().filter(|answer| answer.status.success())?;
@@ -75,38 +76,38 @@ fn synchronised() -> Option<bool> {
     }
 }
 
-fn read(path: impl AsRef<Path>) -> Option<String> {
+fn read_file(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-fn number(path: impl AsRef<Path>) -> Option<u64> {
-    read(path)?.parse().ok()
+fn read_number(path: impl AsRef<Path>) -> Option<u64> {
+    read_file(path)?.parse().ok()
 }
 
 /// The selected word, which is in brackets: `always [madvise] never`.
-pub(super) fn chosen(text: &str) -> Option<String> {
+pub(super) fn bracketed_word(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
 /// Parses a line `Name:   123 kB` and returns bytes.
-pub(super) fn kilobytes(text: &str, name: &str) -> Option<u64> {
+pub(super) fn parse_kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The minimum memory limit of the control group and its ancestors.
 fn control_group_limit() -> Option<u64> {
-    let group = read("/proc/self/cgroup")?;
+    let group = read_file("/proc/self/cgroup")?;
     let path = group.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
     let root = Path::new("/sys/fs/cgroup");
     let mine = root.join(path);
     let up = mine.ancestors().take_while(|folder| folder.starts_with(root));
-    up.filter_map(|folder| number(folder.join("memory.max"))).min()
+    up.filter_map(|folder| read_number(folder.join("memory.max"))).min()
 }
 
 /// The size of a file, or of all files in a directory.
-fn bytes_in(path: &Path) -> u64 {
+fn total_file_size(path: &Path) -> u64 {
     let own = fs::metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |file| file.len());
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     own + entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum::<u64>()

@@ -1,9 +1,9 @@
-use super::super::finding::Verdict;
-use super::ask::watched;
+use super::super::finding::Severity;
+use super::ask::parse_master;
 use super::*;
 
 /// Three healthy sentinels that monitor a master with two replicas.
-fn good() -> Vec<Sentinel> {
+fn healthy_sentinels() -> Vec<SentinelFacts> {
     let reply = [
         ("name", "shop"),
         ("ip", "10.0.0.1"),
@@ -14,22 +14,22 @@ fn good() -> Vec<Sentinel> {
         ("quorum", "2"),
     ];
     let reply = reply.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let sentinel = |number: usize| Sentinel {
-        node: Node {
+    let sentinel = |number: usize| SentinelFacts {
+        node: ServerFacts {
             address: format!("10.0.0.{number}:26379"),
             info: vec![("redoubt_version".to_owned(), "0.1.0".to_owned())],
-            clock_ahead: Some(0),
-            ..Node::default()
+            clock_ahead_ms: Some(0),
+            ..ServerFacts::default()
         },
-        write_refusal: None,
-        masters: vec![watched(&reply)],
+        write_error: None,
+        masters: vec![parse_master(&reply)],
     };
     [1, 2, 3].map(sentinel).into()
 }
 
 /// Severity and text of the findings that are not fine.
-fn found(sentinels: &[Sentinel]) -> Vec<(Verdict, String)> {
-    let findings = check(sentinels).into_iter().filter(|finding| finding.verdict != Verdict::Fine);
+fn list_problems(sentinels: &[SentinelFacts]) -> Vec<(Severity, String)> {
+    let findings = check_sentinels(sentinels).into_iter().filter(|finding| finding.verdict != Severity::Fine);
     findings
         .map(|finding| {
             assert!(finding.fix.is_some(), "{finding:?}: a finding needs a fix");
@@ -40,32 +40,35 @@ fn found(sentinels: &[Sentinel]) -> Vec<(Verdict, String)> {
 
 #[test]
 fn healthy_sentinels_pass_all_checks() {
-    assert_eq!(found(&good()), []);
-    assert_eq!(check(&good()).pop().unwrap().text, "3 sentinels monitor 10.0.0.1:6379");
+    assert_eq!(list_problems(&healthy_sentinels()), []);
+    assert_eq!(
+        check_sentinels(&healthy_sentinels()).pop().unwrap().text,
+        "3 sentinels monitor 10.0.0.1:6379"
+    );
 }
 
-type Change = fn(&mut Vec<Sentinel>);
+type Change = fn(&mut Vec<SentinelFacts>);
 
 /// Asserts that each change alone causes exactly this finding.
-fn assert_findings(table: &[(Change, Verdict, &str)]) {
+fn assert_findings(table: &[(Change, Severity, &str)]) {
     for (change, verdict, text) in table {
-        let mut sentinels = good();
+        let mut sentinels = healthy_sentinels();
         change(&mut sentinels);
-        assert_eq!(found(&sentinels), [(*verdict, (*text).to_owned())]);
+        assert_eq!(list_problems(&sentinels), [(*verdict, (*text).to_owned())]);
     }
 }
 
 #[test]
 fn each_sentinel_problem_is_reported_alone() {
-    use Verdict::{Fault, Warning};
+    use Severity::{Fault, Warning};
     assert_findings(&[
         (
-            |all| all[2].node.refusal = Some("refused".to_owned()),
+            |all| all[2].node.connect_error = Some("refused".to_owned()),
             Fault,
             "10.0.0.3:26379: cannot connect: refused",
         ),
         (
-            |all| all[1].write_refusal = Some("read-only".to_owned()),
+            |all| all[1].write_error = Some("read-only".to_owned()),
             Fault,
             "10.0.0.2:26379: cannot write its configuration file: read-only",
         ),
@@ -76,7 +79,7 @@ fn each_sentinel_problem_is_reported_alone() {
             "versions: nodes run different versions: redoubt 0.1.0, redoubt 0.2.0",
         ),
         (
-            |all| all[1].node.clock_ahead = Some(900),
+            |all| all[1].node.clock_ahead_ms = Some(900),
             Warning,
             "clocks: 10.0.0.2:26379 is 900 ms ahead of 10.0.0.1:26379",
         ),
@@ -85,21 +88,25 @@ fn each_sentinel_problem_is_reported_alone() {
 
 #[test]
 fn each_master_problem_is_reported_alone() {
-    use Verdict::{Fault, Warning};
+    use Severity::{Fault, Warning};
     assert_findings(&[
         (
             |all| all[2].masters[0].address = "10.0.0.2:6379".to_owned(),
             Fault,
             "master shop: sentinels disagree about its address: 10.0.0.1:6379, 10.0.0.2:6379",
         ),
-        (|all| all[2].masters[0].quorum = 1, Warning, "master shop: sentinels have different quorums: 1, 2"),
+        (
+            |all| all[2].masters[0].check_quorum = 1,
+            Warning,
+            "master shop: sentinels have different quorums: 1, 2",
+        ),
         (
             |all| all[1].masters[0].flags.extend(["s_down".to_owned()]),
             Fault,
             "master shop: 10.0.0.2:26379 reports it as s_down",
         ),
         (
-            |all| all[0].masters[0].hindrance = Some("NOQUORUM".to_owned()),
+            |all| all[0].masters[0].quorum_error = Some("NOQUORUM".to_owned()),
             Fault,
             "master shop: 10.0.0.1:26379 reports that no failover is possible: NOQUORUM",
         ),
@@ -112,7 +119,7 @@ fn each_master_problem_is_reported_alone() {
             "master shop: 2 sentinels monitor it: if one fails, the others have no majority and cannot elect a leader",
         ),
         (
-            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].quorum = 3),
+            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].check_quorum = 3),
             Warning,
             "master shop: all 3 sentinels must agree that it is down: if one fails, no failover happens",
         ),

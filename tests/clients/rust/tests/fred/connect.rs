@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use client_tests::{Addresses, Attempt, FeatureResult, Mode, RETRY_DELAY, TIMEOUT, check};
+use client_tests::{
+    DeploymentMode, FeatureAttempt, FeatureResult, OPERATION_TIMEOUT, RETRY_DELAY, ServerAddresses,
+    check_condition,
+};
 use fred::clients::SubscriberClient;
 use fred::interfaces::{ClientLike, KeysInterface};
 use fred::prelude::{Builder, Client, Config, Error, ReconnectPolicy, ServerConfig};
 use fred::types::RespVersion;
 use fred::types::config::{ReplicaConfig, TlsConnector};
-use harness::MASTER;
+use harness::MASTER_NAME;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -16,19 +19,21 @@ use rustls::pki_types::pem::PemObject;
 #[derive(Default)]
 pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
-    pub(crate) tls: bool,
+    pub(crate) tls_connector: bool,
     /// Commands may block, so there is no reply timeout.
     pub(crate) blocking: bool,
 }
 
-fn builder(attempt: &Attempt, options: &ConnectionOptions) -> Builder {
+fn client_builder(attempt: &FeatureAttempt, options: &ConnectionOptions) -> Builder {
     let host = |&port: &u16| ("127.0.0.1".to_owned(), port);
     let addresses = &attempt.addresses;
-    let ports = if options.tls { &addresses.tls_ports } else { &addresses.ports };
+    let ports = if options.tls_connector { &addresses.tls_ports } else { &addresses.ports };
     let server = match addresses.mode {
-        Mode::Standalone => ServerConfig::new_centralized("127.0.0.1", ports[0]),
-        Mode::Cluster => ServerConfig::new_clustered(ports.iter().map(host).collect()),
-        Mode::Sentinel => ServerConfig::new_sentinel(addresses.sentinels.iter().map(host).collect(), MASTER),
+        DeploymentMode::Standalone => ServerConfig::new_centralized("127.0.0.1", ports[0]),
+        DeploymentMode::Cluster => ServerConfig::new_clustered(ports.iter().map(host).collect()),
+        DeploymentMode::Sentinel => {
+            ServerConfig::new_sentinel(addresses.sentinels.iter().map(host).collect(), MASTER_NAME)
+        }
     };
     let mut config = Config { server, ..Config::default() };
     config.version = if attempt.protocol == 3 { RespVersion::RESP3 } else { RespVersion::RESP2 };
@@ -36,8 +41,8 @@ fn builder(attempt: &Attempt, options: &ConnectionOptions) -> Builder {
         config.username = Some(name.into());
         config.password = Some(password.into());
     }
-    if options.tls {
-        config.tls = Some(tls(addresses).into());
+    if options.tls_connector {
+        config.tls = Some(tls_connector(addresses).into());
     }
     let mut builder = Builder::from_config(config);
     builder.set_policy(ReconnectPolicy::new_constant(0, 50));
@@ -49,36 +54,39 @@ fn builder(attempt: &Attempt, options: &ConnectionOptions) -> Builder {
         connection.replica =
             ReplicaConfig { primary_fallback: attempt.has_kill(), ..ReplicaConfig::default() };
     });
-    let timeout = if options.blocking { 2 * TIMEOUT } else { Duration::from_secs(3) };
+    let timeout = if options.blocking { 2 * OPERATION_TIMEOUT } else { Duration::from_secs(3) };
     builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
     builder
 }
 
-fn tls(addresses: &Addresses) -> TlsConnector {
+fn tls_connector(addresses: &ServerAddresses) -> TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     roots
-        .add(CertificateDer::from_pem_slice(&addresses.authority).expect("a certificate"))
+        .add(CertificateDer::from_pem_slice(&addresses.ca_certificate).expect("a certificate"))
         .expect("an authority");
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into());
     let config = config.with_safe_default_protocol_versions().expect("versions");
     config.with_root_certificates(roots).with_no_client_auth().into()
 }
 
-pub(crate) async fn connect(attempt: &Attempt, options: &ConnectionOptions) -> Result<Client, Error> {
-    let client = builder(attempt, options).build()?;
+pub(crate) async fn connect_client(
+    attempt: &FeatureAttempt,
+    options: &ConnectionOptions,
+) -> Result<Client, Error> {
+    let client = client_builder(attempt, options).build()?;
     client.init().await?;
     Ok(client)
 }
 
 /// A client that resubscribes after a reconnect.
-pub(crate) async fn subscriber(attempt: &Attempt) -> Result<SubscriberClient, Error> {
-    let client = builder(attempt, &ConnectionOptions::default()).build_subscriber_client()?;
+pub(crate) async fn connect_subscriber(attempt: &FeatureAttempt) -> Result<SubscriberClient, Error> {
+    let client = client_builder(attempt, &ConnectionOptions::default()).build_subscriber_client()?;
     client.init().await?;
     client.manage_subscriptions();
     Ok(client)
 }
 
-pub(crate) async fn set(client: &Client, key: &str, value: &str) -> Result<(), Error> {
+pub(crate) async fn set_key(client: &Client, key: &str, value: &str) -> Result<(), Error> {
     client.set(key, value, None, None, false).await
 }
 
@@ -90,7 +98,7 @@ pub(crate) async fn read_until(client: &Client, key: &str, wanted: &str) -> Feat
         if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
             return Ok(None);
         }
-        check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
+        check_condition(began.elapsed() < OPERATION_TIMEOUT, &format!("{key} is {value:?}"))?;
         tokio::time::sleep(RETRY_DELAY).await;
     }
 }

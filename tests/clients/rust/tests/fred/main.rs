@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use client_tests::{
-    Attempt, Feature, FeatureResult, Mode, RETRY_DELAY, TIMEOUT, check, key, test_all_features,
-    test_tls_with_sentinels,
+    DeploymentMode, Feature, FeatureAttempt, FeatureResult, OPERATION_TIMEOUT, RETRY_DELAY, check_condition,
+    test_all_features, test_key, test_tls_with_sentinels,
 };
 use fred::clients::SubscriberClient;
 use fred::interfaces::{
@@ -24,54 +24,56 @@ use futures_util::{Stream, TryStreamExt};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
 
-use crate::connect::{ConnectionOptions, connect, read_until, set, subscriber};
+use crate::connect::{ConnectionOptions, connect_client, connect_subscriber, read_until, set_key};
 
 /// The text of published messages.
-const MESSAGE: &str = "it";
-const CLIENT: &str = "fred 10.1.0";
-const MISSES: &str =
+const MESSAGE_TEXT: &str = "it";
+const LIBRARY_NAME: &str = "fred 10.1.0";
+const MISSING_MESSAGES: &str =
     "fails with Redis too: it goes on at the successor with the cursor of the dead one, and misses keys";
-const UNWATCHED: &str =
+const UNWATCHED_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
-async fn perform(attempt: &Attempt, feature: Feature) -> FeatureResult {
+async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResult {
     let tls = feature == Feature::Tls;
-    let client = &connect(attempt, &ConnectionOptions { tls, ..ConnectionOptions::default() }).await?;
+    let client =
+        &connect_client(attempt, &ConnectionOptions { tls_connector: tls, ..ConnectionOptions::default() })
+            .await?;
     let outcome = match feature {
-        Feature::Pipelines => pipelines(attempt, client).await,
-        Feature::ClusterPipelines => cluster_pipelines(attempt, client).await,
-        Feature::Transactions => transactions(attempt, client).await,
-        Feature::Scripts => scripts(client).await,
-        Feature::Messages => messages(attempt, client).await,
-        Feature::ShardedMessages => messages_of_a_shard(attempt, client).await,
-        Feature::Caching => caching(attempt, client).await,
-        Feature::Blocking => blocking(attempt, client).await,
-        Feature::ScanIterators => scan_iterators(attempt, client).await,
-        Feature::Replicas => replicas(attempt, client).await,
-        Feature::Reconnection => reconnection(attempt, client).await,
-        Feature::Acl => acl(attempt).await,
-        Feature::Tls => over_tls(attempt, client).await,
+        Feature::Pipelines => test_pipelines(attempt, client).await,
+        Feature::ClusterPipelines => test_cluster_pipelines(attempt, client).await,
+        Feature::Transactions => test_transactions(attempt, client).await,
+        Feature::Scripts => test_scripts(client).await,
+        Feature::Messages => test_messages(attempt, client).await,
+        Feature::ShardedMessages => test_sharded_messages(attempt, client).await,
+        Feature::Caching => test_caching(attempt, client).await,
+        Feature::Blocking => test_blocking(attempt, client).await,
+        Feature::ScanIterators => test_scan_iterators(attempt, client).await,
+        Feature::Replicas => test_replicas(attempt, client).await,
+        Feature::Reconnection => test_reconnection(attempt, client).await,
+        Feature::Acl => test_acl(attempt).await,
+        Feature::Tls => test_tls(attempt, client).await,
     };
     // An error on closing does not matter.
     let _ = client.quit().await;
     outcome
 }
 
-async fn pipelines(attempt: &Attempt, client: &Client) -> FeatureResult {
-    let keys: Vec<String> = (0..100).map(|number| key(&format!("pipe{number}"))).collect();
+async fn test_pipelines(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
+    let keys: Vec<String> = (0..100).map(|number| test_key(&format!("pipe{number}"))).collect();
     write_all(client, &keys, "before").await?;
-    attempt.middle().await;
+    attempt.wait_for_kill().await;
     attempt.retry_after_kill(async || write_all(client, &keys, "after").await).await?;
     read_until(client, &keys[99], "after").await
 }
 
-async fn cluster_pipelines(attempt: &Attempt, client: &Client) -> FeatureResult {
-    if attempt.addresses.mode != Mode::Cluster {
+async fn test_cluster_pipelines(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
+    if attempt.addresses.mode != DeploymentMode::Cluster {
         return Ok(Some("not meant: one server"));
     }
     let keys: Vec<String> = (0..200).map(|number| format!("spread{number}")).collect();
     write_all(client, &keys, "before").await?;
-    attempt.middle().await;
+    attempt.wait_for_kill().await;
     attempt.retry_after_kill(async || write_all(client, &keys, "after").await).await?;
     for key in &keys {
         read_until(client, key, "after").await?;
@@ -90,16 +92,16 @@ async fn write_all(client: &Client, keys: &[String], value: &str) -> Result<(), 
 }
 
 /// Another client changes the watched key; then the same transaction is repeated without interference.
-async fn transactions(attempt: &Attempt, client: &Client) -> FeatureResult {
-    let key = &key("watched");
-    set(client, key, "old").await?;
-    let other = connect(attempt, &ConnectionOptions::default()).await?;
+async fn test_transactions(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
+    let key = &test_key("watched");
+    set_key(client, key, "old").await?;
+    let other = connect_client(attempt, &ConnectionOptions::default()).await?;
     client.watch(key).await?;
-    attempt.middle().await;
-    attempt.retry_after_kill(async || set(&other, key, "changed").await).await?;
+    attempt.wait_for_kill().await;
+    attempt.retry_after_kill(async || set_key(&other, key, "changed").await).await?;
     let read_and_replace = async {
         let () = client.get(key).await?;
-        replace(client, key, "lost").await
+        replace_watched(client, key, "lost").await
     };
     let lost = match read_and_replace.await {
         Ok(done) => done.is_some(),
@@ -108,40 +110,40 @@ async fn transactions(attempt: &Attempt, client: &Client) -> FeatureResult {
     };
     let watch_and_replace = async || {
         client.watch(key).await?;
-        replace(client, key, "done").await
+        replace_watched(client, key, "done").await
     };
     attempt.retry_after_kill(watch_and_replace).await?;
     read_until(client, key, "done").await?;
-    check(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
-    Ok(lost.then_some(UNWATCHED))
+    check_condition(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
+    Ok(lost.then_some(UNWATCHED_LIMITATION))
 }
 
-async fn replace(client: &Client, key: &str, value: &str) -> Result<Option<Vec<String>>, Error> {
+async fn replace_watched(client: &Client, key: &str, value: &str) -> Result<Option<Vec<String>>, Error> {
     let transaction = client.multi();
     let () = transaction.set(key, value, None, None, false).await?;
     transaction.exec(true).await
 }
 
-async fn scripts(client: &Client) -> FeatureResult {
+async fn test_scripts(client: &Client) -> FeatureResult {
     let script = Script::from_lua("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
-    let call = async || script.evalsha_with_reload::<i64, _, _>(client, key("doubled"), 4).await;
-    check(call().await? == 8, "twice four")?;
-    check(call().await? == 8, "twice four, where it is known")?;
-    read_until(client, &key("doubled"), "4").await
+    let call = async || script.evalsha_with_reload::<i64, _, _>(client, test_key("doubled"), 4).await;
+    check_condition(call().await? == 8, "twice four")?;
+    check_condition(call().await? == 8, "twice four, where it is known")?;
+    read_until(client, &test_key("doubled"), "4").await
 }
 
-async fn messages(attempt: &Attempt, client: &Client) -> FeatureResult {
-    let channel = &key("news");
-    let subscriber = subscriber(attempt).await?;
+async fn test_messages(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
+    let channel = &test_key("news");
+    let subscriber = connect_subscriber(attempt).await?;
     subscriber.subscribe(channel).await?;
-    publish_and_receive(&subscriber, async || client.publish(channel.clone(), MESSAGE).await).await
+    publish_and_receive(&subscriber, async || client.publish(channel.clone(), MESSAGE_TEXT).await).await
 }
 
-async fn messages_of_a_shard(attempt: &Attempt, client: &Client) -> FeatureResult {
-    let channel = &key("orders");
-    let subscriber = subscriber(attempt).await?;
+async fn test_sharded_messages(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
+    let channel = &test_key("orders");
+    let subscriber = connect_subscriber(attempt).await?;
     subscriber.ssubscribe(channel).await?;
-    publish_and_receive(&subscriber, async || client.spublish(channel.clone(), MESSAGE).await).await
+    publish_and_receive(&subscriber, async || client.spublish(channel.clone(), MESSAGE_TEXT).await).await
 }
 
 /// Publishes until the message arrives, because the library confirms a subscription before the server does.
@@ -153,7 +155,7 @@ async fn publish_and_receive(
     loop {
         publish().await?;
         if let Ok(message) = timeout(5 * RETRY_DELAY, heard.recv()).await
-            && message?.value.as_string().as_deref() == Some(MESSAGE)
+            && message?.value.as_string().as_deref() == Some(MESSAGE_TEXT)
         {
             break;
         }
@@ -163,57 +165,58 @@ async fn publish_and_receive(
 }
 
 /// The library reports invalidated keys; the cache itself is up to the application.
-async fn caching(attempt: &Attempt, client: &Client) -> FeatureResult {
+async fn test_caching(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     if attempt.protocol == 2 {
         return Ok(Some("not offered: only with RESP3"));
     }
-    let key = &key("cached");
-    set(client, key, "old").await?;
-    let tracked = connect(attempt, &ConnectionOptions::default()).await?;
+    let key = &test_key("cached");
+    set_key(client, key, "old").await?;
+    let tracked = connect_client(attempt, &ConnectionOptions::default()).await?;
     let mut invalid = tracked.invalidation_rx();
     tracked.start_tracking(None, false, false, false, false).await?;
     read_until(&tracked, key, "old").await?;
-    set(client, key, "new").await?;
-    is_told(&mut invalid, key).await?;
+    set_key(client, key, "of").await?;
+    wait_for_invalidation(&mut invalid, key).await?;
     tracked.quit().await?;
     Ok(None)
 }
 
-async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> FeatureResult {
+async fn wait_for_invalidation(invalid: &mut Receiver<Invalidation>, wanted: &str) -> FeatureResult {
     loop {
-        let told = timeout(TIMEOUT, invalid.recv()).await??;
+        let told = timeout(OPERATION_TIMEOUT, invalid.recv()).await??;
         if told.keys.iter().any(|key| key.as_str_lossy() == wanted) {
             return Ok(None);
         }
     }
 }
 
-async fn blocking(attempt: &Attempt, client: &Client) -> FeatureResult {
+async fn test_blocking(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     let other =
-        connect(attempt, &ConnectionOptions { blocking: true, ..ConnectionOptions::default() }).await?;
-    let key = &key("jobs");
+        connect_client(attempt, &ConnectionOptions { blocking: true, ..ConnectionOptions::default() })
+            .await?;
+    let key = &test_key("jobs");
     let popping = other.blpop::<(String, String), _>(key, 0.0);
     let pushing = async {
-        attempt.one_is_blocked().await;
+        attempt.wait_for_blocked_client().await;
         client.rpush::<(), _, _>(key, "one").await
     };
     let ((_, item), ()) = try_join(popping, pushing).await?;
-    check(item == "one", "the item")?;
+    check_condition(item == "one", "the item")?;
     other.quit().await?;
     Ok(None)
 }
 
-type Pages = Pin<Box<dyn Stream<Item = Result<ScanResult, Error>>>>;
+type ScanPages = Pin<Box<dyn Stream<Item = Result<ScanResult, Error>>>>;
 
-async fn scan_iterators(attempt: &Attempt, client: &Client) -> FeatureResult {
+async fn test_scan_iterators(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     for number in 0..100 {
-        set(client, &key(&format!("scanned{number}")), "1").await?;
+        set_key(client, &test_key(&format!("scanned{number}")), "1").await?;
     }
-    let mut pages = scan(attempt, client);
+    let mut pages = start_scan(attempt, client);
     let first = pages.try_next().await?.ok_or("no page")?;
-    attempt.middle().await;
-    let mut found = keys_of(first);
-    let went_on = match timeout(TIMEOUT, collect(pages)).await? {
+    attempt.wait_for_kill().await;
+    let mut found = take_keys(first);
+    let went_on = match timeout(OPERATION_TIMEOUT, collect_keys(pages)).await? {
         Ok(rest) => {
             found.extend(rest);
             found.sort();
@@ -223,47 +226,49 @@ async fn scan_iterators(attempt: &Attempt, client: &Client) -> FeatureResult {
         Err(_) if attempt.is_after_kill() => false,
         Err(error) => return Err(error.into()),
     };
-    let anew = async || collect(scan(attempt, client)).await;
-    check(attempt.retry_after_kill(anew).await?.len() == 100, "every key")?;
+    let anew = async || collect_keys(start_scan(attempt, client)).await;
+    check_condition(attempt.retry_after_kill(anew).await?.len() == 100, "every key")?;
     let misses = went_on && found.len() < 100;
-    check(attempt.is_after_kill() || !misses, "a key was missed")?;
-    Ok(misses.then_some(MISSES))
+    check_condition(attempt.is_after_kill() || !misses, "a key was missed")?;
+    Ok(misses.then_some(MISSING_MESSAGES))
 }
 
-fn scan(attempt: &Attempt, client: &Client) -> Pages {
+fn start_scan(attempt: &FeatureAttempt, client: &Client) -> ScanPages {
     match attempt.addresses.mode {
-        Mode::Cluster => Box::pin(client.scan_cluster(key("scanned*"), Some(10), None)),
-        Mode::Standalone | Mode::Sentinel => Box::pin(client.scan(key("scanned*"), Some(10), None)),
+        DeploymentMode::Cluster => Box::pin(client.scan_cluster(test_key("scanned*"), Some(10), None)),
+        DeploymentMode::Standalone | DeploymentMode::Sentinel => {
+            Box::pin(client.scan(test_key("scanned*"), Some(10), None))
+        }
     }
 }
 
-async fn collect(mut pages: Pages) -> Result<HashSet<String>, Error> {
+async fn collect_keys(mut pages: ScanPages) -> Result<HashSet<String>, Error> {
     let mut found = HashSet::new();
     while let Some(page) = pages.try_next().await? {
-        found.extend(keys_of(page));
+        found.extend(take_keys(page));
     }
     Ok(found)
 }
 
 /// Returns the keys of a page and requests the next page.
-fn keys_of(mut page: ScanResult) -> Vec<String> {
+fn take_keys(mut page: ScanResult) -> Vec<String> {
     let keys = page.take_results().unwrap_or_default();
     page.next();
     keys.iter().map(|key| key.as_str_lossy().into_owned()).collect()
 }
 
-async fn replicas(attempt: &Attempt, client: &Client) -> FeatureResult {
+async fn test_replicas(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     match attempt.addresses.mode {
-        Mode::Standalone => return Ok(Some("not meant: one server")),
-        Mode::Sentinel => return Ok(Some("not offered: replicas only in a cluster")),
-        Mode::Cluster => {}
+        DeploymentMode::Standalone => return Ok(Some("not meant: one server")),
+        DeploymentMode::Sentinel => return Ok(Some("not offered: replicas only in a cluster")),
+        DeploymentMode::Cluster => {}
     }
-    let key = &key("replicated");
-    set(client, key, "before").await?;
+    let key = &test_key("replicated");
+    set_key(client, key, "before").await?;
     for _ in 0..10 {
         read_replica_until(client, key, "before").await?;
     }
-    set(client, key, "after").await?;
+    set_key(client, key, "after").await?;
     for _ in 0..10 {
         read_replica_until(client, key, "after").await?;
     }
@@ -278,24 +283,24 @@ async fn read_replica_until(client: &Client, key: &str, wanted: &str) -> Feature
         if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
             return Ok(None);
         }
-        check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
+        check_condition(began.elapsed() < OPERATION_TIMEOUT, &format!("{key} is {value:?}"))?;
         let _ = client.replicas().sync(true).await;
         tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
-async fn acl(attempt: &Attempt) -> FeatureResult {
-    attempt.addresses.on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", key("app:*")));
-    let app = connect(
+async fn test_acl(attempt: &FeatureAttempt) -> FeatureResult {
+    attempt.addresses.run_on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", test_key("app:*")));
+    let app = connect_client(
         attempt,
         &ConnectionOptions { user: Some(("app", "secret")), ..ConnectionOptions::default() },
     )
     .await?;
-    set(&app, &key("app:key"), "1").await?;
-    attempt.middle().await;
-    attempt.retry_after_kill(async || set(&app, &key("app:key"), "2").await).await?;
-    let refused = set(&app, &key("other"), "1").await;
-    check(
+    set_key(&app, &test_key("app:key"), "1").await?;
+    attempt.wait_for_kill().await;
+    attempt.retry_after_kill(async || set_key(&app, &test_key("app:key"), "2").await).await?;
+    let refused = set_key(&app, &test_key("other"), "1").await;
+    check_condition(
         refused.is_err_and(|error| {
             error.details().contains("NOPERM") || error.to_string().contains("permissions")
         }),
@@ -305,50 +310,50 @@ async fn acl(attempt: &Attempt) -> FeatureResult {
     Ok(None)
 }
 
-async fn over_tls(attempt: &Attempt, client: &Client) -> FeatureResult {
+async fn test_tls(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
     for number in 0..20 {
-        set(client, &format!("tls{number}"), "1").await?;
+        set_key(client, &format!("tls{number}"), "1").await?;
     }
-    attempt.middle().await;
+    attempt.wait_for_kill().await;
     for number in 0..20 {
-        attempt.retry_after_kill(async || set(client, &format!("tls{number}"), "2").await).await?;
+        attempt.retry_after_kill(async || set_key(client, &format!("tls{number}"), "2").await).await?;
     }
     read_until(client, "tls19", "2").await
 }
 
-async fn reconnection(attempt: &Attempt, client: &Client) -> FeatureResult {
-    set(client, "kept", "1").await?;
-    attempt.addresses.on_servers("CLIENT KILL TYPE normal SKIPME yes");
+async fn test_reconnection(attempt: &FeatureAttempt, client: &Client) -> FeatureResult {
+    set_key(client, "kept", "1").await?;
+    attempt.addresses.run_on_servers("CLIENT KILL TYPE normal SKIPME yes");
     read_until(client, "kept", "1").await
 }
 
 #[test]
 fn fred_features_with_standalone_server() {
-    test_all_features(CLIENT, Mode::Standalone, 2, &perform);
-    test_all_features(CLIENT, Mode::Standalone, 3, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Standalone, 2, &test_feature);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Standalone, 3, &test_feature);
 }
 
 #[test]
 fn fred_features_with_sentinels_and_resp2() {
-    test_all_features(CLIENT, Mode::Sentinel, 2, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Sentinel, 2, &test_feature);
 }
 
 #[test]
 fn fred_features_with_sentinels_and_resp3() {
-    test_all_features(CLIENT, Mode::Sentinel, 3, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Sentinel, 3, &test_feature);
 }
 
 #[test]
 fn fred_features_with_sentinels_over_tls() {
-    test_tls_with_sentinels(CLIENT, &perform);
+    test_tls_with_sentinels(LIBRARY_NAME, &test_feature);
 }
 
 #[test]
 fn fred_features_in_cluster_with_resp2() {
-    test_all_features(CLIENT, Mode::Cluster, 2, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Cluster, 2, &test_feature);
 }
 
 #[test]
 fn fred_features_in_cluster_with_resp3() {
-    test_all_features(CLIENT, Mode::Cluster, 3, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Cluster, 3, &test_feature);
 }

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use client_tests::{Addresses, Attempt, FeatureResult, Mode, RETRY_DELAY, TIMEOUT, check};
-use harness::MASTER;
+use client_tests::{
+    DeploymentMode, FeatureAttempt, FeatureResult, OPERATION_TIMEOUT, RETRY_DELAY, ServerAddresses,
+    check_condition,
+};
+use harness::MASTER_NAME;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::caching::CacheConfig;
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
@@ -16,8 +19,8 @@ use redis::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-const HOST: &str = "127.0.0.1";
-const REPLY: Duration = Duration::from_secs(3);
+const LOCAL_HOST: &str = "127.0.0.1";
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The options of a connection.
 #[derive(Default)]
@@ -33,26 +36,26 @@ pub(crate) struct ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    fn reply(&self) -> Duration {
-        if self.blocking { 2 * TIMEOUT } else { REPLY }
+    fn reply_timeout(&self) -> Duration {
+        if self.blocking { 2 * OPERATION_TIMEOUT } else { REPLY_TIMEOUT }
     }
 }
 
-pub(crate) enum Link {
+pub(crate) enum TestConnection {
     Standalone(Box<ConnectionManager>),
     /// The crate does not query the sentinels again when the connection breaks, so the test does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
     Cluster(ClusterConnection),
 }
 
-impl Link {
-    pub(crate) async fn new(attempt: &Attempt, options: ConnectionOptions) -> RedisResult<Self> {
+impl TestConnection {
+    pub(crate) async fn new(attempt: &FeatureAttempt, options: ConnectionOptions) -> RedisResult<Self> {
         match attempt.addresses.mode {
-            Mode::Standalone => {
+            DeploymentMode::Standalone => {
                 let mut config = ConnectionManagerConfig::new()
-                    .set_response_timeout(Some(options.reply()))
+                    .set_response_timeout(Some(options.reply_timeout()))
                     .set_number_of_retries(6);
-                let client = client(attempt, &options)?;
+                let client = standalone_client(attempt, &options)?;
                 if options.cache {
                     config = config.set_cache_config(CacheConfig::new());
                 }
@@ -62,8 +65,9 @@ impl Link {
                 let connection = client.get_connection_manager_with_config(config).await?;
                 Ok(Self::Standalone(Box::new(connection)))
             }
-            Mode::Sentinel => {
-                let mut config = AsyncConnectionConfig::new().set_response_timeout(Some(options.reply()));
+            DeploymentMode::Sentinel => {
+                let mut config =
+                    AsyncConnectionConfig::new().set_response_timeout(Some(options.reply_timeout()));
                 let client = sentinel_client(attempt, &options)?;
                 if options.cache {
                     config = config.set_cache_config(CacheConfig::new());
@@ -73,7 +77,7 @@ impl Link {
                 }
                 Ok(Self::Sentinel(Box::new(client), Box::new(config), None))
             }
-            Mode::Cluster => {
+            DeploymentMode::Cluster => {
                 let mut builder = cluster_client(attempt, &options);
                 if let Some(pushes) = options.pushes {
                     builder = builder.push_sender(pushes);
@@ -83,7 +87,7 @@ impl Link {
         }
     }
 
-    pub(crate) async fn plain(attempt: &Attempt) -> RedisResult<Self> {
+    pub(crate) async fn with_default_options(attempt: &FeatureAttempt) -> RedisResult<Self> {
         Self::new(attempt, ConnectionOptions::default()).await
     }
 
@@ -111,7 +115,7 @@ impl Link {
         }
     }
 
-    pub(crate) async fn invoke<T: FromRedisValue>(
+    pub(crate) async fn invoke_script<T: FromRedisValue>(
         &mut self,
         script: &redis::ScriptInvocation<'_>,
     ) -> RedisResult<T> {
@@ -165,7 +169,7 @@ impl Link {
             if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
                 return Ok(None);
             }
-            check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
+            check_condition(began.elapsed() < OPERATION_TIMEOUT, &format!("{key} is {value:?}"))?;
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }
@@ -183,67 +187,76 @@ impl Link {
     }
 }
 
-fn version(attempt: &Attempt) -> ProtocolVersion {
+fn protocol_version(attempt: &FeatureAttempt) -> ProtocolVersion {
     if attempt.protocol == 3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 }
 }
 
-fn certificates(addresses: &Addresses) -> TlsCertificates {
-    TlsCertificates { client_tls: None, root_cert: Some(addresses.authority.clone()) }
+fn tls_certificates(addresses: &ServerAddresses) -> TlsCertificates {
+    TlsCertificates { client_tls: None, root_cert: Some(addresses.ca_certificate.clone()) }
 }
 
-fn urls(addresses: &Addresses, tls: bool) -> Vec<String> {
+fn server_urls(addresses: &ServerAddresses, tls: bool) -> Vec<String> {
     let (scheme, ports) = if tls { ("rediss", &addresses.tls_ports) } else { ("redis", &addresses.ports) };
-    ports.iter().map(|port| format!("{scheme}://{HOST}:{port}")).collect()
+    ports.iter().map(|port| format!("{scheme}://{LOCAL_HOST}:{port}")).collect()
 }
 
 /// A client of the standalone server.
-pub(crate) fn client(attempt: &Attempt, options: &ConnectionOptions) -> RedisResult<Client> {
-    let info: ConnectionInfo = urls(&attempt.addresses, options.tls)[0].as_str().into_connection_info()?;
-    let settings = RedisConnectionInfo::default().set_protocol(version(attempt));
+pub(crate) fn standalone_client(
+    attempt: &FeatureAttempt,
+    options: &ConnectionOptions,
+) -> RedisResult<Client> {
+    let info: ConnectionInfo =
+        server_urls(&attempt.addresses, options.tls)[0].as_str().into_connection_info()?;
+    let settings = RedisConnectionInfo::default().set_protocol(protocol_version(attempt));
     let settings = match options.user {
         Some((name, password)) => settings.set_username(name).set_password(password),
         None => settings,
     };
     let info = info.set_redis_settings(settings);
     if options.tls {
-        Client::build_with_tls(info, certificates(&attempt.addresses))
+        Client::build_with_tls(info, tls_certificates(&attempt.addresses))
     } else {
         Client::open(info)
     }
 }
 
 /// A client of a server that the sentinels name.
-pub(crate) fn sentinel_client(attempt: &Attempt, options: &ConnectionOptions) -> RedisResult<SentinelClient> {
+pub(crate) fn sentinel_client(
+    attempt: &FeatureAttempt,
+    options: &ConnectionOptions,
+) -> RedisResult<SentinelClient> {
     let address = |&port: &u16| match options.tls {
-        true => ConnectionAddr::TcpTls { host: HOST.to_owned(), port, insecure: false, tls_params: None },
-        false => ConnectionAddr::Tcp(HOST.to_owned(), port),
+        true => {
+            ConnectionAddr::TcpTls { host: LOCAL_HOST.to_owned(), port, insecure: false, tls_params: None }
+        }
+        false => ConnectionAddr::Tcp(LOCAL_HOST.to_owned(), port),
     };
     let kind = if options.replicas { SentinelServerType::Replica } else { SentinelServerType::Master };
     let mut builder =
-        SentinelClientBuilder::new(attempt.addresses.sentinels.iter().map(address), MASTER, kind)?
-            .set_client_to_redis_protocol(version(attempt));
+        SentinelClientBuilder::new(attempt.addresses.sentinels.iter().map(address), MASTER_NAME, kind)?
+            .set_client_to_redis_protocol(protocol_version(attempt));
     if let Some((name, password)) = options.user {
         builder = builder.set_client_to_redis_username(name).set_client_to_redis_password(password);
     }
     if options.tls {
         builder = builder
-            .set_client_to_sentinel_certificates(certificates(&attempt.addresses))
+            .set_client_to_sentinel_certificates(tls_certificates(&attempt.addresses))
             .set_client_to_redis_tls_mode(TlsMode::Secure)
-            .set_client_to_redis_certificates(certificates(&attempt.addresses));
+            .set_client_to_redis_certificates(tls_certificates(&attempt.addresses));
     }
     builder.build()
 }
 
 /// A client of the cluster.
-pub(crate) fn cluster_client(attempt: &Attempt, options: &ConnectionOptions) -> ClusterClientBuilder {
-    let mut builder =
-        ClusterClient::builder(urls(&attempt.addresses, options.tls)).use_protocol(version(attempt));
-    builder = builder.connection_timeout(REPLY).response_timeout(options.reply());
+pub(crate) fn cluster_client(attempt: &FeatureAttempt, options: &ConnectionOptions) -> ClusterClientBuilder {
+    let mut builder = ClusterClient::builder(server_urls(&attempt.addresses, options.tls))
+        .use_protocol(protocol_version(attempt));
+    builder = builder.connection_timeout(REPLY_TIMEOUT).response_timeout(options.reply_timeout());
     if let Some((name, password)) = options.user {
         builder = builder.username(name).password(password);
     }
     if options.tls {
-        builder = builder.certs(certificates(&attempt.addresses));
+        builder = builder.certs(tls_certificates(&attempt.addresses));
     }
     if options.replicas {
         builder = builder.read_routing_strategy(RandomReplicaStrategy);

@@ -1,93 +1,109 @@
 //! A subscriber to a channel.
 
-use client_tests::{Attempt, FeatureResult, Mode, TIMEOUT, check};
+use client_tests::{DeploymentMode, FeatureAttempt, FeatureResult, OPERATION_TIMEOUT, check_condition};
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{PushInfo, PushKind, RedisResult, cmd};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-use crate::link::{ConnectionOptions, Link, client, sentinel_client};
+use crate::link::{ConnectionOptions, TestConnection, sentinel_client, standalone_client};
 
 /// A kind of channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Channels {
-    Common,
-    OfAShard,
+pub(crate) enum ChannelKind {
+    Plain,
+    Sharded,
 }
 
-impl Channels {
-    fn publish(self) -> &'static str {
+impl ChannelKind {
+    fn publish_command(self) -> &'static str {
         match self {
-            Self::Common => "PUBLISH",
-            Self::OfAShard => "SPUBLISH",
+            Self::Plain => "PUBLISH",
+            Self::Sharded => "SPUBLISH",
         }
     }
 }
 
-pub(crate) struct Listener {
-    channels: Channels,
+pub(crate) struct ChannelListener {
+    channels: ChannelKind,
     channel: String,
-    source: Source,
+    source: MessageSource,
 }
 
-enum Source {
+enum MessageSource {
     /// Messages arrive as pushes on a normal connection, which must stay alive.
-    Pushes { _link: Link, pushes: UnboundedReceiver<PushInfo> },
+    Pushes { _link: TestConnection, pushes: UnboundedReceiver<PushInfo> },
     /// A dedicated connection for pub/sub.
     Stream(Box<PubSub>),
 }
 
-impl Listener {
-    pub(crate) async fn subscribe(attempt: &Attempt, channels: Channels, channel: &str) -> RedisResult<Self> {
+impl ChannelListener {
+    pub(crate) async fn subscribe(
+        attempt: &FeatureAttempt,
+        channels: ChannelKind,
+        channel: &str,
+    ) -> RedisResult<Self> {
         let source = match attempt.protocol {
             2 => {
                 let client = match attempt.addresses.mode {
-                    Mode::Sentinel => {
+                    DeploymentMode::Sentinel => {
                         sentinel_client(attempt, &ConnectionOptions::default())?.async_get_client().await?
                     }
-                    Mode::Standalone | Mode::Cluster => client(attempt, &ConnectionOptions::default())?,
+                    DeploymentMode::Standalone | DeploymentMode::Cluster => {
+                        standalone_client(attempt, &ConnectionOptions::default())?
+                    }
                 };
                 let mut listener = client.get_async_pubsub().await?;
                 listener.subscribe(channel).await?;
-                Source::Stream(Box::new(listener))
+                MessageSource::Stream(Box::new(listener))
             }
             _ => {
                 let (sender, pushes) = unbounded_channel();
-                let mut link = Link::new(
+                let mut link = TestConnection::new(
                     attempt,
                     ConnectionOptions { pushes: Some(sender), ..ConnectionOptions::default() },
                 )
                 .await?;
                 match (&mut link, channels) {
-                    (Link::Standalone(connection), Channels::Common) => connection.subscribe(channel).await?,
-                    (Link::Cluster(connection), Channels::Common) => connection.subscribe(channel).await?,
-                    (Link::Sentinel(..), Channels::Common) => {
+                    (TestConnection::Standalone(connection), ChannelKind::Plain) => {
+                        connection.subscribe(channel).await?;
+                    }
+                    (TestConnection::Cluster(connection), ChannelKind::Plain) => {
+                        connection.subscribe(channel).await?;
+                    }
+                    (TestConnection::Sentinel(..), ChannelKind::Plain) => {
                         link.current_master().await?.subscribe(channel).await?;
                     }
-                    (Link::Cluster(connection), Channels::OfAShard) => connection.ssubscribe(channel).await?,
-                    (_, Channels::OfAShard) => link.run(cmd("SSUBSCRIBE").arg(channel)).await?,
+                    (TestConnection::Cluster(connection), ChannelKind::Sharded) => {
+                        connection.ssubscribe(channel).await?;
+                    }
+                    (_, ChannelKind::Sharded) => link.run(cmd("SSUBSCRIBE").arg(channel)).await?,
                 }
-                Source::Pushes { _link: link, pushes }
+                MessageSource::Pushes { _link: link, pushes }
             }
         };
         Ok(Self { channels, channel: channel.to_owned(), source })
     }
 
     /// Publishes a message, and waits until it arrives.
-    pub(crate) async fn publish_and_receive(&mut self, link: &mut Link, text: &str) -> FeatureResult {
-        let publish = cmd(self.channels.publish()).arg(&self.channel).arg(text).take();
+    pub(crate) async fn publish_and_receive(
+        &mut self,
+        link: &mut TestConnection,
+        text: &str,
+    ) -> FeatureResult {
+        let publish = cmd(self.channels.publish_command()).arg(&self.channel).arg(text).take();
         let () = link.run(&publish).await?;
-        let heard = timeout(TIMEOUT, self.next()).await?;
-        check(heard.as_deref() == Some(text), "nothing came")?;
+        let heard = timeout(OPERATION_TIMEOUT, self.next_message()).await?;
+        check_condition(heard.as_deref() == Some(text), "nothing came")?;
         Ok(None)
     }
 
     /// The next message; `None` once the connection has ended for good.
-    async fn next(&mut self) -> Option<String> {
+    async fn next_message(&mut self) -> Option<String> {
         match &mut self.source {
-            Source::Stream(stream) => stream.on_message().next().await?.get_payload().ok(),
-            Source::Pushes { pushes, .. } => loop {
+            MessageSource::Stream(stream) => stream.on_message().next().await?.get_payload().ok(),
+            MessageSource::Pushes { pushes, .. } => loop {
                 let push = pushes.recv().await?;
                 match push.kind {
                     PushKind::Message | PushKind::SMessage => {

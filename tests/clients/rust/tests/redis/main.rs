@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client_tests::{
-    Attempt, Feature, FeatureResult, Mode, check, key, test_all_features, test_tls_with_sentinels,
+    DeploymentMode, Feature, FeatureAttempt, FeatureResult, check_condition, test_all_features, test_key,
+    test_tls_with_sentinels,
 };
 use futures_util::TryStreamExt;
 use futures_util::future::try_join;
@@ -19,50 +20,52 @@ use redis::cluster::{ClusterClient, ClusterConnection, cluster_pipe};
 use redis::{AsyncCommands, AsyncIter, RedisResult, Script, cmd};
 use tokio::time::timeout;
 
-use crate::link::{ConnectionOptions, Link, cluster_client, sentinel_client};
-use crate::listener::{Channels, Listener};
+use crate::link::{ConnectionOptions, TestConnection, cluster_client, sentinel_client};
+use crate::listener::{ChannelKind, ChannelListener};
 
-const CLIENT: &str = "redis (Rust) 1.8.1";
-const BROKEN: &str = "fails with Redis too: the connection stays broken until its user makes another";
-const UNWATCHED: &str =
+const LIBRARY_NAME: &str = "redis (Rust) 1.8.1";
+const BROKEN_LIMITATION: &str =
+    "fails with Redis too: the connection stays broken until its user makes another";
+const UNWATCHED_LIMITATION: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
 /// The time limit for recovery when the server is reachable.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-async fn perform(attempt: &Attempt, feature: Feature) -> FeatureResult {
+async fn test_feature(attempt: &FeatureAttempt, feature: Feature) -> FeatureResult {
     // The `redis` crate does not choose a rustls provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tls = feature == Feature::Tls;
-    let link = &mut Link::new(attempt, ConnectionOptions { tls, ..ConnectionOptions::default() }).await?;
+    let link =
+        &mut TestConnection::new(attempt, ConnectionOptions { tls, ..ConnectionOptions::default() }).await?;
     match feature {
-        Feature::Pipelines => pipelines(attempt, link).await,
-        Feature::ClusterPipelines => cluster_pipelines(attempt, link).await,
-        Feature::Transactions => transactions(attempt, link).await,
-        Feature::Scripts => scripts(link).await,
-        Feature::Messages => messages(attempt, link, Channels::Common).await,
-        Feature::ShardedMessages => messages(attempt, link, Channels::OfAShard).await,
-        Feature::Caching => caching(attempt, link).await,
-        Feature::Blocking => blocking(attempt, link).await,
-        Feature::ScanIterators => scan_iterators(attempt, link).await,
-        Feature::Replicas => replicas(attempt, link).await,
-        Feature::Reconnection => reconnection(attempt, link).await,
-        Feature::Acl => acl(attempt).await,
-        Feature::Tls => over_tls(attempt, link).await,
+        Feature::Pipelines => test_pipelines(attempt, link).await,
+        Feature::ClusterPipelines => test_cluster_pipelines(attempt, link).await,
+        Feature::Transactions => test_transactions(attempt, link).await,
+        Feature::Scripts => test_scripts(link).await,
+        Feature::Messages => test_messages(attempt, link, ChannelKind::Plain).await,
+        Feature::ShardedMessages => test_messages(attempt, link, ChannelKind::Sharded).await,
+        Feature::Caching => test_caching(attempt, link).await,
+        Feature::Blocking => test_blocking(attempt, link).await,
+        Feature::ScanIterators => test_scan_iterators(attempt, link).await,
+        Feature::Replicas => test_replicas(attempt, link).await,
+        Feature::Reconnection => test_reconnection(attempt, link).await,
+        Feature::Acl => test_acl(attempt).await,
+        Feature::Tls => test_tls(attempt, link).await,
     }
 }
 
-async fn pipelines(attempt: &Attempt, link: &mut Link) -> FeatureResult {
-    hundred(link, "before").await?;
-    attempt.middle().await;
-    attempt.retry_after_kill(async || hundred(link, "after").await).await?;
-    link.read_until(&key("pipe99"), "after").await
+async fn test_pipelines(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
+    write_hundred(link, "before").await?;
+    attempt.wait_for_kill().await;
+    attempt.retry_after_kill(async || write_hundred(link, "after").await).await?;
+    link.read_until(&test_key("pipe99"), "after").await
 }
 
-async fn hundred(link: &mut Link, value: &str) -> RedisResult<()> {
+async fn write_hundred(link: &mut TestConnection, value: &str) -> RedisResult<()> {
     let mut pipeline = redis::pipe();
     for number in 0..100 {
-        pipeline.set(key(&format!("pipe{number}")), value);
+        pipeline.set(test_key(&format!("pipe{number}")), value);
     }
     let replies: Vec<String> = link.run_all(&pipeline).await?;
     assert_eq!(replies.len(), 100);
@@ -70,33 +73,33 @@ async fn hundred(link: &mut Link, value: &str) -> RedisResult<()> {
 }
 
 /// With the blocking connection: pipelines of the asynchronous one are limited to one slot.
-async fn cluster_pipelines(attempt: &Attempt, link: &mut Link) -> FeatureResult {
-    if attempt.addresses.mode != Mode::Cluster {
+async fn test_cluster_pipelines(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
+    if attempt.addresses.mode != DeploymentMode::Cluster {
         return Ok(Some("not meant: one server"));
     }
     let client = cluster_client(attempt, &ConnectionOptions::default()).build()?;
-    let connection = connect(client.clone()).await?;
-    spread(&connection, "before").await?;
-    attempt.middle().await;
-    attempt.retry_after_kill(async || link.set(&key("spread"), "after").await).await?;
-    let again = attempt.retry_after_kill(async || spread(&connection, "after").await);
+    let connection = connect_cluster(client.clone()).await?;
+    write_to_all_slots(&connection, "before").await?;
+    attempt.wait_for_kill().await;
+    attempt.retry_after_kill(async || link.set(&test_key("spread"), "after").await).await?;
+    let again = attempt.retry_after_kill(async || write_to_all_slots(&connection, "after").await);
     let goes_on = match timeout(RECOVERY_TIMEOUT, again).await {
         Ok(outcome) => outcome.map(|()| true)?,
         Err(_) => false,
     };
     if !goes_on {
-        let connection = connect(client).await?;
-        spread(&connection, "after").await?;
+        let connection = connect_cluster(client).await?;
+        write_to_all_slots(&connection, "after").await?;
     }
     for number in 0..200 {
         link.read_until(&format!("spread{number}"), "after").await?;
     }
-    Ok((!goes_on).then_some(BROKEN))
+    Ok((!goes_on).then_some(BROKEN_LIMITATION))
 }
 
-type Shared = Arc<Mutex<ClusterConnection>>;
+type SharedConnection = Arc<Mutex<ClusterConnection>>;
 
-async fn connect(client: ClusterClient) -> Result<Shared, Box<dyn Error + Send + Sync>> {
+async fn connect_cluster(client: ClusterClient) -> Result<SharedConnection, Box<dyn Error + Send + Sync>> {
     let connect = move || {
         let connection = client.get_connection()?;
         connection.set_read_timeout(Some(RECOVERY_TIMEOUT))?;
@@ -105,13 +108,13 @@ async fn connect(client: ClusterClient) -> Result<Shared, Box<dyn Error + Send +
     Ok(tokio::task::spawn_blocking(connect).await??)
 }
 
-async fn spread(connection: &Shared, value: &'static str) -> RedisResult<()> {
+async fn write_to_all_slots(connection: &SharedConnection, value: &'static str) -> RedisResult<()> {
     let connection = Arc::clone(connection);
-    let write = move || two_hundred(&mut connection.lock().expect("nobody panicked"), value);
+    let write = move || write_two_hundred(&mut connection.lock().expect("nobody panicked"), value);
     tokio::task::spawn_blocking(write).await.expect("it does not panic")
 }
 
-fn two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisResult<()> {
+fn write_two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisResult<()> {
     let mut pipeline = cluster_pipe();
     for number in 0..200 {
         pipeline.set(format!("spread{number}"), value);
@@ -122,138 +125,149 @@ fn two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisResult<(
 }
 
 /// Another client changes the watched key; then the same transaction is repeated without interference.
-async fn transactions(attempt: &Attempt, link: &mut Link) -> FeatureResult {
-    let key = &key("watched");
+async fn test_transactions(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
+    let key = &test_key("watched");
     link.set(key, "old").await?;
-    let mut other = Link::plain(attempt).await?;
+    let mut other = TestConnection::with_default_options(attempt).await?;
     let () = link.run(cmd("WATCH").arg(key)).await?;
-    attempt.middle().await;
+    attempt.wait_for_kill().await;
     attempt.retry_after_kill(async || other.set(key, "changed").await).await?;
-    let lost = match replace(link, key, "lost").await {
+    let lost = match replace_watched(link, key, "lost").await {
         Ok(done) => done.is_some(),
         Err(_) if attempt.is_after_kill() => false,
         Err(error) => return Err(error.into()),
     };
     let watch_and_replace = async || {
         let () = link.run(cmd("WATCH").arg(key)).await?;
-        replace(link, key, "done").await
+        replace_watched(link, key, "done").await
     };
     attempt.retry_after_kill(watch_and_replace).await?;
     link.read_until(key, "done").await?;
-    check(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
+    check_condition(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
     // In a cluster it depends on timing whether EXEC goes to the node in the library's outdated slot map, and fails, or
     // to its successor, which knows of no WATCH.
-    let left_to_chance = attempt.is_after_kill() && attempt.addresses.mode == Mode::Cluster;
-    Ok((lost || left_to_chance).then_some(UNWATCHED))
+    let left_to_chance = attempt.is_after_kill() && attempt.addresses.mode == DeploymentMode::Cluster;
+    Ok((lost || left_to_chance).then_some(UNWATCHED_LIMITATION))
 }
 
-async fn replace(link: &mut Link, key: &str, value: &str) -> RedisResult<Option<(String,)>> {
+async fn replace_watched(
+    link: &mut TestConnection,
+    key: &str,
+    value: &str,
+) -> RedisResult<Option<(String,)>> {
     let mut pipeline = redis::pipe();
     pipeline.atomic().set(key, value);
     link.run_all(&pipeline).await
 }
 
-async fn scripts(link: &mut Link) -> FeatureResult {
+async fn test_scripts(link: &mut TestConnection) -> FeatureResult {
     let script = Script::new("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
-    let mut call = script.key(key("doubled"));
+    let mut call = script.key(test_key("doubled"));
     call.arg(4);
-    let doubled: i64 = link.invoke(&call).await?;
-    check(doubled == 8, "twice four")?;
-    let doubled: i64 = link.invoke(&call).await?;
-    check(doubled == 8, "twice four, where it is known")?;
-    link.read_until(&key("doubled"), "4").await
+    let doubled: i64 = link.invoke_script(&call).await?;
+    check_condition(doubled == 8, "twice four")?;
+    let doubled: i64 = link.invoke_script(&call).await?;
+    check_condition(doubled == 8, "twice four, where it is known")?;
+    link.read_until(&test_key("doubled"), "4").await
 }
 
-async fn messages(attempt: &Attempt, link: &mut Link, channels: Channels) -> FeatureResult {
-    if attempt.protocol == 2 && channels == Channels::OfAShard {
+async fn test_messages(
+    attempt: &FeatureAttempt,
+    link: &mut TestConnection,
+    channels: ChannelKind,
+) -> FeatureResult {
+    if attempt.protocol == 2 && channels == ChannelKind::Sharded {
         return Ok(Some("not offered: only with RESP3"));
     }
-    if attempt.protocol == 2 && attempt.addresses.mode == Mode::Cluster {
+    if attempt.protocol == 2 && attempt.addresses.mode == DeploymentMode::Cluster {
         return Ok(Some("not offered: in a cluster only with RESP3"));
     }
-    let channel = key("news");
-    let mut listener = Listener::subscribe(attempt, channels, &channel).await?;
+    let channel = test_key("news");
+    let mut listener = ChannelListener::subscribe(attempt, channels, &channel).await?;
     listener.publish_and_receive(link, "it").await
 }
 
-async fn caching(attempt: &Attempt, link: &mut Link) -> FeatureResult {
+async fn test_caching(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     if attempt.protocol == 2 {
         return Ok(Some("not offered: only with RESP3"));
     }
-    let key = &key("cached");
+    let key = &test_key("cached");
     link.set(key, "old").await?;
     let mut caching =
-        Link::new(attempt, ConnectionOptions { cache: true, ..ConnectionOptions::default() }).await?;
+        TestConnection::new(attempt, ConnectionOptions { cache: true, ..ConnectionOptions::default() })
+            .await?;
     caching.read_until(key, "old").await?;
     caching.read_until(key, "old").await?;
-    check(caching.cache_hits() > 0, "nothing is cached")?;
-    link.set(key, "new").await?;
-    caching.read_until(key, "new").await
+    check_condition(caching.cache_hits() > 0, "nothing is cached")?;
+    link.set(key, "of").await?;
+    caching.read_until(key, "of").await
 }
 
-async fn blocking(attempt: &Attempt, link: &mut Link) -> FeatureResult {
+async fn test_blocking(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     let mut other =
-        Link::new(attempt, ConnectionOptions { blocking: true, ..ConnectionOptions::default() }).await?;
-    let key = &key("jobs");
+        TestConnection::new(attempt, ConnectionOptions { blocking: true, ..ConnectionOptions::default() })
+            .await?;
+    let key = &test_key("jobs");
     let pop = cmd("BLPOP").arg(key).arg(0).take();
     let popping = other.run::<(String, String)>(&pop);
     let pushing = async {
-        attempt.one_is_blocked().await;
+        attempt.wait_for_blocked_client().await;
         let push = cmd("RPUSH").arg(key).arg("one").take();
         link.run::<()>(&push).await
     };
     let ((_, item), ()) = try_join(popping, pushing).await?;
-    check(item == "one", "the item")?;
+    check_condition(item == "one", "the item")?;
     Ok(None)
 }
 
-async fn scan_iterators(attempt: &Attempt, link: &mut Link) -> FeatureResult {
-    if attempt.addresses.mode == Mode::Cluster {
+async fn test_scan_iterators(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
+    if attempt.addresses.mode == DeploymentMode::Cluster {
         return Ok(Some("not offered: an iterator over a whole cluster"));
     }
     for number in 0..100 {
-        link.set(&key(&format!("scanned{number}")), "1").await?;
+        link.set(&test_key(&format!("scanned{number}")), "1").await?;
     }
-    let pattern = &key("scanned*");
-    let mut connection = scanner(attempt, link).await?;
+    let pattern = &test_key("scanned*");
+    let mut connection = connect_scanner(attempt, link).await?;
     let mut keys: AsyncIter<'_, String> = connection.scan_match(pattern).await?;
     let first = keys.next_item().await.ok_or("no key")??;
-    attempt.middle().await;
+    attempt.wait_for_kill().await;
     match keys.try_collect::<HashSet<String>>().await {
         Ok(mut found) => {
             found.insert(first);
-            check(found.len() == 100, "every key")?;
+            check_condition(found.len() == 100, "every key")?;
         }
         Err(_) if attempt.is_after_kill() => {}
         Err(error) => return Err(error.into()),
     }
     let anew = async || {
-        let mut connection = scanner(attempt, link).await?;
+        let mut connection = connect_scanner(attempt, link).await?;
         let keys: AsyncIter<'_, String> = connection.scan_match(pattern).await?;
         keys.try_collect::<HashSet<String>>().await
     };
-    check(attempt.retry_after_kill(anew).await?.len() == 100, "every key")?;
+    check_condition(attempt.retry_after_kill(anew).await?.len() == 100, "every key")?;
     Ok(None)
 }
 
-async fn scanner(attempt: &Attempt, link: &Link) -> RedisResult<ConnectionManager> {
+async fn connect_scanner(attempt: &FeatureAttempt, link: &TestConnection) -> RedisResult<ConnectionManager> {
     match link {
-        Link::Standalone(connection) => Ok((**connection).clone()),
-        Link::Sentinel(..) | Link::Cluster(_) => {
+        TestConnection::Standalone(connection) => Ok((**connection).clone()),
+        TestConnection::Sentinel(..) | TestConnection::Cluster(_) => {
             let client = sentinel_client(attempt, &ConnectionOptions::default())?.async_get_client().await?;
             ConnectionManager::new(client).await
         }
     }
 }
 
-async fn replicas(attempt: &Attempt, link: &mut Link) -> FeatureResult {
-    if attempt.addresses.mode == Mode::Standalone {
+async fn test_replicas(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
+    if attempt.addresses.mode == DeploymentMode::Standalone {
         return Ok(Some("not meant: one server"));
     }
-    let key = &key("replicated");
+    let key = &test_key("replicated");
     link.set(key, "before").await?;
     let mut reader =
-        Link::new(attempt, ConnectionOptions { replicas: true, ..ConnectionOptions::default() }).await?;
+        TestConnection::new(attempt, ConnectionOptions { replicas: true, ..ConnectionOptions::default() })
+            .await?;
     for _ in 0..10 {
         reader.read_until(key, "before").await?;
     }
@@ -264,65 +278,65 @@ async fn replicas(attempt: &Attempt, link: &mut Link) -> FeatureResult {
     Ok(None)
 }
 
-async fn acl(attempt: &Attempt) -> FeatureResult {
-    attempt.addresses.on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", key("app:*")));
-    let mut app = Link::new(
+async fn test_acl(attempt: &FeatureAttempt) -> FeatureResult {
+    attempt.addresses.run_on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", test_key("app:*")));
+    let mut app = TestConnection::new(
         attempt,
         ConnectionOptions { user: Some(("app", "secret")), ..ConnectionOptions::default() },
     )
     .await?;
-    app.set(&key("app:key"), "1").await?;
-    attempt.middle().await;
-    attempt.retry_after_kill(async || app.set(&key("app:key"), "2").await).await?;
-    let refused = app.set(&key("other"), "1").await;
-    check(refused.is_err_and(|error| error.code() == Some("NOPERM")), "refused")?;
+    app.set(&test_key("app:key"), "1").await?;
+    attempt.wait_for_kill().await;
+    attempt.retry_after_kill(async || app.set(&test_key("app:key"), "2").await).await?;
+    let refused = app.set(&test_key("other"), "1").await;
+    check_condition(refused.is_err_and(|error| error.code() == Some("NOPERM")), "refused")?;
     Ok(None)
 }
 
-async fn over_tls(attempt: &Attempt, link: &mut Link) -> FeatureResult {
+async fn test_tls(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     for number in 0..20 {
         link.set(&format!("tls{number}"), "1").await?;
     }
-    attempt.middle().await;
+    attempt.wait_for_kill().await;
     for number in 0..20 {
         attempt.retry_after_kill(async || link.set(&format!("tls{number}"), "2").await).await?;
     }
     link.read_until("tls19", "2").await
 }
 
-async fn reconnection(attempt: &Attempt, link: &mut Link) -> FeatureResult {
+async fn test_reconnection(attempt: &FeatureAttempt, link: &mut TestConnection) -> FeatureResult {
     link.set("kept", "1").await?;
-    attempt.addresses.on_servers("CLIENT KILL TYPE normal SKIPME yes");
+    attempt.addresses.run_on_servers("CLIENT KILL TYPE normal SKIPME yes");
     link.read_until("kept", "1").await
 }
 
 #[test]
 fn redis_crate_features_with_standalone_server() {
-    test_all_features(CLIENT, Mode::Standalone, 2, &perform);
-    test_all_features(CLIENT, Mode::Standalone, 3, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Standalone, 2, &test_feature);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Standalone, 3, &test_feature);
 }
 
 #[test]
 fn redis_crate_features_with_sentinels_and_resp2() {
-    test_all_features(CLIENT, Mode::Sentinel, 2, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Sentinel, 2, &test_feature);
 }
 
 #[test]
 fn redis_crate_features_with_sentinels_and_resp3() {
-    test_all_features(CLIENT, Mode::Sentinel, 3, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Sentinel, 3, &test_feature);
 }
 
 #[test]
 fn redis_crate_features_with_sentinels_over_tls() {
-    test_tls_with_sentinels(CLIENT, &perform);
+    test_tls_with_sentinels(LIBRARY_NAME, &test_feature);
 }
 
 #[test]
 fn redis_crate_features_in_cluster_with_resp2() {
-    test_all_features(CLIENT, Mode::Cluster, 2, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Cluster, 2, &test_feature);
 }
 
 #[test]
 fn redis_crate_features_in_cluster_with_resp3() {
-    test_all_features(CLIENT, Mode::Cluster, 3, &perform);
+    test_all_features(LIBRARY_NAME, DeploymentMode::Cluster, 3, &test_feature);
 }

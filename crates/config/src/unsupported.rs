@@ -83,7 +83,7 @@ const NOT_NEEDED: &[(&str, &[Id])] = &[
 
 /// The effect of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum ParameterEffect {
     /// The parameter works as documented.
     Applied,
     /// Not implemented.
@@ -92,8 +92,8 @@ pub(crate) enum Effect {
     NotNeeded(&'static str),
 }
 
-impl Effect {
-    pub(crate) fn of(id: Id) -> Self {
+impl ParameterEffect {
+    pub(crate) fn of_parameter(id: Id) -> Self {
         if WITHOUT_EFFECT.contains(&id) {
             return Self::NotImplemented;
         }
@@ -132,7 +132,7 @@ const ALTERNATIVES: &[(&[&str], &str)] = &[
 ];
 
 /// Hints for parameters that work.
-const NOTES: &[(&[&str], &str)] = &[
+const HINTS: &[(&[&str], &str)] = &[
     (
         &["cluster-bus-port-protected-mode"],
         "with 'yes' a cluster node without 'tls-cluster yes' does not start, as in Redis 8.10.2: the cluster bus has no \
@@ -159,16 +159,16 @@ const NOTES: &[(&[&str], &str)] = &[
 ];
 
 /// The alternative to a parameter without effect, if there is one.
-pub(super) fn alternative(directive: &str) -> Option<&'static str> {
-    find(ALTERNATIVES, directive)
+pub(super) fn find_alternative(directive: &str) -> Option<&'static str> {
+    find_in_table(ALTERNATIVES, directive)
 }
 
 /// The hint for a parameter that works, if there is one.
-pub(super) fn note(directive: &str) -> Option<&'static str> {
-    find(NOTES, directive)
+pub(super) fn find_hint(directive: &str) -> Option<&'static str> {
+    find_in_table(HINTS, directive)
 }
 
-fn find(table: &[(&[&str], &'static str)], directive: &str) -> Option<&'static str> {
+fn find_in_table(table: &[(&[&str], &'static str)], directive: &str) -> Option<&'static str> {
     let is_named = |name: &&str| name.eq_ignore_ascii_case(directive);
     table.iter().find(|(names, _)| names.iter().any(is_named)).map(|(_, advice)| *advice)
 }
@@ -182,14 +182,14 @@ pub(super) fn is_obsolete(directive: &str) -> bool {
 }
 
 /// The reason why this directive is refused, if it is.
-pub(super) fn reason(directive: &str) -> Option<&'static str> {
+pub(super) fn refusal_reason(directive: &str) -> Option<&'static str> {
     let row = DIRECTIVES.iter().find(|(name, _)| name.eq_ignore_ascii_case(directive));
     row.map(|(_, reason)| *reason)
 }
 
 /// Startup warnings about parameters without effect.
 #[must_use]
-pub fn warnings(config: &Config) -> Vec<String> {
+pub fn unsupported_warnings(config: &Config) -> Vec<String> {
     let asked = WITHOUT_EFFECT.iter().filter(|id| !config.has_default(**id));
     let asked: Vec<&str> = asked.map(|id| id.name()).collect();
     if asked.is_empty() {
@@ -200,7 +200,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
 
 /// Verbose log lines about parameters that are set and not needed here.
 #[must_use]
-pub fn notes(config: &Config) -> Vec<String> {
+pub fn not_needed_notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     for (reason, ids) in NOT_NEEDED {
         for id in ids.iter().filter(|id| !config.has_default(**id)) {
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn default_configuration_has_no_warnings() {
         let config = Config::default();
-        assert_eq!(warnings(&config), [""; 0]);
+        assert_eq!(unsupported_warnings(&config), [""; 0]);
     }
 
     #[test]
@@ -229,18 +229,20 @@ mod tests {
         }
         let expected =
             "These parameters are set but have no effect in this version: mptcp, proc-title-template";
-        assert_eq!(warnings(&config), [expected]);
-        assert_eq!(notes(&config), ["'dynamic-hz' has no effect: timers are event-driven"]);
+        assert_eq!(unsupported_warnings(&config), [expected]);
+        assert_eq!(not_needed_notes(&config), ["'dynamic-hz' has no effect: timers are event-driven"]);
     }
 
     /// The program's source text without its tests and the parameter tables.
-    fn program() -> String {
-        fn read(folder: &std::path::Path, text: &mut String) {
+    fn program_source() -> String {
+        fn append_sources(folder: &std::path::Path, text: &mut String) {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
-                    read(&path, text);
-                } else if ["parameters.rs", "unbuilt.rs", "tests.rs"].iter().all(|name| !path.ends_with(name))
+                    append_sources(&path, text);
+                } else if ["parameters.rs", "unsupported.rs", "tests.rs"]
+                    .iter()
+                    .all(|name| !path.ends_with(name))
                 {
                     let file = std::fs::read_to_string(&path).unwrap();
                     text.push_str(file.split("#[cfg(test)]\nmod tests").next().unwrap());
@@ -250,7 +252,7 @@ mod tests {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
         for name in ["config", "durability", "engine", "net", "node", "process", "sentinel-server"] {
-            read(&crates.join(name).join("src"), &mut text);
+            append_sources(&crates.join(name).join("src"), &mut text);
         }
         text
     }
@@ -258,15 +260,15 @@ mod tests {
     /// Each parameter is either read somewhere or listed above, so that none is silently ignored.
     #[test]
     fn every_parameter_is_used_or_explained() {
-        let program = program();
+        let program = program_source();
         let mut odd = Vec::new();
         for row in PARAMETERS {
             let key = format!("keys::{:?}", row.id);
             let ends = |rest: &str| !rest.starts_with(|next: char| next == '_' || next.is_alphanumeric());
             let is_read = program.match_indices(&key).any(|(at, _)| ends(&program[at + key.len()..]));
-            let is_said = Effect::of(row.id) != Effect::Applied;
+            let is_said = ParameterEffect::of_parameter(row.id) != ParameterEffect::Applied;
             if is_read == is_said {
-                odd.push(format!("{}: read {is_read}, said to be without effect {is_said}", row.name));
+                odd.push(format!("{}: read: {is_read}, listed as without effect: {is_said}", row.name));
             }
         }
         assert!(odd.is_empty(), "{odd:#?}");

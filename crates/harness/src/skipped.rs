@@ -10,7 +10,7 @@ use std::io::Write;
 ///
 /// # Panics
 /// If the environment has `CI`, where nothing may be skipped.
-pub fn left_out(what: &str, reason: &str) {
+pub fn report_skipped(what: &str, reason: &str) {
     let line = format!("left out: {what}: {reason}");
     assert!(std::env::var_os("CI").is_none(), "{line}");
     eprintln!("{line}");
@@ -25,7 +25,7 @@ pub fn left_out(what: &str, reason: &str) {
 /// Returns the value, or reports `what` as skipped.
 ///
 /// # Panics
-/// As [`left_out`].
-pub fn permitted<T>(what: &str, made: Result<T, String>) -> Option<T> {
-    made.inspect_err(|reason| left_out(what, reason)).ok()
+/// As [`report_skipped`].
+pub fn value_or_skip<T>(what: &str, made: Result<T, String>) -> Option<T> {
+    made.inspect_err(|reason| report_skipped(what, reason)).ok()
 }
