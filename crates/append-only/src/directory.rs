@@ -93,10 +93,10 @@ impl<D: AofStorage> AofDirectory<D> {
     /// # Errors
     /// The manifest is invalid, or a system call failed.
     pub fn find(&self) -> Result<Option<Manifest>, AofFilesError> {
-        if !self.disk.is_there() && !self.disk.has_legacy_file(&self.name) {
+        if !self.disk.exists() && !self.disk.has_legacy_file(&self.name) {
             return Ok(None);
         }
-        self.disk.make()?;
+        self.disk.create_folder()?;
         self.remove_temporary_files();
         self.read()
     }
@@ -134,7 +134,7 @@ impl<D: AofStorage> AofDirectory<D> {
         let mut manifest = Manifest::default();
         manifest.replace_base(AofFile { name: self.name.clone(), seq: 1 }, "");
         // Written before the move: after a crash in between, the file is still found outside the directory.
-        self.write_manifest(&manifest.text())?;
+        self.write_manifest(&manifest.to_text())?;
         self.move_legacy_file()?;
         Ok(manifest)
     }
@@ -155,7 +155,7 @@ impl<D: AofStorage> AofDirectory<D> {
             let names: Vec<String> = manifest.history.iter().map(|file| file.name.clone()).collect();
             if self.delete(&names) {
                 manifest.history.clear();
-                self.write_manifest(&manifest.text())?;
+                self.write_manifest(&manifest.to_text())?;
             }
         }
         Ok(manifest)
@@ -205,7 +205,7 @@ impl<D: AofStorage> AofDirectory<D> {
     pub fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<OpenIncrement<D::File>>> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
         let file = self.disk.append(&last.name)?;
-        self.disk.write_again(&last.name)?;
+        self.disk.overwrite(&last.name)?;
         self.disk.sync_file(&file)?;
         self.disk.sync()?;
         let bytes = self.disk.len(&last.name)?;
@@ -214,7 +214,7 @@ impl<D: AofStorage> AofDirectory<D> {
 
     /// Creates an empty increment and writes the manifest that names it, if given.
     fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
-        self.disk.make()?;
+        self.disk.create_folder()?;
         // A file of this name may be left from a process that died before it wrote the manifest.
         self.disk.create(name)?;
         let file = self.disk.append(name)?;
@@ -230,7 +230,7 @@ impl<D: AofStorage> AofDirectory<D> {
     /// # Errors
     /// A system call failed.
     pub fn temporary_base(&self) -> io::Result<D::Temporary> {
-        self.disk.make()?;
+        self.disk.create_folder()?;
         self.disk.temporary(".base")
     }
 
@@ -271,7 +271,7 @@ impl<D: AofStorage> AofDirectory<D> {
 
     /// Removes temporary files left by a killed server.
     fn remove_temporary_files(&self) {
-        for name in self.disk.list().unwrap_or_default() {
+        for name in self.disk.list_names().unwrap_or_default() {
             if name.starts_with(TEMP_PREFIX) && self.disk.remove(&name).is_ok() {
                 self.disk.report(DirectoryEvent::RemovedTemporary(&name));
             }
@@ -303,7 +303,7 @@ impl<D: AofStorage> FileExecutor<D> {
         let done = match operation {
             FileOperation::Write { .. } => self.with_open_file(|_, file| file.write_all(bytes)),
             FileOperation::Sync => self.with_open_file(|disk, file| disk.sync_file(file)),
-            FileOperation::Truncate(len) => self.with_open_file(|disk, file| disk.cut_file(file, len)),
+            FileOperation::Truncate(len) => self.with_open_file(|disk, file| disk.truncate_file(file, len)),
             FileOperation::BeginIncrement { name, manifest } => {
                 let begun = self.folder.begin_increment(&name, manifest.as_deref());
                 if begun.is_ok() {

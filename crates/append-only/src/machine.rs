@@ -406,7 +406,7 @@ impl AppendOnly {
         let mut manifest = self.manifest.clone();
         manifest.append_increment(file.clone());
         // Before there is a base, the manifest must keep encoding_hint the older data.
-        let text = (self.state == AofState::Complete).then(|| manifest.text());
+        let text = (self.state == AofState::Complete).then(|| manifest.to_text());
         let operation = FileOperation::BeginIncrement { name: file.name, manifest: text };
         Some((InFlight::Begin(manifest), operation))
     }
@@ -425,7 +425,7 @@ impl AppendOnly {
         let base = self.manifest.reserve_base(&self.settings.name, rdb);
         let mut manifest = self.manifest.clone();
         manifest.replace_base(base.clone(), &first);
-        let operation = FileOperation::InstallBase { rewrite, name: base.name, manifest: manifest.text() };
+        let operation = FileOperation::InstallBase { rewrite, name: base.name, manifest: manifest.to_text() };
         Some((InFlight::InstallBase(rewrite, manifest), operation))
     }
 
@@ -436,7 +436,7 @@ impl AppendOnly {
         }
         let mut manifest = self.manifest.clone();
         manifest.history.clear();
-        let text = manifest.text();
+        let text = manifest.to_text();
         Some((InFlight::WriteManifest(manifest), FileOperation::WriteManifest(text)))
     }
 

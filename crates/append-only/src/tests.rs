@@ -471,8 +471,10 @@ fn behind_a_base(policy: FsyncPolicy) -> SimulatedServer {
     let seen = text.iter().map(|byte| (*byte, false)).collect();
     let mut manifest = Manifest::default();
     manifest.replace_base(AofFile { name: name.clone(), seq: 1 }, "");
-    server.disk =
-        Disk { files: [(name, File { seen, durable: text })].into(), manifests: vec![Some(manifest.text())] };
+    server.disk = Disk {
+        files: [(name, File { seen, durable: text })].into(),
+        manifests: vec![Some(manifest.to_text())],
+    };
     let settings = AofSettings { policy, name: FILE_NAME.to_owned(), ..AofSettings::default() };
     server.machine = AppendOnly::after_base(settings, manifest, server.log_end(), 0, server.now);
     (server.file, server.acknowledged) = (None, None);
@@ -542,7 +544,7 @@ fn base_of_a_rewrite_that_failed_late_is_never_overwritten() {
     server.apply_event(TestEvent::BaseReady);
     server.run_until_idle();
     assert_eq!(
-        server.machine.manifest().text(),
+        server.machine.manifest().to_text(),
         "file a.2.base.rdb seq 2 type b\nfile a.2.incr.aof seq 2 type i\n"
     );
     server.recover_and_verify();

@@ -68,7 +68,7 @@ struct Inner {
 /// The servers, and the mapping from scenario nodes to them.
 struct Deployment {
     nodes: Vec<Node>,
-    of: BTreeMap<String, usize>,
+    node_of: BTreeMap<String, usize>,
     masters: BTreeMap<String, String>,
     frozen: Vec<usize>,
     mode: Mode,
@@ -131,7 +131,7 @@ impl RealNodes {
             Mode::Sentinel => start_sentinel_group(scenario, servers),
         };
         let mut names = vec![String::new(); deployment.nodes.len()];
-        for (name, node) in &deployment.of {
+        for (name, node) in &deployment.node_of {
             names[*node].clone_from(name);
         }
         let ports = deployment.nodes.iter().map(|node| node.port).collect();
@@ -158,7 +158,7 @@ impl Inner {
     }
 
     /// Opens a connection that the verdict ignores.
-    fn own_connection(&self, node: &Node) -> Option<Connection> {
+    fn harness_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
         connection.set_timeout(OWN_REQUEST_TIMEOUT);
         // MONITOR logs this first request before the connection's port is known; later requests are
@@ -175,12 +175,12 @@ impl Inner {
         let mut deployment = lock(&self.deployment);
         match event {
             NodeEvent::SetConnectionHandling { node, state, .. } => {
-                let Some(index) = deployment.of.get(node).copied() else { return };
+                let Some(index) = deployment.node_of.get(node).copied() else { return };
                 let was_running = deployment.nodes[index].is_running();
                 if *state != ConnectionHandling::Serve {
                     self.wait_for_replicas(&deployment, &deployment.nodes[index]);
                 }
-                deployment.net(index, *state);
+                deployment.network(index, *state);
                 if !was_running && deployment.nodes[index].is_running() {
                     watch_node(index, &deployment.nodes[index], &self.record);
                 }
@@ -196,7 +196,7 @@ impl Inner {
                 self.log_event(LogEvent::AdapterAnswered(format!("{reply:?}")));
             }
             NodeEvent::MoveSlot { key, to, .. } => {
-                let Some(target) = deployment.of.get(to).copied() else { return };
+                let Some(target) = deployment.node_of.get(to).copied() else { return };
                 let moved = move_slot(&deployment.nodes, slot_of(key), target);
                 drop(deployment);
                 self.log_event(LogEvent::AdapterAnswered(format!("{moved:?}")));
@@ -213,7 +213,7 @@ impl Inner {
     /// the master dies is lost by the servers, which is not the client's fault.
     fn wait_for_replicas(&self, deployment: &Deployment, master: &Node) {
         let figure = |node: &Node, field: &str| {
-            let mut connection = self.own_connection(node)?;
+            let mut connection = self.harness_connection(node)?;
             harness::info_field(&mut connection, "replication", field)
         };
         let offset = |node: &Node, field: &str| figure(node, field)?.parse::<u64>().ok();
@@ -226,7 +226,7 @@ impl Inner {
                 && offset(node, "slave_repl_offset").is_none_or(|there| there < written)
         };
         let until = Instant::now() + OWN_REQUEST_TIMEOUT;
-        while deployment.running_with_data().any(|node| is_behind(&node)) && Instant::now() < until {
+        while deployment.start_with_data().any(|node| is_behind(&node)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -234,14 +234,14 @@ impl Inner {
     /// Runs a command as another client.
     fn run(&self, deployment: &Deployment, command: &[String]) {
         let Some(key) = first_key(command) else {
-            for node in deployment.running_with_data() {
-                let _ = self.own_connection(node).map(|mut connection| connection.try_call(command));
+            for node in deployment.start_with_data() {
+                let _ = self.harness_connection(node).map(|mut connection| connection.try_call(command));
             }
             return;
         };
         harness::eventually("another client's command is run", || {
-            deployment.running_with_data().find_map(|node| {
-                let mut connection = self.own_connection(node)?;
+            deployment.start_with_data().find_map(|node| {
+                let mut connection = self.harness_connection(node)?;
                 let is_owner = match deployment.mode {
                     Mode::Cluster => slot_owner(&mut connection, slot_of(key)) == Some(node.port),
                     Mode::Sentinel => node.info("replication", "role")? == "master",
@@ -266,7 +266,7 @@ impl Inner {
         while !missing.is_empty() && Instant::now() < until {
             for index in &missing {
                 let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARKER]).ok();
-                let _ = self.own_connection(&deployment.nodes[*index]).and_then(mark);
+                let _ = self.harness_connection(&deployment.nodes[*index]).and_then(mark);
             }
             missing = self.record.nodes_without_marker(&missing, MARKER_RETRY);
         }
@@ -316,7 +316,7 @@ fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
         }
     }
     let masters = followers.into_iter().map(|(name, master)| (name.clone(), master.clone())).collect();
-    Deployment { nodes: cluster.nodes, of, masters, frozen: Vec::new(), mode: Mode::Cluster }
+    Deployment { nodes: cluster.nodes, node_of: of, masters, frozen: Vec::new(), mode: Mode::Cluster }
 }
 
 /// Starts three servers and three sentinels; the scenario uses the first of each.
@@ -333,19 +333,19 @@ fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let of = numbered.map(|((name, _), index)| (name.clone(), index)).collect();
     let nodes = group.servers.into_iter().chain(group.sentinels).collect();
     let mut deployment =
-        Deployment { nodes, of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
+        Deployment { nodes, node_of: of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
     for (name, node) in &scenario.nodes {
         if node.state != ConnectionHandling::Serve
-            && let Some(index) = deployment.of.get(name).copied()
+            && let Some(index) = deployment.node_of.get(name).copied()
         {
-            deployment.net(index, node.state);
+            deployment.network(index, node.state);
         }
     }
     deployment
 }
 
 impl Deployment {
-    fn net(&mut self, index: usize, state: ConnectionHandling) {
+    fn network(&mut self, index: usize, state: ConnectionHandling) {
         let node = &mut self.nodes[index];
         match state {
             ConnectionHandling::Serve => {
@@ -371,10 +371,10 @@ impl Deployment {
 
     /// Promotes a replica: with CLUSTER FAILOVER while its master runs, otherwise with TAKEOVER.
     fn promote(&self, name: &str) -> Option<Reply> {
-        let replica = &self.nodes[*self.of.get(name)?];
+        let replica = &self.nodes[*self.node_of.get(name)?];
         match self.mode {
             Mode::Cluster => {
-                let master = self.of.get(self.masters.get(name)?)?;
+                let master = self.node_of.get(self.masters.get(name)?)?;
                 let serves = self.nodes[*master].is_running() && !self.frozen.contains(master);
                 let words = if serves { "CLUSTER FAILOVER" } else { "CLUSTER FAILOVER TAKEOVER" };
                 let reply = replica.run(words);
@@ -416,7 +416,7 @@ impl Deployment {
         Some(reply)
     }
 
-    fn running(&self) -> impl Iterator<Item = &Node> {
+    fn start_nodes(&self) -> impl Iterator<Item = &Node> {
         let frozen = |index: &usize| self.frozen.contains(index);
         self.nodes
             .iter()
@@ -426,12 +426,12 @@ impl Deployment {
     }
 
     /// Returns the running nodes except sentinels.
-    fn running_with_data(&self) -> impl Iterator<Item = &Node> {
+    fn start_with_data(&self) -> impl Iterator<Item = &Node> {
         let sentinels = match self.mode {
             Mode::Cluster => &[],
             Mode::Sentinel => &self.nodes[3..],
         };
-        self.running().filter(move |node| sentinels.iter().all(|sentinel| sentinel.port != node.port))
+        self.start_nodes().filter(move |node| sentinels.iter().all(|sentinel| sentinel.port != node.port))
     }
 }
 
@@ -442,7 +442,11 @@ impl Nodes for RealNodes {
 
     fn addresses(&self) -> BTreeMap<String, String> {
         let deployment = lock(&self.servers.deployment);
-        deployment.of.iter().map(|(name, index)| (name.clone(), deployment.nodes[*index].address())).collect()
+        deployment
+            .node_of
+            .iter()
+            .map(|(name, index)| (name.clone(), deployment.nodes[*index].address()))
+            .collect()
     }
 
     fn ca_file(&self) -> Option<&Path> {
@@ -467,8 +471,8 @@ impl Nodes for RealNodes {
 
     fn publish(&self, channel: &str, data: &str, sharded: bool) {
         let deployment = lock(&self.servers.deployment);
-        for node in deployment.running() {
-            let Some(mut connection) = self.servers.own_connection(node) else { continue };
+        for node in deployment.start_nodes() {
+            let Some(mut connection) = self.servers.harness_connection(node) else { continue };
             let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
             // A sharded message must go to its slot's owner; any other message can go to any one
             // node.
@@ -488,7 +492,7 @@ impl Nodes for RealNodes {
         let deployment = lock(&self.servers.deployment);
         self.servers.wait_for_monitor(&deployment);
         let refused = self.servers.refused_commands(&deployment);
-        let (log, executed) = self.servers.record.take();
+        let (log, executed) = self.servers.record.take_commands();
         // Resume stopped processes so that killing them leaves nothing behind.
         deployment.frozen.iter().for_each(|index| deployment.nodes[*index].thaw());
         NodesRecord { log, executed, refused }

@@ -34,9 +34,9 @@ pub struct Attempt {
     /// The request's number, counted over all requests to the adapter.
     pub step: usize,
     /// When the request was sent.
-    pub asked: u64,
+    pub request_ms: u64,
     /// When the answer arrived.
-    pub answered: u64,
+    pub answer_ms: u64,
     /// The commands in the request.
     pub commands: Vec<Vec<String>>,
     /// The adapter's answer, or why there is none.
@@ -160,7 +160,7 @@ impl ScenarioRunner<'_> {
         self.steps
     }
 
-    fn ask(&mut self, request: &Request, told: &str, timeout: Duration) -> Attempt {
+    fn send_request(&mut self, request: &Request, told: &str, timeout: Duration) -> Attempt {
         let asked = self.nodes.now();
         let step = self.begin_step(told.to_owned());
         let outcome = self.adapter.request(request, timeout);
@@ -173,12 +173,12 @@ impl ScenarioRunner<'_> {
             Err(AdapterFailure::InvalidLine(text)) => text.clone(),
         };
         self.nodes.log_event(LogEvent::AdapterAnswered(said));
-        Attempt { step, asked, answered: self.nodes.now(), commands: Vec::new(), outcome }
+        Attempt { step, request_ms: asked, answer_ms: self.nodes.now(), commands: Vec::new(), outcome }
     }
 
     /// Creates the client and returns whether that succeeded.
     fn connect(&mut self, scenario: &Scenario) -> bool {
-        let hello = self.ask(&Request::Hello, "hello", ADAPTER_START_TIMEOUT);
+        let hello = self.send_request(&Request::Hello, "hello", ADAPTER_START_TIMEOUT);
         self.run.library = match &hello.outcome {
             Ok(AdapterOutcome::Ok(value)) => serde_json::from_value(value.clone()).ok(),
             _ => None,
@@ -200,8 +200,8 @@ impl ScenarioRunner<'_> {
             protocol: scenario.protocol,
             timeout_ms: scenario.timeout_ms,
         });
-        let connected = self.ask(&connect, "connect", ADAPTER_START_TIMEOUT);
-        self.run.connected = connected.answered;
+        let connected = self.send_request(&connect, "connect", ADAPTER_START_TIMEOUT);
+        self.run.connected = connected.answer_ms;
         let made = matches!(connected.outcome, Ok(AdapterOutcome::Ok(_)));
         if !made {
             self.run.client_error = Some(connected.outcome);
@@ -240,7 +240,7 @@ impl ScenarioRunner<'_> {
             let told = describe_step(act, &commands);
             let left = until.saturating_duration_since(Instant::now());
             let timeout = if number == 1 { left } else { left.max(LAST_ATTEMPT_EXTENSION) };
-            let mut attempt = self.ask(&request, &told, timeout);
+            let mut attempt = self.send_request(&request, &told, timeout);
             attempt.commands = commands;
             let over =
                 !matches!(attempt.outcome, Ok(AdapterOutcome::Error(_))) && !has_failed_command(&attempt);
@@ -273,8 +273,13 @@ impl ScenarioRunner<'_> {
                 Ok(None) => {}
                 Err(why) => {
                     let now = self.nodes.now();
-                    let attempt =
-                        Attempt { step, asked: now, answered: now, commands: Vec::new(), outcome: Err(why) };
+                    let attempt = Attempt {
+                        step,
+                        request_ms: now,
+                        answer_ms: now,
+                        commands: Vec::new(),
+                        outcome: Err(why),
+                    };
                     played.attempts.push(attempt);
                     return;
                 }

@@ -68,7 +68,7 @@ pub struct SimulatedNode {
     /// The node id in the cluster, which survives a change of address.
     id: String,
     /// Whether the node is no member.
-    absent: bool,
+    is_absent: bool,
     role: Role,
     view: ReportedView,
 }
@@ -86,7 +86,7 @@ struct SimulatedConnection {
     node: NodeIndex,
     /// Set after a reply was withheld: all later replies must be withheld too, because servers
     /// never skip one.
-    silent: bool,
+    is_silent: bool,
     protocol: Protocol,
     /// ASKING was received: the next command may access an importing slot.
     asking: bool,
@@ -105,7 +105,7 @@ impl SimulatedConnection {
     fn new(node: NodeIndex) -> Self {
         Self {
             node,
-            silent: false,
+            is_silent: false,
             protocol: Protocol::Resp2,
             asking: false,
             readonly: false,
@@ -232,7 +232,7 @@ impl ClusterSimulation {
                 port: *port,
                 state: spec.state,
                 id: format!("{:0>40}", format!("{port:x}")),
-                absent: spec.absent,
+                is_absent: spec.absent,
                 role,
                 view: ReportedView { map: spec.tells, replies_left: None },
             });
@@ -312,7 +312,7 @@ impl ClusterSimulation {
     pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
         let node = &self.nodes[connection.node];
-        let is_silent = connection.silent || node.state == ConnectionHandling::NeverReply;
+        let is_silent = connection.is_silent || node.state == ConnectionHandling::NeverReply;
         self.log_on_connection(ms, id, LogEvent::CommandReceived(format_command(args)));
         if is_silent {
             self.record_refusal(ms, id, NO_REPLY_CODE, args);
@@ -382,7 +382,7 @@ impl ClusterSimulation {
             }
             ReplyFault::DropReply => vec![ConnectionAction::Close(id)],
             ReplyFault::NoReply => {
-                self.connections.entry(id).and_modify(|connection| connection.silent = true);
+                self.connections.entry(id).and_modify(|connection| connection.is_silent = true);
                 Vec::new()
             }
             ReplyFault::Delay(late) => vec![ConnectionAction::SendDelayed(id, bytes, late)],
@@ -422,7 +422,7 @@ impl ClusterSimulation {
             }
             NodeEvent::MoveSlot { key, to, .. } => {
                 let Some(to) = self.node(to) else { return Vec::new() };
-                self.move_slot(ms, slot_of(key), to)
+                self.unsubscribe_moved_slot(ms, slot_of(key), to)
             }
             NodeEvent::ReportMap { node, map, times, .. } => {
                 if let Some(node) = self.node(node) {
@@ -497,10 +497,10 @@ impl ClusterSimulation {
             }
         }
         let old = &mut self.nodes[from];
-        (old.absent, old.state) = (true, ConnectionHandling::CloseAtOnce);
+        (old.is_absent, old.state) = (true, ConnectionHandling::CloseAtOnce);
         let (id, role) = (old.id.clone(), old.role);
         let new = &mut self.nodes[to];
-        (new.absent, new.state, new.id, new.role) = (false, ConnectionHandling::Serve, id, role);
+        (new.is_absent, new.state, new.id, new.role) = (false, ConnectionHandling::Serve, id, role);
     }
 
     /// Runs a command as another client, at its key's owner or at every data node.

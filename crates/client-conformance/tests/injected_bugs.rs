@@ -13,7 +13,7 @@ fn adapter(fault: &str) -> Vec<String> {
     ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
 }
 
-fn judge(scenarios: &[Scenario], adapter: &[String], seed: u64) -> anyhow::Result<Scorecard> {
+fn grade_scenario(scenarios: &[Scenario], adapter: &[String], seed: u64) -> anyhow::Result<Scorecard> {
     ScenarioRunner { adapter, seed, servers: None, jobs: 4 }.run_all(scenarios)
 }
 
@@ -21,13 +21,13 @@ fn run_scenario(scenario: &str, fault: &str) -> ScenarioResult {
     let scenarios: Vec<_> =
         built_in_scenarios().unwrap().into_iter().filter(|known| known.name == scenario).collect();
     assert_eq!(scenarios.len(), 1, "there is a scenario {scenario}");
-    let mut card = judge(&scenarios, &adapter(fault), 7).unwrap();
+    let mut card = grade_scenario(&scenarios, &adapter(fault), 7).unwrap();
     card.cases.remove(0)
 }
 
 /// Asserts that the bug is detected in the scenario with these words, and that the correct client
 /// passes.
-fn is_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
+fn assert_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
     let innocent = run_scenario(scenario, "");
     assert_eq!(innocent.verdict.findings, [], "{}", client_conformance::scorecard::evidence(&innocent));
     let guilty = run_scenario(scenario, fault);
@@ -38,13 +38,13 @@ fn is_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
 
 #[test]
 fn detects_command_repeated_after_timeout() {
-    is_caught("executes-twice", "reply-never-comes", Grade::Harmful, "executes twice: INCR");
-    is_caught("executes-twice", "reply-cut", Grade::Harmful, "executes twice: INCR");
+    assert_caught("executes-twice", "reply-never-comes", Grade::Harmful, "executes twice: INCR");
+    assert_caught("executes-twice", "reply-cut", Grade::Harmful, "executes twice: INCR");
 }
 
 #[test]
 fn detects_missing_slot_map_refresh() {
-    is_caught(
+    assert_caught(
         "never-refreshes",
         "moved-once",
         Grade::Costly,
@@ -54,17 +54,17 @@ fn detects_missing_slot_map_refresh() {
 
 #[test]
 fn detects_missing_sentinel_query() {
-    is_caught("never-asks-again", "sentinel-master-is-demoted", Grade::Fails, "READONLY");
+    assert_caught("never-asks-again", "sentinel-master-is-demoted", Grade::Fails, "READONLY");
 }
 
 #[test]
 fn detects_endless_redirect_loop() {
-    is_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects endlessly");
+    assert_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects endlessly");
 }
 
 #[test]
 fn detects_lost_subscriptions() {
-    is_caught(
+    assert_caught(
         "drops-subscriptions",
         "subscribers-connection-ends",
         Grade::Fails,
@@ -74,18 +74,18 @@ fn detects_lost_subscriptions() {
 
 #[test]
 fn detects_late_reply_taken_for_the_next_one() {
-    is_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
+    assert_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the reply to GET");
 }
 
 #[test]
 fn detects_executed_command_reported_as_refused() {
-    is_caught(
+    assert_caught(
         "denies-what-was-done",
         "reply-lost",
         Grade::Fails,
         "reports failure of an executed command: INCR",
     );
-    is_caught(
+    assert_caught(
         "hides-what-is-known",
         "tryagain",
         Grade::Costly,
@@ -95,12 +95,12 @@ fn detects_executed_command_reported_as_refused() {
 
 #[test]
 fn detects_repeated_pop_after_lost_reply() {
-    is_caught("executes-twice", "blocking-reply-lost", Grade::Harmful, "executes twice: BLPOP");
+    assert_caught("executes-twice", "blocking-reply-lost", Grade::Harmful, "executes twice: BLPOP");
 }
 
 #[test]
 fn detects_success_reported_without_execution() {
-    is_caught("invents-replies", "master-dies", Grade::Harmful, "reports success without effect: RPUSH");
+    assert_caught("invents-replies", "master-dies", Grade::Harmful, "reports success without effect: RPUSH");
 }
 
 #[test]
@@ -111,12 +111,12 @@ fn adapter_exit_hang_and_protocol_violation_are_distinguished() {
         [("exit 1", "the program exits"), ("read line; echo nonsense", "violates the protocol")]
     {
         let command = ["sh", "-c", script].map(str::to_owned);
-        let card = judge(&scenarios, &command, 1).unwrap();
+        let card = grade_scenario(&scenarios, &command, 1).unwrap();
         let verdict = &card.cases[0].verdict;
         assert_eq!(verdict.grade, Grade::Fails);
         assert!(verdict.findings[0].text.contains(words), "{script}: {verdict:?}");
     }
-    assert!(judge(&scenarios, &["/nowhere/adapter".to_owned()], 1).is_err());
+    assert!(grade_scenario(&scenarios, &["/nowhere/adapter".to_owned()], 1).is_err());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn equal_seeds_give_equal_grades() {
         })
         .collect();
     let grades = || -> Vec<(Grade, Vec<String>)> {
-        let card = judge(&scenarios, &adapter("executes-twice"), 3).unwrap();
+        let card = grade_scenario(&scenarios, &adapter("executes-twice"), 3).unwrap();
         let texts = |case: &ScenarioResult| {
             case.verdict.findings.iter().map(|finding| finding.text.clone()).collect()
         };

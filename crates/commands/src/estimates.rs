@@ -71,7 +71,7 @@ pub(super) fn entries_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64
 pub(super) fn copy_cost<const NANOS: u64>(request: &EstimateInput<'_>) -> u64 {
     let of_value = |value: Value<'_>| match value {
         Value::String(string) => string.bytes.len() as u64 / 2,
-        _ => value.extent() as u64 * NANOS,
+        _ => value.element_count() as u64 * NANOS,
     };
     request.with_value(1, of_value).unwrap_or(0)
 }

@@ -100,7 +100,7 @@ impl<'a> Sketch<'a> {
 
     fn dense_values(self) -> [u8; REGISTERS] {
         let mut values = [0; REGISTERS];
-        keyspace::in_wide_vectors(|| dense::unpack(self.register_bytes(), &mut values));
+        keyspace::with_wide_vectors(|| dense::unpack(self.register_bytes(), &mut values));
         values
     }
 }
@@ -205,7 +205,7 @@ pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), SketchError> {
 
 /// Replaces the registers of a dense sketch.
 pub(crate) fn set_registers(bytes: &mut [u8], registers: &Registers) {
-    keyspace::in_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER..]));
+    keyspace::with_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER..]));
 }
 
 /// Marks a sketch's cached estimate as stale, since a register has changed.

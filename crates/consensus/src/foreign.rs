@@ -45,11 +45,11 @@ impl Group {
             message.set_msg_type(MessageType::MsgRequestVote);
             self.step(message);
             self.handle(now, crate::GroupInput::Deadline, out);
-            if self.saved().vote == candidate.number() {
+            if self.saved_state().vote == candidate.number() {
                 self.last_activity = Some(now);
             }
         }
-        (self.number, self.saved().term, PeerId::new(self.saved().vote))
+        (self.record_number, self.saved_state().term, PeerId::new(self.saved_state().vote))
     }
 
     pub(crate) fn on_foreign_vote(&mut self, from: PeerId, term: Term) {
@@ -57,7 +57,7 @@ impl Group {
             return;
         }
         self.foreign_votes.insert((term, from));
-        self.answer(from, MessageType::MsgRequestVoteResponse, term.0, 0);
+        self.answer_foreign_vote(from, MessageType::MsgRequestVoteResponse, term.0, 0);
     }
 
     /// Sends a message to a foreign member: translates vote requests into its protocol, and answers the other messages
@@ -72,30 +72,30 @@ impl Group {
         let follows = self.foreign_votes.contains(&(Term(message.term), to));
         match message.get_msg_type() {
             MessageType::MsgRequestPreVote => {
-                self.answer(to, MessageType::MsgRequestPreVoteResponse, message.term, 0);
+                self.answer_foreign_vote(to, MessageType::MsgRequestPreVoteResponse, message.term, 0);
             }
             MessageType::MsgRequestVote => {
                 out.push(GroupAction::RequestVote { after, to, term: Term(message.term) });
             }
             MessageType::MsgAppend if follows => {
                 let held = message.index + message.entries.len() as u64;
-                self.answer(to, MessageType::MsgAppendResponse, message.term, held);
+                self.answer_foreign_vote(to, MessageType::MsgAppendResponse, message.term, held);
             }
             MessageType::MsgSnapshot if follows => {
                 let held = message.get_snapshot().get_metadata().index;
-                self.answer(to, MessageType::MsgAppendResponse, message.term, held);
+                self.answer_foreign_vote(to, MessageType::MsgAppendResponse, message.term, held);
             }
             MessageType::MsgHeartbeat if follows => {
-                self.answer(to, MessageType::MsgHeartbeatResponse, message.term, 0);
+                self.answer_foreign_vote(to, MessageType::MsgHeartbeatResponse, message.term, 0);
             }
             _ => {}
         }
     }
 
-    fn answer(&mut self, from: PeerId, kind: MessageType, term: u64, index: u64) {
+    fn answer_foreign_vote(&mut self, from: PeerId, kind: MessageType, term: u64, index: u64) {
         let mut answer =
             Message { to: self.id().number(), from: from.number(), term, index, ..Message::default() };
         answer.set_msg_type(kind);
-        self.answers.push(answer);
+        self.vote_answers.push(answer);
     }
 }

@@ -45,12 +45,12 @@ pub enum GroupInput<'a> {
     },
     /// Starts the election of a leader in a term after `past`. If the group is already awake, this only raises the
     /// minimum term.
-    Wake {
+    Activate {
         /// The last term that must not be used.
-        past: Term,
+        minimum_term_past: Term,
     },
     /// Ends the leadership and all traffic.
-    Sleep,
+    Deactivate,
     /// Replaces the value. Ignored unless this member is the leader.
     Propose(Vec<u8>),
     /// A foreign member voted for this member.
@@ -70,7 +70,7 @@ pub enum GroupAction {
     /// Append a record to the journal and sync it.
     Persist {
         /// The number that later actions wait for.
-        number: RecordNumber,
+        record_number: RecordNumber,
         /// The record to append.
         record: GroupRecord,
     },
@@ -140,20 +140,20 @@ pub struct Group {
     /// Foreign members that voted for this member, with the term of the vote.
     pub(crate) foreign_votes: BTreeSet<(Term, PeerId)>,
     /// Replies on behalf of foreign members, to be processed as received messages.
-    pub(crate) answers: Vec<Message>,
+    pub(crate) vote_answers: Vec<Message>,
     timer: Option<Instant>,
     /// This member starts elections only in later terms.
-    past: Term,
+    minimum_term_past: Term,
     /// Number of consecutive elections without a leader.
-    attempts: u32,
+    election_attempts: u32,
     leader: (Term, Option<PeerId>),
     /// When this member last voted, heard its leader or, as the leader, heard a follower. A new candidacy soon after
     /// would disrupt a recent or running election.
     pub(crate) last_activity: Option<Instant>,
     /// The last committed value.
     value: Vec<u8>,
-    applied: u64,
-    pub(crate) number: RecordNumber,
+    applied_index: u64,
+    pub(crate) record_number: RecordNumber,
     rng: ChaCha8Rng,
 }
 
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Group {
         f.debug_struct("Group")
             .field("name", &self.name)
             .field("id", &self.id)
-            .field("saved", self.saved())
+            .field("saved", self.saved_state())
             .field("role", &self.raw.raft.state)
             .field("timer", &self.timer)
             .finish_non_exhaustive()
@@ -171,7 +171,7 @@ impl std::fmt::Debug for Group {
 
 impl Group {
     /// Restores member `id` of the group `name` in the sleeping state with itself as the only member. `saved` must come
-    /// from [`crate::journal::read`], which validates it.
+    /// from [`crate::journal::read_journal`], which validates it.
     #[must_use]
     pub fn new(name: &str, id: PeerId, saved: SavedGroup, seed: u64) -> Self {
         let (applied, value) = (saved.snapshot.1, saved.value.clone());
@@ -184,15 +184,15 @@ impl Group {
             foreign: BTreeSet::new(),
             next_members: None,
             foreign_votes: BTreeSet::new(),
-            answers: Vec::new(),
+            vote_answers: Vec::new(),
             timer: None,
-            past: Term(0),
-            attempts: 0,
+            minimum_term_past: Term(0),
+            election_attempts: 0,
             leader: (term, None),
             last_activity: None,
             value,
-            applied,
-            number: RecordNumber::default(),
+            applied_index: applied,
+            record_number: RecordNumber::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
         // Reports values that were committed before the restart.
@@ -242,12 +242,12 @@ impl Group {
     /// The index of the last log entry.
     #[must_use]
     pub fn last_index(&self) -> u64 {
-        self.raw.store().last().1
+        self.raw.store().last_entry().1
     }
 
     /// The state that is, or is about to be, durable.
     #[must_use]
-    pub fn saved(&self) -> &SavedGroup {
+    pub fn saved_state(&self) -> &SavedGroup {
         self.raw.store().saved()
     }
 
@@ -268,8 +268,8 @@ impl Group {
         match input {
             GroupInput::Message(bytes) => self.on_message(now, bytes, out),
             GroupInput::Members { voters, foreign } => self.on_members(voters, foreign),
-            GroupInput::Wake { past } => self.on_wake(now, past, out),
-            GroupInput::Sleep => self.on_sleep(),
+            GroupInput::Activate { minimum_term_past: past } => self.on_wake(now, past, out),
+            GroupInput::Deactivate => self.on_sleep(),
             GroupInput::Propose(value) => {
                 assert!(
                     !value.is_empty() && value.len() <= MAX_VALUE_BYTES,
@@ -333,7 +333,7 @@ impl Group {
             StateRole::Follower if voted || led => {
                 self.last_activity = Some(now);
                 if self.timer.is_some() {
-                    self.attempts = 0;
+                    self.election_attempts = 0;
                     self.timer = Some(now + self.election_timeout());
                 }
             }
@@ -369,14 +369,14 @@ impl Group {
     }
 
     fn on_wake(&mut self, now: Instant, past: Term, out: &mut Vec<GroupAction>) {
-        self.past = self.past.max(past);
+        self.minimum_term_past = self.minimum_term_past.max(past);
         if self.timer.is_some() {
             return;
         }
         if self.term() < past {
             self.raw.raft.become_follower(past.0, 0);
         }
-        self.attempts = 0;
+        self.election_attempts = 0;
         // Some members wake only after they have voted for a candidate; those wait for its result.
         let wait = if self.has_recently_settled(now) {
             self.election_timeout()
@@ -417,18 +417,18 @@ impl Group {
             return;
         }
         self.timer = Some(now + self.election_timeout());
-        self.attempts += 1;
+        self.election_attempts += 1;
         // Output of earlier events must not be part of the candidate's first batch.
         self.process_ready(out);
-        if self.term() < self.past {
-            self.raw.raft.become_follower(self.past.0, 0);
+        if self.term() < self.minimum_term_past {
+            self.raw.raft.become_follower(self.minimum_term_past.0, 0);
         }
         self.raw.campaign().expect("a local step cannot fail");
     }
 
     fn election_timeout(&mut self) -> Duration {
         // A split vote is usually a coincidence, so the first repetition does not double the timeout.
-        let base = ELECTION_TIMEOUT * 2u32.pow(self.attempts.saturating_sub(1).min(MAX_DOUBLINGS));
+        let base = ELECTION_TIMEOUT * 2u32.pow(self.election_attempts.saturating_sub(1).min(MAX_DOUBLINGS));
         let chance = self.rng.random_range(0..base.as_micros() as u64);
         base + Duration::from_micros(chance)
     }
@@ -441,7 +441,7 @@ impl Group {
     /// Applies the consequences of a role change after all other processing.
     fn apply_role_change(&mut self, now: Instant) {
         if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
-            self.attempts = 0;
+            self.election_attempts = 0;
             self.timer = Some(now + HEARTBEAT);
         }
         let term = self.term();
@@ -452,8 +452,8 @@ impl Group {
         let Some((members, foreign)) = self.next_members.take() else { return };
         if members != self.members {
             let voters = members.iter().map(|id| id.number()).collect();
-            let store = Store::new(self.saved().clone(), voters);
-            self.raw = node(self.id, self.applied, store);
+            let store = Store::new(self.saved_state().clone(), voters);
+            self.raw = node(self.id, self.applied_index, store);
         }
         (self.members, self.foreign) = (members, foreign);
     }
@@ -464,7 +464,7 @@ impl Group {
             while self.raw.has_ready() {
                 self.take_ready(out);
             }
-            let answers = std::mem::take(&mut self.answers);
+            let answers = std::mem::take(&mut self.vote_answers);
             if answers.is_empty() {
                 break;
             }
@@ -476,16 +476,16 @@ impl Group {
         let leader = (Term(raft.term), PeerId::new(raft.leader_id));
         if leader != self.leader {
             self.leader = leader;
-            out.push(GroupAction::Leader { after: self.number, term: leader.0, leader: leader.1 });
+            out.push(GroupAction::Leader { after: self.record_number, term: leader.0, leader: leader.1 });
         }
     }
 
     fn take_ready(&mut self, out: &mut Vec<GroupAction>) {
-        let before = self.number;
+        let before = self.record_number;
         let mut ready = self.raw.ready();
         let snapshot = ready.snapshot().clone();
         if !snapshot.is_empty() {
-            self.install(&snapshot);
+            self.install_snapshot(&snapshot);
         }
         let entries = ready.take_entries();
         if !entries.is_empty() {
@@ -500,7 +500,7 @@ impl Group {
         let mut committed = ready.take_committed_entries();
         let mut light = self.raw.advance(ready);
         if let Some(commit) = light.commit_index() {
-            let saved = self.saved();
+            let saved = self.saved_state();
             let (term, vote) = (saved.term, saved.vote);
             self.record_change(GroupChange::Ballot { term, vote, commit });
         }
@@ -508,7 +508,7 @@ impl Group {
         let values = self.apply(&committed);
         self.raw.advance_apply();
         self.write_record(out);
-        let synced = self.number;
+        let synced = self.record_number;
         // A leader may send entries while it writes them; these messages wait only for earlier records.
         self.transmit(before, at_once, out);
         self.transmit(synced, once_synced, out);
@@ -523,12 +523,12 @@ impl Group {
     }
 
     fn record_change(&mut self, change: GroupChange) {
-        self.raw.mut_store().change(change);
+        self.raw.mut_store().record_change(change);
     }
 
-    fn install(&mut self, snapshot: &Snapshot) {
+    fn install_snapshot(&mut self, snapshot: &Snapshot) {
         let metadata = snapshot.get_metadata();
-        self.applied = metadata.index;
+        self.applied_index = metadata.index;
         self.value = snapshot.data.to_vec();
         let (term, index) = (Term(metadata.term), metadata.index);
         self.record_change(GroupChange::Snapshot { term, index, value: self.value.clone() });
@@ -537,14 +537,14 @@ impl Group {
     fn apply(&mut self, committed: &[Entry]) -> Vec<(Term, u64, Vec<u8>)> {
         let mut values = Vec::new();
         for entry in committed {
-            self.applied = entry.index;
+            self.applied_index = entry.index;
             if !entry.data.is_empty() {
                 self.value = entry.data.to_vec();
                 values.push((Term(entry.term), entry.index, self.value.clone()));
             }
         }
-        if self.saved().entries.len() > MAX_LOG_ENTRIES {
-            let index = self.applied;
+        if self.saved_state().entries_change.len() > MAX_LOG_ENTRIES {
+            let index = self.applied_index;
             let term = self.raw.store().term_at(index).expect("an applied entry is in the log");
             self.record_change(GroupChange::Snapshot { term, index, value: self.value.clone() });
         }
@@ -554,9 +554,9 @@ impl Group {
     fn write_record(&mut self, out: &mut Vec<GroupAction>) {
         let changes = self.raw.mut_store().take_pending_changes();
         if !changes.is_empty() {
-            self.number.0 += 1;
+            self.record_number.0 += 1;
             let record = GroupRecord { group: self.name.clone(), changes };
-            out.push(GroupAction::Persist { number: self.number, record });
+            out.push(GroupAction::Persist { record_number: self.record_number, record });
         }
     }
 

@@ -33,12 +33,12 @@ pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
         && match message.get_msg_type() {
             MessageType::MsgAppend => is_from_leader(view, message) && is_valid_append(view.store, message),
             MessageType::MsgHeartbeat => {
-                is_from_leader(view, message) && message.commit <= view.store.last().1
+                is_from_leader(view, message) && message.commit <= view.store.last_entry().1
             }
             MessageType::MsgSnapshot => {
                 is_from_leader(view, message) && is_valid_snapshot(view.store, message)
             }
-            MessageType::MsgAppendResponse => message.index <= view.store.last().1,
+            MessageType::MsgAppendResponse => message.index <= view.store.last_entry().1,
             MessageType::MsgRequestVote
             | MessageType::MsgRequestPreVote
             | MessageType::MsgRequestVoteResponse

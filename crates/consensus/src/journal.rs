@@ -19,7 +19,7 @@
 //! machine before the sync. Therefore:
 //!
 //! * A damaged frame without an intact frame after it is a torn write that was never synced. It is truncated at
-//!   [`Journal::intact`] without loss.
+//!   [`Journal::intact_bytes`] without loss.
 //! * A damaged frame before an intact one was synced, so the disk lost data that other members may rely on, such as a
 //!   vote. Reading fails with the offset.
 //! * A file shorter than its header was torn at creation and counts as empty.
@@ -99,7 +99,7 @@ pub struct SavedGroup {
     /// The value in the snapshot.
     pub value: Vec<u8>,
     /// The entries after the snapshot, consecutive from its index + 1.
-    pub entries: Vec<LogEntry>,
+    pub entries_change: Vec<LogEntry>,
 }
 
 impl SavedGroup {
@@ -115,26 +115,26 @@ impl SavedGroup {
             GroupChange::Entries(entries) => {
                 let Some(first) = entries.first().map(|entry| entry.index) else { return Ok(()) };
                 let start = self.snapshot.1 + 1;
-                if first < start || first > start + self.entries.len() as u64 {
+                if first < start || first > start + self.entries_change.len() as u64 {
                     return Err("log entries that do not follow the ones before");
                 }
                 if entries.iter().zip(first..).any(|(entry, index)| entry.index != index) {
                     return Err("log entries out of order");
                 }
-                self.entries.truncate((first - start) as usize);
-                self.entries.extend(entries);
+                self.entries_change.truncate((first - start) as usize);
+                self.entries_change.extend(entries);
             }
             GroupChange::Snapshot { term, index, value } => {
                 if index < self.snapshot.1 {
                     return Err("a snapshot older than the one before");
                 }
                 let covered = (index - self.snapshot.1) as usize;
-                let continues =
-                    covered == 0 || self.entries.get(covered - 1).is_some_and(|entry| entry.term == term);
+                let continues = covered == 0
+                    || self.entries_change.get(covered - 1).is_some_and(|entry| entry.term == term);
                 if continues {
-                    self.entries.drain(..covered);
+                    self.entries_change.drain(..covered);
                 } else {
-                    self.entries.clear();
+                    self.entries_change.clear();
                 }
                 self.snapshot = (term, index);
                 self.value = value;
@@ -153,16 +153,16 @@ impl SavedGroup {
             let (term, index) = self.snapshot;
             changes.push(GroupChange::Snapshot { term, index, value: self.value.clone() });
         }
-        if !self.entries.is_empty() {
-            changes.push(GroupChange::Entries(self.entries.clone()));
+        if !self.entries_change.is_empty() {
+            changes.push(GroupChange::Entries(self.entries_change.clone()));
         }
         changes.push(GroupChange::Ballot { term: self.term, vote: self.vote, commit: self.commit });
         changes
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        let last = self.snapshot.1 + self.entries.len() as u64;
-        let newest = self.entries.last().map_or(self.snapshot.0, |entry| entry.term);
+        let last = self.snapshot.1 + self.entries_change.len() as u64;
+        let newest = self.entries_change.last().map_or(self.snapshot.0, |entry| entry.term);
         if self.commit > last {
             return Err("a commit index behind the log's end");
         }
@@ -179,7 +179,7 @@ pub struct Journal {
     /// The state of each group by name.
     pub groups: BTreeMap<String, SavedGroup>,
     /// Length of the valid part of the file; the rest is a torn write to truncate.
-    pub intact: usize,
+    pub intact_bytes: usize,
 }
 
 /// Why a journal file is unusable.
@@ -194,7 +194,7 @@ pub struct JournalError {
 
 /// The file header.
 #[must_use]
-pub fn head() -> Vec<u8> {
+pub fn encode_header() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_le_bytes());
     bytes
@@ -202,7 +202,7 @@ pub fn head() -> Vec<u8> {
 
 /// Encodes records as one frame, to be written and synced in one go.
 #[must_use]
-pub fn frame(records: &[GroupRecord]) -> Vec<u8> {
+pub fn encode_frame(records: &[GroupRecord]) -> Vec<u8> {
     let payload = bincode::serde::encode_to_vec(records, bincode::config::standard())
         .expect("plain data is always encodable");
     assert!(payload.len() <= MAX_PAYLOAD, "a frame of {} bytes", payload.len());
@@ -217,9 +217,9 @@ pub fn frame(records: &[GroupRecord]) -> Vec<u8> {
 /// A complete journal file with the state of all groups.
 #[must_use]
 pub fn encode_journal<'a>(groups: impl IntoIterator<Item = (&'a str, &'a SavedGroup)>) -> Vec<u8> {
-    let mut bytes = head();
+    let mut bytes = encode_header();
     for (group, saved) in groups {
-        bytes.extend(frame(&[GroupRecord { group: group.to_owned(), changes: saved.changes() }]));
+        bytes.extend(encode_frame(&[GroupRecord { group: group.to_owned(), changes: saved.changes() }]));
     }
     bytes
 }
@@ -228,9 +228,9 @@ pub fn encode_journal<'a>(groups: impl IntoIterator<Item = (&'a str, &'a SavedGr
 ///
 /// # Errors
 /// Damage other than a torn write at the end, with its position.
-pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
+pub fn read_journal(bytes: &[u8]) -> Result<Journal, JournalError> {
     if bytes.len() < FILE_HEADER_BYTES {
-        return if head().starts_with(bytes) {
+        return if encode_header().starts_with(bytes) {
             Ok(Journal::default())
         } else {
             Err(JournalError { offset: 0, reason: "not a journal" })
@@ -242,9 +242,9 @@ pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
     if bytes[8..FILE_HEADER_BYTES] != VERSION.to_le_bytes() {
         return Err(JournalError { offset: 8, reason: "an unknown version" });
     }
-    let mut journal = Journal { groups: BTreeMap::new(), intact: FILE_HEADER_BYTES };
-    while journal.intact < bytes.len() {
-        let offset = journal.intact;
+    let mut journal = Journal { groups: BTreeMap::new(), intact_bytes: FILE_HEADER_BYTES };
+    while journal.intact_bytes < bytes.len() {
+        let offset = journal.intact_bytes;
         let Some(payload) = intact_frame(&bytes[offset..]) else {
             let behind = (offset + 1..bytes.len()).any(|at| intact_frame(&bytes[at..]).is_some());
             if behind {
@@ -253,10 +253,10 @@ pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
             break;
         };
         take_records(payload, &mut journal.groups).map_err(|reason| JournalError { offset, reason })?;
-        journal.intact += FRAME_HEADER_BYTES + payload.len();
+        journal.intact_bytes += FRAME_HEADER_BYTES + payload.len();
     }
     for saved in journal.groups.values() {
-        saved.check().map_err(|reason| JournalError { offset: journal.intact, reason })?;
+        saved.check().map_err(|reason| JournalError { offset: journal.intact_bytes, reason })?;
     }
     Ok(journal)
 }
@@ -302,23 +302,23 @@ mod tests {
 
     use super::*;
 
-    fn ballot(term: u64, vote: u64) -> GroupRecord {
+    fn ballot_change(term: u64, vote: u64) -> GroupRecord {
         GroupRecord {
             group: "mymaster".into(),
             changes: vec![GroupChange::Ballot { term: Term(term), vote, commit: 0 }],
         }
     }
 
-    fn entries(from: u64, terms: &[u64]) -> GroupChange {
+    fn entries_change(from: u64, terms: &[u64]) -> GroupChange {
         let entry = |(index, &term)| LogEntry { term: Term(term), index, data: vec![index as u8] };
         GroupChange::Entries((from..).zip(terms).map(entry).collect())
     }
 
     fn three_frames() -> (Vec<u8>, Vec<usize>) {
-        let mut bytes = head();
+        let mut bytes = encode_header();
         let mut ends = vec![bytes.len()];
         for term in 1..=3 {
-            bytes.extend(frame(&[ballot(term, 7)]));
+            bytes.extend(encode_frame(&[ballot_change(term, 7)]));
             ends.push(bytes.len());
         }
         (bytes, ends)
@@ -328,11 +328,11 @@ mod tests {
     fn truncated_file_loads_up_to_its_last_complete_frame() {
         let (bytes, ends) = three_frames();
         for length in 0..=bytes.len() {
-            let journal = read(&bytes[..length]).unwrap();
+            let journal = read_journal(&bytes[..length]).unwrap();
             let whole = ends.iter().filter(|&&end| end <= length).count().saturating_sub(1);
             let term = journal.groups.get("mymaster").map_or(0, |saved| saved.term.0);
             assert_eq!(term, whole as u64, "cut at {length}");
-            assert!(length < FILE_HEADER_BYTES || journal.intact == ends[whole], "cut at {length}");
+            assert!(length < FILE_HEADER_BYTES || journal.intact_bytes == ends[whole], "cut at {length}");
         }
     }
 
@@ -343,9 +343,9 @@ mod tests {
             let mut harmed = bytes.clone();
             harmed[at] ^= 0x10;
             let frame = ends.iter().filter(|&&end| end <= at).count() - 1;
-            let result = read(&harmed);
+            let result = read_journal(&harmed);
             if frame == 2 {
-                assert_eq!(result.unwrap().intact, ends[2], "bit in byte {at}");
+                assert_eq!(result.unwrap().intact_bytes, ends[2], "bit in byte {at}");
             } else {
                 assert_eq!(result.unwrap_err().offset, ends[frame], "bit in byte {at}");
             }
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn files_of_another_format_are_rejected() {
-        let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
+        let message = |bytes: &[u8]| read_journal(bytes).unwrap_err().to_string();
         assert_eq!(message(b"REDIS0011 and so on"), "byte 0: not a journal");
         assert_eq!(message(b"x"), "byte 0: not a journal");
         assert_eq!(message(b"RDBTRAFT\x02\0\0\0"), "byte 8: an unknown version");
@@ -364,8 +364,8 @@ mod tests {
     fn changes_accumulate_to_the_saved_state() {
         let mut saved = SavedGroup::default();
         for change in [
-            entries(1, &[1, 1, 2]),
-            entries(3, &[3, 3]),
+            entries_change(1, &[1, 1, 2]),
+            entries_change(3, &[3, 3]),
             GroupChange::Ballot { term: Term(3), vote: 9, commit: 3 },
             GroupChange::Snapshot { term: Term(1), index: 2, value: b"two".to_vec() },
         ] {
@@ -373,31 +373,35 @@ mod tests {
         }
         assert_eq!(saved.snapshot, (Term(1), 2));
         assert_eq!(saved.value, b"two");
-        let kept: Vec<(u64, u64)> = saved.entries.iter().map(|entry| (entry.index, entry.term.0)).collect();
+        let kept: Vec<(u64, u64)> =
+            saved.entries_change.iter().map(|entry| (entry.index, entry.term.0)).collect();
         assert_eq!(kept, [(3, 3), (4, 3)]);
-        let again = read(&encode_journal([("m", &saved)])).unwrap();
+        let again = read_journal(&encode_journal([("m", &saved)])).unwrap();
         assert_eq!(again.groups["m"], saved);
         // A snapshot that does not continue the log replaces it.
         saved.apply(GroupChange::Snapshot { term: Term(5), index: 3, value: b"x".to_vec() }).unwrap();
-        assert!(saved.entries.is_empty());
-        assert!(saved.apply(entries(9, &[5])).is_err());
+        assert!(saved.entries_change.is_empty());
+        assert!(saved.apply(entries_change(9, &[5])).is_err());
     }
 
     #[test]
     fn dropped_group_leaves_no_state() {
-        let mut bytes = head();
-        bytes.extend(frame(&[ballot(4, 1)]));
-        bytes.extend(frame(&[GroupRecord { group: "mymaster".into(), changes: vec![GroupChange::Dropped] }]));
-        assert!(read(&bytes).unwrap().groups.is_empty());
+        let mut bytes = encode_header();
+        bytes.extend(encode_frame(&[ballot_change(4, 1)]));
+        bytes.extend(encode_frame(&[GroupRecord {
+            group: "mymaster".into(),
+            changes: vec![GroupChange::Dropped],
+        }]));
+        assert!(read_journal(&bytes).unwrap().groups.is_empty());
     }
 
     proptest! {
         #[test]
         fn decoding_arbitrary_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut file = head();
+            let mut file = encode_header();
             file.extend(&bytes);
-            let _ = read(&file);
-            let _ = read(&bytes);
+            let _ = read_journal(&file);
+            let _ = read_journal(&bytes);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The in-memory log, which the `raft` crate reads through its `Storage` trait.
 //!
-//! Its content equals that of the journal once all records are written: every change goes through [`Store::change`],
+//! Its content equals that of the journal once all records are written: every change goes through [`Store::record_change`],
 //! which also adds it to the next record.
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
@@ -31,7 +31,7 @@ impl Store {
     }
 
     /// Applies a change and adds it to the next record. Panics on an invalid change, which only a bug can produce.
-    pub(crate) fn change(&mut self, change: GroupChange) {
+    pub(crate) fn record_change(&mut self, change: GroupChange) {
         self.pending_changes.push(change.clone());
         self.saved.apply(change).expect("the raft crate hands over a log without gaps");
     }
@@ -40,8 +40,8 @@ impl Store {
         std::mem::take(&mut self.pending_changes)
     }
 
-    pub(crate) fn last(&self) -> (Term, u64) {
-        self.saved.entries.last().map_or(self.saved.snapshot, |entry| (entry.term, entry.index))
+    pub(crate) fn last_entry(&self) -> (Term, u64) {
+        self.saved.entries_change.last().map_or(self.saved.snapshot, |entry| (entry.term, entry.index))
     }
 
     /// The term of the entry at `index`, or `None` if the log does not contain the entry.
@@ -51,7 +51,7 @@ impl Store {
             return Some(term);
         }
         let place = index.checked_sub(snapshot + 1)?;
-        self.saved.entries.get(usize::try_from(place).ok()?).map(|entry| entry.term)
+        self.saved.entries_change.get(usize::try_from(place).ok()?).map(|entry| entry.term)
     }
 
     pub(crate) fn conf_state(&self) -> ConfState {
@@ -89,10 +89,10 @@ impl raft::Storage for Store {
         if low < first {
             return Err(Error::Store(StorageError::Compacted));
         }
-        let end = first + self.saved.entries.len() as u64;
+        let end = first + self.saved.entries_change.len() as u64;
         assert!(high <= end, "entries up to {high} of a log that ends at {end}");
         let range = (low - first) as usize..(high - first) as usize;
-        let mut entries = self.saved.entries[range].iter().map(to_raft).collect();
+        let mut entries = self.saved.entries_change[range].iter().map(to_raft).collect();
         raft::util::limit_size(&mut entries, max_size.into());
         Ok(entries)
     }
@@ -110,7 +110,7 @@ impl raft::Storage for Store {
     }
 
     fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.last().1)
+        Ok(self.last_entry().1)
     }
 
     fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {

@@ -7,36 +7,36 @@ use clock::Instant;
 
 use crate::{Group, GroupAction, GroupChange, GroupInput, PeerId, RecordNumber, SavedGroup, Term};
 
-fn peer(number: u64) -> PeerId {
+fn peer_id(number: u64) -> PeerId {
     PeerId::new(number).unwrap()
 }
 
 fn peers(numbers: &[u64]) -> BTreeSet<PeerId> {
-    numbers.iter().map(|&number| peer(number)).collect()
+    numbers.iter().map(|&number| peer_id(number)).collect()
 }
 
-struct Net {
+struct SimulatedNetwork {
     now: Instant,
     groups: BTreeMap<PeerId, Group>,
-    wire: Vec<(Instant, PeerId, Vec<u8>)>,
+    in_flight: Vec<(Instant, PeerId, Vec<u8>)>,
     /// Members that neither send nor receive.
-    cut: BTreeSet<PeerId>,
+    isolated: BTreeSet<PeerId>,
     committed: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
-    asked: Vec<(PeerId, PeerId, Term)>,
+    proposed: Vec<(PeerId, PeerId, Term)>,
     messages: usize,
     log: Vec<String>,
 }
 
-impl Net {
+impl SimulatedNetwork {
     fn new(count: u64, seed: u64) -> Self {
-        let members: BTreeSet<PeerId> = (1..=count).map(peer).collect();
+        let members: BTreeSet<PeerId> = (1..=count).map(peer_id).collect();
         let mut net = Self {
             now: Instant::from_millis(1000),
             groups: BTreeMap::new(),
-            wire: Vec::new(),
-            cut: BTreeSet::new(),
+            in_flight: Vec::new(),
+            isolated: BTreeSet::new(),
             committed: BTreeMap::new(),
-            asked: Vec::new(),
+            proposed: Vec::new(),
             messages: 0,
             log: Vec::new(),
         };
@@ -54,19 +54,19 @@ impl Net {
         for action in out {
             self.log.push(format!("{} {id:?} {action:?}", self.now.as_micros()));
             match action {
-                GroupAction::Persist { number, record } => {
+                GroupAction::Persist { record_number: number, record } => {
                     assert!(number > synced);
                     assert_eq!(record.group, "mymaster");
                     synced = number;
                 }
                 GroupAction::Send { to, message, .. } => {
                     self.messages += 1;
-                    self.wire.push((self.now + Duration::from_millis(1), to, message));
-                    if self.cut.contains(&id) {
-                        self.wire.pop();
+                    self.in_flight.push((self.now + Duration::from_millis(1), to, message));
+                    if self.isolated.contains(&id) {
+                        self.in_flight.pop();
                     }
                 }
-                GroupAction::RequestVote { to, term, .. } => self.asked.push((id, to, term)),
+                GroupAction::RequestVote { to, term, .. } => self.proposed.push((id, to, term)),
                 GroupAction::Committed { term, value, .. } => {
                     self.committed.entry(id).or_default().push((term, value));
                 }
@@ -80,14 +80,14 @@ impl Net {
         loop {
             let timer =
                 self.groups.iter().filter_map(|(&id, group)| Some((group.next_deadline()?, id))).min();
-            let arrival = self.wire.iter().map(|(at, ..)| *at).min();
+            let arrival = self.in_flight.iter().map(|(at, ..)| *at).min();
             let next = timer.map(|(at, _)| at).into_iter().chain(arrival).min();
             let Some(next) = next.filter(|at| *at <= end) else { break };
             self.now = self.now.max(next);
             if arrival == Some(next) {
-                let place = self.wire.iter().position(|(at, ..)| *at == next).unwrap();
-                let (_, to, bytes) = self.wire.remove(place);
-                if !self.cut.contains(&to) && self.groups.contains_key(&to) {
+                let place = self.in_flight.iter().position(|(at, ..)| *at == next).unwrap();
+                let (_, to, bytes) = self.in_flight.remove(place);
+                if !self.isolated.contains(&to) && self.groups.contains_key(&to) {
                     self.input(to, GroupInput::Message(&bytes));
                 }
             } else {
@@ -99,7 +99,7 @@ impl Net {
 
     fn wake(&mut self, ids: &[u64]) {
         for &id in ids {
-            self.input(peer(id), GroupInput::Wake { past: Term(0) });
+            self.input(peer_id(id), GroupInput::Activate { minimum_term_past: Term(0) });
         }
     }
 
@@ -108,30 +108,30 @@ impl Net {
     }
 
     fn restart(&mut self, id: u64) {
-        let old = self.groups.remove(&peer(id)).unwrap();
-        let members = self.groups.keys().copied().chain([peer(id)]).collect();
-        self.groups.insert(peer(id), Group::new("mymaster", peer(id), old.saved().clone(), 99));
-        self.input(peer(id), GroupInput::Members { voters: members, foreign: BTreeSet::new() });
+        let old = self.groups.remove(&peer_id(id)).unwrap();
+        let members = self.groups.keys().copied().chain([peer_id(id)]).collect();
+        self.groups.insert(peer_id(id), Group::new("mymaster", peer_id(id), old.saved_state().clone(), 99));
+        self.input(peer_id(id), GroupInput::Members { voters: members, foreign: BTreeSet::new() });
     }
 }
 
 #[test]
 fn sleeping_group_elects_a_leader_within_round_trips_of_waking() {
-    let mut net = Net::new(3, 1);
+    let mut net = SimulatedNetwork::new(3, 1);
     net.run(10_000);
     assert_eq!(net.messages, 0, "a sleeping group is silent");
     net.wake(&[1, 2, 3]);
     net.run(10);
     assert_eq!(net.leaders().len(), 1);
-    let leader = peer(net.leaders()[0]);
+    let leader = peer_id(net.leaders()[0]);
     net.input(leader, GroupInput::Propose(b"six".to_vec()));
     net.run(10);
     for id in 1..=3 {
-        assert_eq!(net.committed[&peer(id)], [(Term(1), b"six".to_vec())], "member {id}");
+        assert_eq!(net.committed[&peer_id(id)], [(Term(1), b"six".to_vec())], "member {id}");
     }
     assert_eq!(net.groups[&leader].acknowledged(net.groups[&leader].last_index()), 3);
     for id in 1..=3 {
-        net.input(peer(id), GroupInput::Sleep);
+        net.input(peer_id(id), GroupInput::Deactivate);
     }
     let before = net.messages;
     net.run(10_000);
@@ -146,7 +146,7 @@ fn member_that_just_voted_does_not_compete_with_its_candidate() {
     // that.
     for gap in (0..60).filter(|gap| ![12, 13, 25].contains(gap)) {
         for order in [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]] {
-            let mut net = Net::new(3, 1);
+            let mut net = SimulatedNetwork::new(3, 1);
             for id in order {
                 net.wake(&[id]);
                 net.run(gap);
@@ -162,8 +162,8 @@ fn member_that_just_voted_does_not_compete_with_its_candidate() {
 #[test]
 fn second_split_vote_is_repeated_as_soon_as_the_first() {
     for seed in 0..50 {
-        let mut net = Net::new(3, seed);
-        net.cut = peers(&[2, 3]);
+        let mut net = SimulatedNetwork::new(3, seed);
+        net.isolated = peers(&[2, 3]);
         net.wake(&[1]);
         net.run(620);
         let candidacies = net.log.iter().filter(|line| line.contains("to: PeerId(2)")).count();
@@ -173,26 +173,26 @@ fn second_split_vote_is_repeated_as_soon_as_the_first() {
 
 #[test]
 fn one_awake_member_is_enough_for_an_election() {
-    let mut net = Net::new(3, 2);
+    let mut net = SimulatedNetwork::new(3, 2);
     net.wake(&[3]);
     net.run(80);
     assert_eq!(net.leaders(), [3]);
-    assert!(!net.groups[&peer(1)].is_awake());
+    assert!(!net.groups[&peer_id(1)].is_awake());
 }
 
 #[test]
 fn isolated_leader_is_replaced_and_its_proposal_is_lost() {
-    let mut net = Net::new(3, 3);
+    let mut net = SimulatedNetwork::new(3, 3);
     net.wake(&[1, 2, 3]);
     net.run(10);
-    let old = peer(net.leaders()[0]);
-    net.cut.insert(old);
+    let old = peer_id(net.leaders()[0]);
+    net.isolated.insert(old);
     net.input(old, GroupInput::Propose(b"never".to_vec()));
     net.run(1000);
-    let new = *net.leaders().iter().find(|&&id| peer(id) != old).unwrap();
-    assert!(net.groups[&peer(new)].term() > net.groups[&old].term());
-    net.input(peer(new), GroupInput::Propose(b"later".to_vec()));
-    net.cut.clear();
+    let new = *net.leaders().iter().find(|&&id| peer_id(id) != old).unwrap();
+    assert!(net.groups[&peer_id(new)].term() > net.groups[&old].term());
+    net.input(peer_id(new), GroupInput::Propose(b"later".to_vec()));
+    net.isolated.clear();
     net.run(1000);
     assert_eq!(net.leaders(), [new]);
     for group in net.groups.values() {
@@ -202,119 +202,122 @@ fn isolated_leader_is_replaced_and_its_proposal_is_lost() {
 
 #[test]
 fn no_leader_without_a_majority_and_pre_vote_keeps_the_term() {
-    let mut net = Net::new(3, 4);
-    net.cut.extend([peer(2), peer(3)]);
+    let mut net = SimulatedNetwork::new(3, 4);
+    net.isolated.extend([peer_id(2), peer_id(3)]);
     net.wake(&[1]);
     net.run(5000);
     assert_eq!(net.leaders(), [0; 0]);
-    assert_eq!(net.groups[&peer(1)].term(), Term(0));
+    assert_eq!(net.groups[&peer_id(1)].term(), Term(0));
 }
 
 #[test]
 fn restarted_member_keeps_its_vote_and_the_value() {
-    let mut net = Net::new(3, 5);
+    let mut net = SimulatedNetwork::new(3, 5);
     net.wake(&[1, 2, 3]);
     net.run(10);
-    let leader = peer(net.leaders()[0]);
+    let leader = peer_id(net.leaders()[0]);
     net.input(leader, GroupInput::Propose(b"kept".to_vec()));
     net.run(10);
     for id in 1..=3 {
-        let before = net.groups[&peer(id)].saved().clone();
+        let before = net.groups[&peer_id(id)].saved_state().clone();
         net.restart(id);
-        let group = &net.groups[&peer(id)];
-        assert_eq!(group.saved(), &before);
-        assert_eq!(group.saved().vote, leader.number());
+        let group = &net.groups[&peer_id(id)];
+        assert_eq!(group.saved_state(), &before);
+        assert_eq!(group.saved_state().vote, leader.number());
         assert_eq!(group.value(), b"kept");
     }
 }
 
 #[test]
 fn log_is_compacted_and_new_members_get_a_snapshot() {
-    let mut net = Net::new(3, 6);
+    let mut net = SimulatedNetwork::new(3, 6);
     net.wake(&[1, 2, 3]);
     net.run(10);
-    let leader = peer(net.leaders()[0]);
+    let leader = peer_id(net.leaders()[0]);
     for number in 0..200u32 {
         net.input(leader, GroupInput::Propose(number.to_string().into_bytes()));
         net.run(3);
     }
-    let saved = net.groups[&leader].saved();
-    assert!(saved.entries.len() <= 64 && saved.snapshot.1 > 100, "{saved:?}");
+    let saved = net.groups[&leader].saved_state();
+    assert!(saved.entries_change.len() <= 64 && saved.snapshot.1 > 100, "{saved:?}");
     for id in 1..=3 {
-        net.input(peer(id), GroupInput::Sleep);
+        net.input(peer_id(id), GroupInput::Deactivate);
     }
-    net.groups.insert(peer(4), Group::new("mymaster", peer(4), SavedGroup::default(), 4));
+    net.groups.insert(peer_id(4), Group::new("mymaster", peer_id(4), SavedGroup::default(), 4));
     for id in 1..=4 {
-        net.input(peer(id), GroupInput::Members { voters: peers(&[1, 2, 3, 4]), foreign: BTreeSet::new() });
+        net.input(
+            peer_id(id),
+            GroupInput::Members { voters: peers(&[1, 2, 3, 4]), foreign: BTreeSet::new() },
+        );
     }
-    net.cut.insert(leader);
-    let others: Vec<u64> = (1..=4).filter(|&id| peer(id) != leader).collect();
+    net.isolated.insert(leader);
+    let others: Vec<u64> = (1..=4).filter(|&id| peer_id(id) != leader).collect();
     net.wake(&others);
     net.run(2000);
-    assert_eq!(net.groups[&peer(4)].value(), b"199");
+    assert_eq!(net.groups[&peer_id(4)].value(), b"199");
     assert_ne!(net.leaders().len(), 0);
 }
 
 #[test]
 fn candidate_that_knows_fewer_members_gets_no_vote() {
-    let mut net = Net::new(3, 7);
-    net.input(peer(1), GroupInput::Members { voters: peers(&[1, 2]), foreign: BTreeSet::new() });
+    let mut net = SimulatedNetwork::new(3, 7);
+    net.input(peer_id(1), GroupInput::Members { voters: peers(&[1, 2]), foreign: BTreeSet::new() });
     net.wake(&[1]);
     net.run(500);
     assert_eq!(net.leaders(), [0; 0]);
     let told = "Unknown { candidate: PeerId(1), members: {PeerId(3)} }";
     assert!(net.log.iter().any(|line| line.ends_with(told)));
-    net.input(peer(1), GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: BTreeSet::new() });
+    net.input(peer_id(1), GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: BTreeSet::new() });
     net.run(2000);
     assert_eq!(net.leaders(), [1]);
 }
 
 #[test]
 fn foreign_member_votes_in_its_own_protocol() {
-    let mut net = Net::new(3, 8);
+    let mut net = SimulatedNetwork::new(3, 8);
     // Two of three members are Redis sentinels, of which one is unreachable.
-    net.input(peer(1), GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
+    net.input(peer_id(1), GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
     net.wake(&[1]);
     net.run(60);
-    assert!(net.asked.contains(&(peer(1), peer(2), Term(1))), "{:?}", net.asked);
+    assert!(net.proposed.contains(&(peer_id(1), peer_id(2), Term(1))), "{:?}", net.proposed);
     assert_eq!(net.leaders(), [0; 0]);
-    net.input(peer(1), GroupInput::Vote { from: peer(2), term: Term(1) });
+    net.input(peer_id(1), GroupInput::Vote { from: peer_id(2), term: Term(1) });
     assert_eq!(net.leaders(), [1]);
-    net.input(peer(1), GroupInput::Propose(b"mixed".to_vec()));
-    assert_eq!(net.committed[&peer(1)], [(Term(1), b"mixed".to_vec())]);
+    net.input(peer_id(1), GroupInput::Propose(b"mixed".to_vec()));
+    assert_eq!(net.committed[&peer_id(1)], [(Term(1), b"mixed".to_vec())]);
 }
 
 #[test]
 fn one_vote_per_term_across_both_protocols() {
-    let mut group = Group::new("mymaster", peer(1), SavedGroup::default(), 0);
+    let mut group = Group::new("mymaster", peer_id(1), SavedGroup::default(), 0);
     let mut out = Vec::new();
     let now = Instant::from_millis(1);
     group.handle(now, GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
     out.clear();
-    let (after, term, vote) = group.vote_for(now, peer(2), Term(5), &mut out);
-    assert_eq!((term, vote), (Term(5), Some(peer(2))));
+    let (after, term, vote) = group.vote_for(now, peer_id(2), Term(5), &mut out);
+    assert_eq!((term, vote), (Term(5), Some(peer_id(2))));
     let ballot = GroupChange::Ballot { term: Term(5), vote: 2, commit: 0 };
     let record = crate::GroupRecord { group: "mymaster".into(), changes: vec![ballot] };
-    assert_eq!(out[0], GroupAction::Persist { number: after, record });
-    assert_eq!(group.vote_for(now, peer(3), Term(5), &mut out).2, Some(peer(2)), "the vote is given");
-    assert_eq!(group.vote_for(now, peer(3), Term(4), &mut out).1, Term(5), "an old term is over");
+    assert_eq!(out[0], GroupAction::Persist { record_number: after, record });
+    assert_eq!(group.vote_for(now, peer_id(3), Term(5), &mut out).2, Some(peer_id(2)), "the vote is given");
+    assert_eq!(group.vote_for(now, peer_id(3), Term(4), &mut out).1, Term(5), "an old term is over");
     assert_eq!(
-        group.vote_for(now, peer(3), Term(6), &mut out),
-        (crate::RecordNumber(2), Term(6), Some(peer(3)))
+        group.vote_for(now, peer_id(3), Term(6), &mut out),
+        (crate::RecordNumber(2), Term(6), Some(peer_id(3)))
     );
     // This member's own candidacy then uses a later term.
-    group.handle(now, GroupInput::Wake { past: Term(6) }, &mut out);
+    group.handle(now, GroupInput::Activate { minimum_term_past: Term(6) }, &mut out);
     group.handle(now + Duration::from_secs(1), GroupInput::Deadline, &mut out);
     assert!(group.term() > Term(6));
 }
 
 #[test]
 fn awake_member_that_sees_a_term_uses_a_later_one() {
-    let mut group = Group::new("mymaster", peer(1), SavedGroup::default(), 1);
+    let mut group = Group::new("mymaster", peer_id(1), SavedGroup::default(), 1);
     let (mut out, now) = (Vec::new(), Instant::from_millis(1));
     group.handle(now, GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
-    group.handle(now, GroupInput::Wake { past: Term(0) }, &mut out);
-    group.handle(now, GroupInput::Wake { past: Term(4) }, &mut out);
+    group.handle(now, GroupInput::Activate { minimum_term_past: Term(0) }, &mut out);
+    group.handle(now, GroupInput::Activate { minimum_term_past: Term(4) }, &mut out);
     let before = group.term();
     assert!(before < Term(4), "an election that is on goes on");
     let due = group.next_deadline().expect("it is awake");
@@ -325,8 +328,8 @@ fn awake_member_that_sees_a_term_uses_a_later_one() {
 #[test]
 fn equal_seeds_give_equal_runs() {
     let history = |seed| {
-        let mut net = Net::new(5, seed);
-        net.cut.insert(peer(4));
+        let mut net = SimulatedNetwork::new(5, seed);
+        net.isolated.insert(peer_id(4));
         net.wake(&[1, 2, 3, 4, 5]);
         net.run(700);
         net.log
@@ -338,15 +341,15 @@ fn equal_seeds_give_equal_runs() {
 #[test]
 fn forged_messages_change_nothing() {
     // Feeds every message of a real run to a member, with each byte corrupted in turn.
-    let mut net = Net::new(3, 9);
+    let mut net = SimulatedNetwork::new(3, 9);
     net.wake(&[1, 2, 3]);
     net.run(1);
     let mut seen = Vec::new();
     for _ in 0..40 {
-        seen.extend(net.wire.iter().map(|(_, to, bytes)| (*to, bytes.clone())));
+        seen.extend(net.in_flight.iter().map(|(_, to, bytes)| (*to, bytes.clone())));
         let leaders = net.leaders();
         if let Some(&leader) = leaders.first() {
-            net.input(peer(leader), GroupInput::Propose(b"value".to_vec()));
+            net.input(peer_id(leader), GroupInput::Propose(b"value".to_vec()));
         }
         net.run(1);
     }
@@ -359,6 +362,6 @@ fn forged_messages_change_nothing() {
                 net.input(to, GroupInput::Message(&harmed));
             }
         }
-        net.wire.clear();
+        net.in_flight.clear();
     }
 }

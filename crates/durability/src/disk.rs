@@ -33,11 +33,11 @@ impl Disk for SystemDisk {
     type Temporary = NamedTempFile;
     type Reader = File;
 
-    fn is_there(&self) -> bool {
+    fn exists(&self) -> bool {
         self.path.is_dir()
     }
 
-    fn make(&self) -> io::Result<()> {
+    fn create_folder(&self) -> io::Result<()> {
         std::fs::create_dir_all(&self.path)
     }
 
@@ -53,7 +53,7 @@ impl Disk for SystemDisk {
         file.sync_data()
     }
 
-    fn write_again(&self, name: &str) -> io::Result<()> {
+    fn overwrite(&self, name: &str) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(self.path_of(name))?;
         let len = file.metadata()?.len();
         let (mut at, mut piece) = (len.saturating_sub(MAX_REWRITTEN_TAIL), vec![0; 1 << 20]);
@@ -68,7 +68,7 @@ impl Disk for SystemDisk {
         Ok(())
     }
 
-    fn cut_file(&self, file: &File, len: u64) -> io::Result<()> {
+    fn truncate_file(&self, file: &File, len: u64) -> io::Result<()> {
         file.set_len(len)
     }
 
@@ -102,7 +102,7 @@ impl Disk for SystemDisk {
         std::fs::remove_file(self.path_of(name))
     }
 
-    fn list(&self) -> io::Result<Vec<String>> {
+    fn list_names(&self) -> io::Result<Vec<String>> {
         let files = std::fs::read_dir(&self.path)?.filter_map(Result::ok);
         Ok(files.map(|file| file.file_name().to_string_lossy().into_owned()).collect())
     }
@@ -111,7 +111,7 @@ impl Disk for SystemDisk {
         Ok(self.path_of(name).metadata()?.len())
     }
 
-    fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path_of(name))?;
         file.set_len(len).and_then(|()| file.sync_all())
     }
@@ -120,7 +120,7 @@ impl Disk for SystemDisk {
         File::open(&self.path)?.sync_all()
     }
 
-    fn is_abandoned(&self, name: &str) -> bool {
+    fn is_abandoned_temporary(&self, name: &str) -> bool {
         File::open(self.path_of(name)).is_ok_and(|file| file.try_lock().is_ok())
     }
 
@@ -140,9 +140,9 @@ mod tests {
         for len in [0, 10, 3 << 20 | 7] {
             let bytes: Vec<u8> = (0..len).map(|number: u32| (number % 251) as u8).collect();
             std::fs::write(disk.path_of("file"), &bytes).expect("a file");
-            disk.write_again("file").expect("it is there");
+            disk.overwrite("file").expect("it is there");
             assert!(std::fs::read(disk.path_of("file")).expect("a file") == bytes, "{len}");
         }
-        assert!(disk.write_again("none").is_err());
+        assert!(disk.overwrite("none").is_err());
     }
 }

@@ -88,7 +88,7 @@ impl LoadHost for ServerLoadHost<'_> {
         time::nanos
     }
 
-    fn begin(&self, total: u64) {
+    fn on_begin(&self, total: u64) {
         self.loading.start(total);
         self.last_report.set(time::instant());
     }
@@ -106,7 +106,7 @@ impl LoadHost for ServerLoadHost<'_> {
         self.loading.used_memory.store(bytes, Ordering::Relaxed);
     }
 
-    fn key_read(&self) {
+    fn on_key_read(&self) {
         delay_key(self.key_delay, 1);
     }
 
@@ -121,7 +121,7 @@ impl LoadHost for ServerLoadHost<'_> {
 
     fn report_event(&self, told: LoadEvent<'_>) {
         match told {
-            LoadEvent::FileBegins => self.file_started.set(time::instant()),
+            LoadEvent::FileStarted => self.file_started.set(time::instant()),
             LoadEvent::RdbBase => tracing::info!("Reading RDB base file on AOF loading..."),
             LoadEvent::FileLoaded { name, is_base } => {
                 let took = time::instant().since(self.file_started.get()).as_secs_f64();
@@ -136,7 +136,7 @@ impl LoadHost for ServerLoadHost<'_> {
                     "== CRITICAL == This server is sending an error to its AOF-loading-client: '-{error}'"
                 );
             }
-            LoadEvent::Truncating { name, whole } => {
+            LoadEvent::Truncating { name, complete_bytes: whole } => {
                 tracing::warn!("!!! Warning: short read while loading the AOF file {name}!!!");
                 tracing::warn!("!!! Truncating the AOF {name} at offset {whole} !!!");
             }

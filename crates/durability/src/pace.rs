@@ -8,7 +8,7 @@
 //! With many busy workers, yielding leaves a background thread little CPU time, and an unfinished snapshot keeps
 //! overwritten values in memory. When these exceed a share of the data, the thread stops yielding.
 
-use keyspace::kept_bytes;
+use keyspace::snapshot_only_bytes;
 
 /// Time between yields, in nanoseconds.
 const YIELD_INTERVAL_NANOS: u64 = 200_000;
@@ -38,7 +38,7 @@ impl YieldPace {
     pub(crate) fn yield_if_due(&mut self) {
         let Some(last_yield) = &mut self.last_yield else { return };
         if process::time::nanos().saturating_sub(*last_yield) >= YIELD_INTERVAL_NANOS {
-            if kept_bytes() <= self.max_kept_bytes {
+            if snapshot_only_bytes() <= self.max_kept_bytes {
                 std::thread::yield_now();
             }
             *last_yield = process::time::nanos();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clock::Instant;
 use config::keys;
 use engine::NodeFlags;
-use keyspace::kept_bytes;
+use keyspace::snapshot_only_bytes;
 use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SnapshotFile};
 use process::adaptive_tick::AdaptiveTick;
@@ -304,7 +304,7 @@ fn write_file(
         }
         (position, stream_db.unwrap_or(0), count_changes(durability), durability.applied.imports.slots())
     })?;
-    state.leave_out(&imported);
+    state.drop_keys(&imported);
     // Computed after the snapshot, during which no other thread runs.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { YieldPace::yielding(used) } else { YieldPace::unlimited() };
@@ -312,7 +312,7 @@ fn write_file(
     durability.saving.begin_progress(state.keys());
     durability.saving.peak_kept_bytes.store(0, Ordering::Relaxed);
     let saved = saved_file(durability);
-    let file = saved.begin()?;
+    let file = saved.begin_write()?;
     let sync_incrementally = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
     let is_cancelled = || cancellation.is_cancelled(durability);
     let mut out = NewFile::new(file, sync_incrementally, &is_cancelled);
@@ -330,7 +330,7 @@ fn write_file(
         &mut out,
     )?;
     anyhow::ensure!(!is_cancelled(), "cancelled");
-    saved.put(out.file)?;
+    saved.commit(out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
 }
@@ -348,7 +348,7 @@ pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, 
         let _ = std::fs::remove_file(&*durability.config.get(keys::DBFILENAME));
         return;
     }
-    match saved_file(durability).put(file) {
+    match saved_file(durability).commit(file) {
         Ok(()) => {
             state.saves.record_saved(count_changes(durability));
         }
@@ -379,7 +379,7 @@ fn saved_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
 /// # Errors
 /// The file cannot be created.
 pub fn create_temporary_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
-    saved_file(durability).begin()
+    saved_file(durability).begin_write()
 }
 
 /// Removes temporary files left by a killed server.
@@ -414,7 +414,7 @@ pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick
     loop {
         tick.wait_for_tick().await;
         if durability.saving.state.lock().saves.running().is_some() {
-            durability.saving.peak_kept_bytes.fetch_max(kept_bytes(), Ordering::Relaxed);
+            durability.saving.peak_kept_bytes.fetch_max(snapshot_only_bytes(), Ordering::Relaxed);
             if process::time::instant().since(reported) >= PROGRESS_INTERVAL {
                 reported = process::time::instant();
                 let (written, wanted) = &durability.saving.progress;
@@ -503,7 +503,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
         tracing::warn!("Short read or OOM loading DB. Unrecoverable error, aborting now.");
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
     })?;
-    let LoadResult { keys, expired, empty, .. } = &loaded;
+    let LoadResult { keys, expired_keys: expired, empty_keys: empty, .. } = &loaded;
     let skipped = if *empty > 0 { format!(", empty keys skipped: {empty}") } else { String::new() };
     tracing::info!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}{skipped}.");
     let took = process::time::instant().since(began);
@@ -634,7 +634,7 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
     let (written, wanted) = (progress(written), progress(wanted));
     let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };
     let took = saves.last_duration().map_or(-1, |took| took.as_secs() as i64);
-    let kept = if running.is_some() { kept_bytes() } else { 0 };
+    let kept = if running.is_some() { snapshot_only_bytes() } else { 0 };
     let peak_kept_bytes = if running.is_some() {
         durability.saving.peak_kept_bytes.load(Ordering::Relaxed).max(kept)
     } else {
@@ -657,7 +657,7 @@ pub fn write_persistence_info(durability: &Durability, text: &mut String) {
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
         ("rdb_saves", saves.count().to_string()),
         ("rdb_last_cow_size", state.last_peak_kept_bytes.to_string()),
-        ("rdb_last_load_keys_expired", state.loaded.expired.to_string()),
+        ("rdb_last_load_keys_expired", state.loaded.expired_keys.to_string()),
         ("rdb_last_load_keys_loaded", state.loaded.keys.to_string()),
     ];
     for (name, value) in lines {

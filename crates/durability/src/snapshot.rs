@@ -28,7 +28,7 @@ pub fn take_snapshot<R>(
 ) -> anyhow::Result<(SnapshotState, R)> {
     let _apply_guard = durability.applied.apply_lock.lock();
     let at_cut = || at_cut(&mut durability.log.lock());
-    let (cut, nanos) = snapshot_io::cut(&durability.engine, time::nanos, at_cut);
+    let (cut, nanos) = snapshot_io::take_snapshot(&durability.engine, time::nanos, at_cut);
     durability.saving.count_snapshot(nanos / 1000);
     cut.context("too many snapshots are under way")
 }
@@ -88,7 +88,7 @@ pub fn write_rdb(
     let options = WriteOptions {
         compress: durability.config.get(keys::RDBCOMPRESSION),
         checksum: durability.config.get(keys::RDBCHECKSUM),
-        uses: usage_info(durability),
+        usage_format: usage_info(durability),
         dialect: form.dialect,
     };
     let replication = form
@@ -177,6 +177,6 @@ fn usage_info(durability: &Durability) -> UsageFormat {
     match durability.engine.settings.lfu() {
         Some(settings) => UsageFormat::Frequency(now, settings),
         None if durability.config.get(keys::MAXMEMORY_POLICY).evicts_by_age() => UsageFormat::Idle(now),
-        None => UsageFormat::NotKept,
+        None => UsageFormat::None,
     }
 }

@@ -85,10 +85,10 @@ impl Engine {
         };
         match locked.slot(slot).ownership() {
             // Demoted, but the slots have not been updated yet.
-            Ownership::Mine | Ownership::Migrating | Ownership::Importing if self.settings.is_replica() => {
+            Ownership::Local | Ownership::Migrating | Ownership::Importing if self.settings.is_replica() => {
                 Err(CommandError::ReadOnlyReplica)
             }
-            Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
+            Ownership::Local | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
                 let access = RouteRequest { keys: 1, ..RouteRequest::default() };
                 self.check_route(&topology.load(), slot, other, access, ClientTransport::default())
@@ -142,7 +142,7 @@ impl Engine {
     pub fn pause_slot_writes(&self, slot: Slot) -> bool {
         // Set the flag first, so that each thread that locks the slot afterwards checks for the pause.
         self.pauses.count_paused_slot(&self.settings);
-        let held = self.keyspace.lock(slot).hold();
+        let held = self.keyspace.lock(slot).pause_writes();
         if !held {
             self.pauses.uncount_paused_slot(&self.settings);
         }
@@ -151,7 +151,7 @@ impl Engine {
 
     /// Ends the pause of [`Engine::pause_slot_writes`].
     pub fn resume_slot_writes(&self, slot: Slot) {
-        self.keyspace.lock(slot).free();
+        self.keyspace.lock(slot).resume_writes();
         self.pauses.uncount_paused_slot(&self.settings);
     }
 
@@ -175,7 +175,7 @@ impl Engine {
         let mut dropped = Vec::new();
         let mut guard = self.keyspace.lock(slot);
         let gate = self.settings.node_flags();
-        let elsewhere = matches!(guard.ownership(), Ownership::Elsewhere | Ownership::Unassigned);
+        let elsewhere = matches!(guard.ownership(), Ownership::Remote | Ownership::Unassigned);
         if gate.contains(NodeFlags::REPLICA) || !elsewhere || guard.is_hidden() != is_hidden {
             return RemainingKeys::None;
         }

@@ -63,7 +63,7 @@ struct Pause {
 #[derive(Default)]
 pub struct Pauses {
     active: Mutex<PausesByPurpose>,
-    /// Number of slots with paused writes; the slots know which ones ([`keyspace::SlotData::is_held`]).
+    /// Number of slots with paused writes; the slots know which ones ([`keyspace::SlotData::has_paused_writes`]).
     paused_slots: Mutex<usize>,
     ended_count: AtomicU64,
     /// Called at each end of a pause.

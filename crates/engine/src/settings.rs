@@ -554,14 +554,14 @@ impl Settings {
     pub fn idempotence_bounds(&self) -> IdempotenceBounds {
         IdempotenceBounds {
             duration: self.stream_iid_seconds.load(Ordering::Relaxed),
-            most: self.stream_iids.load(Ordering::Relaxed),
+            max_iids: self.stream_iids.load(Ordering::Relaxed),
         }
     }
 
     /// Sets the default retention of producer ids for new streams.
     pub(crate) fn set_idempotence_bounds(&self, bounds: IdempotenceBounds) {
         self.stream_iid_seconds.store(bounds.duration, Ordering::Relaxed);
-        self.stream_iids.store(bounds.most, Ordering::Relaxed);
+        self.stream_iids.store(bounds.max_iids, Ordering::Relaxed);
     }
 
     /// Returns the maximum sizes of all compact encodings.

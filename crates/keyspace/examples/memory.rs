@@ -32,7 +32,7 @@ const ROWS: &[(&str, Data, u64, usize)] = &[
     ("hash of 2000000 fields, a field", Data::Hash(2_000_000), 1, 2_000_000),
 ];
 
-fn resident() -> usize {
+fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * 4096
@@ -42,7 +42,7 @@ fn key(number: u64, len: usize) -> Vec<u8> {
     format!("{number:0len$}").into_bytes()
 }
 
-fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
+fn fill_keyspace(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
     match data {
         Data::String(_, value, expires) => {
             let expiry = expires.then(|| Millis(1_700_000_000_000 + number as i64));
@@ -67,22 +67,22 @@ fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
     }
 }
 
-fn measure(row: usize, keys: u64) {
+fn measure_row(row: usize, keys: u64) {
     let (name, data, _, divide) = ROWS[row];
     let key_len = if let Data::String(len, ..) = data { len } else { 16 };
-    let before_all = resident();
+    let before_all = resident_bytes();
     let keyspace = Keyspace::new(1, 16);
-    let before = resident();
+    let before = resident_bytes();
     for number in 0..keys {
         let bytes = key(number.wrapping_mul(0x9e37_79b1) % 10_000_000_000, key_len);
         let key = keyspace.key(&bytes);
-        fill(keyspace.lock(key.slot()).table(0), &key, data, number);
+        fill_keyspace(keyspace.lock(key.slot()).table(0), &key, data, number);
     }
     let things = keys as usize * divide;
     println!(
         "{name:32} {keys:9} keys  {:6.1} resident  {:6.1} taken from the pool  (empty {} KB)",
-        (resident() - before) as f64 / things as f64,
-        pool_usage().taken as f64 / things as f64,
+        (resident_bytes() - before) as f64 / things as f64,
+        pool_usage().used_bytes as f64 / things as f64,
         (before - before_all) / 1024,
     );
 }
@@ -90,7 +90,7 @@ fn measure(row: usize, keys: u64) {
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     match args.as_slice() {
-        [_, row, keys] => measure(row.parse().expect("a row"), keys.parse().expect("a number")),
+        [_, row, keys] => measure_row(row.parse().expect("a row"), keys.parse().expect("a number")),
         _ => {
             let percent: u64 = args.get(1).map_or(100, |percent| percent.parse().expect("a number"));
             for (row, (_, _, keys, _)) in ROWS.iter().enumerate() {

@@ -41,9 +41,9 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
 #[derive(Default)]
 struct Writer {
     stop: AtomicBool,
-    done: AtomicU64,
+    commands_done: AtomicU64,
     /// In microseconds.
-    longest: AtomicUsize,
+    longest_command: AtomicUsize,
 }
 
 impl Writer {
@@ -56,25 +56,29 @@ impl Writer {
             let name = format!("{:016}", random % keys);
             let start = Instant::now();
             write(keyspace, name.as_bytes(), &[b'w'; 32]);
-            self.longest.fetch_max(start.elapsed().as_micros() as usize, Ordering::Relaxed);
-            self.done.fetch_add(1, Ordering::Relaxed);
+            self.longest_command.fetch_max(start.elapsed().as_micros() as usize, Ordering::Relaxed);
+            self.commands_done.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns the writer's throughput in millions of writes per second while `work` runs, and its longest
     /// wait.
-    fn rate<R>(&self, work: impl FnOnce() -> R) -> (f64, usize, R) {
-        self.longest.store(0, Ordering::Relaxed);
-        let (before, start) = (self.done.load(Ordering::Relaxed), Instant::now());
+    fn writes_per_second<R>(&self, work: impl FnOnce() -> R) -> (f64, usize, R) {
+        self.longest_command.store(0, Ordering::Relaxed);
+        let (before, start) = (self.commands_done.load(Ordering::Relaxed), Instant::now());
         let result = work();
-        let done = self.done.load(Ordering::Relaxed) - before;
-        (done as f64 / start.elapsed().as_micros() as f64, self.longest.load(Ordering::Relaxed), result)
+        let done = self.commands_done.load(Ordering::Relaxed) - before;
+        (
+            done as f64 / start.elapsed().as_micros() as f64,
+            self.longest_command.load(Ordering::Relaxed),
+            result,
+        )
     }
 }
 
 /// Measures the longest slot hold when a second snapshot reaches a large value that is already pinned for the
 /// first one. Two strategies are compared: pin it again, or write it out for the first snapshot at once.
-fn meet(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
+fn wait_for_writers(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
     let longest = |step: &mut dyn FnMut(Slot)| {
         let timed = Slot::all().map(|slot| {
             let start = Instant::now();
@@ -104,9 +108,9 @@ fn main() {
         let (keyspace, writer) = (keyspace.clone(), writer.clone());
         std::thread::spawn(move || writer.run(&keyspace, keys, write))
     };
-    let (alone, longest_alone, ()) = writer.rate(|| std::thread::sleep(Duration::from_secs(1)));
-    let before = pool_usage().taken;
-    let (during, longest, (held, peak, visited, took)) = writer.rate(|| {
+    let (alone, longest_alone, ()) = writer.writes_per_second(|| std::thread::sleep(Duration::from_secs(1)));
+    let before = pool_usage().used_bytes;
+    let (during, longest, (held, peak, visited, took)) = writer.writes_per_second(|| {
         let ready = keyspace.prepare_cut();
         let start = Instant::now();
         let (mut snapshot, ()) =
@@ -131,7 +135,7 @@ fn main() {
                     _ => {}
                 }
             });
-            peak = peak.max(pool_usage().taken);
+            peak = peak.max(pool_usage().used_bytes);
         }
         (held, peak, visited, start.elapsed())
     });
@@ -145,7 +149,7 @@ fn main() {
     println!(
         "writer: {alone:.2} million a second alone (longest wait {longest_alone} us), {during:.2} during ({longest} us)"
     );
-    let (pinned, written) = meet(&keyspace);
+    let (pinned, written) = wait_for_writers(&keyspace);
     println!(
         "a second snapshot meets a slot: held {pinned:?} to pin it again, {written:?} to write it out instead"
     );

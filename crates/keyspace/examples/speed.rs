@@ -46,7 +46,7 @@ fn set(keyspace: &Keyspace, key: &Key<'_>, value: &[u8]) {
 }
 
 /// CPU time of this thread in nanoseconds.
-fn cpu() -> u64 {
+fn cpu_time() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
 }
@@ -57,7 +57,7 @@ fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, 
     let mut batch: Vec<[u8; 16]> = vec![[0; 16]; BATCH];
     let value = [b'w'; 32];
     let mut sum = 0;
-    let start = cpu();
+    let start = cpu_time();
     for _ in 0..count / BATCH {
         for key in &mut batch {
             write_key(key, random.next() % keys);
@@ -75,7 +75,7 @@ fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, 
             }
         }
     }
-    let elapsed = cpu() - start;
+    let elapsed = cpu_time() - start;
     assert!(write || sum > 0);
     elapsed as f64 / count as f64
 }
@@ -100,13 +100,13 @@ fn threads(keyspace: &Arc<Keyspace>, keys: u64, count: usize, write: bool, threa
 fn main() {
     let keys: u64 = std::env::args().nth(1).and_then(|keys| keys.parse().ok()).unwrap_or(2_000_000);
     let keyspace = Arc::new(Keyspace::new(1, 16));
-    let start = cpu();
+    let start = cpu_time();
     let mut key = [0; 16];
     for number in 0..keys {
         write_key(&mut key, number);
         set(&keyspace, &keyspace.key(&key), &[b'v'; 32]);
     }
-    println!("{keys} keys of 16 + 32 bytes; insert {:.0} ns", (cpu() - start) as f64 / keys as f64);
+    println!("{keys} keys of 16 + 32 bytes; insert {:.0} ns", (cpu_time() - start) as f64 / keys as f64);
     let count = 8_000_000;
     for (name, write) in [("GET", false), ("SET", true)] {
         let single = run(&keyspace, keys, count, false, write, 7);

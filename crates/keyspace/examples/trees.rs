@@ -23,12 +23,12 @@ impl Random {
 }
 
 /// CPU time of this thread in nanoseconds.
-fn cpu() -> u64 {
+fn cpu_time() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
 }
 
-fn resident() -> usize {
+fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * 4096
@@ -39,10 +39,10 @@ fn resident() -> usize {
 struct Times(Vec<(&'static str, f64)>);
 
 impl Times {
-    fn take(&mut self, name: &'static str, count: usize, mut step: impl FnMut()) {
-        let start = cpu();
+    fn record(&mut self, name: &'static str, count: usize, mut step: impl FnMut()) {
+        let start = cpu_time();
         step();
-        let each = (cpu() - start) as f64 / count as f64;
+        let each = (cpu_time() - start) as f64 / count as f64;
         match self.0.iter_mut().find(|(other, _)| *other == name) {
             Some((_, least)) => *least = least.min(each),
             None => self.0.push((name, each)),
@@ -50,7 +50,7 @@ impl Times {
     }
 }
 
-fn lists(times: &mut Times) {
+fn measure_lists(times: &mut Times) {
     let keyspace = Keyspace::new(1, 16);
     let key = keyspace.key(b"list");
     let mut guard = keyspace.lock(key.slot());
@@ -58,14 +58,14 @@ fn lists(times: &mut Times) {
     let (mut random, element) = (Random(7), [b'e'; 75]);
     let one = || std::iter::once(&element[..]);
     let mut place = table.list_create(&key, ListEnd::Tail, one(), LIMIT);
-    times.take("list: push at the tail", ELEMENTS, || {
+    times.record("list: push at the tail", ELEMENTS, || {
         (1..ELEMENTS).for_each(|_| place = table.list_push(place, &key, ListEnd::Tail, one(), LIMIT));
     });
     let get = |table: &Table, index| table.list(place).and_then(|list| list.get(index)).is_some();
-    times.take("list: get", ELEMENTS, || {
+    times.record("list: get", ELEMENTS, || {
         assert!((0..ELEMENTS).all(|_| get(table, random.below(ELEMENTS))));
     });
-    times.take("list: visit 100", ELEMENTS / 10, || {
+    times.record("list: visit 100", ELEMENTS / 10, || {
         for _ in 0..ELEMENTS / 10 {
             let mut seen = 0;
             let Some(list) = table.list(place) else { continue };
@@ -76,12 +76,12 @@ fn lists(times: &mut Times) {
             assert_eq!(seen, 100);
         }
     });
-    times.take("list: set", ELEMENTS, || {
+    times.record("list: set", ELEMENTS, || {
         for _ in 0..ELEMENTS {
             place = table.list_set(place, &key, random.below(ELEMENTS), &element, LIMIT);
         }
     });
-    times.take("list: insert", ELEMENTS, || {
+    times.record("list: insert", ELEMENTS, || {
         for _ in 0..ELEMENTS {
             place = table.list_insert(place, &key, random.below(ELEMENTS), &element, LIMIT);
         }
@@ -91,15 +91,15 @@ fn lists(times: &mut Times) {
         ("list: pop at the tail", ListEnd::Tail, 1),
         ("list: pop ten", ListEnd::Head, 10),
     ] {
-        times.take(name, ELEMENTS / 2 / count, || {
+        times.record(name, ELEMENTS / 2 / count, || {
             for _ in 0..ELEMENTS / 2 / count {
-                place = table.list_take(place, &key, end, count, LIMIT).0;
+                place = table.list_remove_ends(place, &key, end, count, LIMIT).0;
             }
         });
     }
 }
 
-fn pending(times: &mut Times) {
+fn measure_pending(times: &mut Times) {
     let mut stream = Stream::default();
     stream.insert_group(b"group", Group::new(StreamId::MIN, None));
     let Some(group) = stream.group_mut(b"group") else { return };
@@ -107,18 +107,18 @@ fn pending(times: &mut Times) {
     let Some(name) = group.name_of(b"one") else { return };
     let id = |number: usize| StreamId { millis: 1 + number as u64, sequence: 0 };
     let mut random = Random(9);
-    times.take("pending: assign", ELEMENTS, || {
+    times.record("pending: assign", ELEMENTS, || {
         (0..ELEMENTS).for_each(|number| group.assign(id(number), &name, Millis(number as i64), 1));
     });
-    times.take("pending: find", ELEMENTS, || {
+    times.record("pending: find", ELEMENTS, || {
         assert!((0..ELEMENTS).all(|_| group.pending(id(random.below(ELEMENTS))).is_some()));
     });
-    times.take("pending: assign again", ELEMENTS, || {
+    times.record("pending: assign again", ELEMENTS, || {
         for _ in 0..ELEMENTS {
             group.assign(id(random.below(ELEMENTS)), &name, Millis(1), 2);
         }
     });
-    times.take("pending: acknowledge", ELEMENTS, || {
+    times.record("pending: acknowledge", ELEMENTS, || {
         assert!((0..ELEMENTS).all(|number| group.acknowledge(id(number))));
     });
 }
@@ -128,14 +128,14 @@ fn bytes() {
     let key = keyspace.key(b"list");
     let mut guard = keyspace.lock(key.slot());
     let table: &mut Table = guard.table(0);
-    let (element, before, many) = ([b'e'; 75], resident(), 10 * ELEMENTS);
+    let (element, before, many) = ([b'e'; 75], resident_bytes(), 10 * ELEMENTS);
     let mut place = table.list_create(&key, ListEnd::Tail, std::iter::once(&element[..]), LIMIT);
     for _ in 1..many {
         place = table.list_push(place, &key, ListEnd::Tail, std::iter::once(&element[..]), LIMIT);
     }
     println!(
         "list of {many} elements of 75 bytes: {:.2} bytes each",
-        (resident() - before) as f64 / many as f64
+        (resident_bytes() - before) as f64 / many as f64
     );
 }
 
@@ -143,8 +143,8 @@ fn main() {
     bytes();
     let mut times = Times::default();
     for _ in 0..ROUNDS {
-        lists(&mut times);
-        pending(&mut times);
+        measure_lists(&mut times);
+        measure_pending(&mut times);
     }
     for (name, nanos) in times.0 {
         println!("{name}: {nanos:.0} ns");

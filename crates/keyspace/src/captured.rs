@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::entry::{ALIVE, Attributes, Header};
+use crate::entry::{Attributes, Header, STATE_ALIVE};
 use crate::fields::FieldsPart;
 use crate::kind::ValueEncoding;
 use crate::large::Large;
@@ -28,10 +28,10 @@ pub(crate) struct Captured {
     overflow: Vec<OverflowRanges>,
     pieces: Vec<CapturedPiece>,
     /// Number of pieces already visited.
-    visited: usize,
+    visited_pieces: usize,
     /// Records that only the snapshot still needed. The caller drops them after unlocking, because dropping
     /// is slow.
-    pub(crate) dropped: Vec<Record<Large>>,
+    pub(crate) records_to_drop: Vec<Record<Large>>,
     /// `bytes` ends with the first chunks of a long value; the rest is copied under later locks.
     pub(crate) in_long_value: bool,
     /// Some parts of a multi-part value have been visited and more will follow.
@@ -44,7 +44,7 @@ pub(crate) struct Captured {
 #[derive(Debug)]
 struct OverflowRanges {
     /// The entry's offset in its page.
-    at: usize,
+    entry_offset: usize,
     key: Option<Range<usize>>,
     value: Range<usize>,
 }
@@ -52,30 +52,30 @@ struct OverflowRanges {
 #[derive(Debug)]
 struct CapturedPiece {
     db: u16,
-    content: PieceContent,
+    content: CapturedContent,
 }
 
 #[derive(Debug)]
-enum PieceContent {
+enum CapturedContent {
     /// A page of keys.
     Page(CopiedPage),
     /// A page of collection elements stored as fields.
-    Fields {
+    FieldPage {
         page: CopiedPage,
-        of: CopiedKey,
+        owner: CopiedKey,
         part: PartInfo,
     },
     /// Segments of a list. They are shared through `Arc`, so nothing is copied.
-    Segments {
-        of: CopiedKey,
+    ListSegments {
+        owner: CopiedKey,
         part: SegmentsPart,
     },
-    Long {
-        of: CopiedKey,
+    LongValue {
+        owner: CopiedKey,
         value: Range<usize>,
     },
-    Parts {
-        of: CopiedKey,
+    MultipartValue {
+        owner: CopiedKey,
         parts: Box<dyn MultipartWalk>,
     },
 }
@@ -90,7 +90,7 @@ pub(crate) trait MultipartWalk: std::fmt::Debug + Send {
 #[derive(Debug)]
 struct CopiedPage {
     /// The snapshot's bit in the state of an entry.
-    bit: u32,
+    snapshot_bit: u32,
     page: Range<usize>,
     overflow: Range<usize>,
 }
@@ -132,7 +132,7 @@ pub(crate) type FindOverflow<'f, 'a> = dyn Fn(usize, Header) -> Option<OverflowP
 
 /// Whether the entry belongs to the snapshot with this bit.
 pub(crate) fn is_in_snapshot(header: Header, bit: u32) -> bool {
-    header.state() == ALIVE || header.state() & bit != 0
+    header.state() == STATE_ALIVE || header.state() & bit != 0
 }
 
 impl Captured {
@@ -147,7 +147,7 @@ impl Captured {
     ) -> usize {
         let before = self.bytes.len();
         let page = self.copy(bit, page, overflow_parts);
-        self.pieces.push(CapturedPiece { db, content: PieceContent::Page(page) });
+        self.pieces.push(CapturedPiece { db, content: CapturedContent::Page(page) });
         self.bytes.len() - before
     }
 
@@ -163,14 +163,18 @@ impl Captured {
         let before = self.bytes.len();
         let page = self.copy(bit, page, overflow_parts);
         let of = self.copy_key(owner);
-        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Fields { page, of, part } });
+        self.pieces.push(CapturedPiece {
+            db: owner.db,
+            content: CapturedContent::FieldPage { page, owner: of, part },
+        });
         self.bytes.len() - before
     }
 
     /// Adds segments of a list.
     pub(crate) fn add_segments(&mut self, owner: ValueOwner<'_>, part: SegmentsPart) {
         let of = self.copy_key(owner);
-        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Segments { of, part } });
+        self.pieces
+            .push(CapturedPiece { db: owner.db, content: CapturedContent::ListSegments { owner: of, part } });
     }
 
     /// Copies the next chunk of a long value; the last chunk completes the value.
@@ -184,13 +188,17 @@ impl Captured {
     pub(crate) fn finish_long_value(&mut self, owner: ValueOwner<'_>, len: usize) {
         let value = self.bytes.len() - len..self.bytes.len();
         let of = self.copy_key(owner);
-        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Long { of, value } });
+        self.pieces
+            .push(CapturedPiece { db: owner.db, content: CapturedContent::LongValue { owner: of, value } });
     }
 
     /// Adds a value that will be visited in parts.
     pub(crate) fn add_multipart(&mut self, owner: ValueOwner<'_>, parts: Box<dyn MultipartWalk>) {
         let of = self.copy_key(owner);
-        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Parts { of, parts } });
+        self.pieces.push(CapturedPiece {
+            db: owner.db,
+            content: CapturedContent::MultipartValue { owner: of, parts },
+        });
     }
 
     fn copy_key(&mut self, owner: ValueOwner<'_>) -> CopiedKey {
@@ -210,9 +218,9 @@ impl Captured {
         overflow_parts: Option<&FindOverflow<'_, 'a>>,
     ) -> CopiedPage {
         let first = self.overflow.len();
-        let copy = self.copy_bytes(&page[..page::end(page)]);
+        let copy = self.copy_bytes(&page[..page::entries_end(page)]);
         let Some(overflow_parts) = overflow_parts else {
-            return CopiedPage { bit, page: copy, overflow: first..first };
+            return CopiedPage { snapshot_bit: bit, page: copy, overflow: first..first };
         };
         for (at, header) in
             page::entries(page, page::HEADER_LEN).filter(|(_, header)| is_in_snapshot(*header, bit))
@@ -221,23 +229,23 @@ impl Captured {
             let value = if self.keys_only { Some(&[][..]) } else { value };
             if let Some(value) = value {
                 let (key, value) = (key.map(|key| self.copy_bytes(key)), self.copy_bytes(value));
-                self.overflow.push(OverflowRanges { at, key, value });
+                self.overflow.push(OverflowRanges { entry_offset: at, key, value });
             }
         }
-        CopiedPage { bit, page: copy, overflow: first..self.overflow.len() }
+        CopiedPage { snapshot_bit: bit, page: copy, overflow: first..self.overflow.len() }
     }
 
     /// Visits the copied entries and clears the buffer. Stops after one part of a multi-part value.
     pub(crate) fn visit_captured(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         let mut pieces = std::mem::take(&mut self.pieces);
         self.in_multipart_value = false;
-        while let Some(piece) = pieces.get_mut(self.visited) {
+        while let Some(piece) = pieces.get_mut(self.visited_pieces) {
             if self.visit_piece(piece, visit) {
                 self.in_multipart_value = true;
                 self.pieces = pieces;
                 return;
             }
-            self.visited += 1;
+            self.visited_pieces += 1;
         }
         pieces.clear();
         self.pieces = pieces;
@@ -253,30 +261,30 @@ impl Captured {
             visit(SnapshotEntry { db: *db, key, value, expiry, usage });
         };
         match content {
-            PieceContent::Page(page) => {
+            CapturedContent::Page(page) => {
                 self.page_view(page).for_each(&mut |key, bytes, Attributes { code, usage, expiry }| {
                     let (value, usage) =
                         (SnapshotValue::Whole(Value::flat(ValueEncoding::of(code), bytes)), Usage(usage));
                     visit(SnapshotEntry { db: *db, key, value, expiry, usage });
                 });
             }
-            PieceContent::Fields { page, of, part } => {
+            CapturedContent::FieldPage { page, owner: of, part } => {
                 let PartInfo { total, first, any_expires, elements } = *part;
                 let elements = elements(FieldsPart { any_expires, page: self.page_view(page) });
                 visit_captured(of, SnapshotValue::Part(ValuePart { total, first, elements }));
             }
-            PieceContent::Segments { of, part } => {
-                let SegmentsPart { of: size, first, .. } = *part;
+            CapturedContent::ListSegments { owner: of, part } => {
+                let SegmentsPart { total: size, first, .. } = *part;
                 visit_captured(
                     of,
                     SnapshotValue::Part(ValuePart { total: size.len, first, elements: part.elements() }),
                 );
             }
-            PieceContent::Long { of, value } => {
+            CapturedContent::LongValue { owner: of, value } => {
                 let form = ValueEncoding::of(of.attributes.code);
                 visit_captured(of, SnapshotValue::Whole(Value::flat(form, &self.bytes[value.clone()])));
             }
-            PieceContent::Parts { of, parts } => {
+            CapturedContent::MultipartValue { owner: of, parts } => {
                 let part = parts.next_part();
                 let more = part.is_some();
                 part.into_iter().for_each(|part| visit_captured(of, SnapshotValue::Part(part)));
@@ -291,14 +299,14 @@ impl Captured {
         self.overflow.clear();
         self.bytes.clear();
         self.bytes.shrink_to(MAX_KEPT_CAPACITY);
-        self.dropped.clear();
+        self.records_to_drop.clear();
         self.in_long_value = false;
-        (self.visited, self.in_multipart_value) = (0, false);
+        (self.visited_pieces, self.in_multipart_value) = (0, false);
     }
 
     fn page_view(&self, copied: &CopiedPage) -> PageView<'_> {
         PageView {
-            bit: copied.bit,
+            snapshot_bit: copied.snapshot_bit,
             page: &self.bytes[copied.page.clone()],
             overflow: &self.overflow[copied.overflow.clone()],
             bytes: &self.bytes,
@@ -312,7 +320,7 @@ type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Attributes) + 'a;
 /// A read-only view of a copied page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageView<'a> {
-    bit: u32,
+    snapshot_bit: u32,
     page: &'a [u8],
     overflow: &'a [OverflowRanges],
     bytes: &'a [u8],
@@ -323,13 +331,15 @@ impl PageView<'_> {
     pub(crate) fn for_each(&self, visit: &mut VisitEntry<'_>) {
         let mut overflow = self.overflow.iter().peekable();
         for (at, header) in page::entries(self.page, page::HEADER_LEN) {
-            if !is_in_snapshot(header, self.bit) {
+            if !is_in_snapshot(header, self.snapshot_bit) {
                 continue;
             }
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
             if header.record_number(self.page, at).is_some() {
                 // An entry without a copied value has its own walk.
-                let Some(overflow_parts) = overflow.next_if(|overflow_parts| overflow_parts.at == at) else {
+                let Some(overflow_parts) =
+                    overflow.next_if(|overflow_parts| overflow_parts.entry_offset == at)
+                else {
                     continue;
                 };
                 key = overflow_parts.key.clone().map_or(key, |key| &self.bytes[key]);

@@ -3,27 +3,27 @@
 //! A `Vec` that doubles moves all elements at once, which stalls a command once there are millions. Here only
 //! the first chunk grows by reallocation; later chunks are allocated at full size.
 
-const CHUNK: usize = 256;
+const CHUNK_LEN: usize = 256;
 
 #[derive(Debug)]
-pub(crate) struct Chunked<T> {
+pub(crate) struct ChunkedVec<T> {
     chunks: Vec<Vec<T>>,
 }
 
-impl<T> Default for Chunked<T> {
+impl<T> Default for ChunkedVec<T> {
     fn default() -> Self {
         Self { chunks: Vec::new() }
     }
 }
 
-impl<T> Chunked<T> {
+impl<T> ChunkedVec<T> {
     pub(crate) fn len(&self) -> usize {
-        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK_LEN + last.len())
     }
 
     pub(crate) fn push(&mut self, value: T) {
         match self.chunks.last_mut() {
-            Some(last) if last.len() < CHUNK => {
+            Some(last) if last.len() < CHUNK_LEN => {
                 // Grow by half, not double: most of these vectors are small and there are many of them.
                 if last.len() == last.capacity() {
                     last.reserve_exact(last.len().div_ceil(2));
@@ -35,7 +35,7 @@ impl<T> Chunked<T> {
                 self.chunks.push(vec![value]);
             }
             Some(_) => {
-                let mut next = Vec::with_capacity(CHUNK);
+                let mut next = Vec::with_capacity(CHUNK_LEN);
                 next.push(value);
                 self.chunks.push(next);
             }
@@ -62,17 +62,17 @@ impl<T> Chunked<T> {
     }
 }
 
-impl<T> std::ops::Index<u32> for Chunked<T> {
+impl<T> std::ops::Index<u32> for ChunkedVec<T> {
     type Output = T;
 
     fn index(&self, index: u32) -> &T {
-        &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+        &self.chunks[index as usize / CHUNK_LEN][index as usize % CHUNK_LEN]
     }
 }
 
-impl<T> std::ops::IndexMut<u32> for Chunked<T> {
+impl<T> std::ops::IndexMut<u32> for ChunkedVec<T> {
     fn index_mut(&mut self, index: u32) -> &mut T {
-        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+        &mut self.chunks[index as usize / CHUNK_LEN][index as usize % CHUNK_LEN]
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn chunked_matches_vec() {
-        let mut chunked = Chunked::default();
+        let mut chunked = ChunkedVec::default();
         for number in 0..1000u32 {
             chunked.push(number);
             assert_eq!(chunked.len(), number as usize + 1);

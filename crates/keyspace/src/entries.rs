@@ -1,7 +1,7 @@
 //! An entry store with lookup by key. The type that owns the store defines what an entry means.
 //!
 //! There are two owners: [`crate::table::Table`] (the keys of one slot and one database) and
-//! [`crate::fields::Fields`] (the elements of one large collection).
+//! [`crate::fields::LargeFields`] (the elements of one large collection).
 //!
 //! Entries lie in [`pages`](crate::pages); the [`index`](crate::index) finds them by hash. An entry stays at
 //! its place until its page is compacted or its size changes ([`allocation`]). While a snapshot still needs its
@@ -15,12 +15,14 @@ mod pins;
 
 use clock::Millis;
 
-use crate::entry::{Attributes, DEAD, EntryDraft, Header, MAX_KEY, MAX_VALUE, Placement, needs_wide_time};
+use crate::entry::{
+    Attributes, EntryDraft, Header, MAX_KEY, MAX_VALUE, Placement, STATE_DEAD, needs_wide_time,
+};
 use crate::index::Index;
 use crate::key::Key;
 use crate::memory::Block;
 use crate::order::SecondaryOrder;
-use crate::overflow::{OverflowValue, Record, RecordStore, count_kept};
+use crate::overflow::{OverflowValue, Record, RecordStore, count_snapshot_only};
 use crate::page;
 use crate::pages::{self, EntryKeys, FillLevel, Pages};
 use crate::purge::PAGES_PER_LOCK;
@@ -43,17 +45,17 @@ pub(crate) struct Entries<V: OverflowValue> {
     len: u32,
     volatile: u32,
     /// Bytes of live and of dead entries, divided by two (all lengths are even).
-    live: u32,
-    dead: u32,
+    live_half_bytes: u32,
+    dead_half_bytes: u32,
     /// Page that receives new entries, or `NO_PAGE`.
-    open: u32,
+    open_page: u32,
     /// No entry expires before this.
     next_due: Millis,
-    /// Hint for the bytes of entries that will be inserted soon ([`Entries::announce`]).
-    announced: u16,
+    /// Hint for the bytes of entries that will be inserted soon ([`Entries::expect_bytes`]).
+    expected_bytes: u16,
     index: Index,
     /// A secondary order of the entries, such as by score; `()` for kinds without one.
-    pub(crate) order: V::SecondaryOrder,
+    pub(crate) secondary_order: V::SecondaryOrder,
     pages: Pages,
     extras: Option<Box<Extras<V>>>,
 }
@@ -64,19 +66,19 @@ struct Extras<V: OverflowValue> {
     store: RecordStore<V>,
     pins: Vec<Pin>,
     /// Overflow values that a walk has reached and not finished.
-    pending: Vec<PendingValue>,
-    due: Option<Box<expiry::PageExpiryTree>>,
+    pending_values: Vec<PendingValue>,
+    page_expiries: Option<Box<expiry::PageExpiryTree>>,
     /// Expiry times of elements inside values.
     element_expiry: Option<Box<ElementExpiryIndex>>,
     /// Bytes of entries that only snapshots still need.
-    leftover: usize,
+    snapshot_only_bytes: usize,
 }
 
 const NO_PAGE: u32 = u32::MAX;
 
 /// A packed collection up to this length is always stored in a page: outside it, the overhead would cost as
 /// much as a page of its own.
-pub(crate) const MAX_ALWAYS_INLINE: usize = 8 * Block::STEP - page::HEADER_LEN;
+pub(crate) const MAX_ALWAYS_INLINE: usize = 8 * Block::MIN_BLOCK_BYTES - page::HEADER_LEN;
 /// A longer packed collection stays in a page if the store has at least this many times its bytes.
 /// Collections grow, and the dead bytes left behind by each move must stay small compared to the store.
 const MIN_STORE_RATIO: usize = 8;
@@ -93,13 +95,13 @@ impl<V: OverflowValue> Default for Entries<V> {
         Self {
             len: 0,
             volatile: 0,
-            live: 0,
-            dead: 0,
-            open: NO_PAGE,
-            next_due: page::NEVER,
-            announced: 0,
+            live_half_bytes: 0,
+            dead_half_bytes: 0,
+            open_page: NO_PAGE,
+            next_due: page::NO_EXPIRY,
+            expected_bytes: 0,
             index: Index::default(),
-            order: V::SecondaryOrder::default(),
+            secondary_order: V::SecondaryOrder::default(),
             pages: Pages::default(),
             extras: None,
         }
@@ -109,7 +111,7 @@ impl<V: OverflowValue> Default for Entries<V> {
 impl<V: OverflowValue> Extras<V> {
     /// Whether an empty store can drop these fields.
     fn is_unused(&self) -> bool {
-        let is_free = self.pins.is_empty() && self.pending.is_empty() && self.leftover == 0;
+        let is_free = self.pins.is_empty() && self.pending_values.is_empty() && self.snapshot_only_bytes == 0;
         is_free && self.store.is_empty()
     }
 }
@@ -119,10 +121,10 @@ impl<V: OverflowValue> Default for Extras<V> {
         Self {
             store: RecordStore::default(),
             pins: Vec::new(),
-            pending: Vec::new(),
-            due: None,
+            pending_values: Vec::new(),
+            page_expiries: None,
             element_expiry: None,
-            leftover: 0,
+            snapshot_only_bytes: 0,
         }
     }
 }
@@ -142,7 +144,7 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Whether the store has allocated nothing: no page and no index line.
-    pub(crate) fn is_vacant(&self) -> bool {
+    pub(crate) fn is_memory_free(&self) -> bool {
         self.len == 0 && self.extras.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
     }
 
@@ -217,8 +219,8 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Like [`Self::remove`], without compaction, for callers that insert a replacement.
     pub(crate) fn remove_without_compaction(&mut self, place: EntryRef, hash: u64) -> Option<Record<V>> {
-        self.unlink(place, hash);
-        self.kill_with_record(place)
+        self.remove_from_index(place, hash);
+        self.mark_dead_and_take_record(place)
     }
 
     /// Removes the entry and returns its attributes and value. The value is copied only if a snapshot needs
@@ -273,20 +275,20 @@ impl<V: OverflowValue> Entries<V> {
         let (header, page, at) = self.pages.entry(place.0);
         let overflow =
             header.record_number(page, at).map_or(0, |number| self.store().record(number).held_bytes());
-        let pages = self.pages.bytes().saturating_sub(self.dead as usize * 2);
+        let pages = self.pages.bytes().saturating_sub(self.dead_half_bytes as usize * 2);
         let here = header.len() * pages / self.live_bytes().max(1);
-        here + (self.index.bytes() + self.order.bytes()) / self.len().max(1) + overflow
+        here + (self.index.bytes() + self.secondary_order.bytes()) / self.len().max(1) + overflow
     }
 
     /// Bytes of live entries, excluding overflow values.
     pub(crate) fn live_bytes(&self) -> usize {
-        self.live as usize * 2
+        self.live_half_bytes as usize * 2
     }
 
     /// Bytes of pages, index and overflow records.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         let extras = self.extras.as_ref().map_or(0, |extras| size_of::<Extras<V>>() + extras.store.bytes());
-        self.pages.bytes() + self.index.bytes() + self.order.bytes() + extras
+        self.pages.bytes() + self.index.bytes() + self.secondary_order.bytes() + extras
     }
 
     /// Bytes of the lookup structures: the index and the page list.
@@ -307,9 +309,9 @@ impl<V: OverflowValue> Entries<V> {
             self.extras.as_ref().map_or(0, |extras| size_of::<Extras<V>>() + extras.store.flat_bytes());
         let index = self.len() * 64 / 10;
         size_of::<Self>()
-            + (self.live as usize + self.dead as usize) * 2
+            + (self.live_half_bytes as usize + self.dead_half_bytes as usize) * 2
             + index
-            + self.order.bytes()
+            + self.secondary_order.bytes()
             + extras
     }
 
@@ -322,7 +324,7 @@ impl<V: OverflowValue> Entries<V> {
         &self.extras.as_ref().expect("an entry with a record is where a store is").store
     }
 
-    fn extras(&mut self) -> &mut Extras<V> {
+    fn extras_mut(&mut self) -> &mut Extras<V> {
         self.extras.get_or_insert_default()
     }
 
@@ -338,8 +340,8 @@ impl<V: OverflowValue> Entries<V> {
         let fits = fits && self.fill_level() < FillLevel::Full;
         if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits && !needs_wide_time(attributes.expiry) {
             self.count_expiry(attributes.expiry);
-            let draft = EntryDraft { attributes, place: Placement::Inline, key: key.bytes, value: bytes };
-            return self.put(key.hash, &draft, len);
+            let draft = EntryDraft { attributes, placement: Placement::Inline, key: key.bytes, value: bytes };
+            return self.write_entry(key.hash, &draft, len);
         }
         let mut value = Vec::with_capacity(len);
         value.extend_from_slice(bytes);
@@ -351,32 +353,32 @@ impl<V: OverflowValue> Entries<V> {
     pub(crate) fn insert_overflow(&mut self, key: &Key<'_>, attributes: Attributes, value: V) -> EntryRef {
         self.count_expiry(attributes.expiry);
         let key_here = key.bytes.len() <= MAX_KEY && !needs_wide_time(attributes.expiry);
-        let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0, kept: 0 };
-        let number = self.extras().store.put(record).to_le_bytes();
+        let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0, kept_bytes: 0 };
+        let number = self.extras_mut().store.put(record).to_le_bytes();
         let (place, bytes) = if key_here {
             (Placement::ValueOverflow, key.bytes)
         } else {
             (Placement::KeyValueOverflow, &[][..])
         };
-        let draft = EntryDraft { attributes, place, key: bytes, value: &number };
-        self.put(key.hash, &draft, number.len())
+        let draft = EntryDraft { attributes, placement: place, key: bytes, value: &number };
+        self.write_entry(key.hash, &draft, number.len())
     }
 
     /// Writes an entry into a page and adds it to the index.
-    fn put(&mut self, hash: u64, draft: &EntryDraft<'_>, value_len: usize) -> EntryRef {
+    fn write_entry(&mut self, hash: u64, draft: &EntryDraft<'_>, value_len: usize) -> EntryRef {
         let len = draft.header(value_len).len();
         let (number, at) = self.allocate_space(len);
         let page = self.pages.page_mut(number);
         draft.write(page, at, value_len);
-        page::set_end(page, at + len);
-        self.live += (len / 2) as u32;
+        page::set_entries_end(page, at + len);
+        self.live_half_bytes += (len / 2) as u32;
         if let Some(expiry) = draft.attributes.expiry {
             self.lower_page_expiry(number, expiry);
         }
         let reference = pages::reference(number, at);
         let names = EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
         self.index.add(hash, reference, &names);
-        self.order.add(reference, &names);
+        self.secondary_order.add(reference, &names);
         EntryRef(reference)
     }
 
@@ -386,23 +388,23 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Removes an entry from the index and the counters; its bytes stay in the page.
-    fn unlink(&mut self, place: EntryRef, hash: u64) {
+    fn remove_from_index(&mut self, place: EntryRef, hash: u64) {
         let (header, ..) = self.pages.entry(place.0);
         self.len -= 1;
         self.volatile -= u32::from(header.has_expiry());
-        self.live -= (header.len() / 2) as u32;
+        self.live_half_bytes -= (header.len() / 2) as u32;
         let names = EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
         self.index.remove(hash, place.0, &names);
-        self.order.remove(place.0, &names);
+        self.secondary_order.remove(place.0, &names);
     }
 
     /// Kills an unlinked entry, and its record if no snapshot needs it.
-    fn kill_with_record(&mut self, place: EntryRef) -> Option<Record<V>> {
+    fn mark_dead_and_take_record(&mut self, place: EntryRef) -> Option<Record<V>> {
         let (header, page, at) = self.pages.entry(place.0);
         let overflow = header.record_number(page, at);
-        let died = self.kill(place);
+        let died = self.mark_dead(place);
         let number = overflow?;
-        let store = &mut self.extras().store;
+        let store = &mut self.extras_mut().store;
         if !died {
             // Keep the record if a snapshot will reach this entry or has queued it in `pending`.
             store.mark_kept(number);
@@ -416,46 +418,46 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Marks an unlinked entry dead, or keeps it for the snapshots that have not passed its page. Returns
     /// whether it is dead.
-    fn kill(&mut self, place: EntryRef) -> bool {
+    fn mark_dead(&mut self, place: EntryRef) -> bool {
         let (number, at) = pages::split(place.0);
-        let pinned = self.pinned(number);
+        let pinned = self.pinned_bits(number);
         let page = self.pages.page_mut(number);
         let header = Header::read(page, at);
         if pinned != 0 {
             header.with_state(pinned).write(page, at);
-            self.extras().leftover += header.len();
-            count_kept(header.len(), 0);
+            self.extras_mut().snapshot_only_bytes += header.len();
+            count_snapshot_only(header.len(), 0);
             return false;
         }
-        self.leave_tombstone(number, at);
+        self.write_tombstone(number, at);
         true
     }
 
     /// Turns an entry into dead bytes of its page and frees the page if that was the last live entry.
-    fn leave_tombstone(&mut self, number: usize, at: usize) {
+    fn write_tombstone(&mut self, number: usize, at: usize) {
         let page = self.pages.page_mut(number);
         let header = Header::read(page, at);
         let len = header.len();
-        if at + len == page::end(page) {
-            page::set_end(page, at);
+        if at + len == page::entries_end(page) {
+            page::set_entries_end(page, at);
         } else {
-            header.with_state(DEAD).write(page, at);
-            page::set_dead(page, page::dead(page) + len);
-            self.dead += (len / 2) as u32;
+            header.with_state(STATE_DEAD).write(page, at);
+            page::set_dead_bytes(page, page::dead_bytes(page) + len);
+            self.dead_half_bytes += (len / 2) as u32;
         }
-        if page::live(page) == 0 && self.pinned(number) == 0 {
+        if page::live_bytes(page) == 0 && self.pinned_bits(number) == 0 {
             self.free_page(number);
-        } else if self.open as usize != number {
+        } else if self.open_page as usize != number {
             self.pages.trim(number);
         }
     }
 
     fn free_page(&mut self, number: usize) {
-        self.dead -= (page::dead(self.pages.page(number)) / 2) as u32;
-        self.set_page_expiry(number, page::NEVER);
+        self.dead_half_bytes -= (page::dead_bytes(self.pages.page(number)) / 2) as u32;
+        self.set_page_expiry(number, page::NO_EXPIRY);
         self.pages.free(number);
-        if self.open as usize == number {
-            self.open = NO_PAGE;
+        if self.open_page as usize == number {
+            self.open_page = NO_PAGE;
         }
     }
 }

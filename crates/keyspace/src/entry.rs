@@ -40,8 +40,8 @@ const WIDE_TIME_LEN: usize = 8;
 /// fields clamp times beyond it.
 const TIME_LIMIT: i64 = (1 << 47) - 1;
 
-pub(crate) const ALIVE: u32 = 0;
-pub(crate) const DEAD: u32 = 8;
+pub(crate) const STATE_ALIVE: u32 = 0;
+pub(crate) const STATE_DEAD: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
@@ -63,9 +63,9 @@ pub(crate) fn needs_wide_time(expiry: Option<Millis>) -> bool {
 /// The type code of an entry, four bits. `ValueEncoding` defines the codes of keys; this module only
 /// distinguishes elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Code(u8);
+pub(crate) struct TypeCode(u8);
 
-impl Code {
+impl TypeCode {
     /// Number of codes available for keys.
     pub(crate) const KEY_CODES: usize = 15;
     /// An element of a large collection.
@@ -77,7 +77,7 @@ impl Code {
     }
 
     #[inline]
-    pub(crate) const fn number(self) -> u8 {
+    pub(crate) const fn as_u8(self) -> u8 {
         self.0
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct Header(u32);
 
 impl Header {
     pub(crate) fn new(
-        code: Code,
+        code: TypeCode,
         place: Placement,
         expiry: Option<Millis>,
         key: usize,
@@ -124,17 +124,17 @@ impl Header {
     }
 
     #[inline]
-    pub(crate) fn code(self) -> Code {
-        Code((self.0 >> 4 & 15) as u8)
+    pub(crate) fn type_code(self) -> TypeCode {
+        TypeCode((self.0 >> 4 & 15) as u8)
     }
 
-    pub(crate) fn with_code(self, code: Code) -> Self {
+    pub(crate) fn with_code(self, code: TypeCode) -> Self {
         Self(self.0 & !(15 << 4) | u32::from(code.0) << 4)
     }
 
     #[inline]
     fn is_element(self) -> bool {
-        self.code() == Code::ELEMENT
+        self.type_code() == TypeCode::ELEMENT
     }
 
     /// Offset of the expiry time, if present.
@@ -194,8 +194,8 @@ impl Header {
     }
 
     /// Length of an entry stored entirely inline, before padding.
-    pub(crate) fn entry_len(code: Code, volatile: bool, key: usize, value: usize) -> usize {
-        let fixed = if code == Code::ELEMENT { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN };
+    pub(crate) fn entry_len(code: TypeCode, volatile: bool, key: usize, value: usize) -> usize {
+        let fixed = if code == TypeCode::ELEMENT { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN };
         fixed + if volatile { TIME_LEN } else { 0 } + key + value
     }
 
@@ -258,7 +258,7 @@ impl Header {
 
     #[inline]
     pub(crate) fn attributes(self, page: &[u8], at: usize) -> Attributes {
-        Attributes { code: self.code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
+        Attributes { code: self.type_code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
     }
 
     /// The record number of an entry with overflow.
@@ -271,7 +271,7 @@ impl Header {
 /// The attributes of an entry besides its key and value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attributes {
-    pub(crate) code: Code,
+    pub(crate) code: TypeCode,
     pub(crate) usage: u16,
     pub(crate) expiry: Option<Millis>,
 }
@@ -280,7 +280,7 @@ pub(crate) struct Attributes {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryDraft<'a> {
     pub(crate) attributes: Attributes,
-    pub(crate) place: Placement,
+    pub(crate) placement: Placement,
     /// Empty if the key is stored in overflow.
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
@@ -288,7 +288,7 @@ pub(crate) struct EntryDraft<'a> {
 
 impl EntryDraft<'_> {
     pub(crate) fn header(&self, value_len: usize) -> Header {
-        Header::new(self.attributes.code, self.place, self.attributes.expiry, self.key.len(), value_len)
+        Header::new(self.attributes.code, self.placement, self.attributes.expiry, self.key.len(), value_len)
     }
 
     /// Writes the entry with a value of `value_len` bytes: the draft's bytes first, then zeros.
@@ -345,16 +345,16 @@ mod tests {
             (&[7; MAX_KEY], b"x", Some(Millis(-5)), false),
             (b"key", &[9; 300], Some(Millis(TIME_LIMIT)), true),
         ] {
-            let code = if element { Code::ELEMENT } else { Code::for_key(7) };
+            let code = if element { TypeCode::ELEMENT } else { TypeCode::for_key(7) };
             let attributes = Attributes { code, usage: 513, expiry };
-            let draft = EntryDraft { attributes, place: Placement::Inline, key, value };
+            let draft = EntryDraft { attributes, placement: Placement::Inline, key, value };
             draft.write(&mut page, 10, value.len());
             let header = Header::read(&page, 10);
             assert_eq!(header, draft.header(value.len()));
             assert_eq!(header.len() % 2, 0);
             assert_eq!((header.key(&page, 10), header.value(&page, 10)), (key, value));
-            assert_eq!((header.expiry(&page, 10), header.code()), (expiry, code));
-            assert_eq!((header.placement(), header.state()), (Placement::Inline, ALIVE));
+            assert_eq!((header.expiry(&page, 10), header.type_code()), (expiry, code));
+            assert_eq!((header.placement(), header.state()), (Placement::Inline, STATE_ALIVE));
             assert_eq!(header.usage(&page, 10), if element { 0 } else { 513 });
         }
     }
@@ -364,12 +364,12 @@ mod tests {
         for (before, after) in (0..15).flat_map(|before| (0..15).map(move |after| (before, after))) {
             let time = Some(Millis(1));
             let header =
-                Header::new(Code::for_key(before), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE);
-            let changed = header.with_state(5).with_code(Code::for_key(after));
-            assert_eq!((header.code().number(), changed.code().number()), (before, after));
+                Header::new(TypeCode::for_key(before), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE);
+            let changed = header.with_state(5).with_code(TypeCode::for_key(after));
+            assert_eq!((header.type_code().as_u8(), changed.type_code().as_u8()), (before, after));
             assert_eq!(
                 changed.with_state(0),
-                Header::new(changed.code(), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE)
+                Header::new(changed.type_code(), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE)
             );
             assert_eq!((changed.state(), changed.len()), (5, header.len()));
         }
@@ -380,9 +380,10 @@ mod tests {
         let mut page = vec![0xff; 100];
         let number = 77u32.to_le_bytes();
         for time in [i64::MAX, i64::MIN, TIME_LIMIT + 1, -TIME_LIMIT - 1] {
-            let attributes = Attributes { code: Code::for_key(4), usage: 513, expiry: Some(Millis(time)) };
+            let attributes =
+                Attributes { code: TypeCode::for_key(4), usage: 513, expiry: Some(Millis(time)) };
             let draft =
-                EntryDraft { attributes, place: Placement::KeyValueOverflow, key: b"", value: &number };
+                EntryDraft { attributes, placement: Placement::KeyValueOverflow, key: b"", value: &number };
             draft.write(&mut page, 10, number.len());
             let header = Header::read(&page, 10);
             assert_eq!(

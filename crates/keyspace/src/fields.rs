@@ -10,7 +10,7 @@ use slot_routing::Slot;
 
 use crate::captured::{Captured, PageView, PartInfo, ValueOwner};
 use crate::entries::{Entries, EntryRef, KeyLookup, NewValue};
-use crate::entry::{Attributes, Code, clamp_time};
+use crate::entry::{Attributes, TypeCode, clamp_time};
 use crate::hashing;
 use crate::key::Key;
 use crate::large::{Collection, Large};
@@ -62,22 +62,22 @@ pub(crate) trait FieldKind: std::fmt::Debug + Sized {
     type Overflow: OverflowValue;
 
     /// Wraps the fields as a value.
-    fn large(fields: Box<Fields<Self>>) -> Large;
+    fn into_large(fields: Box<LargeFields<Self>>) -> Large;
 
     /// Visits the elements of a packed value of this kind; their names need not be contiguous in it.
-    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>));
+    fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>));
 }
 
 /// The fields of a large collection.
 #[derive(Debug)]
-pub(crate) struct Fields<T: FieldKind> {
+pub(crate) struct LargeFields<T: FieldKind> {
     pub(crate) entries: Entries<T::Overflow>,
-    of: PhantomData<T>,
+    kind: PhantomData<T>,
 }
 
-impl<T: FieldKind> Default for Fields<T> {
+impl<T: FieldKind> Default for LargeFields<T> {
     fn default() -> Self {
-        Self { entries: Entries::default(), of: PhantomData }
+        Self { entries: Entries::default(), kind: PhantomData }
     }
 }
 
@@ -95,7 +95,7 @@ fn hashed_key(name: &[u8], hash: u64) -> Key<'_> {
     Key { bytes: name, slot: Slot::new(0).expect("the first slot"), hash }
 }
 
-impl<T: FieldKind> Fields<T> {
+impl<T: FieldKind> LargeFields<T> {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -109,20 +109,20 @@ impl<T: FieldKind> Fields<T> {
     }
 
     #[inline]
-    pub(crate) fn at(&self, place: EntryRef) -> Field<'_> {
+    pub(crate) fn field_at(&self, place: EntryRef) -> Field<'_> {
         let (name, value, expiry) = self.entries.flat_entry(place);
         Field { name, value, expiry }
     }
 
     #[inline]
     pub(crate) fn get(&self, name: &[u8]) -> Option<Field<'_>> {
-        self.find(&lookup_key(name)).map(|place| self.at(place))
+        self.find(&lookup_key(name)).map(|place| self.field_at(place))
     }
 
     /// Like [`Self::get`], for callers that already have the hash.
     #[inline]
     pub(crate) fn get_hashed(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
-        self.find(&hashed_key(name, hash)).map(|place| self.at(place))
+        self.find(&hashed_key(name, hash)).map(|place| self.field_at(place))
     }
 
     /// Whether a field with this name exists.
@@ -143,14 +143,14 @@ impl<T: FieldKind> Fields<T> {
 
     pub(crate) fn for_each<'a>(&'a self, visit: &mut dyn FnMut(Field<'a>)) {
         self.entries.visit_all(&mut |place| {
-            visit(self.at(place));
+            visit(self.field_at(place));
             true
         });
     }
 
     /// Visits fields until `visit` returns false. Returns whether all were visited.
     pub(crate) fn visit_all<'a>(&'a self, visit: &mut dyn FnMut(Field<'a>) -> bool) -> bool {
-        self.entries.visit_all(&mut |place| visit(self.at(place)))
+        self.entries.visit_all(&mut |place| visit(self.field_at(place)))
     }
 
     pub(crate) fn scan<'a>(
@@ -159,11 +159,11 @@ impl<T: FieldKind> Fields<T> {
         count: usize,
         visit: &mut dyn FnMut(Field<'a>),
     ) -> Option<u64> {
-        self.entries.scan(from, count, &mut |place| visit(self.at(place)))
+        self.entries.scan(from, count, &mut |place| visit(self.field_at(place)))
     }
 
     pub(crate) fn random(&self, random: u64) -> Option<Field<'_>> {
-        self.entries.random(random).map(|place| self.at(place))
+        self.entries.random(random).map(|place| self.field_at(place))
     }
 
     pub(crate) fn count_expired(&self, now: Millis) -> usize {
@@ -180,12 +180,12 @@ impl<T: FieldKind> Fields<T> {
         let key = lookup_key(name);
         let found = self.find(&key);
         let replaced = found.map(|place| ReplacedField { expiry: self.entries.expiry(place) });
-        self.put(&key, found, value, expiry);
+        self.put_hashed(&key, found, value, expiry);
         replaced
     }
 
     /// Sets a field whose lookup result is `found`.
-    pub(crate) fn put(
+    pub(crate) fn put_hashed(
         &mut self,
         key: &Key<'_>,
         found: Option<EntryRef>,
@@ -193,7 +193,7 @@ impl<T: FieldKind> Fields<T> {
         expiry: Option<Millis>,
     ) {
         if let Some(place) = found {
-            if self.entries.overwrite(place, value, Code::ELEMENT, expiry) {
+            if self.entries.overwrite(place, value, TypeCode::ELEMENT, expiry) {
                 return;
             }
             drop(self.entries.remove_without_compaction(place, key.hash));
@@ -217,7 +217,7 @@ impl<T: FieldKind> Fields<T> {
     }
 
     fn insert(&mut self, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
-        let attributes = Attributes { code: Code::ELEMENT, usage: 0, expiry };
+        let attributes = Attributes { code: TypeCode::ELEMENT, usage: 0, expiry };
         self.entries.insert(key, NewValue { attributes, bytes: value, len: value.len() });
     }
 
@@ -253,7 +253,7 @@ impl<T: FieldKind> Fields<T> {
     }
 }
 
-impl<T: FieldKind> Collection for Fields<T> {
+impl<T: FieldKind> Collection for LargeFields<T> {
     fn len(&self) -> usize {
         self.entries.len()
     }
@@ -263,21 +263,21 @@ impl<T: FieldKind> Collection for Fields<T> {
     }
 
     fn held_bytes(&self) -> usize {
-        self.entries.held_bytes()
+        self.entries.heap_bytes()
     }
 
     fn fill_level(&self) -> FillLevel {
         self.entries.fill_level()
     }
 
-    fn add(&mut self, elements: PackedValue<'_>) -> bool {
+    fn add_packed(&mut self, elements: PackedValue<'_>) -> bool {
         let before = self.len();
         self.entries.reserve(before + elements.len());
-        self.entries.announce(elements.bytes().len());
-        T::unpack(&elements, &mut |field| {
+        self.entries.expect_bytes(elements.bytes().len());
+        T::visit_packed(&elements, &mut |field| {
             self.set(field.name, field.value, field.expiry);
         });
-        self.entries.announce(0);
+        self.entries.expect_bytes(0);
         self.len() == before + elements.len()
     }
 
@@ -286,7 +286,7 @@ impl<T: FieldKind> Collection for Fields<T> {
         self.for_each(&mut |field| {
             copy.insert(&lookup_key(field.name), field.value, field.expiry);
         });
-        T::large(copy)
+        T::into_large(copy)
     }
 
     fn pin(&mut self, bit: u32) {
@@ -296,17 +296,17 @@ impl<T: FieldKind> Collection for Fields<T> {
     }
 
     fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
-        let mut dropped = std::mem::take(&mut captured.dropped);
+        let mut dropped = std::mem::take(&mut captured.records_to_drop);
         let copied = self.entries.walk_page(bit, &mut dropped, |pin, page, beside| {
             let part = PartInfo {
-                total: pin.len as usize,
-                first: pin.is_new(),
-                any_expires: pin.volatile > 0,
+                total: pin.pinned_len as usize,
+                first: pin.is_unstarted(),
+                any_expires: pin.pinned_volatile > 0,
                 elements: T::elements,
             };
             captured.add_fields(bit, page, beside, of, part)
         });
-        captured.dropped = dropped;
+        captured.records_to_drop = dropped;
         copied
     }
 
@@ -349,7 +349,7 @@ mod tests {
     use crate::hash::HashFields;
 
     /// Deviation of the observed picks from a uniform distribution, in standard deviations.
-    fn unfairness(fields: &Fields<HashFields>, choices: u64) -> f64 {
+    fn chi_square_ratio(fields: &LargeFields<HashFields>, choices: u64) -> f64 {
         let mut chosen = std::collections::BTreeMap::new();
         for number in 0..choices {
             let field = fields.random(hashing::hash_bytes(&number.to_le_bytes())).expect("there are fields");
@@ -365,12 +365,12 @@ mod tests {
     #[test]
     fn random_picks_are_uniform() {
         for (len, left) in [(12, 12), (100, 100), (500, 500), (3000, 3000), (3000, 700), (20_000, 100)] {
-            let mut fields = Fields::<HashFields>::default();
+            let mut fields = LargeFields::<HashFields>::default();
             for number in 0..len {
                 fields.set(&u32::to_be_bytes(number), b"", None);
             }
             (left..len).for_each(|number| assert!(fields.remove(&number.to_be_bytes())));
-            let unfairness = unfairness(&fields, u64::from(left) * 100);
+            let unfairness = chi_square_ratio(&fields, u64::from(left) * 100);
             assert!(unfairness.abs() < 5.0, "{left} of {len}: {unfairness}");
         }
     }

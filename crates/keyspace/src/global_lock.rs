@@ -22,7 +22,7 @@ impl Keyspace {
     /// Waits for the global lock. The caller must hold no slot.
     #[must_use]
     pub fn acquire_global_lock(&self) -> GlobalLock<'_> {
-        GlobalLock { keyspace: self, _held: self.turn.lock() }
+        GlobalLock { keyspace: self, _held: self.global_lock.lock() }
     }
 
     /// Waits for the global lock as long as the policy allows.
@@ -40,6 +40,6 @@ impl Keyspace {
     /// Waits for the global lock for at most `time`. The caller may hold slots, because the wait is bounded.
     #[must_use]
     pub fn acquire_global_lock_within(&self, time: Duration) -> Option<GlobalLock<'_>> {
-        self.turn.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _held: held })
+        self.global_lock.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _held: held })
     }
 }

@@ -10,7 +10,7 @@ mod setting;
 
 use clock::Millis;
 
-use crate::fields::{Field, FieldKind, Fields, FieldsPart};
+use crate::fields::{Field, FieldKind, FieldsPart, LargeFields};
 use crate::kind::{Kind, ValueEncoding};
 use crate::large::Large;
 use crate::packed::{self, PackedBuilder, PackedValue, Shape};
@@ -27,11 +27,11 @@ impl FieldKind for HashFields {
         PartElements::Hash(part)
     }
 
-    fn large(fields: Box<Fields<Self>>) -> Large {
+    fn into_large(fields: Box<LargeFields<Self>>) -> Large {
         Large::Hash(fields)
     }
 
-    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+    fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
         packed.fields().for_each(visit);
     }
 }
@@ -40,12 +40,12 @@ impl FieldKind for HashFields {
 /// yet; the caller decides how to treat them.
 #[derive(Debug, Clone, Copy)]
 pub struct HashRef<'a> {
-    pub(crate) shape: Shape<'a, Fields<HashFields>>,
-    pub(crate) form: ValueEncoding,
+    pub(crate) shape: Shape<'a, LargeFields<HashFields>>,
+    pub(crate) value_encoding: ValueEncoding,
 }
 
-impl<'a> From<records::Record<'a>> for Field<'a> {
-    fn from(record: records::Record<'a>) -> Self {
+impl<'a> From<records::FieldRecord<'a>> for Field<'a> {
+    fn from(record: records::FieldRecord<'a>) -> Self {
         Self { name: record.field, value: record.value, expiry: record.expiry }
     }
 }
@@ -66,7 +66,7 @@ impl<'a> HashRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.form == ValueEncoding::TableHash { "hashtable" } else { "listpack" }
+        if self.value_encoding == ValueEncoding::TableHash { "hashtable" } else { "listpack" }
     }
 
     /// Looks up a field by name.
@@ -74,7 +74,7 @@ impl<'a> HashRef<'a> {
     #[inline]
     pub fn get(&self, field: &[u8]) -> Option<Field<'a>> {
         match self.shape {
-            Shape::Packed(packed) => records::find(packed, field).map(Field::from),
+            Shape::Packed(packed) => records::find_record(packed, field).map(Field::from),
             Shape::Large(fields) => fields.get(field),
         }
     }
@@ -89,7 +89,7 @@ impl<'a> HashRef<'a> {
 
     /// Number of fields that have not expired at `now`. Scans only if some may have expired.
     #[must_use]
-    pub fn len_at(&self, now: Millis) -> usize {
+    pub fn live_len(&self, now: Millis) -> usize {
         match self.shape {
             Shape::Packed(packed) => {
                 records::records(packed).filter(|record| Field::from(*record).is_live_at(now)).count()
@@ -136,10 +136,10 @@ impl PackedBuilder {
     /// Adds a field that does not exist yet to a hash.
     pub fn push_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) {
         records::push(&mut self.bytes, name, value, expiry);
-        let about = &mut self.about;
+        let about = &mut self.summary;
         about.count += 1;
-        about.longest = about.longest.max(name.len().max(value.len()) as u32);
-        about.timed |= expiry.is_some();
+        about.max_element_len = about.max_element_len.max(name.len().max(value.len()) as u32);
+        about.has_expiry |= expiry.is_some();
         packed::set_count(&mut self.bytes, about.count as usize);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An index starts as an [`inline::InlineIndex`] inside the table for a handful of keys, then becomes one
 //! [`segment::Segment`] of up to 16 buckets, and above about 170 keys a directory of segments, whose
-//! [`map::Map`] leads from the leading bits of a hash to the segment that covers it (extendible hashing,
+//! [`map::SegmentMap`] leads from the leading bits of a hash to the segment that covers it (extendible hashing,
 //! Fagin et al. 1979; leading bits keep hash order). Every operation touches one segment of at most 176
 //! entries and a small part of the map, so no insert waits for a rehash, however large the table is.
 //!
@@ -13,16 +13,16 @@ mod map;
 mod segment;
 
 use inline::InlineIndex;
-use map::Map;
+use map::SegmentMap;
 use segment::{GrowthStep, HashedRefs, Segment};
 
-use crate::chunked::Chunked;
+use crate::chunked::ChunkedVec;
 use crate::hashing::POSITION_MASK;
 use crate::memory::prefetch;
 use crate::purge::PAGES_PER_LOCK;
 
 /// A segment that shrinks to this many entries goes back to the inline form.
-const INLINE_AGAIN: usize = inline::MAX / 2;
+const SHRINK_TO_INLINE_LEN: usize = inline::CAPACITY / 2;
 
 /// Provides the hashes of entries.
 pub(crate) trait HashSource {
@@ -31,7 +31,7 @@ pub(crate) trait HashSource {
     fn prefetch(&self, reference: u32);
 }
 
-fn hash_lookup(of: &impl HashSource) -> impl FnMut(&[u32], &mut HashedRefs) {
+fn lookup_hashes(of: &impl HashSource) -> impl FnMut(&[u32], &mut HashedRefs) {
     |references, taken| {
         references.iter().for_each(|&reference| of.prefetch(reference));
         taken.extend(references.iter().map(|&reference| (of.hash(reference), reference)));
@@ -53,12 +53,12 @@ impl Default for Index {
 
 #[derive(Debug)]
 pub(crate) struct Directory {
-    map: Map,
-    segments: Chunked<Segment>,
+    map: SegmentMap,
+    segments: ChunkedVec<Segment>,
     /// Free segment numbers.
-    unused: Chunked<u32>,
+    unused_segments: ChunkedVec<u32>,
     /// Number of segments per depth.
-    depths: Vec<u32>,
+    segments_by_depth: Vec<u32>,
 }
 
 /// Attempts per random pick. One in two or three succeeds, one in a hundred after many removals.
@@ -79,12 +79,12 @@ const INITIAL_ENTRIES: usize = segment::MAX_ENTRIES * 3 / 4;
 const MAX_INITIAL_DEPTH: u8 = 6;
 
 /// Two sibling segments with fewer entries than this in total are merged.
-const MERGE_BELOW: usize = 80;
+const MERGE_THRESHOLD: usize = 80;
 
 /// Converts an inline index into a segment.
 fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
     let mut taken = HashedRefs::new();
-    hash_lookup(of)(few.references(), &mut taken);
+    lookup_hashes(of)(few.references(), &mut taken);
     let mut segment = Segment::default();
     segment.fill_empty(&taken);
     segment
@@ -92,17 +92,22 @@ fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
 
 impl Directory {
     /// A directory whose first segment covers all positions.
-    fn of(segment: Segment) -> Self {
-        let mut segments = Chunked::default();
+    fn with_segment(segment: Segment) -> Self {
+        let mut segments = ChunkedVec::default();
         segments.push(segment);
-        Self { map: Map::new(), segments, unused: Chunked::default(), depths: vec![1] }
+        Self {
+            map: SegmentMap::new(),
+            segments,
+            unused_segments: ChunkedVec::default(),
+            segments_by_depth: vec![1],
+        }
     }
 
     fn split(&mut self, hash: u64, of: &impl HashSource) {
-        let number = self.map.number(hash);
+        let number = self.map.segment_number(hash);
         let depth = self.segments[number].depth();
-        let other = self.segments[number].split(&mut hash_lookup(of));
-        let upper = match self.unused.pop() {
+        let other = self.segments[number].split(&mut lookup_hashes(of));
+        let upper = match self.unused_segments.pop() {
             Some(number) => {
                 self.segments[number] = other;
                 number
@@ -114,38 +119,42 @@ impl Directory {
         };
         self.map.split_range(hash, depth, upper);
         let depth = usize::from(depth);
-        self.depths.resize(self.depths.len().max(depth + 2), 0);
-        self.depths[depth] -= 1;
-        self.depths[depth + 1] += 2;
+        self.segments_by_depth.resize(self.segments_by_depth.len().max(depth + 2), 0);
+        self.segments_by_depth[depth] -= 1;
+        self.segments_by_depth[depth + 1] += 2;
     }
 
     /// Returns the entry at `position` and cell `cell`, if that cell is taken. A segment is hit in
     /// proportion to the positions it covers, and rejects in the same proportion, which keeps picks uniform.
-    fn pick(&self, position: u64, cell: u64) -> Option<u32> {
-        let deepest = self.depths.iter().rposition(|&segments| segments > 0)?;
-        let segment = &self.segments[self.map.number(position)];
+    fn random_reference(&self, position: u64, cell: u64) -> Option<u32> {
+        let deepest = self.segments_by_depth.iter().rposition(|&segments| segments > 0)?;
+        let segment = &self.segments[self.map.segment_number(position)];
         let passes_by = (1u64 << (deepest - usize::from(segment.depth()))) - 1;
-        if position & passes_by == 0 { segment.pick(segment::MAX_BUCKETS, cell as u32) } else { None }
+        if position & passes_by == 0 {
+            segment.random_reference(segment::MAX_BUCKETS, cell as u32)
+        } else {
+            None
+        }
     }
 
     /// Merges the segment of `hash` with its sibling if both are small. Returns whether it did.
-    fn join(&mut self, hash: u64, of: &impl HashSource) -> bool {
-        let number = self.map.number(hash);
+    fn merge_segments(&mut self, hash: u64, of: &impl HashSource) -> bool {
+        let number = self.map.segment_number(hash);
         let depth = self.segments[number].depth();
         if depth == 0 {
             return false;
         }
-        let other = self.map.number(hash ^ 1 << (64 - depth));
+        let other = self.map.segment_number(hash ^ 1 << (64 - depth));
         let together = self.segments[number].len() + self.segments[other].len();
-        if self.segments[other].depth() != depth || together > MERGE_BELOW {
+        if self.segments[other].depth() != depth || together > MERGE_THRESHOLD {
             return false;
         }
         let taken = std::mem::take(&mut self.segments[other]);
-        self.segments[number].join(taken, &mut hash_lookup(of));
+        self.segments[number].merge(taken, &mut lookup_hashes(of));
         self.map.merge_ranges(hash, depth - 1, number);
-        self.depths[usize::from(depth)] -= 2;
-        self.depths[usize::from(depth) - 1] += 1;
-        self.unused.push(other);
+        self.segments_by_depth[usize::from(depth)] -= 2;
+        self.segments_by_depth[usize::from(depth) - 1] += 1;
+        self.unused_segments.push(other);
         true
     }
 }
@@ -157,7 +166,7 @@ impl Index {
         match self {
             Self::Inline(_) => None,
             Self::SingleSegment(segment) => Some(segment),
-            Self::Directory(directory) => Some(&directory.segments[directory.map.number(hash)]),
+            Self::Directory(directory) => Some(&directory.segments[directory.map.segment_number(hash)]),
         }
     }
 
@@ -166,7 +175,7 @@ impl Index {
     #[inline]
     pub(crate) fn prefetch_segment(&self, hash: u64) {
         if let Self::Directory(directory) = self {
-            let segment = &directory.segments[directory.map.number(hash)];
+            let segment = &directory.segments[directory.map.segment_number(hash)];
             let segment = std::slice::from_ref(segment).as_ptr_range();
             prefetch(segment.start);
             // The header may span two cache lines.
@@ -184,11 +193,13 @@ impl Index {
 
     /// The reference that a search for `hash` will most likely return. Only a hint.
     #[inline]
-    pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
+    pub(crate) fn probable_reference(&self, hash: u64) -> Option<u32> {
         match self {
-            Self::Inline(few) => few.likely(hash),
-            Self::SingleSegment(segment) => segment.likely(hash),
-            Self::Directory(directory) => directory.segments[directory.map.number(hash)].likely(hash),
+            Self::Inline(few) => few.probable_reference(hash),
+            Self::SingleSegment(segment) => segment.probable_reference(hash),
+            Self::Directory(directory) => {
+                directory.segments[directory.map.segment_number(hash)].probable_reference(hash)
+            }
         }
     }
 
@@ -198,13 +209,15 @@ impl Index {
         match self {
             Self::Inline(few) => few.find(hash, is),
             Self::SingleSegment(segment) => segment.find(hash, is),
-            Self::Directory(directory) => directory.segments[directory.map.number(hash)].find(hash, is),
+            Self::Directory(directory) => {
+                directory.segments[directory.map.segment_number(hash)].find(hash, is)
+            }
         }
     }
 
     /// Reserves space for this many entries in total: up to one segment, or several if the index is empty.
     pub(crate) fn reserve(&mut self, entries: usize, of: &impl HashSource) {
-        if entries <= inline::MAX {
+        if entries <= inline::CAPACITY {
             return;
         }
         let mut segment = match self {
@@ -213,19 +226,19 @@ impl Index {
             Self::Directory(_) => return,
         };
         if segment.len() > 0 || entries <= segment::MAX_ENTRIES {
-            segment.reserve(entries, &mut hash_lookup(of));
+            segment.reserve(entries, &mut lookup_hashes(of));
             *self = Self::SingleSegment(segment);
             return;
         }
         let deep = (1..MAX_INITIAL_DEPTH)
             .find(|&depth| entries >> depth <= INITIAL_ENTRIES)
             .unwrap_or(MAX_INITIAL_DEPTH);
-        let mut directory = Directory::of(segment);
+        let mut directory = Directory::with_segment(segment);
         for depth in 0..deep {
             (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), of));
         }
         for number in 0..directory.segments.len() {
-            directory.segments[number as u32].reserve(entries >> deep, &mut hash_lookup(of));
+            directory.segments[number as u32].reserve(entries >> deep, &mut lookup_hashes(of));
         }
         *self = Self::Directory(Box::new(directory));
     }
@@ -238,20 +251,20 @@ impl Index {
                 }
                 Self::Inline(few) => return few.add(hash, reference),
                 Self::SingleSegment(segment) => match segment.growth_step() {
-                    GrowthStep::Enough => return segment.add(hash, reference),
-                    GrowthStep::Grow => segment.grow(&mut hash_lookup(of)),
+                    GrowthStep::Fits => return segment.add(hash, reference),
+                    GrowthStep::Grow => segment.grow(&mut lookup_hashes(of)),
                     GrowthStep::Split => {
-                        let mut directory = Directory::of(std::mem::take(segment));
+                        let mut directory = Directory::with_segment(std::mem::take(segment));
                         directory.split(hash, of);
                         *self = Self::Directory(Box::new(directory));
                     }
                 },
                 Self::Directory(directory) => {
-                    let number = directory.map.number(hash);
+                    let number = directory.map.segment_number(hash);
                     let segment = &mut directory.segments[number];
                     match segment.growth_step() {
-                        GrowthStep::Enough => return segment.add(hash, reference),
-                        GrowthStep::Grow => segment.grow(&mut hash_lookup(of)),
+                        GrowthStep::Fits => return segment.add(hash, reference),
+                        GrowthStep::Grow => segment.grow(&mut lookup_hashes(of)),
                         GrowthStep::Split => directory.split(hash, of),
                     }
                 }
@@ -265,24 +278,24 @@ impl Index {
             Self::Inline(few) => few.remove(hash, reference),
             Self::SingleSegment(segment) => {
                 segment.remove(hash, reference);
-                if segment.len() <= INLINE_AGAIN {
+                if segment.len() <= SHRINK_TO_INLINE_LEN {
                     let mut few = InlineIndex::default();
-                    let taken = segment.all(&mut hash_lookup(of));
+                    let taken = segment.all_references(&mut lookup_hashes(of));
                     taken.into_iter().for_each(|(hash, reference)| few.add(hash, reference));
                     *self = Self::Inline(few);
                 } else if segment.is_sparse() {
-                    segment.shrink(&mut hash_lookup(of));
+                    segment.shrink(&mut lookup_hashes(of));
                 }
             }
             Self::Directory(directory) => {
-                let number = directory.map.number(hash);
+                let number = directory.map.segment_number(hash);
                 let segment = &mut directory.segments[number];
                 segment.remove(hash, reference);
                 if segment.is_sparse() {
-                    segment.shrink(&mut hash_lookup(of));
-                    while directory.join(hash, of) {}
+                    segment.shrink(&mut lookup_hashes(of));
+                    while directory.merge_segments(hash, of) {}
                     if directory.map.segments() == 1 {
-                        let number = directory.map.number(0);
+                        let number = directory.map.segment_number(0);
                         *self = Self::SingleSegment(std::mem::take(&mut directory.segments[number]));
                     }
                 }
@@ -296,7 +309,7 @@ impl Index {
             Self::Inline(few) => few.replace_reference(hash, from, to),
             Self::SingleSegment(segment) => segment.replace_reference(hash, from, to),
             Self::Directory(directory) => {
-                let number = directory.map.number(hash);
+                let number = directory.map.segment_number(hash);
                 directory.segments[number].replace_reference(hash, from, to);
             }
         }
@@ -314,7 +327,7 @@ impl Index {
                 return None;
             }
             Self::SingleSegment(segment) => segment,
-            Self::Directory(directory) => &directory.segments[directory.map.number(position)],
+            Self::Directory(directory) => &directory.segments[directory.map.segment_number(position)],
         };
         let depth = segment.depth();
         let start = if depth == 0 { 0 } else { position & !(u64::MAX >> depth) };
@@ -341,14 +354,14 @@ impl Index {
     }
 
     /// Picks a uniformly random entry by probing random cells until one is taken.
-    pub(crate) fn pick(&self, random: u64) -> Option<u32> {
+    pub(crate) fn random_reference(&self, random: u64) -> Option<u32> {
         let mut state = random;
         let found = (0..MAX_ATTEMPTS).find_map(|_| {
             let (position, cell) = (splitmix64(&mut state), splitmix64(&mut state));
             match self {
-                Self::Inline(few) => few.pick(cell),
-                Self::SingleSegment(segment) => segment.pick(segment.bucket_count(), cell as u32),
-                Self::Directory(directory) => directory.pick(position, cell),
+                Self::Inline(few) => few.random_reference(cell),
+                Self::SingleSegment(segment) => segment.random_reference(segment.bucket_count(), cell as u32),
+                Self::Directory(directory) => directory.random_reference(position, cell),
             }
         });
         found.or_else(|| self.first())
@@ -357,8 +370,8 @@ impl Index {
     fn first(&self) -> Option<u32> {
         match self {
             Self::Inline(few) => few.references().first().copied(),
-            Self::SingleSegment(segment) => segment.any(),
-            Self::Directory(directory) => directory.segments.iter().find_map(Segment::any),
+            Self::SingleSegment(segment) => segment.any_reference(),
+            Self::Directory(directory) => directory.segments.iter().find_map(Segment::any_reference),
         }
     }
 
@@ -368,8 +381,8 @@ impl Index {
             Self::SingleSegment(segment) => segment.bytes(),
             Self::Directory(directory) => {
                 let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
-                let lists = directory.segments.bytes() + directory.unused.bytes();
-                let lists = lists + directory.depths.capacity() * size_of::<u32>();
+                let lists = directory.segments.bytes() + directory.unused_segments.bytes();
+                let lists = lists + directory.segments_by_depth.capacity() * size_of::<u32>();
                 segments + directory.map.bytes() + lists + size_of::<Directory>()
             }
         }

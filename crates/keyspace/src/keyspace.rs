@@ -15,7 +15,7 @@ use crate::locked_slots::LockedSlots;
 use crate::memory::{FullChunk, prefetch};
 use crate::page;
 use crate::prefetched::PrefetchedSlot;
-use crate::published::Published;
+use crate::published::PublishedSummaries;
 use crate::slot::{SlotData, SlotGuard};
 use crate::snapshot::ActiveCuts;
 use crate::table::Table;
@@ -49,7 +49,7 @@ pub struct DatabaseSize {
     /// Keys with an expiry.
     pub volatile: usize,
     /// Keys whose values have expiring elements.
-    pub timed: usize,
+    pub with_element_expiry: usize,
 }
 
 impl DatabaseSize {
@@ -57,7 +57,7 @@ impl DatabaseSize {
     pub fn add(&mut self, table: &Table) {
         self.keys += table.len();
         self.volatile += table.volatile_len();
-        self.timed += table.timed_len();
+        self.with_element_expiry += table.keys_with_element_expiry();
     }
 }
 
@@ -66,10 +66,10 @@ impl DatabaseSize {
 pub struct Keyspace {
     slots: FullChunk<AlignedSlot>,
     /// Slots that can hold keys, in ascending order.
-    in_use: Box<[Slot]>,
-    published: Published,
-    pub(crate) cuts: ActiveCuts,
-    pub(crate) turn: Mutex<()>,
+    usable_slots: Box<[Slot]>,
+    published_summaries: PublishedSummaries,
+    pub(crate) active_cuts: ActiveCuts,
+    pub(crate) global_lock: Mutex<()>,
     databases: u16,
 }
 
@@ -90,7 +90,7 @@ impl Keyspace {
     /// Like [`Self::new`], restricted to these slots: loops over all slots skip the others, and keys of other
     /// slots must not be written.
     #[must_use]
-    pub fn restricted_to(seed: u64, databases: u16, slots: &SlotSet) -> Self {
+    pub fn with_only_slots(seed: u64, databases: u16, slots: &SlotSet) -> Self {
         Self::with_slots(seed, databases, slots.iter().collect())
     }
 
@@ -98,29 +98,29 @@ impl Keyspace {
         hashing::set_seed(seed);
         Self {
             slots: FullChunk::default(),
-            in_use,
-            published: Published::default(),
-            cuts: ActiveCuts::default(),
-            turn: Mutex::new(()),
+            usable_slots: in_use,
+            published_summaries: PublishedSummaries::default(),
+            active_cuts: ActiveCuts::default(),
+            global_lock: Mutex::new(()),
             databases,
         }
     }
 
     /// The slots that can hold keys, in ascending order; nearly always all slots.
     pub fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + '_ {
-        self.in_use.iter().copied()
+        self.usable_slots.iter().copied()
     }
 
     /// Whether keys of this slot may be written.
     #[must_use]
     pub fn is_in_use(&self, slot: Slot) -> bool {
-        self.in_use.len() == SLOT_COUNT || self.in_use.binary_search(&slot).is_ok()
+        self.usable_slots.len() == SLOT_COUNT || self.usable_slots.binary_search(&slot).is_ok()
     }
 
     /// An empty keyspace with the same databases and slots.
     #[must_use]
     pub fn empty_like(&self, seed: u64) -> Self {
-        Self::with_slots(seed, self.databases, self.in_use.clone())
+        Self::with_slots(seed, self.databases, self.usable_slots.clone())
     }
 
     /// Number of databases.
@@ -139,7 +139,7 @@ impl Keyspace {
     /// Like [`Self::key`], for callers that know the slot.
     #[must_use]
     #[inline]
-    pub fn key_in<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
+    pub fn key_in_slot<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
         debug_assert_eq!(slot, Slot::of_key(bytes));
         Key { bytes, slot, hash: hashing::hash_bytes(bytes) }
     }
@@ -158,7 +158,7 @@ impl Keyspace {
     pub fn prefetch_index(&self, db: u16, key: &Key<'_>) -> Option<PrefetchedSlot<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
         data.table_if(db)?.entries.prefetch_index(key.hash);
-        Some(PrefetchedSlot { data, likely: None })
+        Some(PrefetchedSlot { data, probable_entry: None })
     }
 
     /// Runs the second and third prefetch pass over keys whose slots must not stay locked.
@@ -180,18 +180,18 @@ impl Keyspace {
     #[must_use]
     #[inline]
     pub fn lock(&self, slot: Slot) -> SlotGuard<'_> {
-        self.try_lock(slot).unwrap_or_else(|| self.wait_for(slot))
+        self.try_lock(slot).unwrap_or_else(|| self.wait_for_slot(slot))
     }
 
     /// Spins before sleeping: a slot is held for a few microseconds, and a sleep with its wake-up costs both
     /// threads more.
     #[cold]
-    fn wait_for(&self, slot: Slot) -> SlotGuard<'_> {
-        let data = self.spin_for(slot).unwrap_or_else(|| self.slots[slot.index()].0.lock());
-        self.guard(slot, data)
+    fn wait_for_slot(&self, slot: Slot) -> SlotGuard<'_> {
+        let data = self.spin_for_slot(slot).unwrap_or_else(|| self.slots[slot.index()].0.lock());
+        self.slot_guard(slot, data)
     }
 
-    fn spin_for(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
+    fn spin_for_slot(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
         let lock = &self.slots[slot.index()].0;
         (0..SPIN_ATTEMPTS).find_map(|_| {
             std::hint::spin_loop();
@@ -209,12 +209,12 @@ impl Keyspace {
     }
 
     /// Waits for a slot as long as the policy allows.
-    pub fn lock_while(&self, slot: Slot, wait_policy: WaitPolicy<'_>) -> Option<SlotGuard<'_>> {
-        self.try_lock(slot).or_else(|| Some(self.guard(slot, self.lock_data_while(slot, wait_policy)?)))
+    pub fn lock_slot_while(&self, slot: Slot, wait_policy: WaitPolicy<'_>) -> Option<SlotGuard<'_>> {
+        self.try_lock(slot).or_else(|| Some(self.slot_guard(slot, self.lock_data_while(slot, wait_policy)?)))
     }
 
     fn lock_data_while(&self, slot: Slot, wait_policy: WaitPolicy<'_>) -> Option<MutexGuard<'_, SlotData>> {
-        let spun = self.spin_for(slot);
+        let spun = self.spin_for_slot(slot);
         let mut waited = Duration::ZERO;
         spun.or_else(|| {
             while wait_policy(waited) {
@@ -259,7 +259,7 @@ impl Keyspace {
 
     fn try_lock_briefly(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
         let lock = &self.slots[slot.index()].0;
-        lock.try_lock().or_else(|| self.spin_for(slot)).or_else(|| lock.try_lock_for(SHORT_WAIT))
+        lock.try_lock().or_else(|| self.spin_for_slot(slot)).or_else(|| lock.try_lock_for(SHORT_WAIT))
     }
 
     /// Prepares for locking all slots: allocates the guards and prefetches the lock cache lines. Fetching the
@@ -280,7 +280,7 @@ impl Keyspace {
         mut held: AllGuards<'k>,
         at_that_moment: impl FnOnce() -> R,
     ) -> R {
-        self.lock_all_slots(turn, &self.in_use, &mut held, &|_| true, |_, data| data);
+        self.lock_all_slots(turn, &self.usable_slots, &mut held, &|_| true, |_, data| data);
         let outcome = at_that_moment();
         held.iter_mut().for_each(|guard| *guard = None);
         outcome
@@ -295,7 +295,7 @@ impl Keyspace {
     /// Locks a slot unless another thread holds it.
     #[must_use]
     pub fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
-        self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
+        self.slots[slot.index()].0.try_lock().map(|data| self.slot_guard(slot, data))
     }
 
     /// Yields the slot to waiting threads and locks it again. Long operations on a slot must call this
@@ -303,60 +303,61 @@ impl Keyspace {
     pub(crate) fn yield_to_waiters(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
-        self.cuts.pin_unseen(guard.slot, &mut guard.data);
+        self.active_cuts.pin_missed_cuts(guard.slot, &mut guard.data);
         guard.likely = None;
     }
 
     #[inline]
-    pub(crate) fn guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
-        self.guard_prefetched(slot, PrefetchedSlot { data, likely: None })
+    pub(crate) fn slot_guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
+        self.guard_prefetched(slot, PrefetchedSlot { data, probable_entry: None })
     }
 
     #[inline(always)]
     pub(crate) fn guard_prefetched<'k>(&'k self, slot: Slot, touched: PrefetchedSlot<'k>) -> SlotGuard<'k> {
-        let PrefetchedSlot { mut data, likely } = touched;
-        self.cuts.pin_unseen(slot, &mut data);
-        SlotGuard { data, published: &self.published, slot, last_published: None, likely }
+        let PrefetchedSlot { mut data, probable_entry: likely } = touched;
+        self.active_cuts.pin_missed_cuts(slot, &mut data);
+        SlotGuard { data, published: &self.published_summaries, slot, last_published: None, likely }
     }
 
     /// Number of keys of database 0 in `slot`, as of the last unlock.
     #[must_use]
     pub fn slot_len(&self, slot: Slot) -> usize {
-        self.published.keys[slot.index()].load(Ordering::Relaxed) as usize
+        self.published_summaries.keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
     /// Number of keys in all databases, as of each slot's last unlock.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.filled_slots().map(|slot| self.keys_in_slot(slot)).sum()
+        self.non_empty_slots().map(|slot| self.keys_in_slot(slot)).sum()
     }
 
     /// Slots that hold visible keys, in ascending order, as of each slot's last unlock.
-    pub fn filled_slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.published.filled.iter()
+    pub fn non_empty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.published_summaries.non_empty_slots.iter()
     }
 
     /// How often a slot became empty or non-empty, as of the last unlocks.
     #[must_use]
-    pub fn filled_changes(&self) -> u64 {
-        self.published.filled.changes()
+    pub fn non_empty_changes(&self) -> u64 {
+        self.published_summaries.non_empty_slots.changes()
     }
 
     /// Number of keys of `slot` in all databases, as of the last unlock.
     #[must_use]
     pub fn keys_in_slot(&self, slot: Slot) -> usize {
-        self.slot_len(slot) + self.published.others[slot.index()].load(Ordering::Relaxed) as usize
+        self.slot_len(slot)
+            + self.published_summaries.other_database_keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
     /// Number of keys of `slot` with an expiry, in all databases.
     #[must_use]
     pub fn volatile_in_slot(&self, slot: Slot) -> usize {
-        self.published.volatile[slot.index()].load(Ordering::Relaxed) as usize
+        self.published_summaries.volatile[slot.index()].load(Ordering::Relaxed) as usize
     }
 
     /// Number of keys of database `db` in `slot`.
     #[must_use]
-    pub fn len_in(&self, db: u16, slot: Slot) -> usize {
+    pub fn len_in_slot(&self, db: u16, slot: Slot) -> usize {
         if db == 0 {
             return self.slot_len(slot);
         }
@@ -366,13 +367,13 @@ impl Keyspace {
     /// Whether databases other than 0 have keys in `slot`, as of the last unlock.
     #[must_use]
     pub fn has_other_databases(&self, slot: Slot) -> bool {
-        self.published.others[slot.index()].load(Ordering::Relaxed) > 0
+        self.published_summaries.other_database_keys[slot.index()].load(Ordering::Relaxed) > 0
     }
 
     /// Number of keys of database `db`.
     #[must_use]
     pub fn len(&self, db: u16) -> usize {
-        self.filled_slots().map(|slot| self.len_in(db, slot)).sum()
+        self.non_empty_slots().map(|slot| self.len_in_slot(db, slot)).sum()
     }
 
     /// Key counts per database. Slots are counted one after another while other threads may write. A slot is
@@ -380,7 +381,7 @@ impl Keyspace {
     #[must_use]
     pub fn sizes(&self) -> Vec<DatabaseSize> {
         let mut sizes = vec![DatabaseSize::default(); usize::from(self.databases())];
-        for slot in self.filled_slots() {
+        for slot in self.non_empty_slots() {
             if self.has_other_databases(slot) {
                 for (db, table) in self.lock(slot).tables() {
                     sizes[usize::from(db)].add(table);
@@ -390,8 +391,9 @@ impl Keyspace {
                 sizes[0].volatile += self.volatile_in_slot(slot);
             }
         }
-        let others: usize = sizes[1..].iter().map(|size| size.timed).sum();
-        sizes[0].timed = self.published.timed.load(Ordering::Relaxed).saturating_sub(others);
+        let others: usize = sizes[1..].iter().map(|size| size.with_element_expiry).sum();
+        sizes[0].with_element_expiry =
+            self.published_summaries.keys_with_element_expiry.load(Ordering::Relaxed).saturating_sub(others);
         sizes
     }
 
@@ -404,15 +406,19 @@ impl Keyspace {
     /// The slots that may hold an expired key. Takes no locks, and returns at once while nothing can have
     /// expired.
     #[must_use]
-    pub fn due_slots(&self, now: Millis) -> Vec<Slot> {
-        if self.published.next_due() > now { Vec::new() } else { self.published.due_slots(now) }
+    pub fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
+        if self.published_summaries.next_due() > now {
+            Vec::new()
+        } else {
+            self.published_summaries.slots_with_expiries_due(now)
+        }
     }
 
     /// Lower bound of the next key expiry; `None` if no key expires. It becomes exact when
-    /// [`Keyspace::due_slots`] runs.
+    /// [`Keyspace::slots_with_expiries_due`] runs.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
-        Some(self.published.next_due()).filter(|next| *next != page::NEVER)
+        Some(self.published_summaries.next_due()).filter(|next| *next != page::NO_EXPIRY)
     }
 
     /// Registers `notify`, called with the slot locked whenever a key gets an expiry earlier than
@@ -421,7 +427,7 @@ impl Keyspace {
     /// # Panics
     /// If called twice.
     pub fn on_earlier_expiry(&self, notify: impl Fn() + Send + Sync + 'static) {
-        self.published.on_earlier_expiry(Box::new(notify));
+        self.published_summaries.on_earlier_expiry(Box::new(notify));
     }
 }
 

@@ -3,7 +3,7 @@
 //! To add a kind, start here; the compiler then reports all places that need it (docs/keyspace.md, "How a
 //! kind is added").
 
-use crate::entry::Code;
+use crate::entry::TypeCode;
 use crate::packed::{MAX_BYTES, MAX_ELEMENTS, ValueSummary};
 use crate::stream;
 
@@ -31,7 +31,7 @@ impl Kind {
 
     /// Parses a lower-case type name.
     #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|kind| kind.name() == name).copied()
     }
 
@@ -85,14 +85,14 @@ pub(crate) enum ValueEncoding {
 
 impl ValueEncoding {
     #[inline]
-    pub(crate) const fn code(self) -> Code {
-        Code::for_key(self as u8)
+    pub(crate) const fn code(self) -> TypeCode {
+        TypeCode::for_key(self as u8)
     }
 
     /// The encoding for the code of a key's entry.
     #[inline(always)]
-    pub(crate) fn of(code: Code) -> Self {
-        match code.number() {
+    pub(crate) fn of(code: TypeCode) -> Self {
+        match code.as_u8() {
             0 => Self::String,
             1 => Self::RawString,
             2 => Self::FloatSumString,
@@ -148,13 +148,13 @@ impl ValueEncoding {
     pub(crate) fn encoding_after_adding(self, about: &ValueSummary, limits: &EncodingLimits) -> Self {
         match self {
             Self::String | Self::RawString | Self::FloatSumString | Self::Stream => self,
-            Self::ListpackSortedSet if about.passes(limits.sorted_set) => Self::SkiplistSortedSet,
+            Self::ListpackSortedSet if about.exceeds(limits.sorted_set) => Self::SkiplistSortedSet,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => self,
             Self::ListpackList if limits.list.is_exceeded_by(about.bytes as usize, about.count as usize) => {
                 Self::QuicklistList
             }
             Self::ListpackList | Self::QuicklistList => self,
-            Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
+            Self::ListpackHash if about.exceeds(limits.hash) => Self::TableHash,
             Self::ListpackHash | Self::TableHash => self,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => {
                 self.set_encoding_after_adding(about, limits.set)
@@ -165,11 +165,11 @@ impl ValueEncoding {
     /// Like [`Self::encoding_after_adding`] for a set, which stays an intset while it has only integers within the limit,
     /// and becomes a hash table beyond it.
     pub(crate) fn set_encoding_after_adding(self, about: &ValueSummary, bounds: SetBounds) -> Self {
-        match (self, about.form()) {
+        match (self, about.value_encoding()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
             (Self::IntsetSet, Self::IntsetSet) if about.count as usize <= bounds.intset => Self::IntsetSet,
             (Self::IntsetSet, Self::IntsetSet) => Self::TableSet,
-            _ if about.passes(bounds.listpack) => Self::TableSet,
+            _ if about.exceeds(bounds.listpack) => Self::TableSet,
             _ => Self::ListpackSet,
         }
     }
@@ -180,14 +180,14 @@ impl ValueEncoding {
         match self.kind() {
             Kind::String => true,
             Kind::List | Kind::Set | Kind::SortedSet | Kind::Hash => {
-                bytes.len() <= MAX_BYTES && len <= self.max_packed()
+                bytes.len() <= MAX_BYTES && len <= self.max_packed_elements()
             }
             Kind::Stream => stream::stays_packed(bytes),
         }
     }
 
     /// Maximum number of elements of a packed value, because lookups scan them linearly.
-    pub(crate) fn max_packed(self) -> usize {
+    pub(crate) fn max_packed_elements(self) -> usize {
         match self {
             // An intset is sorted and searched by bisection.
             Self::IntsetSet => MAX_ELEMENTS,
@@ -238,7 +238,7 @@ impl ListLimit {
     const MAX_COUNTED_BYTES: usize = 8192;
 
     /// The limit: `Ok` bytes or `Err` elements.
-    fn most(self) -> Result<usize, usize> {
+    fn byte_or_element_limit(self) -> Result<usize, usize> {
         match self.0 {
             0.. => Err(self.0.max(1) as usize),
             _ => Ok(2048 << self.0.unsigned_abs().min(5)),
@@ -248,7 +248,7 @@ impl ListLimit {
     /// Whether a list of this many bytes and elements exceeds the limit.
     pub(crate) fn is_exceeded_by(self, bytes: usize, len: usize) -> bool {
         let bytes = bytes + Self::LISTPACK_OVERHEAD;
-        match self.most() {
+        match self.byte_or_element_limit() {
             Ok(most) => bytes > most,
             Err(most) => bytes > Self::MAX_COUNTED_BYTES || len > most,
         }
@@ -257,7 +257,7 @@ impl ListLimit {
     /// Whether a quicklist has shrunk enough to be a listpack again: to half the limit, which avoids
     /// flapping.
     pub(crate) fn permits_listpack_again(self, bytes: usize, len: usize) -> bool {
-        match self.most() {
+        match self.byte_or_element_limit() {
             Ok(most) => bytes + Self::LISTPACK_OVERHEAD <= most / 2,
             Err(most) => len <= most / 2,
         }

@@ -5,8 +5,8 @@
 //! dropping needs.
 
 use crate::captured::{Captured, ValueOwner};
-use crate::entry::{Code, MAX_VALUE};
-use crate::fields::Fields;
+use crate::entry::{MAX_VALUE, TypeCode};
+use crate::fields::LargeFields;
 use crate::hash::HashFields;
 use crate::kind::{Kind, ValueEncoding};
 use crate::list::segments::Segments;
@@ -35,7 +35,7 @@ pub(crate) trait Collection: std::fmt::Debug {
     fn fill_level(&self) -> FillLevel;
 
     /// Adds the elements of a packed value of its kind. Returns whether all were new.
-    fn add(&mut self, elements: PackedValue<'_>) -> bool;
+    fn add_packed(&mut self, elements: PackedValue<'_>) -> bool;
 
     /// A deep copy without pins.
     fn copy(&self) -> Large;
@@ -67,9 +67,9 @@ pub(crate) enum Large {
     /// A string or packed collection.
     Bytes(Vec<u8>),
     List(Box<Segments>),
-    Set(Box<Fields<SetFields>>),
-    SortedSet(Box<Fields<SortedSetFields>>),
-    Hash(Box<Fields<HashFields>>),
+    Set(Box<LargeFields<SetFields>>),
+    SortedSet(Box<LargeFields<SortedSetFields>>),
+    Hash(Box<LargeFields<HashFields>>),
     Stream(Box<LargeStream>),
 }
 
@@ -102,7 +102,7 @@ impl Large {
                 bytes.extend_from_slice(part.bytes());
                 true
             }
-            OverflowShapeMut::Collection(collection) => collection.add(part),
+            OverflowShapeMut::Collection(collection) => collection.add_packed(part),
         }
     }
 }
@@ -123,11 +123,11 @@ impl OverflowValue for Large {
     type SecondaryOrder = ();
 
     #[inline]
-    fn may_outgrow_packed(code: Code) -> bool {
+    fn may_outgrow_packed(code: TypeCode) -> bool {
         ValueEncoding::of(code).is_collection()
     }
 
-    fn has_own_walk(&self) -> bool {
+    fn is_walked_in_parts(&self) -> bool {
         match self.shape() {
             OverflowShape::Flat(bytes) => bytes.len() > MAX_VALUE,
             OverflowShape::Collection(_) => true,
@@ -169,11 +169,11 @@ impl OverflowValue for Vec<u8> {
     const PAGE_LEN_FACTOR: u64 = ELEMENT_PAGE_LEN_FACTOR;
     type SecondaryOrder = ();
 
-    fn may_outgrow_packed(_: Code) -> bool {
+    fn may_outgrow_packed(_: TypeCode) -> bool {
         false
     }
 
-    fn has_own_walk(&self) -> bool {
+    fn is_walked_in_parts(&self) -> bool {
         false
     }
 

@@ -107,7 +107,7 @@ impl<'a> ListRef<'a> {
     }
 
     /// Visits elements from `index` back to the first while `visit` returns true.
-    pub fn visit_back_from(&self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) {
+    pub fn visit_backward_from(&self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) {
         if index >= self.len() {
             return;
         }
@@ -169,7 +169,7 @@ impl<'a> ListPart<'a> {
     /// Number of runs of the whole list at the cut.
     #[must_use]
     pub fn total_runs(&self) -> usize {
-        self.part.of.segments
+        self.part.total.segments
     }
 
     /// Visits the elements of this part, one run at a time.
@@ -184,8 +184,8 @@ impl PackedBuilder {
     /// Appends an element to a list.
     pub fn push_item(&mut self, element: &[u8]) {
         records::push(&mut self.bytes, element.into());
-        self.about.count += 1;
-        packed::set_count(&mut self.bytes, self.about.count as usize);
+        self.summary.count += 1;
+        packed::set_count(&mut self.bytes, self.summary.count as usize);
     }
 }
 

@@ -23,9 +23,9 @@ const MAX_PREFETCHED_KEYS: usize = 512;
 #[derive(Debug, Default)]
 pub struct LockedSlots<'k> {
     /// The single locked slot, the most common case.
-    single: Option<SlotGuard<'k>>,
+    single_guard: Option<SlotGuard<'k>>,
     /// All locked slots, if there are several.
-    several: SlotGuards<'k>,
+    guards: SlotGuards<'k>,
     /// Slots borrowed from another owner; exclusive with the two fields above.
     borrowed: BorrowedSlots<'k>,
 }
@@ -86,17 +86,17 @@ enum BorrowedSlots<'k> {
 
 /// Several locked slots in ascending order.
 trait SlotLender: std::fmt::Debug {
-    fn data(&self, slot: Slot) -> Option<&SlotData>;
-    fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData>;
+    fn slot_data(&self, slot: Slot) -> Option<&SlotData>;
+    fn slot_data_mut(&mut self, slot: Slot) -> Option<&mut SlotData>;
     fn iter_slots<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a>;
 }
 
 impl SlotLender for &mut Vec<SlotGuard<'_>> {
-    fn data(&self, slot: Slot) -> Option<&SlotData> {
+    fn slot_data(&self, slot: Slot) -> Option<&SlotData> {
         position_in(self, slot, SlotGuard::slot).map(|place| &*self[place])
     }
 
-    fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
+    fn slot_data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
         position_in(self, slot, SlotGuard::slot).map(|place| &mut *self[place])
     }
 
@@ -109,7 +109,7 @@ impl SlotLender for &mut Vec<SlotGuard<'_>> {
 #[derive(Debug)]
 struct BorrowedLock<'k> {
     slot: Slot,
-    data: &'k mut SlotData,
+    slot_data: &'k mut SlotData,
 }
 
 /// Index of `slot` in an ascending list; equals the slot number if the list holds every slot.
@@ -129,22 +129,21 @@ impl BorrowedSlots<'_> {
     fn data(&self, slot: Slot) -> Option<&SlotData> {
         match self {
             Self::None => None,
-            Self::One(borrowed) => (borrowed.slot == slot).then_some(&*borrowed.data),
+            Self::One(borrowed) => (borrowed.slot == slot).then_some(&*borrowed.slot_data),
             Self::Several(several) => {
-                position_in(several, slot, |borrowed| borrowed.slot).map(|place| &*several[place].data)
+                position_in(several, slot, |borrowed| borrowed.slot).map(|place| &*several[place].slot_data)
             }
-            Self::All(lender) => lender.data(slot),
+            Self::All(lender) => lender.slot_data(slot),
         }
     }
 
     fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
         match self {
             Self::None => None,
-            Self::One(borrowed) => (borrowed.slot == slot).then_some(&mut *borrowed.data),
-            Self::Several(several) => {
-                position_in(several, slot, |borrowed| borrowed.slot).map(|place| &mut *several[place].data)
-            }
-            Self::All(lender) => lender.data_mut(slot),
+            Self::One(borrowed) => (borrowed.slot == slot).then_some(&mut *borrowed.slot_data),
+            Self::Several(several) => position_in(several, slot, |borrowed| borrowed.slot)
+                .map(|place| &mut *several[place].slot_data),
+            Self::All(lender) => lender.slot_data_mut(slot),
         }
     }
 
@@ -155,7 +154,7 @@ impl BorrowedSlots<'_> {
             Self::Several(several) => (&mut several[..], None),
             Self::All(lender) => (&mut [][..], Some(lender.iter_slots())),
         };
-        borrowed.iter_mut().map(|borrowed| &mut *borrowed.data).chain(all.into_iter().flatten())
+        borrowed.iter_mut().map(|borrowed| &mut *borrowed.slot_data).chain(all.into_iter().flatten())
     }
 }
 
@@ -170,8 +169,8 @@ impl<'k> LockedSlots<'k> {
     ) -> bool {
         self.release();
         if let &[only] = slots {
-            self.single = keyspace.lock_while(only, wait_policy);
-            return self.single.is_some();
+            self.single_guard = keyspace.lock_slot_while(only, wait_policy);
+            return self.single_guard.is_some();
         }
         let mut wanted: SmallVec<[Slot; MAX_INLINE_SLOTS]> = slots.into();
         wanted.sort_unstable();
@@ -179,13 +178,13 @@ impl<'k> LockedSlots<'k> {
         // Never wait while holding a lock: wait for the busy slot first, then try the others.
         let mut first = 0;
         'again: loop {
-            self.several.clear();
+            self.guards.clear();
             let Some(&waited_for) = wanted.get(first) else { return true };
-            let Some(guard) = keyspace.lock_while(waited_for, wait_policy) else { return false };
-            self.several.push(guard);
+            let Some(guard) = keyspace.lock_slot_while(waited_for, wait_policy) else { return false };
+            self.guards.push(guard);
             for (index, &slot) in wanted.iter().enumerate().filter(|&(index, _)| index != first) {
                 match keyspace.try_lock(slot) {
-                    Some(guard) => self.several.push(guard),
+                    Some(guard) => self.guards.push(guard),
                     None => {
                         first = index;
                         continue 'again;
@@ -193,7 +192,7 @@ impl<'k> LockedSlots<'k> {
                 }
             }
             if first > 0 {
-                self.several.sort_unstable_by_key(SlotGuard::slot);
+                self.guards.sort_unstable_by_key(SlotGuard::slot);
             }
             return true;
         }
@@ -201,9 +200,9 @@ impl<'k> LockedSlots<'k> {
 
     /// Prefetches the lookups of these keys in locked slots so that the cache misses overlap.
     pub fn prefetch(&mut self, db: u16, keys: &[Key<'_>]) {
-        let guards = match &mut self.single {
+        let guards = match &mut self.single_guard {
             Some(guard) => std::slice::from_mut(guard),
-            None => &mut self.several[..],
+            None => &mut self.guards[..],
         };
         let keys = &keys[..keys.len().min(MAX_PREFETCHED_KEYS)];
         let place = |key: &Key<'_>| guards.binary_search_by_key(&key.slot(), SlotGuard::slot);
@@ -235,10 +234,10 @@ impl<'k> LockedSlots<'k> {
 
     /// Locks one more slot unless it is already locked here. Returns false if the wait policy gave up.
     pub fn add(&mut self, turn: &GlobalLock<'k>, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
-        self.several.extend(self.single.take());
-        let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
-        let Some(guard) = turn.keyspace.lock_while(slot, wait_policy) else { return false };
-        self.several.insert(place, guard);
+        self.guards.extend(self.single_guard.take());
+        let Err(place) = self.guards.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
+        let Some(guard) = turn.keyspace.lock_slot_while(slot, wait_policy) else { return false };
+        self.guards.insert(place, guard);
         true
     }
 
@@ -255,20 +254,20 @@ impl<'k> LockedSlots<'k> {
         slots: impl Iterator<Item = Slot>,
         wait_policy: WaitPolicy<'_>,
     ) -> bool {
-        self.several.extend(self.single.take());
-        let (keyspace, is_first) = (turn.keyspace, self.several.is_empty());
-        let missing: Vec<Slot> = slots.filter(|slot| is_first || !self.has(*slot)).collect();
+        self.guards.extend(self.single_guard.take());
+        let (keyspace, is_first) = (turn.keyspace, self.guards.is_empty());
+        let missing: Vec<Slot> = slots.filter(|slot| is_first || !self.is_locked(*slot)).collect();
         let mut held: Vec<Option<SlotGuard<'k>>> = missing.iter().map(|_| None).collect();
-        let guard = |slot, data| keyspace.guard(slot, data);
+        let guard = |slot, data| keyspace.slot_guard(slot, data);
         if !keyspace.lock_all_slots(turn, &missing, &mut held, wait_policy, guard) {
             return false;
         }
         // Collects in place: an optional guard has the size of a guard.
         let all = held.into_iter().map(|guard| guard.expect("each slot is locked")).collect();
-        let before = std::mem::replace(&mut self.several.0, all);
+        let before = std::mem::replace(&mut self.guards.0, all);
         if !is_first {
-            self.several.extend(before);
-            self.several.sort_by_key(SlotGuard::slot);
+            self.guards.extend(before);
+            self.guards.sort_by_key(SlotGuard::slot);
         }
         true
     }
@@ -276,35 +275,37 @@ impl<'k> LockedSlots<'k> {
     /// Number of slots locked here.
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::from(self.single.is_some()) + self.several.len()
+        usize::from(self.single_guard.is_some()) + self.guards.len()
     }
 
     /// Locks one more slot if no other thread holds it. Returns whether it is locked here.
     pub fn try_add(&mut self, keyspace: &'k Keyspace, slot: Slot) -> bool {
-        if self.has(slot) {
+        if self.is_locked(slot) {
             return true;
         }
         let Some(guard) = keyspace.try_lock(slot) else { return false };
-        self.several.extend(self.single.take());
-        let place = self.several.partition_point(|other| other.slot() < slot);
-        self.several.insert(place, guard);
+        self.guards.extend(self.single_guard.take());
+        let place = self.guards.partition_point(|other| other.slot() < slot);
+        self.guards.insert(place, guard);
         true
     }
 
     /// Lends those of `slots` that are locked here, such as to one command of a script.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
-        let borrowed = match (&mut self.single, slots) {
+        let borrowed = match (&mut self.single_guard, slots) {
             (Some(guard), slots) if slots.contains(&guard.slot()) => {
-                BorrowedSlots::One(BorrowedLock::of(guard))
+                BorrowedSlots::One(BorrowedLock::from_guard(guard))
             }
             (Some(_), _) => BorrowedSlots::None,
-            (None, &[only]) => match position_in(&self.several, only, SlotGuard::slot) {
-                Some(place) => BorrowedSlots::One(BorrowedLock::of(&mut self.several[place])),
+            (None, &[only]) => match position_in(&self.guards, only, SlotGuard::slot) {
+                Some(place) => BorrowedSlots::One(BorrowedLock::from_guard(&mut self.guards[place])),
                 None => BorrowedSlots::None,
             },
             (None, slots) => {
                 let wanted = |guard: &&mut SlotGuard<'k>| slots.contains(&guard.slot());
-                BorrowedSlots::Several(self.several.iter_mut().filter(wanted).map(BorrowedLock::of).collect())
+                BorrowedSlots::Several(
+                    self.guards.iter_mut().filter(wanted).map(BorrowedLock::from_guard).collect(),
+                )
             }
         };
         LockedSlots { borrowed, ..LockedSlots::default() }
@@ -312,9 +313,9 @@ impl<'k> LockedSlots<'k> {
 
     /// Lends all locked slots.
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
-        let borrowed = match &mut self.single {
-            Some(guard) => BorrowedSlots::One(BorrowedLock::of(guard)),
-            None => BorrowedSlots::All(Box::new(&mut self.several.0)),
+        let borrowed = match &mut self.single_guard {
+            Some(guard) => BorrowedSlots::One(BorrowedLock::from_guard(guard)),
+            None => BorrowedSlots::All(Box::new(&mut self.guards.0)),
         };
         LockedSlots { borrowed, ..LockedSlots::default() }
     }
@@ -322,15 +323,15 @@ impl<'k> LockedSlots<'k> {
     /// Unlocks all slots.
     #[inline]
     pub fn release(&mut self) {
-        self.single = None;
-        self.several.clear();
+        self.single_guard = None;
+        self.guards.clear();
         self.borrowed = BorrowedSlots::None;
     }
 
     /// Whether no slot is locked here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.single.is_none() && self.several.is_empty() && self.borrowed.is_none()
+        self.single_guard.is_none() && self.guards.is_empty() && self.borrowed.is_none()
     }
 
     /// Makes `slot` the only slot locked here, without waiting. It may be locked here already or, since its
@@ -342,47 +343,47 @@ impl<'k> LockedSlots<'k> {
         slot: Slot,
         touched: Option<PrefetchedSlot<'k>>,
     ) -> bool {
-        if self.single.as_ref().is_some_and(|guard| guard.slot() == slot) {
+        if self.single_guard.as_ref().is_some_and(|guard| guard.slot() == slot) {
             return true;
         }
         self.release();
-        self.single = match touched {
+        self.single_guard = match touched {
             Some(touched) => Some(keyspace.guard_prefetched(slot, touched)),
             None => keyspace.try_lock(slot),
         };
-        self.single.is_some()
+        self.single_guard.is_some()
     }
 
     /// Removes and returns the guard if exactly one slot is locked.
     #[must_use]
     pub fn take_single(&mut self) -> Option<SlotGuard<'k>> {
-        self.single.take()
+        self.single_guard.take()
     }
 
     /// Takes back a guard as the only locked slot.
     pub fn put_single(&mut self, guard: SlotGuard<'k>) {
         self.release();
-        self.single = Some(guard);
+        self.single_guard = Some(guard);
     }
 
     /// Waits for `slot` as long as the policy allows and returns whether it is locked. The thread must hold
     /// no slot.
     #[cold]
-    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
+    pub fn wait_for_slot(&mut self, keyspace: &'k Keyspace, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
         debug_assert!(self.is_empty());
-        self.single = keyspace.lock_while(slot, wait_policy);
-        self.single.is_some()
+        self.single_guard = keyspace.lock_slot_while(slot, wait_policy);
+        self.single_guard.is_some()
     }
 
     /// The guard of a slot that is not borrowed.
     #[inline(always)]
     fn guard(&self, slot: Slot) -> Option<&SlotGuard<'k>> {
-        match &self.single {
+        match &self.single_guard {
             Some(guard) => {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 Some(guard)
             }
-            None if !self.several.is_empty() => Some(&self.several[Self::position_in(&self.several, slot)]),
+            None if !self.guards.is_empty() => Some(&self.guards[Self::position_in(&self.guards, slot)]),
             None => None,
         }
     }
@@ -391,15 +392,15 @@ impl<'k> LockedSlots<'k> {
         position_in(several, slot, SlotGuard::slot).expect("a command touches only the slots it locked")
     }
 
-    fn borrowed(&self, slot: Slot) -> &SlotData {
+    fn borrowed_slot(&self, slot: Slot) -> &SlotData {
         self.borrowed.data(slot).expect("a command touches only the slots it locked")
     }
 
     /// Whether `slot` is locked here.
     #[must_use]
-    pub fn has(&self, slot: Slot) -> bool {
-        self.single.as_ref().is_some_and(|guard| guard.slot() == slot)
-            || position_in(&self.several, slot, SlotGuard::slot).is_some()
+    pub fn is_locked(&self, slot: Slot) -> bool {
+        self.single_guard.as_ref().is_some_and(|guard| guard.slot() == slot)
+            || position_in(&self.guards, slot, SlotGuard::slot).is_some()
             || self.borrowed.data(slot).is_some()
     }
 
@@ -408,25 +409,25 @@ impl<'k> LockedSlots<'k> {
     pub fn slot(&self, slot: Slot) -> &SlotData {
         match self.guard(slot) {
             Some(guard) => guard,
-            None => self.borrowed(slot),
+            None => self.borrowed_slot(slot),
         }
     }
 
     /// Mutable data of `slot`, which must be locked here.
     #[inline]
     pub fn slot_mut(&mut self, slot: Slot) -> &mut SlotData {
-        match &mut self.single {
+        match &mut self.single_guard {
             Some(guard) => {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 guard
             }
-            None => Self::slot_among(&mut self.several, &mut self.borrowed, slot),
+            None => Self::slot_in(&mut self.guards, &mut self.borrowed, slot),
         }
     }
 
     /// The case of several or borrowed slots, kept out of line so that the common path stays short.
     #[inline(never)]
-    fn slot_among<'s>(
+    fn slot_in<'s>(
         several: &'s mut [SlotGuard<'k>],
         borrowed: &'s mut BorrowedSlots<'k>,
         slot: Slot,
@@ -443,20 +444,20 @@ impl<'k> LockedSlots<'k> {
     pub fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         match self.guard(key.slot()) {
             Some(guard) => guard.find(db, key, now),
-            None => self.borrowed(key.slot()).view(db).find_with_usage(key, now),
+            None => self.borrowed_slot(key.slot()).table_ref(db).find_with_usage(key, now),
         }
     }
 
     /// The locked slots in ascending order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let own = self.single.iter_mut().chain(self.several.iter_mut()).map(|guard| &mut **guard);
+        let own = self.single_guard.iter_mut().chain(self.guards.iter_mut()).map(|guard| &mut **guard);
         own.chain(self.borrowed.iter_mut())
     }
 }
 
 impl<'k> BorrowedLock<'k> {
-    fn of(guard: &'k mut SlotGuard<'_>) -> Self {
-        Self { slot: guard.slot(), data: &mut **guard }
+    fn from_guard(guard: &'k mut SlotGuard<'_>) -> Self {
+        Self { slot: guard.slot(), slot_data: &mut **guard }
     }
 }
 
@@ -475,11 +476,11 @@ mod tests {
             assert!(locked.add_all(&turn, &|_| true));
         }
         assert_eq!(locked.len(), slot_routing::SLOT_COUNT);
-        assert!(Slot::all().all(|slot| locked.has(slot) && keyspace.try_lock(slot).is_none()));
-        assert!(locked.several.is_sorted_by_key(SlotGuard::slot));
+        assert!(Slot::all().all(|slot| locked.is_locked(slot) && keyspace.try_lock(slot).is_none()));
+        assert!(locked.guards.is_sorted_by_key(SlotGuard::slot));
         {
             let mut borrowed = locked.lend_all();
-            assert!(!borrowed.is_empty() && borrowed.has(slot(9000)));
+            assert!(!borrowed.is_empty() && borrowed.is_locked(slot(9000)));
             borrowed.slot_mut(key.slot()).table(0).insert(&key, crate::PackedValue::string(b"v"), None);
             assert_eq!(borrowed.slot(key.slot()).table_if(0).map(crate::Table::len), Some(1));
             assert_eq!(borrowed.iter_mut().count(), slot_routing::SLOT_COUNT);
@@ -493,7 +494,7 @@ mod tests {
         let key = |keyspace: &Keyspace| keyspace.key(b"k").slot();
         let for_key = key(&Keyspace::new(1, 1));
         let slots = [for_key, Slot::new(3).unwrap()].into_iter().collect();
-        let keyspace = std::sync::Arc::new(Keyspace::restricted_to(1, 1, &slots));
+        let keyspace = std::sync::Arc::new(Keyspace::with_only_slots(1, 1, &slots));
         let key = keyspace.key(b"k");
         keyspace.lock(for_key).table(0).insert(&key, crate::PackedValue::string(b"v"), None);
         assert_eq!(keyspace.len(0), 1);

@@ -8,7 +8,7 @@ mod block;
 mod pool;
 mod runs;
 
-pub use block::in_wide_vectors;
-pub(crate) use block::{Block, FullChunk, Line, prefetch};
+pub use block::with_wide_vectors;
+pub(crate) use block::{Block, CacheLinePair, FullChunk, prefetch};
 pub use pool::{PoolUsage, keep_chunk_ready, pool_usage, pool_used_bytes, purge_pool};
 pub(crate) use pool::{begin_purge_round, is_moving_lower};

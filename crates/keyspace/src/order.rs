@@ -38,7 +38,11 @@ pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
     fn remove(&mut self, reference: u32, names: &EntryKeys<'_, V>);
 
     /// Called before these entries are moved.
-    fn places(&self, references: impl Iterator<Item = u32>, names: &EntryKeys<'_, V>) -> Self::Positions;
+    fn positions_of(
+        &self,
+        references: impl Iterator<Item = u32>,
+        names: &EntryKeys<'_, V>,
+    ) -> Self::Positions;
 
     /// Called for each moved entry, in the order given to `places`.
     fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32);
@@ -57,7 +61,7 @@ impl<V: OverflowValue> SecondaryOrder<V> for () {
     fn remove(&mut self, _: u32, _: &EntryKeys<'_, V>) {}
 
     #[inline(always)]
-    fn places(&self, _: impl Iterator<Item = u32>, _: &EntryKeys<'_, V>) {}
+    fn positions_of(&self, _: impl Iterator<Item = u32>, _: &EntryKeys<'_, V>) {}
 
     #[inline(always)]
     fn replace_reference(&mut self, (): &mut (), _: u32, _: u32) {}
@@ -70,7 +74,7 @@ impl<V: OverflowValue> SecondaryOrder<V> for () {
 /// Access to the scores and names of elements by reference.
 pub(crate) trait ElementSource {
     /// The score as an integer with the same ordering.
-    fn bits(&self, reference: u32) -> u64;
+    fn score_bits(&self, reference: u32) -> u64;
     fn name(&self, reference: u32) -> &[u8];
     /// Prefetches the element.
     fn prefetch(&self, reference: u32);
@@ -78,7 +82,7 @@ pub(crate) trait ElementSource {
 
 impl ElementSource for EntryKeys<'_, ScoreBytes> {
     #[inline]
-    fn bits(&self, reference: u32) -> u64 {
+    fn score_bits(&self, reference: u32) -> u64 {
         score::order_bits(score::read(self.value(reference)))
     }
 
@@ -95,26 +99,26 @@ impl ElementSource for EntryKeys<'_, ScoreBytes> {
 
 /// A boundary between two elements of the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Boundary<'a> {
+pub(crate) enum ElementBoundary<'a> {
     /// Before or after all elements with a score.
-    Score { bits: u64, after: bool },
+    Score { score_bits: u64, is_after: bool },
     /// Before or after one element.
-    Element { bits: u64, name: &'a [u8], after: bool },
+    Element { score_bits: u64, name: &'a [u8], is_after: bool },
     /// Before or after a name; only for sets whose elements all have equal scores.
-    Name { name: &'a [u8], after: bool },
+    Name { name: &'a [u8], is_after: bool },
 }
 
-impl<'a> Boundary<'a> {
+impl<'a> ElementBoundary<'a> {
     /// Whether an element lies before the boundary.
     #[inline]
     pub(crate) fn is_after<'n>(&self, element: u64, its_name: impl FnOnce() -> &'n [u8]) -> bool {
         match *self {
-            Self::Score { bits, after } => element < bits || after && element == bits,
-            Self::Element { bits, name, after } => {
+            Self::Score { score_bits: bits, is_after: after } => element < bits || after && element == bits,
+            Self::Element { score_bits: bits, name, is_after: after } => {
                 element < bits
                     || element == bits && (if after { its_name() <= name } else { its_name() < name })
             }
-            Self::Name { name, after } => {
+            Self::Name { name, is_after: after } => {
                 if after {
                     its_name() <= name
                 } else {
@@ -128,21 +132,21 @@ impl<'a> Boundary<'a> {
     #[inline]
     fn bits(&self) -> Option<u64> {
         match *self {
-            Self::Score { bits, .. } | Self::Element { bits, .. } => Some(bits),
+            Self::Score { score_bits: bits, .. } | Self::Element { score_bits: bits, .. } => Some(bits),
             Self::Name { .. } => None,
         }
     }
 
     /// The boundary directly before the element.
     #[inline]
-    fn before(bits: u64, name: &'a [u8]) -> Self {
-        Self::Element { bits, name, after: false }
+    fn before_element(bits: u64, name: &'a [u8]) -> Self {
+        Self::Element { score_bits: bits, name, is_after: false }
     }
 
     /// The boundary directly after the element.
     #[inline]
-    fn after(bits: u64, name: &'a [u8]) -> Self {
-        Self::Element { bits, name, after: true }
+    fn after_element(bits: u64, name: &'a [u8]) -> Self {
+        Self::Element { score_bits: bits, name, is_after: true }
     }
 }
 
@@ -154,10 +158,10 @@ impl SecondaryOrder<ScoreBytes> for Tree {
     }
 
     fn remove(&mut self, reference: u32, names: &EntryKeys<'_, ScoreBytes>) {
-        self.take(reference, names);
+        self.remove_element(reference, names);
     }
 
-    fn places(
+    fn positions_of(
         &self,
         references: impl Iterator<Item = u32>,
         names: &EntryKeys<'_, ScoreBytes>,

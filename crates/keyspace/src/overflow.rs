@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::chunked::Chunked;
-use crate::entry::Code;
+use crate::chunked::ChunkedVec;
+use crate::entry::TypeCode;
 use crate::large::{Collection, Large};
 use crate::order::SecondaryOrder;
 
@@ -24,12 +24,12 @@ thread_local! {
 /// Bytes that only snapshots still need: page entries, long strings and packed collections, and nodes that
 /// lists and streams no longer share with them.
 #[must_use]
-pub fn kept_bytes() -> usize {
+pub fn snapshot_only_bytes() -> usize {
     SNAPSHOT_ONLY_BYTES.load(Ordering::Relaxed)
 }
 
 /// Adds `more` and subtracts `less` bytes that only snapshots still need.
-pub(crate) fn count_kept(more: usize, less: usize) {
+pub(crate) fn count_snapshot_only(more: usize, less: usize) {
     SNAPSHOT_ONLY_BYTES.fetch_add(more, Ordering::Relaxed);
     SNAPSHOT_ONLY_BYTES.fetch_sub(less, Ordering::Relaxed);
 }
@@ -83,35 +83,35 @@ pub(crate) fn record_shed(bytes: usize) {
 }
 
 /// Total bytes ever shed by edits on this thread.
-pub(crate) fn shed() -> usize {
+pub(crate) fn total_shed_bytes() -> usize {
     SHED_BYTES.get()
 }
 
 /// Counts the bytes that only a snapshot still owns of a value with shared nodes, capped by the size of the
 /// value.
 #[derive(Debug)]
-pub(crate) struct KeptBytes {
+pub(crate) struct SnapshotOnlyBytes {
     bytes: usize,
-    most: usize,
+    max_bytes: usize,
 }
 
-impl KeptBytes {
+impl SnapshotOnlyBytes {
     /// A zero count for a value of `most` bytes.
-    pub(crate) fn zero_for(most: usize) -> Self {
-        Self { bytes: 0, most }
+    pub(crate) fn with_limit(most: usize) -> Self {
+        Self { bytes: 0, max_bytes: most }
     }
 
     /// Adds the bytes shed since [`shed`] returned `before`: the snapshot shared those nodes.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
-        let more = shed().wrapping_sub(before).min(self.most - self.bytes);
-        count_kept(more, 0);
+        let more = total_shed_bytes().wrapping_sub(before).min(self.max_bytes - self.bytes);
+        count_snapshot_only(more, 0);
         self.bytes += more;
     }
 }
 
-impl Drop for KeptBytes {
+impl Drop for SnapshotOnlyBytes {
     fn drop(&mut self) {
-        count_kept(0, self.bytes);
+        count_snapshot_only(0, self.bytes);
     }
 }
 
@@ -126,10 +126,10 @@ pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
 
     /// Whether a value with this code is packed and can outgrow that form. The dead bytes it leaves when it
     /// moves must then be few compared to the store.
-    fn may_outgrow_packed(code: Code) -> bool;
+    fn may_outgrow_packed(code: TypeCode) -> bool;
 
     /// Whether a snapshot walks the value separately, after its page.
-    fn has_own_walk(&self) -> bool;
+    fn is_walked_in_parts(&self) -> bool;
 
     fn shape(&self) -> OverflowShape<'_>;
     fn shape_mut(&mut self) -> OverflowShapeMut<'_>;
@@ -177,13 +177,13 @@ pub(crate) struct Record<V> {
     /// change.
     pub(crate) shared: u8,
     /// Bytes counted when only snapshots still needed the record, or 0.
-    pub(crate) kept: usize,
+    pub(crate) kept_bytes: usize,
 }
 
 impl<V: OverflowValue> Record<V> {
     /// A record for a value that belongs to no store.
-    pub(crate) fn unstored(value: V) -> Self {
-        Self { key: None, value, shared: 0, kept: 0 }
+    pub(crate) fn without_store(value: V) -> Self {
+        Self { key: None, value, shared: 0, kept_bytes: 0 }
     }
 
     /// Accounted bytes, excluding a collection's pages.
@@ -206,7 +206,7 @@ impl<V: OverflowValue> Record<V> {
 
     /// An independent copy.
     fn copy(&self) -> Self {
-        Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept: 0 }
+        Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept_bytes: 0 }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -219,22 +219,22 @@ impl<V: OverflowValue> Record<V> {
 
     /// Converts the record for dropping elsewhere.
     pub(crate) fn into_dropped(self) -> Record<Large> {
-        Record { key: self.key, value: self.value.into(), shared: self.shared, kept: self.kept }
+        Record { key: self.key, value: self.value.into(), shared: self.shared, kept_bytes: self.kept_bytes }
     }
 }
 
 /// A record without an entry.
 impl From<Large> for Record<Large> {
     fn from(value: Large) -> Self {
-        Self { key: None, value, shared: 0, kept: 0 }
+        Self { key: None, value, shared: 0, kept_bytes: 0 }
     }
 }
 
 /// The overflow records of an entry store, by number.
 #[derive(Debug)]
 pub(crate) struct RecordStore<V: OverflowValue> {
-    records: Chunked<Option<Record<V>>>,
-    unused: Vec<u32>,
+    records: ChunkedVec<Option<Record<V>>>,
+    free_numbers: Vec<u32>,
     /// Bytes of the records, excluding the pages of collections.
     flat: usize,
     /// Number of records that are collections.
@@ -243,7 +243,7 @@ pub(crate) struct RecordStore<V: OverflowValue> {
 
 impl<V: OverflowValue> Default for RecordStore<V> {
     fn default() -> Self {
-        Self { records: Chunked::default(), unused: Vec::new(), flat: 0, collections: 0 }
+        Self { records: ChunkedVec::default(), free_numbers: Vec::new(), flat: 0, collections: 0 }
     }
 }
 
@@ -251,7 +251,7 @@ impl<V: OverflowValue> RecordStore<V> {
     pub(crate) fn put(&mut self, record: Record<V>) -> u32 {
         self.count(0, record.flat_bytes());
         self.collections += usize::from(record.is_collection());
-        match self.unused.pop() {
+        match self.free_numbers.pop() {
             Some(number) => {
                 self.records[number] = Some(record);
                 number
@@ -297,7 +297,7 @@ impl<V: OverflowValue> RecordStore<V> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.len() == self.unused.len()
+        self.records.len() == self.free_numbers.len()
     }
 
     pub(crate) fn has_collections(&self) -> bool {
@@ -326,9 +326,9 @@ impl<V: OverflowValue> RecordStore<V> {
     /// Marks a record that only snapshots still need.
     pub(crate) fn mark_kept(&mut self, number: u32) {
         let record = self.record_mut(number);
-        if record.kept == 0 {
-            record.kept = record.flat_bytes();
-            count_kept(record.kept, 0);
+        if record.kept_bytes == 0 {
+            record.kept_bytes = record.flat_bytes();
+            count_snapshot_only(record.kept_bytes, 0);
         }
     }
 
@@ -341,16 +341,16 @@ impl<V: OverflowValue> RecordStore<V> {
         }
         let record = self.record(number);
         let (flat, collections) = (record.flat_bytes(), usize::from(record.is_collection()));
-        count_kept(0, record.kept);
+        count_snapshot_only(0, record.kept_bytes);
         self.count(flat, 0);
         self.collections -= collections;
-        self.unused.push(number);
+        self.free_numbers.push(number);
         self.records[number].take()
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let records: usize = self.records.iter().flatten().map(Record::bytes).sum();
-        records + self.records.bytes() + self.unused.capacity() * 4
+        records + self.records.bytes() + self.free_numbers.capacity() * 4
     }
 }
 

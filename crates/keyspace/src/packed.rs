@@ -11,7 +11,7 @@ use crate::value::Value;
 
 /// Length of the element count in bytes.
 pub(crate) const COUNT_LEN: usize = 2;
-/// Limits of a packed collection ([`ValueEncoding::max_packed`]); a lookup scans all elements.
+/// Limits of a packed collection ([`ValueEncoding::max_packed_elements`]); a lookup scans all elements.
 pub(crate) const MAX_BYTES: usize = 8 << 10;
 pub(crate) const MAX_ELEMENTS: usize = 512;
 
@@ -59,19 +59,19 @@ impl<L: Collection> Shape<'_, L> {
 pub struct PackedValue<'a> {
     /// A collection's count prefix is valid only if it can stay packed.
     bytes: &'a [u8],
-    about: ValueSummary,
+    summary: ValueSummary,
 }
 
 /// Facts about a [`PackedValue`] value that are collected while it is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValueSummary {
-    pub(crate) form: ValueEncoding,
+    pub(crate) value_encoding: ValueEncoding,
     /// Number of elements; 0 for a string.
     pub(crate) count: u32,
     /// Length of the longest element, field name or value.
-    pub(crate) longest: u32,
+    pub(crate) max_element_len: u32,
     /// Whether any element has an expiry.
-    pub(crate) timed: bool,
+    pub(crate) has_expiry: bool,
     /// Bytes of all elements; set once the encoding has been decided.
     pub(crate) bytes: u32,
 }
@@ -88,7 +88,7 @@ impl<'a> PackedValue<'a> {
     #[must_use]
     #[inline]
     pub fn string_with_hint(bytes: &'a [u8], encoding_hint: EncodingHint) -> Self {
-        Self { bytes, about: ValueSummary::of(encoding_hint.into()) }
+        Self { bytes, summary: ValueSummary::for_encoding(encoding_hint.into()) }
     }
 
     /// An empty value, to be filled after it is stored.
@@ -96,13 +96,13 @@ impl<'a> PackedValue<'a> {
     pub fn empty(kind: Kind) -> Self {
         let form = ValueEncoding::initial_for(kind);
         let bytes: &[u8] = if form.is_collection() { &[0; COUNT_LEN] } else { &[] };
-        Self { bytes, about: ValueSummary::of(form) }
+        Self { bytes, summary: ValueSummary::for_encoding(form) }
     }
 
-    /// Reassembles a value from its [`bytes`](Self::bytes) and [`about`](Self::about).
+    /// Reassembles a value from its [`bytes`](Self::bytes) and [`summary`](Self::summary).
     #[must_use]
-    pub fn of(bytes: &'a [u8], about: ValueSummary) -> Self {
-        Self { bytes, about }
+    pub fn from_parts(bytes: &'a [u8], about: ValueSummary) -> Self {
+        Self { bytes, summary: about }
     }
 
     /// The stored bytes.
@@ -114,67 +114,67 @@ impl<'a> PackedValue<'a> {
 
     /// The facts collected while the value was built.
     #[must_use]
-    pub fn about(&self) -> ValueSummary {
-        self.about
+    pub fn summary(&self) -> ValueSummary {
+        self.summary
     }
 
     /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        self.about.form.kind()
+        self.summary.value_encoding.kind()
     }
 
     #[inline]
-    pub(crate) fn form(&self) -> ValueEncoding {
-        self.about.form
+    pub(crate) fn value_encoding(&self) -> ValueEncoding {
+        self.summary.value_encoding
     }
 
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.about.count as usize
+        self.summary.count as usize
     }
 
     /// Whether the value has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.about.count == 0
+        self.summary.count == 0
     }
 
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        Value::flat(self.form(), self.bytes).encoding()
+        Value::flat(self.value_encoding(), self.bytes).encoding()
     }
 
     /// Whether any element has an expiry.
     #[must_use]
     pub fn any_expires(&self) -> bool {
-        self.about.timed
+        self.summary.has_expiry
     }
 
     /// Whether the value is stored in this packed form.
     #[inline]
     #[must_use]
     pub fn stays_packed(&self) -> bool {
-        self.form().stays_packed(self.bytes, self.len())
+        self.value_encoding().stays_packed(self.bytes, self.len())
     }
 }
 
 impl ValueSummary {
     #[inline]
-    pub(crate) fn of(form: ValueEncoding) -> Self {
-        Self { form, count: 0, longest: 0, timed: false, bytes: 0 }
+    pub(crate) fn for_encoding(form: ValueEncoding) -> Self {
+        Self { value_encoding: form, count: 0, max_element_len: 0, has_expiry: false, bytes: 0 }
     }
 
     #[inline]
-    pub(crate) fn form(&self) -> ValueEncoding {
-        self.form
+    pub(crate) fn value_encoding(&self) -> ValueEncoding {
+        self.value_encoding
     }
 
     /// Whether the element count or the longest element exceeds the bounds.
-    pub(crate) fn passes(&self, bounds: ListpackBounds) -> bool {
-        self.count as usize > bounds.entries || self.longest as usize > bounds.value
+    pub(crate) fn exceeds(&self, bounds: ListpackBounds) -> bool {
+        self.count as usize > bounds.entries || self.max_element_len as usize > bounds.value
     }
 }
 
@@ -182,7 +182,7 @@ impl ValueSummary {
 #[derive(Debug, Clone)]
 pub struct PackedBuilder {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) about: ValueSummary,
+    pub(crate) summary: ValueSummary,
 }
 
 /// An empty string.
@@ -197,7 +197,7 @@ impl PackedBuilder {
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         let empty = PackedValue::empty(kind);
-        Self { bytes: empty.bytes.to_vec(), about: empty.about }
+        Self { bytes: empty.bytes.to_vec(), summary: empty.summary }
     }
 
     /// Resets to an empty value of this kind, keeping the memory.
@@ -205,20 +205,21 @@ impl PackedBuilder {
         let empty = PackedValue::empty(kind);
         self.bytes.clear();
         self.bytes.extend_from_slice(empty.bytes);
-        self.about = empty.about;
+        self.summary = empty.summary;
     }
 
     /// Decides the OBJECT ENCODING by the configured limits.
     pub fn choose_encoding(&mut self, limits: &EncodingLimits) {
-        self.about.bytes = elements_len(&self.bytes);
-        self.about.form = self.about.form.encoding_after_adding(&self.about, limits);
+        self.summary.bytes = elements_len(&self.bytes);
+        self.summary.value_encoding =
+            self.summary.value_encoding.encoding_after_adding(&self.summary, limits);
     }
 
     /// Makes a string from the bytes that `fill` writes into the builder's buffer.
     ///
     /// # Errors
     /// The error of `fill`; the builder then holds no value.
-    pub fn fill_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+    pub fn build_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.begin(Kind::String);
         fill(&mut self.bytes)
     }
@@ -226,6 +227,6 @@ impl PackedBuilder {
     /// The value built so far.
     #[must_use]
     pub fn packed(&self) -> PackedValue<'_> {
-        PackedValue { bytes: &self.bytes, about: self.about }
+        PackedValue { bytes: &self.bytes, summary: self.summary }
     }
 }

@@ -13,66 +13,66 @@
 
 use clock::Millis;
 
-use crate::entry::{DEAD, Header, read_time, write_time};
+use crate::entry::{Header, STATE_DEAD, read_time, write_time};
 
 pub(crate) const HEADER_LEN: usize = 10;
-const EARLIEST_OFFSET: usize = 4;
+const EARLIEST_EXPIRY_OFFSET: usize = 4;
 /// The `earliest` of a page without expiring entries.
-pub(crate) const NEVER: Millis = Millis((1 << 47) - 1);
+pub(crate) const NO_EXPIRY: Millis = Millis((1 << 47) - 1);
 
 pub(crate) fn format(page: &mut [u8]) {
-    set_end(page, HEADER_LEN);
-    set_dead(page, 0);
-    set_earliest(page, NEVER);
+    set_entries_end(page, HEADER_LEN);
+    set_dead_bytes(page, 0);
+    set_earliest_expiry(page, NO_EXPIRY);
 }
 
 #[inline]
-pub(crate) fn end(page: &[u8]) -> usize {
+pub(crate) fn entries_end(page: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([page[0], page[1]]))
 }
 
-pub(crate) fn set_end(page: &mut [u8], end: usize) {
+pub(crate) fn set_entries_end(page: &mut [u8], end: usize) {
     page[..2].copy_from_slice(&(end as u16).to_le_bytes());
 }
 
 #[inline]
-pub(crate) fn dead(page: &[u8]) -> usize {
+pub(crate) fn dead_bytes(page: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([page[2], page[3]]))
 }
 
-pub(crate) fn set_dead(page: &mut [u8], dead: usize) {
+pub(crate) fn set_dead_bytes(page: &mut [u8], dead: usize) {
     page[2..4].copy_from_slice(&(dead as u16).to_le_bytes());
 }
 
 /// Bytes of live or kept entries.
-pub(crate) fn live(page: &[u8]) -> usize {
-    end(page) - HEADER_LEN - dead(page)
+pub(crate) fn live_bytes(page: &[u8]) -> usize {
+    entries_end(page) - HEADER_LEN - dead_bytes(page)
 }
 
 /// Free bytes at the end.
 #[inline]
 pub(crate) fn free_len(page: &[u8]) -> usize {
-    page.len() - end(page)
+    page.len() - entries_end(page)
 }
 
 #[inline]
-pub(crate) fn earliest(page: &[u8]) -> Millis {
-    read_time(page, EARLIEST_OFFSET)
+pub(crate) fn earliest_expiry(page: &[u8]) -> Millis {
+    read_time(page, EARLIEST_EXPIRY_OFFSET)
 }
 
-pub(crate) fn set_earliest(page: &mut [u8], time: Millis) {
-    write_time(page, EARLIEST_OFFSET, time);
+pub(crate) fn set_earliest_expiry(page: &mut [u8], time: Millis) {
+    write_time(page, EARLIEST_EXPIRY_OFFSET, time);
 }
 
 /// Iterates over the entries from `at` on that are not dead, with their headers.
 pub(crate) fn entries(page: &[u8], at: usize) -> impl Iterator<Item = (usize, Header)> + '_ {
     let mut at = at;
     std::iter::from_fn(move || {
-        while at < end(page) {
+        while at < entries_end(page) {
             let header = Header::read(page, at);
             let here = at;
             at += header.len();
-            if header.state() != DEAD {
+            if header.state() != STATE_DEAD {
                 return Some((here, header));
             }
         }

@@ -69,44 +69,48 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
 /// Rounds up to a block length: short blocks by granules, others by pairs, like index lines. Freed blocks of
 /// growing pages then fit others.
 pub(crate) fn round_up_len(len: usize) -> usize {
-    const SHORT: usize = 4 * Block::STEP;
-    len.next_multiple_of(if len <= SHORT { Block::STEP } else { 2 * Block::STEP })
+    const SHORT_PAGE_BYTES: usize = 4 * Block::MIN_BLOCK_BYTES;
+    len.next_multiple_of(if len <= SHORT_PAGE_BYTES {
+        Block::MIN_BLOCK_BYTES
+    } else {
+        2 * Block::MIN_BLOCK_BYTES
+    })
 }
 
 /// The pages of a store by number. Numbers without a page are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    list: SmallVec<[Option<Block>; 3]>,
+    blocks: SmallVec<[Option<Block>; 3]>,
 }
 
 impl Pages {
     /// Number of page numbers in use or reusable.
     pub(crate) fn count(&self) -> usize {
-        self.list.len()
+        self.blocks.len()
     }
 
     #[inline]
     pub(crate) fn page(&self, number: usize) -> &[u8] {
-        self.list[number].as_ref().expect("a page that is referred to is there").bytes()
+        self.blocks[number].as_ref().expect("a page that is referred to is there").bytes()
     }
 
     #[inline]
     pub(crate) fn page_mut(&mut self, number: usize) -> &mut [u8] {
-        self.list[number].as_mut().expect("a page that is referred to is there").bytes_mut()
+        self.blocks[number].as_mut().expect("a page that is referred to is there").bytes_mut()
     }
 
     /// The page with this number, if it exists.
     pub(crate) fn page_if(&self, number: usize) -> Option<&[u8]> {
-        Some(self.list.get(number)?.as_ref()?.bytes())
+        Some(self.blocks.get(number)?.as_ref()?.bytes())
     }
 
     pub(crate) fn page_mut_if(&mut self, number: usize) -> Option<&mut [u8]> {
-        Some(self.list.get_mut(number)?.as_mut()?.bytes_mut())
+        Some(self.blocks.get_mut(number)?.as_mut()?.bytes_mut())
     }
 
     /// The size of the page, without touching the page.
     pub(crate) fn size_if(&self, number: usize) -> Option<usize> {
-        Some(self.list.get(number)?.as_ref()?.len())
+        Some(self.blocks.get(number)?.as_ref()?.len())
     }
 
     /// The header, page and offset of an entry.
@@ -127,7 +131,7 @@ impl Pages {
     #[inline]
     pub(crate) fn prefetch(&self, reference: u32) {
         let (number, at) = split(reference);
-        if let Some(Some(block)) = self.list.get(number) {
+        if let Some(Some(block)) = self.blocks.get(number) {
             block.prefetch(at);
             // Most small entries span two cache lines.
             block.prefetch(at + 48);
@@ -136,56 +140,59 @@ impl Pages {
 
     /// Prefetches the start of a page; the hardware prefetcher does the rest.
     pub(crate) fn prefetch_page(&self, number: usize) {
-        if let Some(Some(block)) = self.list.get(number) {
+        if let Some(Some(block)) = self.blocks.get(number) {
             (0..block.len().min(PREFETCH_BYTES)).step_by(64).for_each(|at| block.prefetch(at));
         }
     }
 
     /// Prefetches the page list.
     pub(crate) fn prefetch_list(&self) {
-        if self.list.spilled() {
-            prefetch(self.list.as_ptr());
+        if self.blocks.spilled() {
+            prefetch(self.blocks.as_ptr());
         }
     }
 
     /// Detaches a page, to work on it and on other pages together.
     pub(crate) fn take_page(&mut self, number: usize) -> Block {
-        self.list[number].take().expect("a page that is referred to is there")
+        self.blocks[number].take().expect("a page that is referred to is there")
     }
 
     pub(crate) fn put_page(&mut self, number: usize, block: Block) {
-        self.list[number] = Some(block);
+        self.blocks[number] = Some(block);
     }
 
     /// Adds an empty page of `len` bytes with a number of at least `from`.
     pub(crate) fn add(&mut self, len: usize, from: usize) -> usize {
         let mut block = Block::new(len);
         page::format(block.bytes_mut());
-        match self.unused(from) {
+        match self.unused_number(from) {
             Some(number) => {
-                self.list[number] = Some(block);
+                self.blocks[number] = Some(block);
                 number
             }
             None => {
-                assert!(self.list.len() < MAX_PAGES.load(Ordering::Relaxed), "a full store is not added to");
-                self.list.push(Some(block));
+                assert!(
+                    self.blocks.len() < MAX_PAGES.load(Ordering::Relaxed),
+                    "a full store is not added to"
+                );
+                self.blocks.push(Some(block));
                 if self.fill_level() > FillLevel::Free {
                     EVER_CROWDED.store(true, Ordering::Relaxed);
                 }
-                self.list.len() - 1
+                self.blocks.len() - 1
             }
         }
     }
 
     /// Finds a free page number of at least `from` by probing the first numbers and some elsewhere. The
     /// positions rotate, so if many numbers are free, one is soon found and their count stays small.
-    fn unused(&self, from: usize) -> Option<usize> {
-        let numbers = self.list.len().saturating_sub(from);
+    fn unused_number(&self, from: usize) -> Option<usize> {
+        let numbers = self.blocks.len().saturating_sub(from);
         let turn = NEXT_SEARCH_START.fetch_add(1, Ordering::Relaxed) * EXTRA_SEARCHES;
         let elsewhere =
             (turn..turn + EXTRA_SEARCHES).map(|turn| turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
         std::iter::once(0).chain(elsewhere.filter_map(|any| any.checked_rem(numbers))).find_map(|start| {
-            let some = self.list.iter().enumerate().skip(from + start).take(SEARCH_LIMIT);
+            let some = self.blocks.iter().enumerate().skip(from + start).take(SEARCH_LIMIT);
             some.into_iter().find_map(|(number, block)| block.is_none().then_some(number))
         })
     }
@@ -193,7 +200,7 @@ impl Pages {
     /// How much of the addressable page list is in use.
     #[inline]
     pub(crate) fn fill_level(&self) -> FillLevel {
-        let (pages, most) = (self.list.len() * 4, MAX_PAGES.load(Ordering::Relaxed));
+        let (pages, most) = (self.blocks.len() * 4, MAX_PAGES.load(Ordering::Relaxed));
         if pages < 2 * most {
             FillLevel::Free
         } else if pages < 3 * most {
@@ -207,30 +214,30 @@ impl Pages {
     pub(crate) fn grow(&mut self, number: usize, len: usize) {
         let mut block = Block::new(len);
         let page = self.page(number);
-        block.bytes_mut()[..page::end(page)].copy_from_slice(&page[..page::end(page)]);
+        block.bytes_mut()[..page::entries_end(page)].copy_from_slice(&page[..page::entries_end(page)]);
         self.put_page(number, block);
     }
 
     /// Releases the free bytes at the end of a page.
     pub(crate) fn trim(&mut self, number: usize) {
-        if let Some(Some(block)) = self.list.get_mut(number) {
-            block.truncate(round_up_len(page::end(block.bytes())).min(block.len()));
+        if let Some(Some(block)) = self.blocks.get_mut(number) {
+            block.truncate(round_up_len(page::entries_end(block.bytes())).min(block.len()));
         }
     }
 
     /// Frees a page and truncates free numbers at the end of the list.
     pub(crate) fn free(&mut self, number: usize) {
-        self.list[number] = None;
-        while matches!(self.list.last(), Some(None)) {
-            self.list.pop();
+        self.blocks[number] = None;
+        while matches!(self.blocks.last(), Some(None)) {
+            self.blocks.pop();
         }
-        if self.list.spilled() && self.list.len() <= 3 {
-            self.list.shrink_to_fit();
+        if self.blocks.spilled() && self.blocks.len() <= 3 {
+            self.blocks.shrink_to_fit();
         }
     }
 
     pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.list.iter().flatten().map(Block::len)
+        self.blocks.iter().flatten().map(Block::len)
     }
 
     /// Bytes of the pages and the page list.
@@ -239,15 +246,15 @@ impl Pages {
     }
 
     pub(crate) fn list_bytes(&self) -> usize {
-        if self.list.spilled() { self.list.capacity() * size_of::<Option<Block>>() } else { 0 }
+        if self.blocks.spilled() { self.blocks.capacity() * size_of::<Option<Block>>() } else { 0 }
     }
 
     /// Moves one chunk of the pages to lower addresses of the pool, if there is room. Returns whether more
     /// chunks follow.
     pub(crate) fn move_lower(&mut self, part: usize) -> bool {
-        let some = self.list.iter_mut().skip(part * PAGES_PER_LOCK).take(PAGES_PER_LOCK);
+        let some = self.blocks.iter_mut().skip(part * PAGES_PER_LOCK).take(PAGES_PER_LOCK);
         some.flatten().for_each(Block::move_lower);
-        self.list.len() > (part + 1) * PAGES_PER_LOCK
+        self.blocks.len() > (part + 1) * PAGES_PER_LOCK
     }
 }
 
@@ -276,11 +283,11 @@ impl<'a, V: OverflowValue> EntryKeys<'a, V> {
     #[inline]
     pub(crate) fn value(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);
-        self.value_of(header, page, at)
+        self.overflow_value(header, page, at)
     }
 
     #[inline(always)]
-    pub(crate) fn value_of<'p>(self, header: Header, page: &'p [u8], at: usize) -> &'p [u8]
+    pub(crate) fn overflow_value<'p>(self, header: Header, page: &'p [u8], at: usize) -> &'p [u8]
     where
         'a: 'p,
     {
@@ -327,7 +334,7 @@ mod tests {
     fn free_page_numbers_are_reused() {
         let mut pages = Pages::default();
         for _ in 0..2000 {
-            pages.add(Block::STEP, 0);
+            pages.add(Block::MIN_BLOCK_BYTES, 0);
         }
         let mut random = 1usize;
         for _ in 0..20_000 {
@@ -335,7 +342,7 @@ mod tests {
             let number = (random >> 33) % pages.count();
             if pages.page_if(number).is_some() {
                 pages.free(number);
-                pages.add(Block::STEP, 0);
+                pages.add(Block::MIN_BLOCK_BYTES, 0);
             }
         }
         assert!(pages.count() < 2200, "{} numbers for 2000 pages", pages.count());

@@ -11,17 +11,17 @@ use crate::slot::SlotData;
 #[derive(Debug)]
 pub struct PrefetchedSlot<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
-    pub(crate) likely: Option<LikelyEntry>,
+    pub(crate) probable_entry: Option<ProbableEntry>,
 }
 
 /// The entry that the index most likely has for a key; nearly always right. Valid until the slot changes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LikelyEntry {
+pub(crate) struct ProbableEntry {
     pub(crate) db: u16,
     pub(crate) reference: u32,
 }
 
-impl LikelyEntry {
+impl ProbableEntry {
     /// Prefetches the entry that a key most likely has.
     #[inline]
     pub(crate) fn prefetch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
@@ -34,7 +34,7 @@ impl PrefetchedSlot<'_> {
     /// Prefetches the key's entry (third pass of a batch).
     #[inline]
     pub fn prefetch_entry(&mut self, db: u16, key: &Key<'_>) {
-        self.likely = LikelyEntry::prefetch(&self.data, db, key);
+        self.probable_entry = ProbableEntry::prefetch(&self.data, db, key);
     }
 
     /// Prefetches the index lines of the elements that a command names, and before that the segments leading
@@ -45,7 +45,7 @@ impl PrefetchedSlot<'_> {
         key: &Key<'_>,
         parts: impl Iterator<Item = u64> + Clone,
     ) -> bool {
-        let large = self.large(db, key);
+        let large = self.large_collection(db, key);
         if let Some(large) = large {
             parts.clone().for_each(|part| large.prefetch_segment(part));
             parts.for_each(|part| large.prefetch_index(part));
@@ -55,14 +55,14 @@ impl PrefetchedSlot<'_> {
 
     /// Prefetches the elements (fifth pass).
     pub fn prefetch_elements(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
-        if let Some(large) = self.large(db, key) {
+        if let Some(large) = self.large_collection(db, key) {
             parts.for_each(|part| {
                 large.prefetch_element(part);
             });
         }
     }
 
-    fn large(&self, db: u16, key: &Key<'_>) -> Option<&dyn Collection> {
-        self.data.table_if(db)?.likely_collection(key.hash)
+    fn large_collection(&self, db: u16, key: &Key<'_>) -> Option<&dyn Collection> {
+        self.data.table_if(db)?.probable_collection(key.hash)
     }
 }

@@ -15,92 +15,93 @@ use clock::Millis;
 use slot_routing::Slot;
 
 use crate::page;
-use crate::shared_slots::SharedSlots;
+use crate::shared_slots::AtomicSlotSet;
 
 /// The published summary of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Summary {
+pub(crate) struct SlotSummary {
     /// Number of keys in database 0.
     pub(crate) keys: u32,
     /// Number of keys in the other databases.
-    pub(crate) others: u32,
+    pub(crate) other_database_keys: u32,
     /// Number of keys with an expiry, all databases.
     pub(crate) volatile: u32,
     /// Number of keys whose values have expiring elements, all databases.
-    pub(crate) timed: u32,
+    pub(crate) keys_with_element_expiry: u32,
     /// Lower bound of the next expiry.
-    pub(crate) due: Millis,
+    pub(crate) next_expiry: Millis,
 }
 
-impl Summary {
+impl SlotSummary {
     /// Whether the slot holds no keys.
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys | self.others == 0
+        self.keys | self.other_database_keys == 0
     }
 }
 
 /// The summaries of all slots, each as of its last unlock.
-pub(crate) struct Published {
+pub(crate) struct PublishedSummaries {
     /// Number of keys in database 0, by slot.
     pub(crate) keys: Box<[AtomicU32]>,
     /// Number of keys in the other databases, by slot.
-    pub(crate) others: Box<[AtomicU32]>,
+    pub(crate) other_database_keys: Box<[AtomicU32]>,
     /// Slots that hold keys of any database.
-    pub(crate) filled: SharedSlots,
+    pub(crate) non_empty_slots: AtomicSlotSet,
     /// Number of keys with an expiry in all databases, by slot.
     pub(crate) volatile: Box<[AtomicU32]>,
     /// Number of keys whose values have expiring elements, all slots and databases.
-    pub(crate) timed: AtomicUsize,
+    pub(crate) keys_with_element_expiry: AtomicUsize,
     /// Lower bound of the next expiry in milliseconds, by slot.
-    due: Box<[AtomicI64]>,
+    next_expiry: Box<[AtomicI64]>,
     /// Lower bound over all slots.
     next_due: AtomicI64,
-    notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_earlier_expiry_callback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl Default for Published {
+impl Default for PublishedSummaries {
     fn default() -> Self {
         let counts = || Slot::all().map(|_| AtomicU32::new(0)).collect();
         Self {
             keys: counts(),
-            others: counts(),
-            filled: SharedSlots::default(),
+            other_database_keys: counts(),
+            non_empty_slots: AtomicSlotSet::default(),
             volatile: counts(),
-            timed: AtomicUsize::new(0),
-            due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
-            next_due: AtomicI64::new(page::NEVER.0),
-            notify: OnceLock::new(),
+            keys_with_element_expiry: AtomicUsize::new(0),
+            next_expiry: Slot::all().map(|_| AtomicI64::new(page::NO_EXPIRY.0)).collect(),
+            next_due: AtomicI64::new(page::NO_EXPIRY.0),
+            on_earlier_expiry_callback: OnceLock::new(),
         }
     }
 }
 
-impl std::fmt::Debug for Published {
+impl std::fmt::Debug for PublishedSummaries {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Published").field("next_due", &self.next_due).finish_non_exhaustive()
     }
 }
 
-impl Published {
+impl PublishedSummaries {
     /// Writes only changed fields, so that cache lines are not transferred needlessly.
     #[inline]
-    pub(crate) fn publish(&self, slot: Slot, new: Summary, old: Summary) {
+    pub(crate) fn publish(&self, slot: Slot, new: SlotSummary, old: SlotSummary) {
         let index = slot.index();
         self.keys[index].store(new.keys, Ordering::Relaxed);
-        self.due[index].store(new.due.0, Ordering::Relaxed);
-        if (new.others, new.volatile) != (old.others, old.volatile) {
-            self.others[index].store(new.others, Ordering::Relaxed);
+        self.next_expiry[index].store(new.next_expiry.0, Ordering::Relaxed);
+        if (new.other_database_keys, new.volatile) != (old.other_database_keys, old.volatile) {
+            self.other_database_keys[index].store(new.other_database_keys, Ordering::Relaxed);
             self.volatile[index].store(new.volatile, Ordering::Relaxed);
         }
         if new.is_empty() != old.is_empty() {
-            self.filled.set(slot, !new.is_empty());
+            self.non_empty_slots.set(slot, !new.is_empty());
         }
-        if new.timed != old.timed {
+        if new.keys_with_element_expiry != old.keys_with_element_expiry {
             // Wrapping arithmetic: the sum is right once all threads have added their changes.
-            let change = (new.timed as usize).wrapping_sub(old.timed as usize);
-            self.timed.fetch_add(change, Ordering::Relaxed);
+            let change =
+                (new.keys_with_element_expiry as usize).wrapping_sub(old.keys_with_element_expiry as usize);
+            self.keys_with_element_expiry.fetch_add(change, Ordering::Relaxed);
         }
-        if new.due < old.due {
-            self.notify_earlier_expiry(new.due);
+        if new.next_expiry < old.next_expiry {
+            self.notify_earlier_expiry(new.next_expiry);
         }
     }
 
@@ -112,7 +113,7 @@ impl Published {
         }
         let before = self.next_due.fetch_min(due.0, Ordering::Relaxed);
         if due.0 < before
-            && let Some(notify) = self.notify.get()
+            && let Some(notify) = self.on_earlier_expiry_callback.get()
         {
             notify();
         }
@@ -123,12 +124,12 @@ impl Published {
     }
 
     /// Checks every slot. Slots that are due also count for the next time, because they may not be processed.
-    pub(crate) fn due_slots(&self, now: Millis) -> Vec<Slot> {
-        self.next_due.store(page::NEVER.0, Ordering::Relaxed);
+    pub(crate) fn slots_with_expiries_due(&self, now: Millis) -> Vec<Slot> {
+        self.next_due.store(page::NO_EXPIRY.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let (mut due, mut next) = (Vec::new(), page::NEVER.0);
+        let (mut due, mut next) = (Vec::new(), page::NO_EXPIRY.0);
         for slot in Slot::all() {
-            let at = self.due[slot.index()].load(Ordering::Relaxed);
+            let at = self.next_expiry[slot.index()].load(Ordering::Relaxed);
             next = next.min(at);
             if at <= now.0 {
                 due.push(slot);
@@ -139,7 +140,7 @@ impl Published {
     }
 
     pub(crate) fn on_earlier_expiry(&self, notify: Box<dyn Fn() + Send + Sync>) {
-        assert!(self.notify.set(notify).is_ok(), "one shell expires keys");
+        assert!(self.on_earlier_expiry_callback.set(notify).is_ok(), "one shell expires keys");
     }
 }
 
@@ -150,55 +151,61 @@ mod tests {
 
     use super::*;
 
-    const EMPTY: Summary = Summary { keys: 0, others: 0, volatile: 0, timed: 0, due: page::NEVER };
+    const EMPTY_SLOT: SlotSummary = SlotSummary {
+        keys: 0,
+        other_database_keys: 0,
+        volatile: 0,
+        keys_with_element_expiry: 0,
+        next_expiry: page::NO_EXPIRY,
+    };
 
-    fn due(millis: i64) -> Summary {
-        Summary { keys: 1, volatile: 1, due: Millis(millis), ..EMPTY }
+    fn summary_due_at(millis: i64) -> SlotSummary {
+        SlotSummary { keys: 1, volatile: 1, next_expiry: Millis(millis), ..EMPTY_SLOT }
     }
 
     #[test]
     fn earlier_expiry_updates_bound_and_notifies() {
-        let (published, rung) = (Published::default(), Arc::new(AtomicUsize::new(0)));
+        let (published, rung) = (PublishedSummaries::default(), Arc::new(AtomicUsize::new(0)));
         let counter = rung.clone();
         published.on_earlier_expiry(Box::new(move || {
             counter.fetch_add(1, Ordering::Relaxed);
         }));
         let slot = |number| Slot::new(number).unwrap();
-        assert_eq!(published.next_due(), page::NEVER);
-        published.publish(slot(7), due(50), EMPTY);
-        published.publish(slot(8), due(60), EMPTY);
+        assert_eq!(published.next_due(), page::NO_EXPIRY);
+        published.publish(slot(7), summary_due_at(50), EMPTY_SLOT);
+        published.publish(slot(8), summary_due_at(60), EMPTY_SLOT);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
-        published.publish(slot(9), due(40), EMPTY);
+        published.publish(slot(9), summary_due_at(40), EMPTY_SLOT);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
         // A later time does not raise the bound before the next scan.
-        published.publish(slot(9), due(70), due(40));
+        published.publish(slot(9), summary_due_at(70), summary_due_at(40));
         assert_eq!(published.next_due(), Millis(40));
-        assert_eq!(published.due_slots(Millis(55)), [slot(7)]);
+        assert_eq!(published.slots_with_expiries_due(Millis(55)), [slot(7)]);
         assert_eq!(published.next_due(), Millis(50));
-        published.publish(slot(7), EMPTY, due(50));
-        assert_eq!(published.due_slots(Millis(55)), []);
+        published.publish(slot(7), EMPTY_SLOT, summary_due_at(50));
+        assert_eq!(published.slots_with_expiries_due(Millis(55)), []);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
     }
 
     /// However a scan and new times interleave, afterwards no slot's time is below the bound.
     #[test]
     fn concurrent_scan_does_not_miss_an_earlier_expiry() {
-        const TIMES: i64 = 20_000;
-        let published = Published::default();
+        const ITERATIONS: i64 = 20_000;
+        let published = PublishedSummaries::default();
         std::thread::scope(|scope| {
             let looks = scope.spawn(|| {
                 while published.keys[0].load(Ordering::Acquire) == 0 {
-                    published.due_slots(Millis(0));
+                    published.slots_with_expiries_due(Millis(0));
                 }
             });
-            let mut before = EMPTY;
-            for time in (1..=TIMES).rev() {
-                let next = Summary { keys: 0, volatile: 1, due: Millis(time), ..EMPTY };
+            let mut before = EMPTY_SLOT;
+            for time in (1..=ITERATIONS).rev() {
+                let next = SlotSummary { keys: 0, volatile: 1, next_expiry: Millis(time), ..EMPTY_SLOT };
                 published.publish(Slot::new(3).unwrap(), next, before);
                 before = next;
                 if time % 100 == 0 {
-                    published.publish(Slot::new(3).unwrap(), EMPTY, before);
-                    before = EMPTY;
+                    published.publish(Slot::new(3).unwrap(), EMPTY_SLOT, before);
+                    before = EMPTY_SLOT;
                 }
             }
             published.keys[0].store(1, Ordering::Release);

@@ -29,16 +29,16 @@ impl Keyspace {
     /// and the slots. The pool and overflow counts are process-wide.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        const SLOT: usize = 128 + size_of::<u32>() + size_of::<u64>();
-        pool_usage().taken + overflow_bytes() + SLOT_COUNT * SLOT
+        const SLOT_BYTES: usize = 128 + size_of::<u32>() + size_of::<u64>();
+        pool_usage().used_bytes + overflow_bytes() + SLOT_COUNT * SLOT_BYTES
     }
 
     /// Ages the usage counters of a share of the slots with `age` (see [`Usage`]). Calling every step within
     /// two hours is sufficient.
-    pub fn age_step(&self, step: usize, age: &mut dyn FnMut(Usage) -> Usage) {
+    pub fn age_usage_step(&self, step: usize, age: &mut dyn FnMut(Usage) -> Usage) {
         for slot in slots_of_step(step, Self::AGE_STEPS) {
             let mut part = 0;
-            while self.try_lock(slot).is_some_and(|mut data| data.age(part, age)) {
+            while self.try_lock(slot).is_some_and(|mut data| data.age_pages(part, age)) {
                 part += 1;
             }
         }
@@ -49,7 +49,7 @@ impl Keyspace {
     pub fn reset_usage(&self, slot: Slot, usage: Usage) {
         let mut guard = self.lock(slot);
         let mut part = 0;
-        while guard.age(part, &mut |_| usage) {
+        while guard.age_pages(part, &mut |_| usage) {
             part += 1;
             self.yield_to_waiters(&mut guard);
         }
@@ -88,7 +88,7 @@ impl SlotData {
         left == 0
     }
 
-    fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
+    fn age_pages(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
         self.tables().fold(false, |more, (_, table)| table.entries.age(part, age) | more)
     }
 

@@ -7,7 +7,7 @@ mod builder;
 mod editing;
 pub(crate) mod members;
 
-use crate::fields::{Field, FieldKind, Fields, FieldsPart, lookup_key};
+use crate::fields::{Field, FieldKind, FieldsPart, LargeFields, lookup_key};
 use crate::kind::{Kind, ValueEncoding};
 use crate::large::Large;
 use crate::packed::{self, MAX_ELEMENTS, PackedBuilder, PackedValue, Shape};
@@ -28,12 +28,12 @@ impl FieldKind for SetFields {
         PartElements::Set(part)
     }
 
-    fn large(fields: Box<Fields<Self>>) -> Large {
+    fn into_large(fields: Box<LargeFields<Self>>) -> Large {
         Large::Set(fields)
     }
 
-    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
-        PackedMembers::of(packed.bytes())
+    fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+        PackedMembers::from_packed(packed.bytes())
             .for_each(&mut |member| visit(Field { name: &member, value: b"", expiry: None }));
     }
 }
@@ -41,7 +41,7 @@ impl FieldKind for SetFields {
 /// A read-only view of a set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SetRef<'a> {
-    pub(crate) shape: Shape<'a, Fields<SetFields>>,
+    pub(crate) shape: Shape<'a, LargeFields<SetFields>>,
     pub(crate) form: ValueEncoding,
 }
 
@@ -73,7 +73,7 @@ impl<'a> SetRef<'a> {
     #[inline]
     pub fn contains(&self, member: &[u8]) -> bool {
         match self.shape {
-            Shape::Packed(packed) => PackedMembers::of(packed).find(member).is_some(),
+            Shape::Packed(packed) => PackedMembers::from_packed(packed).find(member).is_some(),
             Shape::Large(fields) => fields.find(&lookup_key(member)).is_some(),
         }
     }
@@ -83,7 +83,7 @@ impl<'a> SetRef<'a> {
     #[inline]
     pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
         match self.shape {
-            Shape::Packed(packed) => PackedMembers::of(packed).find(member).is_some(),
+            Shape::Packed(packed) => PackedMembers::from_packed(packed).find(member).is_some(),
             Shape::Large(fields) => fields.has_hashed(member, hash),
         }
     }
@@ -100,7 +100,7 @@ impl<'a> SetRef<'a> {
         match self.shape {
             Shape::Packed(packed) => {
                 let mut goes_on = true;
-                PackedMembers::of(packed).for_each(&mut |member| goes_on = goes_on && visit(member));
+                PackedMembers::from_packed(packed).for_each(&mut |member| goes_on = goes_on && visit(member));
                 goes_on
             }
             Shape::Large(fields) => fields.visit_all(&mut |field| visit(SetMember::Bytes(field.name))),
@@ -110,7 +110,7 @@ impl<'a> SetRef<'a> {
     /// Visits all members.
     pub fn for_each(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
         match self.shape {
-            Shape::Packed(packed) => PackedMembers::of(packed).for_each(visit),
+            Shape::Packed(packed) => PackedMembers::from_packed(packed).for_each(visit),
             Shape::Large(fields) => fields.for_each(&mut |field| visit(SetMember::Bytes(field.name))),
         }
     }
@@ -135,7 +135,7 @@ impl<'a> SetRef<'a> {
         match self.shape {
             Shape::Packed(packed) => {
                 let index = random.checked_rem(packed::count(packed) as u64)? as usize;
-                PackedMembers::of(packed).nth(index).map(|(_, member)| member)
+                PackedMembers::from_packed(packed).nth(index).map(|(_, member)| member)
             }
             Shape::Large(fields) => fields.random(random).map(|field| SetMember::Bytes(field.name)),
         }
@@ -146,23 +146,23 @@ impl PackedBuilder {
     /// Adds a member to a set. Returns false if it is a duplicate, which is only detected among integers.
     #[must_use]
     pub fn push_member(&mut self, member: &[u8]) -> bool {
-        let about = &mut self.about;
+        let about = &mut self.summary;
         about.count += 1;
-        about.longest = about.longest.max(member.len() as u32);
+        about.max_element_len = about.max_element_len.max(member.len() as u32);
         let is_integer = resp::parse_i64(member).is_some();
         if !is_integer {
-            about.form = ValueEncoding::ListpackSet;
+            about.value_encoding = ValueEncoding::ListpackSet;
         }
         let mut is_new = true;
-        match PackedMembers::of(&self.bytes) {
+        match PackedMembers::from_packed(&self.bytes) {
             PackedMembers::Integers(_) if is_integer && about.count as usize <= MAX_ELEMENTS => {
-                match members::MemberAddition::of(&self.bytes, member) {
-                    Some(addition) => drop(self.bytes.splice(addition.range, addition.with)),
+                match members::MemberAddition::from_packed(&self.bytes, member) {
+                    Some(addition) => drop(self.bytes.splice(addition.range, addition.replacement)),
                     None => is_new = false,
                 }
             }
             PackedMembers::Integers(_) => {
-                members::as_strings(&mut self.bytes);
+                members::convert_to_strings(&mut self.bytes);
                 members::append_string(&mut self.bytes, member);
             }
             PackedMembers::Strings(_) => members::append_string(&mut self.bytes, member),
@@ -176,12 +176,12 @@ impl<'a> PackedValue<'a> {
     /// Visits the members of a packed set, or of one part of it.
     pub fn for_each_member(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
         debug_assert_eq!(self.kind(), Kind::Set);
-        PackedMembers::of(self.bytes()).for_each(visit);
+        PackedMembers::from_packed(self.bytes()).for_each(visit);
     }
 
     /// The members that may contain duplicates: none if they are stored sorted.
     pub fn unordered_members(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Set);
-        PackedMembers::of(self.bytes()).unordered()
+        PackedMembers::from_packed(self.bytes()).unordered()
     }
 }

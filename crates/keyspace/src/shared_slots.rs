@@ -9,34 +9,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slot_routing::{SLOT_COUNT, Slot};
 
 /// Words per group; with its counter a group is one cache line.
-const WORDS: usize = 7;
+const WORDS_PER_GROUP: usize = 7;
 /// Slots per group.
-const SLOTS: usize = WORDS * 64;
+const SLOTS: usize = WORDS_PER_GROUP * 64;
 
 /// A set of slots.
-pub(crate) struct SharedSlots(Box<[Group]>);
+pub(crate) struct AtomicSlotSet(Box<[SlotGroup]>);
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Group {
+struct SlotGroup {
     changes: AtomicU64,
     /// One bit per slot.
-    words: [AtomicU64; WORDS],
+    words: [AtomicU64; WORDS_PER_GROUP],
 }
 
-impl std::fmt::Debug for SharedSlots {
+impl std::fmt::Debug for AtomicSlotSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }
 }
 
-impl Default for SharedSlots {
+impl Default for AtomicSlotSet {
     fn default() -> Self {
-        Self((0..SLOT_COUNT.div_ceil(SLOTS)).map(|_| Group::default()).collect())
+        Self((0..SLOT_COUNT.div_ceil(SLOTS)).map(|_| SlotGroup::default()).collect())
     }
 }
 
-impl SharedSlots {
+impl AtomicSlotSet {
     /// Adds or removes a slot.
     #[cold]
     pub(crate) fn set(&self, slot: Slot, is_there: bool) {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn shared_slots_iterate_in_order_and_count_changes() {
-        let slots = SharedSlots::default();
+        let slots = AtomicSlotSet::default();
         let wanted = [0, 1, 63, 64, 447, 448, 9000, 16383].map(|number| Slot::new(number).unwrap());
         wanted.iter().rev().for_each(|slot| slots.set(*slot, true));
         assert!(slots.iter().eq(wanted));

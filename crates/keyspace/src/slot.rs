@@ -14,8 +14,8 @@ use crate::large::Large;
 use crate::overflow::Record;
 use crate::page;
 use crate::pages::FillLevel;
-use crate::prefetched::LikelyEntry;
-use crate::published::{Published, Summary};
+use crate::prefetched::ProbableEntry;
+use crate::published::{PublishedSummaries, SlotSummary};
 use crate::table::Table;
 use crate::usage::Usage;
 
@@ -29,7 +29,7 @@ pub struct SlotData {
     pub(crate) last_cut: u32,
     ownership: Ownership,
     /// Number of callers that hold back client writes.
-    hold_count: u8,
+    write_pause_count: u8,
     /// The slot is being imported: its keys must not be shown, expired or evicted.
     is_hidden: bool,
 }
@@ -71,13 +71,13 @@ impl ExtraTables {
         &mut self.tables[place].table
     }
 
-    fn each(&self) -> impl Iterator<Item = &Table> {
+    fn visible_tables(&self) -> impl Iterator<Item = &Table> {
         self.tables.iter().map(|other| &other.table)
     }
 
     /// All tables, including those that only snapshots need.
-    fn all(&self) -> impl Iterator<Item = &Table> {
-        self.each().chain(&self.flushed)
+    fn all_tables(&self) -> impl Iterator<Item = &Table> {
+        self.visible_tables().chain(&self.flushed)
     }
 }
 
@@ -95,24 +95,24 @@ impl SlotData {
 
     /// Whether client writes wait because a frequently written key is being migrated.
     #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.hold_count > 0
+    pub fn has_paused_writes(&self) -> bool {
+        self.write_pause_count > 0
     }
 
-    /// Holds back client writes until [`SlotData::free`] was called equally often. Returns false if the
+    /// Holds back client writes until [`SlotData::resume_writes`] was called equally often. Returns false if the
     /// counter is at its maximum.
-    pub fn hold(&mut self) -> bool {
-        let hold_count = self.hold_count.checked_add(1);
-        self.hold_count = hold_count.unwrap_or(self.hold_count);
+    pub fn pause_writes(&mut self) -> bool {
+        let hold_count = self.write_pause_count.checked_add(1);
+        self.write_pause_count = hold_count.unwrap_or(self.write_pause_count);
         hold_count.is_some()
     }
 
-    /// Ends one [`SlotData::hold`].
+    /// Ends one [`SlotData::pause_writes`].
     ///
     /// # Panics
     /// If the slot is not held.
-    pub fn free(&mut self) {
-        self.hold_count = self.hold_count.checked_sub(1).expect("who frees a slot has held it");
+    pub fn resume_writes(&mut self) {
+        self.write_pause_count = self.write_pause_count.checked_sub(1).expect("who frees a slot has held it");
     }
 
     /// Whether the slot's keys are hidden.
@@ -136,7 +136,7 @@ impl SlotData {
     /// Read-only access to the slot's keys in database `db`.
     #[inline(always)]
     #[must_use]
-    pub fn view(&self, db: u16) -> &Table {
+    pub fn table_ref(&self, db: u16) -> &Table {
         static NO_KEYS: LazyLock<Table> = LazyLock::new(Table::default);
         self.table_if(db).unwrap_or_else(|| &NO_KEYS)
     }
@@ -156,14 +156,14 @@ impl SlotData {
     /// How full the slot's tables are, or the value of `key` if that is fuller.
     #[must_use]
     pub fn fill_level(&self, key: &Key<'_>) -> FillLevel {
-        let others = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.each());
+        let others = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.visible_tables());
         others.fold(self.table.fill_level(key), |most, table| most.max(table.fill_level(key)))
     }
 
     /// Swaps two databases (SWAPDB).
     pub fn swap(&mut self, a: u16, b: u16) {
         // SWAPDB visits every slot, and most are empty in both databases: they must not allocate tables.
-        let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_vacant());
+        let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_memory_free());
         if a != b && !(is_vacant(a) && is_vacant(b)) {
             let first = std::mem::take(self.table(a));
             let second = std::mem::replace(self.table(b), first);
@@ -196,7 +196,7 @@ impl SlotData {
         let Some(extra_tables) = &mut self.extra_tables else { return };
         extra_tables.tables.retain_mut(|other| {
             other.table.entries.release_unused_memory();
-            !other.table.entries.is_vacant()
+            !other.table.entries.is_memory_free()
         });
         if extra_tables.tables.is_empty() && extra_tables.flushed.is_empty() {
             self.extra_tables = None;
@@ -210,7 +210,7 @@ impl SlotData {
     /// stay until they are walked.
     pub fn take(&mut self, db: u16) -> RemovedKeys {
         // FLUSHALL visits every slot, and most are empty: they must not allocate or touch a table.
-        if self.table_if(db).is_none_or(|table| table.entries.is_vacant()) {
+        if self.table_if(db).is_none_or(|table| table.entries.is_memory_free()) {
             return RemovedKeys::default();
         }
         let table = std::mem::take(self.table(db));
@@ -234,7 +234,7 @@ impl SlotData {
 
     /// The next value that a snapshot will walk.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
-        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all());
+        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
         std::iter::once(&self.table).chain(extra_tables).find_map(|table| table.entries.pinned_value(bit))
     }
 
@@ -259,7 +259,7 @@ impl SlotData {
         tables.retain(|table| table.entries.is_pinned_for(bit));
         // Continue with a partially walked table first: FLUSHALL or SWAPDB may have reordered the tables, and
         // the parts of a value must stay adjacent.
-        tables.sort_by_key(|table| !table.entries.is_inside_page(bit));
+        tables.sort_by_key(|table| !table.entries.is_walking_page_values(bit));
         let done = tables.into_iter().all(&mut step);
         if let Some(extra_tables) = &mut self.extra_tables {
             extra_tables.flushed.retain(|table| table.entries.is_pinned());
@@ -269,47 +269,68 @@ impl SlotData {
 
     /// Bytes of entries that only snapshots still need.
     #[must_use]
-    pub fn leftover_bytes(&self) -> usize {
-        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all());
-        std::iter::once(&self.table).chain(extra_tables).map(|table| table.entries.leftover_bytes()).sum()
+    pub fn snapshot_only_bytes(&self) -> usize {
+        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
+        std::iter::once(&self.table)
+            .chain(extra_tables)
+            .map(|table| table.entries.snapshot_only_bytes())
+            .sum()
     }
 
     /// Bytes of the slot's pages, index lines and overflow values.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all());
-        std::iter::once(&self.table).chain(extra_tables).map(Table::held_bytes).sum()
+    pub fn heap_bytes(&self) -> usize {
+        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all_tables());
+        std::iter::once(&self.table).chain(extra_tables).map(Table::heap_bytes).sum()
     }
 
     /// The summary to publish. It is computed twice per change, so rare features are handled out of line to
     /// keep it to a few loads.
     #[inline(always)]
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> SlotSummary {
         let entries = &self.table.entries;
         if self.extra_tables.is_some() || self.is_hidden || entries.may_have_element_expiry() {
             return self.full_summary();
         }
         let (keys, volatile) = (entries.len() as u32, entries.volatile_len() as u32);
-        Summary { keys, others: 0, volatile, timed: 0, due: entries.next_entry_due() }
+        SlotSummary {
+            keys,
+            other_database_keys: 0,
+            volatile,
+            keys_with_element_expiry: 0,
+            next_expiry: entries.next_entry_due(),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn full_summary(&self) -> Summary {
+    fn full_summary(&self) -> SlotSummary {
         if self.is_hidden {
-            return Summary { keys: 0, others: 0, volatile: 0, timed: 0, due: page::NEVER };
+            return SlotSummary {
+                keys: 0,
+                other_database_keys: 0,
+                volatile: 0,
+                keys_with_element_expiry: 0,
+                next_expiry: page::NO_EXPIRY,
+            };
         }
-        let mut due = self.table.next_due().unwrap_or(page::NEVER);
+        let mut due = self.table.next_due().unwrap_or(page::NO_EXPIRY);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
-        let mut timed = self.table.timed_len();
+        let mut timed = self.table.keys_with_element_expiry();
         if let Some(extra_tables) = &self.extra_tables {
-            due = extra_tables.each().filter_map(Table::next_due).fold(due, Millis::min);
-            others = extra_tables.each().map(Table::len).sum();
-            volatile += extra_tables.each().map(Table::volatile_len).sum::<usize>();
-            timed += extra_tables.each().map(Table::timed_len).sum::<usize>();
+            due = extra_tables.visible_tables().filter_map(Table::next_due).fold(due, Millis::min);
+            others = extra_tables.visible_tables().map(Table::len).sum();
+            volatile += extra_tables.visible_tables().map(Table::volatile_len).sum::<usize>();
+            timed += extra_tables.visible_tables().map(Table::keys_with_element_expiry).sum::<usize>();
         }
         let (keys, others, volatile) = (self.table.len() as u32, others as u32, volatile as u32);
-        Summary { keys, others, volatile, timed: timed as u32, due }
+        SlotSummary {
+            keys,
+            other_database_keys: others,
+            volatile,
+            keys_with_element_expiry: timed as u32,
+            next_expiry: due,
+        }
     }
 }
 
@@ -326,12 +347,12 @@ pub struct RemovedKeys {
 #[derive(Debug)]
 pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
-    pub(crate) published: &'k Published,
+    pub(crate) published: &'k PublishedSummaries,
     pub(crate) slot: Slot,
     /// The published summary, if the slot may have changed since.
-    pub(crate) last_published: Option<Summary>,
+    pub(crate) last_published: Option<SlotSummary>,
     /// The likely entry of the key that the slot was prefetched for.
-    pub(crate) likely: Option<LikelyEntry>,
+    pub(crate) likely: Option<ProbableEntry>,
 }
 
 impl SlotGuard<'_> {
@@ -344,14 +365,14 @@ impl SlotGuard<'_> {
     /// Prefetches the entry of `key`; its index line must have been prefetched before.
     #[inline]
     pub(crate) fn prefetch_entry(&mut self, db: u16, key: &Key<'_>) {
-        self.likely = LikelyEntry::prefetch(&self.data, db, key);
+        self.likely = ProbableEntry::prefetch(&self.data, db, key);
     }
 
     /// Looks up `key` in database `db` and also returns its usage if it exists.
     #[inline(always)]
     pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         let likely = self.likely.filter(|likely| likely.db == db);
-        self.data.view(db).entries.find_likely(likely.map(|likely| likely.reference), key, now)
+        self.data.table_ref(db).entries.find_with_hint(likely.map(|likely| likely.reference), key, now)
     }
 
     /// Whether the slot holds keys and is published as empty.
@@ -431,14 +452,16 @@ mod tests {
         };
         let is_bare = || {
             let slot = keyspace.lock(key.slot());
-            slot.extra_tables.is_none() && slot.table.entries.is_vacant()
+            slot.extra_tables.is_none() && slot.table.entries.is_memory_free()
         };
         for (db, value) in [(0, &b"v"[..]), (0, &large), (15, b"v"), (15, &large)] {
             fill(db, value);
             assert!(!is_bare());
             assert_eq!(keyspace.lock(key.slot()).databases().last(), Some(&db));
             let mut slot = keyspace.lock(key.slot());
-            let KeyLookup::Live(place) = slot.view(db).find(&key, now) else { panic!("the key is there") };
+            let KeyLookup::Live(place) = slot.table_ref(db).find(&key, now) else {
+                panic!("the key is there")
+            };
             drop(slot.table(db).remove(place, &key));
             drop(slot);
             assert!(is_bare(), "after a deletion in {db}");

@@ -17,7 +17,7 @@ use crate::global_lock::GlobalLock;
 use crate::keyspace::{AllGuards, Keyspace};
 use crate::large::Large;
 use crate::locked_slots::LockedSlots;
-use crate::shared_slots::SharedSlots;
+use crate::shared_slots::AtomicSlotSet;
 use crate::slot::SlotData;
 use crate::usage::Usage;
 use crate::value::SnapshotValue;
@@ -32,15 +32,15 @@ const BYTES_PER_LOCK: usize = 32 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCuts {
     /// Number of the last cut.
-    last: AtomicU32,
+    last_number: AtomicU32,
     /// Per bit: the number of the active snapshot's cut, or 0.
     active: [AtomicU32; MAX_SNAPSHOTS],
     /// Per bit: the pinned slots.
-    pinned: [SharedSlots; MAX_SNAPSHOTS],
+    pinned: [AtomicSlotSet; MAX_SNAPSHOTS],
     /// Bits in use. A bit stays in use until its snapshot is unpinned everywhere.
-    bits: AtomicU32,
+    bits_in_use: AtomicU32,
     /// Bits used by commands that read a snapshot, which they hold only while they run.
-    reading: Mutex<u32>,
+    reader_bits: Mutex<u32>,
     /// Signalled when such a command ends.
     reader_done: Condvar,
 }
@@ -48,9 +48,9 @@ pub(crate) struct ActiveCuts {
 impl ActiveCuts {
     /// Pins a newly locked slot for all cuts that it has not seen.
     #[inline]
-    pub(crate) fn pin_unseen(&self, slot: Slot, data: &mut SlotData) {
+    pub(crate) fn pin_missed_cuts(&self, slot: Slot, data: &mut SlotData) {
         // Relaxed is enough: the cutting thread holds the slot's lock while it stores.
-        if data.last_cut != self.last.load(Ordering::Relaxed) {
+        if data.last_cut != self.last_number.load(Ordering::Relaxed) {
             self.pin(slot, data);
         }
     }
@@ -69,18 +69,18 @@ impl ActiveCuts {
                 self.pinned[number].set(slot, false);
             }
         }
-        data.last_cut = self.last.load(Ordering::Relaxed);
+        data.last_cut = self.last_number.load(Ordering::Relaxed);
     }
 
     fn reserve(&self) -> Option<usize> {
         let free = |bits: u32| (!bits & ((1 << MAX_SNAPSHOTS) - 1) != 0).then(|| bits | (bits + 1));
-        let before = self.bits.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).ok()?;
+        let before = self.bits_in_use.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).ok()?;
         Some(before.trailing_ones() as usize)
     }
 
     /// Reserves a bit for a reading command, without waiting.
     fn reserve_to_read(&self) -> Option<usize> {
-        let mut reading = self.reading.lock();
+        let mut reading = self.reader_bits.lock();
         let number = self.reserve()?;
         *reading += 1;
         Some(number)
@@ -88,7 +88,7 @@ impl ActiveCuts {
 
     /// Waits for a reading command, if any, to release its bit.
     fn await_reader(&self) -> Option<usize> {
-        let mut reading = self.reading.lock();
+        let mut reading = self.reader_bits.lock();
         loop {
             let number = self.reserve();
             if number.is_some() || *reading == 0 {
@@ -120,18 +120,18 @@ pub struct SnapshotEntry<'a> {
 pub struct Snapshot {
     keyspace: Arc<Keyspace>,
     number: usize,
-    walked: Box<[bool]>,
+    walked_slots: Box<[bool]>,
     captured: Captured,
     /// Whether a command reads it.
-    reads: bool,
+    is_read_by_command: bool,
 }
 
 /// The resources of a cut, allocated before any slot is locked.
 #[derive(Debug)]
 pub struct PreparedCut<'k> {
     keyspace: &'k Arc<Keyspace>,
-    walked: Box<[bool]>,
-    held: AllGuards<'k>,
+    walked_slots: Box<[bool]>,
+    locked_slots: AllGuards<'k>,
 }
 
 impl Keyspace {
@@ -140,8 +140,8 @@ impl Keyspace {
     pub fn prepare_cut(self: &Arc<Self>) -> PreparedCut<'_> {
         PreparedCut {
             keyspace: self,
-            walked: vec![false; SLOT_COUNT].into(),
-            held: self.prepare_to_lock_all(),
+            walked_slots: vec![false; SLOT_COUNT].into(),
+            locked_slots: self.prepare_to_lock_all(),
         }
     }
 }
@@ -155,17 +155,18 @@ impl Keyspace {
         db: u16,
         values: &[(Slot, EntryRef)],
     ) -> Option<Snapshot> {
-        let is_walked_in_parts =
-            |(slot, place): &(Slot, EntryRef)| slots.slot(*slot).view(db).entries.is_walked_in_parts(*place);
+        let is_walked_in_parts = |(slot, place): &(Slot, EntryRef)| {
+            slots.slot(*slot).table_ref(db).entries.is_walked_in_parts(*place)
+        };
         if values.is_empty() || !values.iter().all(is_walked_in_parts) {
             return None;
         }
-        let number = self.cuts.reserve_to_read()?;
+        let number = self.active_cuts.reserve_to_read()?;
         for &(slot, place) in values {
             slots.slot_mut(slot).pin_value(1 << number, db, place);
-            self.cuts.pinned[number].set(slot, true);
+            self.active_cuts.pinned[number].set(slot, true);
         }
-        Some(Snapshot::of(self.clone(), number, vec![false; SLOT_COUNT].into(), true))
+        Some(Snapshot::from_cut(self.clone(), number, vec![false; SLOT_COUNT].into(), true))
     }
 }
 
@@ -173,40 +174,46 @@ impl PreparedCut<'_> {
     /// Takes a snapshot; `None` if three are active. Waits for snapshots that are read by commands. `at_cut`
     /// runs while every slot is locked, to record state of that moment such as the log offset.
     pub fn cut<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
-        let cuts = &self.keyspace.cuts;
+        let cuts = &self.keyspace.active_cuts;
         let number = cuts.reserve().or_else(|| cuts.await_reader())?;
-        Some(self.cut_as(number, false, turn, at_cut))
+        Some(self.cut_with_number(number, false, turn, at_cut))
     }
 
     /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other
     /// snapshots.
     pub fn cut_to_read<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
-        let number = self.keyspace.cuts.reserve_to_read()?;
-        Some(self.cut_as(number, true, turn, at_cut))
+        let number = self.keyspace.active_cuts.reserve_to_read()?;
+        Some(self.cut_with_number(number, true, turn, at_cut))
     }
 
-    fn cut_as<R>(
+    fn cut_with_number<R>(
         self,
         number: usize,
         reads: bool,
         turn: &GlobalLock<'_>,
         at_cut: impl FnOnce() -> R,
     ) -> (Snapshot, R) {
-        let Self { keyspace, walked, held } = self;
-        let cuts = &keyspace.cuts;
+        let Self { keyspace, walked_slots: walked, locked_slots: held } = self;
+        let cuts = &keyspace.active_cuts;
         let noted = keyspace.with_all_locked(turn, held, || {
-            let cut = cuts.last.load(Ordering::Relaxed) + 1;
+            let cut = cuts.last_number.load(Ordering::Relaxed) + 1;
             cuts.active[number].store(cut, Ordering::Relaxed);
-            cuts.last.store(cut, Ordering::Relaxed);
+            cuts.last_number.store(cut, Ordering::Relaxed);
             at_cut()
         });
-        (Snapshot::of(keyspace.clone(), number, walked, reads), noted)
+        (Snapshot::from_cut(keyspace.clone(), number, walked, reads), noted)
     }
 }
 
 impl Snapshot {
-    fn of(keyspace: Arc<Keyspace>, number: usize, walked: Box<[bool]>, reads: bool) -> Self {
-        Self { keyspace, number, walked, captured: Captured::default(), reads }
+    fn from_cut(keyspace: Arc<Keyspace>, number: usize, walked: Box<[bool]>, reads: bool) -> Self {
+        Self {
+            keyspace,
+            number,
+            walked_slots: walked,
+            captured: Captured::default(),
+            is_read_by_command: reads,
+        }
     }
 
     /// Passes the slot's next value to be walked, in its current state, to `look`.
@@ -235,9 +242,9 @@ impl Snapshot {
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         if self.captured.in_multipart_value {
             self.captured.visit_captured(visit);
-            return self.captured.in_multipart_value || !self.walked[slot.index()];
+            return self.captured.in_multipart_value || !self.walked_slots[slot.index()];
         }
-        if self.walked[slot.index()] {
+        if self.walked_slots[slot.index()] {
             return false;
         }
         let mut guard = self.keyspace.lock(slot);
@@ -247,8 +254,8 @@ impl Snapshot {
             more = !guard.walk(1 << self.number, BYTES_PER_LOCK, &mut self.captured);
         }
         if !more {
-            self.walked[slot.index()] = true;
-            self.keyspace.cuts.pinned[self.number].set(slot, false);
+            self.walked_slots[slot.index()] = true;
+            self.keyspace.active_cuts.pinned[self.number].set(slot, false);
         }
         drop(guard);
         self.captured.visit_captured(visit);
@@ -258,7 +265,7 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        let cuts = &self.keyspace.cuts;
+        let cuts = &self.keyspace.active_cuts;
         let pinned = &cuts.pinned[self.number];
         // Store before reading the pinned slots: a thread that pins a slot after that sees the end of the
         // snapshot.
@@ -266,16 +273,16 @@ impl Drop for Snapshot {
         fence(Ordering::SeqCst);
         for slot in pinned.iter() {
             let mut guard = self.keyspace.lock(slot);
-            while !guard.unpin(1 << self.number, BYTES_PER_LOCK, &mut self.captured.dropped) {
+            while !guard.unpin(1 << self.number, BYTES_PER_LOCK, &mut self.captured.records_to_drop) {
                 self.keyspace.yield_to_waiters(&mut guard);
             }
             pinned.set(slot, false);
             drop(guard);
             self.captured.clear();
         }
-        cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
-        if self.reads {
-            *cuts.reading.lock() -= 1;
+        cuts.bits_in_use.fetch_and(!(1 << self.number), Ordering::Release);
+        if self.is_read_by_command {
+            *cuts.reader_bits.lock() -= 1;
             cuts.reader_done.notify_all();
         }
     }

@@ -11,11 +11,11 @@ pub(crate) mod records;
 use std::ops::Range;
 
 use crate::entries::EntryRef;
-use crate::entry::Code;
-use crate::fields::{Field, FieldKind, Fields, FieldsPart};
+use crate::entry::TypeCode;
+use crate::fields::{Field, FieldKind, FieldsPart, LargeFields};
 use crate::kind::{Kind, ValueEncoding};
 use crate::large::{ELEMENT_PAGE_LEN_FACTOR, Large};
-use crate::order::{Boundary, Tree};
+use crate::order::{ElementBoundary, Tree};
 use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue};
 use crate::packed::{self, PackedBuilder, PackedValue, Shape};
 use crate::score::{self, EncodedScore};
@@ -51,12 +51,16 @@ pub enum OrderBoundary<'a> {
 }
 
 impl<'a> OrderBoundary<'a> {
-    fn boundary(self) -> Boundary<'a> {
+    fn boundary(self) -> ElementBoundary<'a> {
         match self {
-            Self::BeforeScore(score) => Boundary::Score { bits: score::order_bits(score), after: false },
-            Self::AfterScore(score) => Boundary::Score { bits: score::order_bits(score), after: true },
-            Self::BeforeName(name) => Boundary::Name { name, after: false },
-            Self::AfterName(name) => Boundary::Name { name, after: true },
+            Self::BeforeScore(score) => {
+                ElementBoundary::Score { score_bits: score::order_bits(score), is_after: false }
+            }
+            Self::AfterScore(score) => {
+                ElementBoundary::Score { score_bits: score::order_bits(score), is_after: true }
+            }
+            Self::BeforeName(name) => ElementBoundary::Name { name, is_after: false },
+            Self::AfterName(name) => ElementBoundary::Name { name, is_after: true },
         }
     }
 }
@@ -72,12 +76,12 @@ impl FieldKind for SortedSetFields {
         PartElements::SortedSet(ScoredPart(part))
     }
 
-    fn large(fields: Box<Fields<Self>>) -> Large {
+    fn into_large(fields: Box<LargeFields<Self>>) -> Large {
         Large::SortedSet(fields)
     }
 
-    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
-        packed.scored().for_each(|member| {
+    fn visit_packed(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+        packed.scored_members().for_each(|member| {
             let kept = EncodedScore::new(member.score, MIN_STORED_SCORE_LEN);
             visit(Field { name: member.name, value: kept.bytes(), expiry: None });
         });
@@ -105,11 +109,11 @@ impl OverflowValue for ScoreBytes {
     const PAGE_LEN_FACTOR: u64 = ELEMENT_PAGE_LEN_FACTOR;
     type SecondaryOrder = Tree;
 
-    fn may_outgrow_packed(_: Code) -> bool {
+    fn may_outgrow_packed(_: TypeCode) -> bool {
         false
     }
 
-    fn has_own_walk(&self) -> bool {
+    fn is_walked_in_parts(&self) -> bool {
         false
     }
 
@@ -133,9 +137,9 @@ impl<'a> From<Field<'a>> for ScoredMember<'a> {
     }
 }
 
-impl<'a> From<records::Record<'a>> for ScoredMember<'a> {
+impl<'a> From<records::MemberRecord<'a>> for ScoredMember<'a> {
     #[inline]
-    fn from(record: records::Record<'a>) -> Self {
+    fn from(record: records::MemberRecord<'a>) -> Self {
         Self { name: record.member, score: record.score }
     }
 }
@@ -143,7 +147,7 @@ impl<'a> From<records::Record<'a>> for ScoredMember<'a> {
 /// A read-only view of a sorted set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedSetRef<'a> {
-    pub(crate) shape: Shape<'a, Fields<SortedSetFields>>,
+    pub(crate) shape: Shape<'a, LargeFields<SortedSetFields>>,
     pub(crate) form: ValueEncoding,
 }
 
@@ -171,7 +175,7 @@ impl<'a> SortedSetRef<'a> {
     #[inline]
     pub fn score(&self, name: &[u8]) -> Option<f64> {
         match self.shape {
-            Shape::Packed(packed) => records::find(packed, name).map(|record| record.score),
+            Shape::Packed(packed) => records::find_record(packed, name).map(|record| record.score),
             Shape::Large(members) => members.get(name).map(|field| score::read(field.value)),
         }
     }
@@ -181,7 +185,7 @@ impl<'a> SortedSetRef<'a> {
     #[inline]
     pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
         match self.shape {
-            Shape::Packed(packed) => records::find(packed, name).map(|record| record.score),
+            Shape::Packed(packed) => records::find_record(packed, name).map(|record| record.score),
             Shape::Large(members) => members.get_hashed(name, hash).map(|field| score::read(field.value)),
         }
     }
@@ -204,8 +208,9 @@ impl<'a> SortedSetRef<'a> {
             }
             Shape::Large(members) => {
                 let score = self.score(name)?;
-                let cut = Boundary::Element { bits: score::order_bits(score), name, after: false };
-                Some((members.entries.order.rank(&cut, &members.entries.entry_keys()), score))
+                let cut =
+                    ElementBoundary::Element { score_bits: score::order_bits(score), name, is_after: false };
+                Some((members.entries.secondary_order.rank(&cut, &members.entries.entry_keys()), score))
             }
         }
     }
@@ -218,18 +223,20 @@ impl<'a> SortedSetRef<'a> {
             Shape::Packed(packed) => {
                 records::records(packed).take_while(|record| record.is_before(&cut)).count()
             }
-            Shape::Large(members) => members.entries.order.rank(&cut, &members.entries.entry_keys()),
+            Shape::Large(members) => {
+                members.entries.secondary_order.rank(&cut, &members.entries.entry_keys())
+            }
         }
     }
 
     /// The member with this ascending rank.
     #[must_use]
-    pub fn at(&self, rank: usize) -> Option<ScoredMember<'a>> {
+    pub fn member_at_rank(&self, rank: usize) -> Option<ScoredMember<'a>> {
         match self.shape {
             Shape::Packed(packed) => records::records(packed).nth(rank).map(ScoredMember::from),
             Shape::Large(members) => {
                 let (entries, mut found) = (&members.entries, None);
-                entries.order.visit(
+                entries.secondary_order.visit(
                     rank..rank.saturating_add(1),
                     false,
                     &entries.entry_keys(),
@@ -238,7 +245,7 @@ impl<'a> SortedSetRef<'a> {
                         false
                     },
                 );
-                found.map(|place| members.at(place).into())
+                found.map(|place| members.field_at(place).into())
             }
         }
     }
@@ -263,8 +270,8 @@ impl<'a> SortedSetRef<'a> {
             }
             Shape::Large(members) => {
                 let entries = &members.entries;
-                entries.order.visit(ranks, reversed, &entries.entry_keys(), &mut |reference| {
-                    visit(members.at(EntryRef(reference)).into())
+                entries.secondary_order.visit(ranks, reversed, &entries.entry_keys(), &mut |reference| {
+                    visit(members.field_at(EntryRef(reference)).into())
                 });
             }
         }
@@ -308,9 +315,9 @@ impl PackedBuilder {
     pub fn push_scored(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         records::push(&mut self.bytes, name, score);
-        let about = &mut self.about;
+        let about = &mut self.summary;
         about.count += 1;
-        about.longest = about.longest.max(name.len() as u32);
+        about.max_element_len = about.max_element_len.max(name.len() as u32);
         packed::set_count(&mut self.bytes, about.count as usize);
     }
 
@@ -318,7 +325,7 @@ impl PackedBuilder {
     pub fn sort_scored(&mut self) {
         let mut members: Vec<_> =
             records::records(&self.bytes).map(|record| (score::order_bits(record.score), record)).collect();
-        let is_before = |one: &(u64, records::Record<'_>), other: &(u64, records::Record<'_>)| {
+        let is_before = |one: &(u64, records::MemberRecord<'_>), other: &(u64, records::MemberRecord<'_>)| {
             (one.0, one.1.member) <= (other.0, other.1.member)
         };
         if members.is_sorted_by(is_before) {
@@ -336,7 +343,7 @@ impl PackedBuilder {
 
 impl<'a> PackedValue<'a> {
     /// The members of a packed sorted set, or of one part of it.
-    pub fn scored(&self) -> impl Iterator<Item = ScoredMember<'a>> + Clone + use<'a> {
+    pub fn scored_members(&self) -> impl Iterator<Item = ScoredMember<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::SortedSet);
         records::records(self.bytes()).map(ScoredMember::from)
     }

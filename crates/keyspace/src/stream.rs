@@ -60,7 +60,7 @@ impl StreamId {
 
     /// The previous id; `None` for the lowest.
     #[must_use]
-    pub fn before(self) -> Option<Self> {
+    pub fn previous(self) -> Option<Self> {
         match self.sequence.checked_sub(1) {
             Some(sequence) => Some(Self { sequence, ..self }),
             None => Some(Self { millis: self.millis.checked_sub(1)?, sequence: u64::MAX }),
@@ -111,18 +111,18 @@ pub enum TrimPrecision {
 #[derive(Debug, Clone)]
 struct Node {
     bytes: Vec<u8>,
-    counted: CountedBytes,
+    counted_bytes: CountedBytes,
 }
 
 impl Node {
     fn new(bytes: Vec<u8>) -> Arc<Self> {
-        let mut node = Self { bytes, counted: CountedBytes::default() };
+        let mut node = Self { bytes, counted_bytes: CountedBytes::default() };
         node.count();
         Arc::new(node)
     }
 
     fn count(&mut self) {
-        self.counted.set(self.bytes.capacity() + size_of::<Self>());
+        self.counted_bytes.set(self.bytes.capacity() + size_of::<Self>());
     }
 }
 
@@ -164,11 +164,11 @@ impl Stream {
 
     /// The entries with ids from `from` to `to`, inclusive.
     pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
-        let start = self.node_of(from).map_or(from, |(id, _)| id);
+        let start = self.node_containing(from).map_or(from, |(id, _)| id);
         let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
         let nodes = nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
         let records = nodes.flat_map(move |node| node.records_from(from));
-        let from_on = live(records).skip_while(move |entry| entry.id < from);
+        let from_on = live_entries(records).skip_while(move |entry| entry.id < from);
         from_on.take_while(move |entry| entry.id <= to)
     }
 
@@ -177,18 +177,18 @@ impl Stream {
         let nodes = self.nodes.backward_from(&to);
         let records =
             nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes)).flat_map(NodeRef::backward);
-        let to_on = live(records).skip_while(move |entry| entry.id > to);
+        let to_on = live_entries(records).skip_while(move |entry| entry.id > to);
         to_on.take_while(move |entry| entry.id >= from)
     }
 
     /// The entry with this id.
     #[must_use]
-    pub fn get(&self, id: StreamId) -> Option<StreamEntry<'_>> {
+    pub fn entry(&self, id: StreamId) -> Option<StreamEntry<'_>> {
         self.range(id, id).next()
     }
 
     /// The node that would hold an entry with this id.
-    fn node_of(&self, id: StreamId) -> Option<(StreamId, &Arc<Node>)> {
+    fn node_containing(&self, id: StreamId) -> Option<(StreamId, &Arc<Node>)> {
         self.nodes.backward_from(&id).next().map(|(id, node)| (*id, node))
     }
 
@@ -215,19 +215,19 @@ impl Stream {
             node.bytes.shrink_to_fit();
             node.count();
         }
-        let bytes = node::begin(&fields);
+        let bytes = node::begin_node(&fields);
         self.bytes += bytes.len();
         self.nodes.insert(id, Node::new(bytes));
     }
 
     /// Deletes an entry. Returns whether it existed.
     pub fn delete(&mut self, id: StreamId) -> bool {
-        let Some((node_id, node)) = self.node_of(id) else { return false };
+        let Some((node_id, node)) = self.node_containing(id) else { return false };
         let Some(read) = NodeRef::read(node_id, &node.bytes) else { return false };
-        if !live(read.records_from(id)).any(|entry| entry.id == id) {
+        if !live_entries(read.records_from(id)).any(|entry| entry.id == id) {
             return false;
         }
-        if read.live == 1 {
+        if read.live_count == 1 {
             self.remove_node(node_id);
         } else {
             self.mark_deleted(node_id, |other| match other.cmp(&id) {
@@ -266,15 +266,15 @@ impl Stream {
                 break;
             }
             let Some(read) = NodeRef::read(id, &node.bytes) else { break };
-            if matches!(exactness, TrimPrecision::Nodes(most) if most > 0 && cut + read.live > most) {
+            if matches!(exactness, TrimPrecision::Nodes(most) if most > 0 && cut + read.live_count > most) {
                 break;
             }
             let whole = match trim {
-                StreamTrim::MaxLen(most) => self.head.len - read.live >= most,
+                StreamTrim::MaxLen(most) => self.head.len - read.live_count >= most,
                 StreamTrim::MinId(least) => read.last_id() < least,
             };
             if whole {
-                (cut, self.head.len) = (cut + read.live, self.head.len - read.live);
+                (cut, self.head.len) = (cut + read.live_count, self.head.len - read.live_count);
                 let bytes = node.bytes.len();
                 gone.bytes += bytes;
                 gone.nodes.insert(id, node.clone());
@@ -304,7 +304,7 @@ impl Stream {
     }
 }
 
-fn live<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<Item = StreamEntry<'a>> {
+fn live_entries<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<Item = StreamEntry<'a>> {
     records.filter(|record| !record.is_deleted).map(|record| record.entry)
 }
 
@@ -313,7 +313,7 @@ fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: StreamNodeB
     let most = if bounds.bytes == 0 { MAX_NODE_BYTES } else { bounds.bytes.min(MAX_NODE_BYTES) };
     let Some(node) = NodeRef::read(id, bytes) else { return false };
     bytes.len() + fields.bytes() < most
-        && (bounds.entries == 0 || node.live + node.deleted < bounds.entries as u64)
+        && (bounds.entries == 0 || node.live_count + node.deleted_count < bounds.entries as u64)
 }
 
 /// A read-only view of a stream, borrowed from its slot.

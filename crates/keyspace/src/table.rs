@@ -39,7 +39,7 @@ impl From<Large> for RemovedValue {
 impl RemovedValue {
     /// A value that had no entry of its own.
     pub(crate) fn of(value: Large) -> Self {
-        Self { record: Some(Record::unstored(value)) }
+        Self { record: Some(Record::without_store(value)) }
     }
 
     /// Heap bytes freed by dropping it.
@@ -90,7 +90,7 @@ impl Table {
     /// Number of keys whose values have expiring elements.
     #[must_use]
     #[inline]
-    pub fn timed_len(&self) -> usize {
+    pub fn keys_with_element_expiry(&self) -> usize {
         self.entries.element_expiry_len()
     }
 
@@ -123,7 +123,7 @@ impl Table {
     #[must_use]
     #[inline]
     pub fn kind(&self, place: EntryRef) -> Kind {
-        ValueEncoding::of(self.entries.code(place)).kind()
+        ValueEncoding::of(self.entries.type_code(place)).kind()
     }
 
     /// The value as a typed view, or `None` if it has another kind.
@@ -156,27 +156,27 @@ impl Table {
     /// `None` at the end. A key that exists during the whole scan is visited at least once, however the table
     /// grows or shrinks. The low 16 bits of a position are zero.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
-        self.entries.scan(from, count, &mut |place| visit(self.item(place)))
+        self.entries.scan(from, count, &mut |place| visit(self.scan_item(place)))
     }
 
     /// Picks a key by `random`, a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<ScanItem<'_>> {
-        self.entries.random(random).map(|place| self.item(place))
+        self.entries.random(random).map(|place| self.scan_item(place))
     }
 
     /// Visits one key per random number; their memory reads overlap.
     pub fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(ScanItem<'_>)) {
-        self.entries.sample(randoms, &mut |place| visit(self.item(place)));
+        self.entries.sample(randoms, &mut |place| visit(self.scan_item(place)));
     }
 
     /// Picks a random key with an expiry. If few keys have one, the pick is random by page, not by key.
     #[must_use]
     pub fn random_volatile(&self, random: u64) -> Option<ScanItem<'_>> {
-        self.entries.random_volatile(random).map(|place| self.item(place))
+        self.entries.random_volatile(random).map(|place| self.scan_item(place))
     }
 
-    fn item(&self, place: EntryRef) -> ScanItem<'_> {
+    fn scan_item(&self, place: EntryRef) -> ScanItem<'_> {
         let (kind, expiry, usage) = (self.kind(place), self.expiry(place), self.usage(place));
         ScanItem { key: self.entries.key(place), kind, expiry, usage }
     }
@@ -193,7 +193,8 @@ impl Table {
         expiry: Option<Millis>,
         usage: u16,
     ) -> EntryRef {
-        let (attributes, bytes) = (Attributes { code: value.form().code(), usage, expiry }, value.bytes());
+        let (attributes, bytes) =
+            (Attributes { code: value.value_encoding().code(), usage, expiry }, value.bytes());
         let place = if value.stays_packed() {
             self.entries.insert(key, NewValue { attributes, bytes, len: bytes.len() })
         } else {
@@ -216,7 +217,7 @@ impl Table {
         expiry: Option<Millis>,
     ) -> (EntryRef, RemovedValue) {
         // A string of equal length is overwritten in place.
-        let form = value.form();
+        let form = value.value_encoding();
         if !form.is_collection() && self.entries.overwrite(place, value.bytes(), form.code(), expiry) {
             return (place, RemovedValue::default());
         }
@@ -307,8 +308,8 @@ impl Table {
 
     /// Bytes of pages, index and overflow records.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.entries.held_bytes()
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.heap_bytes()
     }
 
     /// Bytes of the lookup structures: the index and the page list.
@@ -358,8 +359,8 @@ impl Table {
 
     /// The large collection that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
-    pub(crate) fn likely_collection(&self, hash: u64) -> Option<&dyn Collection> {
-        match self.entries.likely_overflow(hash)? {
+    pub(crate) fn probable_collection(&self, hash: u64) -> Option<&dyn Collection> {
+        match self.entries.probable_overflow(hash)? {
             OverflowShape::Collection(collection) => Some(collection),
             OverflowShape::Flat(_) => None,
         }

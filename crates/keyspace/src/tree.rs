@@ -34,16 +34,16 @@ const MAX_MERGED_ITEMS: usize = MAX_ITEMS * 3 / 4;
 /// An item of a leaf.
 pub(crate) trait Item: Debug + Clone {
     /// What an inner node stores about a child.
-    type Label: Debug + Clone;
+    type Summary: Debug + Clone;
 
     /// The label of a leaf with these items, at least one.
-    fn label(items: &[Self]) -> Self::Label;
+    fn summary(items: &[Self]) -> Self::Summary;
 
     /// The label of an inner node with these children, at least one.
-    fn label_above(children: &[Child<Self>]) -> Self::Label;
+    fn summary_of_children(children: &[Child<Self>]) -> Self::Summary;
 
     /// Updates the label after the items or children below it changed.
-    fn relabel(label: &mut Self::Label, below: &Items<Self>) {
+    fn update_summary(label: &mut Self::Summary, below: &Items<Self>) {
         *label = below.label();
     }
 }
@@ -78,23 +78,23 @@ impl<T: Item> Seek<T> for TreeEnd {
 /// A child of an inner node.
 #[derive(Debug)]
 pub(crate) struct Child<T: Item> {
-    pub(crate) label: T::Label,
+    pub(crate) summary: T::Summary,
     node: Arc<Node<T>>,
 }
 
 impl<T: Item> Clone for Child<T> {
     fn clone(&self) -> Self {
-        Self { label: self.label.clone(), node: self.node.clone() }
+        Self { summary: self.summary.clone(), node: self.node.clone() }
     }
 }
 
 impl<T: Item> Child<T> {
     fn of(items: Items<T>) -> Self {
-        Self { label: items.label(), node: Arc::new(Node::new(items)) }
+        Self { summary: items.label(), node: Arc::new(Node::new(items)) }
     }
 
-    fn relabel(&mut self) {
-        T::relabel(&mut self.label, &self.node.items);
+    fn update_summary(&mut self) {
+        T::update_summary(&mut self.summary, &self.node.items);
     }
 }
 
@@ -106,10 +106,10 @@ pub(crate) enum Items<T: Item> {
 }
 
 impl<T: Item> Items<T> {
-    pub(crate) fn label(&self) -> T::Label {
+    pub(crate) fn label(&self) -> T::Summary {
         match self {
-            Self::Leaf(items) => T::label(items),
-            Self::Inner(children) => T::label_above(children),
+            Self::Leaf(items) => T::summary(items),
+            Self::Inner(children) => T::summary_of_children(children),
         }
     }
 
@@ -132,7 +132,7 @@ impl<T: Item> Items<T> {
 struct Node<T: Item> {
     items: Items<T>,
     /// Bytes of the items, as accounted to used memory.
-    counted: CountedBytes,
+    counted_bytes: CountedBytes,
 }
 
 #[derive(Debug, Clone)]
@@ -157,13 +157,13 @@ struct NodeEdges {
 #[derive(Debug)]
 pub(crate) struct NodeEdit<'a, I> {
     items: &'a mut Vec<I>,
-    behind: Vec<I>,
-    ends: NodeEdges,
+    is_after: Vec<I>,
+    at_ends: NodeEdges,
 }
 
 impl<'a, I> NodeEdit<'a, I> {
     fn new(items: &'a mut Vec<I>, ends: NodeEdges) -> Self {
-        Self { items, behind: Vec::new(), ends }
+        Self { items, is_after: Vec::new(), at_ends: ends }
     }
 
     /// The items of the node. Newly inserted ones may be in the overflow instead.
@@ -178,30 +178,30 @@ impl<'a, I> NodeEdit<'a, I> {
     /// Inserts an item before `index`. A full node splits; at an end of the tree its items stay together.
     pub(crate) fn insert(&mut self, index: usize, item: I) {
         let len = self.items.len();
-        let is_last = index == len && (self.ends.last || !self.behind.is_empty());
+        let is_last = index == len && (self.at_ends.last || !self.is_after.is_empty());
         if len == MAX_ITEMS && index <= len && !is_last {
-            let keep = if self.ends.first && index <= 1 { index } else { len / 2 };
+            let keep = if self.at_ends.first && index <= 1 { index } else { len / 2 };
             let rest = self.items.split_off(keep);
-            self.behind.splice(..0, rest);
+            self.is_after.splice(..0, rest);
         }
         let len = self.items.len();
         if index <= len && len < MAX_ITEMS {
             self.items.insert(index, item);
         } else {
-            self.behind.insert(index - len, item);
+            self.is_after.insert(index - len, item);
         }
     }
 }
 
 impl<T: Item> Node<T> {
     fn new(items: Items<T>) -> Self {
-        let mut node = Self { items, counted: CountedBytes::default() };
+        let mut node = Self { items, counted_bytes: CountedBytes::default() };
         node.count();
         node
     }
 
     fn count(&mut self) {
-        self.counted.set(self.items.bytes() + size_of::<Self>());
+        self.counted_bytes.set(self.items.bytes() + size_of::<Self>());
     }
 
     fn find(&self, seek: &mut impl Seek<T>) -> Option<&T> {
@@ -215,7 +215,7 @@ impl<T: Item> Node<T> {
     }
 
     /// A node for editing; a shared node is copied first. If `found` is set, only if the item exists.
-    fn own<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
+    fn make_unique<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
         if found && Arc::strong_count(node) > 1 {
             node.find(&mut seek.clone())?;
         }
@@ -226,15 +226,19 @@ impl<T: Item> Node<T> {
         match &mut self.items {
             Items::Inner(children) => {
                 let index = seek.child(children);
-                Self::own(&mut children[index].node, &seek, true)?.find_mut(seek)
+                Self::make_unique(&mut children[index].node, &seek, true)?.find_mut(seek)
             }
             Items::Leaf(items) => seek.item(items).ok().map(|index| &mut items[index]),
         }
     }
 
     /// See [`Tree::change`]. Returns whether anything changed.
-    fn change<S: Seek<T>>(&mut self, way: &mut ChangePath<T, S>, change: &mut impl Change<T, S>) -> bool {
-        let ends = way.ends;
+    fn edit_item<S: Seek<T>>(
+        &mut self,
+        way: &mut ChangePath<T, S>,
+        change: &mut impl ItemEdit<T, S>,
+    ) -> bool {
+        let ends = way.at_ends;
         match &mut self.items {
             Items::Leaf(items) => {
                 let place = way.seek.item(items);
@@ -243,29 +247,31 @@ impl<T: Item> Node<T> {
                 }
                 let mut row = NodeEdit::new(items, ends);
                 change(&mut row, place, &way.seek);
-                if !row.behind.is_empty() {
-                    way.behind = Some(Items::Leaf(row.behind));
+                if !row.is_after.is_empty() {
+                    way.is_after = Some(Items::Leaf(row.is_after));
                 }
             }
             Items::Inner(children) => {
                 let index = way.seek.child(children);
-                way.ends.first &= index == 0;
-                way.ends.last &= index + 1 == children.len();
+                way.at_ends.first &= index == 0;
+                way.at_ends.last &= index + 1 == children.len();
                 let child = &mut children[index];
-                let Some(node) = Self::own(&mut child.node, &way.seek, way.found) else { return false };
+                let Some(node) = Self::make_unique(&mut child.node, &way.seek, way.found) else {
+                    return false;
+                };
                 let before = node.items.len();
-                if !node.change(way, change) {
+                if !node.edit_item(way, change) {
                     return false;
                 }
                 let after = node.items.len();
                 if after > 0 {
-                    child.relabel();
+                    child.update_summary();
                 }
-                if let Some(behind) = way.behind.take() {
+                if let Some(behind) = way.is_after.take() {
                     let mut row = NodeEdit::new(children, ends);
                     row.insert(index + 1, Child::of(behind));
-                    if !row.behind.is_empty() {
-                        way.behind = Some(Items::Inner(row.behind));
+                    if !row.is_after.is_empty() {
+                        way.is_after = Some(Items::Inner(row.is_after));
                     }
                 } else if after < before.min(MIN_ITEMS) {
                     merge(children, index);
@@ -292,7 +298,7 @@ impl<T: Item> Node<T> {
                     rest.insert(0, Child::of(behind));
                 }
                 if child.node.items.len() > 0 {
-                    child.relabel();
+                    child.update_summary();
                 } else {
                     children.pop();
                 }
@@ -327,13 +333,13 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
         let behind = children.remove(left + 1);
         let child = &mut children[left];
         Arc::make_mut(&mut child.node).append(&behind.node);
-        child.relabel();
+        child.update_summary();
     }
 }
 
 /// An edit of a leaf: its items, the position found, and the remaining path.
-trait Change<T, S>: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) {}
-impl<T, S, F: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S)> Change<T, S> for F {}
+trait ItemEdit<T, S>: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) {}
+impl<T, S, F: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S)> ItemEdit<T, S> for F {}
 
 /// The state of a change. It is passed from node to node by reference: moving it by value would cost as much
 /// as a search.
@@ -342,14 +348,14 @@ struct ChangePath<T: Item, S> {
     /// Whether the item must exist.
     found: bool,
     /// Position of the current node at its depth.
-    ends: NodeEdges,
+    at_ends: NodeEdges,
     /// On the way back: items that did not fit the node.
-    behind: Option<Items<T>>,
+    is_after: Option<Items<T>>,
 }
 
 impl<T: Item> Tree<T> {
     /// The label that a parent node would keep; `None` for an empty tree.
-    pub(crate) fn label(&self) -> Option<T::Label> {
+    pub(crate) fn label(&self) -> Option<T::Summary> {
         self.root.as_ref().map(|root| root.items.label())
     }
 
@@ -360,43 +366,44 @@ impl<T: Item> Tree<T> {
 
     /// The item at the end of the path, for editing. Its label must not change.
     pub(crate) fn find_mut(&mut self, seek: impl Seek<T>) -> Option<&mut T> {
-        Node::own(self.root.as_mut()?, &seek, true)?.find_mut(seek)
+        Node::make_unique(self.root.as_mut()?, &seek, true)?.find_mut(seek)
     }
 
     /// Edits the leaf at the end of the path, whether or not the item exists.
-    pub(crate) fn change<S: Seek<T>, R>(
+    pub(crate) fn edit_item<S: Seek<T>, R>(
         &mut self,
         seek: S,
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
         self.root.get_or_insert_with(|| Arc::new(Node::new(Items::Leaf(Vec::with_capacity(1)))));
-        self.change_by(seek, false, change)
+        self.edit_by(seek, false, change)
     }
 
     /// Edits the leaf that holds the item. If it does not exist, returns `None` and copies nothing.
-    pub(crate) fn change_found<S: Seek<T>, R>(
+    pub(crate) fn edit_found<S: Seek<T>, R>(
         &mut self,
         seek: S,
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
-        self.change_by(seek, true, change)
+        self.edit_by(seek, true, change)
     }
 
-    fn change_by<S: Seek<T>, R>(
+    fn edit_by<S: Seek<T>, R>(
         &mut self,
         seek: S,
         found: bool,
         change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
-        let root = Node::own(self.root.as_mut()?, &seek, found)?;
-        let mut way = ChangePath { seek, found, ends: NodeEdges { first: true, last: true }, behind: None };
+        let root = Node::make_unique(self.root.as_mut()?, &seek, found)?;
+        let mut way =
+            ChangePath { seek, found, at_ends: NodeEdges { first: true, last: true }, is_after: None };
         let (mut change, mut result) = (Some(change), None);
-        root.change(&mut way, &mut |row, place, seek| {
+        root.edit_item(&mut way, &mut |row, place, seek| {
             result = change.take().map(|change| change(row, place, seek));
         });
-        if let Some(behind) = way.behind {
+        if let Some(behind) = way.is_after {
             let label = root.items.label();
-            let first = self.root.take().map(|node| Child { label, node });
+            let first = self.root.take().map(|node| Child { summary: label, node });
             let children = first.into_iter().chain([Child::of(behind)]).collect();
             self.root = Some(Arc::new(Node::new(Items::Inner(children))));
         }
@@ -441,7 +448,7 @@ impl<T: Item> Tree<T> {
     }
 
     fn iter_by(&self, seek: &mut impl Seek<T>, back: bool) -> Iter<'_, T> {
-        let mut iter = Iter { inner: SmallVec::new(), leaf: [].iter(), back };
+        let mut iter = Iter { inner: SmallVec::new(), leaf: [].iter(), is_backward: back };
         let mut node = self.root.as_ref();
         while let Some(here) = node {
             match &here.items {
@@ -469,7 +476,7 @@ impl<T: Item> Tree<T> {
 pub(crate) struct Iter<'a, T: Item> {
     inner: SmallVec<[slice::Iter<'a, Child<T>>; 4]>,
     leaf: slice::Iter<'a, T>,
-    back: bool,
+    is_backward: bool,
 }
 
 impl<'a, T: Item> Iterator for Iter<'a, T> {
@@ -480,11 +487,11 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
             if back { items.next_back() } else { items.next() }
         }
         loop {
-            if let Some(item) = step(&mut self.leaf, self.back) {
+            if let Some(item) = step(&mut self.leaf, self.is_backward) {
                 return Some(item);
             }
             let child = loop {
-                match step(self.inner.last_mut()?, self.back) {
+                match step(self.inner.last_mut()?, self.is_backward) {
                     Some(child) => break child,
                     None => drop(self.inner.pop()),
                 }
@@ -513,12 +520,12 @@ impl<T: Item> Tree<T> {
 
     /// Checks the structure: equal leaf depth, no empty or oversized node, and labels accepted by `fits`.
     /// Returns the height.
-    pub(crate) fn check(&self, fits: &impl Fn(&T::Label, &Items<T>) -> bool) -> usize {
-        fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Label, &Items<T>) -> bool) -> usize {
+    pub(crate) fn check(&self, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
+        fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Summary, &Items<T>) -> bool) -> usize {
             assert!((1..=MAX_ITEMS).contains(&items.len()), "{} items", items.len());
             let Items::Inner(children) = items else { return 1 };
             let mut heights = children.iter().map(|child| {
-                assert!(fits(&child.label, &child.node.items), "a label is wrong");
+                assert!(fits(&child.summary, &child.node.items), "a label is wrong");
                 height(&child.node.items, fits)
             });
             let first = heights.next().unwrap_or_default();

@@ -4,7 +4,7 @@
 //! For LFU, as in Redis ("Using Redis as an LRU cache"), the low byte is a logarithmic counter and the high
 //! byte the minute of its last decay, modulo 2^8. Both clocks wrap, after 18 and 4 hours, so every key must
 //! be aged more often than that ([`Usage::aged_lru`], [`Usage::aged_lfu`], through
-//! [`crate::Keyspace::age_step`]). Idle times are then exact to the second up to 9 hours and saturate there.
+//! [`crate::Keyspace::age_usage_step`]). Idle times are then exact to the second up to 9 hours and saturate there.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -42,13 +42,13 @@ fn minute(now: Millis) -> u8 {
 impl Usage {
     /// LRU usage of a key accessed now.
     #[must_use]
-    pub fn lru(now: Millis) -> Self {
+    pub fn with_access_time(now: Millis) -> Self {
         Self(second(now))
     }
 
     /// LRU usage of a key that has been idle for this many seconds.
     #[must_use]
-    pub fn idle(now: Millis, seconds: u64) -> Self {
+    pub fn with_idle_time(now: Millis, seconds: u64) -> Self {
         Self(
             second(now)
                 .wrapping_sub(u16::try_from(seconds).map_or(MAX_IDLE, |seconds| seconds.min(MAX_IDLE))),
@@ -57,7 +57,7 @@ impl Usage {
 
     /// LFU usage with this counter value.
     #[must_use]
-    pub fn frequent(now: Millis, counter: u8) -> Self {
+    pub fn with_frequency(now: Millis, counter: u8) -> Self {
         Self::of(counter, now)
     }
 
@@ -109,7 +109,7 @@ impl Usage {
 
     /// The usage after one more access. `random` is a uniform random number.
     #[must_use]
-    pub fn used_lfu(self, now: Millis, settings: LfuSettings, random: u32) -> Self {
+    pub fn incremented_lfu(self, now: Millis, settings: LfuSettings, random: u32) -> Self {
         let counter = self.frequency(now, settings);
         let above = u64::from(counter.saturating_sub(INITIAL_LFU_COUNTER));
         let chance = u64::from(u32::MAX) / (above * u64::from(settings.log_factor) + 1);
@@ -138,7 +138,7 @@ mod tests {
     fn idle_time_is_exact_and_saturates_at_nine_hours() {
         let start = Millis(1_700_000_000_000);
         let later = |seconds: i64| Millis(start.0 + seconds * 1000);
-        let mut usage = Usage::lru(start);
+        let mut usage = Usage::with_access_time(start);
         assert_eq!(usage.idle_seconds(start), 0);
         assert_eq!(usage.idle_seconds(later(30_000)), 30_000);
         for hour in 1..100 {
@@ -157,7 +157,7 @@ mod tests {
         let mut after = Vec::new();
         for uses in 1..=100_000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            usage = usage.used_lfu(now, SETTINGS, random);
+            usage = usage.incremented_lfu(now, SETTINGS, random);
             if [100, 1000, 100_000].contains(&uses) {
                 after.push(usage.frequency(now, SETTINGS));
             }

@@ -83,7 +83,7 @@ impl<'a> Value<'a> {
                 Self::SortedSet(SortedSetRef { shape: Shape::Packed(bytes), form })
             }
             ValueEncoding::ListpackHash | ValueEncoding::TableHash => {
-                Self::Hash(HashRef { shape: Shape::Packed(bytes), form })
+                Self::Hash(HashRef { shape: Shape::Packed(bytes), value_encoding: form })
             }
             ValueEncoding::Stream => Self::Stream(StreamRef { shape: Shape::Packed(bytes) }),
         }
@@ -97,7 +97,7 @@ impl<'a> Value<'a> {
             Large::List(large) => Self::List(ListRef { shape: Shape::Large(large), form }),
             Large::Set(large) => Self::Set(SetRef { shape: Shape::Large(large), form }),
             Large::SortedSet(large) => Self::SortedSet(SortedSetRef { shape: Shape::Large(large), form }),
-            Large::Hash(large) => Self::Hash(HashRef { shape: Shape::Large(large), form }),
+            Large::Hash(large) => Self::Hash(HashRef { shape: Shape::Large(large), value_encoding: form }),
             Large::Stream(large) => Self::Stream(StreamRef { shape: Shape::Large(large) }),
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Value<'a> {
 
     /// Number of elements including expired fields; for a string its length in bytes.
     #[must_use]
-    pub fn extent(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         match self {
             Self::String(string) => string.bytes.len(),
             Self::List(list) => list.len(),

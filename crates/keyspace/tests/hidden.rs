@@ -18,7 +18,7 @@ fn hidden_slot_counts_as_empty_and_expires_nothing() {
             keyspace.volatile_in_slot(slot),
             keyspace.has_other_databases(slot),
         );
-        (of_slot, keyspace.len(0), keyspace.due_slots(Millis(10)).len())
+        (of_slot, keyspace.len(0), keyspace.slots_with_expiries_due(Millis(10)).len())
     };
     assert_eq!(seen(&keyspace), ((0, 0, false), 0, 0));
     assert!(matches!(keyspace.lock(slot).table(0).find(&key, Millis(0)), KeyLookup::Live(_)));

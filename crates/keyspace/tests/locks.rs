@@ -6,7 +6,7 @@ use std::time::Duration;
 use keyspace::{Keyspace, LockedSlots};
 use slot_routing::Slot;
 
-fn slot(number: u16) -> Slot {
+fn slot_number(number: u16) -> Slot {
     Slot::new(number).expect("below 16384")
 }
 
@@ -21,16 +21,17 @@ fn lock_users_do_not_deadlock() {
             let keyspace = &keyspace;
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let mut locked = keyspace.lock_many(&[slot(round % 7), slot((round * 5 + number) % 7)]);
+                    let mut locked =
+                        keyspace.lock_many(&[slot_number(round % 7), slot_number((round * 5 + number) % 7)]);
                     assert!((1..=2).contains(&locked.iter_mut().count()));
                 }
             });
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let turn = keyspace.acquire_global_lock();
-                    let mut locked = keyspace.lock_many(&[slot((round + number) % 7)]);
+                    let mut locked = keyspace.lock_many(&[slot_number((round + number) % 7)]);
                     for other in [3, 0, 6, 3] {
-                        assert!(locked.add(&turn, slot(other), &|_| true));
+                        assert!(locked.add(&turn, slot_number(other), &|_| true));
                     }
                     assert!((3..=4).contains(&locked.iter_mut().count()));
                 }
@@ -44,7 +45,7 @@ fn lock_users_do_not_deadlock() {
 #[test]
 fn waiting_for_all_slots_holds_none() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
-    let busy = [slot(9000), slot(40), slot(16383)].map(|slot| keyspace.lock(slot));
+    let busy = [slot_number(9000), slot_number(40), slot_number(16383)].map(|slot| keyspace.lock(slot));
     let wanting = |want: fn(&Arc<Keyspace>)| {
         let keyspace = keyspace.clone();
         std::thread::spawn(move || want(&keyspace))
@@ -57,7 +58,7 @@ fn waiting_for_all_slots_holds_none() {
     for round in 0..100 {
         for other in [0, 39, 41, 8999, 9001, 16382] {
             let wait_policy = |waited| waited < Duration::from_secs(20);
-            assert!(keyspace.lock_while(slot(other), &wait_policy).is_some(), "round {round}");
+            assert!(keyspace.lock_slot_while(slot_number(other), &wait_policy).is_some(), "round {round}");
         }
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -65,7 +66,7 @@ fn waiting_for_all_slots_holds_none() {
     both.into_iter().for_each(|thread| thread.join().unwrap());
     let turn = keyspace.acquire_global_lock();
     let impatient = |_| false;
-    let one = keyspace.lock(slot(7));
+    let one = keyspace.lock(slot_number(7));
     assert!(LockedSlots::all_while(&turn, &impatient).is_none());
     drop(one);
     assert_eq!(

@@ -12,10 +12,10 @@ use slot_routing::Slot;
 
 const LIMITS: ListpackBounds = ListpackBounds { entries: 128, value: 64 };
 
-struct Set {
+struct SetUnderTest {
     keyspace: Arc<Keyspace>,
     /// Expected scores and names.
-    twin: BTreeSet<(u64, Vec<u8>)>,
+    reference: BTreeSet<(u64, Vec<u8>)>,
     random: u64,
 }
 
@@ -31,7 +31,7 @@ fn name(number: u64) -> Vec<u8> {
     name
 }
 
-impl Set {
+impl SetUnderTest {
     fn random(&mut self, below: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -50,11 +50,11 @@ impl Set {
     }
 
     /// Updates the score of a member, or removes it.
-    fn change(&mut self) {
+    fn random_change(&mut self) {
         let (number, score, leaves) = (self.random(3000), self.random(500), self.random(4) == 0);
         let name = name(number);
         let key = self.keyspace.key(b"key");
-        self.twin.retain(|(_, other)| *other != name);
+        self.reference.retain(|(_, other)| *other != name);
         self.with_slots(|slots, slot, place| {
             let table = slots.slot_mut(slot).table(0);
             let place =
@@ -66,22 +66,23 @@ impl Set {
             }
         });
         if !leaves {
-            self.twin.insert((score, name));
+            self.reference.insert((score, name));
         }
     }
 
     fn flush(&mut self) {
-        self.twin.clear();
+        self.reference.clear();
         self.with_slots(|slots, slot, _| drop(slots.slot_mut(slot).take(0)));
     }
 
     /// Pins a random range of ranks; also returns the expected members.
-    fn pin(&mut self) -> Option<(PinnedMembers, Expected)> {
-        let most = self.twin.len() as u64 + 1;
+    fn check_pinned(&mut self) -> Option<(PinnedMembers, Expected)> {
+        let most = self.reference.len() as u64 + 1;
         let (one, other, reversed) =
             (self.random(most) as usize, self.random(most) as usize, self.random(2) == 0);
         let ranks = one.min(other)..one.max(other);
-        let mut expected: Vec<_> = self.twin.iter().skip(ranks.start).take(ranks.len()).cloned().collect();
+        let mut expected: Vec<_> =
+            self.reference.iter().skip(ranks.start).take(ranks.len()).cloned().collect();
         if reversed {
             expected.reverse();
         }
@@ -96,13 +97,13 @@ impl Set {
 #[test]
 fn pinned_members_are_unaffected_by_later_changes() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
-    let mut set = Set { keyspace, twin: BTreeSet::new(), random: 0x9E37_79B9_7F4A_7C15 };
+    let mut set = SetUnderTest { keyspace, reference: BTreeSet::new(), random: 0x9E37_79B9_7F4A_7C15 };
     let mut seen = 0;
     for round in 0..60 {
-        (0..300 * (1 + round % 10)).for_each(|_| set.change());
-        let Some((pinned, expected)) = set.pin() else { continue };
+        (0..300 * (1 + round % 10)).for_each(|_| set.random_change());
+        let Some((pinned, expected)) = set.check_pinned() else { continue };
         // Changes before the first read and between reads.
-        (0..200).for_each(|_| set.change());
+        (0..200).for_each(|_| set.random_change());
         if round % 7 == 6 {
             set.flush();
         }
@@ -111,16 +112,18 @@ fn pinned_members_are_unaffected_by_later_changes() {
             assert_eq!(left.next(), Some(&(score as u64, name.to_vec())));
             seen += 1;
             if seen % 50 == 0 {
-                set.change();
+                set.random_change();
             }
             true
         });
         assert!(left.next().is_none(), "all are shown");
         let len = set.with_slots(|slots, slot, place| {
-            place.map_or(0, |place| slots.slot(slot).view(0).sorted_set(place).expect("a sorted set").len())
+            place.map_or(0, |place| {
+                slots.slot(slot).table_ref(0).sorted_set(place).expect("a sorted set").len()
+            })
         });
-        assert_eq!(len, set.twin.len(), "nothing is kept or lost");
-        assert_eq!(set.keyspace.lock(Slot::of_key(b"key")).leftover_bytes(), 0);
+        assert_eq!(len, set.reference.len(), "nothing is kept or lost");
+        assert_eq!(set.keyspace.lock(Slot::of_key(b"key")).snapshot_only_bytes(), 0);
     }
     assert!(seen > 10_000, "large ones were pinned: {seen}");
 }

@@ -19,7 +19,7 @@ fn set(keyspace: &Keyspace, name: &str, value: &[u8]) {
     }
 }
 
-fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn all_entries(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut seen = BTreeMap::new();
     for slot in Slot::all() {
         snapshot.walk(slot, &mut |entry| {
@@ -58,7 +58,7 @@ fn concurrent_snapshots_see_their_own_cut() {
     );
     names.iter().for_each(|name| set(&keyspace, name, b"later"));
     for which in [1, 0, 2] {
-        assert_eq!(all(&mut snapshots[which]), states[which]);
+        assert_eq!(all_entries(&mut snapshots[which]), states[which]);
     }
     snapshots.pop();
     assert!(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).is_some());

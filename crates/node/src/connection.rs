@@ -591,7 +591,7 @@ impl Connection {
         ParseLimits {
             max_bulk_len: self.server.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed),
             authenticated: self.session.authenticated,
-            inline: true,
+            allows_inline: true,
             requests: MAX_PARSED_REQUESTS,
         }
     }

@@ -344,7 +344,7 @@ fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
 fn check_part(topology: &Topology, jobs: &Jobs, part: SlotMovePart<'_>) -> Result<(), String> {
     match part {
         SlotMovePart::Slots(slots) => {
-            let is_mine = |slot: Slot| topology.ownership(slot) == Ownership::Mine;
+            let is_mine = |slot: Slot| topology.ownership(slot) == Ownership::Local;
             let mut owners = slots.iter().map(|slot| topology.owner(slot).map(|owner| owner.id));
             let first = owners.next();
             match jobs.busy_slot(slots) {

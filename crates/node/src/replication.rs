@@ -227,7 +227,7 @@ impl Replication {
     /// Logs the deletion of keys that were skipped during the load. If that exceeds the backlog, no replica can
     /// continue from an older position.
     pub(crate) fn log_skipped_keys(&self, skipped_keys: &SkippedKeys) {
-        match skipped_keys.commands() {
+        match skipped_keys.to_commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
                 self.log.lock().start_new_history(random_repl_id());

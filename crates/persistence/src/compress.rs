@@ -12,9 +12,9 @@
 const TABLE_BITS: u32 = 13;
 /// Short strings use only the start of the table, which then stays in the L1 cache.
 const SHORT_TABLE_BITS: u32 = 9;
-const SHORT: usize = 1 << SHORT_TABLE_BITS;
+const SHORT_INPUT: usize = 1 << SHORT_TABLE_BITS;
 /// Positions recorded inside a repetition; recording all of a long one is not worth the time.
-const RECORDED_INSIDE: usize = 2;
+const RECORDED_IN_REFERENCE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
 const MAX_REFERENCE: usize = 264;
 const MAX_LITERALS: usize = 32;
@@ -26,12 +26,12 @@ const MAX_RATIO: u64 = 264 / 3;
 pub(crate) struct Compressor {
     positions: Box<[u32]>,
     /// Position of the current string's first byte. Never zero, which marks an empty table cell.
-    base: u32,
+    base_position: u32,
 }
 
 impl Default for Compressor {
     fn default() -> Self {
-        Self { positions: vec![0; 1 << TABLE_BITS].into(), base: 1 }
+        Self { positions: vec![0; 1 << TABLE_BITS].into(), base_position: 1 }
     }
 }
 
@@ -40,17 +40,17 @@ impl Compressor {
     /// bytes; otherwise `out` is meaningless.
     pub(crate) fn compress(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
         let Ok(len) = u32::try_from(data.len()) else { return false };
-        if self.base.checked_add(len).is_none() {
+        if self.base_position.checked_add(len).is_none() {
             *self = Self::default();
         }
         out.clear();
         let fits = self.references(data, max_len, out);
-        self.base = self.base.saturating_add(len);
+        self.base_position = self.base_position.saturating_add(len);
         fits
     }
 
     fn references(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
-        let shift = 32 - if data.len() <= SHORT { SHORT_TABLE_BITS } else { TABLE_BITS };
+        let shift = 32 - if data.len() <= SHORT_INPUT { SHORT_TABLE_BITS } else { TABLE_BITS };
         let (mut at, mut literals_from) = (0, 0);
         while at + 3 <= data.len() {
             let found = self.find_match(data, at, shift);
@@ -61,7 +61,7 @@ impl Compressor {
             literals(&data[literals_from..at], out);
             let len = common_prefix_len(&data[earlier..], &data[at..]);
             reference(at - earlier, len, out);
-            for inside in at + 1..=(at + RECORDED_INSIDE).min(data.len() - 3) {
+            for inside in at + 1..=(at + RECORDED_IN_REFERENCE).min(data.len() - 3) {
                 self.record_position(data, inside, shift);
             }
             at += len;
@@ -77,7 +77,7 @@ impl Compressor {
     /// An earlier position in reach with the same three bytes as `at`; records `at` in its place.
     #[inline]
     fn find_match(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
-        let earlier = self.record_position(data, at, shift).checked_sub(self.base)? as usize;
+        let earlier = self.record_position(data, at, shift).checked_sub(self.base_position)? as usize;
         (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == data[at..at + 3]).then_some(earlier)
     }
 
@@ -86,7 +86,7 @@ impl Compressor {
     fn record_position(&mut self, data: &[u8], at: usize, shift: u32) -> u32 {
         let word = u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]]);
         let hash = word.wrapping_mul(0x9E37_79B1) >> shift;
-        std::mem::replace(&mut self.positions[hash as usize], self.base + at as u32)
+        std::mem::replace(&mut self.positions[hash as usize], self.base_position + at as u32)
     }
 }
 
@@ -141,13 +141,13 @@ mod tests {
 
     use super::*;
 
-    fn compressed(compressor: &mut Compressor, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
+    fn compress_all(compressor: &mut Compressor, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
         let mut out = b"what was there".to_vec();
         compressor.compress(data, max_len, &mut out).then_some(out)
     }
 
     fn round_trip(compressor: &mut Compressor, data: &[u8]) -> Option<usize> {
-        let compressed = compressed(compressor, data, data.len())?;
+        let compressed = compress_all(compressor, data, data.len())?;
         assert_eq!(decompress(&compressed, data.len() as u64).as_deref(), Some(data));
         Some(compressed.len())
     }
@@ -158,21 +158,21 @@ mod tests {
         assert!(round_trip(&mut compressor, &[b'x'; 10_000]).unwrap() < 150);
         let text = b"the quick brown fox jumps over the lazy dog. ".repeat(20);
         assert!(round_trip(&mut compressor, &text).unwrap() < 100);
-        assert_eq!(compressed(&mut compressor, b"abcdefghijklmnopqrstuvwxyz", 22), None);
+        assert_eq!(compress_all(&mut compressor, b"abcdefghijklmnopqrstuvwxyz", 22), None);
     }
 
     #[test]
     fn entries_of_earlier_strings_are_ignored() {
         let data = b"abcabcabcabcabcabcabcabcabcabc";
-        let fresh = compressed(&mut Compressor::default(), data, 100);
+        let fresh = compress_all(&mut Compressor::default(), data, 100);
         let mut used = Compressor::default();
-        let _ = compressed(&mut used, b"zzzabcabcabczzzzzzzzzzzzzzzzzzzz", 100);
-        assert_eq!(compressed(&mut used, data, 100), fresh);
+        let _ = compress_all(&mut used, b"zzzabcabcabczzzzzzzzzzzzzzzzzzzz", 100);
+        assert_eq!(compress_all(&mut used, data, 100), fresh);
     }
 
     #[test]
     fn positions_reset_before_overflow() {
-        let mut compressor = Compressor { base: u32::MAX - 40, ..Compressor::default() };
+        let mut compressor = Compressor { base_position: u32::MAX - 40, ..Compressor::default() };
         for _ in 0..5 {
             round_trip(&mut compressor, &[7; 30]);
         }

@@ -25,9 +25,9 @@ pub(crate) struct Source<R> {
     input: R,
     window: Box<[u8]>,
     position: usize,
-    filled: usize,
+    window_len: usize,
     /// Bytes of the input before the window.
-    before: u64,
+    bytes_before_window: u64,
     checksum: Option<Checksum>,
     /// Window offset up to which the checksum is computed.
     checksummed: usize,
@@ -42,8 +42,8 @@ impl<R: Read> Source<R> {
             input,
             window: vec![0; window.clamp(16, WINDOW)].into(),
             position: 0,
-            filled: 0,
-            before: 0,
+            window_len: 0,
+            bytes_before_window: 0,
             checksum: checksum.then(Checksum::new),
             checksummed: 0,
             max_string,
@@ -53,7 +53,7 @@ impl<R: Read> Source<R> {
 
     /// Bytes read so far.
     pub(crate) fn offset(&self) -> u64 {
-        self.before + self.position as u64
+        self.bytes_before_window + self.position as u64
     }
 
     pub(crate) fn error(&self, reason: RdbErrorReason) -> RdbError {
@@ -69,7 +69,7 @@ impl<R: Read> Source<R> {
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, RdbError> {
-        if self.position == self.filled {
+        if self.position == self.window_len {
             self.refill()?;
         }
         let byte = self.window[self.position];
@@ -110,7 +110,7 @@ impl<R: Read> Source<R> {
     pub(crate) fn string(&mut self, out: &mut Vec<u8>) -> Result<(), RdbError> {
         out.clear();
         let value = match self.prefix()? {
-            Prefix::Len(len) => return self.append(len, out),
+            Prefix::Len(len) => return self.append_bytes(len, out),
             Prefix::Special(STRING_LZF) => return self.compressed(out),
             Prefix::Special(STRING_INT8) => i32::from(i8::from_le_bytes(self.array()?)),
             Prefix::Special(STRING_INT16) => i32::from(i16::from_le_bytes(self.array()?)),
@@ -131,26 +131,26 @@ impl<R: Read> Source<R> {
         }
         let mut compressed = std::mem::take(&mut self.compressed);
         compressed.clear();
-        self.append(compressed_len, &mut compressed)?;
+        self.append_bytes(compressed_len, &mut compressed)?;
         let expanded = decompress(&compressed, claimed);
         compressed.shrink_to(WINDOW);
         self.compressed = compressed;
-        let bad_value = RdbErrorReason::BadCompression { compressed: compressed_len, claimed };
+        let bad_value = RdbErrorReason::BadCompression { compressed: compressed_len, declared: claimed };
         *out = expanded.ok_or_else(|| self.error(bad_value))?;
         Ok(())
     }
 
     /// Appends `len` bytes, growing `out` as they arrive.
-    fn append(&mut self, len: u64, out: &mut Vec<u8>) -> Result<(), RdbError> {
+    fn append_bytes(&mut self, len: u64, out: &mut Vec<u8>) -> Result<(), RdbError> {
         if len > self.max_string {
             return Err(self.error(RdbErrorReason::StringTooLong(len)));
         }
         let mut missing = len as usize;
         while missing > 0 {
-            if self.position == self.filled {
+            if self.position == self.window_len {
                 self.refill()?;
             }
-            let taken = missing.min(self.filled - self.position);
+            let taken = missing.min(self.window_len - self.position);
             out.extend_from_slice(&self.window[self.position..self.position + taken]);
             self.position += taken;
             missing -= taken;
@@ -160,17 +160,17 @@ impl<R: Read> Source<R> {
 
     /// Reads the next window when this one is used up.
     fn refill(&mut self) -> Result<(), RdbError> {
-        debug_assert_eq!(self.position, self.filled);
+        debug_assert_eq!(self.position, self.window_len);
         if let Some(checksum) = &mut self.checksum {
-            checksum.update(&self.window[self.checksummed..self.filled]);
+            checksum.update(&self.window[self.checksummed..self.window_len]);
         }
-        self.before += self.filled as u64;
-        (self.position, self.filled, self.checksummed) = (0, 0, 0);
+        self.bytes_before_window += self.window_len as u64;
+        (self.position, self.window_len, self.checksummed) = (0, 0, 0);
         loop {
             match self.input.read(&mut self.window) {
                 Ok(0) => return Err(self.error(RdbErrorReason::UnexpectedEnd)),
                 Ok(read) => {
-                    self.filled = read;
+                    self.window_len = read;
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::encode::Encoder;
 
-    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, RdbErrorReason> {
+    fn decode_string(bytes: &[u8]) -> Result<Vec<u8>, RdbErrorReason> {
         let mut out = Vec::new();
         Source::new(bytes, 16, 1000, false).string(&mut out).map(|()| out).map_err(|error| error.reason)
     }
@@ -198,9 +198,9 @@ mod tests {
             let mut encoder = Encoder::new(Vec::new(), true, false);
             encoder.string(string).unwrap();
             let bytes = encoder.into_out().unwrap();
-            assert_eq!(decoded(&bytes).as_deref(), Ok(string));
+            assert_eq!(decode_string(&bytes).as_deref(), Ok(string));
             for end in 0..bytes.len() {
-                assert!(decoded(&bytes[..end]).is_err(), "cut at {end}");
+                assert!(decode_string(&bytes[..end]).is_err(), "cut at {end}");
             }
         }
     }
@@ -219,10 +219,10 @@ mod tests {
             ),
             (&[0xC3, 0xC0, 1], RdbErrorReason::NotALength("special string form")),
             (&[0xC3, 1, 0x80, 0, 1, 0, 0, 0], RdbErrorReason::StringTooLong(65536)),
-            (&[0xC3, 1, 60, 0], RdbErrorReason::BadCompression { compressed: 1, claimed: 60 }),
+            (&[0xC3, 1, 60, 0], RdbErrorReason::BadCompression { compressed: 1, declared: 60 }),
         ];
         for (bytes, reason) in table {
-            assert_eq!(decoded(bytes), Err(*reason), "{bytes:?}");
+            assert_eq!(decode_string(bytes), Err(*reason), "{bytes:?}");
         }
     }
 

@@ -18,10 +18,10 @@ pub trait Disk: Debug {
     type Reader: Read + Seek;
 
     /// Whether the directory exists.
-    fn is_there(&self) -> bool;
+    fn exists(&self) -> bool;
 
     /// Creates the directory unless it exists.
-    fn make(&self) -> io::Result<()>;
+    fn create_folder(&self) -> io::Result<()>;
 
     /// Creates an empty file, replacing one with this name.
     fn create(&self, name: &str) -> io::Result<()>;
@@ -34,10 +34,10 @@ pub trait Disk: Debug {
 
     /// Rewrites the last bytes of a file. Pages whose write-back failed under an earlier process may exist
     /// only in the page cache, where the next fsync would report them as written.
-    fn write_again(&self, name: &str) -> io::Result<()>;
+    fn overwrite(&self, name: &str) -> io::Result<()>;
 
     /// Truncates an open file to `len` bytes.
-    fn cut_file(&self, file: &Self::File, len: u64) -> io::Result<()>;
+    fn truncate_file(&self, file: &Self::File, len: u64) -> io::Result<()>;
 
     /// Opens a file for reading from the start.
     fn read(&self, name: &str) -> io::Result<Self::Reader>;
@@ -58,19 +58,19 @@ pub trait Disk: Debug {
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Lists all file names.
-    fn list(&self) -> io::Result<Vec<String>>;
+    fn list_names(&self) -> io::Result<Vec<String>>;
 
     /// File size in bytes.
     fn len(&self, name: &str) -> io::Result<u64>;
 
     /// Truncates a file that is not open for appending to `len` bytes, durably.
-    fn cut_back(&self, name: &str, len: u64) -> io::Result<()>;
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
 
     /// Makes created, renamed and deleted names durable (fsync of the directory).
     fn sync(&self) -> io::Result<()>;
 
     /// Whether the process that created this temporary file is gone.
-    fn is_abandoned(&self, name: &str) -> bool;
+    fn is_abandoned_temporary(&self, name: &str) -> bool;
 
     /// The path of a file for messages.
     fn path_of(&self, name: &str) -> PathBuf;

@@ -52,7 +52,7 @@ pub enum RestoredValue<'a> {
     /// A complete value in packed form.
     Whole(PackedValue<'a>),
     /// A value too large to be held twice, already in its large form.
-    Large(DetachedValue),
+    Multipart(DetachedValue),
 }
 
 /// Deserializes a DUMP payload, using `buffer` for its memory. `limits` decides the OBJECT ENCODING of a
@@ -69,7 +69,7 @@ pub fn restore<'a>(
 ) -> Result<RestoredValue<'a>, RestoreError> {
     buffer.set_limits(limits);
     buffer.set_depth(checks.depth);
-    let (body, version) = verified(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
+    let (body, version) = verify(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
     let mut source = Source::new(body, body.len(), max_string, false);
     let mut code = source.byte()?;
     if code == KEY_META && version < VALKEY_WRITTEN_VERSION {
@@ -87,7 +87,7 @@ pub fn restore<'a>(
             return Err(RestoreError::BadData(reason));
         }
         if !buffer.is_part() {
-            return Ok(RestoredValue::Large(large));
+            return Ok(RestoredValue::Multipart(large));
         }
         value::read_more(&mut source, buffer)?;
     }
@@ -117,7 +117,7 @@ pub fn restore_functions(
     max_string: u64,
     versions: Versions,
 ) -> Result<Vec<Vec<u8>>, RestoreError> {
-    let (body, _) = verified(payload, versions).ok_or(RestoreError::VersionOrChecksum)?;
+    let (body, _) = verify(payload, versions).ok_or(RestoreError::VersionOrChecksum)?;
     let mut source = Source::new(body, body.len(), max_string, false);
     let mut codes = Vec::new();
     while source.offset() < body.len() as u64 {
@@ -143,13 +143,13 @@ pub fn with_corrected_checksum(payload: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The payload without its trailer and its version, if the trailer is valid.
-fn verified(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
+fn verify(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
     let mut expected = Checksum::new();
     expected.update(covered);
     let version = u16::from_le_bytes(*version);
-    let sound = versions.has(version) && u64::from_le_bytes(*checksum) == expected.value();
+    let sound = versions.includes(version) && u64::from_le_bytes(*checksum) == expected.value();
     sound.then_some((body, version))
 }
 
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    fn dumped(bytes: &[u8]) -> Vec<u8> {
+    fn dump_value(bytes: &[u8]) -> Vec<u8> {
         dump(
             &Value::String(StringRef { bytes, encoding_hint: EncodingHint::ByContent }),
             Dialect::Redis,
@@ -176,7 +176,7 @@ mod tests {
         restore(payload, 1 << 29, limits, Checks::default(), buffer)
     }
 
-    fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
+    fn restore_value(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
         match read(payload, EncodingLimits::default(), &mut ValueBuffer::new())? {
             RestoredValue::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
             _ => panic!("only strings are tested here"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     /// Appends a valid trailer to any body.
-    fn sealed(body: &[u8], version: u16) -> Vec<u8> {
+    fn with_trailer(body: &[u8], version: u16) -> Vec<u8> {
         let mut payload = body.to_vec();
         payload.extend_from_slice(&version.to_le_bytes());
         let mut checksum = Checksum::new();
@@ -201,8 +201,8 @@ mod tests {
             (b"hello", b"\x00\x05hello\n\x00cr\xdfve4 \n"),
         ];
         for &(value, payload) in table {
-            assert_eq!(dumped(value), payload);
-            assert_eq!(restored(payload).as_deref(), Ok(value));
+            assert_eq!(dump_value(value), payload);
+            assert_eq!(restore_value(payload).as_deref(), Ok(value));
         }
         // Replies of DUMP on Redis 8.0 and Valkey 9.1.
         let newer: [&[u8]; 2] = [
@@ -210,27 +210,27 @@ mod tests {
             b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe",
         ];
         for payload in newer {
-            assert_eq!(restored(payload).as_deref(), Ok(&b"hello"[..]));
+            assert_eq!(restore_value(payload).as_deref(), Ok(&b"hello"[..]));
         }
     }
 
     #[test]
     fn corrupted_payloads_are_rejected() {
-        let payload = dumped(b"some value");
+        let payload = dump_value(b"some value");
         for at in 0..payload.len() {
             let mut wrong = payload.clone();
             wrong[at] ^= 1;
-            assert_eq!(restored(&wrong), Err(RestoreError::VersionOrChecksum), "byte {at}");
-            assert_eq!(restored(&payload[..at]), Err(RestoreError::VersionOrChecksum), "cut at {at}");
+            assert_eq!(restore_value(&wrong), Err(RestoreError::VersionOrChecksum), "byte {at}");
+            assert_eq!(restore_value(&payload[..at]), Err(RestoreError::VersionOrChecksum), "cut at {at}");
         }
     }
 
     #[test]
     fn newer_versions_and_malformed_bodies_are_rejected() {
-        assert_eq!(restored(&sealed(b"\x00\x01a", 13)), Ok(b"a".to_vec()));
+        assert_eq!(restore_value(&with_trailer(b"\x00\x01a", 13)), Ok(b"a".to_vec()));
         for version in [14, 79, 82] {
-            let payload = sealed(b"\x00\x01a", version);
-            assert_eq!(restored(&payload), Err(RestoreError::VersionOrChecksum));
+            let payload = with_trailer(b"\x00\x01a", version);
+            assert_eq!(restore_value(&payload), Err(RestoreError::VersionOrChecksum));
             let checks = Checks { versions: Versions::Any, ..Checks::default() };
             let mut buffer = ValueBuffer::new();
             assert!(
@@ -239,12 +239,15 @@ mod tests {
             );
         }
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
-            assert!(matches!(restored(&sealed(body, 10)), Err(RestoreError::BadData(_))), "{body:?}");
+            assert!(
+                matches!(restore_value(&with_trailer(body, 10)), Err(RestoreError::BadData(_))),
+                "{body:?}"
+            );
         }
     }
 
     /// A payload of a hash with this many fields, the last one with the given name.
-    fn of_hash(fields: u32, last: &str) -> Vec<u8> {
+    fn dump_hash(fields: u32, last: &str) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), true, false);
         encoder.byte(4).unwrap();
         encoder.len(u64::from(fields)).unwrap();
@@ -253,16 +256,17 @@ mod tests {
             encoder.string(name.as_bytes()).unwrap();
             encoder.string(&[&number.to_le_bytes()[..]; 20].concat()).unwrap();
         }
-        sealed(&encoder.into_out().unwrap(), 10)
+        with_trailer(&encoder.into_out().unwrap(), 10)
     }
 
     #[test]
     fn large_hash_restores_in_parts_without_duplicates() {
         let keyspace = keyspace::Keyspace::new(1, 1);
         let key = keyspace.key(b"key");
-        let payload = of_hash(20_000, "last");
+        let payload = dump_hash(20_000, "last");
         let mut buffer = ValueBuffer::new();
-        let Ok(RestoredValue::Large(hash)) = read(&payload, EncodingLimits::default(), &mut buffer) else {
+        let Ok(RestoredValue::Multipart(hash)) = read(&payload, EncodingLimits::default(), &mut buffer)
+        else {
             panic!("it is large")
         };
         let mut slot = keyspace.lock(key.slot());
@@ -274,14 +278,16 @@ mod tests {
             let field = hash.get(name.as_bytes()).expect("the field is there");
             assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
         }
-        let twice = of_hash(20_000, "field:1");
+        let twice = dump_hash(20_000, "field:1");
         let refused = read(&twice, EncodingLimits::default(), &mut buffer).map(|_| ());
         assert!(matches!(refused, Err(RestoreError::BadData(_))));
         let few = EncodingLimits {
             hash: ListpackBounds { entries: 1 << 20, value: 100 },
             ..EncodingLimits::default()
         };
-        let Ok(RestoredValue::Large(hash)) = read(&payload, few, &mut buffer) else { panic!("it is large") };
+        let Ok(RestoredValue::Multipart(hash)) = read(&payload, few, &mut buffer) else {
+            panic!("it is large")
+        };
         let other = keyspace.key(b"{key}2");
         let place = slot.table(0).attach(&other, hash, None);
         assert_eq!(slot.table(0).hash(place).map(|hash| hash.encoding()), Some("listpack"));
@@ -290,12 +296,12 @@ mod tests {
     proptest! {
         #[test]
         fn round_trips(value in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert_eq!(restored(&dumped(&value)), Ok(value));
+            prop_assert_eq!(restore_value(&dump_value(&value)), Ok(value));
         }
 
         #[test]
         fn arbitrary_bodies_with_valid_trailer_do_not_panic(body in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = restored(&sealed(&body, 10));
+            let _ = restore_value(&with_trailer(&body, 10));
         }
     }
 }

@@ -29,7 +29,7 @@ const MIN_ALWAYS_COMPRESSED: usize = 512;
 /// Length of the longest integer with a special form: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
 /// Buffer size before writing.
-const BUFFER: usize = 64 * 1024;
+const BUFFER_LEN: usize = 64 * 1024;
 
 /// Writes RDB primitives and updates the checksum.
 #[derive(Debug)]
@@ -39,10 +39,10 @@ pub(crate) struct Encoder<W> {
     checksum: Option<Checksum>,
     compressor: Option<Compressor>,
     /// The compressor's last output; kept to reuse its memory.
-    compressed: Vec<u8>,
+    compressed_buffer: Vec<u8>,
     /// Consecutive futile compression attempts, and strings skipped since the last attempt.
-    misses: u32,
-    skipped: u32,
+    incompressible_strings: u32,
+    skipped_strings: u32,
     written: u64,
 }
 
@@ -53,9 +53,9 @@ impl<W: Write> Encoder<W> {
             buffer: Vec::with_capacity(256),
             checksum: checksum.then(Checksum::new),
             compressor: compress.then(Compressor::default),
-            compressed: Vec::new(),
-            misses: 0,
-            skipped: 0,
+            compressed_buffer: Vec::new(),
+            incompressible_strings: 0,
+            skipped_strings: 0,
             written: 0,
         }
     }
@@ -65,11 +65,11 @@ impl<W: Write> Encoder<W> {
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.buffer.len() + bytes.len() > BUFFER {
+        if self.buffer.len() + bytes.len() > BUFFER_LEN {
             self.flush_buffer()?;
         }
-        if bytes.len() >= BUFFER {
-            return self.emit(bytes);
+        if bytes.len() >= BUFFER_LEN {
+            return self.write_out(bytes);
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
@@ -101,11 +101,12 @@ impl<W: Write> Encoder<W> {
             && self.should_compress(bytes.len())
             && let Some(compressor) = &mut self.compressor
         {
-            let mut compressed = std::mem::take(&mut self.compressed);
+            let mut compressed = std::mem::take(&mut self.compressed_buffer);
             let shrinks = compressor.compress(bytes, bytes.len() - MIN_GAIN, &mut compressed);
-            self.misses = if shrinks { 0 } else { self.misses.saturating_add(1) };
+            self.incompressible_strings =
+                if shrinks { 0 } else { self.incompressible_strings.saturating_add(1) };
             let outcome = if shrinks { self.lzf(&compressed, bytes.len()) } else { Ok(()) };
-            self.compressed = compressed;
+            self.compressed_buffer = compressed;
             if shrinks {
                 return outcome;
             }
@@ -123,11 +124,11 @@ impl<W: Write> Encoder<W> {
 
     /// Short strings of one server are similar: after many futile attempts only a sample is tried.
     fn should_compress(&mut self, len: usize) -> bool {
-        if self.misses < MISSES_BEFORE_SAMPLING || len >= MIN_ALWAYS_COMPRESSED {
+        if self.incompressible_strings < MISSES_BEFORE_SAMPLING || len >= MIN_ALWAYS_COMPRESSED {
             return true;
         }
-        self.skipped = (self.skipped + 1) % SAMPLE_INTERVAL;
-        self.skipped == 0
+        self.skipped_strings = (self.skipped_strings + 1) % SAMPLE_INTERVAL;
+        self.skipped_strings == 0
     }
 
     fn integer(&mut self, value: i32) -> io::Result<()> {
@@ -150,7 +151,7 @@ impl<W: Write> Encoder<W> {
     /// Flushes the buffer and adds it to the checksum.
     fn flush_buffer(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
-        let result = self.emit(&buffer);
+        let result = self.write_out(&buffer);
         self.buffer = buffer;
         self.buffer.clear();
         result
@@ -167,7 +168,7 @@ impl<W: Write> Encoder<W> {
         Ok(self.out)
     }
 
-    fn emit(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write_out(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let Some(checksum) = &mut self.checksum {
             checksum.update(bytes);
         }
@@ -180,7 +181,7 @@ impl<W: Write> Encoder<W> {
 mod tests {
     use super::*;
 
-    fn encoded(compress: bool, write: impl FnOnce(&mut Encoder<Vec<u8>>) -> io::Result<()>) -> Vec<u8> {
+    fn encode_with(compress: bool, write: impl FnOnce(&mut Encoder<Vec<u8>>) -> io::Result<()>) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), compress, true);
         write(&mut encoder).unwrap();
         encoder.into_out().unwrap()
@@ -198,7 +199,7 @@ mod tests {
             (1 << 32, &[0x81, 0, 0, 0, 1, 0, 0, 0, 0]),
         ];
         for &(len, bytes) in table {
-            assert_eq!(encoded(true, |e| e.len(len)), bytes, "{len}");
+            assert_eq!(encode_with(true, |e| e.len(len)), bytes, "{len}");
         }
     }
 
@@ -216,9 +217,9 @@ mod tests {
             (&[b'x'; 21], &[0xC3, 5, 21, 0, b'x', 0xE0, 11, 0]),
         ];
         for &(string, bytes) in table {
-            assert_eq!(encoded(true, |e| e.string(string)), bytes, "{string:?}");
+            assert_eq!(encode_with(true, |e| e.string(string)), bytes, "{string:?}");
         }
-        assert_eq!(encoded(false, |e| e.string(&[b'x'; 21]))[..2], [21, b'x'], "compression is disabled");
+        assert_eq!(encode_with(false, |e| e.string(&[b'x'; 21]))[..2], [21, b'x'], "compression is disabled");
     }
 
     #[test]
@@ -237,8 +238,8 @@ mod tests {
 
     #[test]
     fn long_strings_bypass_the_buffer_in_order() {
-        let long = vec![b'q'; 3 * BUFFER];
-        let out = encoded(false, |e| {
+        let long = vec![b'q'; 3 * BUFFER_LEN];
+        let out = encode_with(false, |e| {
             e.byte(1)?;
             e.bytes(&long)?;
             e.byte(2)

@@ -53,12 +53,12 @@ pub enum RdbErrorReason {
     #[error("a string of {0} bytes is too long")]
     StringTooLong(u64),
     /// A compressed string that cannot be expanded.
-    #[error("a compressed string of {compressed} bytes that does not expand to {claimed}")]
+    #[error("a compressed string of {compressed} bytes that does not expand to {declared}")]
     BadCompression {
         /// The compressed length.
         compressed: u64,
         /// The claimed length.
-        claimed: u64,
+        declared: u64,
     },
     /// A database number beyond the configured databases.
     #[error("database number {0} is out of range")]

@@ -70,7 +70,7 @@ pub enum Versions {
 
 impl Versions {
     /// Whether this version is accepted.
-    pub(crate) fn has(self, version: u16) -> bool {
+    pub(crate) fn includes(self, version: u16) -> bool {
         match self {
             Self::Known => REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version),
             Self::Any => version > 0,
@@ -83,7 +83,7 @@ impl Versions {
 pub enum Depth {
     /// Only what forward reading needs: items are decoded once and stored anew.
     #[default]
-    AsRead,
+    HeadersOnly,
     /// Also what only other readers use: counts, offsets and backward lengths.
     Deep,
 }

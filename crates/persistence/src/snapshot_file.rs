@@ -26,7 +26,7 @@ impl<D: Disk> SnapshotFile<D> {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub fn begin(&self) -> io::Result<D::Temporary> {
+    pub fn begin_write(&self) -> io::Result<D::Temporary> {
         self.disk.temporary(TEMP_SUFFIX)
     }
 
@@ -34,7 +34,7 @@ impl<D: Disk> SnapshotFile<D> {
     ///
     /// # Errors
     /// The error of the operating system; the current file is then either this or the previous one.
-    pub fn put(&self, file: D::Temporary) -> io::Result<()> {
+    pub fn commit(&self, file: D::Temporary) -> io::Result<()> {
         self.disk.sync_temporary(&file)?;
         self.disk.rename(file, &self.name)?;
         // The rename is durable only after the directory is synced.
@@ -43,9 +43,9 @@ impl<D: Disk> SnapshotFile<D> {
 
     /// Deletes unfinished files of a server that was killed, and returns their names.
     pub fn remove_leftovers(&self) -> Vec<String> {
-        let mut names = self.disk.list().unwrap_or_default();
+        let mut names = self.disk.list_names().unwrap_or_default();
         names.retain(|name| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX));
-        names.retain(|name| self.disk.is_abandoned(name) && self.disk.remove(name).is_ok());
+        names.retain(|name| self.disk.is_abandoned_temporary(name) && self.disk.remove(name).is_ok());
         names
     }
 }

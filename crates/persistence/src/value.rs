@@ -98,8 +98,8 @@ trait MultipartCodec: Codec {
 pub struct ValueBuffer {
     packed: PackedBuilder,
     /// Two strings of an element, such as name and value.
-    first: Vec<u8>,
-    second: Vec<u8>,
+    first_buffer: Vec<u8>,
+    second_buffer: Vec<u8>,
     remaining: Remaining,
     stream_remaining: stream::Remaining,
     limits: EncodingLimits,

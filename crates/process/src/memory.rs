@@ -74,8 +74,8 @@ pub fn memory_usage() -> MemoryUsage {
     MemoryUsage {
         used,
         allocated: used,
-        active: stats::active::read().unwrap_or(0) + pool.held,
-        resident: stats::resident::read().unwrap_or(0) + pool.held,
+        active: stats::active::read().unwrap_or(0) + pool.mapped_bytes,
+        resident: stats::resident::read().unwrap_or(0) + pool.mapped_bytes,
         rss: resident_set_size(),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn check_rdb(path: &Path) -> Result<u64> {
                 counted.empty_keys += 1;
                 println!("[offset {offset}] Skipping empty key: {}", escape_key(key.key));
             }
-            Ok(Some(RdbItem::More { .. } | RdbItem::Function(_))) => {}
+            Ok(Some(RdbItem::NextPart { .. } | RdbItem::Function(_))) => {}
         }
     };
     match &outcome {
@@ -102,14 +102,14 @@ pub(crate) fn check_aof(path: &Path, repair: RepairOptions) -> Result<()> {
             println!("RDB preamble is OK, proceeding with AOF tail...");
         }
         input.seek(SeekFrom::Start(begin))?;
-        let checked = check(io::BufReader::new(input), repair.truncate_after)?.shifted_by(begin);
+        let checked = check(io::BufReader::new(input), repair.truncate_after)?.shift(begin);
         println!(
             "AOF analyzed: filename={}, size={}, ok_up_to={}, commands={}, diff={}",
             file.display(),
             checked.len,
-            checked.whole,
+            checked.complete_bytes,
             checked.commands,
-            checked.len - checked.whole
+            checked.len - checked.complete_bytes
         );
         truncate_if_requested(file, name, &checked, repair, index == last)?;
     }
@@ -125,16 +125,16 @@ fn truncate_if_requested(
     repair: RepairOptions,
     is_last: bool,
 ) -> Result<()> {
-    let to = match checked.past {
-        Some(past) if past < checked.whole => past,
-        _ if checked.is_whole() => {
+    let to = match checked.is_past_limit {
+        Some(past) if past < checked.complete_bytes => past,
+        _ if checked.is_complete() => {
             println!("{name} is valid");
             return Ok(());
         }
-        _ => checked.whole,
+        _ => checked.complete_bytes,
     };
     if let Some(error) = &checked.error {
-        println!("{:#x}: {error}", checked.whole);
+        println!("{:#x}: {error}", checked.complete_bytes);
     }
     if !is_last {
         bail!(

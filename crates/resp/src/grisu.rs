@@ -34,7 +34,7 @@ static POWERS: [BinaryFloat; POWER_COUNT] = compute_powers();
 
 /// The decimal digits of a finite positive number.
 pub(crate) fn digits(value: f64) -> Decimal {
-    let value = BinaryFloat::of(value);
+    let value = BinaryFloat::from_f64(value);
     let (lower, upper) = value.boundaries();
     let (power, decimal) = select_power(upper.exponent);
     let value = value.normalized().multiply(power).fraction;
@@ -47,7 +47,7 @@ pub(crate) fn digits(value: f64) -> Decimal {
 }
 
 impl BinaryFloat {
-    fn of(value: f64) -> Self {
+    fn from_f64(value: f64) -> Self {
         let bits = value.to_bits();
         let fraction = bits & (HIDDEN_BIT - 1);
         match ((bits >> 52) & 0x7FF) as i32 {
@@ -154,21 +154,21 @@ const fn compute_powers() -> [BinaryFloat; POWER_COUNT] {
     let zero = (-FIRST_POWER) as usize;
     let mut index = 0;
     // First 10^n as it grows, then 2^BITS / 10^n as it shrinks.
-    let mut number = WideInteger::one();
+    let mut number = WideInteger::from_u64();
     let mut n = 0;
     while n <= FIRST_POWER + (POWER_COUNT as i32 - 1) * POWER_STEP as i32 {
         if (n - FIRST_POWER) % POWER_STEP as i32 == 0 {
-            compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] = number.rounded(0);
+            compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] = number.round_to_64_bits(0);
         }
         number.multiply_by_ten();
         n += 1;
     }
-    number = WideInteger::largest();
+    number = WideInteger::highest_bit();
     while index <= zero {
         let n = -(index as i32);
         if n < 0 && (n - FIRST_POWER) % POWER_STEP as i32 == 0 {
             compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] =
-                number.rounded(-WideInteger::TOP_BIT);
+                number.round_to_64_bits(-WideInteger::TOP_BIT);
         }
         number.divide_by_ten();
         index += 1;
@@ -183,13 +183,13 @@ impl WideInteger {
     /// Binary exponent of the top bit.
     const TOP_BIT: i32 = 2047;
 
-    const fn one() -> Self {
+    const fn from_u64() -> Self {
         let mut limbs = [0; 32];
         limbs[0] = 1;
         Self(limbs)
     }
 
-    const fn largest() -> Self {
+    const fn highest_bit() -> Self {
         let mut limbs = [0; 32];
         limbs[31] = 1 << 63;
         Self(limbs)
@@ -216,7 +216,7 @@ impl WideInteger {
     }
 
     /// The highest 64 bits of this number times 2^`exponent`, rounded.
-    const fn rounded(&self, exponent: i32) -> BinaryFloat {
+    const fn round_to_64_bits(&self, exponent: i32) -> BinaryFloat {
         let mut top = self.0.len() - 1;
         while top > 0 && self.0[top] == 0 {
             top -= 1;

@@ -44,14 +44,14 @@ impl From<Vec<u8>> for SharedBytes {
 
 #[derive(Debug)]
 enum Chunk {
-    Own(Vec<u8>),
+    Owned(Vec<u8>),
     Shared(SharedBytes),
 }
 
 impl Chunk {
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Own(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
             Self::Shared(bytes) => &bytes.0,
         }
     }
@@ -59,7 +59,7 @@ impl Chunk {
     /// Memory of the chunk. A shared one counts in full for each receiver, as in Valkey.
     fn memory(&self) -> usize {
         match self {
-            Self::Own(bytes) => bytes.capacity(),
+            Self::Owned(bytes) => bytes.capacity(),
             Self::Shared(bytes) => bytes.len(),
         }
     }
@@ -73,9 +73,9 @@ pub struct ByteQueue {
     /// Bytes in `closed`, including those already sent, and their memory.
     closed_len: usize,
     closed_memory: usize,
-    last: Vec<u8>,
+    open_chunk: Vec<u8>,
     /// Bytes at the start of the first chunk that have been sent.
-    sent: usize,
+    sent_bytes: usize,
 }
 
 impl ByteQueue {
@@ -83,7 +83,7 @@ impl ByteQueue {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.closed_len + self.last.len() - self.sent
+        self.closed_len + self.open_chunk.len() - self.sent_bytes
     }
 
     /// Whether nothing is pending.
@@ -97,7 +97,7 @@ impl ByteQueue {
     #[inline]
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.closed_memory + self.last.capacity()
+        self.closed_memory + self.open_chunk.capacity()
     }
 
     /// The memory that counts against the output buffer limit: [`Self::memory`] without the buffer that an
@@ -110,26 +110,26 @@ impl ByteQueue {
     /// The length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
     #[must_use]
     pub fn buffer_limit(&self, limit: usize) -> usize {
-        let sent = if self.closed.is_empty() { self.sent } else { 0 };
+        let sent = if self.closed.is_empty() { self.sent_bytes } else { 0 };
         limit.saturating_sub(self.closed_memory).saturating_add(sent)
     }
 
     /// The last chunk, for appending.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        if self.closed.is_empty() && self.sent > 0 {
+        if self.closed.is_empty() && self.sent_bytes > 0 {
             self.release_sent(MAX_IDLE_BUFFER);
         }
-        if self.last.len() >= MIN_CLOSED_CHUNK {
+        if self.open_chunk.len() >= MIN_CLOSED_CHUNK {
             self.close_last();
         }
-        &mut self.last
+        &mut self.open_chunk
     }
 
     /// Restores the buffer taken out of [`Self::buffer`], possibly extended; any buffer if nothing is
     /// pending.
     pub fn restore_buffer(&mut self, mut bytes: Vec<u8>) {
         shrink(&mut bytes);
-        self.last = bytes;
+        self.open_chunk = bytes;
     }
 
     /// Appends a message; a long one is shared with other receivers.
@@ -144,13 +144,13 @@ impl ByteQueue {
 
     /// Moves all pending bytes of `other`, which must not have sent any, to the end of this queue.
     pub fn append(&mut self, other: &mut Self) {
-        debug_assert_eq!(other.sent, 0, "a queue that is sent from stays where it is");
+        debug_assert_eq!(other.sent_bytes, 0, "a queue that is sent from stays where it is");
         if !other.closed.is_empty() {
             self.close_last();
             other.closed.drain(..).for_each(|piece| self.push(piece));
             (other.closed_len, other.closed_memory) = (0, 0);
         }
-        self.buffer().extend_from_slice(&other.last);
+        self.buffer().extend_from_slice(&other.open_chunk);
         other.clear_last();
     }
 
@@ -175,21 +175,21 @@ impl ByteQueue {
     #[must_use]
     pub fn first(&self) -> &[u8] {
         match self.closed.front() {
-            None => &self.last[self.sent..],
-            Some(piece) => &piece.bytes()[self.sent..],
+            None => &self.open_chunk[self.sent_bytes..],
+            Some(piece) => &piece.bytes()[self.sent_bytes..],
         }
     }
 
     /// Records that `len` bytes of [`Self::front`] have been sent.
     pub fn consume(&mut self, len: usize) {
-        self.sent += len;
+        self.sent_bytes += len;
         match self.closed.front() {
-            None if self.sent == self.last.len() => {
-                self.sent = 0;
+            None if self.sent_bytes == self.open_chunk.len() => {
+                self.sent_bytes = 0;
                 self.clear_last();
             }
-            Some(piece) if self.sent == piece.bytes().len() => {
-                self.sent = 0;
+            Some(piece) if self.sent_bytes == piece.bytes().len() => {
+                self.sent_bytes = 0;
                 self.pop();
             }
             _ => self.release_sent(MIN_CLOSED_CHUNK),
@@ -199,9 +199,9 @@ impl ByteQueue {
     /// Copies the pending bytes after the first `skip`.
     #[must_use]
     pub fn copy_from(&self, skip: usize) -> Vec<u8> {
-        let mut skip = skip + self.sent;
-        let mut copy = Vec::with_capacity((self.closed_len + self.last.len()).saturating_sub(skip));
-        for bytes in self.closed.iter().map(Chunk::bytes).chain([self.last.as_slice()]) {
+        let mut skip = skip + self.sent_bytes;
+        let mut copy = Vec::with_capacity((self.closed_len + self.open_chunk.len()).saturating_sub(skip));
+        for bytes in self.closed.iter().map(Chunk::bytes).chain([self.open_chunk.as_slice()]) {
             let here = skip.min(bytes.len());
             copy.extend_from_slice(&bytes[here..]);
             skip -= here;
@@ -212,8 +212,8 @@ impl ByteQueue {
     /// Keeps only the first `len` pending bytes.
     pub fn truncate(&mut self, len: usize) {
         let mut surplus = self.len().saturating_sub(len);
-        let of_last = surplus.min(self.last.len());
-        self.last.truncate(self.last.len() - of_last);
+        let of_last = surplus.min(self.open_chunk.len());
+        self.open_chunk.truncate(self.open_chunk.len() - of_last);
         surplus -= of_last;
         while surplus > 0
             && let Some(piece) = self.closed.pop_back()
@@ -223,27 +223,27 @@ impl ByteQueue {
             let kept = piece.bytes().len().saturating_sub(surplus);
             surplus -= piece.bytes().len() - kept;
             if kept > 0 {
-                self.push(Chunk::Own(piece.bytes()[..kept].to_vec()));
+                self.push(Chunk::Owned(piece.bytes()[..kept].to_vec()));
             }
         }
         if self.is_empty() {
-            *self = Self { last: std::mem::take(&mut self.last), ..Self::default() };
+            *self = Self { open_chunk: std::mem::take(&mut self.open_chunk), ..Self::default() };
             self.clear_last();
         }
     }
 
     fn clear_last(&mut self) {
-        self.last.clear();
-        if self.last.capacity() > MAX_IDLE_BUFFER {
-            self.last = Vec::new();
+        self.open_chunk.clear();
+        if self.open_chunk.capacity() > MAX_IDLE_BUFFER {
+            self.open_chunk = Vec::new();
         }
     }
 
     fn close_last(&mut self) {
-        if !self.last.is_empty() {
-            let mut last = std::mem::take(&mut self.last);
+        if !self.open_chunk.is_empty() {
+            let mut last = std::mem::take(&mut self.open_chunk);
             shrink(&mut last);
-            self.push(Chunk::Own(last));
+            self.push(Chunk::Owned(last));
         }
     }
 
@@ -267,15 +267,15 @@ impl ByteQueue {
     /// Every byte moved for that is paid for by one that was sent.
     fn release_sent(&mut self, from: usize) {
         let (bytes, is_closed) = match self.closed.front_mut() {
-            None => (&mut self.last, false),
-            Some(Chunk::Own(bytes)) => (bytes, true),
+            None => (&mut self.open_chunk, false),
+            Some(Chunk::Owned(bytes)) => (bytes, true),
             Some(Chunk::Shared(_)) => return,
         };
-        if self.sent < from.max(bytes.len() - self.sent) {
+        if self.sent_bytes < from.max(bytes.len() - self.sent_bytes) {
             return;
         }
         let (len, memory) = (bytes.len(), bytes.capacity());
-        bytes.drain(..self.sent);
+        bytes.drain(..self.sent_bytes);
         if bytes.capacity() > MIN_CLOSED_CHUNK {
             shrink(bytes);
         }
@@ -283,7 +283,7 @@ impl ByteQueue {
             self.closed_len -= len - bytes.len();
             self.closed_memory -= memory - bytes.capacity();
         }
-        self.sent = 0;
+        self.sent_bytes = 0;
     }
 }
 

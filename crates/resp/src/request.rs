@@ -35,14 +35,19 @@ pub struct ParseLimits {
     /// Whether the client is authenticated or authentication is disabled.
     pub authenticated: bool,
     /// Whether inline requests are accepted.
-    pub inline: bool,
+    pub allows_inline: bool,
     /// Maximum number of requests per call.
     pub requests: usize,
 }
 
 impl Default for ParseLimits {
     fn default() -> Self {
-        Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true, inline: true, requests: usize::MAX }
+        Self {
+            max_bulk_len: 512 * 1024 * 1024,
+            authenticated: true,
+            allows_inline: true,
+            requests: usize::MAX,
+        }
     }
 }
 
@@ -346,7 +351,7 @@ pub struct ParseProgress {
 #[derive(Debug, Default)]
 pub struct Parser {
     /// Number of missing arguments, once the request's count is known.
-    missing: Option<u32>,
+    missing_args: Option<u32>,
     /// Arguments parsed so far and the offset to continue at, relative to the start of the request.
     spans: Vec<ArgSpan>,
     position: usize,
@@ -383,10 +388,10 @@ impl Parser {
     /// must be the unconsumed rest of what was parsed last.
     #[must_use]
     pub fn missing_argument_bytes(&self, buffer: &[u8]) -> usize {
-        if self.missing.is_none() || buffer.get(self.position) != Some(&b'$') {
+        if self.missing_args.is_none() || buffer.get(self.position) != Some(&b'$') {
             return 0;
         }
-        let header = number(buffer, self.position + 1, ProtocolError::TooBigBulkCountString);
+        let header = parse_number(buffer, self.position + 1, ProtocolError::TooBigBulkCountString);
         let Ok(Some((length, start))) = header else { return 0 };
         let end = usize::try_from(length.unwrap_or(0)).unwrap_or(0) + start + 2;
         end.saturating_sub(buffer.len())
@@ -399,10 +404,10 @@ impl Parser {
         let mut consumed = 0;
         while consumed < buffer.len() && batch.ends.len() < limits.requests {
             let first_span = batch.spans.len();
-            let step = if self.missing.is_some() || buffer[consumed] == b'*' {
-                self.multibulk(buffer, consumed, &mut batch.spans, limits)
-            } else if limits.inline {
-                inline(buffer, consumed, batch)
+            let step = if self.missing_args.is_some() || buffer[consumed] == b'*' {
+                self.parse_multibulk(buffer, consumed, &mut batch.spans, limits)
+            } else if limits.allows_inline {
+                parse_inline(buffer, consumed, batch)
             } else {
                 Err(ProtocolError::ExpectedAsterisk(buffer[consumed]))
             };
@@ -422,7 +427,7 @@ impl Parser {
     }
 
     /// Continues the request that starts with the `*` at `start`. Also returns where it stopped.
-    fn multibulk(
+    fn parse_multibulk(
         &mut self,
         buffer: &[u8],
         start: usize,
@@ -434,9 +439,9 @@ impl Parser {
             spans.extend(self.spans.drain(..).map(|(place, len)| (place + start as u32, len)));
         }
         let mut cursor = RequestCursor { buffer, start, position: start + self.position, spans };
-        let mut missing = match self.missing {
+        let mut missing = match self.missing_args {
             Some(missing) => missing,
-            None => match cursor.count(limits)? {
+            None => match cursor.parse_count(limits)? {
                 Some(count) => count,
                 None => return Ok((ParseStep::NeedMore, start)),
             },
@@ -448,10 +453,10 @@ impl Parser {
                 missing -= 1;
                 continue;
             }
-            match cursor.bulk(limits)? {
+            match cursor.parse_bulk(limits)? {
                 ParseStep::Done => missing -= 1,
                 ParseStep::NeedMore => {
-                    self.missing = Some(missing);
+                    self.missing_args = Some(missing);
                     self.position = cursor.position - start;
                     self.spans
                         .extend(spans.drain(first_span..).map(|(place, len)| (place - start as u32, len)));
@@ -459,7 +464,7 @@ impl Parser {
                 }
             }
         }
-        self.missing = None;
+        self.missing_args = None;
         self.position = 0;
         if self.spans.capacity() > MAX_KEPT_SPANS {
             self.spans = Vec::new();
@@ -470,7 +475,7 @@ impl Parser {
 
 impl RequestCursor<'_> {
     /// Reads the number of arguments.
-    fn count(&mut self, limits: &ParseLimits) -> Result<Option<u32>, ProtocolError> {
+    fn parse_count(&mut self, limits: &ParseLimits) -> Result<Option<u32>, ProtocolError> {
         if let Some((count, next)) = parse_short_line(self.buffer, self.start)
             && limits.authenticated
         {
@@ -478,7 +483,9 @@ impl RequestCursor<'_> {
             return Ok(Some(count as u32));
         }
         let too_long = ProtocolError::TooBigCountString;
-        let Some((count, next)) = number(self.buffer, self.start + 1, too_long)? else { return Ok(None) };
+        let Some((count, next)) = parse_number(self.buffer, self.start + 1, too_long)? else {
+            return Ok(None);
+        };
         let count = count
             .filter(|&count| count <= i64::from(i32::MAX))
             .ok_or(ProtocolError::InvalidMultibulkLength)?;
@@ -490,13 +497,13 @@ impl RequestCursor<'_> {
     }
 
     /// Reads one argument: `$`, its length, its bytes.
-    fn bulk(&mut self, limits: &ParseLimits) -> Result<ParseStep, ProtocolError> {
+    fn parse_bulk(&mut self, limits: &ParseLimits) -> Result<ParseStep, ProtocolError> {
         let Some(&first) = self.buffer.get(self.position) else { return Ok(ParseStep::NeedMore) };
         if first != b'$' {
             return Err(ProtocolError::ExpectedDollar(first));
         }
         let too_long = ProtocolError::TooBigBulkCountString;
-        let Some((length, start)) = number(self.buffer, self.position + 1, too_long)? else {
+        let Some((length, start)) = parse_number(self.buffer, self.position + 1, too_long)? else {
             return Ok(ParseStep::NeedMore);
         };
         let length = length
@@ -529,13 +536,17 @@ pub fn split_words(line: &str) -> Option<Vec<String>> {
 #[must_use]
 pub fn split_words_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut line, mut spans) = (line.to_vec(), Vec::new());
-    inline::split(&mut line, 0, &mut spans).ok()?;
+    inline::split_words(&mut line, 0, &mut spans).ok()?;
     let args = Args { buffer: &line, spans: &spans };
     Some(args.iter().map(<[u8]>::to_vec).collect())
 }
 
 /// Parses the inline request that starts at `start`.
-fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(ParseStep, usize), ProtocolError> {
+fn parse_inline(
+    buffer: &mut [u8],
+    start: usize,
+    batch: &mut Batch,
+) -> Result<(ParseStep, usize), ProtocolError> {
     let line = &mut buffer[start..];
     // As in Redis, a NUL hides the end of the line, so a client that starts another protocol (TLS) gets no
     // reply.
@@ -552,7 +563,7 @@ fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(ParseSt
     if memchr2(b'"', b'\'', line).is_some() {
         batch.quoted.push((start as u32, (&*line).into()));
     }
-    inline::split(line, start as u32, &mut batch.spans)?;
+    inline::split_words(line, start as u32, &mut batch.spans)?;
     Ok((ParseStep::Done, start + end + 1))
 }
 
@@ -594,17 +605,17 @@ fn find_number_line_before(buffer: &[u8], end: usize, mark: u8, number: usize) -
 
 /// Parses the number on the line that starts at `start`: its value (`None` if malformed) and the offset of
 /// the next line, once the line is complete.
-fn number(
+fn parse_number(
     buffer: &[u8],
     start: usize,
     too_long: ProtocolError,
 ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
-    let line = line(buffer, start, too_long)?;
+    let line = parse_line(buffer, start, too_long)?;
     Ok(line.map(|line| (parse_i64(line), start + line.len() + 2)))
 }
 
 /// The line that starts at `start` without CR LF, once it is complete.
-fn line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&[u8]>, ProtocolError> {
+fn parse_line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&[u8]>, ProtocolError> {
     let rest = &buffer[start.min(buffer.len())..];
     match memchr(b'\r', rest) {
         Some(end) if end + 1 < rest.len() && rest[end + 1] != b'\n' => Err(ProtocolError::InvalidCrlf),

@@ -265,7 +265,7 @@ impl<'a> Writer<'a> {
 mod tests {
     use super::*;
 
-    fn written(protocol: Protocol, write: impl Fn(&mut Writer<'_>)) -> String {
+    fn write_with(protocol: Protocol, write: impl Fn(&mut Writer<'_>)) -> String {
         let mut out = Vec::new();
         write(&mut Writer::new(&mut out, protocol));
         String::from_utf8(out).unwrap()
@@ -311,8 +311,8 @@ mod tests {
             ("verbatim", |w| w.verbatim(b"txt", b"hi"), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
         ];
         for (name, write, resp2, resp3) in table {
-            assert_eq!(written(Protocol::Resp2, write), *resp2, "{name}");
-            assert_eq!(written(Protocol::Resp3, write), *resp3, "{name}");
+            assert_eq!(write_with(Protocol::Resp2, write), *resp2, "{name}");
+            assert_eq!(write_with(Protocol::Resp3, write), *resp3, "{name}");
         }
     }
 }

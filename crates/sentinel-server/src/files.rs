@@ -29,10 +29,10 @@ impl Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error).with_context(|| format!("can't read '{}'", path.display())),
         };
-        let read =
-            journal::read(&bytes).with_context(|| format!("the journal '{}' is damaged", path.display()))?;
-        if read.intact < bytes.len() {
-            tracing::warn!("cut {} torn bytes off the journal", bytes.len() - read.intact);
+        let read = journal::read_journal(&bytes)
+            .with_context(|| format!("the journal '{}' is damaged", path.display()))?;
+        if read.intact_bytes < bytes.len() {
+            tracing::warn!("cut {} torn bytes off the journal", bytes.len() - read.intact_bytes);
         }
         let mut file = OpenOptions::new()
             .create(true)
@@ -40,11 +40,11 @@ impl Files {
             .write(true)
             .open(&path)
             .with_context(|| format!("can't write '{}'", path.display()))?;
-        let mut len = read.intact as u64;
+        let mut len = read.intact_bytes as u64;
         file.set_len(len)?;
         if len == 0 {
-            file.write_all(&journal::head())?;
-            len = journal::head().len() as u64;
+            file.write_all(&journal::encode_header())?;
+            len = journal::encode_header().len() as u64;
         }
         io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
         file.sync_all()?;
@@ -54,7 +54,7 @@ impl Files {
 
     /// Writes and syncs records as one frame.
     pub(super) fn append(&mut self, records: &[GroupRecord]) -> io::Result<()> {
-        let frame = journal::frame(records);
+        let frame = journal::encode_frame(records);
         self.file.write_all(&frame)?;
         self.file.sync_data()?;
         self.len += frame.len() as u64;

@@ -139,7 +139,7 @@ impl Master {
         if self.group.is_awake() {
             // A leader may have been elected in the new epoch by sentinels that have forgotten it since, so this group
             // must not use the epoch.
-            self.drive(cx, consensus::GroupInput::Wake { past: Term(cx.shared.epoch) });
+            self.drive(cx, consensus::GroupInput::Activate { minimum_term_past: Term(cx.shared.epoch) });
         }
         let switch = hello.config_epoch > self.config_epoch;
         if let Some(peer) = self.peers.get_mut(&hello.run_id) {

@@ -31,7 +31,7 @@ impl Master {
     ) {
         for want in wants {
             match want {
-                GroupAction::Persist { number, record } => {
+                GroupAction::Persist { record_number: number, record } => {
                     self.announce_ballots(cx, &record.changes, candidate);
                     let number_here = cx.persist(record);
                     self.synced.push_back((number.0, number_here));

@@ -119,7 +119,7 @@ impl Master {
         self.ask_others(cx);
         self.advance(cx);
         if self.failover.is_none() && self.group.is_awake() {
-            self.drive(cx, GroupInput::Sleep);
+            self.drive(cx, GroupInput::Deactivate);
         }
         self.repair(cx);
     }
@@ -135,7 +135,7 @@ impl Master {
             awaiting_final_commands: Vec::new(),
         });
         let past = Term(cx.shared.epoch);
-        self.drive(cx, GroupInput::Wake { past });
+        self.drive(cx, GroupInput::Activate { minimum_term_past: past });
     }
 
     fn enter(&mut self, now: Instant, phase: FailoverPhase) {
@@ -413,7 +413,7 @@ impl Master {
         let Some(target) = failover.target.clone() else { return };
         let (since, epoch) = (failover.since, failover.epoch);
         if self.group.is_awake() && cx.now.since(since) > LEADER_LINGER {
-            self.drive(cx, GroupInput::Sleep);
+            self.drive(cx, GroupInput::Deactivate);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;
         let others = self.replicas.values().filter(|one| one.addr != target && one.foreign.is_none());
@@ -519,7 +519,7 @@ impl Master {
         self.retry_at = cx.now + doubled.min(self.settings.failover_timeout) + chance;
         self.failover = None;
         // Another sentinel may have better information.
-        self.drive(cx, GroupInput::Sleep);
+        self.drive(cx, GroupInput::Deactivate);
     }
 }
 

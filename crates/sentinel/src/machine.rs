@@ -295,7 +295,7 @@ impl Sentinel {
 
     /// The persistent state of all groups, for compacting the journal.
     pub fn journal(&self) -> impl Iterator<Item = (&str, &SavedGroup)> {
-        self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved()))
+        self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved_state()))
     }
 
     /// When to feed [`SentinelInput::Deadline`].

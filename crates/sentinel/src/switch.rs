@@ -99,7 +99,7 @@ impl Master {
         cx.shared.links_changed = true;
         cx.changed();
         cx.resolve(&addr.host);
-        self.drive(cx, GroupInput::Sleep);
+        self.drive(cx, GroupInput::Deactivate);
         let link = self.myself.command;
         self.ask_info_over(cx, link);
     }

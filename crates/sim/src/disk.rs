@@ -303,11 +303,11 @@ impl Disk for SimDisk {
     type Temporary = Opened;
     type Reader = Cursor<Vec<u8>>;
 
-    fn is_there(&self) -> bool {
+    fn exists(&self) -> bool {
         true
     }
 
-    fn make(&self) -> io::Result<()> {
+    fn create_folder(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -335,12 +335,12 @@ impl Disk for SimDisk {
         self.sync_content(file.file, lies)
     }
 
-    fn write_again(&self, name: &str) -> io::Result<()> {
+    fn overwrite(&self, name: &str) -> io::Result<()> {
         let file = self.find(name)?;
         self.operate(false, |_| (), |state| state.files[file].forgotten.clear())
     }
 
-    fn cut_file(&self, file: &Opened, len: u64) -> io::Result<()> {
+    fn truncate_file(&self, file: &Opened, len: u64) -> io::Result<()> {
         self.cut_content(file.file, len)
     }
 
@@ -392,7 +392,7 @@ impl Disk for SimDisk {
         self.operate(false, |_| (), |state| state.change(DirectoryChange::Remove(self.whole(name))))
     }
 
-    fn list(&self) -> io::Result<Vec<String>> {
+    fn list_names(&self) -> io::Result<Vec<String>> {
         let state = self.look();
         Ok(state.names.keys().filter_map(|name| name.strip_prefix(self.folder)).map(str::to_owned).collect())
     }
@@ -402,7 +402,7 @@ impl Disk for SimDisk {
         Ok(self.look().files[file].seen.len() as u64)
     }
 
-    fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
         if self.look().injected_bug == Some(InjectedBug::UntruncatedTail) {
             return Ok(());
         }
@@ -423,7 +423,7 @@ impl Disk for SimDisk {
         )
     }
 
-    fn is_abandoned(&self, _name: &str) -> bool {
+    fn is_abandoned_temporary(&self, _name: &str) -> bool {
         true
     }
 

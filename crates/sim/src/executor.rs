@@ -32,7 +32,7 @@ impl Executor {
     ) -> Self {
         let commands = Commands::new(::commands::for_server());
         let catalogue = commands.registry().catalogue();
-        let engine = Engine::new(catalogue, Keyspace::restricted_to(1, databases, slots), topology, log);
+        let engine = Engine::new(catalogue, Keyspace::with_only_slots(1, databases, slots), topology, log);
         engine.begin_routing();
         engine.settings.debug_command.set(config::AllowedClients::Yes);
         let worker = engine.worker(nanos);
@@ -163,13 +163,13 @@ impl LoadHost for Quiet<'_> {
         nanos
     }
 
-    fn begin(&self, _total: u64) {}
+    fn on_begin(&self, _total: u64) {}
 
     fn report_progress(&self, _read: u64, _keys: u64) {}
 
     fn used_memory(&self, _bytes: u64) {}
 
-    fn key_read(&self) {}
+    fn on_key_read(&self) {}
 
     fn report_event(&self, _told: LoadEvent<'_>) {}
 }
@@ -181,8 +181,12 @@ pub(crate) fn write_rdb(
     (aof_base, slot_states): (bool, &str),
     steps: &mut dyn WriteObserver,
 ) -> io::Result<Vec<u8>> {
-    let options =
-        WriteOptions { compress: true, checksum: true, uses: UsageFormat::NotKept, dialect: Dialect::Redis };
+    let options = WriteOptions {
+        compress: true,
+        checksum: true,
+        usage_format: UsageFormat::None,
+        dialect: Dialect::Redis,
+    };
     let id = position.id;
     let info = RdbInfo {
         version: resp::REDIS_VERSION,

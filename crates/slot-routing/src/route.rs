@@ -12,7 +12,7 @@ use crate::slot::Slot;
 pub enum Ownership {
     /// Owned by this node. Without cluster mode, this node owns every slot.
     #[default]
-    Mine,
+    Local,
     /// Owned by this node and migrating to another; keys that already moved are on the target.
     Migrating,
     /// Owned by another node and being imported here; served only to clients that sent ASKING.
@@ -24,7 +24,7 @@ pub enum Ownership {
     /// Owned by another node and being imported by this replica's master.
     MasterImporting,
     /// Owned by another node.
-    Elsewhere,
+    Remote,
     /// Not assigned to any node.
     Unassigned,
 }
@@ -64,7 +64,7 @@ pub enum RouteDecision {
 #[must_use]
 pub fn route(ownership: Ownership, access: RouteRequest) -> RouteDecision {
     match ownership {
-        Ownership::Mine => RouteDecision::Serve,
+        Ownership::Local => RouteDecision::Serve,
         Ownership::Migrating | Ownership::Importing if access.crosses_databases => RouteDecision::TryAgain,
         Ownership::Migrating if access.missing_keys == 0 => RouteDecision::Serve,
         Ownership::Migrating if access.missing_keys < access.keys => RouteDecision::TryAgain,
@@ -83,7 +83,7 @@ pub fn route(ownership: Ownership, access: RouteRequest) -> RouteDecision {
         | Ownership::MasterOwned
         | Ownership::MasterMigrating
         | Ownership::MasterImporting
-        | Ownership::Elsewhere => RouteDecision::Moved,
+        | Ownership::Remote => RouteDecision::Moved,
         Ownership::Unassigned => RouteDecision::Unserved,
     }
 }
@@ -115,13 +115,13 @@ mod tests {
     #[test]
     fn route_decides_as_the_specification_says() {
         use Ownership::{
-            Elsewhere, Importing, MasterImporting, MasterMigrating, MasterOwned, Migrating, Mine, Unassigned,
+            Importing, Local, MasterImporting, MasterMigrating, MasterOwned, Migrating, Remote, Unassigned,
         };
         use RouteDecision::{Ask, Moved, Serve, TryAgain, Unserved};
         // ownership, asking, replica read, keys, missing_keys, verdict
         let table = [
-            (Mine, false, false, 3, 3, Serve),
-            (Mine, true, true, 1, 1, Serve),
+            (Local, false, false, 3, 3, Serve),
+            (Local, true, true, 1, 1, Serve),
             (Migrating, false, false, 1, 0, Serve),
             (Migrating, false, false, 1, 1, Ask),
             (Migrating, false, false, 3, 3, Ask),
@@ -139,7 +139,7 @@ mod tests {
             (MasterImporting, false, true, 1, 0, Moved),
             (MasterImporting, true, true, 1, 0, Serve),
             (MasterImporting, true, false, 1, 0, Moved),
-            (Elsewhere, true, true, 1, 0, Moved),
+            (Remote, true, true, 1, 0, Moved),
             (Unassigned, true, true, 1, 0, Unserved),
         ];
         for (ownership, asking, replica_read, keys, missing_keys, verdict) in table {

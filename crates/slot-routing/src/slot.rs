@@ -67,13 +67,13 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
 /// Whether `key` contains `{`, checked eight bytes at a time. The last chunk may overlap the one before.
 #[inline]
 fn has_brace(key: &[u8]) -> bool {
-    const LOW: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    const LOW_BITS: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
     // SIMD within a register: XOR turns each `{` into a zero byte, and subtracting 1 from a zero byte sets its high
     // bit.
     let brace_in = |eight: &[u8; 8]| {
         let zero = u64::from_ne_bytes(*eight) ^ u64::from_ne_bytes([b'{'; 8]);
-        zero.wrapping_sub(LOW) & !zero & HIGH
+        zero.wrapping_sub(LOW_BITS) & !zero & HIGH_BITS
     };
     match (key.first_chunk(), key.last_chunk()) {
         (Some(first), Some(last)) if key.len() <= 16 => brace_in(first) | brace_in(last) != 0,

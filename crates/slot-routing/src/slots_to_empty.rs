@@ -42,7 +42,7 @@ impl SlotsToEmpty {
     /// their old keys must be deleted before `after` takes effect.
     #[must_use]
     pub fn update(&mut self, before: &Topology, after: &Topology) -> Vec<Slot> {
-        if [before, after].iter().any(|topology| topology.me().role != Role::Master) {
+        if [before, after].iter().any(|topology| topology.my_member().role != Role::Master) {
             self.track_slots_lost_by_master(before, after);
             return Vec::new();
         }
@@ -50,7 +50,7 @@ impl SlotsToEmpty {
     }
 
     fn track_slots_lost_by_master(&mut self, before: &Topology, after: &Topology) {
-        if before.me().role == Role::Master || before.me().shard != after.me().shard {
+        if before.my_member().role == Role::Master || before.my_member().shard != after.my_member().shard {
             // The node resyncs from another shard, which replaces the whole dataset.
             self.0 = SlotSet::new();
             return;
@@ -69,8 +69,8 @@ impl SlotsToEmpty {
 #[must_use]
 pub fn is_owned_elsewhere(ownership: Ownership) -> bool {
     match ownership {
-        Ownership::Elsewhere | Ownership::Unassigned => true,
-        Ownership::Mine
+        Ownership::Remote | Ownership::Unassigned => true,
+        Ownership::Local
         | Ownership::Migrating
         | Ownership::Importing
         | Ownership::MasterOwned
@@ -86,7 +86,7 @@ mod tests {
     use crate::topology::Member;
     use crate::topology::tests::member;
 
-    const ME: u8 = 1;
+    const MYSELF: u8 = 1;
     const OTHER: u8 = 2;
     const SIBLING: u8 = 3;
 
@@ -102,9 +102,9 @@ mod tests {
     /// `owners[n]` owns slot `n`.
     fn topology(is_master: bool, owners: &[u8]) -> Topology {
         let role = if is_master { Role::Master } else { Role::Replica(id(SIBLING)) };
-        let sibling = Member { shard: id(ME), ..member(SIBLING, Role::Master) };
-        let members = vec![member(ME, role), member(OTHER, Role::Master), sibling];
-        let mut topology = Topology::new(id(ME), Epoch(1), true, members);
+        let sibling = Member { shard: id(MYSELF), ..member(SIBLING, Role::Master) };
+        let members = vec![member(MYSELF, role), member(OTHER, Role::Master), sibling];
+        let mut topology = Topology::new(id(MYSELF), Epoch(1), true, members);
         for (number, owner) in owners.iter().enumerate() {
             topology.assign([slot(number as u16)], id(*owner));
         }
@@ -117,7 +117,7 @@ mod tests {
         pending.insert_all(&[slot(0), slot(1), slot(2)].into_iter().collect());
         assert_eq!(pending.first(), Some(slot(0)));
         let before = topology(true, &[OTHER, OTHER, OTHER]);
-        let mut after = topology(true, &[ME, OTHER, OTHER]);
+        let mut after = topology(true, &[MYSELF, OTHER, OTHER]);
         after.mark_importing(slot(2), id(OTHER));
         assert_eq!(pending.update(&before, &after), [slot(0), slot(2)]);
         pending.remove(slot(0));
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(pending.update(&before, &given), []);
         assert_eq!((pending.contains(slot(0)), pending.contains(slot(2))), (true, false));
         // A resync from another master replaces the dataset, so there is nothing left to delete.
-        let is_master = topology(true, &[OTHER, ME, OTHER]);
+        let is_master = topology(true, &[OTHER, MYSELF, OTHER]);
         let mut promoted = pending.clone();
         assert_eq!(promoted.update(&given, &is_master), []);
         assert!(promoted.contains(slot(0)), "the promoted replica continues the deletion");

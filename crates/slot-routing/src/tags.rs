@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use crate::slot::{SLOT_COUNT, Slot};
 
-const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+const TAG_LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Strings of up to three characters cover every slot.
 const MAX_TAG_LEN: usize = 3;
 
@@ -17,8 +17,9 @@ fn find_tags() -> Vec<String> {
     let mut tags = vec![String::new(); SLOT_COUNT];
     let mut words = vec![String::new()];
     for _ in 0..MAX_TAG_LEN {
-        let longer =
-            |word: &String| LETTERS.iter().map(|letter| format!("{word}{}", char::from(*letter))).collect();
+        let longer = |word: &String| {
+            TAG_LETTERS.iter().map(|letter| format!("{word}{}", char::from(*letter))).collect()
+        };
         words = words.iter().flat_map(|word| -> Vec<String> { longer(word) }).collect();
         for word in &words {
             let tag = &mut tags[Slot::of_key(word.as_bytes()).index()];

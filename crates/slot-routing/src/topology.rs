@@ -246,7 +246,7 @@ impl Topology {
 
     /// The entry of this node.
     #[must_use]
-    pub fn me(&self) -> &Member {
+    pub fn my_member(&self) -> &Member {
         &self.members[usize::from(self.my_index)]
     }
 
@@ -277,12 +277,12 @@ impl Topology {
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
         let (leaves, comes) = (self.migrating.contains_key(&slot), self.importing.contains_key(&slot));
-        let replica = matches!(self.me().role, Role::Replica(_));
+        let replica = matches!(self.my_member().role, Role::Replica(_));
         match self.stable_ownership(self.owners[slot.index()]) {
-            Ownership::Mine if leaves => Ownership::Migrating,
+            Ownership::Local if leaves => Ownership::Migrating,
             Ownership::MasterOwned if leaves => Ownership::MasterMigrating,
-            Ownership::Elsewhere | Ownership::Unassigned if comes && replica => Ownership::MasterImporting,
-            Ownership::Elsewhere | Ownership::Unassigned if comes => Ownership::Importing,
+            Ownership::Remote | Ownership::Unassigned if comes && replica => Ownership::MasterImporting,
+            Ownership::Remote | Ownership::Unassigned if comes => Ownership::Importing,
             settled => settled,
         }
     }
@@ -291,9 +291,9 @@ impl Topology {
     fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
             UNASSIGNED => Ownership::Unassigned,
-            owner if owner == self.my_index => Ownership::Mine,
+            owner if owner == self.my_index => Ownership::Local,
             owner if Some(owner) == self.my_master_index => Ownership::MasterOwned,
-            _ => Ownership::Elsewhere,
+            _ => Ownership::Remote,
         }
     }
 
@@ -311,7 +311,8 @@ impl Topology {
     /// The slots whose [`Ownership`] differs from that in `before`.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
-        let own_state = |topology: &Self| (topology.my_index, topology.my_master_index, topology.me().role);
+        let own_state =
+            |topology: &Self| (topology.my_index, topology.my_master_index, topology.my_member().role);
         // Fast path: most published topologies change only node attributes.
         if own_state(self) == own_state(before)
             && self.owners == before.owners
@@ -326,7 +327,7 @@ impl Topology {
     /// The slots that the nodes of this shard own.
     #[must_use]
     pub fn slots_of_my_shard(&self) -> SlotSet {
-        let shard = self.me().shard;
+        let shard = self.my_member().shard;
         let of_shard: Vec<bool> = self.members.iter().map(|member| member.shard == shard).collect();
         let is_ours = |slot: &Slot| of_shard.get(usize::from(self.owners[slot.index()])) == Some(&true);
         Slot::all().filter(is_ours).collect()
@@ -425,14 +426,14 @@ pub(crate) mod tests {
         replica.mark_migrating(slot(3), id(1));
         let seen = |topology: &Topology| [0, 1, 2, 3, 4].map(|n| topology.ownership(slot(n)));
         use Ownership::{
-            Elsewhere, Importing, MasterImporting, MasterMigrating, MasterOwned, Migrating, Mine, Unassigned,
+            Importing, Local, MasterImporting, MasterMigrating, MasterOwned, Migrating, Remote, Unassigned,
         };
-        assert_eq!(seen(&master), [Mine, Migrating, Elsewhere, Importing, Unassigned]);
+        assert_eq!(seen(&master), [Local, Migrating, Remote, Importing, Unassigned]);
         for topology in [&master, &replica] {
             let each: Vec<Ownership> = Slot::all().map(|slot| topology.ownership(slot)).collect();
             assert_eq!(topology.ownerships(), each);
         }
-        assert_eq!(seen(&replica), [Elsewhere, MasterImporting, MasterOwned, MasterMigrating, Unassigned]);
+        assert_eq!(seen(&replica), [Remote, MasterImporting, MasterOwned, MasterMigrating, Unassigned]);
         assert_eq!(master.replicas_of(id(2)).map(|m| m.id).collect::<Vec<_>>(), [id(3)]);
     }
 }

@@ -32,7 +32,7 @@ const POSITION_MISMATCH: &str = "what follows does not begin where what was befo
 pub enum AofError {
     /// The manifest is malformed, or the directory cannot be read.
     #[error("{0}")]
-    Files(#[from] AofFilesError),
+    InvalidFileList(#[from] AofFilesError),
     /// The base is not a loadable RDB.
     #[error("{}: {error}", file.display())]
     Base {
@@ -79,28 +79,28 @@ pub enum AofError {
     },
     /// A file that is not the last one is truncated.
     #[error(
-        "Fatal error: the truncated file is not the last file: {} is whole up to offset {whole}, and what follows it would \
-         be lost. Make a backup of your AOF files, and repair them by hand",
+        "Fatal error: the truncated file is not the last file: {} is complete only up to offset {complete_bytes}, and \
+         loading it would lose the later files. Make a backup of your AOF files, and repair them by hand",
         file_name(file)
     )]
     TruncatedBefore {
         /// The file.
         file: PathBuf,
         /// Offset up to which it is complete.
-        whole: u64,
+        complete_bytes: u64,
     },
     /// The last file is truncated and must not be repaired.
     #[error(
         "Unexpected end of file reading the append only file {}. You can: 1) Make a backup of your AOF file, then use \
          redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
-         configuration option to yes and restart the server. (It is whole up to offset {whole}.)",
+         configuration option to yes and restart the server. (It is complete up to offset {complete_bytes}.)",
         file_name(file)
     )]
     Truncated {
         /// The file.
         file: PathBuf,
         /// Offset up to which it is complete.
-        whole: u64,
+        complete_bytes: u64,
     },
 }
 
@@ -111,7 +111,7 @@ struct ReplayState {
     position: Option<Position>,
     /// The position at the start of the current file. Commands before the first position annotation may not
     /// belong to the stream: on a replica, a SELECT precedes it.
-    begin: Option<Position>,
+    start: Option<Position>,
 }
 
 impl ReplayState {
@@ -124,7 +124,7 @@ impl ReplayState {
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
         // A change of the replication id continues at the same offset.
         let follows = |at: Position| at.offset.0 == offset;
-        let known = self.position.into_iter().chain(self.begin.take());
+        let known = self.position.into_iter().chain(self.start.take());
         let is_right = self.position.is_none() || known.into_iter().any(follows);
         self.position = Some(Position { id, offset: ReplOffset(offset) });
         is_right
@@ -146,10 +146,10 @@ pub struct AofLoadResult {
 #[derive(Debug)]
 struct AofFileRange<'a> {
     file: &'a FileToLoad,
-    begin: u64,
+    start: u64,
     /// Whether this file may be truncated after its last complete command (`aof-load-truncated`); only the
     /// last file may.
-    truncates: bool,
+    may_truncate: bool,
 }
 
 impl Loader<'_> {
@@ -169,7 +169,7 @@ impl Loader<'_> {
         clear(self.engine);
         let mut session = Session::new(0, CommandOrigin::Master, true);
         for file in &folder.files_to_load(manifest) {
-            self.host.report_event(LoadEvent::FileBegins);
+            self.host.report_event(LoadEvent::FileStarted);
             let event = LoadEvent::FileLoaded { name: &file.name, is_base: file.is_base };
             let path = || folder.disk.path_of(&file.name);
             let in_file = |error| AofError::Io { file: path(), error };
@@ -190,7 +190,7 @@ impl Loader<'_> {
                     continue;
                 }
             }
-            let part = AofFileRange { file, begin, truncates };
+            let part = AofFileRange { file, start: begin, may_truncate: truncates };
             self.run_file(&folder.disk, &mut session, &part, &mut replay)?;
             self.host.report_event(event);
         }
@@ -203,7 +203,7 @@ impl Loader<'_> {
         &self,
         disk: &D,
         session: &mut Session,
-        &AofFileRange { file, begin, truncates }: &AofFileRange<'_>,
+        &AofFileRange { file, start: begin, may_truncate: truncates }: &AofFileRange<'_>,
         replay: &mut ReplayState,
     ) -> Result<(), AofError> {
         let (name, path) = (&file.name, || disk.path_of(&file.name));
@@ -213,14 +213,16 @@ impl Loader<'_> {
         let len = disk.len(name).map_err(in_file)?;
         match self.run_commands(session, input, begin, replay) {
             Ok(whole) if whole == len => Ok(()),
-            Ok(whole) if truncates && !file.is_last => Err(AofError::TruncatedBefore { file: path(), whole }),
+            Ok(whole) if truncates && !file.is_last => {
+                Err(AofError::TruncatedBefore { file: path(), complete_bytes: whole })
+            }
             Ok(whole) if truncates => {
-                self.host.report_event(LoadEvent::Truncating { name, whole });
-                disk.cut_back(name, whole).map_err(in_file)?;
+                self.host.report_event(LoadEvent::Truncating { name, complete_bytes: whole });
+                disk.truncate(name, whole).map_err(in_file)?;
                 self.host.report_event(LoadEvent::Truncated(name));
                 Ok(())
             }
-            Ok(whole) => Err(AofError::Truncated { file: path(), whole }),
+            Ok(whole) => Err(AofError::Truncated { file: path(), complete_bytes: whole }),
             Err(ReplayError::Io(error)) => Err(in_file(error)),
             Err(ReplayError::Format { offset, reason }) => {
                 Err(AofError::Format { file: path(), offset, reason })
@@ -241,16 +243,16 @@ impl Loader<'_> {
         replay: &mut ReplayState,
     ) -> Result<u64, ReplayError> {
         let mut reader = Reader::new(self, input, begin);
-        replay.begin = replay.position;
+        replay.start = replay.position;
         let outcome = reader.run(session, replay);
         if session.in_transaction()
             && let Some(position) = &mut replay.position
         {
             // The commands of an incomplete transaction were not executed and are truncated with it.
-            position.offset.0 -= reader.offset - reader.whole;
+            position.offset.0 -= reader.offset - reader.complete_bytes;
         }
         self.engine.discard_transaction(session);
-        outcome.map(|()| reader.whole)
+        outcome.map(|()| reader.complete_bytes)
     }
 }
 
@@ -307,7 +309,7 @@ struct Reader<'a, R> {
     /// File offset of `input`.
     offset: u64,
     /// Offset up to which commands and transactions are complete.
-    whole: u64,
+    complete_bytes: u64,
 }
 
 impl<'a, R: Read> Reader<'a, R> {
@@ -321,7 +323,7 @@ impl<'a, R: Read> Reader<'a, R> {
             parser: Parser::new(),
             batch: Batch::default(),
             offset: begin,
-            whole: begin,
+            complete_bytes: begin,
         }
     }
 
@@ -345,7 +347,7 @@ impl<'a, R: Read> Reader<'a, R> {
         replay: &mut ReplayState,
     ) -> Result<bool, ReplayError> {
         let limits =
-            ParseLimits { max_bulk_len: i64::from(u32::MAX), inline: false, ..ParseLimits::default() };
+            ParseLimits { max_bulk_len: i64::from(u32::MAX), allows_inline: false, ..ParseLimits::default() };
         self.batch.clear();
         let parsed = self.parser.parse(&mut self.input, &mut self.batch, &limits);
         self.run_batch(session)?;
@@ -377,9 +379,9 @@ impl<'a, R: Read> Reader<'a, R> {
             }
         }
         if !session.in_transaction() {
-            self.whole = self.offset + done as u64;
+            self.complete_bytes = self.offset + done as u64;
         } else if let Some(begin) = last_multi_offset(&self.input, &self.batch) {
-            self.whole = self.offset + begin as u64;
+            self.complete_bytes = self.offset + begin as u64;
         }
         self.input.drain(..done);
         self.offset += done as u64;

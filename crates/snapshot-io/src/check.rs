@@ -51,13 +51,13 @@ mod tests {
             || 0
         }
 
-        fn begin(&self, _total: u64) {}
+        fn on_begin(&self, _total: u64) {}
 
         fn report_progress(&self, _read: u64, _keys: u64) {}
 
         fn used_memory(&self, _bytes: u64) {}
 
-        fn key_read(&self) {}
+        fn on_key_read(&self) {}
 
         fn report_event(&self, _told: LoadEvent<'_>) {}
     }

@@ -12,7 +12,7 @@ pub trait LoadHost {
     fn nanos(&self) -> fn() -> u64;
 
     /// A snapshot of `total` bytes is about to be read.
-    fn begin(&self, total: u64);
+    fn on_begin(&self, total: u64);
 
     /// Reports progress periodically: bytes and keys read so far.
     fn report_progress(&self, read: u64, keys: u64);
@@ -21,7 +21,7 @@ pub trait LoadHost {
     fn used_memory(&self, bytes: u64);
 
     /// A key was read.
-    fn key_read(&self);
+    fn on_key_read(&self);
 
     /// Receives a command of a file that is not executed by the engine.
     fn on_command(&self, args: Args<'_>) {
@@ -36,7 +36,7 @@ pub trait LoadHost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadEvent<'a> {
     /// Loading of an AOF file starts.
-    FileBegins,
+    FileStarted,
     /// The base is an RDB.
     RdbBase,
     /// An AOF file has been loaded.
@@ -55,7 +55,7 @@ pub enum LoadEvent<'a> {
         /// The file name.
         name: &'a str,
         /// The new length in bytes.
-        whole: u64,
+        complete_bytes: u64,
     },
     /// The file was truncated.
     Truncated(&'a str),

@@ -21,4 +21,4 @@ pub use aof::{AofError, AofLoadResult, position_of};
 pub use host::{LoadEvent, LoadHost};
 pub use rdb::{LoadError, LoadResult, Loader, clear};
 pub use skipped_keys::SkippedKeys;
-pub use snapshot::{SnapshotState, WriteObserver, cut, write_commands, write_rdb};
+pub use snapshot::{SnapshotState, WriteObserver, take_snapshot, write_commands, write_rdb};

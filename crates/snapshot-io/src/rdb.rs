@@ -55,9 +55,9 @@ pub struct LoadResult {
     /// Number of keys in the file.
     pub keys: u64,
     /// Number of expired keys that were skipped.
-    pub expired: u64,
+    pub expired_keys: u64,
     /// Number of skipped keys with empty collections.
-    pub empty: u64,
+    pub empty_keys: u64,
     /// The deletions of skipped keys and fields, for the replicas of this node's history.
     pub skipped_keys: SkippedKeys,
     /// The replication id at the time of writing.
@@ -76,7 +76,7 @@ pub struct LoadResult {
 
 impl LoadResult {
     /// Records a metadata field of the file.
-    fn note(&mut self, name: &[u8], value: &[u8]) {
+    fn record_aux(&mut self, name: &[u8], value: &[u8]) {
         match name {
             b"repl-id" => self.repl_id = Some(value.to_vec()),
             b"repl-offset" => self.repl_offset = resp::parse_i64(value),
@@ -146,7 +146,7 @@ impl Loader<'_> {
     ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         before();
-        self.host.begin(len);
+        self.host.on_begin(len);
         clear(self.engine);
         let outcome = self.load(rdb, len, drop_expired);
         let outcome =
@@ -174,7 +174,7 @@ impl Loader<'_> {
         before: impl FnOnce(),
     ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
-        self.host.begin(len);
+        self.host.on_begin(len);
         let engine = self.engine;
         engine
             .settings
@@ -187,7 +187,7 @@ impl Loader<'_> {
         }
         engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
         before();
-        exchange(engine, &aside);
+        exchange_databases(engine, &aside);
         engine.invalidate_all_watches();
         Ok(loaded)
     }
@@ -199,7 +199,7 @@ impl Loader<'_> {
     /// The snapshot cannot be read or is malformed.
     pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
-        self.host.begin(len);
+        self.host.on_begin(len);
         self.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         let outcome = self.load(rdb, len, drop_expired);
         self.engine.invalidate_all_watches();
@@ -239,7 +239,7 @@ impl Loader<'_> {
                 store_queue
             });
             let mut store_queues: Vec<StoreQueue> = store_queues.collect();
-            let outcome = self.read(rdb, len, drop_expired, &mut store_queues);
+            let outcome = self.read_items(rdb, len, drop_expired, &mut store_queues);
             // Store all decoded entries even before returning an error; the caller removes them.
             store_queues.iter_mut().for_each(StoreQueue::send);
             outcome
@@ -248,7 +248,7 @@ impl Loader<'_> {
         if errors.is_full() {
             return Err(LoadError::SlotFull);
         }
-        if let Some(offset) = errors.duplicate_at() {
+        if let Some(offset) = errors.first_duplicate() {
             let reason = RdbErrorReason::BadValue("a value with the same element twice");
             return Err(RdbError { offset, reason }.into());
         }
@@ -259,7 +259,7 @@ impl Loader<'_> {
     }
 
     /// Reads the snapshot to its end and passes each key to the thread of its slot.
-    fn read(
+    fn read_items(
         &self,
         mut loader: RdbLoader<impl Read>,
         len: u64,
@@ -280,7 +280,7 @@ impl Loader<'_> {
             let Some(item) = loader.next_item()? else { break };
             match item {
                 RdbItem::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
-                    loaded.expired += 1;
+                    loaded.expired_keys += 1;
                     if entry.db < databases {
                         loaded.skipped_keys.add(entry.db, &[deletion, entry.key], self.max_deletion_bytes);
                     }
@@ -295,13 +295,13 @@ impl Loader<'_> {
                     store_queues[number].add(slot, &entry, usage, offset);
                     store_queue = Some(number);
                     loaded.keys += 1;
-                    self.host.key_read();
+                    self.host.on_key_read();
                 }
                 RdbItem::Empty(key) => {
                     self.skip_empty(key.key, &mut loaded);
                     store_queue = None;
                 }
-                RdbItem::More { part, is_last } => {
+                RdbItem::NextPart { part, is_last } => {
                     if let Some(number) = store_queue {
                         store_queues[number].add_part(part, is_last, offset);
                     }
@@ -312,9 +312,9 @@ impl Loader<'_> {
                 }
                 RdbItem::Sizes { keys, .. } => {
                     let keys = keys.min(len / MIN_BYTES_PER_KEY);
-                    store_queues.iter_mut().for_each(|queue| queue.expect(expected_keys_per_slot(keys)));
+                    store_queues.iter_mut().for_each(|queue| queue.expect_keys(expected_keys_per_slot(keys)));
                 }
-                RdbItem::Aux { name, value } => loaded.note(name, value),
+                RdbItem::Aux { name, value } => loaded.record_aux(name, value),
                 RdbItem::Function(code) => loaded.libraries.push(code.to_vec()),
             }
         }
@@ -325,15 +325,15 @@ impl Loader<'_> {
 
     /// Counts a key with an empty collection, which is not stored. Only the first few are logged.
     fn skip_empty(&self, key: &[u8], loaded: &mut LoadResult) {
-        loaded.empty += 1;
-        if loaded.empty <= MAX_LOGGED_KEYS {
+        loaded.empty_keys += 1;
+        if loaded.empty_keys <= MAX_LOGGED_KEYS {
             self.host.report_event(LoadEvent::EmptyKey(key));
         }
     }
 }
 
 /// Swaps all keys of `aside` with the current ones.
-fn exchange(engine: &Engine, aside: &Keyspace) {
+fn exchange_databases(engine: &Engine, aside: &Keyspace) {
     let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();
     let databases = engine.keyspace.databases();
@@ -370,7 +370,7 @@ fn flush(engine: &Engine) {
 /// Removes expired hash fields, and hashes without any left.
 fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut LoadResult, max_deletion_bytes: u64) {
     let (mut key, mut name) = (Vec::new(), Vec::new());
-    for slot in keyspace.due_slots(now) {
+    for slot in keyspace.slots_with_expiries_due(now) {
         for (db, table) in keyspace.lock(slot).tables() {
             let before = table.len();
             while table.remove_expired_field(now, &mut key, &mut name).is_some() {
@@ -391,8 +391,8 @@ fn expected_keys_per_slot(keys: u64) -> usize {
 /// Converts a key's usage in the file, if this server evicts by the same measure.
 fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
     if by_frequency {
-        entry.used.frequency.map(|counter| Usage::frequent(now, counter))
+        entry.usage.frequency.map(|counter| Usage::with_frequency(now, counter))
     } else {
-        entry.used.idle_seconds.map(|seconds| Usage::idle(now, seconds))
+        entry.usage.idle_seconds.map(|seconds| Usage::with_idle_time(now, seconds))
     }
 }

@@ -8,35 +8,35 @@
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct SkippedKeys {
     /// Commands in wire format, by database in file order.
-    runs: Vec<(u16, Vec<u8>)>,
+    runs_by_database: Vec<(u16, Vec<u8>)>,
     bytes: u64,
-    too_many: bool,
+    has_overflowed: bool,
 }
 
 impl SkippedKeys {
     /// Records a command that deletes a key or fields of one. More than `most` bytes would not fit the log,
     /// so they are discarded.
     pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
-        if self.too_many {
+        if self.has_overflowed {
             return;
         }
-        if self.runs.last().is_none_or(|(of, _)| *of != db) {
-            self.runs.push((db, Vec::new()));
+        if self.runs_by_database.last().is_none_or(|(of, _)| *of != db) {
+            self.runs_by_database.push((db, Vec::new()));
         }
-        if let Some((_, run)) = self.runs.last_mut() {
+        if let Some((_, run)) = self.runs_by_database.last_mut() {
             let before = run.len();
             resp::encode_request(run, command.iter().copied());
             self.bytes += (run.len() - before) as u64;
         }
         if self.bytes > most {
-            (self.too_many, self.runs) = (true, Vec::new());
+            (self.has_overflowed, self.runs_by_database) = (true, Vec::new());
         }
     }
 
     /// The commands; `None` if they exceed the log size.
     #[must_use]
-    pub fn commands(&self) -> Option<&[(u16, Vec<u8>)]> {
-        (!self.too_many).then_some(&self.runs)
+    pub fn to_commands(&self) -> Option<&[(u16, Vec<u8>)]> {
+        (!self.has_overflowed).then_some(&self.runs_by_database)
     }
 }
 
@@ -52,9 +52,9 @@ mod tests {
         }
         let del = |key| format!("*2\r\n$3\r\nDEL\r\n$1\r\n{key}\r\n");
         let expected = [(0, (del("a") + &del("b")).into_bytes()), (3, del("c").into_bytes())];
-        assert_eq!(skipped_keys.commands(), Some(&expected[..]));
+        assert_eq!(skipped_keys.to_commands(), Some(&expected[..]));
         skipped_keys.add(3, &[b"DEL", &[b'k'; 2000]], 1000);
         skipped_keys.add(3, &[b"DEL", b"d"], 1000);
-        assert_eq!(skipped_keys.commands(), None);
+        assert_eq!(skipped_keys.to_commands(), None);
     }
 }

@@ -40,7 +40,7 @@ impl SnapshotState {
     }
 
     /// Excludes the keys of these slots.
-    pub fn leave_out(&mut self, slots: &SlotSet) {
+    pub fn drop_keys(&mut self, slots: &SlotSet) {
         for slot in slots.iter() {
             self.slots.remove(slot);
         }
@@ -54,7 +54,7 @@ impl SnapshotState {
 
 /// Captures all data now. Returns the state together with the result of `at_cut`, which runs at that moment,
 /// and the nanoseconds for which all slots were locked. `None` if too many snapshots are active.
-pub fn cut<R>(
+pub fn take_snapshot<R>(
     engine: &Engine,
     nanos: fn() -> u64,
     at_cut: impl FnOnce() -> R,
@@ -105,7 +105,7 @@ pub fn write_rdb(
     let mut writer = RdbWriter::new(out, options, info)?;
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let sizes = &state.sizes;
-    walk(state.snapshot, &state.slots, observer, &mut |entry| {
+    walk_all(state.snapshot, &state.slots, observer, &mut |entry| {
         writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
     })?;
     writer.finish().map(drop)
@@ -122,12 +122,12 @@ pub fn write_commands(
 ) -> io::Result<()> {
     let mut writer = CommandWriter::new(out);
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    walk(state.snapshot, &state.slots, observer, &mut |entry| writer.entry(entry))?;
+    walk_all(state.snapshot, &state.slots, observer, &mut |entry| writer.entry(entry))?;
     writer.finish().map(drop)
 }
 
 /// Walks a snapshot slot by slot.
-fn walk(
+fn walk_all(
     snapshot: Option<Snapshot>,
     slots: &SlotSet,
     observer: &mut dyn WriteObserver,

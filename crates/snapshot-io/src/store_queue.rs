@@ -23,26 +23,26 @@ const PREFETCH_BATCH: usize = 32;
 #[derive(Debug)]
 pub(crate) struct StoreErrors {
     /// File offset of the first large value with a duplicate element.
-    duplicate_at: AtomicU64,
+    first_duplicate: AtomicU64,
     /// Whether a slot was full.
-    full: AtomicBool,
+    is_full: AtomicBool,
 }
 
 impl Default for StoreErrors {
     fn default() -> Self {
-        Self { duplicate_at: AtomicU64::new(u64::MAX), full: AtomicBool::new(false) }
+        Self { first_duplicate: AtomicU64::new(u64::MAX), is_full: AtomicBool::new(false) }
     }
 }
 
 impl StoreErrors {
     /// File offset of a value with a duplicate element.
-    pub(crate) fn duplicate_at(&self) -> Option<u64> {
-        Some(self.duplicate_at.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
+    pub(crate) fn first_duplicate(&self) -> Option<u64> {
+        Some(self.first_duplicate.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
     /// Whether a slot was full.
     pub(crate) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+        self.is_full.load(Ordering::Relaxed)
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct StoreQueue {
     spare: Receiver<Batch>,
     batch: Batch,
     /// A batch is sent when it reaches this size in bytes.
-    share: usize,
+    batch_share: usize,
     /// Expected number of keys per slot.
     expected: usize,
 }
@@ -64,8 +64,8 @@ pub(crate) struct StoreThread<'a> {
     limits: EncodingLimits,
     errors: &'a StoreErrors,
     batches: Receiver<Batch>,
-    emptied: Sender<Batch>,
-    share: usize,
+    returned_batches: Sender<Batch>,
+    batch_share: usize,
 }
 
 /// Keys sent to a thread; their names and values are stored in `bytes`.
@@ -82,7 +82,7 @@ struct SlotOrderedKey {
     db: u16,
     slot: Slot,
     number: u32,
-    about: ValueSummary,
+    summary: ValueSummary,
 }
 
 /// A key that was read, or a further part of its value.
@@ -103,12 +103,12 @@ enum EntryContent {
     Whole(ValueSummary),
     /// The first part of a large value, and the key's file offset.
     First {
-        about: ValueSummary,
+        summary: ValueSummary,
         offset: u64,
     },
     /// A further part, and its file offset.
-    More {
-        about: ValueSummary,
+    Continuation {
+        summary: ValueSummary,
         is_last: bool,
         offset: u64,
     },
@@ -133,8 +133,8 @@ pub(crate) fn store_queue<'a>(
     let ((sender, batches), (emptied, spare)) = (sync_channel(0), channel());
     let batch = Batch::default();
     (
-        StoreQueue { sender, spare, batch, share, expected: 0 },
-        StoreThread { keyspace, limits, errors, batches, emptied, share },
+        StoreQueue { sender, spare, batch, batch_share: share, expected: 0 },
+        StoreThread { keyspace, limits, errors, batches, returned_batches: emptied, batch_share: share },
     )
 }
 
@@ -145,9 +145,12 @@ impl StoreQueue {
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len() as u32;
         bytes.extend_from_slice(entry.value.bytes());
-        let about = entry.value.about();
-        let content =
-            if entry.is_part { EntryContent::First { about, offset } } else { EntryContent::Whole(about) };
+        let about = entry.value.summary();
+        let content = if entry.is_part {
+            EntryContent::First { summary: about, offset }
+        } else {
+            EntryContent::Whole(about)
+        };
         let end = bytes.len() as u32;
         self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
@@ -156,20 +159,20 @@ impl StoreQueue {
     pub(crate) fn add_part(&mut self, part: PackedValue<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
-        let content = EntryContent::More { about: part.about(), is_last, offset };
+        let content = EntryContent::Continuation { summary: part.summary(), is_last, offset };
         let (end, slot) = (self.batch.bytes.len() as u32, Slot::of_key(b""));
         self.push(ReadEntry { db: 0, slot, key_end, end, content, expiry: None, usage: None });
     }
 
     /// Announces the expected number of keys per slot in the current database.
-    pub(crate) fn expect(&mut self, keys: usize) {
+    pub(crate) fn expect_keys(&mut self, keys: usize) {
         self.send();
         self.expected = keys;
     }
 
     fn push(&mut self, entry: ReadEntry) {
         self.batch.keys.push(entry);
-        if self.batch.bytes.len() >= self.share {
+        if self.batch.bytes.len() >= self.batch_share {
             self.send();
         }
     }
@@ -203,9 +206,9 @@ impl Batch {
         let whole = self.keys.iter().enumerate();
         order.extend(whole.filter_map(|(number, loose)| match loose.content {
             EntryContent::Whole(about) => {
-                Some(SlotOrderedKey { db: loose.db, slot: loose.slot, number: number as u32, about })
+                Some(SlotOrderedKey { db: loose.db, slot: loose.slot, number: number as u32, summary: about })
             }
-            EntryContent::First { .. } | EntryContent::More { .. } => None,
+            EntryContent::First { .. } | EntryContent::Continuation { .. } => None,
         }));
         order.sort_unstable_by_key(|ordered| (ordered.db, ordered.slot, ordered.number));
     }
@@ -226,18 +229,18 @@ impl StoreThread<'_> {
             self.assemble_large_values(&batch, &mut open);
             batch.sort(&mut order);
             order.chunks(PREFETCH_BATCH).for_each(|some| self.store(&batch, some));
-            batch.clear(self.share);
+            batch.clear(self.batch_share);
             // At the end no lane receives it any more.
-            let _ = self.emptied.send(batch);
+            let _ = self.returned_batches.send(batch);
         }
     }
 
     /// Stores keys, grouped by slot.
     fn store(&self, batch: &Batch, some: &[SlotOrderedKey]) {
-        let entry = |&SlotOrderedKey { slot, number, about, .. }: &SlotOrderedKey| {
+        let entry = |&SlotOrderedKey { slot, number, summary: about, .. }: &SlotOrderedKey| {
             let loose = &batch.keys[number as usize];
             let (key, bytes) = batch.parts(number as usize);
-            let (key, value) = (self.keyspace.key_in(slot, key), PackedValue::of(bytes, about));
+            let (key, value) = (self.keyspace.key_in_slot(slot, key), PackedValue::from_parts(bytes, about));
             NewEntry { key, value, expiry: loose.expiry, usage: loose.usage }
         };
         let entries: SmallVec<[NewEntry<'_>; PREFETCH_BATCH]> = some.iter().map(entry).collect();
@@ -247,8 +250,8 @@ impl StoreThread<'_> {
         for of_one in some.chunk_by(|one, other| (one.db, one.slot) == (other.db, other.slot)) {
             let SlotOrderedKey { db, slot, .. } = of_one[0];
             let entries = &entries[at..at + of_one.len()];
-            if !self.keyspace.lock(slot).table(db).load(entries, batch.expected) {
-                self.errors.full.store(true, Ordering::Relaxed);
+            if !self.keyspace.lock(slot).table(db).bulk_load(entries, batch.expected) {
+                self.errors.is_full.store(true, Ordering::Relaxed);
             }
             at += of_one.len();
         }
@@ -260,16 +263,16 @@ impl StoreThread<'_> {
             let (key, bytes) = batch.parts(number);
             match loose.content {
                 EntryContent::Whole(_) => {}
-                EntryContent::First { about, offset } => {
-                    let part = PackedValue::of(bytes, about);
+                EntryContent::First { summary: about, offset } => {
+                    let part = PackedValue::from_parts(bytes, about);
                     let mut value = DetachedValue::large(part.kind());
                     self.add(&mut value, part, offset);
                     let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
                     *open = Some(OpenValue { db, key: key.into(), expiry, usage, value });
                 }
-                EntryContent::More { about, is_last, offset } => {
+                EntryContent::Continuation { summary: about, is_last, offset } => {
                     let value = &mut open.as_mut().expect("the first part comes first").value;
-                    self.add(value, PackedValue::of(bytes, about), offset);
+                    self.add(value, PackedValue::from_parts(bytes, about), offset);
                     if is_last && let Some(whole) = open.take() {
                         self.store_assembled(whole);
                     }
@@ -280,7 +283,7 @@ impl StoreThread<'_> {
 
     fn add(&self, value: &mut DetachedValue, part: PackedValue<'_>, offset: u64) {
         if !value.add(part, &self.limits) {
-            self.errors.duplicate_at.fetch_min(offset, Ordering::Relaxed);
+            self.errors.first_duplicate.fetch_min(offset, Ordering::Relaxed);
         }
     }
 

@@ -20,7 +20,7 @@ mod twin_driver;
 pub mod twin {
     /// Derives all decisions of the test from `bytes`.
     pub fn run(bytes: &[u8]) {
-        super::twin_driver::run_given(bytes);
+        super::twin_driver::run_with_choices(bytes);
     }
 }
 

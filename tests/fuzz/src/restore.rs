@@ -35,7 +35,7 @@ fn restore_and_dump(payload: &[u8]) -> Option<Vec<u8>> {
     let table = guard.table(0);
     match restored {
         RestoredValue::Whole(value) => table.insert(&key, value, None),
-        RestoredValue::Large(hash) => table.attach(&key, hash, None),
+        RestoredValue::Multipart(hash) => table.attach(&key, hash, None),
     };
     let KeyLookup::Live(place) = table.find(&key, Millis(0)) else { panic!("the restored key is missing") };
     Some(persistence::dump(&table.value(place), Dialect::Redis, true))

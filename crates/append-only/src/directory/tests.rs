@@ -80,11 +80,11 @@ impl Disk for MemoryDisk {
     type Temporary = OpenFile;
     type Reader = io::Cursor<Vec<u8>>;
 
-    fn is_there(&self) -> bool {
+    fn exists(&self) -> bool {
         true
     }
 
-    fn make(&self) -> io::Result<()> {
+    fn create_folder(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -101,11 +101,11 @@ impl Disk for MemoryDisk {
         self.run_operation(|_| ())
     }
 
-    fn write_again(&self, _name: &str) -> io::Result<()> {
+    fn overwrite(&self, _name: &str) -> io::Result<()> {
         self.run_operation(|_| ())
     }
 
-    fn cut_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
+    fn truncate_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
         self.run_operation(|_| file.content.borrow_mut().truncate(len as usize))
     }
 
@@ -141,7 +141,7 @@ impl Disk for MemoryDisk {
         self.run_operation(|files| files.content.remove(name)).map(drop)
     }
 
-    fn list(&self) -> io::Result<Vec<String>> {
+    fn list_names(&self) -> io::Result<Vec<String>> {
         Ok(self.0.borrow().content.keys().cloned().collect())
     }
 
@@ -149,7 +149,7 @@ impl Disk for MemoryDisk {
         Ok(self.content(name)?.borrow().len() as u64)
     }
 
-    fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
         let content = self.content(name)?;
         self.run_operation(|_| content.borrow_mut().truncate(len as usize))
     }
@@ -158,7 +158,7 @@ impl Disk for MemoryDisk {
         self.run_operation(|_| ())
     }
 
-    fn is_abandoned(&self, _name: &str) -> bool {
+    fn is_abandoned_temporary(&self, _name: &str) -> bool {
         true
     }
 
@@ -349,7 +349,7 @@ fn run(faults: Faults) -> usize {
     }
     assert_eq!(loaded(&server.disk).as_ref(), Some(&server.log), "{what}");
     assert_eq!(server.acknowledged, server.log.len(), "{what}");
-    let left = server.disk.list().unwrap().len();
+    let left = server.disk.list_names().unwrap().len();
     // A base without manifest entry, or a file that could not be deleted, may stay until the next start.
     assert!(left <= 3 + 2 * count, "{what}: {left} files");
     server.disk.0.borrow().faults.done

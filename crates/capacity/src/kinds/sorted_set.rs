@@ -72,7 +72,7 @@ impl MemoryModel for SortedSets {
 
     fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
-        value.scored().for_each(|member| {
+        value.scored_members().for_each(|member| {
             seen.add_string(member.name);
             seen.payload += score_len(member.score);
         });

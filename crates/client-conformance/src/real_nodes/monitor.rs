@@ -31,11 +31,11 @@ pub(super) struct MonitorRecord {
     log: Mutex<Vec<LogEntry>>,
     executed: Mutex<Vec<ExecutedCommand>>,
     /// The ports of the test program's own connections, which are not graded.
-    own: Mutex<BTreeSet<u16>>,
+    own_ports: Mutex<BTreeSet<u16>>,
     /// The nodes on which MONITOR was started.
     watched: Mutex<BTreeSet<usize>>,
-    marked: Mutex<BTreeSet<usize>>,
-    another_mark: Condvar,
+    marked_nodes: Mutex<BTreeSet<usize>>,
+    needs_new_marker: Condvar,
 }
 
 impl MonitorRecord {
@@ -47,10 +47,10 @@ impl MonitorRecord {
             steps: AtomicUsize::new(0),
             log: Mutex::default(),
             executed: Mutex::default(),
-            own: Mutex::default(),
+            own_ports: Mutex::default(),
             watched: Mutex::default(),
-            marked: Mutex::default(),
-            another_mark: Condvar::new(),
+            marked_nodes: Mutex::default(),
+            needs_new_marker: Condvar::new(),
         }
     }
 
@@ -63,7 +63,7 @@ impl MonitorRecord {
 
     /// Marks the client port as the test program's own.
     pub(super) fn add_own_port(&self, port: u16) {
-        lock(&self.own).insert(port);
+        lock(&self.own_ports).insert(port);
     }
 
     pub(super) fn is_watched(&self, node: usize) -> bool {
@@ -71,7 +71,7 @@ impl MonitorRecord {
     }
 
     pub(super) fn forget_marks(&self) {
-        lock(&self.marked).clear();
+        lock(&self.marked_nodes).clear();
     }
 
     /// Waits until the marker of each node was seen. Returns the nodes without it at the timeout.
@@ -80,13 +80,13 @@ impl MonitorRecord {
             nodes.iter().copied().filter(|node| !marked.contains(node)).collect()
         };
         let waited = self
-            .another_mark
-            .wait_timeout_while(lock(&self.marked), timeout, |marked| !missing(marked).is_empty());
+            .needs_new_marker
+            .wait_timeout_while(lock(&self.marked_nodes), timeout, |marked| !missing(marked).is_empty());
         missing(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// Returns the ordered log and the commands that took effect.
-    pub(super) fn take(&self) -> (Vec<LogEntry>, Vec<ExecutedCommand>) {
+    pub(super) fn take_commands(&self) -> (Vec<LogEntry>, Vec<ExecutedCommand>) {
         let mut log = std::mem::take(&mut *lock(&self.log));
         log.sort_by_key(|entry| entry.ms);
         (log, std::mem::take(&mut *lock(&self.executed)))
@@ -95,8 +95,8 @@ impl MonitorRecord {
     fn handle_line(&self, node: usize, line: &str) {
         let Some((from, args)) = parse_monitor_line(line) else { return };
         if args.last().is_some_and(|word| word == MARKER) {
-            lock(&self.marked).insert(node);
-            self.another_mark.notify_all();
+            lock(&self.marked_nodes).insert(node);
+            self.needs_new_marker.notify_all();
             return;
         }
         let is_ours = args.first().is_some_and(|name| {
@@ -107,7 +107,7 @@ impl MonitorRecord {
         if is_sentinel_command(&args) {
             self.add_own_port(from);
         }
-        if self.ports.contains(&from) || is_ours || lock(&self.own).contains(&from) {
+        if self.ports.contains(&from) || is_ours || lock(&self.own_ports).contains(&from) {
             return;
         }
         let ms = self.began.elapsed().as_millis() as u64;

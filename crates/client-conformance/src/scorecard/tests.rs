@@ -4,7 +4,7 @@ use super::*;
 use crate::event_log::LogEvent;
 use crate::verdict::{Finding, MeasuredCosts};
 
-fn case(name: &str, grade: Grade, text: &str) -> ScenarioResult {
+fn scenario_result(name: &str, grade: Grade, text: &str) -> ScenarioResult {
     let findings = if text.is_empty() { Vec::new() } else { vec![Finding { grade, text: text.to_owned() }] };
     let costs = MeasuredCosts { ms: 1500, redirects_in_all: 1, ..MeasuredCosts::default() };
     ScenarioResult {
@@ -22,20 +22,20 @@ fn case(name: &str, grade: Grade, text: &str) -> ScenarioResult {
     }
 }
 
-fn card() -> Scorecard {
+fn scorecard() -> Scorecard {
     let library = Library { library: "lib".to_owned(), version: "1.0".to_owned() };
     let cases = vec![
-        case("fine", Grade::Good, ""),
-        case("bad", Grade::Harmful, "executes twice: <INCR>"),
-        case("dear", Grade::Costly, "retry storm"),
-        case("none", Grade::Unsupported, "no such thing"),
+        scenario_result("fine", Grade::Good, ""),
+        scenario_result("bad", Grade::Harmful, "executes twice: <INCR>"),
+        scenario_result("dear", Grade::Costly, "retry storm"),
+        scenario_result("none", Grade::Unsupported, "no such thing"),
     ];
     Scorecard { library: Some(library), seed: 5, servers: None, cases }
 }
 
 #[test]
 fn text_lists_each_scenario_with_its_reason() {
-    let text = text(&card());
+    let text = text(&scorecard());
     for line in [
         "lib 1.0, seed 5",
         "  good        fine  1 redirect",
@@ -49,7 +49,7 @@ fn text_lists_each_scenario_with_its_reason() {
 
 #[test]
 fn junit_has_failures_and_skips_and_its_text_is_escaped() {
-    let xml = junit(&card());
+    let xml = junit(&scorecard());
     assert!(xml.contains("tests=\"4\" failures=\"1\" skipped=\"1\""), "{xml}");
     assert!(xml.contains("<failure type=\"HARMFUL\" message=\"executes twice: &lt;INCR&gt;\">"), "{xml}");
     assert!(xml.contains("GET &lt;k&gt;") && !xml.contains("<k>"), "{xml}");
@@ -58,7 +58,7 @@ fn junit_has_failures_and_skips_and_its_text_is_escaped() {
 
 #[test]
 fn page_lists_every_scenario_and_escapes_received_bytes() {
-    let page = html(&card()).unwrap();
+    let page = html(&scorecard()).unwrap();
     for part in ["<h2 id=\"bad\">", "executes twice: &lt;INCR&gt;", "GET &lt;k&gt;", "A story."] {
         assert!(page.contains(part), "{part}\n{page}");
     }
@@ -66,13 +66,13 @@ fn page_lists_every_scenario_and_escapes_received_bytes() {
 
 #[test]
 fn regressions_from_an_older_card_are_listed() {
-    let older = serde_json::to_string(&card()).unwrap();
+    let older = serde_json::to_string(&scorecard()).unwrap();
     let baseline: Baseline = serde_json::from_str(&older).unwrap();
-    assert_eq!(worse_results(&card(), &baseline), Vec::<String>::new());
-    let mut delayed_events = card();
+    assert_eq!(worse_results(&scorecard(), &baseline), Vec::<String>::new());
+    let mut delayed_events = scorecard();
     delayed_events.cases[0].verdict.grade = Grade::Costly;
     delayed_events.cases[1].verdict.grade = Grade::Good;
-    delayed_events.cases.push(case("new", Grade::Harmful, "x"));
+    delayed_events.cases.push(scenario_result("new", Grade::Harmful, "x"));
     assert_eq!(worse_results(&delayed_events, &baseline), ["fine: costly, was good"]);
 }
 
@@ -80,13 +80,13 @@ fn regressions_from_an_older_card_are_listed() {
 fn cards_beside_each_other_have_a_row_for_each_scenario_and_their_reasons_below() {
     let read =
         |card: &Scorecard| serde_json::from_str::<SavedCard>(&serde_json::to_string(card).unwrap()).unwrap();
-    let mut other = card();
+    let mut other = scorecard();
     other.library = Some(Library { library: "another".to_owned(), version: "2".to_owned() });
     other.cases[1].verdict.grade = Grade::Good;
     other.cases[1].verdict.findings.clear();
-    let mut on_real = card();
+    let mut on_real = scorecard();
     on_real.servers = Some("valkey-server".to_owned());
-    let page = compare_cards(&[read(&card()), read(&other), read(&on_real)]);
+    let page = compare_cards(&[read(&scorecard()), read(&other), read(&on_real)]);
     for line in [
         "| scenario | another 2 | lib 1.0 |",
         "| **replies and connections** | | |",

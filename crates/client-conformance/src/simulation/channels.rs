@@ -42,7 +42,12 @@ impl ClusterSimulation {
     }
 
     /// Moves a slot. Its sharded subscribers receive `sunsubscribe`, as from a real node.
-    pub(super) fn move_slot(&mut self, ms: u64, slot: u16, to: NodeIndex) -> Vec<ConnectionAction> {
+    pub(super) fn unsubscribe_moved_slot(
+        &mut self,
+        ms: u64,
+        slot: u16,
+        to: NodeIndex,
+    ) -> Vec<ConnectionAction> {
         self.epoch += 1;
         self.owners[usize::from(slot)] = Some(to);
         let mut told = Vec::new();
@@ -59,7 +64,7 @@ impl ClusterSimulation {
         }
         let mut actions: Vec<ConnectionAction> =
             told.into_iter().map(|(id, push)| self.send(ms, id, &push)).collect();
-        actions.extend(self.forget_slot(ms, slot, to));
+        actions.extend(self.stop_tracking_slot(ms, slot, to));
         actions.extend(self.unblock_matching(ms, |node, keys| {
             node != to && keys.first().is_some_and(|key| slot_of(key) == slot)
         }));

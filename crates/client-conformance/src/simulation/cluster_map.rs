@@ -137,7 +137,7 @@ impl ClusterSimulation {
     fn nodes_text(&self, myself: NodeIndex, map: ReportedMap) -> String {
         let ranges = self.ranges(map);
         let mut text = String::new();
-        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.absent) {
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.is_absent) {
             let mine = if index == myself { "myself," } else { "" };
             let (kind, master) = match node.role {
                 Role::Master => ("master", "-".to_owned()),

@@ -7,7 +7,7 @@ use crate::scenario::{FaultRule, ReplyFault};
 struct RuleState {
     rule: FaultRule,
     /// The number of matches, and when the rule first applied.
-    seen: u32,
+    matches: u32,
     since: Option<u64>,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct RuleMatcher(Vec<RuleState>);
 
 impl RuleMatcher {
     pub(super) fn new(rules: &[FaultRule]) -> Self {
-        Self(rules.iter().map(|rule| RuleState { rule: rule.clone(), seen: 0, since: None }).collect())
+        Self(rules.iter().map(|rule| RuleState { rule: rule.clone(), matches: 0, since: None }).collect())
     }
 
     /// Returns the fault of the first rule that applies.
@@ -38,11 +38,11 @@ impl RuleState {
         if !(here && named && keyed) {
             return None;
         }
-        self.seen += 1;
-        if self.seen <= rule.skip {
+        self.matches += 1;
+        if self.matches <= rule.skip {
             return None;
         }
-        let spent = rule.times.is_some_and(|times| self.seen - rule.skip > times);
+        let spent = rule.times.is_some_and(|times| self.matches - rule.skip > times);
         let since = *self.since.get_or_insert(ms);
         let over = rule.for_ms.is_some_and(|length| ms.saturating_sub(since) >= length);
         (!spent && !over).then(|| rule.fault.clone())

@@ -22,7 +22,7 @@ pub(super) struct LoadedScripts {
 }
 
 impl LoadedScripts {
-    fn learn(&mut self, node: NodeIndex, text: &str) -> String {
+    fn record_script(&mut self, node: NodeIndex, text: &str) -> String {
         let digest: String = Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
         self.texts.insert(digest.clone(), text.to_owned());
         self.by_node.insert((node, digest.clone()));
@@ -40,7 +40,7 @@ impl ClusterSimulation {
     pub(super) fn script(&mut self, id: ConnectionId, args: &[String]) -> Value {
         let node = self.connections.get(&id).map_or(0, |connection| connection.node);
         match (args[1].to_ascii_uppercase().as_str(), args.get(2)) {
-            ("LOAD", Some(text)) => bulk(&self.scripts.learn(node, text)),
+            ("LOAD", Some(text)) => bulk(&self.scripts.record_script(node, text)),
             ("EXISTS", Some(_)) => {
                 let knows = |digest: &String| i64::from(self.scripts.text(node, digest).is_some());
                 Value::Array(args[2..].iter().map(|digest| Value::Integer(knows(digest))).collect())
@@ -57,7 +57,7 @@ impl ClusterSimulation {
     pub(super) fn run_script(&mut self, ms: u64, id: ConnectionId, name: &str, args: &[String]) -> Value {
         let node = self.connections.get(&id).map_or(0, |connection| connection.node);
         let text = if name == "eval" {
-            self.scripts.learn(node, &args[1]);
+            self.scripts.record_script(node, &args[1]);
             Some(args[1].clone())
         } else {
             self.scripts.text(node, &args[1])

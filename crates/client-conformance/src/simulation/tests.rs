@@ -2,7 +2,7 @@
 
 use super::*;
 
-const CLUSTER: &str = "
+const CLUSTER_SCENARIO: &str = "
 story: two masters and a replica
 theme: maps
 mode: cluster
@@ -18,26 +18,26 @@ steps: []
 
 struct Client {
     simulation: ClusterSimulation,
-    ms: u64,
+    now_ms: u64,
 }
 
 impl Client {
     fn new() -> Self {
-        let scenario = Scenario::read("t", CLUSTER).unwrap();
-        Self { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), ms: 0 }
+        let scenario = Scenario::read("t", CLUSTER_SCENARIO).unwrap();
+        Self { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), now_ms: 0 }
     }
 
     fn open(&mut self, node: &str) -> ConnectionId {
         let node = self.simulation.node(node).unwrap();
-        self.simulation.handle_open(self.ms, node).unwrap()
+        self.simulation.handle_open(self.now_ms, node).unwrap()
     }
 
     fn actions(&mut self, id: ConnectionId, line: &str) -> Vec<ConnectionAction> {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        self.simulation.handle_command(self.ms, id, &args)
+        self.simulation.handle_command(self.now_ms, id, &args)
     }
 
-    fn ask(&mut self, id: ConnectionId, line: &str) -> String {
+    fn send_command(&mut self, id: ConnectionId, line: &str) -> String {
         match &self.actions(id, line)[..] {
             [ConnectionAction::Send(_, bytes)] => String::from_utf8(bytes.clone()).unwrap(),
             other => panic!("{line}: {other:?}"),
@@ -50,17 +50,20 @@ fn key_is_served_only_by_the_owner_of_its_slot() {
     let mut client = Client::new();
     let (a, b, r) = (client.open("a"), client.open("b"), client.open("r"));
     // foo is in slot 12182, bar in 5061.
-    assert_eq!(client.ask(a, "SET foo 1"), "-MOVED 12182 127.0.0.1:1002\r\n");
-    assert_eq!(client.ask(b, "SET foo 1"), "+OK\r\n");
-    assert_eq!(client.ask(a, "SET bar 2"), "+OK\r\n");
-    assert_eq!(client.ask(r, "GET bar"), "-MOVED 5061 127.0.0.1:1001\r\n");
-    client.ask(r, "READONLY");
-    assert_eq!(client.ask(r, "GET bar"), "$1\r\n2\r\n");
-    assert_eq!(client.ask(r, "SET bar 3"), "-MOVED 5061 127.0.0.1:1001\r\n");
-    assert_eq!(client.ask(a, "MGET foo bar"), "-CROSSSLOT Keys in request don't hash to the same slot\r\n");
-    client.ask(a, "ASKING");
-    assert_eq!(client.ask(a, "GET foo"), "$1\r\n1\r\n");
-    assert_eq!(client.ask(a, "GET foo"), "-MOVED 12182 127.0.0.1:1002\r\n");
+    assert_eq!(client.send_command(a, "SET foo 1"), "-MOVED 12182 127.0.0.1:1002\r\n");
+    assert_eq!(client.send_command(b, "SET foo 1"), "+OK\r\n");
+    assert_eq!(client.send_command(a, "SET bar 2"), "+OK\r\n");
+    assert_eq!(client.send_command(r, "GET bar"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    client.send_command(r, "READONLY");
+    assert_eq!(client.send_command(r, "GET bar"), "$1\r\n2\r\n");
+    assert_eq!(client.send_command(r, "SET bar 3"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    assert_eq!(
+        client.send_command(a, "MGET foo bar"),
+        "-CROSSSLOT Keys in request don't hash to the same slot\r\n"
+    );
+    client.send_command(a, "ASKING");
+    assert_eq!(client.send_command(a, "GET foo"), "$1\r\n1\r\n");
+    assert_eq!(client.send_command(a, "GET foo"), "-MOVED 12182 127.0.0.1:1002\r\n");
     let effects: Vec<String> =
         client.simulation.executed.iter().map(|executed| format_command(&executed.args)).collect();
     assert_eq!(effects, ["SET foo 1", "SET bar 2", "GET bar", "GET foo"]);
@@ -77,7 +80,7 @@ fn truncated_reply_belongs_to_an_executed_command() {
         client.actions(here, "INCR cut"),
         [ConnectionAction::Send(here, b":1".to_vec()), ConnectionAction::Close(here)]
     );
-    assert_eq!(client.ask(here, "INCR cut"), ":2\r\n", "once only");
+    assert_eq!(client.send_command(here, "INCR cut"), ":2\r\n", "once only");
 }
 
 #[test]
@@ -85,11 +88,11 @@ fn fault_rule_starts_and_ends_at_its_times() {
     let mut client = Client::new();
     let node = if slot_of("busy") < 8192 { "a" } else { "b" };
     let id = client.open(node);
-    assert_eq!(client.ask(id, "GET busy"), "$-1\r\n");
+    assert_eq!(client.send_command(id, "GET busy"), "$-1\r\n");
     let refusal = format!("-TRYAGAIN {} 127.0.0.1:1002\r\n", slot_of("busy"));
     for (ms, reply) in [(10, &refusal[..]), (109, &refusal), (110, "$-1\r\n"), (500, "$-1\r\n")] {
-        client.ms = ms;
-        assert_eq!(client.ask(id, "GET busy"), reply, "{ms}");
+        client.now_ms = ms;
+        assert_eq!(client.send_command(id, "GET busy"), reply, "{ms}");
     }
 }
 
@@ -101,25 +104,29 @@ fn promoted_replica_owns_the_slots_except_in_stale_views() {
         NodeEvent::ReportMap { node: "b".to_owned(), map: ReportedMap::Initial, times: None, after_ms: 0 };
     client.simulation.handle_event(1, &event);
     client.simulation.handle_event(1, &NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 });
-    assert_eq!(client.ask(r, "SET bar 1"), "+OK\r\n");
-    assert_eq!(client.ask(b, "SET bar 1"), "-MOVED 5061 127.0.0.1:1001\r\n");
-    assert!(client.ask(r, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1003\r\n"));
-    assert!(client.ask(b, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1001\r\n"));
+    assert_eq!(client.send_command(r, "SET bar 1"), "+OK\r\n");
+    assert_eq!(client.send_command(b, "SET bar 1"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    assert!(
+        client.send_command(r, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1003\r\n")
+    );
+    assert!(
+        client.send_command(b, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1001\r\n")
+    );
 }
 
 #[test]
 fn transaction_is_atomic() {
     let mut client = Client::new();
     let a = client.open("a");
-    client.ask(a, "MULTI");
-    assert_eq!(client.ask(a, "INCR bar"), "+QUEUED\r\n");
+    client.send_command(a, "MULTI");
+    assert_eq!(client.send_command(a, "INCR bar"), "+QUEUED\r\n");
     assert!(client.simulation.executed.is_empty());
-    client.ask(a, "INCR foo");
-    assert!(client.ask(a, "EXEC").starts_with("-EXECABORT"));
+    client.send_command(a, "INCR foo");
+    assert!(client.send_command(a, "EXEC").starts_with("-EXECABORT"));
     assert!(client.simulation.executed.is_empty());
-    client.ask(a, "MULTI");
-    client.ask(a, "INCR bar");
-    assert_eq!(client.ask(a, "EXEC"), "*1\r\n:1\r\n");
+    client.send_command(a, "MULTI");
+    client.send_command(a, "INCR bar");
+    assert_eq!(client.send_command(a, "EXEC"), "*1\r\n:1\r\n");
     assert_eq!(client.simulation.executed.len(), 1);
 }
 
@@ -127,9 +134,9 @@ fn transaction_is_atomic() {
 fn subscribers_of_a_migrated_slot_get_sunsubscribe() {
     let mut client = Client::new();
     let (a, b) = (client.open("a"), client.open("b"));
-    assert!(client.ask(a, "SSUBSCRIBE foo").starts_with("-MOVED 12182"));
-    client.ask(b, "SSUBSCRIBE foo");
-    client.ask(a, "SUBSCRIBE foo");
+    assert!(client.send_command(a, "SSUBSCRIBE foo").starts_with("-MOVED 12182"));
+    client.send_command(b, "SSUBSCRIBE foo");
+    client.send_command(a, "SUBSCRIBE foo");
     assert_eq!(client.simulation.publish(0, "foo", "x").len(), 2);
     let event = NodeEvent::MoveSlot { key: "foo".to_owned(), to: "a".to_owned(), after_ms: 0 };
     let told = client.simulation.handle_event(0, &event);
@@ -220,13 +227,13 @@ fn script_is_cached_only_on_the_node_that_loaded_it() {
 fn tracking_client_gets_one_invalidation_per_change() {
     let mut client = Client::new();
     let (a, other) = (client.open("a"), client.open("a"));
-    client.ask(a, "HELLO 3");
-    assert_eq!(client.ask(a, "CLIENT TRACKING ON"), "+OK\r\n");
-    client.ask(a, "GET bar");
+    client.send_command(a, "HELLO 3");
+    assert_eq!(client.send_command(a, "CLIENT TRACKING ON"), "+OK\r\n");
+    client.send_command(a, "GET bar");
     let told = ConnectionAction::Send(a, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nbar\r\n".to_vec());
     assert_eq!(client.actions(other, "SET bar 1")[1..], *std::slice::from_ref(&told));
     assert_eq!(client.actions(other, "SET bar 2").len(), 1, "it has been told, and has not read since");
-    client.ask(a, "GET bar");
+    client.send_command(a, "GET bar");
     let event = NodeEvent::MoveSlot { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
     assert_eq!(client.simulation.handle_event(0, &event), [told]);
 }
@@ -235,18 +242,18 @@ fn tracking_client_gets_one_invalidation_per_change() {
 fn node_keeps_its_id_and_slots_at_a_new_address() {
     let mut client = Client::new();
     let r = client.open("b");
-    let before = client.ask(r, "CLUSTER NODES");
+    let before = client.send_command(r, "CLUSTER NODES");
     client
         .simulation
         .handle_event(0, &NodeEvent::ChangeAddress { node: "a".to_owned(), to: "r".to_owned(), after_ms: 0 });
-    let after = client.ask(r, "CLUSTER NODES");
+    let after = client.send_command(r, "CLUSTER NODES");
     let id =
         before.lines().find(|line| line.contains(":1001@")).unwrap().split(' ').next().unwrap().to_owned();
     assert!(after.contains(&format!("{id} 127.0.0.1:1003@")), "{after}");
     assert!(!after.contains(":1001@") && after.contains("0-8191"), "{after}");
 }
 
-const GROUP: &str = "
+const SENTINEL_SCENARIO: &str = "
 story: a master, a replica and a sentinel
 theme: sentinels
 mode: sentinel
@@ -257,14 +264,14 @@ nodes:
 steps: []
 ";
 
-fn group() -> Client {
-    let scenario = Scenario::read("t", GROUP).unwrap();
-    Client { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), ms: 0 }
+fn sentinel_group() -> Client {
+    let scenario = Scenario::read("t", SENTINEL_SCENARIO).unwrap();
+    Client { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), now_ms: 0 }
 }
 
 #[test]
 fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
-    let mut client = group();
+    let mut client = sentinel_group();
     let (waits, idle, watches) = (client.open("m"), client.open("r"), client.open("s"));
     client.actions(waits, "BLPOP list 0");
     let promote = NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 };
@@ -273,12 +280,15 @@ fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
     assert!(client.simulation.is_open(watches) && !client.simulation.is_open(waits));
     assert_eq!(client.actions(idle, "PING"), [], "what comes late on it finds nobody");
     let again = client.open("m");
-    assert_eq!(client.ask(again, "SET k 1"), "-READONLY You can't write against a read only replica.\r\n");
+    assert_eq!(
+        client.send_command(again, "SET k 1"),
+        "-READONLY You can't write against a read only replica.\r\n"
+    );
 }
 
 #[test]
 fn sentinel_is_stale_for_a_number_of_queries() {
-    let mut client = group();
+    let mut client = sentinel_group();
     let sentinel = client.open("s");
     let view =
         NodeEvent::ReportMap { node: "s".to_owned(), map: ReportedMap::Initial, times: Some(2), after_ms: 0 };
@@ -286,9 +296,9 @@ fn sentinel_is_stale_for_a_number_of_queries() {
     client.simulation.handle_event(0, &NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 });
     let told = ["1001", "1001", "1002", "1002"];
     for port in told {
-        let reply = client.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster");
+        let reply = client.send_command(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster");
         assert!(reply.contains(port), "{reply}");
         // Other queries do not count.
-        client.ask(sentinel, "SENTINEL SENTINELS mymaster");
+        client.send_command(sentinel, "SENTINEL SENTINELS mymaster");
     }
 }

@@ -109,7 +109,12 @@ impl ClusterSimulation {
 
     /// Invalidates a moved slot's keys in the caches of all connections except those to the new
     /// owner.
-    pub(super) fn forget_slot(&mut self, ms: u64, slot: u16, owner: NodeIndex) -> Vec<ConnectionAction> {
+    pub(super) fn stop_tracking_slot(
+        &mut self,
+        ms: u64,
+        slot: u16,
+        owner: NodeIndex,
+    ) -> Vec<ConnectionAction> {
         let mut told = Vec::new();
         for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.node != owner)
         {

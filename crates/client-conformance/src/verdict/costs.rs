@@ -119,9 +119,9 @@ fn recovery_time(run: &ScenarioRun) -> Option<u64> {
         let done =
             played.attempts.iter().find(|attempt| matches!(attempt.outcome, Ok(AdapterOutcome::Ok(_))))?;
         let events = run.log.iter().filter(|entry| matches!(entry.event, LogEvent::NodesChanged(_)));
-        let last = events.map(|entry| entry.ms).filter(|ms| *ms <= done.answered).max();
+        let last = events.map(|entry| entry.ms).filter(|ms| *ms <= done.answer_ms).max();
         if let Some(last) = last {
-            recovered = recovered.max(Some(done.answered - last));
+            recovered = recovered.max(Some(done.answer_ms - last));
         }
     }
     recovered

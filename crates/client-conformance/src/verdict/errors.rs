@@ -136,6 +136,6 @@ fn nodes_ended_connections(attempt: &Attempt, run: &ScenarioRun) -> bool {
     let is_end = |event: &LogEvent| {
         matches!(event, LogEvent::ConnectionRejected | LogEvent::NodeClosed | LogEvent::FaultInjected(_))
     };
-    let meanwhile = attempt.asked..=attempt.answered;
+    let meanwhile = attempt.request_ms..=attempt.answer_ms;
     run.log.iter().any(|entry| meanwhile.contains(&entry.ms) && is_end(&entry.event))
 }

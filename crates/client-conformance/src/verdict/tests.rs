@@ -25,8 +25,8 @@ fn command(
 ) -> StepResult {
     let attempts = outcomes.iter().zip(1_u64..).map(|(outcome, number)| Attempt {
         step: number as usize,
-        asked: number * 100,
-        answered: number * 100 + 50,
+        request_ms: number * 100,
+        answer_ms: number * 100 + 50,
         commands: vec![words(line)],
         outcome: outcome.clone(),
     });
@@ -38,7 +38,7 @@ fn command(
     }
 }
 
-fn ran(lines: &[&str]) -> Vec<ExecutedCommand> {
+fn run_with(lines: &[&str]) -> Vec<ExecutedCommand> {
     lines.iter().map(|line| ExecutedCommand { ms: 1, step: 1, node: 0, args: words(line) }).collect()
 }
 
@@ -47,63 +47,63 @@ fn verdict(steps: Vec<StepResult>, executed: Vec<ExecutedCommand>) -> (Grade, Ve
     (verdict.grade, verdict.findings.into_iter().map(|finding| finding.text).collect())
 }
 
-fn ok(value: Value) -> Result<AdapterOutcome, AdapterFailure> {
+fn ok_reply(value: Value) -> Result<AdapterOutcome, AdapterFailure> {
     Ok(AdapterOutcome::Ok(value))
 }
 
-fn error(text: &str) -> Result<AdapterOutcome, AdapterFailure> {
+fn error_reply(text: &str) -> Result<AdapterOutcome, AdapterFailure> {
     Ok(AdapterOutcome::Error(text.to_owned()))
 }
 
 #[test]
 fn commands_executed_once_and_reported_pass() {
-    let one = command("INCR n", ErrorPolicy::Forbidden, Some(json!(1)), &[ok(json!(1))]);
-    assert_eq!(verdict(vec![one], ran(&["incr n"])), (Grade::Good, vec![]));
+    let one = command("INCR n", ErrorPolicy::Forbidden, Some(json!(1)), &[ok_reply(json!(1))]);
+    assert_eq!(verdict(vec![one], run_with(&["incr n"])), (Grade::Good, vec![]));
     // The command ran, and the error correctly says that the outcome is unknown.
-    let unknown = command("INCR n", ErrorPolicy::Allowed, None, &[error("connection lost")]);
-    assert_eq!(verdict(vec![unknown], ran(&["INCR n"])).0, Grade::Good);
+    let unknown = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
+    assert_eq!(verdict(vec![unknown], run_with(&["INCR n"])).0, Grade::Good);
     // Three attempts of which two failed after execution: the caller asked for three executions.
-    let tries = [error("lost"), error("lost"), ok(json!(3))];
+    let tries = [error_reply("lost"), error_reply("lost"), ok_reply(json!(3))];
     let thrice = command("INCR n", ErrorPolicy::Forbidden, None, &tries);
-    assert_eq!(verdict(vec![thrice], ran(&["INCR n"; 3])).0, Grade::Good);
+    assert_eq!(verdict(vec![thrice], run_with(&["INCR n"; 3])).0, Grade::Good);
 }
 
 #[test]
 fn lost_or_repeated_commands_are_harmful() {
-    let lost = || command("INCR n", ErrorPolicy::Allowed, None, &[error("connection lost")]);
-    let (grade, texts) = verdict(vec![lost()], ran(&["INCR n", "INCR n"]));
+    let lost = || command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
+    let (grade, texts) = verdict(vec![lost()], run_with(&["INCR n", "INCR n"]));
     assert_eq!(
         (grade, &texts[..]),
         (Grade::Harmful, &["executes twice: INCR n was requested once and ran 2 times".to_owned()][..])
     );
-    let said = command("RPUSH l x", ErrorPolicy::Forbidden, None, &[ok(json!(1))]);
+    let said = command("RPUSH l x", ErrorPolicy::Forbidden, None, &[ok_reply(json!(1))]);
     let (grade, texts) = verdict(vec![said], Vec::new());
     assert_eq!(grade, Grade::Harmful);
     assert_eq!(texts, ["reports success without effect: RPUSH l x was acknowledged once and never ran"]);
     // Reads may be repeated freely.
-    let read = command("GET n", ErrorPolicy::Forbidden, None, &[ok(json!("1"))]);
-    assert_eq!(verdict(vec![read], ran(&["GET n", "GET n"])).0, Grade::Good);
+    let read = command("GET n", ErrorPolicy::Forbidden, None, &[ok_reply(json!("1"))]);
+    assert_eq!(verdict(vec![read], run_with(&["GET n", "GET n"])).0, Grade::Good);
 }
 
 #[test]
 fn half_a_transaction_does_harm_and_a_whole_one_does_none() {
     let transaction = || {
-        let mut played = command("INCR a", ErrorPolicy::Allowed, None, &[error("lost")]);
+        let mut played = command("INCR a", ErrorPolicy::Allowed, None, &[error_reply("lost")]);
         played.act = StepAction::Transaction(vec![words("INCR a"), words("INCR b")]);
         played.attempts[0].commands = vec![words("INCR a"), words("INCR b")];
         played
     };
-    let (grade, texts) = verdict(vec![transaction()], ran(&["INCR a"]));
+    let (grade, texts) = verdict(vec![transaction()], run_with(&["INCR a"]));
     assert_eq!(grade, Grade::Harmful);
     assert!(texts[0].starts_with("partial transaction"), "{texts:?}");
-    assert_eq!(verdict(vec![transaction()], ran(&["INCR a", "INCR b"])).0, Grade::Good);
+    assert_eq!(verdict(vec![transaction()], run_with(&["INCR a", "INCR b"])).0, Grade::Good);
     assert_eq!(verdict(vec![transaction()], Vec::new()).0, Grade::Good);
 }
 
 #[test]
 fn reply_to_another_request_is_distinguished_from_a_wrong_reply() {
-    let first = || command("GET a", ErrorPolicy::Allowed, Some(json!("one")), &[error("timeout")]);
-    let second = |reply| command("GET b", ErrorPolicy::Forbidden, Some(json!("two")), &[ok(reply)]);
+    let first = || command("GET a", ErrorPolicy::Allowed, Some(json!("one")), &[error_reply("timeout")]);
+    let second = |reply| command("GET b", ErrorPolicy::Forbidden, Some(json!("two")), &[ok_reply(reply)]);
     let (grade, texts) = verdict(vec![first(), second(json!("one"))], Vec::new());
     assert_eq!(grade, Grade::Harmful);
     assert_eq!(texts, ["mixes up replies: GET b returns \"one\", which is the reply to GET a"]);
@@ -120,8 +120,8 @@ fn errors_are_wrong_allowed_or_the_only_right_answer() {
         (ErrorPolicy::Allowed, Grade::Good, Grade::Good),
         (ErrorPolicy::Required, Grade::Good, Grade::Fails),
     ] {
-        assert_eq!(graded(errors, error("no")), of_error, "{errors:?}");
-        assert_eq!(graded(errors, ok(json!("x"))), of_reply, "{errors:?}");
+        assert_eq!(graded(errors, error_reply("no")), of_error, "{errors:?}");
+        assert_eq!(graded(errors, ok_reply(json!("x"))), of_reply, "{errors:?}");
         assert_eq!(graded(errors, Err(AdapterFailure::TimedOut)), Grade::Fails, "{errors:?}");
         assert_eq!(
             graded(errors, Ok(AdapterOutcome::Unsupported("none".into()))),
@@ -162,7 +162,7 @@ fn storms_and_blindness_cost() {
 #[test]
 fn connection_closed_by_the_client_excuses_no_error() {
     let judged = |event: LogEvent| {
-        let step = command("INCR n", ErrorPolicy::Allowed, None, &[error("connection lost")]);
+        let step = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply("connection lost")]);
         let (code, args) = ("CLUSTERDOWN".to_owned(), words("INCR n"));
         let refused = vec![RefusedCommand { ms: 120, step: 1, node: 0, code, args }];
         let log = vec![LogEntry { ms: 130, node: "a".to_owned(), connection: 1, event }];
@@ -181,7 +181,7 @@ fn connection_closed_by_the_client_excuses_no_error() {
 #[test]
 fn error_must_report_the_known_cause() {
     let judged = |error_text: &str, ran_it: bool, refused: Option<&str>| {
-        let step = command("INCR n", ErrorPolicy::Allowed, None, &[error(error_text)]);
+        let step = command("INCR n", ErrorPolicy::Allowed, None, &[error_reply(error_text)]);
         let refused = refused.map(|code| RefusedCommand {
             ms: 120,
             step: 1,
@@ -191,7 +191,7 @@ fn error_must_report_the_known_cause() {
         });
         let run = ScenarioRun {
             steps: vec![step],
-            executed: if ran_it { ran(&["INCR n"]) } else { Vec::new() },
+            executed: if ran_it { run_with(&["INCR n"]) } else { Vec::new() },
             refused: refused.into_iter().collect(),
             ..ScenarioRun::default()
         };

@@ -51,7 +51,7 @@ pub(super) fn count_ones_in(bytes: &[u8], range: &Range<u64>) -> u64 {
     let part =
         |part: Option<PartialByte>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
     let whole = &bytes[whole];
-    part(head) + keyspace::in_wide_vectors(|| count_ones(whole)) + part(tail)
+    part(head) + keyspace::with_wide_vectors(|| count_ones(whole)) + part(tail)
 }
 
 /// Finds the first bit in `range` that equals `bit`. The range must lie within `bytes`.

@@ -218,7 +218,7 @@ fn write_result(
             };
             parts.push(bytes.get(start..).map_or(b"", |rest| &rest[..rest.len().min(end - start)]));
         }
-        keyspace::in_wide_vectors(|| combine(operation, &parts, into));
+        keyspace::with_wide_vectors(|| combine(operation, &parts, into));
         drop(parts);
         let (_, bytes) = context.table(to).edit_string(place, to, len, EncodingHint::Raw);
         bytes[start..end].copy_from_slice(into);

@@ -134,9 +134,9 @@ fn scan_slots(
 /// ASKING.
 fn is_served(ownership: Ownership, is_first: bool) -> bool {
     match ownership {
-        Ownership::Mine | Ownership::Migrating | Ownership::MasterOwned | Ownership::MasterMigrating => true,
+        Ownership::Local | Ownership::Migrating | Ownership::MasterOwned | Ownership::MasterMigrating => true,
         Ownership::Importing | Ownership::MasterImporting => is_first,
-        Ownership::Elsewhere | Ownership::Unassigned => false,
+        Ownership::Remote | Ownership::Unassigned => false,
     }
 }
 

@@ -135,7 +135,7 @@ fn collect_rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec
     let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
         return Vec::new();
     };
-    let shard = topology.me().shard;
+    let shard = topology.my_member().shard;
     let is_here = |slot: &Slot| topology.owner(*slot).is_some_and(|owner| owner.shard == shard);
     let slots: Vec<Slot> = Slot::all().filter(|slot| wanted(*slot)).filter(is_here).collect();
     let (costs, databases) = (context.engine.slot_costs(&slots), context.engine.keyspace.databases());

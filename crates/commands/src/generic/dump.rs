@@ -101,14 +101,14 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     match value {
         RestoredValue::Whole(value) => context.put(&key, found, value, expiry),
-        RestoredValue::Large(hash) => context.put_value(&key, found, hash, expiry),
+        RestoredValue::Multipart(hash) => context.put_value(&key, found, hash, expiry),
     }
     context.publish_new_key(context.session.db, &key);
     context.notify(EventClass::GENERIC, "restore", &key);
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
     let usage = match (lfu, options.idle, options.frequency) {
-        (false, Some(idle), _) => Some(Usage::idle(now, idle.unsigned_abs())),
-        (true, _, Some(counter)) => Some(Usage::frequent(now, counter as u8)),
+        (false, Some(idle), _) => Some(Usage::with_idle_time(now, idle.unsigned_abs())),
+        (true, _, Some(counter)) => Some(Usage::with_frequency(now, counter as u8)),
         _ => None,
     };
     if let Some((usage, place)) = usage.zip(context.peek(&key)) {

@@ -168,7 +168,7 @@ mod tests {
     fn reads_do_not_update_last_modification_time() {
         let mut client = Client::new();
         client.engine.settings.set_eviction_settings(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
-        Usage::lru(client.now).set_for_new_keys();
+        Usage::with_access_time(client.now).set_for_new_keys();
         client.check_replies(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
         client.now.0 += 90_000;
         client.check_replies(&[
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn object_idletime_and_freq_track_usage() {
         let mut client = Client::new();
-        Usage::lru(client.now).set_for_new_keys();
+        Usage::with_access_time(client.now).set_for_new_keys();
         client.check_replies(&[
             ("set a 1", "+OK"),
             ("object idletime a", ":0"),

@@ -70,7 +70,7 @@ fn reply_all(
         head(&mut context.reply, 0);
         return Ok(());
     };
-    let len = hash.len_at(now);
+    let len = hash.live_len(now);
     if let Some(pinned) = context.pin(&[(key, place)]) {
         let reply = &mut context.reply;
         head(reply, len);

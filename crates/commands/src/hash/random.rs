@@ -17,7 +17,7 @@ struct LiveFields<'a> {
 
 impl<'a> LiveFields<'a> {
     fn new(hash: HashRef<'a>, now: Millis) -> Self {
-        Self { hash, now, len: hash.len_at(now) }
+        Self { hash, now, len: hash.live_len(now) }
     }
 }
 

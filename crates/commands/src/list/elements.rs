@@ -100,7 +100,7 @@ impl ListAccess for Context<'_> {
         match end {
             _ if count == 0 => {}
             ListEnd::Head => list.visit_from(0, &mut visit),
-            ListEnd::Tail => list.visit_back_from(list.len() - 1, &mut visit),
+            ListEnd::Tail => list.visit_backward_from(list.len() - 1, &mut visit),
         }
     }
 
@@ -123,7 +123,7 @@ impl ListAccess for Context<'_> {
 
     fn take_elements(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef {
         let limit = self.engine.settings.list_limit();
-        let (place, dropped) = self.table(key).list_take(place, key, end, count, limit);
+        let (place, dropped) = self.table(key).list_remove_ends(place, key, end, count, limit);
         self.discard(dropped);
         place
     }

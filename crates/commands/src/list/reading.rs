@@ -144,7 +144,7 @@ impl<'a> PositionQuery<'a> {
             looked < most && found.len() < count
         };
         if self.from_tail {
-            list.visit_back_from(last, &mut visit);
+            list.visit_backward_from(last, &mut visit);
         } else {
             list.visit_from(0, &mut visit);
         }

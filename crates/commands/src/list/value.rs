@@ -46,7 +46,7 @@ impl Sortable for ListRef<'_> {
             loaded.len() < wanted
         };
         match reversed {
-            true => self.visit_back_from(ListRef::len(self) - 1 - range.start, &mut visit),
+            true => self.visit_backward_from(ListRef::len(self) - 1 - range.start, &mut visit),
             false => self.visit_from(range.start, &mut visit),
         }
         loaded

@@ -66,7 +66,7 @@ fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Res
     let sets = sources.resolve_sets(&context.slots, db);
     let made = operation.build_result(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
     drop(sets);
-    let (key, len) = (context.key(1)?, made.view().len());
+    let (key, len) = (context.key(1)?, made.as_ref().len());
     let found = context.find(&key);
     if len > 0 {
         context.put_value(&key, found, made.into_value(), None);
@@ -108,7 +108,7 @@ impl SetOperation {
                 });
             }
             Self::Diff if is_lookup_cheaper(sets) => visit_difference(keyspace, sets, visit),
-            Self::Diff => copied_difference(sets, scratch).view().for_each(&mut |member| visit(member)),
+            Self::Diff => copied_difference(sets, scratch).as_ref().for_each(&mut |member| visit(member)),
         }
     }
 
@@ -200,7 +200,7 @@ fn visit_prefetched<'s>(
 fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
     let mut some = SmallVec::<[SetMember<'_>; PREFETCH_BATCH]>::new();
     let mut add = |some: &mut SmallVec<[SetMember<'_>; PREFETCH_BATCH]>| {
-        made.view().prefetch(some.iter().map(|member| keyspace.hash_element_name(member)));
+        made.as_ref().prefetch(some.iter().map(|member| keyspace.hash_element_name(member)));
         some.drain(..).for_each(|member| {
             made.add(&member);
         });
@@ -244,7 +244,7 @@ fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
         copy.add(&member);
     });
     for other in existing_sets(others) {
-        if copy.view().is_empty() {
+        if copy.as_ref().is_empty() {
             break;
         }
         other.for_each(&mut |member| {

@@ -52,7 +52,7 @@ impl<'a> SourceSets<'a> {
         db: u16,
     ) -> (Vec<(Key<'a>, EntryRef)>, Sets<'s>) {
         let there = self.keys.iter().filter_map(|(key, place)| Some((*key, (*place)?)));
-        let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
+        let view = |key: &Key<'_>| slots.slot(key.slot()).table_ref(db);
         let (large, small): (Vec<_>, Vec<_>) =
             there.partition(|(key, place)| view(key).value(*place).is_large());
         let small = small.into_iter().map(|(key, place)| view(&key).set(place)).collect();
@@ -60,7 +60,8 @@ impl<'a> SourceSets<'a> {
     }
 
     pub(super) fn resolve_sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
-        let set = |(key, place): &(Key<'_>, Option<EntryRef>)| slots.slot(key.slot()).view(db).set((*place)?);
+        let set =
+            |(key, place): &(Key<'_>, Option<EntryRef>)| slots.slot(key.slot()).table_ref(db).set((*place)?);
         self.keys.iter().map(set).collect()
     }
 }

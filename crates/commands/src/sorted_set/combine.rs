@@ -158,7 +158,7 @@ impl<'k> CombineQuery<'k> {
 
     /// The source sets in argument order, or in ascending order of size.
     fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<SourceSet<'c>> {
-        let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
+        let view = |key: &Key<'_>| slots.slot(key.slot()).table_ref(db);
         let value = |input: &SourceKey<'_>| input.place.map(|place| view(&input.key).value(place));
         let source = |input| SourceSet { value: value(input), weight: input.weight };
         let mut sources: Vec<_> = self.inputs.iter().map(source).collect();
@@ -222,7 +222,7 @@ impl<'k> CombineQuery<'k> {
         };
         let mut inputs: Vec<&SourceKey<'_>> = self.inputs.iter().collect();
         let value = |input: &SourceKey<'_>| Some(context.table_ref(&input.key).value(input.place?));
-        inputs.sort_by_key(|input| value(input).map_or(0, |value| value.extent()));
+        inputs.sort_by_key(|input| value(input).map_or(0, |value| value.element_count()));
         for (index, input) in inputs.iter().enumerate() {
             let Some(value) = value(input) else { continue };
             if value.is_large() {

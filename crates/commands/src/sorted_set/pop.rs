@@ -186,7 +186,8 @@ fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome
         let set = context.sorted_set(&key, place);
         let rank = if end == PopEnd::Min { 0 } else { set.len() - 1 };
         let (table, reply) = context.view_and_reply(&key);
-        let member = table.sorted_set(place).and_then(|set| set.at(rank)).expect("no sorted set is empty");
+        let member =
+            table.sorted_set(place).and_then(|set| set.member_at_rank(rank)).expect("no sorted set is empty");
         reply.array(3);
         reply.bulk(key.bytes());
         reply.bulk(member.name);

@@ -75,7 +75,7 @@ fn reply_one_member(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut random = Random::new(context.random_u64());
     let (table, reply) = context.view_and_reply(&key);
     let set = found.and_then(|place| table.sorted_set(place));
-    match set.and_then(|set| set.at(random_rank(&set, &mut random))) {
+    match set.and_then(|set| set.member_at_rank(random_rank(&set, &mut random))) {
         Some(member) => reply.bulk(member.name),
         None => reply.null(),
     }
@@ -97,7 +97,7 @@ fn reply_repeated(
     let start = reply.len();
     form.write_header(reply, wanted);
     for _ in 0..wanted {
-        if let Some(member) = set.at(random_rank(set, random)) {
+        if let Some(member) = set.member_at_rank(random_rank(set, random)) {
             form.write_member(reply, &member);
         }
         if reply.is_over_limit() {
@@ -124,7 +124,7 @@ fn reply_distinct(
         while chosen.len() < wanted {
             let rank = random_rank(set, random);
             if chosen.insert(rank)
-                && let Some(member) = set.at(rank)
+                && let Some(member) = set.member_at_rank(rank)
             {
                 form.write_member(reply, &member);
             }

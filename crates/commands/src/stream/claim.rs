@@ -58,7 +58,7 @@ impl ClaimResult {
     fn reply(&self, reply: &mut Writer<'_>, stream: &Stream, only_ids: bool) {
         reply.array(self.claimed.len());
         for (id, _) in &self.claimed {
-            match stream.get(*id).filter(|_| !only_ids) {
+            match stream.entry(*id).filter(|_| !only_ids) {
                 Some(entry) => reply_entry(reply, &entry),
                 None => reply_id(reply, *id),
             }
@@ -130,10 +130,10 @@ impl ClaimArguments {
 
     fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> ClaimResult {
         let mut claimed = ClaimResult::default();
-        let there: SmallVec<[bool; 8]> = self.ids.iter().map(|id| stream.get(*id).is_some()).collect();
+        let there: SmallVec<[bool; 8]> = self.ids.iter().map(|id| stream.entry(*id).is_some()).collect();
         let Some(group) = stream.group_mut(group) else { return claimed };
-        group.last = group.last.max(self.last_delivered);
-        claimed.last_delivered = group.last;
+        group.last_delivered = group.last_delivered.max(self.last_delivered);
+        claimed.last_delivered = group.last_delivered;
         // Create the consumer even if no entry is claimed, as Redis does.
         claimed.creates_consumer = group.create_consumer(consumer, now);
         let consumer = consumer_name(group, consumer);
@@ -147,19 +147,23 @@ impl ClaimArguments {
                 continue;
             }
             let before = match pending {
-                Some(pending) if now.0.saturating_sub(pending.delivered.0) < self.min_idle => continue,
-                Some(pending) => pending.count,
+                Some(pending) if now.0.saturating_sub(pending.delivery_time.0) < self.min_idle => continue,
+                Some(pending) => pending.delivery_count,
                 None if self.is_forced => 1,
                 None => continue,
             };
             let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.is_just_id)));
             group.assign(*id, &consumer, self.delivery_time, count);
-            let pending = PendingEntry { consumer: consumer.clone(), delivered: self.delivery_time, count };
+            let pending = PendingEntry {
+                consumer: consumer.clone(),
+                delivery_time: self.delivery_time,
+                delivery_count: count,
+            };
             claimed.claimed.push((*id, pending));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
-            consumer.seen = now;
-            consumer.active = if claimed.claimed.is_empty() { consumer.active } else { Some(now) };
+            consumer.last_seen = now;
+            consumer.last_active = if claimed.claimed.is_empty() { consumer.last_active } else { Some(now) };
         }
         claimed
     }
@@ -169,7 +173,8 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
     let place = find(context, &key, group)?;
     let claiming = ClaimArguments::parse(context)?;
-    let before = context.stream_at(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
+    let before =
+        context.stream_at(&key, place).group(group).map_or(StreamId::MIN, |group| group.last_delivered);
     let (place, claimed) =
         context.edit_stream(&key, place, |stream| claiming.run(stream, group, consumer, now));
     claimed.log_claims(context, &key, group, consumer);
@@ -241,10 +246,10 @@ impl AutoClaimArguments {
                     break;
                 }
                 tries -= 1;
-                if stream.get(id).is_none() {
+                if stream.entry(id).is_none() {
                     claimed.deleted.push(id);
-                } else if now.0.saturating_sub(pending.delivered.0) >= self.min_idle {
-                    found.push((id, pending.count.saturating_add(u64::from(!self.is_just_id))));
+                } else if now.0.saturating_sub(pending.delivery_time.0) >= self.min_idle {
+                    found.push((id, pending.delivery_count.saturating_add(u64::from(!self.is_just_id))));
                 } else {
                     continue;
                 }
@@ -254,17 +259,20 @@ impl AutoClaimArguments {
         let Some(group) = stream.group_mut(group) else { return (claimed, next) };
         claimed.creates_consumer = group.create_consumer(consumer, now);
         let consumer: Arc<[u8]> = consumer_name(group, consumer);
-        claimed.last_delivered = group.last;
+        claimed.last_delivered = group.last_delivered;
         for id in &claimed.deleted {
             group.acknowledge(*id);
         }
         for (id, count) in found {
             group.assign(id, &consumer, now, count);
-            claimed.claimed.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
+            claimed.claimed.push((
+                id,
+                PendingEntry { consumer: consumer.clone(), delivery_time: now, delivery_count: count },
+            ));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
-            consumer.seen = now;
-            consumer.active = if claimed.claimed.is_empty() { consumer.active } else { Some(now) };
+            consumer.last_seen = now;
+            consumer.last_active = if claimed.claimed.is_empty() { consumer.last_active } else { Some(now) };
         }
         (claimed, next)
     }

@@ -118,7 +118,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             let Some(group) = stream.group_mut(group) else { return false };
             let is_new = group.create_consumer(consumer, now);
             if let Some(consumer) = group.consumer_mut(consumer) {
-                consumer.seen = now;
+                consumer.last_seen = now;
             }
             is_new
         });
@@ -144,9 +144,9 @@ impl<'a> StreamAccess<'a> for Context<'a> {
             b"0",
             &id::format_id(id),
             b"TIME",
-            time.format(pending.delivered.0).as_bytes(),
+            time.format(pending.delivery_time.0).as_bytes(),
             b"RETRYCOUNT",
-            count.format(pending.count).as_bytes(),
+            count.format(pending.delivery_count).as_bytes(),
             b"FORCE",
             b"JUSTID",
             b"LASTID",
@@ -155,8 +155,8 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     }
 
     fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group) {
-        let read = group.read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
-        let last = id::format_id(group.last);
+        let read = group.entries_read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
+        let last = id::format_id(group.last_delivered);
         self.log_effect(&[b"XGROUP", b"SETID", key.bytes(), name, &last, b"ENTRIESREAD", read.as_bytes()]);
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     let last = parse_last_id(context, &key, Some(place), id::parse_any)?;
     context.edit_stream(&key, place, |stream| {
         if let Some(group) = stream.group_mut(name) {
-            (group.last, group.read) = (last, words.entries_read);
+            (group.last_delivered, group.entries_read) = (last, words.entries_read);
         }
     });
     context.report_modified(&key);

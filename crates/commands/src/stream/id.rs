@@ -94,7 +94,7 @@ pub(super) fn parse_range_start(word: &[u8]) -> Result<StreamId, CommandError> {
 /// Parses the end of an id range.
 pub(super) fn parse_range_end(word: &[u8]) -> Result<StreamId, CommandError> {
     let (id, is_left_out) = parse_range_end_id(word, u64::MAX)?;
-    let last = if is_left_out { id.before() } else { Some(id) };
+    let last = if is_left_out { id.previous() } else { Some(id) };
     last.ok_or(CommandError::text("ERR invalid end ID for the interval"))
 }
 

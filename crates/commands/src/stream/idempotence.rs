@@ -151,7 +151,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
         let before = stream.producers().map(keyspace::Producers::bounds);
         let mut bounds = before.unwrap_or(default);
         bounds.duration = duration.unwrap_or(bounds.duration);
-        bounds.most = most.unwrap_or(bounds.most);
+        bounds.max_iids = most.unwrap_or(bounds.max_iids);
         // Any change of the parameters clears the known iids.
         if before != Some(bounds) {
             stream.set_idempotence(bounds);
@@ -175,7 +175,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let stream = context.stream_at(&key, place);
     // An AOF also contains iids of entries that were trimmed later.
-    if stream.get(id).is_none() && context.session.origin == CommandOrigin::Client {
+    if stream.entry(id).is_none() && context.session.origin == CommandOrigin::Client {
         return Err(CommandError::text("ERR No such message in stream"));
     }
     let known = stream.producers().and_then(|producers| producers.find(producer, iid));

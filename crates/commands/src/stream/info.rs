@@ -62,9 +62,9 @@ fn reply_number(reply: &mut Writer<'_>, name: &str, value: u64) {
 }
 
 fn reply_producers(reply: &mut Writer<'_>, producers: &Producers) {
-    let (bounds, totals) = (producers.bounds(), producers.totals());
+    let (bounds, totals) = (producers.bounds(), producers.lifetime_totals());
     reply_number(reply, "idmp-duration", bounds.duration);
-    reply_number(reply, "idmp-maxsize", bounds.most);
+    reply_number(reply, "idmp-maxsize", bounds.max_iids);
     reply_number(reply, "pids-tracked", producers.producer_count() as u64);
     reply_number(reply, "iids-tracked", producers.iid_count() as u64);
     reply_number(reply, "iids-added", totals.added);
@@ -101,8 +101,8 @@ fn reply_all(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
             reply.array(4);
             reply_id(reply, id);
             reply.bulk(&pending.consumer);
-            reply.integer(pending.delivered.0);
-            reply.integer(pending.count as i64);
+            reply.integer(pending.delivery_time.0);
+            reply.integer(pending.delivery_count as i64);
         }
         reply.bulk(b"consumers");
         reply.array(group.consumer_count());
@@ -117,9 +117,9 @@ fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), 
     reply.bulk(b"name");
     reply.bulk(name);
     reply.bulk(b"seen-time");
-    reply.integer(consumer.seen.0);
+    reply.integer(consumer.last_seen.0);
     reply.bulk(b"active-time");
-    reply.integer(consumer.active.map_or(-1, |active| active.0));
+    reply.integer(consumer.last_active.map_or(-1, |active| active.0));
     reply_number(reply, "pel-count", consumer.pending_len() as u64);
     reply.bulk(b"pending");
     reply.array(consumer.pending_len().min(count_to_limit(count)));
@@ -127,15 +127,15 @@ fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), 
         let pending = group.pending(id);
         reply.array(3);
         reply_id(reply, id);
-        reply.integer(pending.map_or(0, |pending| pending.delivered.0));
-        reply.integer(pending.map_or(0, |pending| pending.count as i64));
+        reply.integer(pending.map_or(0, |pending| pending.delivery_time.0));
+        reply.integer(pending.map_or(0, |pending| pending.delivery_count as i64));
     }
 }
 
 /// Replies with the read counter and the lag of a group.
 fn reply_group_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) {
     reply.bulk(b"last-delivered-id");
-    reply_id(reply, group.last);
+    reply_id(reply, group.last_delivered);
     let mut known = |name: &str, value: Option<i64>| {
         reply.bulk(name.as_bytes());
         match value {
@@ -143,7 +143,7 @@ fn reply_group_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) 
             None => reply.null(),
         }
     };
-    known("entries-read", group.read.map(|read| read as i64));
+    known("entries-read", group.entries_read.map(|read| read as i64));
     known("lag", progress::lag(stream, group));
 }
 
@@ -176,9 +176,9 @@ pub(super) fn consumers(context: &mut Context<'_>) -> Result<(), CommandError> {
         reply.bulk(name);
         reply_number(reply, "pending", consumer.pending_len() as u64);
         reply.bulk(b"idle");
-        reply.integer(since(consumer.seen));
+        reply.integer(since(consumer.last_seen));
         reply.bulk(b"inactive");
-        reply.integer(consumer.active.map_or(-1, since));
+        reply.integer(consumer.last_active.map_or(-1, since));
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(super) struct ClaimedEntry {
 
 impl ClaimedEntry {
     pub(super) fn reply(&self, reply: &mut Writer<'_>, stream: &Stream) {
-        if let Some(entry) = stream.get(self.id) {
+        if let Some(entry) = stream.entry(self.id) {
             reply_with_times(reply, &entry, self.idle, self.count);
         }
     }
@@ -78,7 +78,7 @@ pub(super) fn claim_idle_entries(
     let now = context.now;
     let stream = context.stream_at(key, place);
     let found = stream.group(name).map_or_else(Vec::new, |group| claimable_entries(group, now, wanted));
-    let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.get(*id).is_some());
+    let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.entry(*id).is_some());
     drop(stream);
     if there.is_empty() && gone.is_empty() {
         return (place, Vec::new());
@@ -86,19 +86,22 @@ pub(super) fn claim_idle_entries(
     let (place, (claimed, overdue)) = context.edit_stream(key, place, |stream| {
         let (mut claimed, mut overdue) = (ClaimResult::default(), Vec::new());
         let Some(group) = stream.group_mut(name) else { return (claimed, overdue) };
-        claimed.last_delivered = group.last;
+        claimed.last_delivered = group.last_delivered;
         claimed.deleted = gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
         let consumer = consumer_name(group, consumer);
         for (delivered, id) in there {
-            let Some(before) = group.pending(id).map(|pending| pending.count) else { continue };
+            let Some(before) = group.pending(id).map(|pending| pending.delivery_count) else { continue };
             let count = before.saturating_add(1);
             group.assign(id, &consumer, now, count);
-            claimed.claimed.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
+            claimed.claimed.push((
+                id,
+                PendingEntry { consumer: consumer.clone(), delivery_time: now, delivery_count: count },
+            ));
             overdue.push(ClaimedEntry { id, idle: now.0.saturating_sub(delivered.0), count: before });
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
-            consumer.seen = now;
-            consumer.active = if overdue.is_empty() { consumer.active } else { Some(now) };
+            consumer.last_seen = now;
+            consumer.last_active = if overdue.is_empty() { consumer.last_active } else { Some(now) };
         }
         (claimed, overdue)
     });

@@ -70,7 +70,8 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let mut rows: Vec<(StreamId, &PendingEntry)> = Vec::new();
-    let long_enough = |pending: &PendingEntry| idle == 0 || now.0.saturating_sub(pending.delivered.0) >= idle;
+    let long_enough =
+        |pending: &PendingEntry| idle == 0 || now.0.saturating_sub(pending.delivery_time.0) >= idle;
     match consumer {
         None => {
             let pending = group.pending_from(from).take_while(|(id, _)| *id <= to);
@@ -87,8 +88,8 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
         reply.array(4);
         reply_id(reply, id);
         reply.bulk(&pending.consumer);
-        reply.integer(now.0.saturating_sub(pending.delivered.0).max(0));
-        reply.integer(pending.count as i64);
+        reply.integer(now.0.saturating_sub(pending.delivery_time.0).max(0));
+        reply.integer(pending.delivery_count as i64);
     }
     Ok(())
 }

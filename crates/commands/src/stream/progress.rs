@@ -51,11 +51,11 @@ pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
         return Some(0);
     }
     let first = stream.first_id();
-    if group.last < first && head.max_deleted < first {
+    if group.last_delivered < first && head.max_deleted < first {
         return Some(head.len as i64);
     }
-    let known = group.read.filter(|_| !has_gaps(stream, group.last));
-    let read = known.or_else(|| entries_added_up_to(stream, group.last))?;
+    let known = group.entries_read.filter(|_| !has_gaps(stream, group.last_delivered));
+    let read = known.or_else(|| entries_added_up_to(stream, group.last_delivered))?;
     // ENTRIESREAD can set the read counter above the number of added entries.
     Some((head.added.wrapping_sub(read) as i64).max(0))
 }
@@ -69,7 +69,7 @@ pub(super) struct GroupProgress {
 
 impl GroupProgress {
     pub(super) fn from_group(group: &Group) -> Self {
-        Self { last_delivered: group.last, entries_read: group.read }
+        Self { last_delivered: group.last_delivered, entries_read: group.entries_read }
     }
 
     /// The progress after delivery of entry `id`.

@@ -184,7 +184,7 @@ impl<'a> ReadArguments<'a> {
                 // The last existing entry, or the next one if the stream is empty.
                 (b"+", None) => StartPosition::After(place.map_or(StreamId::MIN, |place| {
                     let stream = context.stream_at(&key, place);
-                    match stream.last_entry_id().before() {
+                    match stream.last_entry_id().previous() {
                         Some(before) if stream.head().len > 0 => before,
                         _ => stream.head().last,
                     }
@@ -367,9 +367,9 @@ fn deliver_new(
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
             // With NOACK, entries are not assigned to the consumer, so it does not become active.
-            consumer.active = if reader.no_ack { consumer.active } else { Some(now) };
+            consumer.last_active = if reader.no_ack { consumer.last_active } else { Some(now) };
         }
-        (group.last, group.read) = (last, read);
+        (group.last_delivered, group.entries_read) = (last, read);
         if !reader.no_ack {
             ids.iter().for_each(|id| group.assign(*id, &name, now, 1));
         }
@@ -378,7 +378,7 @@ fn deliver_new(
     let Some(consumer) = name else { return false };
     context.report_modified(key);
     if !reader.no_ack {
-        let pending = PendingEntry { consumer, delivered: now, count: 1 };
+        let pending = PendingEntry { consumer, delivery_time: now, delivery_count: 1 };
         ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
     }
     context.log_group(key, reader.group, &Group::new(last, read));
@@ -397,7 +397,7 @@ fn reply_new(
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
     let most = most.saturating_sub(overdue.len());
-    let entries: SmallVec<[StreamEntry<'_>; 16]> = match group.last.next() {
+    let entries: SmallVec<[StreamEntry<'_>; 16]> = match group.last_delivered.next() {
         Some(first) if stream.head().len > 0 => stream.range(first, StreamId::MAX).take(most).collect(),
         _ => SmallVec::new(),
     };
@@ -439,7 +439,7 @@ fn redeliver(
     reply.array(ids.len());
     let mut there = Vec::new();
     for id in ids {
-        match stream.get(id) {
+        match stream.entry(id) {
             Some(entry) => {
                 reply_entry(reply, &entry);
                 there.push(id);
@@ -457,19 +457,19 @@ fn redeliver(
         let again = there.iter().filter_map(|id| Some((*id, group.pending(*id)?.clone())));
         let given: Vec<_> = again.collect();
         for (id, pending) in &given {
-            group.assign(*id, &pending.consumer, now, pending.count.saturating_add(1));
+            group.assign(*id, &pending.consumer, now, pending.delivery_count.saturating_add(1));
         }
-        (group.last, given)
+        (group.last_delivered, given)
     });
     // Counts as one change whether or not there were entries, as in Valkey.
     context.count_unlogged_changes(1);
     for (id, pending) in given {
-        let count = pending.count.saturating_add(1);
+        let count = pending.delivery_count.saturating_add(1);
         context.log_pending(
             key,
             (reader.group, last),
             id,
-            &PendingEntry { delivered: now, count, ..pending },
+            &PendingEntry { delivery_time: now, delivery_count: count, ..pending },
         );
     }
 }

@@ -56,7 +56,7 @@ impl RemovedEntries {
 
     /// Removes an entry from the pending lists of all groups.
     pub(super) fn remove_from_pending(&mut self, stream: &mut Stream, id: StreamId) {
-        for name in stream.forget_pending(id) {
+        for name in stream.remove_pending_references(id) {
             self.acknowledged.entry(name).or_default().push(id);
         }
     }

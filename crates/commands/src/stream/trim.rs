@@ -158,14 +158,14 @@ impl TrimRequest {
             TrimPrecision::Nodes(most) => most,
         };
         let all = self.references == ReferencePolicy::Delete;
-        let ids = stream.trimmable(self.trim, limit, |id| all || stream.is_acknowledged(id));
+        let ids = stream.trimmable_entries(self.trim, limit, |id| all || stream.is_acknowledged(id));
         let mut removed = RemovedEntries::default();
         if all {
             ids.iter().for_each(|id| removed.remove_from_pending(stream, *id));
         }
         let (cut, mut gone, mut exactly) = (ids.len() as u64, Stream::default(), None);
         match ids.last() {
-            Some(last) if stream.begins_with(&ids) => {
+            Some(last) if stream.first_id_is(&ids) => {
                 gone = stream.trim_through(*last);
                 exactly = Some(self.exact_equivalent(stream.head(), stream.first_id()));
             }

@@ -76,7 +76,7 @@ fn lru_evicts_oldest_keys_and_replicates_deletions_first() {
     }
     assert_eq!(client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed), 0);
     client.now.0 += 10_000;
-    Usage::lru(client.now).set_for_new_keys();
+    Usage::with_access_time(client.now).set_for_new_keys();
     for n in 0..500 {
         client.call(&["get", &format!("old{n}")]);
     }

@@ -36,7 +36,7 @@ fn slot_leftovers_are_deleted_in_all_databases_and_replicated() {
     }
     client.now.0 += 5000;
     assert_eq!(client.engine.delete_unowned_keys(slot), RemainingKeys::None, "it is served here");
-    client.engine.keyspace.lock(slot).set_ownership(Ownership::Elsewhere);
+    client.engine.keyspace.lock(slot).set_ownership(Ownership::Remote);
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, true);
     assert_eq!(client.engine.delete_unowned_keys(slot), RemainingKeys::Paused);
     client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, false);

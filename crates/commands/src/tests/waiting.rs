@@ -324,11 +324,11 @@ fn migrated_slot_redirects_its_waiters() {
     server.block(1, "take k 0");
     server.block(2, "take other 0");
     let slot = Slot::of_key(b"k");
-    for stays in [Ownership::Migrating, Ownership::Importing, Ownership::Mine] {
+    for stays in [Ownership::Migrating, Ownership::Importing, Ownership::Local] {
         server.engine.set_ownership(slot, stays);
         assert_eq!(server.sessions[1].client.take_unblock(), None);
     }
-    server.engine.set_ownership(slot, Ownership::Elsewhere);
+    server.engine.set_ownership(slot, Ownership::Remote);
     let how = server.sessions[1].client.take_unblock().unwrap();
     let (WaitEnd::RunAgain(request), said) = server.end_block(1, how) else { panic!("{how:?}") };
     assert_eq!(
@@ -457,7 +457,7 @@ fn concurrent_items_are_taken_exactly_once() {
     for key in ["k0", "k1", "k2"] {
         let key = engine.keyspace.key(key.as_bytes());
         let guard = engine.keyspace.lock(key.slot());
-        let table = guard.view(0);
+        let table = guard.table_ref(0);
         if let keyspace::KeyLookup::Live(place) = table.find(&key, Millis(1))
             && let keyspace::Value::String(value) = table.value(place)
         {

@@ -198,7 +198,7 @@ impl AppendOnly {
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
         let base = manifest.reserve_base(folder.name(), rdb);
         manifest.replace_base(base.clone(), "");
-        folder.install_base(file, &base.name, &manifest.text())?;
+        folder.install_base(file, &base.name, &manifest.to_text())?;
         drop(state);
         folder.delete_history(manifest)?;
         Ok(())

@@ -134,11 +134,11 @@ mod tests {
                 other => unreachable!("{other:?}"),
             }
         };
-        engine.set_ownership(slot(3), Ownership::Elsewhere);
-        engine.set_ownership(slot(4), Ownership::Elsewhere);
+        engine.set_ownership(slot(3), Ownership::Remote);
+        engine.set_ownership(slot(4), Ownership::Remote);
         assert!(!said(&failed));
         assert!(said(&Ok(())));
-        engine.set_ownership(slot(4), Ownership::Mine);
+        engine.set_ownership(slot(4), Ownership::Local);
         assert!(said(&failed), "its successor has claimed it");
     }
 }

@@ -103,7 +103,7 @@ impl<'a> Context<'a> {
             long_slots: None,
             caller,
             transaction_slot: None,
-            access_stamp: Usage::lru(now),
+            access_stamp: Usage::with_access_time(now),
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a> Context<'a> {
             }
         }
         let key = self.engine.keyspace.key(word);
-        if self.slots.has(key.slot()) && self.is_declared(index) {
+        if self.slots.is_locked(key.slot()) && self.is_declared(index) {
             Ok(key)
         } else {
             Err(self.undeclared_key_error())

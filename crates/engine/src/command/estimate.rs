@@ -37,7 +37,7 @@ impl EstimateInput<'_> {
     pub fn with_value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         let word = self.args.get(index)?;
         let slot = Slot::of_key(word);
-        if !self.slots.has(slot) {
+        if !self.slots.is_locked(slot) {
             return None;
         }
         let table = self.slots.slot(slot).table_if(self.db)?;
@@ -45,7 +45,7 @@ impl EstimateInput<'_> {
         if !table.may_have_large() {
             return None;
         }
-        match table.find(&self.engine.keyspace.key_in(slot, word), self.now) {
+        match table.find(&self.engine.keyspace.key_in_slot(slot, word), self.now) {
             KeyLookup::Live(place) => Some(look(table.value(place))),
             KeyLookup::Missing | KeyLookup::Expired(_) => None,
         }
@@ -54,7 +54,7 @@ impl EstimateInput<'_> {
     /// Returns the number of elements of the value at argument `index`, or of bytes if it is a string; 0 if it is
     /// small.
     pub fn value_size(&self, index: usize) -> usize {
-        self.with_value(index, |value| value.extent()).unwrap_or(0)
+        self.with_value(index, |value| value.element_count()).unwrap_or(0)
     }
 
     /// Visits the sizes of all values that the request reads.

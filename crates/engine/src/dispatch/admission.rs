@@ -297,8 +297,8 @@ impl Engine {
         slots: &mut LockedSlots<'_>,
     ) -> Result<DispatchStatus, CommandError> {
         let need = self.needs_of_flags(session, flags, keys);
-        let is_slot_held =
-            gate.contains(NodeFlags::SLOT_WRITES_PAUSED) && slots.iter_mut().any(|slot| slot.is_held());
+        let is_slot_held = gate.contains(NodeFlags::SLOT_WRITES_PAUSED)
+            && slots.iter_mut().any(|slot| slot.has_paused_writes());
         // A command that its connection runs (MIGRATE) locks no slots here.
         let is_locked = slots.iter_mut().next().is_some();
         self.check_client_command(gate, session, &CommandNeeds { is_locked, is_slot_held, ..need })

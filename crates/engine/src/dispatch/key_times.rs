@@ -32,10 +32,10 @@ impl Context<'_> {
     fn expiry_of(&self, db: u16, name: &[u8]) -> Option<Millis> {
         let key = self.engine.keyspace.key(name);
         // Commands called by a script lock slots of their own.
-        if !self.slots.has(key.slot()) {
+        if !self.slots.is_locked(key.slot()) {
             return None;
         }
-        let view = self.slots.slot(key.slot()).view(db);
+        let view = self.slots.slot(key.slot()).table_ref(db);
         match view.find(&key, Millis(i64::MIN)) {
             KeyLookup::Live(place) | KeyLookup::Expired(place) => view.expiry(place),
             KeyLookup::Missing => None,

@@ -535,7 +535,7 @@ impl ScriptHost<'_, '_> {
                     slots.push(key.slot());
                     first.get_or_insert((index, key));
                 });
-                if !slots.iter().all(|slot| self.context.slots.has(*slot)) {
+                if !slots.iter().all(|slot| self.context.slots.is_locked(*slot)) {
                     self.lock_undeclared_slots(&slots)?;
                 }
                 Ok((slots, first))
@@ -658,7 +658,7 @@ impl ScriptHost<'_, '_> {
         // No flag permits keys of several slots in one command.
         let crosses = slots.iter().any(|slot| slot != first);
         let foreign = |context: &Context<'_>| {
-            slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Mine)
+            slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Local)
         };
         if crosses || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;

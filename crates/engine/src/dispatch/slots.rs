@@ -66,7 +66,7 @@ fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), Comm
     command.visit_keys(args, &mut |index, flags| {
         let key = context.engine.keyspace.key(&args[index]);
         // Commands that the connection runs have no locked slots.
-        if context.slots.has(key.slot()) {
+        if context.slots.is_locked(key.slot()) {
             fill_level = fill_level.max(context.slots.slot(key.slot()).fill_level(&key));
         }
         grows |= flags.intersects(GROWING_USES);
@@ -89,7 +89,7 @@ impl Engine {
         match pipeline
             .context
             .slots
-            .wait_for(&self.keyspace, slot, &|waited| wait.should_keep_waiting(waited))
+            .wait_for_slot(&self.keyspace, slot, &|waited| wait.should_keep_waiting(waited))
         {
             true => Ok(()),
             false => Err(wait.wait_error()),
@@ -148,7 +148,7 @@ impl Engine {
         };
         if let (Some(topology), Some(slot), CommandOrigin::Client) =
             (&self.topology, first, pipeline.context.session.origin)
-            && pipeline.context.slots.slot(slot).ownership() != Ownership::Mine
+            && pipeline.context.slots.slot(slot).ownership() != Ownership::Local
         {
             let db = pipeline.context.session.db_of_next();
             let call = Invocation { entry, args: request.args, asking: asked, db };
@@ -322,7 +322,7 @@ impl Engine {
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
             // Commands that the connection runs have no locked slots.
-            if !locked.has(key.slot()) {
+            if !locked.is_locked(key.slot()) {
                 return;
             }
             let found = locked.slot_mut(key.slot()).table(db).find(&key, now);

@@ -245,7 +245,7 @@ fn no_redirect_to_node_without_address() {
         let missing = RouteRequest { keys: 1, missing_keys: 1, ..RouteRequest::default() };
         let routed =
             |ownership| engine.check_route(&topology, slot, ownership, missing, ClientTransport::default());
-        assert_eq!((routed(Ownership::Elsewhere), routed(Ownership::Migrating)), (moved, asked));
+        assert_eq!((routed(Ownership::Remote), routed(Ownership::Migrating)), (moved, asked));
     }
 }
 

@@ -358,7 +358,7 @@ impl Engine {
         locked: &mut LockedSlots<'_>,
     ) -> Result<(), CommandError> {
         let (session, ownership) = (&*context.session, locked.slot(slot).ownership());
-        let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Mine) else {
+        let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Local) else {
             return Ok(());
         };
         let mut whole = RouteRequest { asking: asked, replica_read: true, ..RouteRequest::default() };

@@ -202,12 +202,12 @@ impl<'a> ServingRound<'a> {
 
     /// Locks all slots of a waiter's command and checks admission under the locks.
     fn lock_and_check(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
-        if !waiter.command.slots.iter().all(|slot| context.slots.has(*slot)) {
+        if !waiter.command.slots.iter().all(|slot| context.slots.is_locked(*slot)) {
             context.slots.release();
             context.slots = self.engine.keyspace.lock_many(&waiter.command.slots);
             // The flags and slot ownership may have changed since the key was changed.
             *logged = self.engine.is_logged_under(self.engine.settings.node_flags());
-            if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
+            if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Local) {
                 waiter.retry();
                 return false;
             }
@@ -240,10 +240,10 @@ impl<'a> ServingRound<'a> {
     fn try_waiter(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &ReadyKey) -> bool {
         let engine = self.engine;
         let key = engine.keyspace.key(&ready.key);
-        if !context.slots.has(key.slot()) {
+        if !context.slots.is_locked(key.slot()) {
             return true;
         }
-        let table = context.slots.slot(key.slot()).view(ready.db);
+        let table = context.slots.slot(key.slot()).table_ref(ready.db);
         let kind = match table.find(&key, self.now) {
             KeyLookup::Live(place) => Some(table.kind(place)),
             KeyLookup::Missing | KeyLookup::Expired(_) => None,

@@ -54,7 +54,7 @@ impl Engine {
             // Several Lua states at their individual limits could exceed `maxmemory` themselves, so only a bounded part
             // counts.
             let scripts = self.scripts.lua_bytes().min(scripting::memory_bound(self.budget.limit()));
-            keyspace::kept_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
+            keyspace::snapshot_only_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
         })
     }
 
@@ -133,7 +133,7 @@ impl Engine {
         for _ in 0..MAX_EMPTY_ROUNDS {
             // A sampled key may still turn out to be a better candidate.
             if let Some(best) = evictor.best_candidate() {
-                self.keyspace.prefetch_slot(&self.keyspace.key_in(best.slot, &best.key));
+                self.keyspace.prefetch_slot(&self.keyspace.key_in_slot(best.slot, &best.key));
             }
             if !self.sample_candidates(worker, evictor, evicting, now) {
                 return false;
@@ -196,7 +196,7 @@ impl Engine {
         if !self.may_evict(self.settings.node_flags()) {
             return false;
         }
-        let hashed = self.keyspace.key_in(slot, key);
+        let hashed = self.keyspace.key_in_slot(slot, key);
         let Some(table) = guard.table_if(db) else { return false };
         let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&hashed, now) else {
             return false;

@@ -43,7 +43,7 @@ impl Engine {
             self.send_invalidations();
             return more;
         }
-        let mut due = self.keyspace.due_slots(now);
+        let mut due = self.keyspace.slots_with_expiries_due(now);
         let start = self.expiry_cursor.0.load(Ordering::Relaxed);
         let first = due.partition_point(|slot| slot.index() < start);
         due.rotate_left(first);
@@ -106,7 +106,8 @@ impl Engine {
             }
             for hash in hashes {
                 self.notify(EventClass::HASH, "hexpired", db, &hash);
-                if table.find(&self.keyspace.key_in(slot, &hash), Millis(i64::MIN)) == KeyLookup::Missing {
+                if table.find(&self.keyspace.key_in_slot(slot, &hash), Millis(i64::MIN)) == KeyLookup::Missing
+                {
                     self.notify(EventClass::GENERIC, "del", db, &hash);
                 }
             }

@@ -33,7 +33,7 @@ impl Engine {
         let (published, topology) = (self.topology.as_ref()?, topology.into());
         let before = published.load_full();
         let is_ours =
-            |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Mine | Ownership::Migrating);
+            |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Local | Ownership::Migrating);
         let changed = topology.changes_since(&before).into_iter();
         let (ours, others): (Vec<Slot>, Vec<Slot>) =
             changed.filter(|slot| self.keyspace.is_in_use(*slot)).partition(is_ours);

@@ -29,7 +29,8 @@ impl Default for UsageKind {
 impl Engine {
     /// Sets the initial usage of new keys.
     pub fn set_initial_usage(&self, now: Millis) {
-        let usage = if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
+        let usage =
+            if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::with_access_time(now) };
         usage.set_for_new_keys();
     }
 

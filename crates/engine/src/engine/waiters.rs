@@ -34,7 +34,7 @@ impl Engine {
     pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
         let mut data = self.keyspace.lock(slot);
         data.set_ownership(ownership);
-        let served = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
+        let served = matches!(ownership, Ownership::Local | Ownership::Migrating | Ownership::Importing);
         if !served {
             self.retry_slot_waiters(slot);
         }

@@ -48,7 +48,7 @@ impl Settings {
         self.configure_checks(values);
         self.set_idempotence_bounds(IdempotenceBounds {
             duration: values[keys::STREAM_IDMP_DURATION],
-            most: values[keys::STREAM_IDMP_MAXSIZE],
+            max_iids: values[keys::STREAM_IDMP_MAXSIZE],
         });
         self.configure_eviction(values);
     }
@@ -84,7 +84,7 @@ impl Settings {
             } else {
                 Versions::Known
             },
-            depth: if deep.load(Ordering::Relaxed) { Depth::Deep } else { Depth::AsRead },
+            depth: if deep.load(Ordering::Relaxed) { Depth::Deep } else { Depth::HeadersOnly },
         }
     }
 

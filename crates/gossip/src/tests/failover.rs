@@ -121,7 +121,10 @@ fn resumed_master_does_not_serve_before_it_learns_of_its_replacement() {
     net.thaw(0);
     net.run_until("the old master follows", |net| {
         let old = net.hosts[0].topology.as_ref().unwrap();
-        assert!(!old.serving || !old.me().role.eq(&slot_routing::Role::Master), "two masters serve one slot");
+        assert!(
+            !old.serving || !old.my_member().role.eq(&slot_routing::Role::Master),
+            "two masters serve one slot"
+        );
         net.hosts[0].copies == Some(net.id(3))
     });
     // The pause did not count as silence of the other nodes.

@@ -178,7 +178,7 @@ impl Net {
             let topology = host.topology.as_ref();
             host.life == Life::Running
                 && !host.paused
-                && topology.is_some_and(|t| t.serving && t.ownership(slot) == slot_routing::Ownership::Mine)
+                && topology.is_some_and(|t| t.serving && t.ownership(slot) == slot_routing::Ownership::Local)
         };
         self.hosts.iter().position(takes)
     }
@@ -480,8 +480,8 @@ impl Net {
 
     fn resume_writes(&mut self, index: usize) {
         let host = &mut self.hosts[index];
-        let published = host.topology.as_ref().map(|topology| topology.me().role);
-        let role = host.gossip.topology().me().role;
+        let published = host.topology.as_ref().map(|topology| topology.my_member().role);
+        let role = host.gossip.topology().my_member().role;
         assert_eq!(published, Some(role), "writes resume before the new owners are published");
         host.paused = false;
     }

@@ -19,62 +19,62 @@ use crate::page;
 use crate::pages::{self, EntryKeys, Pages};
 
 /// Pages examined by one search for a page to compact.
-const SEARCH_LIMIT: usize = 32;
+const MAX_EXAMINED_PAGES: usize = 32;
 
 /// Page size for `len` used bytes: sixteen size classes per power of two.
 fn page_size(len: usize) -> usize {
     pages::round_up_len(len)
-        .next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16))
-        .min(Block::LARGEST)
+        .next_multiple_of(Block::MIN_BLOCK_BYTES.max(len.next_power_of_two() / 16))
+        .min(Block::MAX_BLOCK_BYTES)
 }
 
 impl<V: OverflowValue> Entries<V> {
     /// The page and offset for a new entry of `need` bytes.
     pub(super) fn allocate_space(&mut self, need: usize) -> (usize, usize) {
-        if let Some(at) = self.offset_if_fits(self.open as usize, need) {
-            return (self.open as usize, at);
+        if let Some(at) = self.offset_if_fits(self.open_page as usize, need) {
+            return (self.open_page as usize, at);
         }
-        if self.dead > self.live / 6
-            && let Some(number) = self.compaction_victim(need)
+        if self.dead_half_bytes > self.live_half_bytes / 6
+            && let Some(number) = self.page_to_compact(need)
         {
             self.compact_page(number);
             if let Some(at) = self.offset_if_fits(number, need) {
-                self.set_open(number);
+                self.set_open_page(number);
                 return (number, at);
             }
         }
-        let number = self.grow_open(need).unwrap_or_else(|| self.add_page(need));
-        self.set_open(number);
-        (number, page::end(self.pages.page(number)))
+        let number = self.grow_open_page(need).unwrap_or_else(|| self.add_page(need));
+        self.set_open_page(number);
+        (number, page::entries_end(self.pages.page(number)))
     }
 
     /// Makes this the open page and gives back the free space of the previous one.
-    fn set_open(&mut self, number: usize) {
-        if self.open as usize != number {
-            self.pages.trim(self.open as usize);
-            self.open = number as u32;
+    fn set_open_page(&mut self, number: usize) {
+        if self.open_page as usize != number {
+            self.pages.trim(self.open_page as usize);
+            self.open_page = number as u32;
         }
     }
 
     fn offset_if_fits(&self, number: usize, need: usize) -> Option<usize> {
         let page = self.pages.page_if(number)?;
-        (page::free_len(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
+        (page::free_len(page) >= need && self.pinned_bits(number) == 0).then(|| page::entries_end(page))
     }
 
     /// Maximum page length for a store that grows by `need` bytes.
     fn max_page_len(&self, need: usize) -> usize {
-        let live = (self.live_bytes() + self.with_announced(need)) as u64;
-        Block::LARGEST.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
+        let live = (self.live_bytes() + self.with_expected(need)) as u64;
+        Block::MAX_BLOCK_BYTES.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
     }
 
     /// `need` plus the bytes announced to follow.
-    fn with_announced(&self, need: usize) -> usize {
-        need.max(usize::from(self.announced))
+    fn with_expected(&self, need: usize) -> usize {
+        need.max(usize::from(self.expected_bytes))
     }
 
     /// Hints that about `bytes` of entries will be inserted soon, so that pages are sized for them.
-    pub(crate) fn announce(&mut self, bytes: usize) {
-        self.announced = u16::try_from(bytes).unwrap_or(u16::MAX);
+    pub(crate) fn expect_bytes(&mut self, bytes: usize) {
+        self.expected_bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
     }
 
     /// Sizes the index for this many entries.
@@ -84,94 +84,94 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// Grows the open page for another `need` bytes if its maximum allows that.
-    fn grow_open(&mut self, need: usize) -> Option<usize> {
-        let number = self.open as usize;
-        let end = page::end(self.pages.page_if(number)?);
+    fn grow_open_page(&mut self, need: usize) -> Option<usize> {
+        let number = self.open_page as usize;
+        let end = page::entries_end(self.pages.page_if(number)?);
         let most = self.max_page_len(need);
-        let grows = end + need <= most && self.pinned(number) == 0;
-        grows.then(|| self.pages.grow(number, page_size((end + self.with_announced(need)).min(most))))?;
+        let grows = end + need <= most && self.pinned_bits(number) == 0;
+        grows.then(|| self.pages.grow(number, page_size((end + self.with_expected(need)).min(most))))?;
         Some(number)
     }
 
     /// Adds a page with room for `need` bytes plus the announced ones.
     fn add_page(&mut self, need: usize) -> usize {
         let most = self.max_page_len(need).max(page::HEADER_LEN + need);
-        let len = page_size((page::HEADER_LEN + self.with_announced(need)).min(most));
+        let len = page_size((page::HEADER_LEN + self.with_expected(need)).min(most));
         let number = self.pages.add(len, self.first_free_number());
         self.add_page_to_expiry_tree(number);
         number
     }
 
     /// Page numbers after `number`, wrapping around and ending with it; only a few of them.
-    fn following_pages(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
+    fn pages_after(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.pages.count();
         let start = if number < count { number + 1 } else { 0 };
-        (0..count.min(SEARCH_LIMIT)).map(move |step| (start + step) % count)
+        (0..count.min(MAX_EXAMINED_PAGES)).map(move |step| (start + step) % count)
     }
 
     /// The page with the most dead bytes among the next few after the open one, if it has enough to be worth
     /// compacting.
-    fn compaction_victim(&self, need: usize) -> Option<usize> {
-        let open = self.open as usize;
+    fn page_to_compact(&self, need: usize) -> Option<usize> {
+        let open = self.open_page as usize;
         let candidates =
-            self.following_pages(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
+            self.pages_after(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
         let (number, page) = candidates
-            .filter(|&(number, _)| self.pinned(number) == 0)
-            .max_by_key(|(_, page)| page::dead(page))?;
-        let dead = page::dead(page);
+            .filter(|&(number, _)| self.pinned_bits(number) == 0)
+            .max_by_key(|(_, page)| page::dead_bytes(page))?;
+        let dead = page::dead_bytes(page);
         (dead >= page.len() / 8 && dead + page::free_len(page) >= need).then_some(number)
     }
 
     /// Compacts a page.
     fn compact_page(&mut self, number: usize) {
-        debug_assert_eq!(self.pinned(number), 0);
-        let mut places = self.order_positions_of(number);
+        debug_assert_eq!(self.pinned_bits(number), 0);
+        let mut places = self.secondary_positions(number);
         let mut block = self.pages.take_page(number);
         let page = block.bytes_mut();
-        let (mut from, mut to, end) = (page::HEADER_LEN, page::HEADER_LEN, page::end(page));
-        let mut earliest = page::NEVER;
+        let (mut from, mut to, end) = (page::HEADER_LEN, page::HEADER_LEN, page::entries_end(page));
+        let mut earliest = page::NO_EXPIRY;
         while from < end {
             let header = Header::read(page, from);
             let len = header.len();
-            if header.state() == crate::entry::ALIVE {
+            if header.state() == crate::entry::STATE_ALIVE {
                 let (before, after) = (pages::reference(number, from), pages::reference(number, to));
                 if from != to {
                     page.copy_within(from..from + len, to);
                     let hash = self.hash_in_detached_page(header, page, to);
                     self.index.replace_reference(hash, before, after);
                 }
-                self.order.replace_reference(&mut places, before, after);
-                earliest = earliest.min(header.expiry(page, to).unwrap_or(page::NEVER));
+                self.secondary_order.replace_reference(&mut places, before, after);
+                earliest = earliest.min(header.expiry(page, to).unwrap_or(page::NO_EXPIRY));
                 to += len;
             }
             from += len;
         }
-        self.dead -= (page::dead(page) / 2) as u32;
-        page::set_dead(page, 0);
-        page::set_end(page, to);
+        self.dead_half_bytes -= (page::dead_bytes(page) / 2) as u32;
+        page::set_dead_bytes(page, 0);
+        page::set_entries_end(page, to);
         self.pages.put_page(number, block);
         self.set_page_expiry(number, earliest);
     }
 
     /// Moves the live entries of page `from` to the end of page `to` and frees `from`.
     fn merge_page_into(&mut self, from: usize, to: usize) {
-        debug_assert_eq!(self.pinned(from) | self.pinned(to), 0);
-        let mut places = self.order_positions_of(from);
+        debug_assert_eq!(self.pinned_bits(from) | self.pinned_bits(to), 0);
+        let mut places = self.secondary_positions(from);
         let (source, mut target) = (self.pages.take_page(from), self.pages.take_page(to));
         let (page, into) = (source.bytes(), target.bytes_mut());
-        let mut end = page::end(into);
-        let mut earliest = page::earliest(into);
+        let mut end = page::entries_end(into);
+        let mut earliest = page::earliest_expiry(into);
         for (at, header) in page::entries(page, page::HEADER_LEN) {
             let len = header.len();
             into[end..end + len].copy_from_slice(&page[at..at + len]);
             let hash = self.hash_in_detached_page(header, page, at);
             let (before, after) = (pages::reference(from, at), pages::reference(to, end));
             self.index.replace_reference(hash, before, after);
-            self.order.replace_reference(&mut places, before, after);
-            earliest = earliest.min(header.expiry(page, at).unwrap_or(page::NEVER));
+            self.secondary_order.replace_reference(&mut places, before, after);
+            earliest = earliest.min(header.expiry(page, at).unwrap_or(page::NO_EXPIRY));
             end += len;
         }
-        page::set_end(into, end);
+        page::set_entries_end(into, end);
         self.pages.put_page(from, source);
         self.pages.put_page(to, target);
         self.set_page_expiry(to, earliest);
@@ -179,9 +179,10 @@ impl<V: OverflowValue> Entries<V> {
     }
 
     /// The ordered references to the entries of a page. None of these entries may be kept for a snapshot.
-    fn order_positions_of(&self, number: usize) -> <V::SecondaryOrder as SecondaryOrder<V>>::Positions {
+    fn secondary_positions(&self, number: usize) -> <V::SecondaryOrder as SecondaryOrder<V>>::Positions {
         let entries = page::entries(self.pages.page(number), page::HEADER_LEN);
-        self.order.places(entries.map(|(at, _)| pages::reference(number, at)), &self.entry_keys())
+        self.secondary_order
+            .positions_of(entries.map(|(at, _)| pages::reference(number, at)), &self.entry_keys())
     }
 
     /// The key hash of an entry in a page that is detached from the page list.
@@ -193,23 +194,23 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Compacts one page per removal while most bytes of the store are dead.
     pub(super) fn compact_after_removal(&mut self) {
-        if self.dead > self.live / 2 + 512 {
+        if self.dead_half_bytes > self.live_half_bytes / 2 + 512 {
             self.compact();
         }
     }
 
     /// Compacts one page. Returns whether there was anything to do.
     pub(crate) fn compact(&mut self) -> bool {
-        let Some(number) = self.compaction_victim(0) else { return false };
-        let live = page::live(self.pages.page(number));
-        let open = self.open as usize;
+        let Some(number) = self.page_to_compact(0) else { return false };
+        let live = page::live_bytes(self.pages.page(number));
+        let open = self.open_page as usize;
         if number != open && self.offset_if_fits(open, live).is_some() {
             self.merge_page_into(number, open);
         } else {
             self.compact_page(number);
             let room = |number| self.pages.page_if(number).map_or(0, page::free_len);
-            if self.open == NO_PAGE || self.pinned(open) != 0 || room(number) > room(open) {
-                self.set_open(number);
+            if self.open_page == NO_PAGE || self.pinned_bits(open) != 0 || room(number) > room(open) {
+                self.set_open_page(number);
             } else {
                 self.pages.trim(number);
             }
@@ -220,9 +221,9 @@ impl<V: OverflowValue> Entries<V> {
     /// Compacts a page if it has enough dead bytes.
     pub(super) fn compact_if_worthwhile(&mut self, number: usize) {
         let Some(page) = self.pages.page_if(number) else { return };
-        if self.pinned(number) == 0 && page::dead(page) >= page.len() / 16 {
+        if self.pinned_bits(number) == 0 && page::dead_bytes(page) >= page.len() / 16 {
             self.compact_page(number);
-            if self.open as usize != number {
+            if self.open_page as usize != number {
                 self.pages.trim(number);
             }
         }
@@ -230,7 +231,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Whether enough bytes are dead to justify a pass over the store.
     pub(crate) fn needs_compaction(&self) -> bool {
-        self.dead > self.live / 8 + 64
+        self.dead_half_bytes > self.live_half_bytes / 8 + 64
     }
 
     /// Moves one chunk of the pages and index lines to lower addresses of the pool, if there is room. Returns

@@ -6,7 +6,7 @@ use clock::Millis;
 use smallvec::SmallVec;
 
 use super::{Entries, EntryRef, NewValue};
-use crate::entry::{Attributes, Code, EntryDraft, Placement, needs_wide_time};
+use crate::entry::{Attributes, EntryDraft, Placement, TypeCode, needs_wide_time};
 use crate::key::Key;
 use crate::order::SecondaryOrder;
 use crate::overflow::OverflowValue;
@@ -19,11 +19,11 @@ impl<V: OverflowValue> Entries<V> {
         &mut self,
         place: EntryRef,
         bytes: &[u8],
-        code: Code,
+        code: TypeCode,
         expiry: Option<Millis>,
     ) -> bool {
         let number = pages::split(place.0).0;
-        if self.pinned(number) != 0 {
+        if self.pinned_bits(number) != 0 {
             return false;
         }
         let (header, page, at) = self.pages.entry(place.0);
@@ -33,7 +33,7 @@ impl<V: OverflowValue> Entries<V> {
         if fits {
             let names =
                 EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
-            self.order.remove(place.0, &names);
+            self.secondary_order.remove(place.0, &names);
             let (header, page, at) = self.pages.entry_mut(place.0);
             header.with_code(code).write(page, at);
             header.value_mut(page, at).copy_from_slice(bytes);
@@ -43,7 +43,7 @@ impl<V: OverflowValue> Entries<V> {
             }
             let names =
                 EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
-            self.order.add(place.0, &names);
+            self.secondary_order.add(place.0, &names);
         }
         fits
     }
@@ -63,21 +63,21 @@ impl<V: OverflowValue> Entries<V> {
             _ => {
                 let attributes = Attributes { expiry, ..header.attributes(page, at) };
                 let value: SmallVec<[u8; 512]> = header.value(page, at).into();
-                self.unlink(place, key.hash);
-                self.kill(place);
+                self.remove_from_index(place, key.hash);
+                self.mark_dead(place);
                 if header.placement() == Placement::Inline {
                     return self.insert(key, NewValue { attributes, bytes: &value, len: value.len() });
                 }
                 let mut place = header.placement();
                 if place == Placement::ValueOverflow && needs_wide_time(expiry) {
                     let number = u32::from_le_bytes(value[..].try_into().expect("a number is four bytes"));
-                    self.extras().store.set_key(number, key.bytes);
+                    self.extras_mut().store.set_key(number, key.bytes);
                     place = Placement::KeyValueOverflow;
                 }
                 let key_here = if place == Placement::KeyValueOverflow { &[] } else { key.bytes };
-                let draft = EntryDraft { attributes, place, key: key_here, value: &value };
+                let draft = EntryDraft { attributes, placement: place, key: key_here, value: &value };
                 self.count_expiry(expiry);
-                self.put(key.hash, &draft, value.len())
+                self.write_entry(key.hash, &draft, value.len())
             }
         }
     }
@@ -89,7 +89,7 @@ impl<V: OverflowValue> Entries<V> {
         place: EntryRef,
         key: &Key<'_>,
         len: usize,
-        code: Code,
+        code: TypeCode,
     ) -> (EntryRef, &mut [u8]) {
         let mut place = self.copy_on_write(place, key);
         self.set_code(place, code);
@@ -97,21 +97,21 @@ impl<V: OverflowValue> Entries<V> {
         if header.placement() == Placement::Inline && header.value(page, at).len() != len {
             let attributes = header.attributes(page, at);
             let value: SmallVec<[u8; 512]> = header.value(page, at).into();
-            self.unlink(place, key.hash);
-            self.kill(place);
+            self.remove_from_index(place, key.hash);
+            self.mark_dead(place);
             let bytes = &value[..value.len().min(len)];
             place = self.insert(key, NewValue { attributes, bytes, len });
         }
         let (header, page, at) = self.pages.entry(place.0);
         if let Some(number) = header.record_number(page, at) {
             let number = self.make_record_unique(place, number);
-            self.extras().store.resize(number, |bytes| {
+            self.extras_mut().store.resize(number, |bytes| {
                 bytes.resize(len, 0);
                 if bytes.capacity() > 2 * len + 64 {
                     bytes.shrink_to_fit();
                 }
             });
-            return (place, self.extras().store.flat_mut(number));
+            return (place, self.extras_mut().store.flat_mut(number));
         }
         let (header, page, at) = self.pages.entry_mut(place.0);
         (place, header.value_mut(page, at))
@@ -119,21 +119,21 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Sets the entry's code. Safe even if a snapshot needs the entry: the code only names the encoding and
     /// is not written to files.
-    pub(crate) fn set_code(&mut self, place: EntryRef, code: Code) {
+    pub(crate) fn set_code(&mut self, place: EntryRef, code: TypeCode) {
         let (header, page, at) = self.pages.entry_mut(place.0);
-        if header.code() != code {
+        if header.type_code() != code {
             header.with_code(code).write(page, at);
         }
     }
 
     /// The bytes of a flat value, for editing in place. The caller must have copied the entry if a snapshot
     /// needs it.
-    pub(crate) fn flat_mut(&mut self, place: EntryRef) -> &mut [u8] {
+    pub(crate) fn flat_value_mut(&mut self, place: EntryRef) -> &mut [u8] {
         let (header, page, at) = self.pages.entry(place.0);
         match header.record_number(page, at) {
             Some(number) => {
                 let number = self.make_record_unique(place, number);
-                self.extras().store.flat_mut(number)
+                self.extras_mut().store.flat_mut(number)
             }
             None => {
                 let (header, page, at) = self.pages.entry_mut(place.0);
@@ -145,7 +145,7 @@ impl<V: OverflowValue> Entries<V> {
     /// Replaces a byte range of a packed collection, in the page or in its overflow record, and sets its
     /// element count.
     pub(crate) fn splice(&mut self, place: EntryRef, key: &Key<'_>, splice: &Splice<'_>) -> EntryRef {
-        let Splice { range, with, count, code } = splice;
+        let Splice { range, replacement: with, count, code } = splice;
         let (header, page, at) = self.pages.entry(place.0);
         if header.placement() == Placement::Inline {
             let attributes = Attributes { code: *code, ..header.attributes(page, at) };
@@ -155,8 +155,8 @@ impl<V: OverflowValue> Entries<V> {
             bytes.extend_from_slice(with);
             bytes.extend_from_slice(&old[range.end..]);
             packed::set_count(&mut bytes, *count);
-            self.unlink(place, key.hash);
-            self.kill(place);
+            self.remove_from_index(place, key.hash);
+            self.mark_dead(place);
             return self.insert(key, NewValue { attributes, bytes: &bytes, len: bytes.len() });
         }
         let place = self.copy_on_write(place, key);
@@ -164,7 +164,7 @@ impl<V: OverflowValue> Entries<V> {
         let (header, page, at) = self.pages.entry(place.0);
         let number = header.record_number(page, at).expect("the value is in overflow");
         let number = self.make_record_unique(place, number);
-        self.extras().store.resize(number, |bytes| {
+        self.extras_mut().store.resize(number, |bytes| {
             let need = bytes.len() - range.len() + with.len();
             if need > bytes.capacity() {
                 bytes.reserve_exact(need + need / 16 - bytes.len());
@@ -180,8 +180,8 @@ impl<V: OverflowValue> Entries<V> {
 #[derive(Debug)]
 pub(crate) struct Splice<'a> {
     pub(crate) range: Range<usize>,
-    pub(crate) with: &'a [u8],
+    pub(crate) replacement: &'a [u8],
     /// Element count after the replacement.
     pub(crate) count: usize,
-    pub(crate) code: Code,
+    pub(crate) code: TypeCode,
 }

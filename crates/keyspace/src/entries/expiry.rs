@@ -21,7 +21,7 @@ use crate::overflow::{OverflowValue, Record};
 use crate::page;
 use crate::pages;
 
-const FANOUT: usize = 64;
+const TREE_FANOUT: usize = 64;
 /// Stores with at least this many pages keep a tree.
 const MIN_TREE_PAGES: usize = 64;
 
@@ -40,30 +40,33 @@ impl PageExpiryTree {
             }
             let times = &mut self.levels[level];
             if times.len() <= index {
-                times.resize(index + 1, page::NEVER);
+                times.resize(index + 1, page::NO_EXPIRY);
             }
             times[index] = time;
-            if times.len() <= FANOUT {
+            if times.len() <= TREE_FANOUT {
                 // This level is the root. Levels above it belong to a time when the store was larger.
                 self.levels.truncate(level + 1);
                 return;
             }
-            let group = index / FANOUT * FANOUT;
-            time = *times[group..times.len().min(group + FANOUT)].iter().min().expect("a group has a member");
+            let group = index / TREE_FANOUT * TREE_FANOUT;
+            time = *times[group..times.len().min(group + TREE_FANOUT)]
+                .iter()
+                .min()
+                .expect("a group has a member");
             if self.levels.len() == level + 1 {
-                let groups = self.levels[level].chunks(FANOUT);
+                let groups = self.levels[level].chunks(TREE_FANOUT);
                 let above = groups.map(|group| *group.iter().min().expect("not empty")).collect();
                 self.levels.push(above);
             }
-            index /= FANOUT;
+            index /= TREE_FANOUT;
         }
     }
 
     fn first(&self) -> (usize, Millis) {
         let mut group = 0;
-        let mut found = (0, page::NEVER);
+        let mut found = (0, page::NO_EXPIRY);
         for times in self.levels.iter().rev() {
-            let range = group * FANOUT..times.len().min((group + 1) * FANOUT);
+            let range = group * TREE_FANOUT..times.len().min((group + 1) * TREE_FANOUT);
             found = range.map(|index| (index, times[index])).min_by_key(|&(_, time)| time).unwrap_or(found);
             group = found.0;
         }
@@ -83,7 +86,7 @@ impl ElementExpiryIndex {
         self.by_time.first().map(|(time, _)| *time)
     }
 
-    fn note(&mut self, key: &[u8], due: Millis) {
+    fn record(&mut self, key: &[u8], due: Millis) {
         let known = self.by_key.get_key_value(key).map(|(key, &time)| (key.clone(), time));
         if known.as_ref().is_some_and(|&(_, time)| time <= due) {
             return;
@@ -99,7 +102,7 @@ impl ElementExpiryIndex {
         self.by_key.insert(key, due);
     }
 
-    fn forget(&mut self, key: &[u8]) {
+    fn remove(&mut self, key: &[u8]) {
         if let Some((key, time)) = self.by_key.remove_entry(key) {
             self.by_time.remove(&(time, key));
         }
@@ -126,10 +129,10 @@ impl<V: OverflowValue> Entries<V> {
                 break;
             }
             let page = self.pages.page(number);
-            let mut exact = page::NEVER;
+            let mut exact = page::NO_EXPIRY;
             let due = page::entries(page, page::HEADER_LEN).find(|&(at, header)| {
-                let expiry = header.expiry(page, at).filter(|_| header.state() == entry::ALIVE);
-                exact = exact.min(expiry.unwrap_or(page::NEVER));
+                let expiry = header.expiry(page, at).filter(|_| header.state() == entry::STATE_ALIVE);
+                exact = exact.min(expiry.unwrap_or(page::NO_EXPIRY));
                 expiry.is_some_and(|expiry| expiry <= now)
             });
             let Some((at, _)) = due else {
@@ -158,10 +161,10 @@ impl<V: OverflowValue> Entries<V> {
         parts.into_iter().chain(entries).min()
     }
 
-    /// Lower bound of the next entry expiry, ignoring elements of values. `page::NEVER` if no entry expires.
+    /// Lower bound of the next entry expiry, ignoring elements of values. `page::NO_EXPIRY` if no entry expires.
     #[inline(always)]
     pub(crate) fn next_entry_due(&self) -> Millis {
-        if self.volatile > 0 { self.next_due } else { page::NEVER }
+        if self.volatile > 0 { self.next_due } else { page::NO_EXPIRY }
     }
 
     /// Whether any value may have expiring elements.
@@ -172,14 +175,14 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Records that elements of this key's value start to expire at `due`.
     pub(crate) fn record_element_expiry(&mut self, key: &[u8], due: Millis) {
-        self.extras().element_expiry.get_or_insert_default().note(key, due);
+        self.extras_mut().element_expiry.get_or_insert_default().record(key, due);
     }
 
     /// Records that this key's value has no expiring elements.
     #[inline]
     pub(crate) fn clear_element_expiry(&mut self, key: &[u8]) {
         if let Some(parts) = self.extras.as_mut().and_then(|extras| extras.element_expiry.as_mut()) {
-            parts.forget(key);
+            parts.remove(key);
         }
     }
 
@@ -208,9 +211,9 @@ impl<V: OverflowValue> Entries<V> {
             return 0;
         }
         let pages = (0..self.pages.count()).filter_map(|number| self.pages.page_if(number));
-        let due = pages.filter(|page| page::earliest(page) <= now).map(|page| {
-            let alive =
-                page::entries(page, page::HEADER_LEN).filter(|(_, header)| header.state() == entry::ALIVE);
+        let due = pages.filter(|page| page::earliest_expiry(page) <= now).map(|page| {
+            let alive = page::entries(page, page::HEADER_LEN)
+                .filter(|(_, header)| header.state() == entry::STATE_ALIVE);
             alive.filter(|&(at, header)| header.expiry(page, at).is_some_and(|expiry| expiry <= now)).count()
         });
         due.sum()
@@ -218,39 +221,39 @@ impl<V: OverflowValue> Entries<V> {
 
     /// The page with the lowest expiry bound, and that bound.
     pub(super) fn earliest_page(&self) -> (usize, Millis) {
-        if let Some(tree) = self.extras.as_ref().and_then(|extras| extras.due.as_ref()) {
+        if let Some(tree) = self.extras.as_ref().and_then(|extras| extras.page_expiries.as_ref()) {
             return tree.first();
         }
         let times = (0..self.pages.count()).map(|number| (number, self.pages.page_if(number)));
-        let times = times.map(|(number, page)| (number, page.map_or(page::NEVER, page::earliest)));
-        times.min_by_key(|&(_, time)| time).unwrap_or((0, page::NEVER))
+        let times = times.map(|(number, page)| (number, page.map_or(page::NO_EXPIRY, page::earliest_expiry)));
+        times.min_by_key(|&(_, time)| time).unwrap_or((0, page::NO_EXPIRY))
     }
 
     /// Lowers the page's bound to `expiry` if needed.
     pub(super) fn lower_page_expiry(&mut self, number: usize, expiry: Millis) {
         let expiry = entry::clamp_time(expiry);
         self.next_due = self.next_due.min(expiry);
-        if expiry < page::earliest(self.pages.page(number)) {
+        if expiry < page::earliest_expiry(self.pages.page(number)) {
             self.set_page_expiry(number, expiry);
         }
     }
 
     pub(super) fn set_page_expiry(&mut self, number: usize, time: Millis) {
-        page::set_earliest(self.pages.page_mut(number), time);
-        if let Some(tree) = self.extras.as_mut().and_then(|extras| extras.due.as_mut()) {
+        page::set_earliest_expiry(self.pages.page_mut(number), time);
+        if let Some(tree) = self.extras.as_mut().and_then(|extras| extras.page_expiries.as_mut()) {
             tree.set(number, time);
         }
     }
 
     /// Builds the tree when the store reaches `MIN_TREE_PAGES` pages.
     pub(super) fn add_page_to_expiry_tree(&mut self, number: usize) {
-        let has_tree = self.extras.as_ref().is_some_and(|extras| extras.due.is_some());
+        let has_tree = self.extras.as_ref().is_some_and(|extras| extras.page_expiries.is_some());
         if number >= MIN_TREE_PAGES && !has_tree {
             let mut tree = PageExpiryTree::default();
             for number in 0..self.pages.count() {
-                tree.set(number, self.pages.page_if(number).map_or(page::NEVER, page::earliest));
+                tree.set(number, self.pages.page_if(number).map_or(page::NO_EXPIRY, page::earliest_expiry));
             }
-            self.extras().due = Some(Box::new(tree));
+            self.extras_mut().page_expiries = Some(Box::new(tree));
         }
     }
 }
@@ -262,12 +265,12 @@ mod tests {
     #[test]
     fn expiry_tree_finds_the_minimum() {
         let mut tree = PageExpiryTree::default();
-        let mut times = vec![page::NEVER; 10_000];
+        let mut times = vec![page::NO_EXPIRY; 10_000];
         let mut seed = 1u64;
         for _ in 0..30_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let number = (seed >> 40) as usize % (1 + (seed >> 33) as usize % times.len());
-            let time = if seed >> 63 == 0 { page::NEVER } else { Millis((seed >> 20) as i64 & 0xffff) };
+            let time = if seed >> 63 == 0 { page::NO_EXPIRY } else { Millis((seed >> 20) as i64 & 0xffff) };
             times[number] = time;
             tree.set(number, time);
             assert_eq!(tree.first().1, *times.iter().min().unwrap());

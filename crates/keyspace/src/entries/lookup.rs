@@ -4,7 +4,7 @@ use clock::Millis;
 use smallvec::SmallVec;
 
 use super::{Entries, EntryRef};
-use crate::entry::{self, Attributes, Code, Header};
+use crate::entry::{self, Attributes, Header, TypeCode};
 use crate::key::{self, Key};
 use crate::overflow::{OverflowShape, OverflowValue};
 use crate::page;
@@ -39,7 +39,7 @@ impl<V: OverflowValue> Entries<V> {
     #[inline]
     pub(crate) fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         let mut found = (KeyLookup::Missing, Usage(0));
-        self.index.find(key.hash, |reference| match self.seen_at(reference, key, now) {
+        self.index.find(key.hash, |reference| match self.check_reference(reference, key, now) {
             None => false,
             Some(seen) => {
                 found = seen;
@@ -51,8 +51,13 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Like [`Self::find_with_usage`], and checks the entry `likely` first.
     #[inline(always)]
-    pub(crate) fn find_likely(&self, likely: Option<u32>, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
-        match likely.and_then(|reference| self.seen_at(reference, key, now)) {
+    pub(crate) fn find_with_hint(
+        &self,
+        likely: Option<u32>,
+        key: &Key<'_>,
+        now: Millis,
+    ) -> (KeyLookup, Usage) {
+        match likely.and_then(|reference| self.check_reference(reference, key, now)) {
             Some(found) => found,
             None => self.find_with_usage(key, now),
         }
@@ -60,7 +65,7 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Returns the lookup result if the entry `reference` has this key.
     #[inline(always)]
-    fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(KeyLookup, Usage)> {
+    fn check_reference(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(KeyLookup, Usage)> {
         let (header, page, at) = self.pages.entry(reference);
         if !key::bytes_equal(self.entry_keys().name_of(header, page, at), key.bytes) {
             return None;
@@ -73,9 +78,9 @@ impl<V: OverflowValue> Entries<V> {
 
     /// The entry's code and value.
     #[inline(always)]
-    pub(crate) fn value(&self, place: EntryRef) -> (Code, StoredValue<'_, V>) {
+    pub(crate) fn value(&self, place: EntryRef) -> (TypeCode, StoredValue<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
-        (header.code(), self.stored_value_of(header, page, at))
+        (header.type_code(), self.stored_value_of(header, page, at))
     }
 
     #[inline(always)]
@@ -96,7 +101,7 @@ impl<V: OverflowValue> Entries<V> {
     pub(crate) fn flat_entry(&self, place: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
         let (header, page, at) = self.pages.entry(place.0);
         let names = self.entry_keys();
-        (names.name_of(header, page, at), names.value_of(header, page, at), header.expiry(page, at))
+        (names.name_of(header, page, at), names.overflow_value(header, page, at), header.expiry(page, at))
     }
 
     /// Expiry time of the entry.
@@ -114,8 +119,8 @@ impl<V: OverflowValue> Entries<V> {
 
     /// The entry's code, which identifies its type.
     #[inline]
-    pub(crate) fn code(&self, place: EntryRef) -> Code {
-        self.pages.entry(place.0).0.code()
+    pub(crate) fn type_code(&self, place: EntryRef) -> TypeCode {
+        self.pages.entry(place.0).0.type_code()
     }
 
     #[inline]
@@ -147,13 +152,13 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Picks an entry by `random`, a uniform random number.
     pub(crate) fn random(&self, random: u64) -> Option<EntryRef> {
-        self.index.pick(random).map(EntryRef)
+        self.index.random_reference(random).map(EntryRef)
     }
 
     /// Visits one entry per random number. The memory reads overlap, which hides cache misses.
     pub(crate) fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(EntryRef)) {
         randoms.iter().for_each(|&random| self.index.prefetch(random));
-        let found = randoms.iter().filter_map(|&random| self.index.pick(random));
+        let found = randoms.iter().filter_map(|&random| self.index.random_reference(random));
         let found: SmallVec<[u32; 8]> = found.inspect(|&reference| self.pages.prefetch(reference)).collect();
         found.into_iter().for_each(|reference| visit(EntryRef(reference)));
     }
@@ -162,7 +167,7 @@ impl<V: OverflowValue> Entries<V> {
     /// in a large store with very few it may find none.
     pub(crate) fn random_volatile(&self, random: u64) -> Option<EntryRef> {
         const MAX_ATTEMPTS: usize = 8;
-        const SEARCH_LIMIT: usize = 256;
+        const MAX_EXAMINED_ENTRIES: usize = 256;
         if self.volatile == 0 {
             return None;
         }
@@ -176,20 +181,21 @@ impl<V: OverflowValue> Entries<V> {
         }
         let count = self.pages.count();
         let start = ((seed >> 32) as usize).checked_rem(count)?;
-        let some = || (start..count).chain(0..start).take(SEARCH_LIMIT);
+        let some = || (start..count).chain(0..start).take(MAX_EXAMINED_ENTRIES);
         let may_have = |number: &usize| {
-            self.pages.page_if(*number).is_some_and(|page| page::earliest(page) < page::NEVER)
+            self.pages.page_if(*number).is_some_and(|page| page::earliest_expiry(page) < page::NO_EXPIRY)
         };
         // A page's bound can be stale (its entry is gone) and is inexact for times far in the future.
-        let found = some().filter(may_have).find_map(|number| self.pick_volatile_in_page(number, seed));
-        let found = found.or_else(|| self.pick_volatile_in_page(self.earliest_page().0, seed));
-        found.or_else(|| some().find_map(|number| self.pick_volatile_in_page(number, seed)))
+        let found = some().filter(may_have).find_map(|number| self.random_volatile_in_page(number, seed));
+        let found = found.or_else(|| self.random_volatile_in_page(self.earliest_page().0, seed));
+        found.or_else(|| some().find_map(|number| self.random_volatile_in_page(number, seed)))
     }
 
     /// Picks an entry with an expiry from one page.
-    fn pick_volatile_in_page(&self, number: usize, random: u64) -> Option<EntryRef> {
+    fn random_volatile_in_page(&self, number: usize, random: u64) -> Option<EntryRef> {
         let page = self.pages.page_if(number)?;
-        let expires = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.has_expiry();
+        let expires =
+            |&(_, header): &(usize, Header)| header.state() == entry::STATE_ALIVE && header.has_expiry();
         let count = page::entries(page, page::HEADER_LEN).filter(expires).count() as u64;
         let chosen = (random >> 32).checked_rem(count)?;
         let (at, _) = page::entries(page, page::HEADER_LEN).filter(expires).nth(chosen as usize)?;
@@ -210,8 +216,8 @@ impl<V: OverflowValue> Entries<V> {
     /// Prefetches the entry with this hash, or the page that a new entry would go to, and returns the likely
     /// entry reference (third pass of a batch).
     pub(crate) fn prefetch_entry(&self, hash: u64) -> Option<u32> {
-        let likely = self.index.likely(hash);
-        self.pages.prefetch(likely.unwrap_or_else(|| pages::reference(self.open as usize, 0)));
+        let likely = self.index.probable_reference(hash);
+        self.pages.prefetch(likely.unwrap_or_else(|| pages::reference(self.open_page as usize, 0)));
         likely
     }
 
@@ -221,9 +227,9 @@ impl<V: OverflowValue> Entries<V> {
 
     /// The overflow value that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
-    pub(crate) fn likely_overflow(&self, hash: u64) -> Option<OverflowShape<'_>> {
+    pub(crate) fn probable_overflow(&self, hash: u64) -> Option<OverflowShape<'_>> {
         let store = &self.extras.as_ref()?.store;
-        let (header, page, at) = self.pages.entry(self.index.likely(hash)?);
+        let (header, page, at) = self.pages.entry(self.index.probable_reference(hash)?);
         Some(store.record(header.record_number(page, at)?).value.shape())
     }
 }

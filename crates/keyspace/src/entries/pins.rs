@@ -23,7 +23,7 @@ use crate::captured::{Captured, FindOverflow, OverflowParts, ValueOwner, is_in_s
 use crate::entry::{self, Attributes, EntryDraft, Header, Placement};
 use crate::key::Key;
 use crate::large::Large;
-use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, count_kept};
+use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, count_snapshot_only};
 use crate::page;
 use crate::pages;
 
@@ -34,53 +34,60 @@ const LONG_VALUE_CHUNK: usize = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     /// The snapshot's bit in the state of an entry: 1, 2 or 4.
-    bit: u32,
+    snapshot_bit: u32,
     /// The database number of the store at the cut (SWAPDB can change it later).
     db: u16,
-    walked: u32,
-    mark: u32,
+    walked_pages: u32,
+    end_page: u32,
     /// Entry counts at the cut; valid because a pin is taken before the first change after it.
-    pub(crate) len: u32,
-    pub(crate) volatile: u32,
+    pub(crate) pinned_len: u32,
+    pub(crate) pinned_volatile: u32,
 }
 
 impl Pin {
     /// Whether the walk has not started.
-    pub(crate) fn is_new(&self) -> bool {
-        self.walked == 0
+    pub(crate) fn is_unstarted(&self) -> bool {
+        self.walked_pages == 0
     }
 }
 
 /// An overflow value that waits for its walk after its entry was passed.
 #[derive(Debug)]
 pub(super) struct PendingValue {
-    bit: u32,
+    snapshot_bit: u32,
     db: u16,
     attributes: Attributes,
     key: Box<[u8]>,
     record: u32,
     /// Bytes of a long value copied so far.
-    walked: usize,
+    walked_bytes: usize,
 }
 
 impl<V: OverflowValue> Entries<V> {
     /// Bits of the snapshots that still need this page.
     #[inline]
-    pub(super) fn pinned(&self, number: usize) -> u32 {
-        self.extras.as_ref().map_or(0, |extras| extras.pinned(number))
+    pub(super) fn pinned_bits(&self, number: usize) -> u32 {
+        self.extras.as_ref().map_or(0, |extras| extras.pinned_bits(number))
     }
 
     /// Lowest page number that new pages may take.
     pub(super) fn first_free_number(&self) -> usize {
         let pins = self.extras.as_ref().map_or(&[][..], |extras| &extras.pins);
-        pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
+        pins.iter().map(|pin| pin.end_page as usize).max().unwrap_or(0)
     }
 
     /// Pins all entries for a snapshot. Returns whether there are any.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) -> bool {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
-            self.extras().pins.push(Pin { bit, db, walked: 0, mark, len, volatile });
+            self.extras_mut().pins.push(Pin {
+                snapshot_bit: bit,
+                db,
+                walked_pages: 0,
+                end_page: mark,
+                pinned_len: len,
+                pinned_volatile: volatile,
+            });
         }
         mark > 0
     }
@@ -103,47 +110,55 @@ impl<V: OverflowValue> Entries<V> {
         let Some(record) = self.multipart_record(place) else { return };
         let (header, page, at) = self.pages.entry(place.0);
         let key = self.entry_keys().name_of(header, page, at).into();
-        let pending =
-            PendingValue { bit, db, attributes: header.attributes(page, at), key, record, walked: 0 };
-        self.queue_pending(vec![pending]);
+        let pending = PendingValue {
+            snapshot_bit: bit,
+            db,
+            attributes: header.attributes(page, at),
+            key,
+            record,
+            walked_bytes: 0,
+        };
+        self.pin_pending(vec![pending]);
     }
 
     /// The next pending value of this snapshot.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
-        let pending = &self.extras.as_ref()?.pending[self.pending_for(bit)?];
+        let pending = &self.extras.as_ref()?.pending_values[self.pending_position(bit)?];
         Some(&self.store().record(pending.record).value)
     }
 
     /// Pins values and queues them for their walk.
-    fn queue_pending(&mut self, values: Vec<PendingValue>) {
+    fn pin_pending(&mut self, values: Vec<PendingValue>) {
         for value in &values {
-            self.pin_record(value.record, value.bit);
-            self.extras().store.record_mut(value.record).shared += 1;
+            self.pin_record(value.record, value.snapshot_bit);
+            self.extras_mut().store.record_mut(value.record).shared += 1;
         }
-        self.extras().pending.extend(values);
+        self.extras_mut().pending_values.extend(values);
     }
 
-    pub(crate) fn pin_of(&self, bit: u32) -> Option<Pin> {
-        self.extras.as_ref()?.pins.iter().find(|pin| pin.bit == bit).copied()
+    pub(crate) fn pin_for_bit(&self, bit: u32) -> Option<Pin> {
+        self.extras.as_ref()?.pins.iter().find(|pin| pin.snapshot_bit == bit).copied()
     }
 
     pub(crate) fn is_pinned_for(&self, bit: u32) -> bool {
-        self.pin_of(bit).is_some() || self.pending_for(bit).is_some()
+        self.pin_for_bit(bit).is_some() || self.pending_position(bit).is_some()
     }
 
     /// Whether the walk is in the middle of a page's overflow values.
-    pub(crate) fn is_inside_page(&self, bit: u32) -> bool {
-        self.pending_for(bit).is_some()
+    pub(crate) fn is_walking_page_values(&self, bit: u32) -> bool {
+        self.pending_position(bit).is_some()
     }
 
     /// Whether any snapshot still needs entries of this store.
     pub(crate) fn is_pinned(&self) -> bool {
-        self.extras.as_ref().is_some_and(|extras| !extras.pins.is_empty() || !extras.pending.is_empty())
+        self.extras
+            .as_ref()
+            .is_some_and(|extras| !extras.pins.is_empty() || !extras.pending_values.is_empty())
     }
 
     /// Bytes of entries that only snapshots still need.
-    pub(crate) fn leftover_bytes(&self) -> usize {
-        self.extras.as_ref().map_or(0, |extras| extras.leftover)
+    pub(crate) fn snapshot_only_bytes(&self) -> usize {
+        self.extras.as_ref().map_or(0, |extras| extras.snapshot_only_bytes)
     }
 
     /// Copies pinned pages until about `budget` bytes are done, and unpins them. Returns whether the pin is
@@ -151,12 +166,12 @@ impl<V: OverflowValue> Entries<V> {
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
         let mut passed = 0;
         while passed < budget {
-            if let Some(index) = self.pending_for(bit) {
+            if let Some(index) = self.pending_position(bit) {
                 passed += self.walk_pending(index, captured);
                 continue;
             }
-            let Some(pin) = self.pin_of(bit) else { return true };
-            let number = pin.walked as usize;
+            let Some(pin) = self.pin_for_bit(bit) else { return true };
+            let number = pin.walked_pages as usize;
             self.pages.prefetch_page(number + 1);
             if let Some(page) = self.pages.page_if(number) {
                 passed += self.with_overflow_lookup(page, |overflow_parts| {
@@ -164,7 +179,7 @@ impl<V: OverflowValue> Entries<V> {
                 });
             }
             self.pin_overflow_values(bit, pin.db, number);
-            self.unpin_page(bit, number, &mut captured.dropped);
+            self.unpin_page(bit, number, &mut captured.records_to_drop);
         }
         !self.is_pinned_for(bit)
     }
@@ -190,7 +205,7 @@ impl<V: OverflowValue> Entries<V> {
     fn overflow_parts<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<OverflowParts<'a>> {
         let record = self.store().record(header.record_number(page, at)?);
         let value = match record.value.shape() {
-            OverflowShape::Flat(bytes) if !record.value.has_own_walk() => Some(&bytes[..]),
+            OverflowShape::Flat(bytes) if !record.value.is_walked_in_parts() => Some(&bytes[..]),
             OverflowShape::Flat(_) | OverflowShape::Collection(_) => None,
         };
         Some(OverflowParts { key: record.key.as_deref(), value })
@@ -199,29 +214,29 @@ impl<V: OverflowValue> Entries<V> {
     /// Copies a chunk of a long value or the next part of a collection. Returns the bytes copied.
     fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
         if captured.keys_only {
-            return self.skip_pending(index, &mut captured.dropped);
+            return self.skip_pending(index, &mut captured.records_to_drop);
         }
-        let extras = self.extras();
-        let pending = &mut extras.pending[index];
+        let extras = self.extras_mut();
+        let pending = &mut extras.pending_values[index];
         let copied = match extras.store.record_mut(pending.record).value.shape_mut() {
             OverflowShapeMut::Collection(collection) => {
-                collection.walk(pending.bit, pending.owner(), captured)
+                collection.walk(pending.snapshot_bit, pending.value_owner(), captured)
             }
             OverflowShapeMut::Flat(bytes) => {
-                let left = &bytes[pending.walked..];
+                let left = &bytes[pending.walked_bytes..];
                 let (piece, left) = left.split_at(left.len().min(LONG_VALUE_CHUNK));
                 captured.add_long_chunk(piece, left.len());
-                pending.walked += piece.len();
+                pending.walked_bytes += piece.len();
                 let (copied, done) = (piece.len(), left.is_empty());
                 if done {
-                    captured.finish_long_value(pending.owner(), pending.walked);
-                    self.remove_pending(index, &mut captured.dropped);
+                    captured.finish_long_value(pending.value_owner(), pending.walked_bytes);
+                    self.remove_pending(index, &mut captured.records_to_drop);
                 }
                 return copied;
             }
         };
         copied.unwrap_or_else(|| {
-            self.remove_pending(index, &mut captured.dropped);
+            self.remove_pending(index, &mut captured.records_to_drop);
             0
         })
     }
@@ -234,8 +249,8 @@ impl<V: OverflowValue> Entries<V> {
         dropped: &mut Vec<Record<Large>>,
         copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindOverflow<'_, 'a>>) -> usize,
     ) -> Option<usize> {
-        let pin = self.pin_of(bit)?;
-        let number = pin.walked as usize;
+        let pin = self.pin_for_bit(bit)?;
+        let number = pin.walked_pages as usize;
         let mut empty = [0; page::HEADER_LEN];
         page::format(&mut empty);
         let page = self.pages.page_if(number).unwrap_or(&empty);
@@ -248,7 +263,7 @@ impl<V: OverflowValue> Entries<V> {
     /// For a collection: unpins the next page without copying and returns its bytes. `None` if the pin is
     /// finished.
     pub(crate) fn skip_page(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        let number = self.pin_of(bit)?.walked as usize;
+        let number = self.pin_for_bit(bit)?.walked_pages as usize;
         let size = self.pages.size_if(number).unwrap_or(0);
         self.unpin_page(bit, number, dropped);
         Some(size)
@@ -256,14 +271,14 @@ impl<V: OverflowValue> Entries<V> {
 
     /// Removes in order, because the same snapshot may already have started the next value.
     fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
-        let pending = self.extras().pending.remove(index);
-        dropped.extend(self.extras().store.release(pending.record).map(Record::into_dropped));
+        let pending = self.extras_mut().pending_values.remove(index);
+        dropped.extend(self.extras_mut().store.release(pending.record).map(Record::into_dropped));
     }
 
     /// Skips a long value or the next part of a collection. Returns its bytes.
     fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) -> usize {
-        let extras = self.extras();
-        let PendingValue { bit, record, .. } = extras.pending[index];
+        let extras = self.extras_mut();
+        let PendingValue { snapshot_bit: bit, record, .. } = extras.pending_values[index];
         let passed = match extras.store.record_mut(record).value.shape_mut() {
             OverflowShapeMut::Flat(_) => None,
             OverflowShapeMut::Collection(collection) => collection.skip(bit, dropped),
@@ -278,20 +293,20 @@ impl<V: OverflowValue> Entries<V> {
     pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
         let mut passed = 0;
         while passed < budget {
-            if let Some(index) = self.pending_for(bit) {
+            if let Some(index) = self.pending_position(bit) {
                 passed += self.skip_pending(index, dropped);
                 continue;
             }
-            let Some(pin) = self.pin_of(bit) else { return true };
+            let Some(pin) = self.pin_for_bit(bit) else { return true };
             let nothing = self
                 .extras
                 .as_ref()
-                .is_none_or(|extras| extras.leftover == 0 && !extras.store.has_collections());
+                .is_none_or(|extras| extras.snapshot_only_bytes == 0 && !extras.store.has_collections());
             if nothing {
-                self.extras().pins.retain(|pin| pin.bit != bit);
+                self.extras_mut().pins.retain(|pin| pin.snapshot_bit != bit);
                 return true;
             }
-            let number = pin.walked as usize;
+            let number = pin.walked_pages as usize;
             passed += self.pages.size_if(number).unwrap_or(0);
             self.pin_overflow_values(bit, pin.db, number);
             self.unpin_page(bit, number, dropped);
@@ -299,20 +314,20 @@ impl<V: OverflowValue> Entries<V> {
         !self.is_pinned_for(bit)
     }
 
-    fn pending_for(&self, bit: u32) -> Option<usize> {
-        self.extras.as_ref()?.pending.iter().position(|pending| pending.bit == bit)
+    fn pending_position(&self, bit: u32) -> Option<usize> {
+        self.extras.as_ref()?.pending_values.iter().position(|pending| pending.snapshot_bit == bit)
     }
 
     /// Unpins a page that the walk has passed.
     fn unpin_page(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
-        let extras = self.extras();
-        let index = extras.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
-        extras.pins[index].walked += 1;
-        if extras.pins[index].walked == extras.pins[index].mark {
+        let extras = self.extras_mut();
+        let index = extras.pins.iter().position(|pin| pin.snapshot_bit == bit).expect("a pin passes pages");
+        extras.pins[index].walked_pages += 1;
+        if extras.pins[index].walked_pages == extras.pins[index].end_page {
             extras.pins.swap_remove(index);
         }
         if self.pages.size_if(number).is_some() {
-            self.kill_kept_entries(bit, number, dropped);
+            self.free_kept_entries(bit, number, dropped);
         }
     }
 
@@ -324,25 +339,25 @@ impl<V: OverflowValue> Entries<V> {
             let Some(record) = header.record_number(page, at).filter(|_| is_in_snapshot(header, bit)) else {
                 continue;
             };
-            if self.store().record(record).value.has_own_walk() {
+            if self.store().record(record).value.is_walked_in_parts() {
                 let key = self.entry_keys().name_of(header, page, at).into();
                 pending.push(PendingValue {
-                    bit,
+                    snapshot_bit: bit,
                     db,
                     attributes: header.attributes(page, at),
                     key,
                     record,
-                    walked: 0,
+                    walked_bytes: 0,
                 });
             }
         }
-        self.queue_pending(pending);
+        self.pin_pending(pending);
     }
 
     /// Pins a collection record for each snapshot in `bits` that has not pinned it yet.
     fn pin_record(&mut self, record: u32, bits: u32) {
         if let OverflowShapeMut::Collection(collection) =
-            self.extras().store.record_mut(record).value.shape_mut()
+            self.extras_mut().store.record_mut(record).value.shape_mut()
         {
             [1, 2, 4].into_iter().filter(|bit| bits & bit != 0).for_each(|bit| collection.pin(bit));
         }
@@ -350,18 +365,18 @@ impl<V: OverflowValue> Entries<V> {
 
     /// The overflow value of an entry, for editing. Snapshots that need the entry pin the value first.
     pub(crate) fn overflow_mut(&mut self, place: EntryRef) -> Option<&mut V> {
-        let pinned = self.pinned(pages::split(place.0).0);
+        let pinned = self.pinned_bits(pages::split(place.0).0);
         let (header, page, at) = self.pages.entry(place.0);
         let number = header.record_number(page, at)?;
         if pinned != 0 {
             self.pin_record(number, pinned);
         }
-        Some(&mut self.extras().store.record_mut(number).value)
+        Some(&mut self.extras_mut().store.record_mut(number).value)
     }
 
     /// Kills the entries of a page that only this pin kept.
-    fn kill_kept_entries(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
-        if self.extras().leftover == 0 {
+    fn free_kept_entries(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
+        if self.extras_mut().snapshot_only_bytes == 0 {
             return;
         }
         let mut at = page::HEADER_LEN;
@@ -369,7 +384,7 @@ impl<V: OverflowValue> Entries<V> {
             self.pages.page_if(number).and_then(|page| page::entries(page, at).next())
         {
             at = here + header.len();
-            if header.state() & bit == 0 || header.state() == entry::DEAD {
+            if header.state() & bit == 0 || header.state() == entry::STATE_DEAD {
                 continue;
             }
             let left = header.state() & !bit;
@@ -377,18 +392,18 @@ impl<V: OverflowValue> Entries<V> {
                 header.with_state(left).write(self.pages.page_mut(number), here);
                 continue;
             }
-            self.extras().leftover -= header.len();
-            count_kept(0, header.len());
+            self.extras_mut().snapshot_only_bytes -= header.len();
+            count_snapshot_only(0, header.len());
             if let Some(record) = header.record_number(self.pages.page(number), here) {
-                dropped.extend(self.extras().store.release(record).map(Record::into_dropped));
+                dropped.extend(self.extras_mut().store.release(record).map(Record::into_dropped));
             }
-            self.leave_tombstone(number, here);
+            self.write_tombstone(number, here);
         }
     }
 
     /// Makes an entry editable: copies it if a snapshot needs the original.
     pub(crate) fn copy_on_write(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
-        let pinned = self.pinned(pages::split(place.0).0);
+        let pinned = self.pinned_bits(pages::split(place.0).0);
         if pinned == 0 {
             return place;
         }
@@ -397,20 +412,20 @@ impl<V: OverflowValue> Entries<V> {
         let attributes = header.attributes(page, at);
         if let Some(number) = header.record_number(page, at) {
             self.pin_record(number, pinned);
-            self.extras().store.record_mut(number).shared += 1;
+            self.extras_mut().store.record_mut(number).shared += 1;
         }
         let key_here = if header.placement() == Placement::KeyValueOverflow { &[] } else { key.bytes };
-        let draft = EntryDraft { attributes, place: header.placement(), key: key_here, value: &value };
-        self.unlink(place, key.hash);
-        self.kill(place);
+        let draft = EntryDraft { attributes, placement: header.placement(), key: key_here, value: &value };
+        self.remove_from_index(place, key.hash);
+        self.mark_dead(place);
         self.count_expiry(attributes.expiry);
-        self.put(key.hash, &draft, value.len())
+        self.write_entry(key.hash, &draft, value.len())
     }
 
     /// Makes an entry's record editable: copies it if another entry shares it. Returns the record number. The
     /// entry itself must already be editable.
     pub(super) fn make_record_unique(&mut self, place: EntryRef, number: u32) -> u32 {
-        let store = &mut self.extras().store;
+        let store = &mut self.extras_mut().store;
         if store.record(number).shared == 0 {
             return number;
         }
@@ -424,15 +439,16 @@ impl<V: OverflowValue> Entries<V> {
 }
 
 impl PendingValue {
-    fn owner(&self) -> ValueOwner<'_> {
+    fn value_owner(&self) -> ValueOwner<'_> {
         ValueOwner { db: self.db, key: &self.key, attributes: self.attributes }
     }
 }
 
 impl<V: OverflowValue> Extras<V> {
     #[inline]
-    fn pinned(&self, number: usize) -> u32 {
-        let holding = self.pins.iter().filter(|pin| (pin.walked..pin.mark).contains(&(number as u32)));
-        holding.fold(0, |bits, pin| bits | pin.bit)
+    fn pinned_bits(&self, number: usize) -> u32 {
+        let holding =
+            self.pins.iter().filter(|pin| (pin.walked_pages..pin.end_page).contains(&(number as u32)));
+        holding.fold(0, |bits, pin| bits | pin.snapshot_bit)
     }
 }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::{HashFields, HashRef, records};
 use crate::entries::{EntryRef, KeyLookup, Splice};
-use crate::fields::{Field, Fields, lookup_key};
+use crate::fields::{Field, LargeFields, lookup_key};
 use crate::key::Key;
 use crate::kind::ListpackBounds;
 use crate::large::Large;
@@ -20,29 +20,29 @@ impl Table {
         self.typed::<HashRef<'_>>(place)
     }
 
-    pub(super) fn known_hash(&self, place: EntryRef) -> HashRef<'_> {
+    pub(super) fn expect_hash(&self, place: EntryRef) -> HashRef<'_> {
         self.hash(place).expect("the caller has seen that it is a hash")
     }
 
     /// The fields of a large hash, for editing. Snapshots that need the entry pin it first.
-    pub(super) fn large_hash(&mut self, place: EntryRef) -> Option<&mut Fields<HashFields>> {
+    pub(super) fn large_hash_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<HashFields>> {
         if let Large::Hash(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
     /// Removes a field of the hash at `place`. Returns whether it existed. The caller must delete the key
     /// when the hash becomes empty.
     pub fn hash_remove(&mut self, place: EntryRef, key: &Key<'_>, name: &[u8]) -> (EntryRef, bool) {
-        let hash = self.known_hash(place);
+        let hash = self.expect_hash(place);
         let Shape::Packed(packed) = hash.shape else {
             // Look up first: removing a missing field must not pin the hash.
             let found = hash.get(name).is_some();
-            let removed = found && self.large_hash(place).is_some_and(|fields| fields.remove(name));
+            let removed = found && self.large_hash_mut(place).is_some_and(|fields| fields.remove(name));
             self.refresh_element_expiry(place, key);
             return (place, removed);
         };
-        let Some(record) = records::find(packed, name) else { return (place, false) };
+        let Some(record) = records::find_record(packed, name) else { return (place, false) };
         let (range, count) = (record.start..record.end, packed::count(packed) - 1);
-        let splice = Splice { range, with: &[], count, code: hash.form.code() };
+        let splice = Splice { range, replacement: &[], count, code: hash.value_encoding.code() };
         let place = self.entries.splice(place, key, &splice);
         self.refresh_element_expiry(place, key);
         (place, true)
@@ -56,7 +56,7 @@ impl Table {
         name: &[u8],
         expiry: Option<Millis>,
     ) -> (EntryRef, bool) {
-        let hash = self.known_hash(place);
+        let hash = self.expect_hash(place);
         let Some(field) = hash.get(name) else { return (place, false) };
         if field.expiry == expiry {
             return (place, true);
@@ -69,7 +69,7 @@ impl Table {
                 self.hash_set(place, key, Field { name, value: &value, expiry }, bounds).0
             }
             Shape::Large(_) => {
-                if let Some(fields) = self.large_hash(place) {
+                if let Some(fields) = self.large_hash_mut(place) {
                     fields.set_expiry(name, expiry);
                 }
                 place
@@ -100,16 +100,16 @@ impl Table {
             name.clear();
             let (place, found) = match hash.shape {
                 Shape::Packed(packed) => {
-                    let past = |record: &records::Record<'_>| !Field::from(*record).is_live_at(now);
+                    let past = |record: &records::FieldRecord<'_>| !Field::from(*record).is_live_at(now);
                     let due = records::records(packed).find(past);
                     due.iter().for_each(|record| name.extend_from_slice(record.field));
                     if due.is_some() { self.hash_remove(place, &hashed, name) } else { (place, false) }
                 }
                 Shape::Large(_) => {
-                    (place, self.large_hash(place).is_some_and(|fields| fields.remove_expired(now, name)))
+                    (place, self.large_hash_mut(place).is_some_and(|fields| fields.remove_expired(now, name)))
                 }
             };
-            let emptied = self.known_hash(place).is_empty();
+            let emptied = self.expect_hash(place).is_empty();
             if !emptied {
                 self.record_element_expiry(place, &hashed);
             }

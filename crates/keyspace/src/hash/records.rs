@@ -20,11 +20,11 @@ use crate::varint;
 
 /// A field of a packed hash and its byte range.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Record<'a> {
+pub(crate) struct FieldRecord<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// Start of the value; it extends to `end`.
-    pub(crate) value_at: usize,
+    pub(crate) value_start: usize,
     pub(crate) field: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) expiry: Option<Millis>,
@@ -53,32 +53,39 @@ const MAX_STACK_RECORD: usize = 96;
 const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN;
 
 #[inline]
-pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
+pub(crate) fn read_record(packed: &[u8], start: usize) -> FieldRecord<'_> {
     let mut at = start;
     let (field_len, value_len) = (varint::read(packed, &mut at), varint::read(packed, &mut at));
     let expiry = (field_len & 1 == 1).then(|| read_time(packed, at));
     at += if expiry.is_some() { TIME_LEN } else { 0 };
     let value_at = at + field_len / 2;
     let end = value_at + value_len;
-    Record { start, end, value_at, field: &packed[at..value_at], value: &packed[value_at..end], expiry }
+    FieldRecord {
+        start,
+        end,
+        value_start: value_at,
+        field: &packed[at..value_at],
+        value: &packed[value_at..end],
+        expiry,
+    }
 }
 
 /// The fields of a packed hash, including the count prefix.
 #[inline]
-pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
+pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = FieldRecord<'_>> + Clone {
     let mut at = COUNT_LEN;
     std::iter::from_fn(move || {
-        let record = (at < packed.len()).then(|| record(packed, at))?;
+        let record = (at < packed.len()).then(|| read_record(packed, at))?;
         at = record.end;
         Some(record)
     })
 }
 
 #[inline]
-pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
+pub(crate) fn find_record<'a>(packed: &'a [u8], field: &[u8]) -> Option<FieldRecord<'a>> {
     let mut at = COUNT_LEN;
     while at < packed.len() {
-        let record = record(packed, at);
+        let record = read_record(packed, at);
         if record.field == field {
             return Some(record);
         }
@@ -113,7 +120,7 @@ pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expir
 /// Copies short slices with fixed-size moves instead of a `memcpy` call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
-    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
         if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {
             to[..N].copy_from_slice(first);
             let at = to.len() - N;
@@ -121,15 +128,15 @@ fn copy(to: &mut [u8], from: &[u8]) {
         }
     }
     match from.len() {
-        4..8 => ends::<4>(to, from),
-        8..16 => ends::<8>(to, from),
-        16..32 => ends::<16>(to, from),
+        4..8 => copy_ends::<4>(to, from),
+        8..16 => copy_ends::<8>(to, from),
+        16..32 => copy_ends::<16>(to, from),
         _ => to.copy_from_slice(from),
     }
 }
 
 /// Overwrites the expiry of a record that has one.
-pub(crate) fn set_time(packed: &mut [u8], record_start: usize, expiry: Millis) {
+pub(crate) fn overwrite_expiry(packed: &mut [u8], record_start: usize, expiry: Millis) {
     let mut at = record_start;
     varint::read(packed, &mut at);
     varint::read(packed, &mut at);
@@ -161,9 +168,9 @@ mod tests {
         assert_eq!(count(&packed), fields.len());
         let read: Vec<_> = records(&packed).map(|r| (r.field, r.value, r.expiry)).collect();
         assert_eq!(read, fields);
-        let start = find(&packed, b"field").expect("there").start;
-        set_time(&mut packed, start, Millis(99));
-        assert_eq!(find(&packed, b"field").and_then(|record| record.expiry), Some(Millis(99)));
-        assert!(find(&packed, b"other").is_none());
+        let start = find_record(&packed, b"field").expect("there").start;
+        overwrite_expiry(&mut packed, start, Millis(99));
+        assert_eq!(find_record(&packed, b"field").and_then(|record| record.expiry), Some(Millis(99)));
+        assert!(find_record(&packed, b"other").is_none());
     }
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{HashFields, records};
 use crate::entries::{EntryRef, Splice};
-use crate::fields::{Field, Fields, ReplacedField};
+use crate::fields::{Field, LargeFields, ReplacedField};
 use crate::key::Key;
 use crate::kind::{ListpackBounds, ValueEncoding};
 use crate::large::Large;
@@ -45,12 +45,16 @@ impl Table {
         field: Field<'_>,
         bounds: ListpackBounds,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let hash = self.known_hash(place);
+        let hash = self.expect_hash(place);
         let Shape::Packed(packed) = hash.shape else { return self.set_in_large(place, key, field, bounds) };
         let Field { name, value, expiry } = field;
-        let found = records::find(packed, name);
+        let found = records::find_record(packed, name);
         let count = packed::count(packed) + usize::from(found.is_none());
-        let form = if exceeds_bounds(&field, count, bounds) { ValueEncoding::TableHash } else { hash.form };
+        let form = if exceeds_bounds(&field, count, bounds) {
+            ValueEncoding::TableHash
+        } else {
+            hash.value_encoding
+        };
         let replaced = found.map(|record| ReplacedField { expiry: record.expiry });
         let range = found.map_or(packed.len()..packed.len(), |record| record.start..record.end);
         let mut bytes = SmallVec::<[u8; 256]>::new();
@@ -59,7 +63,7 @@ impl Table {
             let place = self.make_hash_large(place, key);
             return self.set_in_large(place, key, field, bounds);
         }
-        let splice = Splice { range, with: &bytes, count, code: form.code() };
+        let splice = Splice { range, replacement: &bytes, count, code: form.code() };
         let place = self.entries.splice(place, key, &splice);
         if expiry.is_some() {
             self.record_element_expiry(place, key);
@@ -75,8 +79,8 @@ impl Table {
         field: Field<'_>,
         bounds: ListpackBounds,
     ) -> (EntryRef, Option<ReplacedField>) {
-        let form = self.known_hash(place).form;
-        let Some(fields) = self.large_hash(place) else { return (place, None) };
+        let form = self.expect_hash(place).value_encoding;
+        let Some(fields) = self.large_hash_mut(place) else { return (place, None) };
         let replaced = fields.set(field.name, field.value, field.expiry);
         if form != ValueEncoding::TableHash && exceeds_bounds(&field, fields.len(), bounds) {
             self.entries.set_code(place, ValueEncoding::TableHash.code());
@@ -130,10 +134,10 @@ impl Table {
         };
         let mut fields = [first, second].into_iter().chain(fields);
         let (mut place, mut too_much) = (place, None);
-        let hash = self.known_hash(place);
+        let hash = self.expect_hash(place);
         if let Shape::Packed(packed) = hash.shape {
             let (whole, mut timed) = (0..packed.len(), false);
-            let mut draft = HashRewrite { bytes: packed.into(), form: hash.form, bounds };
+            let mut draft = HashRewrite { bytes: packed.into(), form: hash.value_encoding, bounds };
             for field in fields.by_ref() {
                 let Some(replaced) = draft.set(&field) else {
                     too_much = Some(field);
@@ -143,7 +147,7 @@ impl Table {
                 visit_replaced(replaced);
             }
             let (count, code) = (packed::count(&draft.bytes), draft.form.code());
-            let splice = Splice { range: whole, with: &draft.bytes, count, code };
+            let splice = Splice { range: whole, replacement: &draft.bytes, count, code };
             place = self.entries.splice(place, key, &splice);
             if timed {
                 self.record_element_expiry(place, key);
@@ -168,22 +172,22 @@ impl Table {
         bounds: ListpackBounds,
     ) -> Option<(EntryRef, Option<ReplacedField>)> {
         let Field { name, value, expiry } = field;
-        let hash = self.known_hash(place);
+        let hash = self.expect_hash(place);
         let Shape::Packed(packed) = hash.shape else {
             return Some(self.set_in_large(place, key, field, bounds));
         };
-        let record = records::find(packed, name)
+        let record = records::find_record(packed, name)
             .filter(|record| record.value.len() == value.len())
             .filter(|record| record.expiry.is_some() == expiry.is_some())?;
         let exceeds_bounds = exceeds_bounds(&field, packed::count(packed), bounds);
-        let form = if exceeds_bounds { ValueEncoding::TableHash } else { hash.form };
+        let form = if exceeds_bounds { ValueEncoding::TableHash } else { hash.value_encoding };
         let replaced = ReplacedField { expiry: record.expiry };
-        let (start, value_at) = (record.start, record.value_at);
+        let (start, value_at) = (record.start, record.value_start);
         let place = self.entries.copy_on_write(place, key);
-        let packed = self.entries.flat_mut(place);
+        let packed = self.entries.flat_value_mut(place);
         packed[value_at..value_at + value.len()].copy_from_slice(value);
         if let Some(expiry) = expiry {
-            records::set_time(packed, start, expiry);
+            records::overwrite_expiry(packed, start, expiry);
             self.record_element_expiry(place, key);
         }
         self.entries.set_code(place, form.code());
@@ -192,8 +196,8 @@ impl Table {
 
     /// Converts a packed hash into a large one.
     fn make_hash_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
-        let mut fields = Box::<Fields<HashFields>>::default();
-        self.known_hash(place).for_each(&mut |field| {
+        let mut fields = Box::<LargeFields<HashFields>>::default();
+        self.expect_hash(place).for_each(&mut |field| {
             fields.set(field.name, field.value, field.expiry);
         });
         self.make_large(place, key, Large::Hash(fields))
@@ -211,7 +215,7 @@ impl HashRewrite {
     /// Sets a field and returns its previous state if it existed. `None` if the hash would outgrow the packed
     /// form.
     fn set(&mut self, field: &Field<'_>) -> Option<Option<ReplacedField>> {
-        let found = records::find(&self.bytes, field.name);
+        let found = records::find_record(&self.bytes, field.name);
         let replaced = found.map(|record| ReplacedField { expiry: record.expiry });
         let range = found.map_or(self.bytes.len()..self.bytes.len(), |record| record.start..record.end);
         let count = packed::count(&self.bytes) + usize::from(found.is_none());

@@ -14,7 +14,7 @@
 
 use wide::u8x16;
 
-pub(crate) const CELLS: usize = 12;
+pub(crate) const CELLS_PER_BUCKET: usize = 12;
 pub(crate) const BUCKET_LEN: usize = 64;
 const OVERFLOW_OFFSET: usize = 12;
 const REFERENCES_OFFSET: usize = 16;
@@ -37,7 +37,7 @@ pub(crate) fn tag(hash: u64) -> u8 {
 #[inline]
 fn cells_with_tag(line: &[u8; BUCKET_LEN], tag: u8) -> u32 {
     let head: [u8; 16] = *line.first_chunk().expect("a line is longer");
-    u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << CELLS) - 1)
+    u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << CELLS_PER_BUCKET) - 1)
 }
 
 /// The numbers of the set bits in ascending order.
@@ -64,16 +64,16 @@ impl<'a> Bucket<'a> {
 
     /// The cells that hold `tag`, with their references.
     #[inline]
-    pub(crate) fn tagged(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
+    pub(crate) fn references_with_tag(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
         set_bits(cells_with_tag(self.0, tag)).map(move |cell| (cell, self.reference(cell)))
     }
 
     pub(crate) fn references(self) -> impl Iterator<Item = u32> + 'a {
-        (0..CELLS).filter(move |&cell| self.0[cell] != 0).map(move |cell| self.reference(cell))
+        (0..CELLS_PER_BUCKET).filter(move |&cell| self.0[cell] != 0).map(move |cell| self.reference(cell))
     }
 
     /// The reference in the cell, if it is taken.
-    pub(crate) fn at(self, cell: usize) -> Option<u32> {
+    pub(crate) fn reference_if_taken(self, cell: usize) -> Option<u32> {
         (self.0[cell] != 0).then(|| self.reference(cell))
     }
 
@@ -111,15 +111,15 @@ mod tests {
     fn cells_are_found_by_tag() {
         let mut line = [0; BUCKET_LEN];
         let mut bucket = BucketMut(&mut line);
-        for cell in 0..CELLS {
+        for cell in 0..CELLS_PER_BUCKET {
             bucket.set(cell, [7, 9][cell % 2], cell as u32 * 1000);
         }
         bucket.clear(4);
         bucket.add_overflow(3);
         bucket.add_overflow(-1);
         let bucket = Bucket(&line);
-        assert_eq!(bucket.tagged(7).map(|(cell, _)| cell).collect::<Vec<_>>(), [0, 2, 6, 8, 10]);
-        assert_eq!(bucket.tagged(9).last(), Some((11, 11_000)));
+        assert_eq!(bucket.references_with_tag(7).map(|(cell, _)| cell).collect::<Vec<_>>(), [0, 2, 6, 8, 10]);
+        assert_eq!(bucket.references_with_tag(9).last(), Some((11, 11_000)));
         assert_eq!(bucket.references().count(), 11);
         assert_eq!((bucket.free_cell(), bucket.overflow_count()), (Some(4), 2));
     }

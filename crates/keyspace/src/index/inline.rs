@@ -6,12 +6,12 @@
 use super::bucket::tag;
 
 /// Capacity: takes as many bytes as a segment header.
-pub(super) const MAX: usize = 7;
+pub(super) const CAPACITY: usize = 7;
 
 #[derive(Debug, Default)]
 pub(crate) struct InlineIndex {
-    references: [u32; MAX],
-    tags: [u8; MAX],
+    references: [u32; CAPACITY],
+    tags: [u8; CAPACITY],
     len: u8,
 }
 
@@ -22,7 +22,7 @@ impl InlineIndex {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.len() == MAX
+        self.len() == CAPACITY
     }
 
     #[inline]
@@ -32,20 +32,20 @@ impl InlineIndex {
 
     /// The references with the tag of `hash`, and their cells.
     #[inline]
-    fn tagged(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
+    fn references_with_tag(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
         let tag = tag(hash);
         let set_bits = self.tags[..self.len()].iter().enumerate();
         set_bits.filter(move |&(_, &other)| other == tag).map(|(cell, _)| (cell, self.references[cell]))
     }
 
     #[inline]
-    pub(super) fn likely(&self, hash: u64) -> Option<u32> {
-        self.tagged(hash).next().map(|(_, reference)| reference)
+    pub(super) fn probable_reference(&self, hash: u64) -> Option<u32> {
+        self.references_with_tag(hash).next().map(|(_, reference)| reference)
     }
 
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.tagged(hash).map(|(_, reference)| reference).find(|&reference| is(reference))
+        self.references_with_tag(hash).map(|(_, reference)| reference).find(|&reference| is(reference))
     }
 
     /// Adds a reference. The index must not be full.
@@ -56,7 +56,7 @@ impl InlineIndex {
     }
 
     fn cell_of(&self, hash: u64, reference: u32) -> usize {
-        let found = self.tagged(hash).find(|&(_, other)| other == reference);
+        let found = self.references_with_tag(hash).find(|&(_, other)| other == reference);
         found.expect("what is alive is indexed").0
     }
 
@@ -74,7 +74,7 @@ impl InlineIndex {
     }
 
     /// Picks a uniformly random reference.
-    pub(super) fn pick(&self, random: u64) -> Option<u32> {
+    pub(super) fn random_reference(&self, random: u64) -> Option<u32> {
         let cell = (u128::from(random) * u128::from(self.len)) >> 64;
         self.references().get(cell as usize).copied()
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn inline_references_are_found_by_tag() {
         let mut few = InlineIndex::default();
-        for number in 0..MAX as u64 {
+        for number in 0..CAPACITY as u64 {
             assert!(!few.is_full());
             few.add(number % 3, number as u32 * 10);
         }
@@ -96,10 +96,10 @@ mod tests {
         assert_eq!(few.find(2, |reference| reference == 50), Some(50));
         few.remove(2, 20);
         few.replace_reference(2, 50, 55);
-        assert_eq!((few.likely(2), few.find(2, |reference| reference == 20)), (Some(55), None));
-        assert_eq!(few.references().len(), MAX - 1);
+        assert_eq!((few.probable_reference(2), few.find(2, |reference| reference == 20)), (Some(55), None));
+        assert_eq!(few.references().len(), CAPACITY - 1);
         let picked: std::collections::BTreeSet<_> =
-            (0..100u64).filter_map(|turn| few.pick(turn.wrapping_mul(u64::MAX / 100))).collect();
+            (0..100u64).filter_map(|turn| few.random_reference(turn.wrapping_mul(u64::MAX / 100))).collect();
         assert_eq!(picked.into_iter().collect::<Vec<_>>(), [0, 10, 30, 40, 55, 60]);
     }
 }

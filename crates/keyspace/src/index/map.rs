@@ -14,43 +14,43 @@ const ELEMENTS_PER_SPLIT: usize = 16;
 const MIN_INCREMENTAL_LEN: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Map {
+pub(super) struct SegmentMap {
     depth: u8,
-    numbers: Vec<u32>,
+    segment_numbers: Vec<u32>,
     /// The part of the doubled map that is built so far.
-    next: Vec<u32>,
+    doubled_map: Vec<u32>,
     segments: usize,
 }
 
-impl Map {
+impl SegmentMap {
     /// A map that leads all positions to segment 0.
     pub(super) fn new() -> Self {
-        Self { depth: 1, numbers: vec![0; 2], next: Vec::new(), segments: 1 }
+        Self { depth: 1, segment_numbers: vec![0; 2], doubled_map: Vec::new(), segments: 1 }
     }
 
     #[inline]
-    pub(super) fn number(&self, position: u64) -> u32 {
-        self.numbers[(position >> (64 - self.depth)) as usize]
+    pub(super) fn segment_number(&self, position: u64) -> u32 {
+        self.segment_numbers[(position >> (64 - self.depth)) as usize]
     }
 
     /// Splits the range of positions that share `depth` bits with this one: its upper half now leads to
     /// segment `upper`.
     pub(super) fn split_range(&mut self, position: u64, depth: u8, upper: u32) {
         if depth == self.depth {
-            self.extend_doubled(self.numbers.len());
-            self.numbers = std::mem::take(&mut self.next);
+            self.extend_doubled(self.segment_numbers.len());
+            self.segment_numbers = std::mem::take(&mut self.doubled_map);
             self.depth += 1;
         } else if self.is_nearly_full() {
             self.extend_doubled(ELEMENTS_PER_SPLIT);
         }
         let range = self.range(position, depth);
-        self.lead(range.start.midpoint(range.end)..range.end, upper);
+        self.set_range(range.start.midpoint(range.end)..range.end, upper);
         self.segments += 1;
     }
 
     /// Merges two ranges: all positions that share `depth` bits with this one now lead to segment `number`.
     pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, number: u32) {
-        self.lead(self.range(position, depth), number);
+        self.set_range(self.range(position, depth), number);
         self.segments -= 1;
     }
 
@@ -60,14 +60,17 @@ impl Map {
     }
 
     fn is_nearly_full(&self) -> bool {
-        self.numbers.len() >= MIN_INCREMENTAL_LEN && self.segments > self.numbers.len() / 4 * 3
+        self.segment_numbers.len() >= MIN_INCREMENTAL_LEN
+            && self.segments > self.segment_numbers.len() / 4 * 3
     }
 
     /// Copies this many more elements to the doubled map.
     fn extend_doubled(&mut self, elements: usize) {
-        self.next.reserve_exact(self.numbers.len() * 2 - self.next.len());
-        let done = self.next.len() / 2;
-        self.next.extend(self.numbers.iter().skip(done).take(elements).flat_map(|&number| [number, number]));
+        self.doubled_map.reserve_exact(self.segment_numbers.len() * 2 - self.doubled_map.len());
+        let done = self.doubled_map.len() / 2;
+        self.doubled_map.extend(
+            self.segment_numbers.iter().skip(done).take(elements).flat_map(|&number| [number, number]),
+        );
     }
 
     /// The elements for positions that share `depth` bits with this one.
@@ -77,15 +80,15 @@ impl Map {
         first * width..(first + 1) * width
     }
 
-    fn lead(&mut self, elements: Range<usize>, number: u32) {
-        let ready = self.next.len();
-        self.next[ready.min(elements.start * 2)..ready.min(elements.end * 2)].fill(number);
-        self.numbers[elements].fill(number);
+    fn set_range(&mut self, elements: Range<usize>, number: u32) {
+        let ready = self.doubled_map.len();
+        self.doubled_map[ready.min(elements.start * 2)..ready.min(elements.end * 2)].fill(number);
+        self.segment_numbers[elements].fill(number);
     }
 
     /// Heap bytes used.
     pub(super) fn bytes(&self) -> usize {
-        (self.numbers.capacity() + self.next.capacity()) * size_of::<u32>()
+        (self.segment_numbers.capacity() + self.doubled_map.capacity()) * size_of::<u32>()
     }
 }
 
@@ -96,38 +99,42 @@ mod tests {
     use super::*;
 
     /// Reference model: start position to depth and segment number.
-    struct Twin(BTreeMap<u64, (u8, u32)>);
+    struct ReferenceMap(BTreeMap<u64, (u8, u32)>);
 
-    impl Twin {
-        fn of(&self, position: u64) -> (u64, u8, u32) {
+    impl ReferenceMap {
+        fn segment_at(&self, position: u64) -> (u64, u8, u32) {
             let (&start, &(depth, number)) = self.0.range(..=position).next_back().unwrap();
             (start, depth, number)
         }
     }
 
     /// A pseudo-random number.
-    fn next(random: &mut u64) -> u64 {
+    fn next_random(random: &mut u64) -> u64 {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *random ^ *random >> 29
     }
 
-    fn check(map: &Map, twin: &Twin) {
+    fn check_map(map: &SegmentMap, twin: &ReferenceMap) {
         for (&start, &(depth, number)) in &twin.0 {
             let last = start | u64::MAX >> depth;
-            assert_eq!([map.number(start), map.number(last)], [number; 2], "{start:x} of depth {depth}");
+            assert_eq!(
+                [map.segment_number(start), map.segment_number(last)],
+                [number; 2],
+                "{start:x} of depth {depth}"
+            );
         }
     }
 
     /// Splits and merges segments at random, up to ten thousand and back to one.
     #[test]
     fn map_leads_to_covering_segment() {
-        let mut map = Map::new();
-        let mut twin = Twin(BTreeMap::from([(0, (0, 0))]));
+        let mut map = SegmentMap::new();
+        let mut twin = ReferenceMap(BTreeMap::from([(0, (0, 0))]));
         let (mut random, mut made) = (7, 0);
         for goal in [10_000, 5000, 12_000, 20, 12_000, 1] {
             while twin.0.len() < goal {
-                let position = next(&mut random);
-                let (start, depth, number) = twin.of(position);
+                let position = next_random(&mut random);
+                let (start, depth, number) = twin.segment_at(position);
                 made += 1;
                 map.split_range(position, depth, made);
                 twin.0.insert(start, (depth + 1, number));
@@ -139,14 +146,14 @@ mod tests {
                     let Some(&(depth @ 1.., number)) = twin.0.get(&start) else { continue };
                     let other = start ^ 1 << (64 - depth);
                     let halves = twin.0.get(&other).is_some_and(|other| other.0 == depth);
-                    if halves && next(&mut random).is_multiple_of(2) && twin.0.len() > goal {
+                    if halves && next_random(&mut random).is_multiple_of(2) && twin.0.len() > goal {
                         twin.0.remove(&start.max(other));
                         twin.0.insert(start.min(other), (depth - 1, number));
                         map.merge_ranges(start, depth - 1, number);
                     }
                 }
             }
-            check(&map, &twin);
+            check_map(&map, &twin);
         }
     }
 
@@ -154,12 +161,12 @@ mod tests {
     /// map prepared ahead must be ready in time, whatever was split and merged while it was built.
     #[test]
     fn large_map_is_doubled_ahead_of_time() {
-        let mut map = Map::new();
-        let mut twin = Twin(BTreeMap::from([(0, (0, 0))]));
+        let mut map = SegmentMap::new();
+        let mut twin = ReferenceMap(BTreeMap::from([(0, (0, 0))]));
         let mut made = 0;
         for depth in 0..16u8 {
-            if depth == map.depth && map.numbers.len() >= MIN_INCREMENTAL_LEN {
-                assert_eq!(map.next.len(), 2 * map.numbers.len());
+            if depth == map.depth && map.segment_numbers.len() >= MIN_INCREMENTAL_LEN {
+                assert_eq!(map.doubled_map.len(), 2 * map.segment_numbers.len());
             }
             let count = 1u64 << depth;
             for turn in 0..count {
@@ -178,7 +185,7 @@ mod tests {
                 twin.0.insert(start, (depth + 1, lower));
                 twin.0.insert(start | 1 << (63 - depth), (depth + 1, made));
             }
-            check(&map, &twin);
+            check_map(&map, &twin);
         }
     }
 }

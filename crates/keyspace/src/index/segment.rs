@@ -12,23 +12,23 @@
 use smallvec::SmallVec;
 
 use super::HashSource;
-use super::bucket::{BUCKET_LEN, Bucket, BucketMut, CELLS, tag};
+use super::bucket::{BUCKET_LEN, Bucket, BucketMut, CELLS_PER_BUCKET, tag};
 use crate::hashing::POSITION_MASK;
-use crate::memory::Line;
+use crate::memory::CacheLinePair;
 
 /// Buckets per block.
-const BUCKETS_PER_BLOCK: usize = Line::LEN / BUCKET_LEN;
+const BUCKETS_PER_BLOCK: usize = CacheLinePair::LEN / BUCKET_LEN;
 const MAX_BLOCKS: usize = 8;
 pub(super) const MAX_BUCKETS: usize = MAX_BLOCKS * BUCKETS_PER_BLOCK;
 /// Maximum number of entries in a segment.
-pub(super) const MAX_ENTRIES: usize = MAX_BUCKETS * (CELLS - 1);
+pub(super) const MAX_ENTRIES: usize = MAX_BUCKETS * (CELLS_PER_BUCKET - 1);
 
 /// References with their hashes, on the stack.
-pub(super) type HashedRefs = SmallVec<[(u64, u32); MAX_BUCKETS * CELLS]>;
+pub(super) type HashedRefs = SmallVec<[(u64, u32); MAX_BUCKETS * CELLS_PER_BUCKET]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    blocks: [Option<Line>; MAX_BLOCKS],
+    blocks: [Option<CacheLinePair>; MAX_BLOCKS],
     len: u16,
     buckets: u8,
     depth: u8,
@@ -36,22 +36,22 @@ pub(crate) struct Segment {
 
 /// Maximum number of entries for this many buckets.
 fn capacity(buckets: usize) -> usize {
-    if buckets == 1 { CELLS } else { buckets * (CELLS - 1) }
+    if buckets == 1 { CELLS_PER_BUCKET } else { buckets * (CELLS_PER_BUCKET - 1) }
 }
 
 /// Number of buckets for this many entries.
 fn buckets_for(len: usize) -> usize {
     match len {
         0 => 0,
-        1..=CELLS => 1,
-        _ => len.div_ceil(CELLS - 1).next_multiple_of(BUCKETS_PER_BLOCK).min(MAX_BUCKETS),
+        1..=CELLS_PER_BUCKET => 1,
+        _ => len.div_ceil(CELLS_PER_BUCKET - 1).next_multiple_of(BUCKETS_PER_BLOCK).min(MAX_BUCKETS),
     }
 }
 
 /// What a segment must do before it can take another entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GrowthStep {
-    Enough,
+    Fits,
     Grow,
     Split,
 }
@@ -70,11 +70,11 @@ impl Segment {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.blocks.iter().flatten().count() * Line::LEN
+        self.blocks.iter().flatten().count() * CacheLinePair::LEN
     }
 
     pub(super) fn move_lower(&mut self) {
-        self.blocks.iter_mut().flatten().for_each(Line::move_lower);
+        self.blocks.iter_mut().flatten().for_each(CacheLinePair::move_lower);
     }
 
     fn buckets(&self) -> usize {
@@ -89,7 +89,7 @@ impl Segment {
     }
 
     #[inline]
-    fn next(&self, bucket: usize) -> usize {
+    fn next_bucket(&self, bucket: usize) -> usize {
         if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
     }
 
@@ -119,14 +119,14 @@ impl Segment {
 
     /// The reference in the home bucket with the tag of `hash`: nearly always the right one.
     #[inline]
-    pub(super) fn likely(&self, hash: u64) -> Option<u32> {
+    pub(super) fn probable_reference(&self, hash: u64) -> Option<u32> {
         let bucket = (self.buckets > 0).then(|| self.bucket(self.home_bucket(hash)))?;
-        bucket.tagged(tag(hash)).next().map(|(_, reference)| reference)
+        bucket.references_with_tag(tag(hash)).next().map(|(_, reference)| reference)
     }
 
     /// Bucket, cell and reference of the entry that `is` accepts.
     #[inline]
-    fn locate(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
+    fn find_cell(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
         if self.buckets == 0 {
             return None;
         }
@@ -134,25 +134,27 @@ impl Segment {
         let mut number = self.home_bucket(hash);
         for _ in 0..self.buckets {
             let bucket = self.bucket(number);
-            if let Some((cell, reference)) = bucket.tagged(tag).find(|&(_, reference)| is(reference)) {
+            if let Some((cell, reference)) =
+                bucket.references_with_tag(tag).find(|&(_, reference)| is(reference))
+            {
                 return Some((number, cell, reference));
             }
             if bucket.overflow_count() == 0 {
                 return None;
             }
-            number = self.next(number);
+            number = self.next_bucket(number);
         }
         None
     }
 
     #[inline]
     pub(super) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.locate(hash, is).map(|(_, _, reference)| reference)
+        self.find_cell(hash, is).map(|(_, _, reference)| reference)
     }
 
     pub(super) fn growth_step(&self) -> GrowthStep {
         match self.buckets() {
-            buckets if buckets > 0 && self.len() < capacity(buckets) => GrowthStep::Enough,
+            buckets if buckets > 0 && self.len() < capacity(buckets) => GrowthStep::Fits,
             MAX_BUCKETS => GrowthStep::Split,
             _ => GrowthStep::Grow,
         }
@@ -168,25 +170,26 @@ impl Segment {
                 return;
             }
             self.bucket_mut(number).add_overflow(1);
-            number = self.next(number);
+            number = self.next_bucket(number);
         }
     }
 
     pub(super) fn remove(&mut self, hash: u64, reference: u32) {
         let (found, cell, _) =
-            self.locate(hash, |other| other == reference).expect("what is alive is indexed");
+            self.find_cell(hash, |other| other == reference).expect("what is alive is indexed");
         self.bucket_mut(found).clear(cell);
         self.len -= 1;
         let mut number = self.home_bucket(hash);
         while number != found {
             self.bucket_mut(number).add_overflow(-1);
-            number = self.next(number);
+            number = self.next_bucket(number);
         }
     }
 
     /// Replaces the reference to an entry that moved.
     pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
-        let (number, cell, _) = self.locate(hash, |other| other == from).expect("what is alive is indexed");
+        let (number, cell, _) =
+            self.find_cell(hash, |other| other == from).expect("what is alive is indexed");
         self.bucket_mut(number).set(cell, tag(hash), to);
     }
 
@@ -215,36 +218,37 @@ impl Segment {
     }
 
     fn redistribute(&mut self, buckets: usize, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
-        let taken = self.empty(hash_of);
-        self.fill(buckets, &taken);
+        let taken = self.take_all(hash_of);
+        self.rebuild(buckets, &taken);
     }
 
     /// All references with their hashes.
-    pub(super) fn all(&self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
+    pub(super) fn all_references(&self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
         let buckets = (0..self.buckets()).map(|number| self.bucket(number));
-        let references: SmallVec<[u32; MAX_BUCKETS * CELLS]> = buckets.flat_map(Bucket::references).collect();
+        let references: SmallVec<[u32; MAX_BUCKETS * CELLS_PER_BUCKET]> =
+            buckets.flat_map(Bucket::references).collect();
         let mut taken = HashedRefs::new();
         hash_of(&references, &mut taken);
         taken
     }
 
     /// Removes and returns all references with their hashes.
-    pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
-        let taken = self.all(hash_of);
+    pub(super) fn take_all(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
+        let taken = self.all_references(hash_of);
         self.len = 0;
         taken
     }
 
     /// Fills an empty segment.
     pub(super) fn fill_empty(&mut self, references: &[(u64, u32)]) {
-        self.fill(buckets_for(references.len()), references);
+        self.rebuild(buckets_for(references.len()), references);
     }
 
     /// Distributes the references over this many buckets.
-    pub(super) fn fill(&mut self, buckets: usize, references: &[(u64, u32)]) {
+    pub(super) fn rebuild(&mut self, buckets: usize, references: &[(u64, u32)]) {
         for (number, block) in self.blocks.iter_mut().enumerate() {
             if number * BUCKETS_PER_BLOCK < buckets {
-                block.get_or_insert_with(Line::new).bytes_mut().fill(0);
+                block.get_or_insert_with(CacheLinePair::new).bytes_mut().fill(0);
             } else {
                 *block = None;
             }
@@ -255,7 +259,7 @@ impl Segment {
 
     /// Splits in two by the next bit of the hash.
     pub(super) fn split(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> Self {
-        let taken = self.empty(hash_of);
+        let taken = self.take_all(hash_of);
         let bit = 63 - self.depth;
         let (low, high): (HashedRefs, HashedRefs) =
             taken.into_iter().partition(|(hash, _)| hash >> bit & 1 == 0);
@@ -266,17 +270,17 @@ impl Segment {
         let own = for_low.div_ceil(BUCKETS_PER_BLOCK);
         let rest = self.blocks[own..].iter_mut().filter_map(Option::take);
         other.blocks.iter_mut().zip(rest).for_each(|(cell, block)| *cell = Some(block));
-        self.fill(for_low, &low);
-        other.fill(for_high, &high);
+        self.rebuild(for_low, &low);
+        other.rebuild(for_high, &high);
         other
     }
 
     /// Takes over the references of its sibling.
-    pub(super) fn join(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
-        let mut taken = self.empty(hash_of);
-        taken.extend(other.empty(hash_of));
+    pub(super) fn merge(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
+        let mut taken = self.take_all(hash_of);
+        taken.extend(other.take_all(hash_of));
         self.depth -= 1;
-        self.fill(buckets_for(taken.len()), &taken);
+        self.rebuild(buckets_for(taken.len()), &taken);
     }
 
     /// Visits the references whose home is the bucket of `position` and whose position is not lower. Returns
@@ -303,7 +307,7 @@ impl Segment {
             if bucket.overflow_count() == 0 {
                 break;
             }
-            number = self.next(number);
+            number = self.next_bucket(number);
         }
         (home + 1 < self.buckets()).then(|| {
             let start = ((home as u128 + 1) << 64).div_ceil(self.buckets as u128) as u64;
@@ -315,21 +319,22 @@ impl Segment {
     /// Visits all references until `visit` returns false. Returns whether all were visited.
     pub(super) fn visit_all(&self, of: &impl HashSource, visit: &mut impl FnMut(u32) -> bool) -> bool {
         (0..self.buckets()).all(|number| {
-            let references: SmallVec<[u32; CELLS]> = self.bucket(number).references().collect();
+            let references: SmallVec<[u32; CELLS_PER_BUCKET]> = self.bucket(number).references().collect();
             references.iter().for_each(|&reference| of.prefetch(reference));
             references.into_iter().all(&mut *visit)
         })
     }
 
-    pub(super) fn any(&self) -> Option<u32> {
+    pub(super) fn any_reference(&self) -> Option<u32> {
         (0..self.buckets()).find_map(|number| self.bucket(number).references().next())
     }
 
     /// Returns the reference in the cell that `random` selects among all cells of `buckets` buckets, if that
     /// cell exists and is taken. Every reference has equal probability.
-    pub(super) fn pick(&self, buckets: usize, random: u32) -> Option<u32> {
-        let cell = ((u64::from(random) * (buckets * CELLS) as u64) >> 32) as usize;
-        (cell / CELLS < self.buckets()).then(|| self.bucket(cell / CELLS).at(cell % CELLS))?
+    pub(super) fn random_reference(&self, buckets: usize, random: u32) -> Option<u32> {
+        let cell = ((u64::from(random) * (buckets * CELLS_PER_BUCKET) as u64) >> 32) as usize;
+        (cell / CELLS_PER_BUCKET < self.buckets())
+            .then(|| self.bucket(cell / CELLS_PER_BUCKET).reference_if_taken(cell % CELLS_PER_BUCKET))?
     }
 
     pub(super) fn bucket_count(&self) -> usize {

@@ -18,9 +18,9 @@ use crate::table::{RemovedValue, Table};
 const MAX_PACKED: usize = 2048;
 
 /// Replaces a range of elements of a packed list by `count` others.
-struct Exchange<'a> {
+struct RangeReplacement<'a> {
     elements: std::ops::Range<usize>,
-    with: &'a [u8],
+    replacement: &'a [u8],
     count: usize,
 }
 
@@ -32,12 +32,12 @@ impl Table {
         self.typed::<ListRef<'_>>(place)
     }
 
-    fn known_list(&self, place: EntryRef) -> ListRef<'_> {
+    fn expect_list(&self, place: EntryRef) -> ListRef<'_> {
         self.list(place).expect("the caller has seen that it is a list")
     }
 
     /// The segments of a large list, for editing. Snapshots that need the entry pin it first.
-    fn segments(&mut self, place: EntryRef) -> Option<&mut Segments> {
+    fn segments_mut(&mut self, place: EntryRef) -> Option<&mut Segments> {
         if let Large::List(segments) = self.entries.overflow_mut(place)? { Some(segments) } else { None }
     }
 
@@ -78,8 +78,8 @@ impl Table {
     ) -> EntryRef {
         let (count, raw) =
             elements.clone().fold((0, 0), |(count, raw), element| (count + 1, raw + element.len()));
-        self.name_larger(place, raw, count, limit);
-        let list = self.known_list(place);
+        self.update_encoding_after_growth(place, raw, count, limit);
+        let list = self.expect_list(place);
         if let Shape::Packed(packed) = list.shape
             && packed.len() + raw + count <= MAX_PACKED
         {
@@ -95,13 +95,13 @@ impl Table {
                     list.len()
                 }
             };
-            let exchange = Exchange { elements: at..at, with: &with, count };
-            if let Some(place) = self.exchange(place, key, &exchange) {
+            let exchange = RangeReplacement { elements: at..at, replacement: &with, count };
+            if let Some(place) = self.replace_range(place, key, &exchange) {
                 return place;
             }
         }
         let place = self.make_list_large(place, key);
-        if let Some(segments) = self.segments(place) {
+        if let Some(segments) = self.segments_mut(place) {
             elements.for_each(|element| segments.push(end, element.into()));
         }
         place
@@ -116,14 +116,14 @@ impl Table {
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        self.name_larger(place, element.len(), 1, limit);
+        self.update_encoding_after_growth(place, element.len(), 1, limit);
         let with = records::record(element.into());
-        let exchange = Exchange { elements: index..index, with: &with, count: 1 };
-        if let Some(place) = self.exchange(place, key, &exchange) {
+        let exchange = RangeReplacement { elements: index..index, replacement: &with, count: 1 };
+        if let Some(place) = self.replace_range(place, key, &exchange) {
             return place;
         }
         let place = self.make_list_large(place, key);
-        if let Some(segments) = self.segments(place) {
+        if let Some(segments) = self.segments_mut(place) {
             segments.insert(index, element.into());
         }
         place
@@ -138,26 +138,26 @@ impl Table {
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        self.name_larger(place, element.len(), 1, limit);
+        self.update_encoding_after_growth(place, element.len(), 1, limit);
         let with = records::record(element.into());
-        let exchange = Exchange { elements: index..index + 1, with: &with, count: 1 };
-        let place = match self.exchange(place, key, &exchange) {
+        let exchange = RangeReplacement { elements: index..index + 1, replacement: &with, count: 1 };
+        let place = match self.replace_range(place, key, &exchange) {
             Some(place) => place,
             None => {
                 let place = self.make_list_large(place, key);
-                if let Some(segments) = self.segments(place) {
+                if let Some(segments) = self.segments_mut(place) {
                     segments.replace(index, element.into());
                 }
                 place
             }
         };
-        self.name_smaller(place, limit);
+        self.update_encoding_after_removal(place, limit);
         place
     }
 
     /// Pops up to `count` elements from an end of the list at `place`. The caller must delete the key when
     /// the list becomes empty.
-    pub fn list_take(
+    pub fn list_remove_ends(
         &mut self,
         place: EntryRef,
         key: &Key<'_>,
@@ -165,7 +165,7 @@ impl Table {
         count: usize,
         limit: ListLimit,
     ) -> (EntryRef, RemovedValue) {
-        let len = self.known_list(place).len();
+        let len = self.expect_list(place).len();
         let count = count.min(len);
         if count == 0 {
             return (place, RemovedValue::default());
@@ -175,19 +175,23 @@ impl Table {
             ListEnd::Tail => len - count..len,
         };
         let (mut place, mut dropped) = (place, RemovedValue::default());
-        match self.exchange(place, key, &Exchange { elements: elements.clone(), with: &[], count: 0 }) {
+        match self.replace_range(
+            place,
+            key,
+            &RangeReplacement { elements: elements.clone(), replacement: &[], count: 0 },
+        ) {
             Some(exchanged) => place = exchanged,
             None => {
-                if let Some(segments) = self.segments(place) {
+                if let Some(segments) = self.segments_mut(place) {
                     if count == 1 {
                         segments.remove(elements.start);
                     } else {
-                        dropped = Large::List(Box::new(segments.take(end, count))).into();
+                        dropped = Large::List(Box::new(segments.take_from_end(end, count))).into();
                     }
                 }
             }
         }
-        self.name_smaller(place, limit);
+        self.update_encoding_after_removal(place, limit);
         (place, dropped)
     }
 
@@ -203,7 +207,7 @@ impl Table {
         limit: ListLimit,
     ) -> (EntryRef, usize) {
         let wanted = ListItem::from(element);
-        let list = self.known_list(place);
+        let list = self.expect_list(place);
         let mut found = Vec::new();
         let mut index = if from_tail { list.len() } else { 0 };
         let mut visit = |item: ListItem<'_>| {
@@ -215,7 +219,7 @@ impl Table {
             found.len() < most
         };
         match from_tail {
-            true => list.visit_back_from(list.len() - 1, &mut visit),
+            true => list.visit_backward_from(list.len() - 1, &mut visit),
             false => list.visit_from(0, &mut visit),
         }
         let removed = found.len();
@@ -237,25 +241,30 @@ impl Table {
                     }
                 }
                 let (elements, count) = (0..list.len(), list.len() - removed);
-                self.exchange(place, key, &Exchange { elements, with: &with, count })
+                self.replace_range(place, key, &RangeReplacement { elements, replacement: &with, count })
                     .expect("what becomes shorter stays packed")
             }
             Shape::Large(_) => {
-                if let Some(segments) = self.segments(place) {
+                if let Some(segments) = self.segments_mut(place) {
                     found.into_iter().for_each(|index| segments.remove(index));
                 }
                 place
             }
         };
-        self.name_smaller(place, limit);
+        self.update_encoding_after_removal(place, limit);
         (place, removed)
     }
 
     /// Replaces elements of a packed list; `None` if the list is large or would outgrow the packed form.
-    fn exchange(&mut self, place: EntryRef, key: &Key<'_>, exchange: &Exchange<'_>) -> Option<EntryRef> {
-        let list = self.known_list(place);
+    fn replace_range(
+        &mut self,
+        place: EntryRef,
+        key: &Key<'_>,
+        exchange: &RangeReplacement<'_>,
+    ) -> Option<EntryRef> {
+        let list = self.expect_list(place);
         let Shape::Packed(packed) = list.shape else { return None };
-        let Exchange { elements, with, count } = exchange;
+        let RangeReplacement { elements, replacement: with, count } = exchange;
         let (run, len) = (&packed[COUNT_LEN..], list.len());
         let start = records::offset(run, len, elements.start);
         let end = match elements.len() {
@@ -269,21 +278,21 @@ impl Table {
             return None;
         }
         let code = list.form.code();
-        let splice = Splice { range: COUNT_LEN + start..COUNT_LEN + end, with, count, code };
+        let splice = Splice { range: COUNT_LEN + start..COUNT_LEN + end, replacement: with, count, code };
         Some(self.entries.splice(place, key, &splice))
     }
 
     /// Converts a packed list into a large one.
     fn make_list_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
-        let Shape::Packed(packed) = self.known_list(place).shape else { return place };
+        let Shape::Packed(packed) = self.expect_list(place).shape else { return place };
         let mut segments = Box::<Segments>::default();
         records::items(&packed[COUNT_LEN..]).for_each(|item| segments.push(ListEnd::Tail, item));
         self.make_large(place, key, Large::List(segments))
     }
 
     /// Updates the encoding before `count` elements with `raw` bytes in total are added.
-    fn name_larger(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
-        let list = self.known_list(place);
+    fn update_encoding_after_growth(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
+        let list = self.expect_list(place);
         if list.form == ValueEncoding::ListpackList
             && limit.is_exceeded_by(list.bytes() + raw, list.len() + count)
         {
@@ -292,8 +301,8 @@ impl Table {
     }
 
     /// Updates the encoding after the list shrank.
-    fn name_smaller(&mut self, place: EntryRef, limit: ListLimit) {
-        let list = self.known_list(place);
+    fn update_encoding_after_removal(&mut self, place: EntryRef, limit: ListLimit) {
+        let list = self.expect_list(place);
         if list.form == ValueEncoding::QuicklistList && limit.permits_listpack_again(list.bytes(), list.len())
         {
             self.entries.set_code(place, ValueEncoding::ListpackList.code());

@@ -109,11 +109,11 @@ impl<A: smallvec::Array<Item = u8>> AppendBytes for SmallVec<A> {
 /// Appends the record of an element.
 #[inline]
 pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
-    let (mut head, head_len, content) = encoded(item);
+    let (mut head, head_len, content) = encode_head(item);
     out.append(&head[..head_len]);
     out.append(content);
     let len = head_len + content.len();
-    let back = backward(&mut head, len);
+    let back = write_backward_len(&mut head, len);
     out.append(&head[..back]);
 }
 
@@ -122,7 +122,7 @@ const MAX_HEAD: usize = 9;
 
 /// Returns the head of a record, its length, and the string bytes that follow it.
 #[inline]
-fn encoded(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
+fn encode_head(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
     let mut head = [0; MAX_HEAD];
     match item {
         ListItem::Bytes(bytes) => {
@@ -183,7 +183,7 @@ fn backward_len(len: usize) -> usize {
 
 /// Writes the backward length and returns its size.
 #[inline]
-fn backward(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
+fn write_backward_len(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
     let count = backward_len(len);
     for (place, byte) in out[..count].iter_mut().enumerate() {
         let bits = (len >> (7 * (count - 1 - place))) as u8 & 0x7F;
@@ -256,7 +256,7 @@ pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
 
 /// Offset of the record that ends at `end`.
 #[inline]
-pub(crate) fn before(bytes: &[u8], end: usize) -> usize {
+pub(crate) fn previous_offset(bytes: &[u8], end: usize) -> usize {
     let (mut len, mut shift, mut at) = (0, 0, end);
     loop {
         at -= 1;
@@ -274,7 +274,7 @@ pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
     if index <= count / 2 {
         (0..index).fold(0, |at, _| next(bytes, at))
     } else {
-        (index..count).fold(bytes.len(), |end, _| before(bytes, end))
+        (index..count).fold(bytes.len(), |end, _| previous_offset(bytes, end))
     }
 }
 
@@ -297,7 +297,7 @@ pub(crate) fn items_back(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + C
     let mut end = bytes.len();
     std::iter::from_fn(move || {
         (end > 0).then(|| {
-            end = before(bytes, end);
+            end = previous_offset(bytes, end);
             read(bytes, end).item
         })
     })
@@ -307,14 +307,14 @@ pub(crate) fn items_back(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + C
 mod tests {
     use super::*;
 
-    const LONG: [usize; 14] =
+    const LENGTHS_AT_BOUNDARIES: [usize; 14] =
         [0, 1, 63, 64, 126, 127, 4095, 4096, 16_376, 16_377, 16_378, 16_380, 2_097_145, 2_097_146];
 
     fn elements() -> Vec<Vec<u8>> {
         let powers = (0..63).map(|power| 1i64 << power).flat_map(|n| [n - 1, n, n + 1, -n - 1, -n, -n + 1]);
         let integers = powers.chain([i64::MIN, i64::MAX, 4095, 4096, -4096, -4097]);
         let texts = ["", "a", "-0", "007", "+1", " 1", "9223372036854775808", "1.5"];
-        let long = LONG.map(|len| vec![b'x'; len]);
+        let long = LENGTHS_AT_BOUNDARIES.map(|len| vec![b'x'; len]);
         integers
             .map(|n| n.to_string().into_bytes())
             .chain(texts.map(|text| text.as_bytes().to_vec()))
@@ -343,7 +343,7 @@ mod tests {
             assert_eq!(offset(&bytes, elements.len(), index), *start, "record {index}");
         }
         for pair in starts.windows(2) {
-            assert_eq!((next(&bytes, pair[0]), before(&bytes, pair[1])), (pair[1], pair[0]));
+            assert_eq!((next(&bytes, pair[0]), previous_offset(&bytes, pair[1])), (pair[1], pair[0]));
         }
     }
 

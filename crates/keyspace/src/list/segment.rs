@@ -30,7 +30,7 @@ impl Clone for Segment {
 }
 
 /// Rounds up to the allocator's size classes: four per power of two.
-fn allocated(len: usize) -> usize {
+fn allocation_size(len: usize) -> usize {
     if len <= 64 {
         return len.next_multiple_of(16);
     }
@@ -39,12 +39,12 @@ fn allocated(len: usize) -> usize {
 
 impl Segment {
     /// A segment with one element.
-    pub(crate) fn of(record: &[u8]) -> Self {
-        Self::with(record, 1)
+    pub(crate) fn with_record(record: &[u8]) -> Self {
+        Self::with_records(record, 1)
     }
 
-    pub(crate) fn with(records: &[u8], count: usize) -> Self {
-        let mut bytes = Vec::with_capacity(allocated(records.len()));
+    pub(crate) fn with_records(records: &[u8], count: usize) -> Self {
+        let mut bytes = Vec::with_capacity(allocation_size(records.len()));
         bytes.extend_from_slice(records);
         Self { bytes, start: 0, count: count as u32 }
     }
@@ -85,7 +85,7 @@ impl Segment {
         }
         let mut capacity = self.bytes.capacity();
         if capacity < len + more {
-            capacity = allocated(len + more);
+            capacity = allocation_size(len + more);
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         let to = if in_front { capacity - len } else { 0 };
@@ -139,35 +139,35 @@ impl Segment {
         let start = self.start as usize;
         self.bytes.splice(start + at..start + end, record.iter().copied());
         if self.bytes.capacity() > MAX_BYTES {
-            self.make_tight();
+            self.shrink_to_fit();
         }
     }
 
     /// Splits off the elements from `index` on.
     pub(crate) fn split_off(&mut self, index: usize) -> Self {
         let at = self.offset(index);
-        let rest = Self::with(&self.records()[at..], self.len() - index);
+        let rest = Self::with_records(&self.records()[at..], self.len() - index);
         self.bytes.truncate(self.start as usize + at);
         self.count = index as u32;
-        self.make_tight();
+        self.shrink_to_fit();
         rest
     }
 
     /// Shrinks the buffer if much of it is free.
-    fn make_tight(&mut self) {
-        if allocated(self.bytes()) < self.bytes.capacity() {
-            *self = Self::with(self.records(), self.len());
+    fn shrink_to_fit(&mut self) {
+        if allocation_size(self.bytes()) < self.bytes.capacity() {
+            *self = Self::with_records(self.records(), self.len());
         }
     }
 
     /// Whether the segment should be merged with this neighbour.
-    pub(crate) fn should_join(&self, neighbour: &Self) -> bool {
+    pub(crate) fn should_merge(&self, neighbour: &Self) -> bool {
         self.bytes().min(neighbour.bytes()) < SMALL_BYTES
             && self.bytes() + neighbour.bytes() <= MAX_MERGED_BYTES
     }
 
     /// Appends the elements of the next segment.
-    pub(crate) fn join(&mut self, next: &Self) {
+    pub(crate) fn append_segment(&mut self, next: &Self) {
         self.reserve(next.bytes(), false);
         self.bytes.extend_from_slice(next.records());
         self.count += next.count;
@@ -186,19 +186,19 @@ mod tests {
             let index = if number % 3 == 0 { 0 } else { segment.len() };
             segment.insert(index, &records::record(ListItem::Bytes(&element)));
             assert_eq!(segment.item(index), ListItem::Bytes(&element));
-            assert!(segment.bytes.capacity() <= allocated(segment.bytes()) + 16, "{segment:?}");
+            assert!(segment.bytes.capacity() <= allocation_size(segment.bytes()) + 16, "{segment:?}");
         }
         assert_eq!(segment.records().len(), 2400);
         let rest = segment.split_off(50);
         assert_eq!((segment.len(), rest.len()), (50, 150));
-        assert_eq!(segment.bytes.capacity(), allocated(600));
-        segment.join(&rest);
+        assert_eq!(segment.bytes.capacity(), allocation_size(600));
+        segment.append_segment(&rest);
         assert_eq!(segment.records().len(), 2400);
     }
 
     #[test]
     fn segment_of_large_element_fits_exactly() {
-        let segment = Segment::of(&records::record(ListItem::Bytes(&vec![7; 100_000])));
+        let segment = Segment::with_record(&records::record(ListItem::Bytes(&vec![7; 100_000])));
         assert_eq!(segment.bytes(), 100_008);
         assert!(segment.bytes.capacity() < 115_000);
         assert!(!segment.has_room(1));

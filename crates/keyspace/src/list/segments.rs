@@ -12,7 +12,7 @@ use super::segment::Segment;
 use super::tree::{ListSize, Tree};
 use crate::captured::{Captured, ValueOwner};
 use crate::large::{Collection, Large};
-use crate::overflow::{self, KeptBytes, Record};
+use crate::overflow::{self, Record, SnapshotOnlyBytes};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
 
@@ -25,31 +25,31 @@ pub(crate) struct Segments {
     tree: Tree,
     /// Size of `tree`.
     size: ListSize,
-    held: Vec<Pinned>,
+    pins: Vec<PinnedList>,
 }
 
 /// The segments that a snapshot holds.
 #[derive(Debug)]
-struct Pinned {
-    bit: u32,
+struct PinnedList {
+    snapshot_bit: u32,
     /// Segments that have not been walked yet.
-    rest: Tree,
-    of: ListSize,
-    is_new: bool,
-    kept: KeptBytes,
+    unwalked: Tree,
+    total: ListSize,
+    is_unstarted: bool,
+    kept_bytes: SnapshotOnlyBytes,
 }
 
 /// Some segments of a list, taken by a walk, and the list's size at the cut.
 #[derive(Debug)]
 pub(crate) struct SegmentsPart {
     pub(crate) segments: Vec<Arc<Segment>>,
-    pub(crate) of: ListSize,
+    pub(crate) total: ListSize,
     pub(crate) first: bool,
 }
 
 impl From<Tree> for Segments {
     fn from(tree: Tree) -> Self {
-        Self { size: tree.size(), tree, held: Vec::new() }
+        Self { size: tree.size(), tree, pins: Vec::new() }
     }
 }
 
@@ -78,22 +78,22 @@ impl Segments {
 
     /// Inserts an element before `index`.
     pub(crate) fn insert(&mut self, index: usize, item: ListItem<'_>) {
-        self.change(|tree| tree.insert(index, &records::record(item)));
+        self.edit_tree(|tree| tree.insert(index, &records::record(item)));
     }
 
     /// Replaces the element at `index`.
     pub(crate) fn replace(&mut self, index: usize, item: ListItem<'_>) {
-        self.change(|tree| tree.replace(index, &records::record(item)));
+        self.edit_tree(|tree| tree.replace(index, &records::record(item)));
     }
 
     /// Removes the element at `index`.
     pub(crate) fn remove(&mut self, index: usize) {
-        self.change(|tree| tree.remove(index));
+        self.edit_tree(|tree| tree.remove(index));
     }
 
     /// Removes `count` elements from an end and returns them.
-    pub(crate) fn take(&mut self, end: ListEnd, count: usize) -> Self {
-        let before = overflow::shed();
+    pub(crate) fn take_from_end(&mut self, end: ListEnd, count: usize) -> Self {
+        let before = overflow::total_shed_bytes();
         let mut rest = match end {
             ListEnd::Head => self.tree.split_off(count),
             ListEnd::Tail => self.tree.split_off(self.size.len - count),
@@ -102,21 +102,21 @@ impl Segments {
             std::mem::swap(&mut self.tree, &mut rest);
         }
         self.size = self.tree.size();
-        overflow::record_shed(rest.size().held());
-        self.note_shed_since(before);
+        overflow::record_shed(rest.size().heap_bytes());
+        self.record_shed_since(before);
         rest.into()
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Tree)) {
-        let before = overflow::shed();
+    fn edit_tree(&mut self, change: impl FnOnce(&mut Tree)) {
+        let before = overflow::total_shed_bytes();
         change(&mut self.tree);
         self.size = self.tree.size();
-        self.note_shed_since(before);
+        self.record_shed_since(before);
     }
 
-    fn note_shed_since(&mut self, before: usize) {
-        if let Some(held) = self.held.last_mut() {
-            held.kept.add_shed_since(before);
+    fn record_shed_since(&mut self, before: usize) {
+        if let Some(held) = self.pins.last_mut() {
+            held.kept_bytes.add_shed_since(before);
         }
     }
 }
@@ -127,18 +127,18 @@ impl Collection for Segments {
     }
 
     fn estimated_bytes(&self) -> usize {
-        self.size.held()
+        self.size.heap_bytes()
     }
 
     fn held_bytes(&self) -> usize {
-        self.size.held()
+        self.size.heap_bytes()
     }
 
     fn fill_level(&self) -> FillLevel {
         FillLevel::Free
     }
 
-    fn add(&mut self, elements: PackedValue<'_>) -> bool {
+    fn add_packed(&mut self, elements: PackedValue<'_>) -> bool {
         elements.items().for_each(|item| self.push(ListEnd::Tail, item));
         true
     }
@@ -148,35 +148,41 @@ impl Collection for Segments {
     }
 
     fn pin(&mut self, bit: u32) {
-        if self.held.iter().all(|held| held.bit != bit) {
-            let kept = KeptBytes::zero_for(self.size.held());
-            self.held.push(Pinned { bit, rest: self.tree.clone(), of: self.size, is_new: true, kept });
+        if self.pins.iter().all(|held| held.snapshot_bit != bit) {
+            let kept = SnapshotOnlyBytes::with_limit(self.size.heap_bytes());
+            self.pins.push(PinnedList {
+                snapshot_bit: bit,
+                unwalked: self.tree.clone(),
+                total: self.size,
+                is_unstarted: true,
+                kept_bytes: kept,
+            });
         }
     }
 
     fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
-        let place = self.held.iter().position(|held| held.bit == bit)?;
-        let held = &mut self.held[place];
-        let first = std::mem::replace(&mut held.is_new, false);
+        let place = self.pins.iter().position(|held| held.snapshot_bit == bit)?;
+        let held = &mut self.pins[place];
+        let first = std::mem::replace(&mut held.is_unstarted, false);
         let (mut segments, mut bytes) = (Vec::new(), 0);
         while bytes < BYTES_PER_PART
-            && let Some(segment) = held.rest.take_first()
+            && let Some(segment) = held.unwalked.take_first()
         {
             bytes += segment.bytes();
             segments.push(segment);
         }
         if segments.is_empty() {
-            self.held.swap_remove(place);
+            self.pins.swap_remove(place);
             return None;
         }
-        captured.add_segments(of, SegmentsPart { segments, of: held.of, first });
+        captured.add_segments(of, SegmentsPart { segments, total: held.total, first });
         Some(bytes)
     }
 
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        let place = self.held.iter().position(|held| held.bit == bit)?;
-        let held = self.held.swap_remove(place);
-        dropped.push(Large::List(Box::new(held.rest.into())).into());
+        let place = self.pins.iter().position(|held| held.snapshot_bit == bit)?;
+        let held = self.pins.swap_remove(place);
+        dropped.push(Large::List(Box::new(held.unwalked.into())).into());
         None
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct ListSize {
 
 impl ListSize {
     /// Estimated heap bytes. The small free space at the ends of segments is ignored.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.bytes + self.segments * SEGMENT_BYTES
     }
 }
@@ -64,14 +64,14 @@ impl SizedSegment {
 }
 
 impl Item for SizedSegment {
-    type Label = ListSize;
+    type Summary = ListSize;
 
-    fn label(items: &[Self]) -> ListSize {
+    fn summary(items: &[Self]) -> ListSize {
         items.iter().map(|held| ListSize { len: held.len, bytes: held.bytes, segments: 1 }).sum()
     }
 
-    fn label_above(children: &[Child<Self>]) -> ListSize {
-        children.iter().map(|child| child.label).sum()
+    fn summary_of_children(children: &[Child<Self>]) -> ListSize {
+        children.iter().map(|child| child.summary).sum()
     }
 }
 
@@ -81,7 +81,7 @@ struct ElementIndex(usize);
 
 impl ElementIndex {
     /// Selects the child that contains the element, given the element count of each child.
-    fn go(&mut self, mut lens: impl Iterator<Item = usize>) -> Option<usize> {
+    fn descend(&mut self, mut lens: impl Iterator<Item = usize>) -> Option<usize> {
         lens.position(|len| {
             let is_here = self.0 < len;
             self.0 -= if is_here { 0 } else { len };
@@ -92,12 +92,12 @@ impl ElementIndex {
 
 impl Seek<SizedSegment> for ElementIndex {
     fn child(&mut self, children: &[Child<SizedSegment>]) -> usize {
-        let place = self.go(children.iter().map(|child| child.label.len));
+        let place = self.descend(children.iter().map(|child| child.summary.len));
         place.expect("the index is that of an element")
     }
 
     fn item(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
-        self.go(items.iter().map(|held| held.len)).ok_or(items.len())
+        self.descend(items.iter().map(|held| held.len)).ok_or(items.len())
     }
 }
 
@@ -107,7 +107,7 @@ impl Seek<SizedSegment> for ElementIndex {
 struct InsertPosition(usize);
 
 impl InsertPosition {
-    fn go<P>(&mut self, first: P, element: impl FnOnce(&mut ElementIndex) -> P) -> P {
+    fn descend<P>(&mut self, first: P, element: impl FnOnce(&mut ElementIndex) -> P) -> P {
         let Some(index) = self.0.checked_sub(1) else { return first };
         let mut before = ElementIndex(index);
         let place = element(&mut before);
@@ -118,12 +118,12 @@ impl InsertPosition {
 
 impl Seek<SizedSegment> for InsertPosition {
     fn child(&mut self, children: &[Child<SizedSegment>]) -> usize {
-        self.go(0, |element| element.child(children))
+        self.descend(0, |element| element.child(children))
     }
 
     fn item(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
         let first = if items.is_empty() { Err(0) } else { Ok(0) };
-        self.go(first, |element| element.item(items))
+        self.descend(first, |element| element.item(items))
     }
 }
 
@@ -150,9 +150,9 @@ fn remove(row: &mut NodeEdit<'_>, place: usize, index: usize) {
 /// Merges two segments if they have become small.
 fn join_with_next(row: &mut NodeEdit<'_>, place: usize) -> bool {
     let [first, second, ..] = &mut row.items()[place..] else { return false };
-    let joins = first.segment.should_join(&second.segment);
+    let joins = first.segment.should_merge(&second.segment);
     if joins {
-        first.edit(|segment| segment.join(&second.segment));
+        first.edit(|segment| segment.append_segment(&second.segment));
         row.remove(place + 1);
     }
     joins
@@ -174,7 +174,7 @@ fn insert(row: &mut NodeEdit<'_>, place: usize, index: usize, record: &[u8]) {
         return held.edit(|segment| segment.insert(index, record));
     }
     split(row, place, index);
-    row.insert(place + usize::from(index > 0), Segment::of(record).into());
+    row.insert(place + usize::from(index > 0), Segment::with_record(record).into());
 }
 
 impl Tree {
@@ -221,15 +221,15 @@ impl Tree {
 
     /// Inserts a record before `index`, or at the end.
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
-        self.tree.change(InsertPosition(index), |row, place, &InsertPosition(index)| match place {
+        self.tree.edit_item(InsertPosition(index), |row, place, &InsertPosition(index)| match place {
             Ok(place) => insert(row, place, index, record),
-            Err(place) => row.insert(place, Segment::of(record).into()),
+            Err(place) => row.insert(place, Segment::with_record(record).into()),
         });
     }
 
     /// Replaces the element at `index`.
     pub(crate) fn replace(&mut self, index: usize, record: &[u8]) {
-        let done = self.change(index, |row, place, index| {
+        let done = self.edit_segment(index, |row, place, index| {
             let held = &mut row.items()[place];
             let more = record.len().saturating_sub(held.segment.record_len(index));
             let fits = held.len == 1 || held.segment.has_room(more);
@@ -246,17 +246,17 @@ impl Tree {
 
     /// Removes the element at `index`.
     pub(crate) fn remove(&mut self, index: usize) {
-        self.change(index, remove);
+        self.edit_segment(index, remove);
     }
 
     /// Edits the leaf that contains element `index`.
-    fn change<R>(
+    fn edit_segment<R>(
         &mut self,
         index: usize,
         change: impl FnOnce(&mut NodeEdit<'_>, usize, usize) -> R,
     ) -> Option<R> {
         let (result, is_there) =
-            self.tree.change(ElementIndex(index), |row, place, &ElementIndex(index)| {
+            self.tree.edit_item(ElementIndex(index), |row, place, &ElementIndex(index)| {
                 (place.ok().map(|place| change(row, place, index)), place.is_ok())
             })?;
         debug_assert!(is_there, "the index is that of an element");
@@ -271,13 +271,13 @@ impl Tree {
         if index >= self.size().len {
             return Self::default();
         }
-        self.change(index, split);
+        self.edit_segment(index, split);
         Self { tree: self.tree.split_off(ElementIndex(index)) }
     }
 
     /// Removes and returns the first segment.
     pub(crate) fn take_first(&mut self) -> Option<Arc<Segment>> {
-        let held = self.tree.change_found(TreeEnd::First, |row, _, _| row.remove(0))?;
+        let held = self.tree.edit_found(TreeEnd::First, |row, _, _| row.remove(0))?;
         Some(held.segment)
     }
 }

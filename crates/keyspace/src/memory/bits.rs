@@ -28,11 +28,11 @@ impl BitSet {
         }
     }
 
-    pub(super) fn has(&self, number: usize) -> bool {
+    pub(super) fn contains(&self, number: usize) -> bool {
         self.words.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    pub(super) fn add(&mut self, number: usize) {
+    pub(super) fn insert(&mut self, number: usize) {
         self.words[number / 64] |= 1 << (number % 64);
         self.summary[number / 4096] |= 1 << (number / 64 % 64);
     }
@@ -73,16 +73,16 @@ mod tests {
         assert_eq!(bits.first(), None);
         bits.reserve(20_000);
         for number in [19_999, 4096, 70, 5] {
-            bits.add(number);
+            bits.insert(number);
             assert_eq!(bits.first(), Some(number));
         }
         assert_eq!(bits.count(), 4);
         for number in [5, 70, 4096, 19_999] {
-            assert!(bits.has(number));
+            assert!(bits.contains(number));
             assert_eq!(bits.first(), Some(number));
             bits.remove(number);
         }
         assert_eq!(bits.first(), None);
-        assert!(!bits.has(1_000_000));
+        assert!(!bits.contains(1_000_000));
     }
 }

@@ -20,7 +20,7 @@ static CHUNKS: [AtomicPtr<u8>; MAX_CHUNKS] = [const { AtomicPtr::new(null_mut())
 
 /// Address of a granule that was handed out.
 #[inline]
-fn start(granule: u32) -> NonNull<u8> {
+fn granule_address(granule: u32) -> NonNull<u8> {
     let (chunk, granule) = (granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES);
     let chunk = CHUNKS[chunk].load(Ordering::Acquire);
     // SAFETY: the chunk was mapped before the pool handed out a block of it and stays so; the granule lies
@@ -37,19 +37,19 @@ pub(crate) struct Block {
 
 impl Block {
     /// The block granularity and smallest block size in bytes.
-    pub(crate) const STEP: usize = GRANULE;
-    pub(crate) const LARGEST: usize = GRANULE * MAX_GRANULES;
+    pub(crate) const MIN_BLOCK_BYTES: usize = GRANULE;
+    pub(crate) const MAX_BLOCK_BYTES: usize = GRANULE * MAX_GRANULES;
 
-    /// Allocates a block of `len` bytes, a multiple of [`Block::STEP`]. Its contents are whatever the last
+    /// Allocates a block of `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`]. Its contents are whatever the last
     /// owner left.
     pub(crate) fn new(len: usize) -> Self {
-        assert!(len.is_multiple_of(GRANULE) && len <= Self::LARGEST, "no block has {len} bytes");
+        assert!(len.is_multiple_of(GRANULE) && len <= Self::MAX_BLOCK_BYTES, "no block has {len} bytes");
         let granules = NonZeroU8::new((len / GRANULE) as u8).expect("a block is not empty");
-        Self::at(pool::take(len / GRANULE), granules)
+        Self::from_granule(pool::take_block(len / GRANULE), granules)
     }
 
     /// Wraps a position that the pool has just handed out.
-    fn at(first: u32, granules: NonZeroU8) -> Self {
+    fn from_granule(first: u32, granules: NonZeroU8) -> Self {
         Self { granules, first: first.to_le_bytes() }
     }
 
@@ -67,22 +67,22 @@ impl Block {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block's bytes lie in one mapped chunk, are initialized (the system zeroes them) and
         // belong to this block alone; the borrow of the block guards them as with a `Box<[u8]>`.
-        unsafe { std::slice::from_raw_parts(start(self.granule()).as_ptr(), self.len()) }
+        unsafe { std::slice::from_raw_parts(granule_address(self.granule()).as_ptr(), self.len()) }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(start(self.granule()).as_ptr(), self.len()) }
+        unsafe { std::slice::from_raw_parts_mut(granule_address(self.granule()).as_ptr(), self.len()) }
     }
 
     /// Prefetches the cache line at `offset`.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
-        prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
+        prefetch(granule_address(self.granule()).as_ptr().wrapping_add(offset));
     }
 
-    /// Frees everything after the first `len` bytes, a multiple of [`Block::STEP`].
+    /// Frees everything after the first `len` bytes, a multiple of [`Block::MIN_BLOCK_BYTES`].
     pub(crate) fn truncate(&mut self, len: usize) {
         let (all, left) = (usize::from(self.granules.get()), len / GRANULE);
         assert!(
@@ -98,7 +98,7 @@ impl Block {
     /// Moves the block to a lower chunk if the pool has room there.
     pub(crate) fn move_lower(&mut self) {
         if let Some(first) = pool::allocate_lower(self.granule(), usize::from(self.granules.get())) {
-            let mut lower = Self::at(first, self.granules);
+            let mut lower = Self::from_granule(first, self.granules);
             lower.bytes_mut().copy_from_slice(self.bytes());
             *self = lower;
         }
@@ -113,19 +113,19 @@ impl Drop for Block {
 
 /// A block of two cache lines: the number of its first granule, plus one.
 #[derive(Debug)]
-pub(crate) struct Line(NonZeroU32);
+pub(crate) struct CacheLinePair(NonZeroU32);
 
-impl Line {
+impl CacheLinePair {
     pub(crate) const LEN: usize = 128;
     const GRANULES: usize = Self::LEN / GRANULE;
 
     /// Allocates a block with whatever its last owner left in it.
     pub(crate) fn new() -> Self {
-        Self::at(pool::take(Self::GRANULES))
+        Self::from_granule(pool::take_block(Self::GRANULES))
     }
 
     /// Wraps a position that the pool has just handed out.
-    fn at(granule: u32) -> Self {
+    fn from_granule(granule: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(granule))
     }
 
@@ -137,32 +137,32 @@ impl Line {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8; Self::LEN] {
         // SAFETY: as in `Block::bytes`; the line's granules are as long as the array.
-        unsafe { start(self.granule()).cast().as_ref() }
+        unsafe { granule_address(self.granule()).cast().as_ref() }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8; Self::LEN] {
         // SAFETY: as in `bytes`, and the borrow is exclusive.
-        unsafe { start(self.granule()).cast().as_mut() }
+        unsafe { granule_address(self.granule()).cast().as_mut() }
     }
 
     /// Prefetches the cache line at `offset`.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
-        prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
+        prefetch(granule_address(self.granule()).as_ptr().wrapping_add(offset));
     }
 
     /// Moves the line to a lower chunk if the pool has room there.
     pub(crate) fn move_lower(&mut self) {
         if let Some(granule) = pool::allocate_lower(self.granule(), Self::GRANULES) {
-            let mut lower = Self::at(granule);
+            let mut lower = Self::from_granule(granule);
             *lower.bytes_mut() = *self.bytes();
             *self = lower;
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for CacheLinePair {
     fn drop(&mut self) {
         pool::free_block(self.granule(), Self::GRANULES);
     }
@@ -183,26 +183,26 @@ pub(crate) fn prefetch<T>(at: *const T) {
 /// Runs `work` compiled for wide vector instructions if the CPU has them. For loops over many bytes; only
 /// code inlined into `work` benefits.
 #[inline]
-pub fn in_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx2,popcnt")]
-        fn wide<R>(work: impl FnOnce() -> R) -> R {
+        fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512vpopcntdq,avx2,popcnt")]
-        fn widest<R>(work: impl FnOnce() -> R) -> R {
+        fn with_avx512<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
         if std::arch::is_x86_feature_detected!("avx512vpopcntdq")
             && std::arch::is_x86_feature_detected!("avx512bw")
         {
             // SAFETY: the CPU supports the features that `widest` is compiled for.
-            return unsafe { widest(work) };
+            return unsafe { with_avx512(work) };
         }
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {
             // SAFETY: the CPU supports the features that `wide` is compiled for.
-            return unsafe { wide(work) };
+            return unsafe { with_avx2(work) };
         }
     }
     work()
@@ -211,7 +211,7 @@ pub fn in_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
 /// Maps chunk `index`. `large` requests huge pages, which make TLB misses on lookups far rarer. The usual
 /// objection, copy-on-write after a fork, does not apply: nothing forks here.
 pub(super) fn map_chunk(index: usize, large: bool) {
-    CHUNKS[index].store(map(large).as_ptr(), Ordering::Release);
+    CHUNKS[index].store(map_memory(large).as_ptr(), Ordering::Release);
 }
 
 /// Enables or disables huge pages for chunk `index`. They must be off for a partially released chunk:
@@ -225,7 +225,7 @@ pub(super) fn advise_large(index: usize, large: bool) {
 
 /// Touches a chunk so that the kernel allocates its memory now. The pool must not have handed out any of the
 /// chunk yet; the caller is the thread that will hand it over.
-pub(super) fn touch(index: usize) {
+pub(super) fn prefault(index: usize) {
     let chunk = CHUNKS[index].load(Ordering::Acquire);
     for page in (0..CHUNK).step_by(4096) {
         // SAFETY: the offset is below the size of the mapped chunk, and no block of it is in use.
@@ -234,7 +234,7 @@ pub(super) fn touch(index: usize) {
 }
 
 /// Maps memory with the size and alignment of a chunk.
-fn map(large: bool) -> NonNull<u8> {
+fn map_memory(large: bool) -> NonNull<u8> {
     let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping does not affect existing memory.
     let mapped = unsafe { libc::mmap(null_mut(), 2 * CHUNK, read_write, private, -1, 0) };
@@ -273,7 +273,7 @@ unsafe impl<T: Sync> Sync for FullChunk<T> {}
 impl<T: Default> Default for FullChunk<T> {
     fn default() -> Self {
         const { assert!(CHUNK.is_multiple_of(size_of::<T>()) && align_of::<T>() <= CHUNK) };
-        let start = map(true).cast::<T>();
+        let start = map_memory(true).cast::<T>();
         for number in 0..Self::LEN {
             // SAFETY: `LEN` values fit the new mapping, which is aligned for them and has no other owner.
             unsafe { start.add(number).write(T::default()) };

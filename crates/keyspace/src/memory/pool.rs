@@ -40,9 +40,14 @@ const MIN_CHUNKS_TO_PREPARE: usize = 64;
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     runs: Runs::new(),
     chunks: Vec::new(),
-    closed: BitSet::new(),
-    ready: None,
-    lower_moves: LowerMoves { now: false, moved_bytes: 0, taken: 0, futile_at: None },
+    closed_chunks: BitSet::new(),
+    ready_chunk: None,
+    compaction: CompactionRound {
+        is_active: false,
+        moved_bytes: 0,
+        used_bytes_at_start: 0,
+        last_futile_bytes: None,
+    },
 });
 /// Bytes of blocks in use. Written under the pool's lock, read without it.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -54,22 +59,22 @@ struct Pool {
     /// The free runs of the open chunks.
     runs: Runs,
     chunks: Vec<Chunk>,
-    closed: BitSet,
-    ready: Option<usize>,
-    lower_moves: LowerMoves,
+    closed_chunks: BitSet,
+    ready_chunk: Option<usize>,
+    compaction: CompactionRound,
 }
 
 /// Whether to move blocks to lower chunks.
 #[derive(Debug)]
-struct LowerMoves {
-    now: bool,
+struct CompactionRound {
+    is_active: bool,
     /// Bytes moved in this round.
     moved_bytes: usize,
     /// Bytes in use when this round began.
-    taken: usize,
+    used_bytes_at_start: usize,
     /// Bytes in use at the start of a round that could not move anything. While the figure is about the same,
     /// another round would be futile too.
-    futile_at: Option<usize>,
+    last_futile_bytes: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -85,23 +90,23 @@ struct Chunk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolUsage {
     /// Bytes of blocks in use.
-    pub taken: usize,
+    pub used_bytes: usize,
     /// Bytes obtained from the kernel and not returned.
-    pub held: usize,
+    pub mapped_bytes: usize,
     /// The part of `held` that is the prepared, still unused chunk.
-    pub ready: usize,
+    pub ready_bytes: usize,
 }
 
 /// Allocates a block of this many granules and returns its first granule.
-pub(super) fn take(granules: usize) -> u32 {
-    POOL.lock().take(granules)
+pub(super) fn take_block(granules: usize) -> u32 {
+    POOL.lock().take_block(granules)
 }
 
 /// Allocates a block in a lower chunk than that of granule `than`, if there is room.
 pub(super) fn allocate_lower(than: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
     let found = pool.runs.allocate_below(than as usize / CHUNK_GRANULES, granules)?;
-    pool.lower_moves.moved_bytes += GRANULE * granules;
+    pool.compaction.moved_bytes += GRANULE * granules;
     Some(pool.record_allocation(found, granules))
 }
 
@@ -129,18 +134,27 @@ pub fn pool_usage() -> PoolUsage {
 /// more than 1/16 of the pool is free and the last such round achieved something.
 pub(crate) fn begin_purge_round() -> bool {
     let mut pool = POOL.lock();
-    let PoolUsage { taken, held, ready } = pool.in_use();
-    let last = &pool.lower_moves;
-    let futile_at = if last.now && last.moved_bytes < held / 256 { Some(last.taken) } else { last.futile_at };
+    let PoolUsage { used_bytes: taken, mapped_bytes: held, ready_bytes: ready } = pool.in_use();
+    let last = &pool.compaction;
+    let futile_at = if last.is_active && last.moved_bytes < held / 256 {
+        Some(last.used_bytes_at_start)
+    } else {
+        last.last_futile_bytes
+    };
     let futile_at = futile_at.filter(|&at| at.abs_diff(taken) <= at / 64);
     let now = futile_at.is_none() && taken < (held - ready) / 16 * 15;
-    pool.lower_moves = LowerMoves { now, moved_bytes: 0, taken, futile_at };
+    pool.compaction = CompactionRound {
+        is_active: now,
+        moved_bytes: 0,
+        used_bytes_at_start: taken,
+        last_futile_bytes: futile_at,
+    };
     now
 }
 
 /// Whether blocks should move to lower chunks in this round.
 pub(crate) fn is_moving_lower() -> bool {
-    POOL.lock().lower_moves.now
+    POOL.lock().compaction.is_active
 }
 
 /// Waits until the pool runs low and prepares its next chunk. A dedicated thread calls this in a loop;
@@ -150,9 +164,9 @@ pub fn keep_chunk_ready() {
     RUNS_LOW.wait_while(&mut pool, |pool| !pool.is_running_low());
     let index = pool.take_closed_chunk();
     // Only this thread knows of the chunk, so it can be touched without the lock.
-    MutexGuard::unlocked(&mut pool, || block::touch(index));
+    MutexGuard::unlocked(&mut pool, || block::prefault(index));
     pool.chunks[index].released.clear();
-    pool.ready = Some(index);
+    pool.ready_chunk = Some(index);
 }
 
 /// Returns completely free system pages to the kernel, for chunks `part` of `parts`: a step of a few hundred
@@ -165,13 +179,17 @@ pub fn purge_pool(part: usize, parts: usize) -> usize {
 impl Pool {
     fn in_use(&self) -> PoolUsage {
         let released: usize = self.chunks.iter().map(|chunk| chunk.released.count() * SYSTEM_PAGE).sum();
-        let ready = self.ready.map_or(0, |_| CHUNK);
-        PoolUsage { taken: pool_used_bytes(), held: self.chunks.len() * CHUNK - released, ready }
+        let ready = self.ready_chunk.map_or(0, |_| CHUNK);
+        PoolUsage {
+            used_bytes: pool_used_bytes(),
+            mapped_bytes: self.chunks.len() * CHUNK - released,
+            ready_bytes: ready,
+        }
     }
 
-    fn take(&mut self, granules: usize) -> u32 {
+    fn take_block(&mut self, granules: usize) -> u32 {
         let found = self.runs.take(granules).unwrap_or_else(|| {
-            self.grow();
+            self.open_chunk();
             self.runs.take(granules).expect("a new chunk has room")
         });
         if self.is_running_low() {
@@ -191,16 +209,16 @@ impl Pool {
     }
 
     /// Opens a chunk.
-    fn grow(&mut self) {
-        let index = self.ready.take().unwrap_or_else(|| self.take_closed_chunk());
+    fn open_chunk(&mut self) {
+        let index = self.ready_chunk.take().unwrap_or_else(|| self.take_closed_chunk());
         self.chunks[index].open = true;
-        self.runs.open(index);
+        self.runs.open_chunk(index);
     }
 
     /// Removes and returns a closed chunk; its memory may not be present.
     fn take_closed_chunk(&mut self) -> usize {
-        if let Some(index) = self.closed.first() {
-            self.closed.remove(index);
+        if let Some(index) = self.closed_chunks.first() {
+            self.closed_chunks.remove(index);
             self.chunks[index].advise_small_pages(index, false);
             return index;
         }
@@ -208,15 +226,17 @@ impl Pool {
         assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
         block::map_chunk(index, index > 0);
         let mut released = BitSet::with_capacity_below(SYSTEM_PAGES);
-        (0..SYSTEM_PAGES).for_each(|page| released.add(page));
+        (0..SYSTEM_PAGES).for_each(|page| released.insert(page));
         self.chunks.push(Chunk { open: false, small_pages: index == 0, released });
         self.runs.add_chunk();
-        self.closed.reserve(index + 1);
+        self.closed_chunks.reserve(index + 1);
         index
     }
 
     fn is_running_low(&self) -> bool {
-        self.chunks.len() >= MIN_CHUNKS_TO_PREPARE && self.ready.is_none() && self.runs.room() < LOW_WATERMARK
+        self.chunks.len() >= MIN_CHUNKS_TO_PREPARE
+            && self.ready_chunk.is_none()
+            && self.runs.free_granules() < LOW_WATERMARK
     }
 
     /// Returns the free pages of a chunk to the kernel, and closes the chunk if it is entirely free.
@@ -227,12 +247,12 @@ impl Pool {
         }
         let (mut page, mut given) = (0, 0);
         while page < SYSTEM_PAGES {
-            let can_go = |page: &usize| runs.is_page_free(index, *page) && !chunk.released.has(*page);
+            let can_go = |page: &usize| runs.is_page_free(index, *page) && !chunk.released.contains(*page);
             let count = (page..SYSTEM_PAGES).take_while(can_go).count();
             if count > 0 {
                 chunk.advise_small_pages(index, true);
                 block::release(index, page * SYSTEM_PAGE, count * SYSTEM_PAGE);
-                (page..page + count).for_each(|page| chunk.released.add(page));
+                (page..page + count).for_each(|page| chunk.released.insert(page));
             }
             given += count * SYSTEM_PAGE;
             page += count + 1;
@@ -241,9 +261,9 @@ impl Pool {
             chunk.advise_small_pages(index, false);
         }
         if runs.is_empty(index) {
-            runs.close(index);
+            runs.close_chunk(index);
             chunk.open = false;
-            self.closed.add(index);
+            self.closed_chunks.insert(index);
         }
         given
     }

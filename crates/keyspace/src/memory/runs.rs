@@ -29,9 +29,9 @@ pub(super) struct Runs {
     /// Per length minus one: the chunks that have such a run.
     chunks_with_run: [BitSet; LENGTHS],
     /// Bit mask of the lengths that any chunk has.
-    lengths: u128,
+    length_mask: u128,
     /// Number of words that are entirely free.
-    whole: usize,
+    free_words: usize,
 }
 
 #[derive(Debug)]
@@ -55,23 +55,28 @@ impl Run {
     }
 
     /// The length class: the length minus one, capped.
-    fn length(self) -> usize {
+    fn length_class(self) -> usize {
         self.len.min(LENGTHS) - 1
     }
 
-    fn part(self) -> usize {
+    fn part_index(self) -> usize {
         self.start / GRANULES_PER_PART
     }
 }
 
 impl Runs {
     pub(super) const fn new() -> Self {
-        Self { chunks: Vec::new(), chunks_with_run: [const { BitSet::new() }; LENGTHS], lengths: 0, whole: 0 }
+        Self {
+            chunks: Vec::new(),
+            chunks_with_run: [const { BitSet::new() }; LENGTHS],
+            length_mask: 0,
+            free_words: 0,
+        }
     }
 
     /// Approximate number of free granules; small holes are not counted.
-    pub(super) fn room(&self) -> usize {
-        self.whole * 64
+    pub(super) fn free_granules(&self) -> usize {
+        self.free_words * 64
     }
 
     /// Adds a chunk. Nothing is allocated from it until it is opened.
@@ -83,15 +88,15 @@ impl Runs {
         self.chunks_with_run.iter_mut().for_each(|chunks| chunks.reserve(count));
     }
 
-    pub(super) fn open(&mut self, chunk: usize) {
+    pub(super) fn open_chunk(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
-        self.whole += WORDS;
+        self.free_words += WORDS;
         self.index_run(chunk, Run { start: 0, len: CHUNK_GRANULES });
     }
 
-    pub(super) fn close(&mut self, chunk: usize) {
+    pub(super) fn close_chunk(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
-        self.whole -= WORDS;
+        self.free_words -= WORDS;
         self.unindex_run(chunk, Run { start: 0, len: CHUNK_GRANULES });
     }
 
@@ -125,7 +130,7 @@ impl Runs {
     /// Length classes of at least this many granules that some chunk has.
     fn lengths_from(&self, granules: usize) -> impl Iterator<Item = usize> + use<> {
         let some = |lengths: u128| (lengths != 0).then_some(lengths);
-        let long_enough = self.lengths >> (granules - 1) << (granules - 1);
+        let long_enough = self.length_mask >> (granules - 1) << (granules - 1);
         std::iter::successors(some(long_enough), move |lengths| some(lengths & (lengths - 1)))
             .map(|lengths| lengths.trailing_zeros() as usize)
     }
@@ -134,7 +139,7 @@ impl Runs {
         let found = &self.chunks[chunk];
         let part = found.parts[length].trailing_zeros() as usize;
         let run = found.find_run(length, part).expect("the part is listed as having such a run");
-        self.whole -= self.chunks[chunk].set(Run { len: granules, ..run }, false);
+        self.free_words -= self.chunks[chunk].set(Run { len: granules, ..run }, false);
         self.unindex_run(chunk, run);
         if run.len > granules {
             self.index_run(chunk, Run { start: run.start + granules, len: run.len - granules });
@@ -147,7 +152,7 @@ impl Runs {
         let given = Run { start, len: granules };
         let here = &mut self.chunks[chunk];
         let (before, behind) = (here.run_before(start), here.run_from(given.end()));
-        self.whole += here.set(given, true);
+        self.free_words += here.set(given, true);
         let both = [before, behind].into_iter().filter(|run| run.len > 0);
         both.for_each(|run| self.unindex_run(chunk, run));
         self.index_run(chunk, Run { start: before.start, len: before.len + granules + behind.len });
@@ -155,15 +160,15 @@ impl Runs {
 
     /// Adds a run to the search structures.
     fn index_run(&mut self, chunk: usize, run: Run) {
-        let length = run.length();
-        self.chunks[chunk].parts[length] |= 1 << run.part();
-        self.chunks_with_run[length].add(chunk);
-        self.lengths |= 1 << length;
+        let length = run.length_class();
+        self.chunks[chunk].parts[length] |= 1 << run.part_index();
+        self.chunks_with_run[length].insert(chunk);
+        self.length_mask |= 1 << length;
     }
 
     /// Removes a run whose start or end changes from the search structures.
     fn unindex_run(&mut self, chunk: usize, run: Run) {
-        let (length, part) = (run.length(), run.part());
+        let (length, part) = (run.length_class(), run.part_index());
         let here = &mut self.chunks[chunk];
         if here.find_run(length, part).is_some_and(|other| other.start != run.start) {
             return;
@@ -172,7 +177,7 @@ impl Runs {
         if here.parts[length] == 0 {
             self.chunks_with_run[length].remove(chunk);
             if self.chunks_with_run[length].first().is_none() {
-                self.lengths &= !(1 << length);
+                self.length_mask &= !(1 << length);
             }
         }
     }
@@ -198,7 +203,7 @@ impl Chunk {
     fn find_run(&self, length: usize, part: usize) -> Option<Run> {
         const PART_WORDS: usize = GRANULES_PER_PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
-            let mut starts = self.free[PADDING_BEFORE + word] & !self.after_free(word);
+            let mut starts = self.free[PADDING_BEFORE + word] & !self.preceded_by_free(word);
             // This mask rules out most starts cheaply. A remaining one can still be wrong: the end at that
             // distance may belong to a second run.
             starts &= match length + 1 {
@@ -208,7 +213,7 @@ impl Chunk {
             };
             while starts != 0 {
                 let run = self.run_from(word * 64 + starts.trailing_zeros() as usize);
-                if run.length() == length {
+                if run.length_class() == length {
                     return Some(run);
                 }
                 starts &= starts - 1;
@@ -221,14 +226,14 @@ impl Chunk {
     /// after a run.
     #[inline]
     fn run_ends_at(&self, word: usize, distance: usize) -> u64 {
-        let ends = |word: usize| !self.free[PADDING_BEFORE + word] & self.after_free(word);
+        let ends = |word: usize| !self.free[PADDING_BEFORE + word] & self.preceded_by_free(word);
         let (low, shift) = (word + distance / 64, distance % 64);
         ends(low) >> shift | ends(low + 1) << 1 << (63 - shift)
     }
 
     /// A bit for each granule of a word that directly follows a free one.
     #[inline]
-    fn after_free(&self, word: usize) -> u64 {
+    fn preceded_by_free(&self, word: usize) -> u64 {
         self.free[PADDING_BEFORE + word] << 1 | self.free[PADDING_BEFORE + word - 1] >> 63
     }
 

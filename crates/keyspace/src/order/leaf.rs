@@ -4,7 +4,7 @@
 //! ordered without reading them; a search reads only the elements of its own part. Scores outside the range
 //! count to the first or last part, which is correct but slower until the range is recomputed.
 
-use super::{Boundary, ElementSource};
+use super::{ElementBoundary, ElementSource};
 use crate::overflow::count_overflow;
 
 /// Leaf capacity: a leaf then takes 376 bytes, and the allocator's size class is 384.
@@ -13,12 +13,12 @@ pub(super) const LEAF_CAPACITY: usize = 60;
 #[derive(Debug)]
 pub(super) struct Leaf {
     /// Start of the score range.
-    base: u64,
+    score_base: u64,
     /// Width of one part, as a power of two.
     shift: u8,
     len: u8,
     /// The part of each element. Unused places hold the maximum.
-    parts: [u16; LEAF_CAPACITY],
+    score_parts: [u16; LEAF_CAPACITY],
     references: [u32; LEAF_CAPACITY],
 }
 
@@ -29,7 +29,13 @@ impl Leaf {
     /// An empty leaf whose range starts at `base`.
     pub(super) fn new(base: u64) -> Self {
         count_overflow(LEAF_HEAP_BYTES, 0);
-        Self { base, shift: 0, len: 0, parts: [u16::MAX; LEAF_CAPACITY], references: [0; LEAF_CAPACITY] }
+        Self {
+            score_base: base,
+            shift: 0,
+            len: 0,
+            score_parts: [u16::MAX; LEAF_CAPACITY],
+            references: [0; LEAF_CAPACITY],
+        }
     }
 
     #[inline]
@@ -47,49 +53,49 @@ impl Leaf {
     }
 
     #[inline]
-    fn part(&self, bits: u64) -> u16 {
-        (bits.saturating_sub(self.base) >> self.shift).min(u64::from(u16::MAX)) as u16
+    fn score_part(&self, bits: u64) -> u16 {
+        (bits.saturating_sub(self.score_base) >> self.shift).min(u64::from(u16::MAX)) as u16
     }
 
     /// End of the score range.
-    fn top(&self) -> u64 {
-        self.base.saturating_add((((1u64 << 16) - 1) << self.shift) + ((1 << self.shift) - 1))
+    fn score_end(&self) -> u64 {
+        self.score_base.saturating_add((((1u64 << 16) - 1) << self.shift) + ((1 << self.shift) - 1))
     }
 
     /// Number of elements before the boundary.
     #[inline]
-    pub(super) fn before(&self, cut: &Boundary<'_>, of: &impl ElementSource) -> usize {
+    pub(super) fn count_before(&self, cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
         let (first, end) = match cut.bits() {
             None => (0, self.len()),
             Some(bits) => {
-                let part = self.part(bits);
+                let part = self.score_part(bits);
                 // Branch-free counting: one pass over two cache lines.
-                let below = self.parts.iter().filter(|other| **other < part).count();
-                let upto = self.parts.iter().filter(|other| **other <= part).count();
+                let below = self.score_parts.iter().filter(|other| **other < part).count();
+                let upto = self.score_parts.iter().filter(|other| **other <= part).count();
                 (below, upto.min(self.len()))
             }
         };
         let alike = &self.references[first..end];
-        first + alike.partition_point(|&other| cut.is_after(of.bits(other), || of.name(other)))
+        first + alike.partition_point(|&other| cut.is_after(of.score_bits(other), || of.name(other)))
     }
 
     /// Inserts an element with this score at `index`. The leaf must have room.
     pub(super) fn insert(&mut self, index: usize, reference: u32, bits: u64, of: &impl ElementSource) {
         let len = self.len();
         self.references.copy_within(index..len, index + 1);
-        self.parts.copy_within(index..len, index + 1);
+        self.score_parts.copy_within(index..len, index + 1);
         self.references[index] = reference;
-        self.parts[index] = self.part(bits);
+        self.score_parts[index] = self.score_part(bits);
         self.len += 1;
-        if bits < self.base || bits > self.top() {
+        if bits < self.score_base || bits > self.score_end() {
             // Double the range so that elements arriving in order do not all fall into the last part.
-            let first = of.bits(self.references[0]);
-            let last = of.bits(self.references[len]);
+            let first = of.score_bits(self.references[0]);
+            let last = of.score_bits(self.references[len]);
             let more = last - first;
-            if bits < self.base {
-                self.set_range(first.saturating_sub(more), last.max(self.top()), of);
+            if bits < self.score_base {
+                self.set_range(first.saturating_sub(more), last.max(self.score_end()), of);
             } else {
-                self.set_range(first.min(self.base), last.saturating_add(more), of);
+                self.set_range(first.min(self.score_base), last.saturating_add(more), of);
             }
         }
     }
@@ -97,16 +103,16 @@ impl Leaf {
     pub(super) fn remove(&mut self, index: usize) {
         let len = self.len();
         self.references.copy_within(index + 1..len, index);
-        self.parts.copy_within(index + 1..len, index);
-        self.parts[len - 1] = u16::MAX;
+        self.score_parts.copy_within(index + 1..len, index);
+        self.score_parts[len - 1] = u16::MAX;
         self.len -= 1;
     }
 
     /// Moves the elements from `index` on, at least one, to a new leaf.
     pub(super) fn split_off(&mut self, index: usize, of: &impl ElementSource) -> Box<Self> {
         self.references().iter().for_each(|&reference| of.prefetch(reference));
-        let border = of.bits(self.references[index]);
-        let (base, top) = (self.base.min(border), self.top().max(border));
+        let border = of.score_bits(self.references[index]);
+        let (base, top) = (self.score_base.min(border), self.score_end().max(border));
         let mut right = Box::new(Self::new(border));
         let moved = self.len() - index;
         right.references[..moved].copy_from_slice(&self.references[index..index + moved]);
@@ -122,17 +128,17 @@ impl Leaf {
         let (len, more) = (self.len(), right.len());
         self.references[len..len + more].copy_from_slice(right.references());
         self.len += more as u8;
-        self.set_range(self.base.min(right.base), self.top().max(right.top()), of);
+        self.set_range(self.score_base.min(right.score_base), self.score_end().max(right.score_end()), of);
     }
 
     /// Recomputes the range. Scores outside it remain correct.
     fn set_range(&mut self, base: u64, top: u64, of: &impl ElementSource) {
         let width = top - base;
-        self.base = base;
+        self.score_base = base;
         self.shift = (64 - width.leading_zeros()).saturating_sub(16) as u8;
-        self.parts = [u16::MAX; LEAF_CAPACITY];
+        self.score_parts = [u16::MAX; LEAF_CAPACITY];
         for index in 0..self.len() {
-            self.parts[index] = self.part(of.bits(self.references[index]));
+            self.score_parts[index] = self.score_part(of.score_bits(self.references[index]));
         }
     }
 }

@@ -12,7 +12,7 @@ struct Store(RefCell<Vec<(u64, Vec<u8>)>>);
 struct Read<'a>(&'a [(u64, Vec<u8>)]);
 
 impl ElementSource for Read<'_> {
-    fn bits(&self, reference: u32) -> u64 {
+    fn score_bits(&self, reference: u32) -> u64 {
         self.0[reference as usize].0
     }
 
@@ -54,19 +54,19 @@ fn steps(kind: u8) -> impl Strategy<Value = Vec<Step>> {
 
 /// The tree under test and a reference set.
 #[derive(Default)]
-struct Both {
+struct TreeAndReference {
     tree: Tree,
     store: Store,
-    twin: BTreeSet<(u64, Vec<u8>)>,
+    reference: BTreeSet<(u64, Vec<u8>)>,
     references: std::collections::BTreeMap<Vec<u8>, u32>,
 }
 
-impl Both {
+impl TreeAndReference {
     fn set(&mut self, bits: u64, name: &[u8]) {
         self.remove(name);
         let reference = self.put(bits, name);
         self.tree.insert(reference, &Read(&self.store.0.borrow()));
-        self.twin.insert((bits, name.to_vec()));
+        self.reference.insert((bits, name.to_vec()));
     }
 
     fn put(&mut self, bits: u64, name: &[u8]) -> u32 {
@@ -80,12 +80,12 @@ impl Both {
     fn remove(&mut self, name: &[u8]) {
         let Some(reference) = self.references.remove(name) else { return };
         let store = self.store.0.borrow();
-        self.tree.take(reference, &Read(&store));
-        self.twin.remove(&store[reference as usize]);
+        self.tree.remove_element(reference, &Read(&store));
+        self.reference.remove(&store[reference as usize]);
     }
 
     /// Changes an element's reference, as page compaction does.
-    fn shift(&mut self, name: &[u8]) {
+    fn change_reference(&mut self, name: &[u8]) {
         let Some(&from) = self.references.get(name) else { return };
         let (bits, position) = {
             let store = self.store.0.borrow();
@@ -97,13 +97,13 @@ impl Both {
         self.store.0.borrow_mut()[from as usize] = (u64::MAX / 2, b"gone".to_vec());
     }
 
-    fn step(&mut self, step: &Step) {
+    fn apply_step(&mut self, step: &Step) {
         match step {
             Step::Set(bits, name) => self.set(*bits, &name.to_be_bytes()),
             Step::Remove(name) => self.remove(&name.to_be_bytes()),
-            Step::Move(name) => self.shift(&name.to_be_bytes()),
+            Step::Move(name) => self.change_reference(&name.to_be_bytes()),
             Step::Pop { first } => {
-                let next = if *first { self.twin.first() } else { self.twin.last() };
+                let next = if *first { self.reference.first() } else { self.reference.last() };
                 if let Some((_, name)) = next.cloned() {
                     self.remove(&name);
                 }
@@ -111,7 +111,7 @@ impl Both {
         }
     }
 
-    fn listed(&self, ranks: Range<usize>, reversed: bool) -> Vec<(u64, Vec<u8>)> {
+    fn list_range(&self, ranks: Range<usize>, reversed: bool) -> Vec<(u64, Vec<u8>)> {
         let (store, mut listed) = (self.store.0.borrow(), Vec::new());
         self.tree.visit(ranks, reversed, &Read(&store), &mut |reference| {
             listed.push(store[reference as usize].clone());
@@ -121,25 +121,31 @@ impl Both {
     }
 
     fn compare(&self, random: usize) {
-        let expected: Vec<_> = self.twin.iter().cloned().collect();
-        assert_eq!(self.listed(0..usize::MAX, false), expected);
-        assert_eq!(self.listed(0..usize::MAX, true), expected.iter().rev().cloned().collect::<Vec<_>>());
+        let expected: Vec<_> = self.reference.iter().cloned().collect();
+        assert_eq!(self.list_range(0..usize::MAX, false), expected);
+        assert_eq!(self.list_range(0..usize::MAX, true), expected.iter().rev().cloned().collect::<Vec<_>>());
         let len = expected.len();
         let (start, end) = (random % (len + 1), random / 7 % (len + 3));
         if start < end {
-            assert_eq!(self.listed(start..end, false), expected[start..end.min(len)]);
+            assert_eq!(self.list_range(start..end, false), expected[start..end.min(len)]);
             let backwards: Vec<_> = expected[start..end.min(len)].iter().rev().cloned().collect();
-            assert_eq!(self.listed(start..end, true), backwards);
+            assert_eq!(self.list_range(start..end, true), backwards);
         }
         let store = self.store.0.borrow();
         let of = Read(&store);
         for (rank, (bits, name)) in expected.iter().enumerate().skip(random % 17).step_by(17) {
-            assert_eq!(self.tree.rank(&Boundary::before(*bits, name), &of), rank);
-            assert_eq!(self.tree.rank(&Boundary::after(*bits, name), &of), rank + 1);
-            let before = self.twin.range(..(*bits, Vec::new())).count();
-            assert_eq!(self.tree.rank(&Boundary::Score { bits: *bits, after: false }, &of), before);
+            assert_eq!(self.tree.rank(&ElementBoundary::before_element(*bits, name), &of), rank);
+            assert_eq!(self.tree.rank(&ElementBoundary::after_element(*bits, name), &of), rank + 1);
+            let before = self.reference.range(..(*bits, Vec::new())).count();
+            assert_eq!(
+                self.tree.rank(&ElementBoundary::Score { score_bits: *bits, is_after: false }, &of),
+                before
+            );
             let upto = expected.iter().filter(|(other, _)| other <= bits).count();
-            assert_eq!(self.tree.rank(&Boundary::Score { bits: *bits, after: true }, &of), upto);
+            assert_eq!(
+                self.tree.rank(&ElementBoundary::Score { score_bits: *bits, is_after: true }, &of),
+                upto
+            );
         }
     }
 }
@@ -154,16 +160,16 @@ proptest! {
         (kind, steps) in (0u8..4).prop_flat_map(|kind| (Just(kind), steps(kind))),
         random in any::<usize>(),
     ) {
-        let mut both = Both::default();
+        let mut both = TreeAndReference::default();
         for (number, step) in steps.iter().enumerate() {
-            both.step(step);
+            both.apply_step(step);
             if number % 1000 == 999 {
                 both.compare(random);
             }
         }
         both.compare(random);
         prop_assert!(kind < 4);
-        while let Some((_, name)) = both.twin.first().cloned() {
+        while let Some((_, name)) = both.reference.first().cloned() {
             both.remove(&name);
         }
         both.compare(random);
@@ -173,15 +179,15 @@ proptest! {
 
     #[test]
     fn name_boundaries_split_equal_scores(names in proptest::collection::btree_set(0u16..5000, 0..900), at: u16) {
-        let mut both = Both::default();
+        let mut both = TreeAndReference::default();
         names.iter().for_each(|name| both.set(7, &name.to_be_bytes()));
         let store = both.store.0.borrow();
         let (at, of) = (at % 5000, Read(&store));
         let name = &at.to_be_bytes()[..];
         let before = names.iter().filter(|name| **name < at).count();
-        prop_assert_eq!(both.tree.rank(&Boundary::Name { name, after: false }, &of), before);
+        prop_assert_eq!(both.tree.rank(&ElementBoundary::Name { name, is_after: false }, &of), before);
         let upto = names.iter().filter(|name| **name <= at).count();
-        prop_assert_eq!(both.tree.rank(&Boundary::Name { name, after: true }, &of), upto);
+        prop_assert_eq!(both.tree.rank(&ElementBoundary::Name { name, is_after: true }, &of), upto);
     }
 }
 
@@ -189,7 +195,7 @@ proptest! {
 #[test]
 fn ordered_inserts_fill_leaves() {
     for rising in [true, false] {
-        let mut both = Both::default();
+        let mut both = TreeAndReference::default();
         for number in 0..20_000u32 {
             let score = if rising { number } else { 20_000 - number };
             both.set(u64::from(score) * 1_000_003, &number.to_be_bytes());

@@ -10,7 +10,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::leaf::{LEAF_CAPACITY, LEAF_HEAP_BYTES, Leaf};
-use super::{Boundary, ElementSource};
+use super::{ElementBoundary, ElementSource};
 
 const MAX_CHILDREN: usize = 48;
 /// Neighbours merge when one is less than a quarter full and both together at most three quarters.
@@ -27,9 +27,9 @@ enum Node {
 #[derive(Debug)]
 struct Child {
     /// The score of its first element.
-    bits: u64,
+    score_bits: u64,
     /// The first element. Meaningless in an empty root.
-    first: u32,
+    first_element: u32,
     /// Number of elements.
     len: u32,
     node: Node,
@@ -48,8 +48,8 @@ pub(crate) struct Position(SmallVec<[u8; 8]>);
 /// An element to be inserted, and whether it goes to the end of the tree.
 struct NewElement<'a> {
     reference: u32,
-    bits: u64,
-    cut: Boundary<'a>,
+    score_bits: u64,
+    boundary: ElementBoundary<'a>,
     /// Whether it sorts after all others.
     is_last: bool,
 }
@@ -63,24 +63,27 @@ struct NodeEdges {
 
 impl Default for Tree {
     fn default() -> Self {
-        Self { root: Child { bits: 0, first: 0, len: 0, node: Node::Leaf(Box::new(Leaf::new(0))) } }
+        Self {
+            root: Child { score_bits: 0, first_element: 0, len: 0, node: Node::Leaf(Box::new(Leaf::new(0))) },
+        }
     }
 }
 
 impl Tree {
     pub(super) fn insert(&mut self, reference: u32, of: &impl ElementSource) {
-        let bits = of.bits(reference);
+        let bits = of.score_bits(reference);
         if self.root.len == 0 {
-            self.root = Child::only(reference, bits, of);
+            self.root = Child::with_element(reference, bits, of);
             return;
         }
-        let cut = Boundary::before(bits, of.name(reference));
+        let cut = ElementBoundary::before_element(bits, of.name(reference));
         let last = self.last();
-        let is_last = cut.is_after(of.bits(last), || of.name(last));
-        let new = NewElement { reference, bits, cut, is_last };
+        let is_last = cut.is_after(of.score_bits(last), || of.name(last));
+        let new = NewElement { reference, score_bits: bits, boundary: cut, is_last };
         let Some(right) = self.root.add(&new, NodeEdges { first: true, last: true }, of) else { return };
-        let (bits, first, len) = (self.root.bits, self.root.first, self.root.len + right.len);
-        let root = Child { bits, first, len, node: Node::Inner(Vec::with_capacity(4)) };
+        let (bits, first, len) = (self.root.score_bits, self.root.first_element, self.root.len + right.len);
+        let root =
+            Child { score_bits: bits, first_element: first, len, node: Node::Inner(Vec::with_capacity(4)) };
         let left = std::mem::replace(&mut self.root, root);
         if let Node::Inner(children) = &mut self.root.node {
             children.extend([left, right]);
@@ -99,8 +102,8 @@ impl Tree {
     }
 
     /// Removes an element, which must exist.
-    pub(super) fn take(&mut self, reference: u32, of: &impl ElementSource) {
-        let (bits, name) = (of.bits(reference), of.name(reference));
+    pub(super) fn remove_element(&mut self, reference: u32, of: &impl ElementSource) {
+        let (bits, name) = (of.score_bits(reference), of.name(reference));
         self.root.remove(bits, name, reference, of);
         while let Node::Inner(children) = &mut self.root.node
             && children.len() == 1
@@ -112,18 +115,18 @@ impl Tree {
 
     /// The position of an element, which must exist.
     pub(super) fn position(&self, reference: u32, of: &impl ElementSource) -> Position {
-        let (bits, name) = (of.bits(reference), of.name(reference));
+        let (bits, name) = (of.score_bits(reference), of.name(reference));
         let mut position = SmallVec::new();
         let mut node = &self.root.node;
         loop {
             match node {
                 Node::Inner(children) => {
-                    let index = child_at(children, &Boundary::after(bits, name), of);
+                    let index = child_at(children, &ElementBoundary::after_element(bits, name), of);
                     position.push(index as u8);
                     node = &children[index].node;
                 }
                 Node::Leaf(leaf) => {
-                    let index = leaf.before(&Boundary::before(bits, name), of);
+                    let index = leaf.count_before(&ElementBoundary::before_element(bits, name), of);
                     assert_eq!(
                         leaf.references().get(index),
                         Some(&reference),
@@ -140,8 +143,8 @@ impl Tree {
     pub(super) fn replace_reference(&mut self, position: &Position, from: u32, to: u32) {
         let mut child = &mut self.root;
         for &index in &position.0 {
-            if child.first == from {
-                child.first = to;
+            if child.first_element == from {
+                child.first_element = to;
             }
             match &mut child.node {
                 Node::Inner(children) => child = &mut children[usize::from(index)],
@@ -151,7 +154,7 @@ impl Tree {
     }
 
     /// Number of elements before the boundary.
-    pub(crate) fn rank(&self, cut: &Boundary<'_>, of: &impl ElementSource) -> usize {
+    pub(crate) fn rank(&self, cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
         let (mut rank, mut node) = (0, &self.root.node);
         loop {
             match node {
@@ -160,7 +163,7 @@ impl Tree {
                     rank += children[..index].iter().map(|child| child.len as usize).sum::<usize>();
                     node = &children[index].node;
                 }
-                Node::Leaf(leaf) => return rank + leaf.before(cut, of),
+                Node::Leaf(leaf) => return rank + leaf.count_before(cut, of),
             }
         }
     }
@@ -210,8 +213,10 @@ impl Tree {
 
 /// The child to search for the boundary: the last whose first element lies before it, or the first child.
 #[inline]
-fn child_at(children: &[Child], cut: &Boundary<'_>, of: &impl ElementSource) -> usize {
-    children.partition_point(|child| cut.is_after(child.bits, || of.name(child.first))).saturating_sub(1)
+fn child_at(children: &[Child], cut: &ElementBoundary<'_>, of: &impl ElementSource) -> usize {
+    children
+        .partition_point(|child| cut.is_after(child.score_bits, || of.name(child.first_element)))
+        .saturating_sub(1)
 }
 
 impl Node {
@@ -243,28 +248,29 @@ impl Node {
 
 impl Child {
     /// A leaf with one element.
-    fn only(reference: u32, bits: u64, of: &impl ElementSource) -> Self {
+    fn with_element(reference: u32, bits: u64, of: &impl ElementSource) -> Self {
         let mut leaf = Box::new(Leaf::new(bits));
         leaf.insert(0, reference, bits, of);
-        Self { bits, first: reference, len: 1, node: Node::Leaf(leaf) }
+        Self { score_bits: bits, first_element: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
     /// Inserts an element. Returns the new right sibling if the node was split.
     fn add(&mut self, new: &NewElement<'_>, ends: NodeEdges, of: &impl ElementSource) -> Option<Self> {
         // An element that sorts before the first one goes to the first child.
-        let leads = !new.is_last && !new.cut.is_after(self.bits, || of.name(self.first));
+        let leads = !new.is_last && !new.boundary.is_after(self.score_bits, || of.name(self.first_element));
         self.len += 1;
         let right = match &mut self.node {
             Node::Leaf(leaf) => add_to_leaf(leaf, new, ends, of),
             Node::Inner(children) => {
-                let index = if new.is_last { children.len() - 1 } else { child_at(children, &new.cut, of) };
+                let index =
+                    if new.is_last { children.len() - 1 } else { child_at(children, &new.boundary, of) };
                 let (first, last) = (ends.first && index == 0, ends.last && index + 1 == children.len());
                 let right = children[index].add(new, NodeEdges { first, last }, of);
                 right.and_then(|right| add_child(children, index + 1, right, ends))
             }
         };
         if leads {
-            (self.bits, self.first) = (new.bits, new.reference);
+            (self.score_bits, self.first_element) = (new.score_bits, new.reference);
         }
         self.len -= right.as_ref().map_or(0, |right| right.len);
         right
@@ -273,23 +279,31 @@ impl Child {
     /// Removes an element, which must exist.
     fn remove(&mut self, bits: u64, name: &[u8], reference: u32, of: &impl ElementSource) {
         self.len -= 1;
-        let is_first = self.first == reference;
+        let is_first = self.first_element == reference;
         match &mut self.node {
             Node::Leaf(leaf) => {
-                let index = if is_first { 0 } else { leaf.before(&Boundary::before(bits, name), of) };
+                let index = if is_first {
+                    0
+                } else {
+                    leaf.count_before(&ElementBoundary::before_element(bits, name), of)
+                };
                 assert_eq!(leaf.references().get(index), Some(&reference), "an element is where it belongs");
                 leaf.remove(index);
             }
             Node::Inner(children) => {
-                let index = if is_first { 0 } else { child_at(children, &Boundary::after(bits, name), of) };
+                let index = if is_first {
+                    0
+                } else {
+                    child_at(children, &ElementBoundary::after_element(bits, name), of)
+                };
                 children[index].remove(bits, name, reference, of);
                 merge_after_removal(children, index, of);
             }
         }
         if is_first && self.len > 0 {
-            (self.bits, self.first) = match &self.node {
-                Node::Leaf(leaf) => (of.bits(leaf.references()[0]), leaf.references()[0]),
-                Node::Inner(children) => (children[0].bits, children[0].first),
+            (self.score_bits, self.first_element) = match &self.node {
+                Node::Leaf(leaf) => (of.score_bits(leaf.references()[0]), leaf.references()[0]),
+                Node::Inner(children) => (children[0].score_bits, children[0].first_element),
             };
         }
     }
@@ -307,7 +321,7 @@ impl Child {
     }
 
     /// Number of used places.
-    fn used_places(&self) -> usize {
+    fn used_len(&self) -> usize {
         match &self.node {
             Node::Leaf(leaf) => leaf.len(),
             Node::Inner(children) => children.len(),
@@ -328,26 +342,31 @@ fn add_to_leaf(
     ends: NodeEdges,
     of: &impl ElementSource,
 ) -> Option<Child> {
-    let index = if new.is_last { leaf.len() } else { leaf.before(&new.cut, of) };
+    let index = if new.is_last { leaf.len() } else { leaf.count_before(&new.boundary, of) };
     if leaf.len() < LEAF_CAPACITY {
-        leaf.insert(index, new.reference, new.bits, of);
+        leaf.insert(index, new.reference, new.score_bits, of);
         return None;
     }
     if ends.last && index == LEAF_CAPACITY {
-        return Some(Child::only(new.reference, new.bits, of));
+        return Some(Child::with_element(new.reference, new.score_bits, of));
     }
     let mut right = if ends.first && index == 0 {
-        std::mem::replace(leaf, Box::new(Leaf::new(new.bits)))
+        std::mem::replace(leaf, Box::new(Leaf::new(new.score_bits)))
     } else {
         leaf.split_off(LEAF_CAPACITY / 2, of)
     };
     if index <= leaf.len() {
-        leaf.insert(index, new.reference, new.bits, of);
+        leaf.insert(index, new.reference, new.score_bits, of);
     } else {
-        right.insert(index - leaf.len(), new.reference, new.bits, of);
+        right.insert(index - leaf.len(), new.reference, new.score_bits, of);
     }
     let first = right.references()[0];
-    Some(Child { bits: of.bits(first), first, len: right.len() as u32, node: Node::Leaf(right) })
+    Some(Child {
+        score_bits: of.score_bits(first),
+        first_element: first,
+        len: right.len() as u32,
+        node: Node::Leaf(right),
+    })
 }
 
 /// Inserts a child. Returns the new right sibling if the node was split.
@@ -367,8 +386,8 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEd
     };
     let right = children.split_off(keep);
     let len = right.iter().map(|child| child.len).sum();
-    let (bits, first) = (right[0].bits, right[0].first);
-    Some(Child { bits, first, len, node: Node::Inner(right) })
+    let (bits, first) = (right[0].score_bits, right[0].first_element);
+    Some(Child { score_bits: bits, first_element: first, len, node: Node::Inner(right) })
 }
 
 /// After a removal: drops an empty child, or merges a nearly empty one with a neighbour.
@@ -377,12 +396,12 @@ fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl Elemen
         children.remove(index);
         return;
     }
-    let (taken, places) = (children[index].used_places(), children[index].places());
+    let (taken, places) = (children[index].used_len(), children[index].places());
     if taken >= places / MIN_FILL_DIVISOR {
         return;
     }
     let most = places * MAX_MERGED_FILL.0 / MAX_MERGED_FILL.1;
-    let fits = |other: usize| children.get(other).is_some_and(|other| other.used_places() + taken <= most);
+    let fits = |other: usize| children.get(other).is_some_and(|other| other.used_len() + taken <= most);
     let left = match index {
         _ if fits(index + 1) => index,
         1.. if fits(index - 1) => index - 1,

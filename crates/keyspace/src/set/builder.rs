@@ -3,7 +3,7 @@
 use super::members::{MemberAddition, PackedMembers};
 use super::{SetFields, SetRef};
 use crate::entries::UnstoredValue;
-use crate::fields::Fields;
+use crate::fields::LargeFields;
 use crate::kind::{Kind, SetBounds, ValueEncoding};
 use crate::large::Large;
 use crate::packed::{self, COUNT_LEN, MAX_BYTES, MAX_ELEMENTS, Shape, ValueSummary};
@@ -21,7 +21,7 @@ pub struct SetBuilder {
 #[derive(Debug)]
 pub(super) enum OwnedSet {
     Packed(Vec<u8>),
-    Large(Box<Fields<SetFields>>),
+    Large(Box<LargeFields<SetFields>>),
 }
 
 impl SetBuilder {
@@ -42,20 +42,20 @@ impl SetBuilder {
     }
 
     /// Copies a packed set.
-    pub(super) fn of(packed: &[u8], form: ValueEncoding, bounds: SetBounds) -> Self {
+    pub(super) fn from_packed(packed: &[u8], form: ValueEncoding, bounds: SetBounds) -> Self {
         Self { shape: OwnedSet::Packed(packed.to_vec()), form, bounds }
     }
 
     /// Hints that `count` members follow at once, new or not; the encoding is chosen as if all were new.
-    pub fn expect_more(&mut self, count: usize) {
-        let about = ValueSummary { count: count as u32, ..ValueSummary::of(self.form) };
+    pub fn reserve_encoding(&mut self, count: usize) {
+        let about = ValueSummary { count: count as u32, ..ValueSummary::for_encoding(self.form) };
         self.form = self.form.set_encoding_after_adding(&about, self.bounds);
     }
 
     /// Reserves space for `count` members. Only valid while empty.
     pub fn reserve(&mut self, count: usize) {
-        if count > MAX_ELEMENTS && self.view().is_empty() {
-            let mut fields = Box::<Fields<SetFields>>::default();
+        if count > MAX_ELEMENTS && self.as_ref().is_empty() {
+            let mut fields = Box::<LargeFields<SetFields>>::default();
             fields.reserve(count);
             self.shape = OwnedSet::Large(fields);
         }
@@ -66,11 +66,11 @@ impl SetBuilder {
         let fields = match &mut self.shape {
             OwnedSet::Large(fields) => fields,
             OwnedSet::Packed(bytes) => {
-                let Some(addition) = MemberAddition::of(bytes, member) else { return false };
+                let Some(addition) = MemberAddition::from_packed(bytes, member) else { return false };
                 let count = packed::count(bytes) + 1;
                 self.form = self.form.set_encoding_after_adding(&addition.about(count), self.bounds);
                 if !must_become_large(&addition, bytes.len(), count, self.form) {
-                    bytes.splice(addition.range, addition.with);
+                    bytes.splice(addition.range, addition.replacement);
                     packed::set_count(bytes, count);
                     return true;
                 }
@@ -81,7 +81,7 @@ impl SetBuilder {
         };
         let is_new = fields.insert_if_new(member);
         if is_new {
-            let about = about(member, fields.len());
+            let about = summary_of(member, fields.len());
             self.form = self.form.set_encoding_after_adding(&about, self.bounds);
         }
         is_new
@@ -92,7 +92,7 @@ impl SetBuilder {
         match &mut self.shape {
             OwnedSet::Large(fields) => fields.remove(member),
             OwnedSet::Packed(bytes) => {
-                let Some(range) = PackedMembers::of(bytes).find(member) else { return false };
+                let Some(range) = PackedMembers::from_packed(bytes).find(member) else { return false };
                 let count = packed::count(bytes) - 1;
                 bytes.drain(range);
                 packed::set_count(bytes, count);
@@ -103,7 +103,7 @@ impl SetBuilder {
 
     /// A read-only view.
     #[must_use]
-    pub fn view(&self) -> SetRef<'_> {
+    pub fn as_ref(&self) -> SetRef<'_> {
         let shape = match &self.shape {
             OwnedSet::Packed(bytes) => Shape::Packed(bytes),
             OwnedSet::Large(fields) => Shape::Large(&**fields),
@@ -132,29 +132,37 @@ pub(super) fn must_become_large(
     count: usize,
     form: ValueEncoding,
 ) -> bool {
-    len - addition.range.len() + addition.with.len() > MAX_BYTES || count > form.max_packed()
+    len - addition.range.len() + addition.replacement.len() > MAX_BYTES || count > form.max_packed_elements()
 }
 
 /// Converts a packed set into a large one.
-pub(super) fn large(packed: &[u8]) -> Box<Fields<SetFields>> {
-    let mut fields = Box::<Fields<SetFields>>::default();
-    PackedMembers::of(packed).for_each(&mut |member| {
+pub(super) fn large(packed: &[u8]) -> Box<LargeFields<SetFields>> {
+    let mut fields = Box::<LargeFields<SetFields>>::default();
+    PackedMembers::from_packed(packed).for_each(&mut |member| {
         fields.insert_if_new(&member);
     });
     fields
 }
 
 /// Describes a member added to a large set that now has `count` members.
-pub(super) fn about(member: &[u8], count: usize) -> ValueSummary {
+pub(super) fn summary_of(member: &[u8], count: usize) -> ValueSummary {
     let form =
         if resp::parse_i64(member).is_some() { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
-    ValueSummary { count: count as u32, longest: member.len() as u32, ..ValueSummary::of(form) }
+    ValueSummary {
+        count: count as u32,
+        max_element_len: member.len() as u32,
+        ..ValueSummary::for_encoding(form)
+    }
 }
 
 impl MemberAddition {
     /// Describes a packed set that has `count` members after this addition.
     pub(super) fn about(&self, count: usize) -> ValueSummary {
         let form = if self.integers { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
-        ValueSummary { count: count as u32, longest: self.longest as u32, ..ValueSummary::of(form) }
+        ValueSummary {
+            count: count as u32,
+            max_element_len: self.longest as u32,
+            ..ValueSummary::for_encoding(form)
+        }
     }
 }

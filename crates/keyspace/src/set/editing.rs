@@ -4,7 +4,7 @@ use super::builder::{self, OwnedSet, SetBuilder};
 use super::members::{MemberAddition, PackedMembers};
 use super::{SetFields, SetRef};
 use crate::entries::{EntryRef, Splice};
-use crate::fields::Fields;
+use crate::fields::LargeFields;
 use crate::key::Key;
 use crate::kind::SetBounds;
 use crate::large::Large;
@@ -19,12 +19,12 @@ impl Table {
         self.typed::<SetRef<'_>>(place)
     }
 
-    fn known_set(&self, place: EntryRef) -> SetRef<'_> {
+    fn expect_set(&self, place: EntryRef) -> SetRef<'_> {
         self.set(place).expect("the caller has seen that it is a set")
     }
 
     /// The members of a large set, for editing. Snapshots that need the entry pin it first.
-    fn large_set(&mut self, place: EntryRef) -> Option<&mut Fields<SetFields>> {
+    fn large_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SetFields>> {
         if let Large::Set(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
@@ -36,12 +36,12 @@ impl Table {
         member: &[u8],
         bounds: SetBounds,
     ) -> (EntryRef, bool) {
-        let set = self.known_set(place);
+        let set = self.expect_set(place);
         let form = set.form;
         let Shape::Packed(packed) = set.shape else {
             return (place, self.add_to_large(place, member, bounds));
         };
-        let Some(addition) = MemberAddition::of(packed, member) else { return (place, false) };
+        let Some(addition) = MemberAddition::from_packed(packed, member) else { return (place, false) };
         let count = packed::count(packed) + 1;
         let form = form.set_encoding_after_adding(&addition.about(count), bounds);
         if builder::must_become_large(&addition, packed.len(), count, form) {
@@ -49,16 +49,17 @@ impl Table {
             let place = self.make_large(place, key, Large::Set(fields));
             return (place, self.add_to_large(place, member, bounds));
         }
-        let splice = Splice { range: addition.range, with: &addition.with, count, code: form.code() };
+        let splice =
+            Splice { range: addition.range, replacement: &addition.replacement, count, code: form.code() };
         (self.entries.splice(place, key, &splice), true)
     }
 
     fn add_to_large(&mut self, place: EntryRef, member: &[u8], bounds: SetBounds) -> bool {
-        let form = self.known_set(place).form;
-        let Some(fields) = self.large_set(place) else { return false };
+        let form = self.expect_set(place).form;
+        let Some(fields) = self.large_set_mut(place) else { return false };
         let is_new = fields.insert_if_new(member);
         let encoding_after_adding =
-            form.set_encoding_after_adding(&builder::about(member, fields.len()), bounds);
+            form.set_encoding_after_adding(&builder::summary_of(member, fields.len()), bounds);
         if is_new && encoding_after_adding != form {
             self.entries.set_code(place, encoding_after_adding.code());
         }
@@ -74,7 +75,7 @@ impl Table {
         members: impl ExactSizeIterator<Item = &'m [u8]>,
         bounds: SetBounds,
     ) -> (EntryRef, usize) {
-        let set = self.known_set(place);
+        let set = self.expect_set(place);
         let (Shape::Packed(packed), 2..) = (set.shape, members.len()) else {
             let mut added = 0;
             for member in members {
@@ -85,14 +86,14 @@ impl Table {
             return (place, added);
         };
         let before = set.form;
-        let mut new = SetBuilder::of(packed, before, bounds);
-        new.expect_more(members.len());
+        let mut new = SetBuilder::from_packed(packed, before, bounds);
+        new.reserve_encoding(members.len());
         let added = members.filter(|member| new.add(member)).count();
         let (shape, form) = new.into_parts();
         match shape {
             OwnedSet::Packed(bytes) if added > 0 => {
                 let (range, count) = (COUNT_LEN..self.packed_len(place), packed::count(&bytes));
-                let splice = Splice { range, with: &bytes[COUNT_LEN..], count, code: form.code() };
+                let splice = Splice { range, replacement: &bytes[COUNT_LEN..], count, code: form.code() };
                 place = self.entries.splice(place, key, &splice);
             }
             OwnedSet::Packed(_) => self.entries.set_code(place, form.code()),
@@ -105,7 +106,7 @@ impl Table {
     }
 
     fn packed_len(&self, place: EntryRef) -> usize {
-        match self.known_set(place).shape {
+        match self.expect_set(place).shape {
             Shape::Packed(packed) => packed.len(),
             Shape::Large(_) => 0,
         }
@@ -114,14 +115,15 @@ impl Table {
     /// Removes a member of the set at `place`. Returns whether it existed. The caller must delete the key
     /// when the set becomes empty.
     pub fn set_remove(&mut self, place: EntryRef, key: &Key<'_>, member: &[u8]) -> (EntryRef, bool) {
-        let set = self.known_set(place);
+        let set = self.expect_set(place);
         let Shape::Packed(packed) = set.shape else {
             // Look up first: removing a missing member must not pin the set.
             let found = set.contains(member);
-            return (place, found && self.large_set(place).is_some_and(|fields| fields.remove(member)));
+            return (place, found && self.large_set_mut(place).is_some_and(|fields| fields.remove(member)));
         };
-        let Some(range) = PackedMembers::of(packed).find(member) else { return (place, false) };
-        let splice = Splice { range, with: &[], count: packed::count(packed) - 1, code: set.form.code() };
+        let Some(range) = PackedMembers::from_packed(packed).find(member) else { return (place, false) };
+        let splice =
+            Splice { range, replacement: &[], count: packed::count(packed) - 1, code: set.form.code() };
         (self.entries.splice(place, key, &splice), true)
     }
 
@@ -129,18 +131,18 @@ impl Table {
     /// must delete the key when the set becomes empty.
     pub fn set_pop(&mut self, place: EntryRef, key: &Key<'_>, random: u64, member: &mut Vec<u8>) -> EntryRef {
         member.clear();
-        let set = self.known_set(place);
+        let set = self.expect_set(place);
         let Shape::Packed(packed) = set.shape else {
-            if let Some(fields) = self.large_set(place) {
+            if let Some(fields) = self.large_set_mut(place) {
                 fields.pop(random, member);
             }
             return place;
         };
         let count = packed::count(packed);
         let index = random.checked_rem(count as u64).unwrap_or_default() as usize;
-        let Some((range, chosen)) = PackedMembers::of(packed).nth(index) else { return place };
+        let Some((range, chosen)) = PackedMembers::from_packed(packed).nth(index) else { return place };
         member.extend_from_slice(&chosen);
-        let splice = Splice { range, with: &[], count: count - 1, code: set.form.code() };
+        let splice = Splice { range, replacement: &[], count: count - 1, code: set.form.code() };
         self.entries.splice(place, key, &splice)
     }
 }

@@ -109,14 +109,14 @@ impl Integers<'_> {
         self.packed.len().saturating_sub(MEMBERS_OFFSET) / self.width
     }
 
-    fn range(&self, index: usize) -> Range<usize> {
+    fn byte_range(&self, index: usize) -> Range<usize> {
         let start = MEMBERS_OFFSET + index * self.width;
         start..start + self.width
     }
 
     #[inline]
-    fn at(&self, index: usize) -> i64 {
-        let Range { start, end } = self.range(index);
+    fn value_at(&self, index: usize) -> i64 {
+        let Range { start, end } = self.byte_range(index);
         let last = match self.packed[..end].last_chunk() {
             // Shifts out the bytes that belong to the previous integer.
             Some(bytes) => i64::from_le_bytes(*bytes),
@@ -134,7 +134,7 @@ impl Integers<'_> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low.midpoint(high);
-            match self.at(middle).cmp(&value) {
+            match self.value_at(middle).cmp(&value) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
@@ -144,7 +144,7 @@ impl Integers<'_> {
     }
 
     fn iter(&self) -> impl DoubleEndedIterator<Item = i64> + Clone + use<'_> {
-        (0..self.len()).map(|index| self.at(index))
+        (0..self.len()).map(|index| self.value_at(index))
     }
 }
 
@@ -164,7 +164,7 @@ fn string_members(packed: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> 
 
 impl<'a> PackedMembers<'a> {
     #[inline]
-    pub(crate) fn of(packed: &'a [u8]) -> Self {
+    pub(crate) fn from_packed(packed: &'a [u8]) -> Self {
         match packed.get(COUNT_LEN) {
             Some(0) => Self::Strings(packed),
             width => Self::Integers(Integers { packed, width: width.map_or(1, |width| usize::from(*width)) }),
@@ -176,7 +176,7 @@ impl<'a> PackedMembers<'a> {
     pub(crate) fn find(self, member: &[u8]) -> Option<Range<usize>> {
         match self {
             Self::Integers(integers) => {
-                integers.search(resp::parse_i64(member)?).ok().map(|index| integers.range(index))
+                integers.search(resp::parse_i64(member)?).ok().map(|index| integers.byte_range(index))
             }
             Self::Strings(packed) => {
                 string_members(packed).find(|(_, other)| *other == member).map(|(range, _)| range)
@@ -188,7 +188,7 @@ impl<'a> PackedMembers<'a> {
     pub(crate) fn nth(self, index: usize) -> Option<(Range<usize>, SetMember<'a>)> {
         match self {
             Self::Integers(integers) => (index < integers.len())
-                .then(|| (integers.range(index), SetMember::Integer(integers.at(index).into()))),
+                .then(|| (integers.byte_range(index), SetMember::Integer(integers.value_at(index).into()))),
             Self::Strings(packed) => {
                 string_members(packed).nth(index).map(|(range, member)| (range, SetMember::Bytes(member)))
             }
@@ -219,7 +219,7 @@ pub(crate) struct MemberAddition {
     /// The range of bytes to replace.
     pub(crate) range: Range<usize>,
     /// The replacement.
-    pub(crate) with: SmallVec<[u8; 64]>,
+    pub(crate) replacement: SmallVec<[u8; 64]>,
     /// Whether all members, including the new one, are integers.
     pub(crate) integers: bool,
     /// Length of the new member, or of the longest member if all others were integers.
@@ -228,8 +228,8 @@ pub(crate) struct MemberAddition {
 
 impl MemberAddition {
     /// The replacement that adds `member`; `None` if it exists.
-    pub(crate) fn of(packed: &[u8], member: &[u8]) -> Option<Self> {
-        let members = PackedMembers::of(packed);
+    pub(crate) fn from_packed(packed: &[u8], member: &[u8]) -> Option<Self> {
+        let members = PackedMembers::from_packed(packed);
         let PackedMembers::Integers(integers) = members else {
             return members.find(member).is_none().then(|| Self::of_string(packed, member));
         };
@@ -241,7 +241,7 @@ impl MemberAddition {
         let mut with = SmallVec::new();
         let range = if integers.len() > 0 && width == integers.width {
             push_integer(&mut with, value, width);
-            let start = integers.range(at).start;
+            let start = integers.byte_range(at).start;
             start..start
         } else {
             // All integers get the width of the widest.
@@ -250,13 +250,13 @@ impl MemberAddition {
             all.for_each(|value| push_integer(&mut with, value, width));
             COUNT_LEN..packed.len()
         };
-        Some(Self { range, with, integers: true, longest: member.len() })
+        Some(Self { range, replacement: with, integers: true, longest: member.len() })
     }
 
     fn of_string(packed: &[u8], member: &[u8]) -> Self {
         let mut with = SmallVec::new();
         push_string(&mut with, member);
-        Self { range: packed.len()..packed.len(), with, integers: false, longest: member.len() }
+        Self { range: packed.len()..packed.len(), replacement: with, integers: false, longest: member.len() }
     }
 
     /// Converts the integers to strings because a non-integer member joins them.
@@ -267,13 +267,13 @@ impl MemberAddition {
         let ends = integers.iter().next().into_iter().chain(integers.iter().next_back());
         let longest = ends.map(|value| usize::from(Digits::from(value).len)).chain([member.len()]).max();
         let range = COUNT_LEN..integers.packed.len();
-        Self { range, with, integers: false, longest: longest.unwrap_or_default() }
+        Self { range, replacement: with, integers: false, longest: longest.unwrap_or_default() }
     }
 }
 
 /// Converts sorted integers to strings.
-pub(crate) fn as_strings(packed: &mut Vec<u8>) {
-    if let PackedMembers::Integers(integers) = PackedMembers::of(packed) {
+pub(crate) fn convert_to_strings(packed: &mut Vec<u8>) {
+    if let PackedMembers::Integers(integers) = PackedMembers::from_packed(packed) {
         let mut with = SmallVec::new();
         push_all_as_strings(&mut with, &integers);
         packed.truncate(COUNT_LEN);
@@ -312,16 +312,18 @@ mod tests {
     use super::*;
 
     fn add(packed: &mut Vec<u8>, member: &[u8]) -> bool {
-        let Some(MemberAddition { range, with, .. }) = MemberAddition::of(packed, member) else {
+        let Some(MemberAddition { range, replacement: with, .. }) =
+            MemberAddition::from_packed(packed, member)
+        else {
             return false;
         };
         packed.splice(range, with);
         true
     }
 
-    fn all(packed: &[u8]) -> Vec<Vec<u8>> {
+    fn all_members(packed: &[u8]) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        PackedMembers::of(packed).for_each(&mut |member| all.push(member.to_vec()));
+        PackedMembers::from_packed(packed).for_each(&mut |member| all.push(member.to_vec()));
         all
     }
 
@@ -348,27 +350,27 @@ mod tests {
     fn integers_of_every_width_stay_sorted() {
         let mut packed = vec![0; COUNT_LEN];
         let mut twin = BTreeSet::new();
-        assert_eq!(PackedMembers::of(&packed).find(b"5"), None);
+        assert_eq!(PackedMembers::from_packed(&packed).find(b"5"), None);
         for value in [5, 0, -1, 127, 128, -129, 7, 70_000, -40_000, 5, 1 << 40, i64::MIN, i64::MAX, 3, 0] {
             assert_eq!(add(&mut packed, value.to_string().as_bytes()), twin.insert(value), "{value}");
             let expected: Vec<_> = twin.iter().map(|value| value.to_string().into_bytes()).collect();
-            assert_eq!(all(&packed), expected);
+            assert_eq!(all_members(&packed), expected);
             for (index, value) in twin.iter().enumerate() {
                 let text = value.to_string();
-                let found = PackedMembers::of(&packed).find(text.as_bytes()).expect("there");
+                let found = PackedMembers::from_packed(&packed).find(text.as_bytes()).expect("there");
                 assert_eq!(
-                    PackedMembers::of(&packed).nth(index),
+                    PackedMembers::from_packed(&packed).nth(index),
                     Some((found, SetMember::Bytes(text.as_bytes())))
                 );
             }
         }
         for text in ["05", "+5", "5 ", "", "4", "9223372036854775808"] {
-            assert_eq!(PackedMembers::of(&packed).find(text.as_bytes()), None);
+            assert_eq!(PackedMembers::from_packed(&packed).find(text.as_bytes()), None);
         }
-        let range = PackedMembers::of(&packed).find(b"128").expect("there");
+        let range = PackedMembers::from_packed(&packed).find(b"128").expect("there");
         packed.drain(range);
-        assert_eq!(PackedMembers::of(&packed).find(b"128"), None);
-        assert_eq!(all(&packed).len(), twin.len() - 1);
+        assert_eq!(PackedMembers::from_packed(&packed).find(b"128"), None);
+        assert_eq!(all_members(&packed).len(), twin.len() - 1);
     }
 
     #[test]
@@ -379,8 +381,8 @@ mod tests {
             assert!(add(&mut packed, member));
             assert!(!add(&mut packed, member));
         }
-        assert_eq!(all(&packed), [&b"-7"[..], b"12", b"07", &long, b"", b"9"]);
-        let addition = MemberAddition::of(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
+        assert_eq!(all_members(&packed), [&b"-7"[..], b"12", b"07", &long, b"", b"9"]);
+        let addition = MemberAddition::from_packed(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
         assert_eq!((addition.longest, addition.integers), (2, false));
     }
 }

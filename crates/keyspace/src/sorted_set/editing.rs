@@ -6,23 +6,28 @@ use smallvec::SmallVec;
 
 use super::{MIN_STORED_SCORE_LEN, ScoredMember, SortedSetFields, SortedSetRef, records};
 use crate::entries::{EntryRef, Splice};
-use crate::fields::{Fields, lookup_key};
+use crate::fields::{LargeFields, lookup_key};
 use crate::key::Key;
 use crate::kind::{ListpackBounds, ValueEncoding};
 use crate::large::Large;
-use crate::order::Boundary;
+use crate::order::ElementBoundary;
 use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
 use crate::score::{self, EncodedScore};
 use crate::table::Table;
 
-impl Fields<SortedSetFields> {
+impl LargeFields<SortedSetFields> {
     /// The member with this rank.
     fn member_at(&self, rank: usize) -> Option<EntryRef> {
         let mut found = None;
-        self.entries.order.visit(rank..rank + 1, false, &self.entries.entry_keys(), &mut |reference| {
-            found = Some(EntryRef(reference));
-            false
-        });
+        self.entries.secondary_order.visit(
+            rank..rank + 1,
+            false,
+            &self.entries.entry_keys(),
+            &mut |reference| {
+                found = Some(EntryRef(reference));
+                false
+            },
+        );
         found
     }
 }
@@ -36,12 +41,12 @@ impl Table {
     }
 
     #[inline]
-    fn known_sorted_set(&self, place: EntryRef) -> SortedSetRef<'_> {
+    fn expect_sorted_set(&self, place: EntryRef) -> SortedSetRef<'_> {
         self.sorted_set(place).expect("the caller has seen that it is a sorted set")
     }
 
     /// The members of a large sorted set, for editing. Snapshots that need the entry pin it first.
-    fn large_sorted_set(&mut self, place: EntryRef) -> Option<&mut Fields<SortedSetFields>> {
+    fn large_sorted_set_mut(&mut self, place: EntryRef) -> Option<&mut LargeFields<SortedSetFields>> {
         if let Large::SortedSet(members) = self.entries.overflow_mut(place)? { Some(members) } else { None }
     }
 
@@ -55,13 +60,13 @@ impl Table {
         bounds: ListpackBounds,
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> EntryRef {
-        let set = self.known_sorted_set(place);
+        let set = self.expect_sorted_set(place);
         match set.shape {
             Shape::Packed(packed) => {
-                let found = records::find(packed, name);
+                let found = records::find_record(packed, name);
                 let before = found.map(|record| record.score);
                 let Some(score) = decide(before).filter(|score| before != Some(*score)) else {
-                    return self.rename_for(place, name, bounds);
+                    return self.update_encoding_for(place, name, bounds);
                 };
                 let found = found.map(|record| record.start..record.end);
                 self.set_in_packed(place, key, ScoredMember { name, score }, found, bounds)
@@ -69,18 +74,18 @@ impl Table {
             Shape::Large(members) => {
                 let member = lookup_key(name);
                 let found = members.find(&member);
-                let before = found.map(|found| members.at(found).value);
+                let before = found.map(|found| members.field_at(found).value);
                 let score = before.map(score::read);
                 let Some(new) = decide(score).filter(|new| score != Some(*new)) else {
-                    return self.rename_for(place, name, bounds);
+                    return self.update_encoding_for(place, name, bounds);
                 };
                 // A score that took eight bytes keeps eight, so that its entry stays in place.
                 let kept = EncodedScore::new(new, before.map_or(MIN_STORED_SCORE_LEN, <[u8]>::len));
                 let is_after = name.len() > bounds.value
                     || members.len() + usize::from(found.is_none()) > bounds.entries;
                 let encoding_after_adding = is_after && set.form != ValueEncoding::SkiplistSortedSet;
-                if let Some(members) = self.large_sorted_set(place) {
-                    members.put(&member, found, kept.bytes(), None);
+                if let Some(members) = self.large_sorted_set_mut(place) {
+                    members.put_hashed(&member, found, kept.bytes(), None);
                 }
                 if encoding_after_adding {
                     self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
@@ -92,7 +97,7 @@ impl Table {
 
     /// Updates the encoding for a name that was offered but not added (XX): Valkey checks name lengths before
     /// it looks at the options.
-    fn rename_for(&mut self, place: EntryRef, name: &[u8], bounds: ListpackBounds) -> EntryRef {
+    fn update_encoding_for(&mut self, place: EntryRef, name: &[u8], bounds: ListpackBounds) -> EntryRef {
         if name.len() > bounds.value {
             self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
         }
@@ -108,7 +113,7 @@ impl Table {
         found: Option<Range<usize>>,
         bounds: ListpackBounds,
     ) -> EntryRef {
-        let set = self.known_sorted_set(place);
+        let set = self.expect_sorted_set(place);
         let Shape::Packed(packed) = set.shape else { return place };
         let ScoredMember { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
@@ -123,7 +128,7 @@ impl Table {
             let place = self.make_sorted_set_large(place, key);
             return self.sorted_set_update(place, key, name, bounds, |_| Some(score));
         }
-        let cut = Boundary::Element { bits: score::order_bits(score), name, after: false };
+        let cut = ElementBoundary::Element { score_bits: score::order_bits(score), name, is_after: false };
         let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
         // The records between the old and the new position shift.
@@ -144,7 +149,7 @@ impl Table {
                 to..to
             }
         };
-        let splice = Splice { range, with: &with, count, code: form.code() };
+        let splice = Splice { range, replacement: &with, count, code: form.code() };
         self.entries.splice(place, key, &splice)
     }
 
@@ -156,20 +161,23 @@ impl Table {
         key: &Key<'_>,
         name: &[u8],
     ) -> (EntryRef, Option<f64>) {
-        let set = self.known_sorted_set(place);
+        let set = self.expect_sorted_set(place);
         match set.shape {
             Shape::Packed(packed) => {
-                let Some(record) = records::find(packed, name) else { return (place, None) };
+                let Some(record) = records::find_record(packed, name) else { return (place, None) };
                 let (range, count) = (record.start..record.end, packed::count(packed) - 1);
                 let (score, code) = (record.score, set.form.code());
-                (self.entries.splice(place, key, &Splice { range, with: &[], count, code }), Some(score))
+                (
+                    self.entries.splice(place, key, &Splice { range, replacement: &[], count, code }),
+                    Some(score),
+                )
             }
             Shape::Large(members) => {
                 let member = lookup_key(name);
                 // Look up first: removing a missing member must not pin the set.
                 let Some(found) = members.find(&member) else { return (place, None) };
-                let score = ScoredMember::from(members.at(found)).score;
-                if let Some(members) = self.large_sorted_set(place) {
+                let score = ScoredMember::from(members.field_at(found)).score;
+                if let Some(members) = self.large_sorted_set_mut(place) {
                     drop(members.entries.remove(found, &member));
                 }
                 (place, Some(score))
@@ -186,7 +194,7 @@ impl Table {
         ranks: Range<usize>,
         told: &mut dyn FnMut(ScoredMember<'_>),
     ) -> EntryRef {
-        let set = self.known_sorted_set(place);
+        let set = self.expect_sorted_set(place);
         let ranks = ranks.start..ranks.end.min(set.len());
         if ranks.is_empty() {
             return place;
@@ -200,14 +208,18 @@ impl Table {
             }
             let Some((start, end)) = range else { return place };
             let (count, code) = (packed::count(packed) - ranks.len(), set.form.code());
-            return self.entries.splice(place, key, &Splice { range: start..end, with: &[], count, code });
+            return self.entries.splice(
+                place,
+                key,
+                &Splice { range: start..end, replacement: &[], count, code },
+            );
         }
-        let Some(members) = self.large_sorted_set(place) else { return place };
+        let Some(members) = self.large_sorted_set_mut(place) else { return place };
         let mut name = Vec::new();
         let mut next = members.member_at(ranks.start);
         for _ in ranks.clone() {
             let Some(removed) = next else { break };
-            let member = ScoredMember::from(members.at(removed));
+            let member = ScoredMember::from(members.field_at(removed));
             told(member);
             name.clear();
             name.extend_from_slice(member.name);
@@ -215,7 +227,7 @@ impl Table {
             // Later members move up. The next one may be removed immediately or by the next command.
             next = members.member_at(ranks.start);
             if let Some(next) = next {
-                members.entries.prefetch_index(lookup_key(members.at(next).name).hash());
+                members.entries.prefetch_index(lookup_key(members.field_at(next).name).hash());
             }
         }
         place
@@ -223,8 +235,8 @@ impl Table {
 
     /// Converts a packed sorted set into a large one.
     fn make_sorted_set_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
-        let mut members = Box::<Fields<SortedSetFields>>::default();
-        self.known_sorted_set(place).for_each(&mut |member| {
+        let mut members = Box::<LargeFields<SortedSetFields>>::default();
+        self.expect_sorted_set(place).for_each(&mut |member| {
             members.set(member.name, EncodedScore::new(member.score, MIN_STORED_SCORE_LEN).bytes(), None);
         });
         self.make_large(place, key, Large::SortedSet(members))

@@ -10,7 +10,7 @@ use slot_routing::Slot;
 
 use super::{ScoredMember, SortedSetFields, SortedSetRef};
 use crate::entries::EntryRef;
-use crate::fields::Fields;
+use crate::fields::LargeFields;
 use crate::keyspace::Keyspace;
 use crate::large::Large;
 use crate::locked_slots::LockedSlots;
@@ -41,7 +41,7 @@ impl Keyspace {
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
-        let places = slots.slot(slot).view(db).sorted_set(place)?.places(ranks, reversed)?;
+        let places = slots.slot(slot).table_ref(db).sorted_set(place)?.places(ranks, reversed)?;
         let snapshot = self.pin_values(slots, db, &[(slot, place)])?;
         Some(PinnedMembers { snapshot, slot, places })
     }
@@ -52,7 +52,7 @@ impl SortedSetRef<'_> {
     fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
-        members.entries.order.visit_runs(ranks, reversed, &mut |run| {
+        members.entries.secondary_order.visit_runs(ranks, reversed, &mut |run| {
             let first = places.len();
             places.extend(run.iter().copied().map(EntryRef));
             if reversed {
@@ -72,11 +72,11 @@ impl PinnedMembers {
             let next = &left[..left.len().min(MEMBERS_PER_LOCK)];
             self.snapshot.with_next_value(self.slot, |value| {
                 if let Large::SortedSet(members) = value {
-                    copied.fill(members, next);
+                    copied.copy_members(members, next);
                 }
             });
             left = &left[copied.members.len()..];
-            if copied.members.is_empty() || !copied.take(visit) {
+            if copied.members.is_empty() || !copied.visit_and_clear(visit) {
                 break;
             }
         }
@@ -92,10 +92,10 @@ struct CopiedMembers {
 
 impl CopiedMembers {
     /// Copies the first of these members, at least one.
-    fn fill(&mut self, members: &Fields<SortedSetFields>, places: &[EntryRef]) {
+    fn copy_members(&mut self, members: &LargeFields<SortedSetFields>, places: &[EntryRef]) {
         places.iter().for_each(|place| members.entries.prefetch_at(*place));
         for place in places {
-            let member = ScoredMember::from(members.at(*place));
+            let member = ScoredMember::from(members.field_at(*place));
             self.names.extend_from_slice(member.name);
             self.members.push((member.score, self.names.len()));
             if self.names.len() > BYTES_PER_LOCK {
@@ -105,7 +105,7 @@ impl CopiedMembers {
     }
 
     /// Visits and clears the copied members. Stops early if `visit` returns false.
-    fn take(&mut self, visit: &mut dyn FnMut(ScoredMember<'_>) -> bool) -> bool {
+    fn visit_and_clear(&mut self, visit: &mut dyn FnMut(ScoredMember<'_>) -> bool) -> bool {
         let mut start = 0;
         let goes_on = self.members.iter().all(|&(score, end)| {
             let name = &self.names[start..end];

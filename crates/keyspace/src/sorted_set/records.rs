@@ -12,50 +12,50 @@
 
 use smallvec::SmallVec;
 
-use crate::order::Boundary;
+use crate::order::ElementBoundary;
 use crate::packed::COUNT_LEN;
 use crate::score::{self, EncodedScore};
 use crate::varint;
 
 /// A member of a packed sorted set and its byte range.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Record<'a> {
+pub(crate) struct MemberRecord<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) score: f64,
     pub(crate) member: &'a [u8],
 }
 
-impl Record<'_> {
+impl MemberRecord<'_> {
     /// Whether the member lies before the boundary.
     #[inline]
-    pub(crate) fn is_before(&self, cut: &Boundary<'_>) -> bool {
+    pub(crate) fn is_before(&self, cut: &ElementBoundary<'_>) -> bool {
         cut.is_after(score::order_bits(self.score), || self.member)
     }
 }
 
 #[inline]
-fn record(packed: &[u8], start: usize) -> Record<'_> {
+fn read_record(packed: &[u8], start: usize) -> MemberRecord<'_> {
     let mut at = start;
     let head = varint::read(packed, &mut at);
     let member_at = at + (1 << (head & 3));
     let end = member_at + (head >> 2);
-    Record { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
+    MemberRecord { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
 }
 
 /// The members of a packed sorted set, including the count prefix.
 #[inline]
-pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
+pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> + Clone {
     let mut at = COUNT_LEN;
     std::iter::from_fn(move || {
-        let record = (at < packed.len()).then(|| record(packed, at))?;
+        let record = (at < packed.len()).then(|| read_record(packed, at))?;
         at = record.end;
         Some(record)
     })
 }
 
 #[inline]
-pub(crate) fn find<'a>(packed: &'a [u8], member: &[u8]) -> Option<Record<'a>> {
+pub(crate) fn find_record<'a>(packed: &'a [u8], member: &[u8]) -> Option<MemberRecord<'a>> {
     let mut at = COUNT_LEN;
     while at < packed.len() {
         let mut read = at;
@@ -63,7 +63,7 @@ pub(crate) fn find<'a>(packed: &'a [u8], member: &[u8]) -> Option<Record<'a>> {
         let member_at = read + (1 << (head & 3));
         let end = member_at + (head >> 2);
         if &packed[member_at..end] == member {
-            return Some(record(packed, at));
+            return Some(read_record(packed, at));
         }
         at = end;
     }
@@ -71,9 +71,9 @@ pub(crate) fn find<'a>(packed: &'a [u8], member: &[u8]) -> Option<Record<'a>> {
 }
 
 /// The members in descending order.
-pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = Record<'_>> {
+pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = MemberRecord<'_>> {
     let starts: SmallVec<[u16; 128]> = records(packed).map(|record| record.start as u16).collect();
-    starts.into_iter().rev().map(|start| record(packed, usize::from(start)))
+    starts.into_iter().rev().map(|start| read_record(packed, usize::from(start)))
 }
 
 pub(crate) fn push(out: &mut impl Extend<u8>, member: &[u8], score: f64) {
@@ -106,8 +106,11 @@ mod tests {
         let pushed: Vec<_> = members.iter().map(|(member, score)| (*member, score.to_bits())).collect();
         assert_eq!(read, pushed);
         for (member, score) in members {
-            assert_eq!(find(&packed, member).map(|record| record.score.to_bits()), Some(score.to_bits()));
+            assert_eq!(
+                find_record(&packed, member).map(|record| record.score.to_bits()),
+                Some(score.to_bits())
+            );
         }
-        assert!(find(&packed, b"c").is_none());
+        assert!(find_record(&packed, b"c").is_none());
     }
 }

@@ -11,9 +11,9 @@ use crate::tree::Map;
 #[derive(Debug, Clone, Default)]
 pub struct Group {
     /// The last delivered id.
-    pub last: StreamId,
+    pub last_delivered: StreamId,
     /// Number of entries read up to that id, if known.
-    pub read: Option<u64>,
+    pub entries_read: Option<u64>,
     pub(super) pending: Map<StreamId, PendingEntry>,
     /// Pending entries by delivery time; built on first use.
     by_time: OnceLock<Map<(Millis, StreamId), ()>>,
@@ -26,18 +26,18 @@ pub struct PendingEntry {
     /// The consumer that owns the entry.
     pub consumer: Arc<[u8]>,
     /// Time of the last delivery.
-    pub delivered: Millis,
+    pub delivery_time: Millis,
     /// Number of deliveries.
-    pub count: u64,
+    pub delivery_count: u64,
 }
 
 /// A consumer of a group.
 #[derive(Debug, Clone)]
 pub struct Consumer {
     /// Time of its last attempt to read or claim entries.
-    pub seen: Millis,
+    pub last_seen: Millis,
     /// Time at which it last received an entry, if ever.
-    pub active: Option<Millis>,
+    pub last_active: Option<Millis>,
     pub(super) pending: Map<StreamId, ()>,
 }
 
@@ -58,7 +58,7 @@ impl Group {
     /// A group whose last delivered id is `last`.
     #[must_use]
     pub fn new(last: StreamId, read: Option<u64>) -> Self {
-        Self { last, read, ..Self::default() }
+        Self { last_delivered: last, entries_read: read, ..Self::default() }
     }
 
     /// Number of pending entries.
@@ -89,7 +89,7 @@ impl Group {
         let by_time = self.by_time.get_or_init(|| {
             let mut by_time = Map::default();
             for (id, pending) in self.pending.iter() {
-                by_time.insert((pending.delivered, *id), ());
+                by_time.insert((pending.delivery_time, *id), ());
             }
             by_time
         });
@@ -129,7 +129,7 @@ impl Group {
     pub fn create_consumer(&mut self, name: &[u8], now: Millis) -> bool {
         let is_new = !self.consumers.contains(name);
         if is_new {
-            let consumer = Consumer { seen: now, active: None, pending: Map::default() };
+            let consumer = Consumer { last_seen: now, last_active: None, pending: Map::default() };
             self.consumers.insert(name.into(), consumer);
         }
         is_new
@@ -137,11 +137,12 @@ impl Group {
 
     /// Assigns an entry to an existing consumer, taking it from another if necessary.
     pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
-        let pending = PendingEntry { consumer: consumer.clone(), delivered, count };
+        let pending =
+            PendingEntry { consumer: consumer.clone(), delivery_time: delivered, delivery_count: count };
         let before = self.pending.insert(id, pending);
         if let Some(by_time) = self.by_time.get_mut() {
             if let Some(before) = &before {
-                by_time.remove(&(before.delivered, id));
+                by_time.remove(&(before.delivery_time, id));
             }
             by_time.insert((delivered, id), ());
         }
@@ -170,7 +171,7 @@ impl Group {
     fn take_pending(&mut self, id: StreamId) -> Option<PendingEntry> {
         let pending = self.pending.remove(&id)?;
         if let Some(by_time) = self.by_time.get_mut() {
-            by_time.remove(&(pending.delivered, id));
+            by_time.remove(&(pending.delivery_time, id));
         }
         Some(pending)
     }

@@ -3,7 +3,7 @@
 use super::{Producers, Stream, StreamCursor, StreamPart};
 use crate::captured::{Captured, MultipartWalk, ValueOwner};
 use crate::large::{Collection, Large};
-use crate::overflow::{self, KeptBytes, Record};
+use crate::overflow::{self, Record, SnapshotOnlyBytes};
 use crate::packed::PackedValue;
 use crate::pages::FillLevel;
 use crate::table::RemovedValue;
@@ -19,9 +19,9 @@ pub(crate) struct LargeStream {
 /// The copy that a snapshot holds.
 #[derive(Debug)]
 struct Pin {
-    bit: u32,
+    snapshot_bit: u32,
     stream: Stream,
-    kept: KeptBytes,
+    kept_bytes: SnapshotOnlyBytes,
 }
 
 impl LargeStream {
@@ -34,16 +34,16 @@ impl LargeStream {
     }
 
     pub(super) fn edit<R>(&mut self, edit: impl FnOnce(&mut Stream) -> R) -> R {
-        let before = overflow::shed();
+        let before = overflow::total_shed_bytes();
         let outcome = edit(&mut self.stream);
         if let Some(pin) = self.pins.last_mut() {
-            pin.kept.add_shed_since(before);
+            pin.kept_bytes.add_shed_since(before);
         }
         outcome
     }
 
     fn unpin(&mut self, bit: u32) -> Option<Pin> {
-        let index = self.pins.iter().position(|pin| pin.bit == bit)?;
+        let index = self.pins.iter().position(|pin| pin.snapshot_bit == bit)?;
         Some(self.pins.swap_remove(index))
     }
 }
@@ -51,9 +51,9 @@ impl LargeStream {
 impl Stream {
     /// Estimates the bytes freed by dropping the stream.
     fn estimated_bytes(&self) -> usize {
-        const SAMPLE_SIZE: usize = 64;
-        let groups: usize = self.groups().take(SAMPLE_SIZE).map(|(_, group)| group.estimated_bytes()).sum();
-        let looked_at = self.group_count().clamp(1, SAMPLE_SIZE);
+        const SAMPLED_NODES: usize = 64;
+        let groups: usize = self.groups().take(SAMPLED_NODES).map(|(_, group)| group.estimated_bytes()).sum();
+        let looked_at = self.group_count().clamp(1, SAMPLED_NODES);
         let producers = self.producers().map_or(0, Producers::estimated_bytes);
         self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count() + producers
     }
@@ -81,7 +81,7 @@ impl Collection for LargeStream {
         FillLevel::Free
     }
 
-    fn add(&mut self, elements: PackedValue<'_>) -> bool {
+    fn add_packed(&mut self, elements: PackedValue<'_>) -> bool {
         self.stream.add(elements)
     }
 
@@ -90,15 +90,15 @@ impl Collection for LargeStream {
     }
 
     fn pin(&mut self, bit: u32) {
-        if self.pins.iter().all(|pin| pin.bit != bit) {
-            let kept = KeptBytes::zero_for(self.stream.estimated_bytes());
-            self.pins.push(Pin { bit, stream: self.stream.clone(), kept });
+        if self.pins.iter().all(|pin| pin.snapshot_bit != bit) {
+            let kept = SnapshotOnlyBytes::with_limit(self.stream.estimated_bytes());
+            self.pins.push(Pin { snapshot_bit: bit, stream: self.stream.clone(), kept_bytes: kept });
         }
     }
 
     /// Hands over the whole stream, which is then visited part by part.
     fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
-        let Pin { stream, kept, .. } = self.unpin(bit)?;
+        let Pin { stream, kept_bytes: kept, .. } = self.unpin(bit)?;
         let next = StreamCursor::default();
         let showing = StreamWalk { stream, _kept: kept, from: next.clone(), next, first: true };
         captured.add_multipart(of, Box::new(showing));
@@ -107,7 +107,7 @@ impl Collection for LargeStream {
 
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
         let Pin { stream, .. } = self.unpin(bit)?;
-        dropped.push(Record::unstored(Large::Stream(Box::new(Self::new(stream)))));
+        dropped.push(Record::without_store(Large::Stream(Box::new(Self::new(stream)))));
         Some(0)
     }
 }
@@ -121,7 +121,7 @@ const MAX_BYTES_PER_PART: usize = 32 << 10;
 struct StreamWalk {
     stream: Stream,
     /// Keeps the bytes accounted until all parts are visited.
-    _kept: KeptBytes,
+    _kept: SnapshotOnlyBytes,
     from: StreamCursor,
     next: StreamCursor,
     first: bool,

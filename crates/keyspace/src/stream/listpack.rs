@@ -30,7 +30,7 @@ use resp::parse_i64;
 pub(super) const HEADER_LEN: usize = 6;
 const END: u8 = 0xFF;
 /// From this many items on, the header does not state the count.
-const UNCOUNTED: u16 = u16::MAX;
+const UNKNOWN_LEN: u16 = u16::MAX;
 
 /// A listpack item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
 }
 
 /// Offset of the item before the one at `at`.
-pub(super) fn before(bytes: &[u8], at: usize) -> Option<usize> {
+pub(super) fn previous_offset(bytes: &[u8], at: usize) -> Option<usize> {
     let (mut len, mut shift) = (0usize, 0);
     for count in 1..=5 {
         let byte = *bytes.get(at.checked_sub(count)?)?;
@@ -118,7 +118,7 @@ pub(super) fn is_end(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Offset of the terminator.
-pub(super) fn end(bytes: &[u8]) -> usize {
+pub(super) fn item_end(bytes: &[u8]) -> usize {
     bytes.len() - 1
 }
 
@@ -146,7 +146,7 @@ pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
     let count = u16::from_le_bytes([head[4], head[5]]);
     bytes.last() == Some(&END)
         && len as usize == bytes.len()
-        && (count == UNCOUNTED || usize::from(count) == items)
+        && (count == UNKNOWN_LEN || usize::from(count) == items)
         && has_valid_backward_lengths(bytes)
 }
 
@@ -155,11 +155,11 @@ fn has_valid_backward_lengths(bytes: &[u8]) -> bool {
     let mut at = HEADER_LEN;
     while !is_end(bytes, at) {
         match item(bytes, at) {
-            Some((_, next)) if before(bytes, next) == Some(at) => at = next,
+            Some((_, next)) if previous_offset(bytes, next) == Some(at) => at = next,
             _ => return false,
         }
     }
-    at == end(bytes)
+    at == item_end(bytes)
 }
 
 /// Appends items.
@@ -169,7 +169,7 @@ pub(super) struct Appender<'b> {
 }
 
 impl<'b> Appender<'b> {
-    pub(super) fn to(bytes: &'b mut Vec<u8>) -> Self {
+    pub(super) fn append_to(bytes: &'b mut Vec<u8>) -> Self {
         bytes.pop();
         Self { bytes, items: 0 }
     }
@@ -218,8 +218,9 @@ impl Drop for Appender<'_> {
     fn drop(&mut self) {
         self.bytes.push(END);
         let count = u16::from_le_bytes([self.bytes[4], self.bytes[5]]);
-        let count = usize::from(count) + if count == UNCOUNTED { 0 } else { self.items };
-        self.bytes[4..HEADER_LEN].copy_from_slice(&(count.min(usize::from(UNCOUNTED)) as u16).to_le_bytes());
+        let count = usize::from(count) + if count == UNKNOWN_LEN { 0 } else { self.items };
+        self.bytes[4..HEADER_LEN]
+            .copy_from_slice(&(count.min(usize::from(UNKNOWN_LEN)) as u16).to_le_bytes());
         set_len(self.bytes);
     }
 }
@@ -291,7 +292,7 @@ mod tests {
         let (mut at, mut items) = (HEADER_LEN, Vec::new());
         while !is_end(bytes, at) {
             let (item, next) = item(bytes, at)?;
-            assert_eq!(before(bytes, next), Some(at));
+            assert_eq!(previous_offset(bytes, next), Some(at));
             items.push(item.text(&mut itoa::Buffer::new()).to_vec());
             at = next;
         }
@@ -314,11 +315,11 @@ mod tests {
             (b"", b"\x80\x01"),
         ];
         let mut bytes = empty(0);
-        table.iter().for_each(|(string, _)| Appender::to(&mut bytes).push(string));
+        table.iter().for_each(|(string, _)| Appender::append_to(&mut bytes).push(string));
         let body: Vec<u8> = table.iter().flat_map(|(_, coded)| coded.iter().copied()).collect();
         assert_eq!(&bytes[HEADER_LEN..bytes.len() - 1], body);
-        Appender::to(&mut bytes).push(&long[..100]);
-        Appender::to(&mut bytes).push(&long);
+        Appender::append_to(&mut bytes).push(&long[..100]);
+        Appender::append_to(&mut bytes).push(&long);
         let mut expected: Vec<Vec<u8>> = table.iter().map(|(string, _)| string.to_vec()).collect();
         expected.extend([long[..100].to_vec(), long.to_vec()]);
         assert_eq!(items(&bytes), Some(expected));
@@ -336,7 +337,7 @@ mod tests {
         ) {
             let mut bytes = empty(0);
             {
-                let mut appending = Appender::to(&mut bytes);
+                let mut appending = Appender::append_to(&mut bytes);
                 appending.push_integer(1);
                 strings.iter().for_each(|string| appending.push(string));
             }
@@ -348,7 +349,7 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 1..100), at in 0..100usize) {
-            let _ = (item(&bytes, at), before(&bytes, at), is_valid(&bytes, at));
+            let _ = (item(&bytes, at), previous_offset(&bytes, at), is_valid(&bytes, at));
         }
     }
 }

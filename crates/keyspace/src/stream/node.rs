@@ -26,12 +26,12 @@ pub(super) struct NodeRef<'a> {
     id: StreamId,
     bytes: &'a [u8],
     /// Number of live entries, and of entries marked as deleted.
-    pub(super) live: u64,
-    pub(super) deleted: u64,
+    pub(super) live_count: u64,
+    pub(super) deleted_count: u64,
     fields: usize,
     /// Offsets of the first name and of the first entry.
-    names_at: usize,
-    first_at: usize,
+    names_offset: usize,
+    first_entry_offset: usize,
 }
 
 /// An entry of a node, deleted or not.
@@ -40,7 +40,7 @@ pub(super) struct Record<'a> {
     pub(super) entry: StreamEntry<'a>,
     pub(super) is_deleted: bool,
     /// Offsets of its flags and of the next entry.
-    at: usize,
+    offset: usize,
     next: usize,
 }
 
@@ -52,8 +52,8 @@ pub struct StreamEntry<'a> {
     bytes: &'a [u8],
     fields: usize,
     /// Offset of the field names if they are not stored beside the values.
-    names_at: Option<usize>,
-    at: usize,
+    names_offset: Option<usize>,
+    offset: usize,
 }
 
 impl StreamEntry<'_> {
@@ -71,7 +71,7 @@ impl StreamEntry<'_> {
 
     /// Visits field names and values in order.
     pub fn for_each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        let (mut name_at, mut at) = (self.names_at, self.at);
+        let (mut name_at, mut at) = (self.names_offset, self.offset);
         for _ in 0..self.fields {
             let Some((name, next)) = listpack::item(self.bytes, name_at.unwrap_or(at)) else { return };
             match &mut name_at {
@@ -87,7 +87,7 @@ impl StreamEntry<'_> {
 }
 
 /// Entries at a node's end that are checked before searching from its start.
-const TAIL_CHECKED: usize = 8;
+const TAIL_CHECKED_BYTES: usize = 8;
 
 impl<'a> NodeRef<'a> {
     /// Decodes the header; `None` if it is malformed.
@@ -102,7 +102,15 @@ impl<'a> NodeRef<'a> {
         let (zero, first_at) = listpack::integer(bytes, at)?;
         let (live, deleted) = (u64::try_from(live).ok()?, u64::try_from(deleted).ok()?);
         let fields = usize::try_from(fields).ok().filter(|_| zero == 0)?;
-        Some(Self { id, bytes, live, deleted, fields, names_at, first_at })
+        Some(Self {
+            id,
+            bytes,
+            live_count: live,
+            deleted_count: deleted,
+            fields,
+            names_offset: names_at,
+            first_entry_offset: first_at,
+        })
     }
 
     /// Decodes the entry whose flags are at `at`.
@@ -118,26 +126,26 @@ impl<'a> NodeRef<'a> {
             millis: self.id.millis.wrapping_add(millis as u64),
             sequence: self.id.sequence.wrapping_add(sequence as u64),
         };
-        let (mut fields, mut names_at) = (self.fields, Some(self.names_at));
+        let (mut fields, mut names_at) = (self.fields, Some(self.names_offset));
         if flags & SAME_FIELDS == 0 {
             let (own, behind) = listpack::integer(bytes, next)?;
             (fields, names_at, next) = (usize::try_from(own).ok()?, None, behind);
         }
-        let entry = StreamEntry { id, bytes, fields, names_at, at: next };
+        let entry = StreamEntry { id, bytes, fields, names_offset: names_at, offset: next };
         let values = if names_at.is_some() { fields } else { fields.checked_mul(2)? };
         for _ in 0..values {
             next = listpack::item(bytes, next)?.1;
         }
         let (_, next) = listpack::integer(bytes, next)?;
-        Some(Record { entry, is_deleted: flags & DELETED != 0, at, next })
+        Some(Record { entry, is_deleted: flags & DELETED != 0, offset: at, next })
     }
 
     /// The entries in order, starting at or before the first whose id is not below `from`. Clients that
     /// follow a stream ask for the newest entries, so those are checked first.
     pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
-        let last = self.backward().take(if from > self.id { TAIL_CHECKED } else { 0 });
+        let last = self.backward().take(if from > self.id { TAIL_CHECKED_BYTES } else { 0 });
         let before = last.into_iter().find(|record| record.entry.id < from);
-        let mut at = before.map_or(self.first_at, |record| record.next);
+        let mut at = before.map_or(self.first_entry_offset, |record| record.next);
         std::iter::from_fn(move || {
             let record = self.record(at)?;
             at = record.next;
@@ -147,15 +155,15 @@ impl<'a> NodeRef<'a> {
 
     /// The entries in reverse.
     pub(super) fn backward(self) -> impl Iterator<Item = Record<'a>> {
-        let mut end = listpack::end(self.bytes);
+        let mut end = listpack::item_end(self.bytes);
         std::iter::from_fn(move || {
-            if end <= self.first_at {
+            if end <= self.first_entry_offset {
                 return None;
             }
-            let mut at = listpack::before(self.bytes, end)?;
+            let mut at = listpack::previous_offset(self.bytes, end)?;
             let (items, _) = listpack::integer(self.bytes, at)?;
             for _ in 0..items {
-                at = listpack::before(self.bytes, at)?;
+                at = listpack::previous_offset(self.bytes, at)?;
             }
             end = at;
             self.record(at)
@@ -168,7 +176,7 @@ impl<'a> NodeRef<'a> {
     }
 
     fn has_fields(&self, fields: &Fields<'_>) -> bool {
-        let mut at = self.names_at;
+        let mut at = self.names_offset;
         self.fields == fields.len()
             && fields.iter().all(|(name, _)| match listpack::item(self.bytes, at) {
                 Some((item, next)) => {
@@ -203,9 +211,9 @@ impl<'a> Fields<'a> {
 }
 
 /// A new node with one entry.
-pub(super) fn begin(fields: &Fields<'_>) -> Vec<u8> {
+pub(super) fn begin_node(fields: &Fields<'_>) -> Vec<u8> {
     let mut bytes = listpack::empty(fields.bytes() + 32);
-    let mut items = Appender::to(&mut bytes);
+    let mut items = Appender::append_to(&mut bytes);
     items.push_integer(1);
     items.push_integer(0);
     items.push_integer(fields.len() as i64);
@@ -236,10 +244,10 @@ fn push_entry(items: &mut Appender<'_>, since: (i64, i64), bytes_equal: bool, fi
 /// Appends an entry; `node` is the decoded header of `bytes`.
 pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields: &Fields<'_>) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
-    let (bytes_equal, live) = (node.has_fields(fields), node.live + 1);
+    let (bytes_equal, live) = (node.has_fields(fields), node.live_count + 1);
     let since = entry.millis.wrapping_sub(id.millis) as i64;
     let since = (since, entry.sequence.wrapping_sub(id.sequence) as i64);
-    push_entry(&mut Appender::to(bytes), since, bytes_equal, fields);
+    push_entry(&mut Appender::append_to(bytes), since, bytes_equal, fields);
     listpack::replace_integer(bytes, HEADER_LEN, live as i64);
 }
 
@@ -250,16 +258,16 @@ pub(super) fn mark_deleted(
     mut which: impl FnMut(StreamId) -> DeletionDecision,
 ) -> u64 {
     let Some(node) = NodeRef::read(id, bytes) else { return 0 };
-    let (mut marked, mut at) = (Vec::new(), node.first_at);
+    let (mut marked, mut at) = (Vec::new(), node.first_entry_offset);
     while let Some(record) = node.record(at) {
         at = record.next;
         match if record.is_deleted { DeletionDecision::Keep } else { which(record.entry.id) } {
-            DeletionDecision::Delete => marked.push(record.at),
+            DeletionDecision::Delete => marked.push(record.offset),
             DeletionDecision::Keep => {}
             DeletionDecision::Stop => break,
         }
     }
-    let (live, deleted, count) = (node.live, node.deleted, marked.len() as u64);
+    let (live, deleted, count) = (node.live_count, node.deleted_count, marked.len() as u64);
     for at in marked {
         // The flags are a one-byte integer; nodes from outside are checked for that.
         bytes[at] |= DELETED as u8;
@@ -284,16 +292,16 @@ pub(super) enum DeletionDecision {
 
 /// Validates a node from outside: every item in place, ascending ids, correct counts. Returns the number of
 /// live entries and the last id, deleted or not.
-pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
+pub(super) fn check_deletion(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     let node = NodeRef::read(id, bytes)?;
-    let (mut at, mut items, mut live, mut deleted) = (node.first_at, node.fields + 4, 0, 0);
+    let (mut at, mut items, mut live, mut deleted) = (node.first_entry_offset, node.fields + 4, 0, 0);
     let mut last = None;
     while !listpack::is_end(bytes, at) {
         let record = node.record(at)?;
         let flags = bytes[at];
         let entry = record.entry;
         let own = if flags & SAME_FIELDS as u8 != 0 { entry.fields + 3 } else { 2 * entry.fields + 4 };
-        let count_at = listpack::before(bytes, record.next)?;
+        let count_at = listpack::previous_offset(bytes, record.next)?;
         let sound = flags <= (DELETED | SAME_FIELDS) as u8
             && listpack::integer(bytes, count_at)?.0 == own as i64
             && entry.fields > 0
@@ -302,7 +310,7 @@ pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
         // Reading backwards must lead to the start of the entry.
         let mut first = count_at;
         for _ in 0..own {
-            first = listpack::before(bytes, first)?;
+            first = listpack::previous_offset(bytes, first)?;
         }
         if !sound || first != at {
             return None;
@@ -312,7 +320,7 @@ pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
         *(if record.is_deleted { &mut deleted } else { &mut live }) += 1;
         at = record.next;
     }
-    let counted = node.live == live && node.deleted == deleted && at == listpack::end(bytes);
+    let counted = node.live_count == live && node.deleted_count == deleted && at == listpack::item_end(bytes);
     let last = last.filter(|_| counted && listpack::is_valid(bytes, items))?;
     Some((live, last))
 }

@@ -91,7 +91,7 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
             out.push(OWNED_PIECE);
             put_id(out, id);
         }
-        StreamPiece::Producers { bounds: IdempotenceBounds { duration, most }, .. } => {
+        StreamPiece::Producers { bounds: IdempotenceBounds { duration, max_iids: most }, .. } => {
             out.push(PRODUCERS_PIECE);
             put(out, duration);
             put(out, most);
@@ -117,7 +117,7 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
 struct PieceReader<'a>(&'a [u8]);
 
 impl<'a> PieceReader<'a> {
-    fn of(packed: &'a [u8]) -> Self {
+    fn new(packed: &'a [u8]) -> Self {
         Self(&packed[COUNT_LEN..])
     }
 
@@ -181,7 +181,7 @@ impl<'a> Iterator for PieceReader<'a> {
             }
             OWNED_PIECE => StreamPiece::Owned(self.id()),
             PRODUCERS_PIECE => {
-                let bounds = IdempotenceBounds { duration: self.number(), most: self.number() };
+                let bounds = IdempotenceBounds { duration: self.number(), max_iids: self.number() };
                 StreamPiece::Producers { bounds, count: 0 }
             }
             PRODUCER_PIECE => StreamPiece::Producer { name: self.bytes(), iids: 0 },
@@ -197,7 +197,7 @@ impl<'a> Iterator for PieceReader<'a> {
 
 /// The head of a packed stream.
 pub(super) fn head(packed: &[u8]) -> StreamHead {
-    let head = PieceReader::of(packed).find_map(|piece| match piece {
+    let head = PieceReader::new(packed).find_map(|piece| match piece {
         StreamPiece::Head { head, .. } => Some(head),
         _ => None,
     });
@@ -206,14 +206,14 @@ pub(super) fn head(packed: &[u8]) -> StreamHead {
 
 pub(super) fn unpack(packed: &[u8]) -> Stream {
     let mut stream = Stream::default();
-    let whole = PieceReader::of(packed).all(|piece| stream.add_piece(piece));
+    let whole = PieceReader::new(packed).all(|piece| stream.add_piece(piece));
     debug_assert!(whole, "what is stored was whole when it was");
     stream
 }
 
 /// Whether a stream is stored in this form: at most one node, no groups and no producers.
 pub(crate) fn stays_packed(packed: &[u8]) -> bool {
-    let mut pieces = PieceReader::of(packed);
+    let mut pieces = PieceReader::new(packed);
     let mut next = pieces.next();
     if matches!(next, Some(StreamPiece::Node { .. })) {
         next = pieces.next();
@@ -225,7 +225,7 @@ pub(crate) fn stays_packed(packed: &[u8]) -> bool {
 
 impl Stream {
     pub(super) fn add(&mut self, packed: PackedValue<'_>) -> bool {
-        PieceReader::of(packed.bytes()).all(|piece| self.add_piece(piece))
+        PieceReader::new(packed.bytes()).all(|piece| self.add_piece(piece))
     }
 
     /// Encodes the stream if it qualifies for the packed form.
@@ -248,7 +248,7 @@ impl PackedBuilder {
     pub fn push_piece(&mut self, piece: StreamPiece<'_>) {
         push(&mut self.bytes, piece);
         if let StreamPiece::Head { head, .. } = piece {
-            self.about.count = u32::try_from(head.len).unwrap_or(u32::MAX);
+            self.summary.count = u32::try_from(head.len).unwrap_or(u32::MAX);
         }
     }
 }
@@ -257,7 +257,7 @@ impl<'a> PackedValue<'a> {
     /// The pieces of a packed stream, or of one part of it. Counts that would need lookahead are 0.
     pub fn pieces(&self) -> impl Iterator<Item = StreamPiece<'a>> + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Stream);
-        PieceReader::of(self.bytes())
+        PieceReader::new(self.bytes())
     }
 }
 
@@ -288,7 +288,7 @@ impl Table {
             Some(packed) => {
                 let count = usize::try_from(stream.head.len).unwrap_or(usize::MAX);
                 let splice =
-                    Splice { range: whole, with: &packed, count, code: ValueEncoding::Stream.code() };
+                    Splice { range: whole, replacement: &packed, count, code: ValueEncoding::Stream.code() };
                 self.entries.splice(place, key, &splice)
             }
             None => self.make_large(place, key, Large::Stream(Box::new(LargeStream::new(stream)))),

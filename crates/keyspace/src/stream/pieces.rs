@@ -118,7 +118,7 @@ impl StreamPiece<'_> {
 /// Validates a node from outside. Returns the number of live entries and the last id, deleted or not.
 #[must_use]
 pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
-    node::check(id, bytes)
+    node::check_deletion(id, bytes)
 }
 
 /// Visits the live entries of a node; none if the bytes are malformed.
@@ -185,14 +185,14 @@ impl CursorState {
                     let (bounds, count) = (producers.bounds, producers.by_name.len());
                     return Some((Self::Producers(None), Some(StreamPiece::Producers { bounds, count })));
                 };
-                let &Group { last, read, ref pending, .. } = group;
+                let &Group { last_delivered: last, entries_read: read, ref pending, .. } = group;
                 let piece = StreamPiece::Group { name, last, read, pending: pending.len() };
                 (Self::Pending(name.clone(), None), Some(piece))
             }
             Self::Pending(name, last) => {
                 let group = group(&name)?;
                 match group.pending.after(last.as_ref()) {
-                    Some((&id, &PendingEntry { delivered, count, .. })) => {
+                    Some((&id, &PendingEntry { delivery_time: delivered, delivery_count: count, .. })) => {
                         (Self::Pending(name, Some(id)), Some(StreamPiece::Pending { id, delivered, count }))
                     }
                     None => {
@@ -201,7 +201,7 @@ impl CursorState {
                 }
             }
             Self::Consumers(name, last) => match group(&name)?.consumers.after(last.as_deref()) {
-                Some((consumer, &Consumer { seen, active, ref pending })) => {
+                Some((consumer, &Consumer { last_seen: seen, last_active: active, ref pending })) => {
                     let piece =
                         StreamPiece::Consumer { name: consumer, seen, active, pending: pending.len() };
                     (Self::Owned(name, consumer.clone(), None), Some(piece))
@@ -235,7 +235,7 @@ impl CursorState {
                 let piece = StreamPiece::Producer { name, iids: producer.by_age.len() };
                 (Self::Iids(name.clone(), None), Some(piece))
             }
-            None => (Self::All, Some(StreamPiece::Totals(producers.totals))),
+            None => (Self::All, Some(StreamPiece::Totals(producers.lifetime_totals))),
         })
     }
 }
@@ -275,7 +275,7 @@ impl Stream {
     #[must_use]
     pub fn has_active_times(&self) -> bool {
         let mut consumers = self.groups.iter().flat_map(|(_, group)| group.consumers.iter());
-        consumers.any(|(_, consumer)| consumer.active != Some(consumer.seen))
+        consumers.any(|(_, consumer)| consumer.last_active != Some(consumer.last_seen))
     }
 
     /// Adds a piece. Returns false if it does not fit the previous ones: names and ids must ascend, a pending
@@ -298,17 +298,24 @@ impl Stream {
             }
             StreamPiece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
                 // The owner is still unknown: the group's consumers follow later.
-                let pending = PendingEntry { consumer: Name::default(), delivered, count };
+                let pending = PendingEntry {
+                    consumer: Name::default(),
+                    delivery_time: delivered,
+                    delivery_count: count,
+                };
                 let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
                 group.pending.insert(id, pending);
                 rises && group.consumers.is_empty()
             }),
             StreamPiece::Consumer { name, seen, active, .. } => self.groups.last_mut().is_some_and(|group| {
                 let rises = group.consumers.last().is_none_or(|(before, _)| **before < *name);
-                group.consumers.insert(name.into(), Consumer { seen, active, pending: Map::default() });
+                group.consumers.insert(
+                    name.into(),
+                    Consumer { last_seen: seen, last_active: active, pending: Map::default() },
+                );
                 rises
             }),
-            StreamPiece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.own(id)),
+            StreamPiece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.to_owned_piece(id)),
             StreamPiece::Producers { bounds, .. } => {
                 let is_first = self.producers.is_none();
                 self.producers = Some(Arc::new(Producers::new(bounds)));
@@ -318,7 +325,7 @@ impl Stream {
             StreamPiece::Iid { iid, id } => self.add_iid_of_last(iid, id),
             StreamPiece::Totals(totals) => {
                 let Some(producers) = self.producers.as_mut() else { return false };
-                Arc::make_mut(producers).totals = totals;
+                Arc::make_mut(producers).lifetime_totals = totals;
                 true
             }
         }
@@ -340,7 +347,7 @@ impl Stream {
         let before = self.nodes.last().and_then(|(id, node)| NodeRef::read(*id, &node.bytes));
         let rises = before.is_none_or(|before| before.last_id() < id);
         let Some(node) = NodeRef::read(id, bytes) else { return false };
-        self.head.len += node.live;
+        self.head.len += node.live_count;
         self.head.last = node.last_id();
         self.bytes += bytes.len();
         self.nodes.insert(id, Node::new(bytes.to_vec()));
@@ -350,7 +357,7 @@ impl Stream {
 
 impl Group {
     /// Assigns this entry to the last consumer. Returns whether it had no owner before.
-    fn own(&mut self, id: StreamId) -> bool {
+    fn to_owned_piece(&mut self, id: StreamId) -> bool {
         let Some((name, consumer)) = self.consumers.last() else { return false };
         let rises = consumer.pending.last().is_none_or(|(last, _)| *last < id);
         let Some(pending) = self.pending.get_mut(&id) else { return false };

@@ -19,7 +19,7 @@ pub struct IdempotenceBounds {
     /// Retention time in seconds.
     pub duration: u64,
     /// Maximum number of iids per producer.
-    pub most: u64,
+    pub max_iids: u64,
 }
 
 /// The producers of a stream.
@@ -31,7 +31,7 @@ pub struct Producers {
     by_age: Map<(StreamId, Name), ()>,
     /// Bytes of names and iids.
     bytes: usize,
-    pub(super) totals: IdempotenceTotals,
+    pub(super) lifetime_totals: IdempotenceTotals,
     /// The last producer read, while a stream is loaded from a file.
     last: Option<Name>,
 }
@@ -61,7 +61,7 @@ impl Producers {
             by_name: Map::default(),
             by_age: Map::default(),
             bytes: 0,
-            totals: IdempotenceTotals::default(),
+            lifetime_totals: IdempotenceTotals::default(),
             last: None,
         }
     }
@@ -74,8 +74,8 @@ impl Producers {
 
     /// The message counts so far.
     #[must_use]
-    pub fn totals(&self) -> IdempotenceTotals {
-        self.totals
+    pub fn lifetime_totals(&self) -> IdempotenceTotals {
+        self.lifetime_totals
     }
 
     /// Number of known producers.
@@ -113,7 +113,7 @@ impl Producers {
             producer.by_age.insert((id, iid.clone()), ());
             producer.iids.insert(iid.clone(), id);
         }
-        self.shrink(producer, &(id, iid));
+        self.drop_surplus(producer, &(id, iid));
     }
 
     /// Adds a producer read from a file; its iids follow. Returns whether it is new.
@@ -136,23 +136,23 @@ impl Producers {
 
     /// Removes the oldest surplus iids of a producer, but never `newest`: two iids can share one entry and
     /// thus one age, and the one just inserted must stay.
-    fn shrink(&mut self, name: &[u8], newest: &(StreamId, Name)) {
-        while let Some(oldest) = self.oldest_surplus(name, newest) {
-            self.forget(name, oldest);
+    fn drop_surplus(&mut self, name: &[u8], newest: &(StreamId, Name)) {
+        while let Some(oldest) = self.oldest_beyond_limit(name, newest) {
+            self.remove_iid(name, oldest);
         }
     }
 
     /// The next surplus iid to remove.
-    fn oldest_surplus(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
+    fn oldest_beyond_limit(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
         let producer = self.by_name.get(name)?;
-        if producer.iids.len() as u64 <= self.bounds.most {
+        if producer.iids.len() as u64 <= self.bounds.max_iids {
             return None;
         }
         let mut by_age = producer.by_age.iter().map(|(iid, ())| iid);
         by_age.find(|iid| *iid != newest).cloned()
     }
 
-    fn forget(&mut self, name: &[u8], (id, iid): (StreamId, Name)) {
+    fn remove_iid(&mut self, name: &[u8], (id, iid): (StreamId, Name)) {
         let Some(producer) = self.by_name.get_mut(name) else { return };
         producer.iids.remove(&*iid);
         producer.by_age.remove(&(id, iid.clone()));
@@ -183,7 +183,7 @@ impl Producers {
                 && oldest.0 <= id
             {
                 let oldest = oldest.clone();
-                self.forget(&name, oldest);
+                self.remove_iid(&name, oldest);
             }
             self.by_age.remove(&(id, name));
         }
@@ -199,8 +199,9 @@ impl Stream {
 
     /// Sets the retention limits. Known iids are discarded.
     pub fn set_idempotence(&mut self, bounds: IdempotenceBounds) {
-        let totals = self.producers.as_ref().map_or_else(Default::default, |producers| producers.totals);
-        self.producers = Some(Arc::new(Producers { totals, ..Producers::new(bounds) }));
+        let totals =
+            self.producers.as_ref().map_or_else(Default::default, |producers| producers.lifetime_totals);
+        self.producers = Some(Arc::new(Producers { lifetime_totals: totals, ..Producers::new(bounds) }));
     }
 
     /// The producers, for editing; created with `bounds` if there are none.
@@ -214,14 +215,14 @@ impl Stream {
         let producers = Arc::make_mut(self.producers.as_mut()?);
         producers.expire(now);
         let found = producers.find(producer, iid)?;
-        producers.totals.duplicates += 1;
+        producers.lifetime_totals.duplicates += 1;
         Some(found)
     }
 
     /// Records the entry added with a new iid; the producers are created with `bounds` if there are none.
     pub fn add_iid(&mut self, producer: &[u8], iid: &[u8], id: StreamId, bounds: IdempotenceBounds) {
         let producers = self.producers_mut(bounds);
-        producers.totals.added += 1;
+        producers.lifetime_totals.added += 1;
         producers.insert(producer, iid, id);
     }
 }

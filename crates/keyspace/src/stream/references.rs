@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use super::node::NodeRef;
-use super::{Stream, StreamId, StreamTrim, TrimPrecision, live};
+use super::{Stream, StreamId, StreamTrim, TrimPrecision, live_entries};
 
 impl Stream {
     /// Whether every group has delivered entry `id` and none has it pending. Without groups every entry
     /// counts as acknowledged.
     #[must_use]
     pub fn is_acknowledged(&self, id: StreamId) -> bool {
-        self.groups.iter().all(|(_, group)| group.last >= id && !group.pending.contains(&id))
+        self.groups.iter().all(|(_, group)| group.last_delivered >= id && !group.pending.contains(&id))
     }
 
     /// Removes an entry from the pending entries of all groups. Returns the groups that had it pending.
-    pub fn forget_pending(&mut self, id: StreamId) -> Vec<Arc<[u8]>> {
+    pub fn remove_pending_references(&mut self, id: StreamId) -> Vec<Arc<[u8]>> {
         let with = self.groups.iter().filter(|(_, group)| group.pending.contains(&id));
         let names: Vec<Arc<[u8]>> = with.map(|(name, _)| name.clone()).collect();
         for name in &names {
@@ -27,7 +27,7 @@ impl Stream {
 
     /// The entries that a trim would delete if it checks each one. `limit` bounds the number of removed
     /// entries before a node that would exceed it is left alone; 0 means unlimited.
-    pub fn trimmable(
+    pub fn trimmable_entries(
         &self,
         trim: StreamTrim,
         limit: u64,
@@ -36,10 +36,10 @@ impl Stream {
         let (mut ids, mut len) = (Vec::new(), self.head.len);
         let nodes = self.nodes.iter().filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
         for node in nodes {
-            if limit > 0 && ids.len() as u64 + node.live > limit {
+            if limit > 0 && ids.len() as u64 + node.live_count > limit {
                 break;
             }
-            for entry in live(node.records_from(StreamId::MIN)) {
+            for entry in live_entries(node.records_from(StreamId::MIN)) {
                 let stops = match trim {
                     StreamTrim::MaxLen(most) => len <= most,
                     StreamTrim::MinId(least) => entry.id >= least,
@@ -58,7 +58,7 @@ impl Stream {
 
     /// Whether these ascending ids are the first ones of the stream.
     #[must_use]
-    pub fn begins_with(&self, ids: &[StreamId]) -> bool {
+    pub fn first_id_is(&self, ids: &[StreamId]) -> bool {
         let mut first = self.range(StreamId::MIN, StreamId::MAX);
         ids.iter().all(|id| first.next().is_some_and(|entry| entry.id == *id))
     }

@@ -16,7 +16,7 @@ type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The expected stream: its entries, and the pending entries of one group with consumer and delivery count.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Model {
+struct ReferenceModel {
     entries: BTreeMap<StreamId, Fields>,
     pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
 }
@@ -56,7 +56,7 @@ fn fields(seed: u8) -> Fields {
     (0..count).map(|n| (name(n), format!("{}", i64::from(seed) << (seed % 40)).into_bytes())).collect()
 }
 
-fn words(fields: &Fields) -> Vec<&[u8]> {
+fn field_words(fields: &Fields) -> Vec<&[u8]> {
     fields.iter().flat_map(|(name, value)| [&name[..], &value[..]]).collect()
 }
 
@@ -68,7 +68,7 @@ fn read(entry: &StreamEntry<'_>) -> (StreamId, Fields) {
 }
 
 /// Reads a stream into a model and checks that counts and both directions agree.
-fn model(stream: &Stream) -> Model {
+fn model(stream: &Stream) -> ReferenceModel {
     let entries: BTreeMap<_, _> =
         stream.range(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
     let backward: Vec<_> = stream.backward(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
@@ -76,11 +76,11 @@ fn model(stream: &Stream) -> Model {
     assert_eq!(stream.head().len, entries.len() as u64);
     let mut pending = BTreeMap::new();
     if let Some(group) = stream.group(b"g") {
-        for (id, PendingEntry { consumer, count, .. }) in group.pending_from(StreamId::MIN) {
+        for (id, PendingEntry { consumer, delivery_count: count, .. }) in group.pending_from(StreamId::MIN) {
             pending.insert(id, (consumer.to_vec(), *count));
         }
         let mut by_time: Vec<_> =
-            group.pending_from(StreamId::MIN).map(|(id, pending)| (pending.delivered, id)).collect();
+            group.pending_from(StreamId::MIN).map(|(id, pending)| (pending.delivery_time, id)).collect();
         by_time.sort_unstable();
         assert!(group.pending_by_time().eq(by_time));
         for (name, consumer) in group.consumers() {
@@ -88,11 +88,11 @@ fn model(stream: &Stream) -> Model {
             assert!(consumer.pending_from(StreamId::MIN).eq(own));
         }
     }
-    Model { entries, pending }
+    ReferenceModel { entries, pending }
 }
 
 /// Rebuilds the stream from its pieces.
-fn rebuilt(stream: &Stream) -> Stream {
+fn rebuild_from_pieces(stream: &Stream) -> Stream {
     let (mut cursor, mut copy) = (StreamCursor::default(), Stream::default());
     while let Some(piece) = cursor.next(stream) {
         if let StreamPiece::Node { id, bytes } = piece {
@@ -103,16 +103,16 @@ fn rebuilt(stream: &Stream) -> Stream {
     copy
 }
 
-struct Run {
+struct TestRun {
     keyspace: Arc<Keyspace>,
-    model: Model,
+    model: ReferenceModel,
     last: u64,
 }
 
 const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
 
-impl Run {
-    fn edit<R>(&self, edit: impl FnOnce(&mut Stream) -> R) -> R {
+impl TestRun {
+    fn edit_stream<R>(&self, edit: impl FnOnce(&mut Stream) -> R) -> R {
         let key = self.keyspace.key(b"key");
         let mut slot = self.keyspace.lock(key.slot());
         let table = slot.table(0);
@@ -123,8 +123,8 @@ impl Run {
         table.edit_stream(place, &key, edit).1
     }
 
-    fn step(&mut self, step: &Step) {
-        let gone = |model: &mut Model, keep: &dyn Fn(usize, StreamId) -> bool| {
+    fn apply_step(&mut self, step: &Step) {
+        let gone = |model: &mut ReferenceModel, keep: &dyn Fn(usize, StreamId) -> bool| {
             let mut left = model.entries.len();
             let before = left;
             model.entries.retain(|id, _| {
@@ -138,29 +138,30 @@ impl Run {
             Step::Add(ahead, seed) => {
                 self.last += ahead;
                 let (id, fields) = (id(self.last), fields(seed));
-                self.edit(|stream| stream.append(id, &words(&fields), BOUNDS));
+                self.edit_stream(|stream| stream.append(id, &field_words(&fields), BOUNDS));
                 self.model.entries.insert(id, fields);
             }
             Step::Delete(number) => {
                 let there = self.model.entries.remove(&id(number)).is_some();
-                assert_eq!(self.edit(|stream| stream.delete(id(number))), there);
+                assert_eq!(self.edit_stream(|stream| stream.delete(id(number))), there);
             }
             Step::MaxLen(most, true) => {
                 let expected = gone(&mut self.model, &|left, _| left as u64 <= most);
-                let cut = self.edit(|stream| stream.trim(StreamTrim::MaxLen(most), TrimPrecision::Exact).0);
+                let cut =
+                    self.edit_stream(|stream| stream.trim(StreamTrim::MaxLen(most), TrimPrecision::Exact).0);
                 assert_eq!(cut, expected);
             }
             Step::MinId(least, true) => {
                 let expected = gone(&mut self.model, &|_, entry| entry >= id(least));
-                let cut =
-                    self.edit(|stream| stream.trim(StreamTrim::MinId(id(least)), TrimPrecision::Exact).0);
+                let cut = self
+                    .edit_stream(|stream| stream.trim(StreamTrim::MinId(id(least)), TrimPrecision::Exact).0);
                 assert_eq!(cut, expected);
             }
             Step::MaxLen(most, false) => self.trim_nodes(StreamTrim::MaxLen(most), most as usize),
             Step::MinId(least, false) => self.trim_nodes(StreamTrim::MinId(id(least)), 0),
             Step::Assign(number, consumer) => {
                 let name: Arc<[u8]> = [b"abc"[usize::from(consumer)]].into();
-                self.edit(|stream| {
+                self.edit_stream(|stream| {
                     if stream.group(b"g").is_none() {
                         stream.insert_group(b"g", Group::default());
                     }
@@ -177,7 +178,7 @@ impl Run {
                 let acknowledge = |stream: &mut Stream| {
                     stream.group_mut(b"g").is_some_and(|group| group.acknowledge(id(number)))
                 };
-                assert_eq!(self.edit(acknowledge), there);
+                assert_eq!(self.edit_stream(acknowledge), there);
             }
             Step::Snapshot => {}
         }
@@ -186,20 +187,20 @@ impl Run {
     /// Applies a node-wise trim to the model: the removed entries must be the first ones and not too many.
     fn trim_nodes(&mut self, trim: StreamTrim, least: usize) {
         let before = self.model.entries.len();
-        let cut = self.edit(|stream| stream.trim(trim, TrimPrecision::Nodes(0)).0) as usize;
+        let cut = self.edit_stream(|stream| stream.trim(trim, TrimPrecision::Nodes(0)).0) as usize;
         assert!(cut == 0 || before - cut >= least);
         (0..cut).for_each(|_| drop(self.model.entries.pop_first()));
     }
 
     fn check(&self) {
-        let stream = self.edit(|stream| stream.clone());
+        let stream = self.edit_stream(|stream| stream.clone());
         assert_eq!(model(&stream), self.model);
-        assert_eq!(model(&rebuilt(&stream)), self.model);
+        assert_eq!(model(&rebuild_from_pieces(&stream)), self.model);
     }
 }
 
 /// The stream that a snapshot shows under its only key.
-fn shown(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> Model {
+fn format_stream(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> ReferenceModel {
     let (mut stream, mut packed) = (Stream::default(), Vec::new());
     snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {
         SnapshotValue::Whole(Value::Stream(whole)) => packed.push(whole.read().into_owned()),
@@ -216,13 +217,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn streams_match_model_and_snapshots_see_their_cut(steps in steps()) {
-        let mut run = Run { keyspace: Arc::new(Keyspace::new(1, 1)), model: Model::default(), last: 0 };
-        let mut taken: Option<(crate::Snapshot, Model)> = None;
+        let mut run = TestRun { keyspace: Arc::new(Keyspace::new(1, 1)), model: ReferenceModel::default(), last: 0 };
+        let mut taken: Option<(crate::Snapshot, ReferenceModel)> = None;
         for step in &steps {
-            run.step(step);
+            run.apply_step(step);
             if matches!(step, Step::Snapshot) {
                 if let Some((mut snapshot, expected)) = taken.take() {
-                    prop_assert_eq!(shown(&mut snapshot, &run.keyspace), expected);
+                    prop_assert_eq!(format_stream(&mut snapshot, &run.keyspace), expected);
                 }
                 let turn = run.keyspace.acquire_global_lock();
                 let cut = run.keyspace.prepare_cut().cut(&turn, || ());
@@ -231,7 +232,7 @@ proptest! {
         }
         run.check();
         if let Some((mut snapshot, expected)) = taken {
-            prop_assert_eq!(shown(&mut snapshot, &run.keyspace), expected);
+            prop_assert_eq!(format_stream(&mut snapshot, &run.keyspace), expected);
         }
     }
 
@@ -243,7 +244,7 @@ proptest! {
     ) {
         let mut stream = Stream::default();
         for (number, seed) in fields.iter().enumerate() {
-            stream.append(id(number as u64 + 1), &words(&self::fields(*seed)), StreamNodeBounds { bytes: 0, entries: 0 });
+            stream.append(id(number as u64 + 1), &field_words(&self::fields(*seed)), StreamNodeBounds { bytes: 0, entries: 0 });
         }
         let (first, node) = stream.nodes.first().expect("it has a node");
         prop_assert_eq!(check_node(*first, &node.bytes), Some((fields.len() as u64, id(fields.len() as u64))));
@@ -306,7 +307,7 @@ fn inconsistent_pieces_are_rejected() {
 #[test]
 fn small_stream_stays_packed() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
-    let run = Run { keyspace, model: Model::default(), last: 0 };
+    let run = TestRun { keyspace, model: ReferenceModel::default(), last: 0 };
     let is_packed = || {
         let key = run.keyspace.key(b"key");
         let mut slot = run.keyspace.lock(key.slot());
@@ -314,16 +315,16 @@ fn small_stream_stays_packed() {
         matches!(slot.table(0).stream(place), Some(StreamRef { shape: Shape::Packed(_) }))
     };
     let bounds = StreamNodeBounds { bytes: 4096, entries: 100 };
-    run.edit(|stream| stream.append(id(1), &[b"field", b"value"], bounds));
+    run.edit_stream(|stream| stream.append(id(1), &[b"field", b"value"], bounds));
     assert!(is_packed());
-    run.edit(|stream| stream.append(id(2), &[b"field", &[b'x'; 2000]], bounds));
+    run.edit_stream(|stream| stream.append(id(2), &[b"field", &[b'x'; 2000]], bounds));
     assert!(!is_packed());
 }
 
 #[test]
 fn stream_part_round_trips() {
     let mut stream = Stream::default();
-    (1..300).for_each(|number| stream.append(id(number), &words(&fields(number as u8)), BOUNDS));
+    (1..300).for_each(|number| stream.append(id(number), &field_words(&fields(number as u8)), BOUNDS));
     stream.insert_group(b"g", Group::new(id(20), None));
     stream.insert_group(b"h", Group::new(id(20), Some(7)));
     let (mut cursor, mut copy) = (StreamCursor::default(), Stream::default());
@@ -334,14 +335,17 @@ fn stream_part_round_trips() {
         builder.begin(Kind::Stream);
     }
     assert_eq!((model(&copy), copy.head()), (model(&stream), stream.head()));
-    let groups: Vec<_> = copy.groups().map(|(name, group)| (name.to_vec(), group.last, group.read)).collect();
+    let groups: Vec<_> = copy
+        .groups()
+        .map(|(name, group)| (name.to_vec(), group.last_delivered, group.entries_read))
+        .collect();
     assert_eq!(groups, [(b"g".to_vec(), id(20), None), (b"h".to_vec(), id(20), Some(7))]);
 }
 
 #[test]
 fn range_starts_at_requested_id() {
     let mut stream = Stream::default();
-    (1..200).for_each(|number| stream.append(id(number * 2), &words(&fields(number as u8)), BOUNDS));
+    (1..200).for_each(|number| stream.append(id(number * 2), &field_words(&fields(number as u8)), BOUNDS));
     (1..200).filter(|number| number % 3 == 0).for_each(|number| assert!(stream.delete(id(number * 2))));
     let all: Vec<StreamId> = stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
     for from in (0..402).map(id) {
@@ -349,7 +353,7 @@ fn range_starts_at_requested_id() {
         let expected: Vec<StreamId> = all.iter().copied().filter(|id| *id >= from).collect();
         assert_eq!(found, expected);
         assert_eq!(
-            stream.get(from).map(|entry| entry.id),
+            stream.entry(from).map(|entry| entry.id),
             expected.first().copied().filter(|id| *id == from)
         );
     }

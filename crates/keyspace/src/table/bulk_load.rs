@@ -29,7 +29,8 @@ pub struct NewEntry<'a> {
 impl NewEntry<'_> {
     /// Returns how many bytes the entry takes in a page; 0 if it may be stored outside of the page.
     fn inline_bytes(&self) -> usize {
-        let (key, value, form) = (self.key.bytes.len(), self.value.bytes().len(), self.value.form());
+        let (key, value, form) =
+            (self.key.bytes.len(), self.value.bytes().len(), self.value.value_encoding());
         let most = if form.is_collection() { MAX_ALWAYS_INLINE } else { usize::MAX };
         if key > MAX_KEY || value > MAX_VALUE {
             return 0;
@@ -43,7 +44,7 @@ impl Table {
     /// Stores entries, most of which are new; for duplicate keys the last one wins. `expected` is the final
     /// size of the table; an estimate that is too high wastes memory. Returns false if the table is full.
     #[must_use]
-    pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
+    pub fn bulk_load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
         if self.entries.fill_level() == FillLevel::Full {
             return false;
         }
@@ -53,7 +54,7 @@ impl Table {
         let mean = left / entries.len().max(1);
         for &NewEntry { key, value, expiry, usage } in entries {
             let in_the_end = expected.saturating_sub(self.len()).saturating_mul(mean);
-            self.entries.announce(left.max(in_the_end));
+            self.entries.expect_bytes(left.max(in_the_end));
             let place = match self.find(&key, Millis(i64::MIN)) {
                 KeyLookup::Missing => self.insert(&key, value, expiry),
                 KeyLookup::Live(place) | KeyLookup::Expired(place) => {
@@ -65,7 +66,7 @@ impl Table {
             }
             left -= NewEntry { key, value, expiry, usage }.inline_bytes();
         }
-        self.entries.announce(0);
+        self.entries.expect_bytes(0);
         true
     }
 }
@@ -79,7 +80,7 @@ mod tests {
     use crate::value::StringRef;
 
     /// Value, expiry and usage of a key, in comparable form.
-    fn stored(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
+    fn all_entries(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());
         let table = slot.table(0);
@@ -119,21 +120,21 @@ mod tests {
                     _ => PackedValue::string(&values[number]),
                 },
                 expiry: number.is_multiple_of(5).then_some(Millis(7_000 + number as i64)),
-                usage: number.is_multiple_of(7).then_some(Usage::idle(Millis(1 << 40), 1000)),
+                usage: number.is_multiple_of(7).then_some(Usage::with_idle_time(Millis(1 << 40), 1000)),
             };
             let entries: Vec<_> = (0..900).map(entry).collect();
             for some in entries.chunks(70) {
-                assert!(at_once.lock(some[0].key.slot()).table(0).load(some, expected));
+                assert!(at_once.lock(some[0].key.slot()).table(0).bulk_load(some, expected));
             }
             for entry in &entries {
-                assert!(singly.lock(entry.key.slot()).table(0).load(std::slice::from_ref(entry), 0));
+                assert!(singly.lock(entry.key.slot()).table(0).bulk_load(std::slice::from_ref(entry), 0));
             }
             let slot = entries[0].key.slot();
             assert_eq!((at_once.slot_len(slot), singly.slot_len(slot)), (800, 800));
             for name in &names {
-                assert_eq!(stored(&at_once, name), stored(&singly, name));
+                assert_eq!(all_entries(&at_once, name), all_entries(&singly, name));
             }
-            let held = [at_once, singly].map(|keyspace| keyspace.lock(slot).held_bytes());
+            let held = [at_once, singly].map(|keyspace| keyspace.lock(slot).heap_bytes());
             assert!(held[0] < held[1] + 40_000, "{held:?} bytes when {expected} were expected");
         }
     }

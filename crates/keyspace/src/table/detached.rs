@@ -39,7 +39,7 @@ impl DetachedValue {
         debug_assert_eq!(self.form.kind(), part.kind());
         let UnstoredValue::Overflow(large) = &mut self.value else { return false };
         let all_new = large.add(part);
-        let mut about = part.about();
+        let mut about = part.summary();
         about.count = large.shape().len() as u32;
         about.bytes = large.elements_len();
         self.form = self.form.encoding_after_adding(&about, limits);

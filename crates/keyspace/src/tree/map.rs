@@ -8,21 +8,21 @@ use std::fmt::Debug;
 use super::{Child, Item, Items, Seek, Tree, TreeEnd};
 
 impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
-    type Label = K;
+    type Summary = K;
 
-    fn label(items: &[Self]) -> K {
+    fn summary(items: &[Self]) -> K {
         items[0].0.clone()
     }
 
-    fn label_above(children: &[Child<Self>]) -> K {
-        children[0].label.clone()
+    fn summary_of_children(children: &[Child<Self>]) -> K {
+        children[0].summary.clone()
     }
 
     /// A bound that is too low is harmless, so the key need not be cloned again.
-    fn relabel(label: &mut K, below: &Items<Self>) {
+    fn update_summary(label: &mut K, below: &Items<Self>) {
         let least = match below {
             Items::Leaf(items) => &items[0].0,
-            Items::Inner(children) => &children[0].label,
+            Items::Inner(children) => &children[0].summary,
         };
         if least < label {
             *label = least.clone();
@@ -42,7 +42,7 @@ impl<Q: ?Sized> Clone for KeySeek<'_, Q> {
 
 impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek<(K, V)> for KeySeek<'_, Q> {
     fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
-        children.partition_point(|child| child.label.borrow() <= self.0).saturating_sub(1)
+        children.partition_point(|child| child.summary.borrow() <= self.0).saturating_sub(1)
     }
 
     fn item(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
@@ -109,7 +109,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
 
     /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let before = self.tree.change(InsertSeek(key), |row, place, InsertSeek(key)| match place {
+        let before = self.tree.edit_item(InsertSeek(key), |row, place, InsertSeek(key)| match place {
             Ok(index) => Some(std::mem::replace(&mut row.items()[index].1, value)),
             Err(index) => {
                 row.insert(index, (key.clone(), value));
@@ -125,7 +125,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        let removed = self.tree.change_found(KeySeek(key), |row, place, _| {
+        let removed = self.tree.edit_found(KeySeek(key), |row, place, _| {
             let (Ok(index) | Err(index)) = place;
             row.remove(index).1
         })?;
@@ -215,7 +215,7 @@ mod tests {
         prop::collection::vec(step, 0..3000)
     }
 
-    fn same(tree: &Map<u16, usize>, map: &BTreeMap<u16, usize>) {
+    fn assert_same(tree: &Map<u16, usize>, map: &BTreeMap<u16, usize>) {
         assert_eq!(tree.len(), map.len());
         assert!(tree.iter().eq(map.iter()));
         assert!(tree.backward_from(&u16::MAX).eq(map.iter().rev()));
@@ -248,7 +248,7 @@ mod tests {
                 }
             }
             kept.push((tree, map));
-            kept.iter().for_each(|(tree, map)| same(tree, map));
+            kept.iter().for_each(|(tree, map)| assert_same(tree, map));
         }
     }
 

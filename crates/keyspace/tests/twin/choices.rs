@@ -2,9 +2,9 @@
 
 use std::iter::Peekable;
 
-pub(crate) struct Choices(Peekable<Box<dyn Iterator<Item = u8>>>);
+pub(crate) struct RandomChoices(Peekable<Box<dyn Iterator<Item = u8>>>);
 
-impl Choices {
+impl RandomChoices {
     pub(crate) fn new(bytes: impl Iterator<Item = u8> + 'static) -> Self {
         let bytes: Box<dyn Iterator<Item = u8>> = Box::new(bytes);
         Self(bytes.peekable())
@@ -20,7 +20,7 @@ impl Choices {
         number * bound / told
     }
 
-    pub(crate) fn are_over(&mut self) -> bool {
+    pub(crate) fn are_exhausted(&mut self) -> bool {
         self.0.peek().is_none()
     }
 }

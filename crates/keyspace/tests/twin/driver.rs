@@ -10,22 +10,22 @@ use keyspace::{
 };
 use slot_routing::Slot;
 
-use super::choices::Choices;
-use super::model::{Data, Entry, Fields, Model, Scan};
+use super::choices::RandomChoices;
+use super::model::{Data, Entry, Fields, ReferenceModel, Scan};
 
 /// The size of a run: its steps, and the maximum number of keys and elements.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct TestLimits {
     pub(crate) slots: u64,
     /// Distinct keys per slot.
     pub(crate) keys: u64,
-    pub(crate) longest: u64,
+    pub(crate) max_len: u64,
     /// Maximum number of distinct fields per hash.
     pub(crate) fields: u64,
     pub(crate) steps: u64,
 }
 
-impl Shape {
+impl TestLimits {
     /// The slots that the run uses.
     fn slots(self) -> impl Iterator<Item = Slot> {
         (0..self.slots).map(|slot| Slot::of_key(format!("{slot}").as_bytes()))
@@ -40,18 +40,18 @@ mod members;
 mod scored;
 mod streamed;
 
-pub(crate) struct Driver {
-    shape: Shape,
-    choices: Choices,
+pub(crate) struct TestDriver {
+    shape: TestLimits,
+    choices: RandomChoices,
     keyspace: Arc<Keyspace>,
-    model: Model,
+    model: ReferenceModel,
     now: Millis,
     scans: Vec<Scan>,
     snapshots: Vec<Pinned>,
     /// Pinned sorted-set members, with the expected members.
     members: Vec<(PinnedMembers, Expected)>,
     /// Whether the run currently adds more than it removes.
-    growing: bool,
+    is_growing: bool,
 }
 
 /// Expected members of a sorted set.
@@ -60,34 +60,34 @@ type Expected = Vec<(f64, Vec<u8>)>;
 /// A snapshot, the keys it still has to visit, and the slot that it is in the middle of.
 struct Pinned {
     snapshot: Snapshot,
-    model: Model,
-    within: Option<(Slot, Walked)>,
+    model: ReferenceModel,
+    walk_position: Option<(Slot, WalkedModel)>,
     /// It was taken of a single value.
-    is_of_value: bool,
+    pins_one_value: bool,
 }
 
 /// The keys of a slot that a walk has visited so far.
 #[derive(Default)]
-struct Walked {
-    model: Model,
+struct WalkedModel {
+    model: ReferenceModel,
     /// The large value visited last, and how many of its elements are still missing.
-    open: Option<((u16, Vec<u8>), usize)>,
+    open_parts: Option<((u16, Vec<u8>), usize)>,
 }
 
-impl Driver {
+impl TestDriver {
     /// `seed` determines the hashes, `choices` all operations.
-    pub(crate) fn new(seed: u64, choices: Choices, shape: Shape) -> Self {
+    pub(crate) fn new(seed: u64, choices: RandomChoices, shape: TestLimits) -> Self {
         let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
         Self {
             shape,
             choices,
             keyspace,
-            model: Model::new(),
+            model: ReferenceModel::new(),
             now: Millis(1_000),
             scans: Vec::new(),
             snapshots: Vec::new(),
             members: Vec::new(),
-            growing: true,
+            is_growing: true,
         }
     }
 
@@ -98,15 +98,15 @@ impl Driver {
     /// Runs all steps, or until the choices are used up, then compares everything.
     pub(crate) fn run(mut self) {
         for step in 0..self.shape.steps {
-            if self.choices.are_over() {
+            if self.choices.are_exhausted() {
                 break;
             }
-            self.step(step);
+            self.random_step(step);
         }
-        self.finish();
+        self.run_to_end();
     }
 
-    fn any_key(&mut self) -> (u16, Vec<u8>) {
+    fn random_key_name(&mut self) -> (u16, Vec<u8>) {
         let (slot, key) = (self.random(self.shape.slots), self.random(self.shape.keys));
         let mut bytes = format!("{{{slot}}}{key}").into_bytes();
         if key % 50 == 49 {
@@ -115,48 +115,48 @@ impl Driver {
         (u16::from(self.random(8) == 0), bytes)
     }
 
-    fn any_value(&mut self) -> Vec<u8> {
-        let longest = if self.random(4) == 0 { self.shape.longest } else { 20.min(self.shape.longest) };
+    fn random_value(&mut self) -> Vec<u8> {
+        let longest = if self.random(4) == 0 { self.shape.max_len } else { 20.min(self.shape.max_len) };
         let (len, fill) = (self.random(longest + 1), self.random(256));
         vec![fill as u8; len as usize]
     }
 
-    fn any_expiry(&mut self) -> Option<Millis> {
+    fn random_expiry(&mut self) -> Option<Millis> {
         (self.random(3) == 0).then(|| Millis(self.now.0 + 1 + self.random(3000) as i64))
     }
 
     /// An expiry that may not fit six bytes.
-    fn any_key_expiry(&mut self) -> Option<Millis> {
+    fn random_key_expiry(&mut self) -> Option<Millis> {
         let far = if self.random(40) == 0 { i64::MAX / 2 } else { 0 };
-        self.any_expiry().map(|time| Millis(time.0 + far))
+        self.random_expiry().map(|time| Millis(time.0 + far))
     }
 
-    fn step(&mut self, step: u64) {
+    fn random_step(&mut self, step: u64) {
         if step.is_multiple_of(self.shape.keys * 4) {
-            self.growing = self.random(2) == 0 || step == 0;
+            self.is_growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
-            0..12 if self.growing => self.set(),
-            12..14 if self.growing => self.stream_add(),
-            14..18 if self.growing => self.list_push(),
-            18..24 if self.growing => self.set_add(),
-            24..32 if self.growing => self.scored_set(),
-            32..40 if self.growing => self.hash_set(),
+            0..12 if self.is_growing => self.set(),
+            12..14 if self.is_growing => self.stream_add(),
+            14..18 if self.is_growing => self.list_push(),
+            18..24 if self.is_growing => self.set_add(),
+            24..32 if self.is_growing => self.set_score(),
+            32..40 if self.is_growing => self.hash_set(),
             0..5 => self.set(),
             5..6 => self.stream_add(),
             6..7 => self.list_push(),
             7..8 => self.set_add(),
-            8..10 => self.scored_set(),
+            8..10 => self.set_score(),
             10..12 => self.hash_set(),
             12..24 => self.delete(),
             24..26 => self.list_take(),
             26..27 => self.stream_take(),
             27..32 => self.set_remove(),
-            32..35 => self.scored_remove(),
+            32..35 => self.remove_scored(),
             35..40 => self.hash_remove(),
             40..46 => self.set_same_size(),
             46..48 => self.rename(),
-            48..53 => self.hash_expiry(),
+            48..53 => self.set_field_expiry(),
             53..58 => self.edit(),
             58..68 => self.set_expiry(),
             68..80 => self.check(),
@@ -164,7 +164,7 @@ impl Driver {
             84..90 if self.scans.len() < 3 && self.random(4) == 0 => self.begin_scan(),
             84..90 => self.scan(),
             90..92 => self.random_key(),
-            92..93 if self.random(2) == 0 => self.cut(),
+            92..93 if self.random(2) == 0 => self.take_snapshot(),
             92..93 if self.random(2) == 0 => self.pin_value(),
             92..93 => self.pin_members(),
             93..94 => self.read_members(),
@@ -178,7 +178,7 @@ impl Driver {
     }
 
     /// Walks, scans and compares everything.
-    fn finish(mut self) {
+    fn run_to_end(mut self) {
         while !self.snapshots.is_empty() {
             self.walk();
         }
@@ -193,7 +193,7 @@ impl Driver {
             self.compare(db, &key);
         }
         for slot in self.shape.slots() {
-            assert_eq!(self.keyspace.lock(slot).leftover_bytes(), 0, "nothing is kept for nobody");
+            assert_eq!(self.keyspace.lock(slot).snapshot_only_bytes(), 0, "nothing is kept for nobody");
         }
     }
 
@@ -223,7 +223,7 @@ impl Driver {
     }
 
     fn check(&mut self) {
-        let (db, key) = self.any_key();
+        let (db, key) = self.random_key_name();
         self.compare(db, &key);
     }
 
@@ -246,7 +246,7 @@ impl Driver {
 
     /// Renames a key, across slots and databases.
     fn rename(&mut self) {
-        let ((from_db, from), (to_db, to)) = (self.any_key(), self.any_key());
+        let ((from_db, from), (to_db, to)) = (self.random_key_name(), self.random_key_name());
         let source = (from_db, from.clone());
         let Some(entry) = self.model.get(&source).cloned() else { return };
         if self.model.contains_key(&(to_db, to.clone())) {
@@ -259,18 +259,18 @@ impl Driver {
             Entry::read(table.value(place), table.expiry(place))
         });
         assert_eq!(read, entry);
-        self.note_removed(from_db, &from);
-        self.note_added(to_db, &to, entry);
+        self.record_removed(from_db, &from);
+        self.record_added(to_db, &to, entry);
     }
 
-    fn note_added(&mut self, db: u16, bytes: &[u8], entry: Entry) {
+    fn record_added(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         self.model.insert((db, bytes.to_vec()), entry);
     }
 
-    fn note_removed(&mut self, db: u16, bytes: &[u8]) {
+    fn record_removed(&mut self, db: u16, bytes: &[u8]) {
         self.model.remove(&(db, bytes.to_vec()));
         for scan in self.scans.iter_mut().filter(|scan| scan.db == db) {
-            scan.stayed.remove(bytes);
+            scan.present_throughout.remove(bytes);
         }
     }
 
@@ -325,22 +325,22 @@ impl Driver {
         };
         assert_eq!(Entry::read(table.value(place), table.expiry(place)), entry);
         drop(guard);
-        self.note_added(db, bytes, entry);
+        self.record_added(db, bytes, entry);
     }
 
     fn set(&mut self) {
-        let (db, key) = self.any_key();
+        let (db, key) = self.random_key_name();
         let encoding_hint = match self.random(9) {
             0 => EncodingHint::Raw,
             1 => EncodingHint::NeverInt,
             _ => EncodingHint::ByContent,
         };
-        let entry = Entry::string(self.any_value(), encoding_hint, self.any_key_expiry());
+        let entry = Entry::string(self.random_value(), encoding_hint, self.random_key_expiry());
         self.store(db, &key, entry);
     }
 
     fn set_same_size(&mut self) {
-        let (db, key) = self.any_key();
+        let (db, key) = self.random_key_name();
         if let Some(mut entry) = self.model.get(&(db, key.clone())).cloned() {
             let fill = self.random(256) as u8;
             match &mut entry.data {
@@ -361,8 +361,8 @@ impl Driver {
     }
 
     fn edit(&mut self) {
-        let (db, bytes) = self.any_key();
-        let len = self.random(self.shape.longest + 1) as usize;
+        let (db, bytes) = self.random_key_name();
+        let len = self.random(self.shape.max_len + 1) as usize;
         let mark = self.random(256) as u8;
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let Data::String(twin, encoding_hint) = &mut entry.data else { return };
@@ -380,12 +380,12 @@ impl Driver {
             (*byte, *twin) = (mark, mark);
         }
         drop(guard);
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
     }
 
     fn set_expiry(&mut self) {
-        let (db, bytes) = self.any_key();
-        let expiry = self.any_key_expiry();
+        let (db, bytes) = self.random_key_name();
+        let expiry = self.random_key_expiry();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
@@ -397,11 +397,11 @@ impl Driver {
         assert_eq!(table.expiry(place), expiry);
         drop(guard);
         entry.expiry = expiry;
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
     }
 
     fn delete(&mut self) {
-        let (db, bytes) = self.any_key();
+        let (db, bytes) = self.random_key_name();
         self.delete_key(db, &bytes);
     }
 
@@ -417,12 +417,12 @@ impl Driver {
             assert_eq!(table.find(&key, self.now), KeyLookup::Missing);
         }
         drop(guard);
-        self.note_removed(db, bytes);
+        self.record_removed(db, bytes);
     }
 
     fn expire(&mut self) {
         self.now = Millis(self.now.0 + self.random(500) as i64);
-        let slots = self.keyspace.due_slots(self.now);
+        let slots = self.keyspace.slots_with_expiries_due(self.now);
         let mut key = Vec::new();
         for slot in slots {
             for db in 0..DATABASES {
@@ -430,7 +430,7 @@ impl Driver {
                     let entry = self.model.get(&(db, key.clone())).expect("what expires was there");
                     assert!(entry.expiry.is_some_and(|expiry| expiry <= self.now));
                     let key = key.clone();
-                    self.note_removed(db, &key);
+                    self.record_removed(db, &key);
                 }
             }
         }
@@ -440,11 +440,11 @@ impl Driver {
     }
 
     fn begin_scan(&mut self) {
-        let (db, key) = self.any_key();
+        let (db, key) = self.random_key_name();
         let slot = Slot::of_key(&key);
         let here = self.model.keys().filter(|(of, key)| *of == db && Slot::of_key(key) == slot);
         let stayed = here.map(|(_, key)| key.clone()).collect();
-        self.scans.push(Scan { db, slot, position: 0, stayed, seen: Default::default() });
+        self.scans.push(Scan { db, slot, position: 0, present_throughout: stayed, seen: Default::default() });
     }
 
     /// Continues one of the scans.
@@ -462,7 +462,7 @@ impl Driver {
                 scan.position = next;
             }
             None => {
-                let missed: Vec<_> = scan.stayed.difference(&scan.seen).collect();
+                let missed: Vec<_> = scan.present_throughout.difference(&scan.seen).collect();
                 assert!(missed.is_empty(), "the scan missed {missed:?}");
                 drop(guard);
                 self.scans.swap_remove(which);
@@ -472,7 +472,7 @@ impl Driver {
 
     fn random_key(&mut self) {
         let random = (self.random(u64::from(u32::MAX)) << 32) | self.random(u64::from(u32::MAX));
-        let slot = Slot::of_key(&self.any_key().1);
+        let slot = Slot::of_key(&self.random_key_name().1);
         let mut guard = self.keyspace.lock(slot);
         let found = guard.table(0).random(random);
         let there = self.model.keys().any(|(db, key)| *db == 0 && Slot::of_key(key) == slot);
@@ -489,13 +489,13 @@ impl Driver {
     }
 
     /// Number of snapshot bits in use.
-    fn pins(&self) -> usize {
+    fn pin_count(&self) -> usize {
         self.snapshots.len() + self.members.len()
     }
 
-    fn cut(&mut self) {
-        let reads = self.snapshots.iter().any(|pinned| pinned.is_of_value) || !self.members.is_empty();
-        if self.pins() == 3 && reads {
+    fn take_snapshot(&mut self) {
+        let reads = self.snapshots.iter().any(|pinned| pinned.pins_one_value) || !self.members.is_empty();
+        if self.pin_count() == 3 && reads {
             // A cut would wait.
             return;
         }
@@ -503,23 +503,23 @@ impl Driver {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
                 let model = self.model.clone();
-                self.snapshots.push(Pinned { snapshot, model, within: None, is_of_value: false });
+                self.snapshots.push(Pinned { snapshot, model, walk_position: None, pins_one_value: false });
             }
-            None => assert_eq!(self.pins(), 3),
+            None => assert_eq!(self.pin_count(), 3),
         }
     }
 
     /// Takes a snapshot of one value, if it is large.
     fn pin_value(&mut self) {
-        let (db, name) = self.any_key();
+        let (db, name) = self.random_key_name();
         let key = self.keyspace.key(&name);
         let mut slots = self.keyspace.lock_many(&[key.slot()]);
         let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = slots.find(db, &key, self.now).0 else {
             return;
         };
         if let Some(snapshot) = self.keyspace.pin_values(&mut slots, db, &[(key.slot(), place)]) {
-            let model = Model::from_iter([((db, name.clone()), self.model[&(db, name)].clone())]);
-            self.snapshots.push(Pinned { snapshot, model, within: None, is_of_value: true });
+            let model = ReferenceModel::from_iter([((db, name.clone()), self.model[&(db, name)].clone())]);
+            self.snapshots.push(Pinned { snapshot, model, walk_position: None, pins_one_value: true });
         }
     }
 
@@ -527,14 +527,14 @@ impl Driver {
     fn walk(&mut self) {
         let Some(which) = (self.random(3) as usize).checked_rem(self.snapshots.len()) else { return };
         if self.random(3) > 0 {
-            let slot = Slot::of_key(&self.any_key().1);
+            let slot = Slot::of_key(&self.random_key_name().1);
             self.snapshots[which].walk_part(slot);
             return;
         }
         let mut pinned = self.snapshots.swap_remove(which);
-        let names_only = !pinned.is_of_value && self.random(2) == 0;
+        let names_only = !pinned.pins_one_value && self.random(2) == 0;
         for slot in self.shape.slots() {
-            while pinned.within.is_some() {
+            while pinned.walk_position.is_some() {
                 pinned.walk_part(slot);
             }
             if names_only {
@@ -588,7 +588,7 @@ impl Driver {
             size.keys += 1;
             size.volatile += usize::from(entry.expiry.is_some());
             let Data::Hash(fields, _) = &entry.data else { continue };
-            size.timed += usize::from(fields.values().any(|(_, expiry)| expiry.is_some()));
+            size.with_element_expiry += usize::from(fields.values().any(|(_, expiry)| expiry.is_some()));
         }
         assert_eq!(self.keyspace.sizes(), sizes);
         let published =
@@ -618,12 +618,12 @@ impl Pinned {
 
     /// Walks a part of the current slot, or of `slot`. Returns whether there is more.
     fn walk_part(&mut self, slot: Slot) -> bool {
-        let (slot, mut walked) = self.within.take().unwrap_or_else(|| (slot, Walked::default()));
-        if self.snapshot.walk_part(slot, &mut |entry| walked.note(entry)) {
-            self.within = Some((slot, walked));
+        let (slot, mut walked) = self.walk_position.take().unwrap_or_else(|| (slot, WalkedModel::default()));
+        if self.snapshot.walk_part(slot, &mut |entry| walked.record_piece(entry)) {
+            self.walk_position = Some((slot, walked));
             return true;
         }
-        walked.close();
+        walked.finish_piece();
         let model = walked.model;
         if model.is_empty() {
             // The slot was empty at the cut or was walked before, so the model must have no keys either.
@@ -638,31 +638,31 @@ impl Pinned {
     }
 }
 
-impl Walked {
-    fn note(&mut self, entry: SnapshotEntry<'_>) {
+impl WalkedModel {
+    fn record_piece(&mut self, entry: SnapshotEntry<'_>) {
         let key = (entry.db, entry.key.to_vec());
         let part = match entry.value {
             SnapshotValue::Part(part) => part,
             SnapshotValue::Whole(value) => {
-                self.close();
+                self.finish_piece();
                 let before = self.model.insert(key, Entry::read(value, entry.expiry));
                 assert_eq!(before, None, "a key is visited once");
                 return;
             }
         };
         if part.first {
-            self.close();
-            self.open = Some((key.clone(), part.total));
+            self.finish_piece();
+            self.open_parts = Some((key.clone(), part.total));
         }
-        let (open, left) = self.open.as_mut().expect("the first part comes first");
+        let (open, left) = self.open_parts.as_mut().expect("the first part comes first");
         assert_eq!(*open, key, "nothing comes between the parts of a value");
         let known = self.model.entry(key).or_insert_with(|| Entry::empty(part.elements, entry.expiry));
         *left -= known.data.add(part.elements);
     }
 
     /// Checks that the open value was visited completely.
-    fn close(&mut self) {
-        let open = self.open.take();
+    fn finish_piece(&mut self) {
+        let open = self.open_parts.take();
         assert!(open.is_none_or(|(_, left)| left == 0), "the parts add up");
     }
 }

@@ -6,30 +6,30 @@ mod choices;
 mod driver;
 mod model;
 
-use choices::Choices;
-use driver::{Driver, Shape};
+use choices::RandomChoices;
+use driver::{TestDriver, TestLimits};
 
 /// Takes every decision from `bytes`, the shape first. Ends when they are used up.
-pub(crate) fn run_given(bytes: &[u8]) {
-    let mut choices = Choices::new(Vec::from(bytes).into_iter());
+pub(crate) fn run_with_choices(bytes: &[u8]) {
+    let mut choices = RandomChoices::new(Vec::from(bytes).into_iter());
     let mut between = |few: u64, many: u64| few + choices.below(many - few);
-    let shape = Shape {
+    let shape = TestLimits {
         slots: between(1, 6),
         keys: between(3, 2000),
-        longest: between(10, 10_000),
+        max_len: between(10, 10_000),
         fields: between(5, 1500),
         steps: 4000,
     };
-    Driver::new(1, choices, shape).run();
+    TestDriver::new(1, choices, shape).run();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn choices(seed: u64) -> Choices {
+    fn choices(seed: u64) -> RandomChoices {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
-        Choices::new(std::iter::repeat_with(move || {
+        RandomChoices::new(std::iter::repeat_with(move || {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -42,30 +42,30 @@ mod tests {
         0..wanted.unwrap_or(few)
     }
 
-    fn run(shape: Shape, few: u64) {
+    fn run(shape: TestLimits, few: u64) {
         for seed in seeds(few) {
-            Driver::new(seed, choices(seed), shape).run();
+            TestDriver::new(seed, choices(seed), shape).run();
         }
     }
 
     #[test]
     fn small_values_in_a_few_slots_match_model() {
-        run(Shape { slots: 3, keys: 300, longest: 40, fields: 100, steps: 4000 }, 20);
+        run(TestLimits { slots: 3, keys: 300, max_len: 40, fields: 100, steps: 4000 }, 20);
     }
 
     #[test]
     fn growing_and_shrinking_slot_matches_model() {
-        run(Shape { slots: 1, keys: 6000, longest: 60, fields: 10, steps: 40_000 }, 4);
+        run(TestLimits { slots: 1, keys: 6000, max_len: 60, fields: 10, steps: 40_000 }, 4);
     }
 
     #[test]
     fn values_of_all_sizes_match_model() {
-        run(Shape { slots: 2, keys: 200, longest: 9000, fields: 40, steps: 4000 }, 8);
+        run(TestLimits { slots: 2, keys: 200, max_len: 9000, fields: 40, steps: 4000 }, 8);
     }
 
     #[test]
     fn very_few_keys_match_model() {
-        run(Shape { slots: 2, keys: 4, longest: 300, fields: 1500, steps: 3000 }, 20);
+        run(TestLimits { slots: 2, keys: 4, max_len: 300, fields: 1500, steps: 3000 }, 20);
     }
 
     #[test]
@@ -73,7 +73,7 @@ mod tests {
         let mut random = choices(7);
         for len in [0, 1, 100, 10_000] {
             let bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
-            run_given(&bytes);
+            run_with_choices(&bytes);
         }
     }
 }

@@ -32,16 +32,16 @@ pub(crate) enum Data {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
     /// Field names and values by entry.
-    pub(crate) words: BTreeMap<StreamId, Vec<Vec<u8>>>,
+    pub(crate) field_names: BTreeMap<StreamId, Vec<Vec<u8>>>,
     /// Pending entries: the consumer and the delivery count.
-    pub(crate) pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
+    pub(crate) pending_entries: BTreeMap<StreamId, (Vec<u8>, u64)>,
     /// The stream assembled from parts.
     parts: Stream,
 }
 
 impl PartialEq for Entries {
     fn eq(&self, other: &Self) -> bool {
-        self.words == other.words && self.pending == other.pending
+        self.field_names == other.field_names && self.pending_entries == other.pending_entries
     }
 }
 
@@ -53,12 +53,15 @@ impl Entries {
 
     fn read(stream: &Stream) -> Self {
         let entries = Self::read_part(stream);
-        assert_eq!(stream.head().len, entries.words.len() as u64);
+        assert_eq!(stream.head().len, entries.field_names.len() as u64);
         let back = stream.backward(StreamId::MIN, StreamId::MAX).map(|entry| entry.id);
-        assert!(entries.words.keys().rev().copied().eq(back), "it is the same from its end");
+        assert!(entries.field_names.keys().rev().copied().eq(back), "it is the same from its end");
         if let Some(group) = stream.group(Self::GROUP) {
             let owned: usize = group.consumers().map(|(_, consumer)| consumer.pending_len()).sum();
-            assert_eq!((group.pending_len(), owned), (entries.pending.len(), entries.pending.len()));
+            assert_eq!(
+                (group.pending_len(), owned),
+                (entries.pending_entries.len(), entries.pending_entries.len())
+            );
         }
         entries
     }
@@ -67,13 +70,14 @@ impl Entries {
     fn read_part(stream: &Stream) -> Self {
         let mut entries = Self::default();
         for entry in stream.range(StreamId::MIN, StreamId::MAX) {
-            let words = entries.words.entry(entry.id).or_default();
+            let words = entries.field_names.entry(entry.id).or_default();
             entry.for_each(&mut |name, value| words.extend([name.to_vec(), value.to_vec()]));
         }
         if let Some(group) = stream.group(Self::GROUP) {
             let pending = group.pending_from(StreamId::MIN);
-            entries.pending =
-                pending.map(|(id, pending)| (id, (pending.consumer.to_vec(), pending.count))).collect();
+            entries.pending_entries = pending
+                .map(|(id, pending)| (id, (pending.consumer.to_vec(), pending.delivery_count)))
+                .collect();
         }
         entries
     }
@@ -189,11 +193,11 @@ impl Data {
             (Self::Stream(entries), PartElements::Stream(part)) => {
                 let mut parts = std::mem::take(&mut entries.parts);
                 part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
-                let before = entries.words.len();
+                let before = entries.field_names.len();
                 // Entries without a consumer get one with a later part.
                 let whole = parts.clone();
                 *entries = Entries { parts, ..Entries::read_part(&whole) };
-                added += entries.words.len() - before;
+                added += entries.field_names.len() - before;
             }
             (other, part) => panic!("{part:?} of {other:?}"),
         }
@@ -202,7 +206,7 @@ impl Data {
 }
 
 /// Entries by database and key.
-pub(crate) type Model = BTreeMap<(u16, Vec<u8>), Entry>;
+pub(crate) type ReferenceModel = BTreeMap<(u16, Vec<u8>), Entry>;
 
 /// A scan in progress: the keys that existed throughout, and the keys visited.
 #[derive(Debug)]
@@ -210,6 +214,6 @@ pub(crate) struct Scan {
     pub(crate) db: u16,
     pub(crate) slot: slot_routing::Slot,
     pub(crate) position: u64,
-    pub(crate) stayed: BTreeSet<Vec<u8>>,
+    pub(crate) present_throughout: BTreeSet<Vec<u8>>,
     pub(crate) seen: BTreeSet<Vec<u8>>,
 }

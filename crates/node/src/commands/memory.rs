@@ -159,11 +159,11 @@ pub(super) fn reply_malloc_stats(reply: &mut Writer<'_>) {
     let (usage, pool) = (memory_usage(), pool_usage());
     let text = format!(
         "pool of pages: taken {}, held {}\ngeneral allocator: allocated {}, active {}, resident {}\n",
-        pool.taken,
-        pool.held,
-        usage.allocated - pool.taken.min(usage.allocated),
-        usage.active - pool.held.min(usage.active),
-        usage.resident - pool.held.min(usage.resident),
+        pool.used_bytes,
+        pool.mapped_bytes,
+        usage.allocated - pool.used_bytes.min(usage.allocated),
+        usage.active - pool.mapped_bytes.min(usage.active),
+        usage.resident - pool.mapped_bytes.min(usage.resident),
     );
     reply.verbatim(b"txt", text.as_bytes());
 }

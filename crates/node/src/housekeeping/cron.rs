@@ -275,7 +275,7 @@ pub(crate) async fn free_deleted_values(engine: Arc<Engine>) {
 /// Updates the age of a share of the keys before their clocks wrap around.
 fn age_keys(engine: &Engine, step: usize) {
     let (now, lfu) = (time::now(), engine.settings.lfu());
-    engine.keyspace.age_step(step, &mut |usage| match lfu {
+    engine.keyspace.age_usage_step(step, &mut |usage| match lfu {
         None => usage.aged_lru(now),
         Some(settings) => usage.aged_lfu(now, settings),
     });

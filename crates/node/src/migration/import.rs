@@ -317,7 +317,7 @@ impl<'a> Target<'a> {
         let limits = ParseLimits {
             max_bulk_len: i64::from(u32::MAX),
             requests: MOST_PARSED,
-            inline: false,
+            allows_inline: false,
             ..ParseLimits::default()
         };
         loop {

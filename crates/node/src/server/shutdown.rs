@@ -402,7 +402,7 @@ fn is_voting_master(server: &Server) -> bool {
     let topology = server.engine.topology.as_ref();
     topology.is_some_and(|topology| {
         let topology = topology.load();
-        let me = topology.me().id;
+        let me = topology.my_member().id;
         Slot::all().any(|slot| topology.owner(slot).is_some_and(|owner| owner.id == me))
     })
 }

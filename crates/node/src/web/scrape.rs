@@ -41,7 +41,7 @@ pub(super) fn collect_metrics(server: &Server) -> MetricsSnapshot {
         slots_served: server.engine.topology.as_ref().map(|topology| {
             let topology = topology.load();
             let served =
-                |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Mine | Ownership::Migrating);
+                |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Local | Ownership::Migrating);
             Slot::all().filter(served).count()
         }),
         failovers: collect_failovers(server),

@@ -34,7 +34,7 @@ pub(super) fn slots_json(server: &Server, figure: SlotMetric) -> String {
     let figures = Slot::all().map(|slot| match figure {
         SlotMetric::Keys => keyspace.keys_in_slot(slot),
         SlotMetric::Bytes if keyspace.keys_in_slot(slot) == 0 => 0,
-        SlotMetric::Bytes => keyspace.lock(slot).held_bytes(),
+        SlotMetric::Bytes => keyspace.lock(slot).heap_bytes(),
     });
     super::to_json(&SlotMap { owners: owned_ranges(server), figures: figures.collect() })
 }

@@ -106,7 +106,9 @@ impl DataSampler {
     ) -> Option<u64> {
         let (table, now) = (data.table_if(db)?, process::time::now());
         table.scan(from, KEYS_PER_LOCK.min(*left), &mut |item| {
-            let KeyLookup::Live(place) = table.find(&keyspace.key_in(slot, item.key), now) else { return };
+            let KeyLookup::Live(place) = table.find(&keyspace.key_in_slot(slot, item.key), now) else {
+                return;
+            };
             if *left > 0 {
                 *left -= 1;
                 self.add_key(item.key, item.kind.name(), slot, table.entry_bytes(place));

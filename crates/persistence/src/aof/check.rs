@@ -15,31 +15,31 @@ pub struct AofCheck {
     /// Number of complete commands before `whole`.
     pub commands: u64,
     /// Offset up to which commands and transactions are complete.
-    pub whole: u64,
+    pub complete_bytes: u64,
     /// File length.
     pub len: u64,
     /// The error at `whole`, unless the file merely ends in the middle of a command.
     pub error: Option<String>,
     /// Offset of the first annotation with a time later than the requested one.
-    pub past: Option<u64>,
+    pub is_past_limit: Option<u64>,
 }
 
 impl AofCheck {
     /// Shifts all offsets by `bytes`, for a file with a prefix that was not part of the input.
     #[must_use]
-    pub fn shifted_by(self, bytes: u64) -> Self {
+    pub fn shift(self, bytes: u64) -> Self {
         Self {
-            whole: self.whole + bytes,
+            complete_bytes: self.complete_bytes + bytes,
             len: self.len + bytes,
-            past: self.past.map(|past| past + bytes),
+            is_past_limit: self.is_past_limit.map(|past| past + bytes),
             ..self
         }
     }
 
     /// Whether the file has nothing but complete commands.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.whole == self.len
+    pub fn is_complete(&self) -> bool {
+        self.complete_bytes == self.len
     }
 }
 
@@ -48,8 +48,14 @@ impl AofCheck {
 /// # Errors
 /// The file cannot be read.
 pub fn check(input: impl Read, until: Option<i64>) -> io::Result<AofCheck> {
-    let mut checker =
-        Checker { input, buffer: Vec::new(), at: 0, until, result: AofCheck::default(), open: None };
+    let mut checker = Checker {
+        input,
+        buffer: Vec::new(),
+        position: 0,
+        limit: until,
+        result: AofCheck::default(),
+        in_transaction: None,
+    };
     checker.run()?;
     Ok(checker.result)
 }
@@ -59,11 +65,11 @@ struct Checker<R> {
     /// Bytes read and not yet parsed.
     buffer: Vec<u8>,
     /// File offset of `buffer`.
-    at: u64,
-    until: Option<i64>,
+    position: u64,
+    limit: Option<i64>,
     result: AofCheck,
     /// Number of commands since a MULTI without EXEC.
-    open: Option<u64>,
+    in_transaction: Option<u64>,
 }
 
 impl<R: Read> Checker<R> {
@@ -88,12 +94,13 @@ impl<R: Read> Checker<R> {
     /// Parses the buffer up to the next annotation. Returns whether there was one.
     fn parse_buffer(&mut self, parser: &mut Parser) -> bool {
         let limits =
-            ParseLimits { max_bulk_len: i64::from(u32::MAX), inline: false, ..ParseLimits::default() };
+            ParseLimits { max_bulk_len: i64::from(u32::MAX), allows_inline: false, ..ParseLimits::default() };
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut self.buffer, &mut batch, &limits);
         for index in 0..batch.len() {
-            let bound = TransactionBoundary::of(batch.args(index, &self.buffer).get(0).unwrap_or_default());
-            self.take(bound, batch.consumed(index + 1));
+            let bound =
+                TransactionBoundary::of_command(batch.args(index, &self.buffer).get(0).unwrap_or_default());
+            self.check_commands(bound, batch.consumed(index + 1));
         }
         let mut done = parsed.consumed;
         let rest = &self.buffer[done..];
@@ -114,37 +121,37 @@ impl<R: Read> Checker<R> {
             }
         };
         if let Some(end) = annotation {
-            if is_past(&rest[..end], self.until) {
-                self.result.past.get_or_insert(self.at + done as u64);
+            if ends_past_limit(&rest[..end], self.limit) {
+                self.result.is_past_limit.get_or_insert(self.position + done as u64);
             }
             done += end + 1;
-            if self.open.is_none() {
-                self.result.whole = self.at + done as u64;
+            if self.in_transaction.is_none() {
+                self.result.complete_bytes = self.position + done as u64;
             }
         }
         self.buffer.drain(..done);
-        self.at += done as u64;
+        self.position += done as u64;
         annotation.is_some()
     }
 
     /// Counts a command that ends at `end` of the buffer.
-    fn take(&mut self, bound: TransactionBoundary, end: usize) {
-        let ended = match &mut self.open {
+    fn check_commands(&mut self, bound: TransactionBoundary, end: usize) {
+        let ended = match &mut self.in_transaction {
             Some(inside) => {
                 *inside += 1;
                 if bound != TransactionBoundary::End {
                     return;
                 }
-                self.open.take().unwrap_or_default()
+                self.in_transaction.take().unwrap_or_default()
             }
             None if bound == TransactionBoundary::Begin => {
-                self.open = Some(1);
+                self.in_transaction = Some(1);
                 return;
             }
             None => 1,
         };
         self.result.commands += ended;
-        self.result.whole = self.at + end as u64;
+        self.result.complete_bytes = self.position + end as u64;
     }
 }
 
@@ -157,7 +164,7 @@ enum TransactionBoundary {
 }
 
 impl TransactionBoundary {
-    fn of(name: &[u8]) -> Self {
+    fn of_command(name: &[u8]) -> Self {
         match name {
             name if name.eq_ignore_ascii_case(b"multi") => Self::Begin,
             name if name.eq_ignore_ascii_case(b"exec") => Self::End,
@@ -167,7 +174,7 @@ impl TransactionBoundary {
 }
 
 /// Whether an annotation has a time later than `until`.
-fn is_past(line: &[u8], until: Option<i64>) -> bool {
+fn ends_past_limit(line: &[u8], until: Option<i64>) -> bool {
     let time = line.strip_prefix(b"#TS:").map(<[u8]>::trim_ascii).and_then(resp::parse_i64);
     matches!((time, until), (Some(time), Some(until)) if time > until)
 }
@@ -188,8 +195,8 @@ mod tests {
     fn complete_commands_and_transactions_are_counted() {
         let text = format!("#TS:5\r\n{SET}{MULTI}{SET}{EXEC}#TS:9\r\n{SET}");
         let checked = result(&text, Some(7));
-        assert!(checked.is_whole() && checked.error.is_none());
-        assert_eq!((checked.commands, checked.past), (5, text.find("#TS:9").map(|at| at as u64)));
+        assert!(checked.is_complete() && checked.error.is_none());
+        assert_eq!((checked.commands, checked.is_past_limit), (5, text.find("#TS:9").map(|at| at as u64)));
     }
 
     #[test]
@@ -199,7 +206,7 @@ mod tests {
         for len in 0..=text.len() {
             let checked = result(&text[..len], None);
             let whole = *ends.iter().rfind(|end| **end <= len).unwrap();
-            assert_eq!((checked.whole, checked.error), (whole as u64, None), "{len}");
+            assert_eq!((checked.complete_bytes, checked.error), (whole as u64, None), "{len}");
         }
     }
 
@@ -210,7 +217,7 @@ mod tests {
         {
             let text = format!("{SET}{bad}{SET}");
             let checked = result(&text, None);
-            assert_eq!((checked.whole, checked.len), (SET.len() as u64, text.len() as u64));
+            assert_eq!((checked.complete_bytes, checked.len), (SET.len() as u64, text.len() as u64));
             assert!(checked.error.unwrap().ends_with(reason));
         }
     }

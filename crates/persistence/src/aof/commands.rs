@@ -18,14 +18,14 @@ const BUFFER_LEN: usize = 64 << 10;
 #[derive(Debug)]
 pub struct CommandWriter<W> {
     out: W,
-    selected: u16,
+    selected_db: u16,
     commands: Commands,
 }
 
 impl<W: Write> CommandWriter<W> {
     /// Creates a writer to `out`.
     pub fn new(out: W) -> Self {
-        Self { out, selected: 0, commands: Commands::default() }
+        Self { out, selected_db: 0, commands: Commands::default() }
     }
 
     /// Writes a function library. Must be called before the first key.
@@ -65,7 +65,7 @@ impl<W: Write> CommandWriter<W> {
     }
 
     fn write_ready(&mut self, least: usize) -> io::Result<()> {
-        let ready = &mut self.commands.ready;
+        let ready = &mut self.commands.encoded_commands;
         if ready.len() > least {
             self.out.write_all(ready)?;
             ready.clear();
@@ -75,8 +75,8 @@ impl<W: Write> CommandWriter<W> {
 
     fn begin(&mut self, entry: &SnapshotEntry<'_>) {
         self.commands.end_key();
-        if entry.db != self.selected {
-            self.selected = entry.db;
+        if entry.db != self.selected_db {
+            self.selected_db = entry.db;
             self.commands.add(&[b"SELECT", itoa::Buffer::new().format(entry.db).as_bytes()]);
         }
         self.commands.begin_key(entry.key, entry.expiry);
@@ -93,7 +93,7 @@ mod tests {
     /// Database, key, value, expiry.
     type Row = (u16, &'static [u8], &'static [u8], Option<i64>);
 
-    fn written(entries: &[Row]) -> String {
+    fn written_commands(entries: &[Row]) -> String {
         let mut writer = CommandWriter::new(Vec::new());
         writer.function(b"#!lua name=lib").unwrap();
         for (db, key, value, expiry) in entries {
@@ -109,10 +109,10 @@ mod tests {
 
     #[test]
     fn writes_strings_databases_and_libraries() {
-        let text = written(&[(0, b"a", b"1", None), (3, b"b", b"2", Some(5))]);
+        let text = written_commands(&[(0, b"a", b"1", None), (3, b"b", b"2", Some(5))]);
         let words: Vec<&str> = text.lines().filter(|line| !line.starts_with(['*', '$'])).collect();
         let expected = "FUNCTION LOAD #!lua name=lib|SET a 1|SELECT 3|SET b 2 PXAT 5";
         assert_eq!(words.join(" "), expected.replace('|', " "));
-        assert!(crate::aof::check(text.as_bytes(), None).unwrap().is_whole());
+        assert!(crate::aof::check(text.as_bytes(), None).unwrap().is_complete());
     }
 }

@@ -90,12 +90,12 @@ impl Manifest {
                 return Err(ManifestError::TooLong(number));
             }
             let (file, kind) = parse_line(line).map_err(|fault| fault(number))?;
-            manifest.take(file, kind, number)?;
+            manifest.parse_file(file, kind, number)?;
         }
         if lines == 0 { Err(ManifestError::Empty) } else { Ok(manifest) }
     }
 
-    fn take(&mut self, file: AofFile, kind: FileKind, line: usize) -> Result<(), ManifestError> {
+    fn parse_file(&mut self, file: AofFile, kind: FileKind, line: usize) -> Result<(), ManifestError> {
         match kind {
             FileKind::Base if self.base.is_some() => return Err(ManifestError::TwoBases(line)),
             FileKind::Base => {
@@ -116,13 +116,13 @@ impl Manifest {
 
     /// Formats the manifest.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = String::new();
         let files = self.base.iter().map(|file| (file, 'b'));
         let files = files.chain(self.history.iter().map(|file| (file, 'h')));
         for (AofFile { name, seq }, kind) in files.chain(self.increments.iter().map(|file| (file, 'i'))) {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "file {} seq {seq} type {kind}", quoted(name));
+            let _ = writeln!(text, "file {} seq {seq} type {kind}", quote(name));
         }
         text
     }
@@ -189,7 +189,7 @@ fn parse_line(line: &str) -> Result<(AofFile, FileKind), fn(usize) -> ManifestEr
 }
 
 /// Quotes a name with blanks, quotes or control characters, like a configuration file does.
-fn quoted(name: &str) -> String {
+fn quote(name: &str) -> String {
     let is_plain = |letter: char| {
         !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '"' | '\'' | '\\' | '#')
     };
@@ -225,7 +225,7 @@ mod tests {
                     file appendonly.aof.4.incr.aof seq 4 type i\n\
                     file \"with blank.5.incr.aof\" seq 5 type i\n";
         let manifest = Manifest::parse(text).unwrap();
-        assert_eq!(manifest.text(), text);
+        assert_eq!(manifest.to_text(), text);
         let names: Vec<&str> = manifest.files().map(|file| file.name.as_str()).collect();
         assert_eq!(
             names,
@@ -241,7 +241,7 @@ mod tests {
         let manifest = Manifest::parse(text).unwrap();
         assert_eq!(manifest.files().count(), 3);
         assert_eq!(
-            manifest.text(),
+            manifest.to_text(),
             "file appendonly.aof.1.base.rdb seq 1 type b\nfile appendonly.aof.1.incr.aof seq 1 type i\n\
              file appendonly.aof.2.incr.aof seq 2 type i\n"
         );
@@ -261,11 +261,11 @@ mod tests {
         assert_eq!(base.name, "a.1.base.rdb");
         manifest.replace_base(base, "a.2.incr.aof");
         assert_eq!(
-            manifest.text(),
+            manifest.to_text(),
             "file a.1.base.rdb seq 1 type b\nfile a.1.incr.aof seq 1 type h\nfile a.2.incr.aof seq 2 type i\n"
         );
         manifest.history.clear();
-        let mut again = Manifest::parse(&manifest.text()).unwrap();
+        let mut again = Manifest::parse(&manifest.to_text()).unwrap();
         assert_eq!(again.reserve_increment("a").name, "a.3.incr.aof");
         assert_eq!(
             again.reserve_increment("a").name,
@@ -273,7 +273,7 @@ mod tests {
             "the third is nobody's, and no other's"
         );
         assert_eq!(again.reserve_base("a", false).name, "a.2.base.aof");
-        assert_eq!(again.text(), manifest.text(), "a name that is reserved is not yet in it");
+        assert_eq!(again.to_text(), manifest.to_text(), "a name that is reserved is not yet in it");
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         for name in ["a b", "a\nb", "\r", "\"q\" 'q'", "\\n", "\u{1}\u{7f}", "gr\u{fc}n", "#1"] {
             let base = AofFile { name: name.to_owned(), seq: 1 };
             let manifest = Manifest { base: Some(base), base_seq: 1, ..Manifest::default() };
-            assert_eq!(Manifest::parse(&manifest.text()), Ok(manifest), "{name:?}");
+            assert_eq!(Manifest::parse(&manifest.to_text()), Ok(manifest), "{name:?}");
         }
     }
 

@@ -53,12 +53,12 @@ pub struct RdbEntry<'a> {
     pub key: &'a [u8],
     /// The value, or its first part.
     pub value: PackedValue<'a>,
-    /// Whether further parts follow as [`RdbItem::More`].
+    /// Whether further parts follow as [`RdbItem::NextPart`].
     pub is_part: bool,
     /// Expiry time, if any.
     pub expiry: Option<Millis>,
     /// Usage information, if the file has any.
-    pub used: KeyUsage,
+    pub usage: KeyUsage,
 }
 
 /// Usage information of a key. A server writes at most the one that its eviction policy uses.
@@ -94,7 +94,7 @@ pub enum RdbItem<'a> {
     /// A key with an empty collection, to be skipped.
     Empty(EmptyRdbKey<'a>),
     /// Further elements of the last value. The caller must detect duplicates across parts.
-    More {
+    NextPart {
         /// Some elements.
         part: PackedValue<'a>,
         /// Whether this is the last part.
@@ -108,7 +108,7 @@ pub enum RdbItem<'a> {
 #[derive(Debug, Default)]
 struct KeyAttributes {
     expiry: Option<Millis>,
-    used: KeyUsage,
+    usage: KeyUsage,
 }
 
 /// Reads an RDB from start to end.
@@ -121,7 +121,7 @@ pub struct RdbLoader<R> {
     name: Vec<u8>,
     value: ValueBuffer,
     text: Vec<u8>,
-    done: bool,
+    is_done: bool,
 }
 
 impl<R: Read> RdbLoader<R> {
@@ -134,7 +134,7 @@ impl<R: Read> RdbLoader<R> {
         let version = header(&mut source, limits.checks.versions)?;
         let mut value = ValueBuffer::new();
         value.set_depth(limits.checks.depth);
-        Ok(Self { source, version, limits, db: 0, name: Vec::new(), value, text: Vec::new(), done: false })
+        Ok(Self { source, version, limits, db: 0, name: Vec::new(), value, text: Vec::new(), is_done: false })
     }
 
     /// Sets the thresholds for the OBJECT ENCODING of collections.
@@ -161,10 +161,10 @@ impl<R: Read> RdbLoader<R> {
     pub fn next_item(&mut self) -> Result<Option<RdbItem<'_>>, RdbError> {
         if self.value.is_part() {
             value::read_more(&mut self.source, &mut self.value)?;
-            return Ok(Some(RdbItem::More { part: self.value.value(), is_last: !self.value.is_part() }));
+            return Ok(Some(RdbItem::NextPart { part: self.value.value(), is_last: !self.value.is_part() }));
         }
         let mut prelude = KeyAttributes::default();
-        while !self.done {
+        while !self.is_done {
             match self.source.byte()? {
                 END => self.end()?,
                 AUX => {
@@ -201,8 +201,8 @@ impl<R: Read> RdbLoader<R> {
                     let seconds = i32::from_le_bytes(self.source.array()?);
                     prelude.expiry = Some(Millis(i64::from(seconds) * 1000));
                 }
-                IDLE => prelude.used.idle_seconds = Some(self.source.len()?),
-                FREQUENCY => prelude.used.frequency = Some(self.source.byte()?),
+                IDLE => prelude.usage.idle_seconds = Some(self.source.len()?),
+                FREQUENCY => prelude.usage.frequency = Some(self.source.byte()?),
                 FUNCTION => {
                     self.source.string(&mut self.text)?;
                     return Ok(Some(RdbItem::Function(&self.text)));
@@ -237,7 +237,7 @@ impl<R: Read> RdbLoader<R> {
             value: self.value.value(),
             is_part: self.value.is_part(),
             expiry: prelude.expiry,
-            used: prelude.used,
+            usage: prelude.usage,
         }))
     }
 
@@ -247,7 +247,7 @@ impl<R: Read> RdbLoader<R> {
     }
 
     fn end(&mut self) -> Result<(), RdbError> {
-        self.done = true;
+        self.is_done = true;
         if self.version < FIRST_WITH_CHECKSUM {
             return Ok(());
         }
@@ -276,7 +276,7 @@ fn header<R: Read>(source: &mut Source<R>, versions: Versions) -> Result<u16, Rd
     let Some(version) = version.and_then(|digits| digits.parse().ok()) else {
         return Err(source.error(RdbErrorReason::WrongSignature));
     };
-    if !versions.has(version) || is_valkey != (version >= VALKEY_WRITTEN_VERSION) {
+    if !versions.includes(version) || is_valkey != (version >= VALKEY_WRITTEN_VERSION) {
         return Err(source.error(RdbErrorReason::UnknownVersion(version)));
     }
     Ok(version)

@@ -18,9 +18,9 @@ use crate::error::{RdbError, RdbErrorReason};
 /// Database, key, value, expiry.
 type Row = (u16, Vec<u8>, Vec<u8>, Option<Millis>);
 
-const FROM_REDIS: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
+const REDIS_FILE: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
 
-fn info() -> RdbInfo<'static> {
+fn rdb_info() -> RdbInfo<'static> {
     let replication = Some((&b"8371445ee3ad8a2ea4f4b3f8d9ee4dd9f0b1d5ab"[..], 1234, 0));
     RdbInfo {
         version: "7.2.4",
@@ -32,8 +32,8 @@ fn info() -> RdbInfo<'static> {
     }
 }
 
-fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
-    let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
+fn write_rdb(rows: &[Row], options: WriteOptions) -> Vec<u8> {
+    let mut writer = RdbWriter::new(Vec::new(), options, &rdb_info()).unwrap();
     for (db, key, value, expiry) in rows {
         let value = SnapshotValue::Whole(Value::String(StringRef {
             bytes: value,
@@ -45,7 +45,7 @@ fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn loaded_from(input: impl Read, limits: ReadLimits) -> Result<Vec<Row>, RdbError> {
+fn load_from(input: impl Read, limits: ReadLimits) -> Result<Vec<Row>, RdbError> {
     let mut loader = RdbLoader::new(input, limits)?;
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
@@ -56,17 +56,17 @@ fn loaded_from(input: impl Read, limits: ReadLimits) -> Result<Vec<Row>, RdbErro
     Ok(rows)
 }
 
-fn loaded(bytes: &[u8]) -> Result<Vec<Row>, RdbError> {
-    loaded_from(bytes, ReadLimits::default())
+fn load(bytes: &[u8]) -> Result<Vec<Row>, RdbError> {
+    load_from(bytes, ReadLimits::default())
 }
 
-fn row(db: u16, key: &str, value: &str, expiry: Option<i64>) -> Row {
+fn load_row(db: u16, key: &str, value: &str, expiry: Option<i64>) -> Row {
     (db, key.into(), value.into(), expiry.map(Millis))
 }
 
 #[test]
 fn metadata_fields_are_read() {
-    let bytes = written(&[], WriteOptions::default());
+    let bytes = write_rdb(&[], WriteOptions::default());
     let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
     let mut fields = Vec::new();
     while let Some(item) = loader.next_item().unwrap() {
@@ -89,8 +89,8 @@ fn metadata_fields_are_read() {
 
 #[test]
 fn database_sizes_are_written_once() {
-    let rows = [row(0, "a", "1", None), row(2, "b", "2", None), row(0, "c", "3", None)];
-    let bytes = written(&rows, WriteOptions::default());
+    let rows = [load_row(0, "a", "1", None), load_row(2, "b", "2", None), load_row(0, "c", "3", None)];
+    let bytes = write_rdb(&rows, WriteOptions::default());
     let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
     let mut sizes = Vec::new();
     while let Some(item) = loader.next_item().unwrap() {
@@ -99,24 +99,24 @@ fn database_sizes_are_written_once() {
         }
     }
     assert_eq!(sizes, [(0, 2, 0), (2, 1, 0)]);
-    assert_eq!(loaded(&bytes).as_deref(), Ok(&rows[..]));
+    assert_eq!(load(&bytes).as_deref(), Ok(&rows[..]));
 }
 
 /// Changes and truncates a small file at every byte. Each case must give an error with a position, or
 /// unchanged data if the byte is irrelevant, but never a panic. The checksum catches the rest.
 #[test]
 fn corruption_anywhere_is_an_error() {
-    let bytes = written(
-        &[row(0, "key", "some longer value", Some(5)), row(1, "n", "12", None)],
+    let bytes = write_rdb(
+        &[load_row(0, "key", "some longer value", Some(5)), load_row(1, "n", "12", None)],
         WriteOptions::default(),
     );
     for at in 0..bytes.len() {
-        let cut = loaded(&bytes[..at]).unwrap_err();
+        let cut = load(&bytes[..at]).unwrap_err();
         assert_eq!(cut, RdbError { offset: at as u64, reason: RdbErrorReason::UnexpectedEnd });
         for flip in [1, 0x80, 0xFF] {
             let mut wrong = bytes.clone();
             wrong[at] ^= flip;
-            let error = loaded(&wrong).expect_err("the checksum sees every change");
+            let error = load(&wrong).expect_err("the checksum sees every change");
             assert!(error.offset <= bytes.len() as u64);
         }
     }
@@ -136,7 +136,7 @@ fn invalid_headers_are_rejected() {
         (b"VALKEY082", RdbErrorReason::UnknownVersion(82)),
     ];
     for (bytes, reason) in table {
-        assert_eq!(loaded(bytes).unwrap_err().reason, *reason, "{bytes:?}");
+        assert_eq!(load(bytes).unwrap_err().reason, *reason, "{bytes:?}");
     }
 }
 
@@ -147,16 +147,16 @@ fn every_item_type_is_read_or_rejected() {
         bytes.extend_from_slice(body);
         bytes.push(END);
         bytes.extend_from_slice(&[0; 8]);
-        loaded(&bytes).map_err(|error| error.reason)
+        load(&bytes).map_err(|error| error.reason)
     };
     let unread = RdbErrorReason::UnsupportedType { code: 23, name: "hash with expiring fields" };
     type Case = (&'static str, &'static [u8], Result<Vec<Row>, RdbErrorReason>);
     let table: &[Case] = &[
-        ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
-        ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
-        ("VALKEY080", b"\xf3\x03job\x01\x05\x07\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
-        ("VALKEY081", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
-        ("REDIS0006", b"\xfd\x02\x00\x00\x00\x00\x01k\x01v", Ok(vec![row(0, "k", "v", Some(2000))])),
+        ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
+        ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
+        ("VALKEY080", b"\xf3\x03job\x01\x05\x07\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
+        ("VALKEY081", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
+        ("REDIS0006", b"\xfd\x02\x00\x00\x00\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", Some(2000))])),
         ("REDIS0010", b"\xf5\x03lib", Ok(vec![])),
         (
             "REDIS0010",
@@ -175,11 +175,11 @@ fn every_item_type_is_read_or_rejected() {
         (
             "REDIS0013",
             b"\xf3\x02abcd\x01\x05\x02\x07\x05\x02xy\x00efgh\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x00\x00\x01k\x01v",
-            Ok(vec![row(0, "k", "v", None)]),
+            Ok(vec![load_row(0, "k", "v", None)]),
         ),
-        ("REDIS0013", b"\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
+        ("REDIS0013", b"\x00\x01k\x01v", Ok(vec![load_row(0, "k", "v", None)])),
         // Collections without elements.
-        ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![row(0, "k", "v", None)])),
+        ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![load_row(0, "k", "v", None)])),
         ("REDIS0010", b"\x17\x01k", Err(unread)),
         ("REDIS0010", b"\x63\x01k", Err(RdbErrorReason::UnknownType(0x63))),
         ("REDIS0010", b"\xfe\x80\x00\x01\x00\x00", Err(RdbErrorReason::DatabaseOutOfRange(65536))),
@@ -191,26 +191,26 @@ fn every_item_type_is_read_or_rejected() {
 
 #[test]
 fn checksum_can_be_omitted_or_ignored() {
-    let rows = [row(0, "k", "v", None)];
-    let without = written(&rows, WriteOptions { checksum: false, ..WriteOptions::default() });
+    let rows = [load_row(0, "k", "v", None)];
+    let without = write_rdb(&rows, WriteOptions { checksum: false, ..WriteOptions::default() });
     assert_eq!(without[without.len() - 8..], [0; 8]);
-    assert_eq!(loaded(&without).as_deref(), Ok(&rows[..]));
+    assert_eq!(load(&without).as_deref(), Ok(&rows[..]));
 
-    let mut wrong = written(&rows, WriteOptions::default());
+    let mut wrong = write_rdb(&rows, WriteOptions::default());
     *wrong.last_mut().unwrap() ^= 1;
-    assert!(matches!(loaded(&wrong).unwrap_err().reason, RdbErrorReason::WrongChecksum { .. }));
+    assert!(matches!(load(&wrong).unwrap_err().reason, RdbErrorReason::WrongChecksum { .. }));
     let limits = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
-    assert_eq!(loaded_from(wrong.as_slice(), limits).as_deref(), Ok(&rows[..]));
+    assert_eq!(load_from(wrong.as_slice(), limits).as_deref(), Ok(&rows[..]));
 
     let mut checksum = Checksum::new();
-    checksum.update(&FROM_REDIS[..FROM_REDIS.len() - 8]);
-    assert_eq!(checksum.value().to_le_bytes(), FROM_REDIS[FROM_REDIS.len() - 8..]);
+    checksum.update(&REDIS_FILE[..REDIS_FILE.len() - 8]);
+    assert_eq!(checksum.value().to_le_bytes(), REDIS_FILE[REDIS_FILE.len() - 8..]);
 }
 
 /// A reader that returns its bytes in pieces of a given size.
-struct Pieces<'a>(&'a [u8], usize);
+struct PiecewiseReader<'a>(&'a [u8], usize);
 
-impl Read for Pieces<'_> {
+impl Read for PiecewiseReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.1.min(buffer.len());
         self.0.read(&mut buffer[..len])
@@ -219,28 +219,28 @@ impl Read for Pieces<'_> {
 
 #[test]
 fn input_can_arrive_in_any_pieces() {
-    let expected = loaded(FROM_REDIS);
+    let expected = load(REDIS_FILE);
     for piece in 1..40 {
-        assert_eq!(loaded_from(Pieces(FROM_REDIS, piece), ReadLimits::default()), expected, "{piece}");
+        assert_eq!(load_from(PiecewiseReader(REDIS_FILE, piece), ReadLimits::default()), expected, "{piece}");
     }
 }
 
 #[test]
 fn io_errors_differ_from_unexpected_end() {
-    struct Broken;
-    impl Read for Broken {
+    struct FailingReader;
+    impl Read for FailingReader {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::ErrorKind::ConnectionReset.into())
         }
     }
-    let error = loaded_from((&FROM_REDIS[..50]).chain(Broken), ReadLimits::default()).unwrap_err();
+    let error = load_from((&REDIS_FILE[..50]).chain(FailingReader), ReadLimits::default()).unwrap_err();
     assert_eq!(error, RdbError { offset: 50, reason: RdbErrorReason::Io(io::ErrorKind::ConnectionReset) });
 }
 
 #[test]
 fn full_disk_is_reported_by_the_writer() {
-    struct Full(usize);
-    impl Write for Full {
+    struct FullDisk(usize);
+    impl Write for FullDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
             Ok(bytes.len())
@@ -249,7 +249,7 @@ fn full_disk_is_reported_by_the_writer() {
             Ok(())
         }
     }
-    let writer = RdbWriter::new(Full(10), WriteOptions::default(), &info()).unwrap();
+    let writer = RdbWriter::new(FullDisk(10), WriteOptions::default(), &rdb_info()).unwrap();
     assert_eq!(writer.finish().map(|_| ()).unwrap_err().kind(), io::ErrorKind::StorageFull);
 }
 
@@ -263,15 +263,15 @@ proptest! {
         ),
         compress: bool,
     ) {
-        let bytes = written(&rows, WriteOptions { compress, ..WriteOptions::default() });
-        prop_assert_eq!(loaded(&bytes), Ok(rows));
+        let bytes = write_rdb(&rows, WriteOptions { compress, ..WriteOptions::default() });
+        prop_assert_eq!(load(&bytes), Ok(rows));
     }
 
     #[test]
     fn arbitrary_bytes_after_header_do_not_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut bytes = b"REDIS0010".to_vec();
         bytes.extend_from_slice(&body);
-        let _ = loaded(&bytes);
+        let _ = load(&bytes);
     }
 }
 
@@ -302,7 +302,7 @@ fn large_hash_in_parts(dialect: Dialect) {
         .cut(&keyspace.acquire_global_lock(), || ())
         .expect("no other snapshot is under way");
     let mut writer =
-        RdbWriter::new(Vec::new(), WriteOptions { dialect, ..WriteOptions::default() }, &info()).unwrap();
+        RdbWriter::new(Vec::new(), WriteOptions { dialect, ..WriteOptions::default() }, &rdb_info()).unwrap();
     let mut parts = 0;
     for slot in slot_routing::Slot::all() {
         snapshot.walk(slot, &mut |entry| {
@@ -325,7 +325,7 @@ fn large_hash_in_parts(dialect: Dialect) {
                 assert!(entry.is_part);
                 entry.value
             }
-            RdbItem::More { part, is_last } => {
+            RdbItem::NextPart { part, is_last } => {
                 assert_eq!(is_last, fields + part.len() == 5000);
                 part
             }
@@ -364,13 +364,13 @@ fn expiry_removed_after_the_cut_is_still_saved() {
         assert!(slot.table(0).hash_set_expiry(place, &key, b"field:4321", None).1);
         drop(slot);
         let options = WriteOptions { dialect, ..WriteOptions::default() };
-        let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
+        let mut writer = RdbWriter::new(Vec::new(), options, &rdb_info()).unwrap();
         snapshot.walk(key.slot(), &mut |entry| writer.entry(&entry, |_| (1, 0)).unwrap());
         let bytes = writer.finish().unwrap();
         let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
         let mut timed = 0;
         while let Some(item) = loader.next_item().unwrap() {
-            let (RdbItem::Entry(RdbEntry { value: part, .. }) | RdbItem::More { part, .. }) = item else {
+            let (RdbItem::Entry(RdbEntry { value: part, .. }) | RdbItem::NextPart { part, .. }) = item else {
                 continue;
             };
             timed += usize::from(part.any_expires());
@@ -420,7 +420,7 @@ fn file_with_every_encoding() -> Vec<u8> {
 type Fields = Vec<(String, String, Option<i64>)>;
 
 /// Reads a file completely and stores every hash. Returns the keys with their usage.
-fn stored(
+fn stored_fields(
     keyspace: &keyspace::Keyspace,
     bytes: &[u8],
     limits: ReadLimits,
@@ -440,7 +440,7 @@ fn stored(
             });
         }
         drop(slot.table(0).remove(place, &key));
-        keys.push((text(entry.key), entry.used, fields));
+        keys.push((text(entry.key), entry.usage, fields));
     }
     Ok(keys)
 }
@@ -450,29 +450,29 @@ fn stored(
 fn key_usage_round_trips() {
     let now = Millis(1_700_000_000_000);
     let said = |uses: UsageFormat, usage: Usage| {
-        let options = WriteOptions { uses, ..WriteOptions::default() };
-        let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
+        let options = WriteOptions { usage_format: uses, ..WriteOptions::default() };
+        let mut writer = RdbWriter::new(Vec::new(), options, &rdb_info()).unwrap();
         let value = SnapshotValue::Whole(Value::String(StringRef {
             bytes: b"v",
             encoding_hint: EncodingHint::ByContent,
         }));
         writer.entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0)).unwrap();
         let bytes = writer.finish().unwrap();
-        stored(&keyspace::Keyspace::new(1, 1), &bytes, ReadLimits::default()).unwrap()[0].1
+        stored_fields(&keyspace::Keyspace::new(1, 1), &bytes, ReadLimits::default()).unwrap()[0].1
     };
     let settings = LfuSettings { log_factor: 10, decay_minutes: 1 };
-    assert_eq!(said(UsageFormat::NotKept, Usage::idle(now, 7)), KeyUsage::default());
+    assert_eq!(said(UsageFormat::None, Usage::with_idle_time(now, 7)), KeyUsage::default());
     let idle = KeyUsage { idle_seconds: Some(7000), frequency: None };
-    assert_eq!(said(UsageFormat::Idle(now), Usage::idle(now, 7000)), idle);
+    assert_eq!(said(UsageFormat::Idle(now), Usage::with_idle_time(now, 7000)), idle);
     let often = KeyUsage { idle_seconds: None, frequency: Some(198) };
     let later = Millis(now.0 + 120_000);
-    assert_eq!(said(UsageFormat::Frequency(later, settings), Usage::frequent(now, 200)), often);
+    assert_eq!(said(UsageFormat::Frequency(later, settings), Usage::with_frequency(now, 200)), often);
 }
 
 #[test]
 fn every_hash_encoding_and_key_usage_is_read() {
     let keyspace = keyspace::Keyspace::new(1, 1);
-    let read = stored(&keyspace, &file_with_every_encoding(), ReadLimits::default()).unwrap();
+    let read = stored_fields(&keyspace, &file_with_every_encoding(), ReadLimits::default()).unwrap();
     let used = [
         KeyUsage::default(),
         KeyUsage { idle_seconds: Some(100), frequency: None },
@@ -495,7 +495,7 @@ fn corrupted_hash_encodings_never_panic() {
     let bytes = file_with_every_encoding();
     let unchecked = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
     for at in 0..bytes.len() {
-        let cut = stored(&keyspace, &bytes[..at], ReadLimits::default()).unwrap_err();
+        let cut = stored_fields(&keyspace, &bytes[..at], ReadLimits::default()).unwrap_err();
         assert_eq!(cut, RdbError { offset: at as u64, reason: RdbErrorReason::UnexpectedEnd });
         for value in 0..=u8::MAX {
             let mut wrong = bytes.clone();
@@ -504,11 +504,11 @@ fn corrupted_hash_encodings_never_panic() {
             let version: Option<u16> =
                 std::str::from_utf8(&wrong[5..9]).ok().and_then(|text| text.parse().ok());
             if wrong != bytes && version.is_none_or(|version| version >= 5) {
-                let error = stored(&keyspace, &wrong, ReadLimits::default())
+                let error = stored_fields(&keyspace, &wrong, ReadLimits::default())
                     .expect_err("the checksum sees every change");
                 assert!(error.offset <= bytes.len() as u64);
             }
-            if let Err(error) = stored(&keyspace, &wrong, unchecked) {
+            if let Err(error) = stored_fields(&keyspace, &wrong, unchecked) {
                 assert!(error.offset <= bytes.len() as u64);
             }
         }

@@ -18,7 +18,7 @@ pub struct WriteOptions {
     /// Append a checksum (`rdbchecksum`); zeros otherwise.
     pub checksum: bool,
     /// Which usage information to write.
-    pub uses: UsageFormat,
+    pub usage_format: UsageFormat,
     /// The format variant to write.
     pub dialect: Dialect,
 }
@@ -27,7 +27,7 @@ pub struct WriteOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageFormat {
     /// None.
-    NotKept,
+    None,
     /// Idle time relative to this moment (LRU).
     Idle(Millis),
     /// Access frequency at this moment (LFU).
@@ -36,7 +36,7 @@ pub enum UsageFormat {
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { compress: true, checksum: true, uses: UsageFormat::NotKept, dialect: Dialect::Redis }
+        Self { compress: true, checksum: true, usage_format: UsageFormat::None, dialect: Dialect::Redis }
     }
 }
 
@@ -63,9 +63,9 @@ pub struct RdbInfo<'a> {
 #[derive(Debug)]
 pub struct RdbWriter<W> {
     encoder: Encoder<W>,
-    uses: UsageFormat,
+    usage_format: UsageFormat,
     dialect: Dialect,
-    selected: Option<u16>,
+    selected_db: Option<u16>,
     /// Type code of the last key, for a value written in parts.
     current_type: u8,
     /// Databases whose key counts have been written.
@@ -79,9 +79,15 @@ impl<W: Write> RdbWriter<W> {
     /// Errors of `out`.
     pub fn new(out: W, options: WriteOptions, info: &RdbInfo<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
-        let WriteOptions { uses, dialect, .. } = options;
-        let mut writer =
-            Self { encoder, uses, dialect, selected: None, current_type: 0, sizes_written: Vec::new() };
+        let WriteOptions { usage_format: uses, dialect, .. } = options;
+        let mut writer = Self {
+            encoder,
+            usage_format: uses,
+            dialect,
+            selected_db: None,
+            current_type: 0,
+            sizes_written: Vec::new(),
+        };
         let version = dialect.written_version();
         let signature = match dialect {
             Dialect::Redis | Dialect::Own => format!("REDIS{version:04}"),
@@ -139,15 +145,15 @@ impl<W: Write> RdbWriter<W> {
         {
             return value::write_part(self.current_type, part, &mut self.encoder);
         }
-        if self.selected != Some(entry.db) {
+        if self.selected_db != Some(entry.db) {
             self.select(entry.db, sizes)?;
         }
         if let Some(Millis(expiry)) = entry.expiry {
             self.encoder.byte(EXPIRE_MILLIS)?;
             self.encoder.bytes(&expiry.to_le_bytes())?;
         }
-        match self.uses {
-            UsageFormat::NotKept => {}
+        match self.usage_format {
+            UsageFormat::None => {}
             UsageFormat::Idle(now) => {
                 self.encoder.byte(IDLE)?;
                 self.encoder.len(entry.usage.idle_seconds(now))?;
@@ -168,7 +174,7 @@ impl<W: Write> RdbWriter<W> {
     fn select(&mut self, db: u16, sizes: impl FnOnce(u16) -> (usize, usize)) -> io::Result<()> {
         self.encoder.byte(SELECT_DB)?;
         self.encoder.len(u64::from(db))?;
-        self.selected = Some(db);
+        self.selected_db = Some(db);
         if !self.sizes_written.contains(&db) {
             let (keys, volatile) = sizes(db);
             self.sizes_written.push(db);

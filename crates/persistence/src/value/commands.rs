@@ -12,7 +12,7 @@ const MAX_ELEMENTS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     /// Commands that have not been written yet.
-    pub(crate) ready: Vec<u8>,
+    pub(crate) encoded_commands: Vec<u8>,
     key: Vec<u8>,
     /// Expiry of the current key, added after its last element.
     expiry: Option<Millis>,
@@ -39,37 +39,37 @@ pub(super) struct Words {
 impl Words {
     pub(super) fn push(&mut self, word: &[u8]) {
         self.count += 1;
-        put_word(&mut self.bytes, word);
+        write_word(&mut self.bytes, word);
     }
 }
 
 impl Commands {
     /// Adds a command.
     pub(crate) fn add(&mut self, words: &[&[u8]]) {
-        encode_request(&mut self.ready, words.iter().copied());
+        encode_request(&mut self.encoded_commands, words.iter().copied());
     }
 
     /// Adds a command whose first argument is the key.
     pub(super) fn add_key_command(&mut self, name: &str, words: &[&[u8]]) {
         let all = [name.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
-        encode_request(&mut self.ready, all.collect::<Vec<_>>());
+        encode_request(&mut self.encoded_commands, all.collect::<Vec<_>>());
     }
 
     /// Adds a command with a subcommand before the key.
     pub(super) fn add_key_subcommand(&mut self, name: &str, subcommand: &str, words: &[&[u8]]) {
         let all =
             [name.as_bytes(), subcommand.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
-        encode_request(&mut self.ready, all.collect::<Vec<_>>());
+        encode_request(&mut self.encoded_commands, all.collect::<Vec<_>>());
     }
 
     /// Adds a command with the key and the collected words, which are consumed.
     pub(super) fn add_key_command_with_words(&mut self, name: &str, words: &mut Words) {
-        self.ready.push(b'*');
-        self.ready.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
-        self.ready.extend_from_slice(b"\r\n");
-        put_word(&mut self.ready, name.as_bytes());
-        put_word(&mut self.ready, &self.key);
-        self.ready.append(&mut words.bytes);
+        self.encoded_commands.push(b'*');
+        self.encoded_commands.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
+        self.encoded_commands.extend_from_slice(b"\r\n");
+        write_word(&mut self.encoded_commands, name.as_bytes());
+        write_word(&mut self.encoded_commands, &self.key);
+        self.encoded_commands.append(&mut words.bytes);
         words.count = 0;
     }
 
@@ -114,7 +114,7 @@ impl Commands {
     }
 }
 
-fn put_word(out: &mut Vec<u8>, word: &[u8]) {
+fn write_word(out: &mut Vec<u8>, word: &[u8]) {
     out.push(b'$');
     out.extend_from_slice(itoa::Buffer::new().format(word.len()).as_bytes());
     out.extend_from_slice(b"\r\n");

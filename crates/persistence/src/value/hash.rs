@@ -27,18 +27,18 @@ use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
-const PAIRS: u8 = 4;
-const ZIPMAP: u8 = 9;
-const ZIPLIST: u8 = 13;
-const LISTPACK: u8 = 16;
-const VALKEY_TIMED: u8 = 22;
-const TIMED: u8 = 24;
-const TIMED_LISTPACK: u8 = 25;
+const TYPE_PAIRS: u8 = 4;
+const TYPE_ZIPMAP: u8 = 9;
+const TYPE_ZIPLIST: u8 = 13;
+const TYPE_LISTPACK: u8 = 16;
+const TYPE_VALKEY_EXPIRY: u8 = 22;
+const TYPE_EXPIRY: u8 = 24;
+const TYPE_EXPIRY_LISTPACK: u8 = 25;
 
 /// The base time when not all field times are known in advance.
 const FIRST_MILLISECOND: i64 = 1;
 /// Valkey's encoding of a missing time.
-const NEVER: i64 = -1;
+const NO_EXPIRY: i64 = -1;
 const IMPOSSIBLE_TIME: RdbErrorReason =
     RdbErrorReason::BadValue("a field that expires at an impossible time");
 const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a hash with the same field twice");
@@ -46,7 +46,15 @@ const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a hash with the same
 pub(super) struct HashCodec;
 
 impl Codec for HashCodec {
-    const CODES: &'static [u8] = &[PAIRS, ZIPMAP, ZIPLIST, LISTPACK, VALKEY_TIMED, TIMED, TIMED_LISTPACK];
+    const CODES: &'static [u8] = &[
+        TYPE_PAIRS,
+        TYPE_ZIPMAP,
+        TYPE_ZIPLIST,
+        TYPE_LISTPACK,
+        TYPE_VALKEY_EXPIRY,
+        TYPE_EXPIRY,
+        TYPE_EXPIRY_LISTPACK,
+    ];
     type Value<'a> = HashRef<'a>;
 
     fn code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
@@ -55,7 +63,7 @@ impl Codec for HashCodec {
 
     fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         let mut base = FIRST_MILLISECOND;
-        if code == TIMED {
+        if code == TYPE_EXPIRY {
             let mut first = None;
             hash.for_each(&mut |field| first = first.into_iter().chain(field.expiry).min());
             base = first.map_or(base, |Millis(first)| first.max(base));
@@ -73,13 +81,13 @@ impl Codec for HashCodec {
 
     fn add_commands(hash: &HashRef<'_>, out: &mut Commands) {
         hash.for_each(&mut |field| out.element("HSET", &[field.name, field.value]));
-        hash.for_each(&mut |field| add_time(&field, out));
+        hash.for_each(&mut |field| add_expiry(&field, out));
     }
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
-            PAIRS | VALKEY_TIMED | TIMED => {
-                let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
+            TYPE_PAIRS | TYPE_VALKEY_EXPIRY | TYPE_EXPIRY => {
+                let base = if code == TYPE_EXPIRY { i64::from_le_bytes(source.array()?) } else { 0 };
                 buffer.remaining = Remaining { code, base, elements: source.len()? };
                 Self::read_more(source, buffer)?;
             }
@@ -111,7 +119,7 @@ impl MultipartCodec for HashCodec {
         _: &FieldsPart<'_>,
         out: &mut Encoder<W>,
     ) -> io::Result<()> {
-        if code == TIMED {
+        if code == TYPE_EXPIRY {
             write_base(FIRST_MILLISECOND, out)?;
         }
         out.len(total as u64)
@@ -130,28 +138,28 @@ impl MultipartCodec for HashCodec {
     fn add_part_commands(part: &FieldsPart<'_>, out: &mut Commands) {
         part.for_each(&mut |field| out.element("HSET", &[field.name, field.value]));
         if part.any_expires {
-            part.for_each(&mut |field| add_time(&field, out));
+            part.for_each(&mut |field| add_expiry(&field, out));
         }
     }
 
     /// Reads fields until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: name, second: value, remaining, .. } = buffer;
+        let ValueBuffer { packed, first_buffer: name, second_buffer: value, remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             let mut expiry = None;
-            if remaining.code == TIMED {
+            if remaining.code == TYPE_EXPIRY {
                 let since = source.len()?;
-                expiry = time(remaining.base, since).map_err(|reason| source.error(reason))?;
+                expiry = read_time(remaining.base, since).map_err(|reason| source.error(reason))?;
             }
             source.string(name)?;
             source.string(value)?;
-            if remaining.code == VALKEY_TIMED {
+            if remaining.code == TYPE_VALKEY_EXPIRY {
                 let at = i64::from_le_bytes(source.array()?);
-                if at < NEVER {
+                if at < NO_EXPIRY {
                     return Err(source.error(IMPOSSIBLE_TIME));
                 }
-                expiry = (at != NEVER).then_some(Millis(at));
+                expiry = (at != NO_EXPIRY).then_some(Millis(at));
             }
             packed.push_field(name, value, expiry);
         }
@@ -160,7 +168,7 @@ impl MultipartCodec for HashCodec {
 }
 
 /// Must follow the fields of a part, because an expired time deletes its field.
-fn add_time(field: &Field<'_>, out: &mut Commands) {
+fn add_expiry(field: &Field<'_>, out: &mut Commands) {
     out.flush_elements();
     if let Some(Millis(at)) = field.expiry {
         let mut digits = itoa::Buffer::new();
@@ -170,9 +178,9 @@ fn add_time(field: &Field<'_>, out: &mut Commands) {
 
 fn code(is_timed: bool, dialect: Dialect) -> u8 {
     match (is_timed, dialect) {
-        (false, _) => PAIRS,
-        (true, Dialect::Redis | Dialect::Own) => TIMED,
-        (true, Dialect::Valkey) => VALKEY_TIMED,
+        (false, _) => TYPE_PAIRS,
+        (true, Dialect::Redis | Dialect::Own) => TYPE_EXPIRY,
+        (true, Dialect::Valkey) => TYPE_VALKEY_EXPIRY,
     }
 }
 
@@ -181,21 +189,21 @@ fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
 }
 
 fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    if code == TIMED {
+    if code == TYPE_EXPIRY {
         // A field that expired before the base is written as expiring at the base: both times are in the
         // past.
         out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
     }
     out.string(field.name)?;
     out.string(field.value)?;
-    if code == VALKEY_TIMED {
-        out.bytes(&field.expiry.map_or(NEVER, |Millis(expiry)| expiry).to_le_bytes())?;
+    if code == TYPE_VALKEY_EXPIRY {
+        out.bytes(&field.expiry.map_or(NO_EXPIRY, |Millis(expiry)| expiry).to_le_bytes())?;
     }
     Ok(())
 }
 
 /// Decodes a time that is stored as its distance from `base` plus one.
-fn time(base: i64, since: u64) -> Result<Option<Millis>, RdbErrorReason> {
+fn read_time(base: i64, since: u64) -> Result<Option<Millis>, RdbErrorReason> {
     let Some(distance) = since.checked_sub(1) else { return Ok(None) };
     match base.checked_add_unsigned(distance) {
         Some(at) if base >= 0 => Ok(Some(Millis(at))),
@@ -204,19 +212,19 @@ fn time(base: i64, since: u64) -> Result<Option<Millis>, RdbErrorReason> {
 }
 
 fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-    if code == TIMED_LISTPACK {
+    if code == TYPE_EXPIRY_LISTPACK {
         // Skips the minimum time; the fields have their own.
         let _: [u8; 8] = source.array()?;
     }
-    let ValueBuffer { packed, first: blob, depth, .. } = buffer;
+    let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
     source.string(blob)?;
     let (items, broken) = match code {
-        ZIPMAP => (packed_encodings::zipmap(blob, *depth), "Zipmap integrity check failed."),
-        ZIPLIST => (packed_encodings::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
+        TYPE_ZIPMAP => (packed_encodings::zipmap(blob, *depth), "Zipmap integrity check failed."),
+        TYPE_ZIPLIST => (packed_encodings::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
         _ => (packed_encodings::listpack(blob, *depth), "Hash listpack integrity check failed."),
     };
     let outcome = items.ok_or(RdbErrorReason::BadValue(broken)).and_then(|items| {
-        let width = if code == TIMED_LISTPACK { 3 } else { 2 };
+        let width = if code == TYPE_EXPIRY_LISTPACK { 3 } else { 2 };
         if items.len() % width != 0 {
             return Err(RdbErrorReason::BadValue("a packed hash with a field and no value"));
         }

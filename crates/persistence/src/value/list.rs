@@ -21,27 +21,27 @@ use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
-const STRINGS: u8 = 1;
-const ZIPLIST: u8 = 10;
-const ZIPLISTS: u8 = 14;
-const NODES: u8 = 18;
+const TYPE_STRINGS: u8 = 1;
+const TYPE_ZIPLIST: u8 = 10;
+const TYPE_ZIPLISTS: u8 = 14;
+const TYPE_NODES: u8 = 18;
 
 /// Node types of [`NODES`]: one plain element, or a listpack of several.
-const PLAIN: u64 = 1;
-const PACKED: u64 = 2;
+const NODE_PLAIN: u64 = 1;
+const NODE_PACKED: u64 = 2;
 
 /// An element whose listpack would be longer gets its own node, as in Redis since 7.2.
-const MAX_PACKED: usize = 8192;
-const EMPTY: RdbErrorReason = RdbErrorReason::Empty("a list without elements");
+const MAX_PACKED_BYTES: usize = 8192;
+const EMPTY_LIST: RdbErrorReason = RdbErrorReason::Empty("a list without elements");
 
 pub(super) struct ListCodec;
 
 impl Codec for ListCodec {
-    const CODES: &'static [u8] = &[STRINGS, ZIPLIST, ZIPLISTS, NODES];
+    const CODES: &'static [u8] = &[TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES];
     type Value<'a> = ListRef<'a>;
 
     fn code(_: &ListRef<'_>, _: Dialect) -> u8 {
-        NODES
+        TYPE_NODES
     }
 
     fn write<W: Write>(_: u8, list: &ListRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -55,11 +55,11 @@ impl Codec for ListCodec {
     }
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let elements = if code == ZIPLIST { 1 } else { source.len()? };
+        let elements = if code == TYPE_ZIPLIST { 1 } else { source.len()? };
         buffer.remaining = Remaining { code, elements, ..Remaining::default() };
         Self::read_more(source, buffer)?;
         if buffer.value().is_empty() {
-            return Err(source.error(EMPTY));
+            return Err(source.error(EMPTY_LIST));
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl MultipartCodec for ListCodec {
     type Part<'a> = ListPart<'a>;
 
     fn part_code(_: &ListPart<'_>, _: Dialect) -> u8 {
-        NODES
+        TYPE_NODES
     }
 
     fn write_head<W: Write>(_: u8, _: usize, first: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -89,23 +89,23 @@ impl MultipartCodec for ListCodec {
 
     /// Reads nodes until there are enough elements for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: string, remaining, depth, .. } = buffer;
+        let ValueBuffer { packed, first_buffer: string, remaining, depth, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
-            let container = if remaining.code == NODES { source.len()? } else { PACKED };
+            let container = if remaining.code == TYPE_NODES { source.len()? } else { NODE_PACKED };
             source.string(string)?;
             let (items, broken) = match (remaining.code, container) {
-                (STRINGS, _) | (_, PLAIN) => {
+                (TYPE_STRINGS, _) | (_, NODE_PLAIN) => {
                     packed.push_item(string);
                     continue;
                 }
-                (NODES, PACKED) => {
+                (TYPE_NODES, NODE_PACKED) => {
                     (packed_encodings::listpack(string, *depth), "Listpack integrity check failed.")
                 }
-                (NODES, _) => {
+                (TYPE_NODES, _) => {
                     return Err(source.error(RdbErrorReason::BadValue("Quicklist integrity check failed.")));
                 }
-                (ZIPLIST, _) => {
+                (TYPE_ZIPLIST, _) => {
                     (packed_encodings::ziplist(string, *depth), "List ziplist integrity check failed.")
                 }
                 _ => (packed_encodings::ziplist(string, *depth), "Ziplist integrity check failed."),
@@ -127,14 +127,14 @@ fn write_runs<'a, W: Write>(
     let (mut outcome, mut listpack, mut digits) = (Ok(()), Vec::new(), ItemDigits::default());
     let mut write = |run: ListRun<'_>| {
         if run.len == 1
-            && run.entries.len() > MAX_PACKED
+            && run.entries.len() > MAX_PACKED_BYTES
             && let Some(item) = run.items().next()
         {
-            out.len(PLAIN)?;
+            out.len(NODE_PLAIN)?;
             return out.string(item.bytes(&mut digits));
         }
         packed_encodings::wrap_listpack(&mut listpack, run.len, run.entries);
-        out.len(PACKED)?;
+        out.len(NODE_PACKED)?;
         out.string(&listpack)
     };
     visit_all(&mut |run| {

@@ -149,7 +149,7 @@ fn decode_backward_len(bytes: &[u8]) -> Option<usize> {
 
 /// Whether the header's item count is right.
 fn is_count_valid(count: u16, items: usize, depth: Depth) -> bool {
-    depth == Depth::AsRead || count == UNCOUNTED_ITEMS || usize::from(count) == items
+    depth == Depth::HeadersOnly || count == UNCOUNTED_ITEMS || usize::from(count) == items
 }
 
 /// From this many items on, the header does not state the count.
@@ -157,9 +157,9 @@ const UNCOUNTED_ITEMS: u16 = u16::MAX;
 
 /// Wraps the entries of `count` items into a listpack.
 pub(super) fn wrap_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
-    const OVERHEAD: usize = 4 + 2 + 1;
+    const HEADER_AND_END: usize = 4 + 2 + 1;
     out.clear();
-    out.extend_from_slice(&((entries.len() + OVERHEAD) as u32).to_le_bytes());
+    out.extend_from_slice(&((entries.len() + HEADER_AND_END) as u32).to_le_bytes());
     out.extend_from_slice(&u16::try_from(count).unwrap_or(UNCOUNTED_ITEMS).to_le_bytes());
     out.extend_from_slice(entries);
     out.push(END);
@@ -180,7 +180,7 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         let before = match reader.byte()? {
             END => {
                 let is_whole = len as usize == bytes.len() && reader.0.is_empty();
-                let is_tail_right = depth == Depth::AsRead || last.is_none_or(|last| last == tail);
+                let is_tail_right = depth == Depth::HeadersOnly || last.is_none_or(|last| last == tail);
                 let is_right = is_whole && is_tail_right && is_count_valid(count, items.len(), depth);
                 return is_right.then_some(items);
             }
@@ -229,7 +229,7 @@ pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         reader.take(usize::from(unused))?;
     }
     // 254 means that the fields are not counted.
-    let is_count_valid = depth == Depth::AsRead || count == 254 || usize::from(count) == items.len() / 2;
+    let is_count_valid = depth == Depth::HeadersOnly || count == 254 || usize::from(count) == items.len() / 2;
     (reader.0.is_empty() && is_count_valid).then_some(items)
 }
 
@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: &[u8] = &[b'x'; 70];
+    const LONG_ITEM_LENGTHS: &[u8] = &[b'x'; 70];
 
     #[test]
     fn listpack_items_of_every_encoding() {
@@ -273,7 +273,7 @@ mod tests {
         let items: Items<'_> = forms.iter().map(|(_, item)| *item).collect();
         assert_eq!(listpack(&bytes, Depth::Deep), Some(items));
         for end in 0..bytes.len() {
-            assert_eq!(listpack(&bytes[..end], Depth::AsRead), None, "cut at {end}");
+            assert_eq!(listpack(&bytes[..end], Depth::HeadersOnly), None, "cut at {end}");
         }
     }
 
@@ -281,10 +281,10 @@ mod tests {
     fn ziplist_items_of_every_encoding() {
         let mut body = Vec::new();
         let mut long = b"\x02\x40\x46".to_vec();
-        long.extend_from_slice(LONG);
+        long.extend_from_slice(LONG_ITEM_LENGTHS);
         let forms: &[(&[u8], PackedItem<'_>)] = &[
             (b"\x00\x02ab", PackedItem::Bytes(b"ab")),
-            (&long, PackedItem::Bytes(LONG)),
+            (&long, PackedItem::Bytes(LONG_ITEM_LENGTHS)),
             (b"\x02\x80\x00\x00\x00\x01z", PackedItem::Bytes(b"z")),
             (b"\x02\xc0\x00\x80", PackedItem::Integer(-32768)),
             (b"\x02\xd0\xff\xff\xff\xff", PackedItem::Integer(-1)),
@@ -300,7 +300,7 @@ mod tests {
         bytes.extend_from_slice(&body);
         bytes.push(END);
         let items: Items<'_> = forms.iter().map(|(_, item)| *item).collect();
-        assert_eq!(ziplist(&bytes, Depth::AsRead), Some(items));
+        assert_eq!(ziplist(&bytes, Depth::HeadersOnly), Some(items));
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
         let bytes = b"\x02\x01a\x01\x02x..\xfe\x01\x00\x00\x00b\x00\x00\xff";
         let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(PackedItem::Bytes).into_iter().collect();
         assert_eq!(zipmap(bytes, Depth::Deep), Some(expected));
-        assert_eq!(zipmap(b"\x01\x01a\xff", Depth::AsRead), None);
+        assert_eq!(zipmap(b"\x01\x01a\xff", Depth::HeadersOnly), None);
         assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));
     }
 
@@ -322,7 +322,7 @@ mod tests {
         for (at, byte) in [(4, 3), (4, 1), (9, 2), (9, 4), (9, 0x83), (11, 0), (11, 2)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
-            assert!(listpack(&bytes, Depth::AsRead).is_some(), "{at} {byte}");
+            assert!(listpack(&bytes, Depth::HeadersOnly).is_some(), "{at} {byte}");
             assert!(listpack(&bytes, Depth::Deep).is_none(), "{at} {byte}");
         }
         // The items "ab", 1.
@@ -332,14 +332,14 @@ mod tests {
         for (at, byte) in [(4, 10), (4, 15), (5, 1), (8, 1), (8, 3), (10, 1), (14, 3), (14, 5)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
-            assert!(ziplist(&bytes, Depth::AsRead).is_some(), "{at} {byte}");
+            assert!(ziplist(&bytes, Depth::HeadersOnly).is_some(), "{at} {byte}");
             assert!(ziplist(&bytes, Depth::Deep).is_none(), "{at} {byte}");
         }
         let uncounted = b"\x09\0\0\0\xff\xff\x05\x01\xff";
         assert!(listpack(uncounted, Depth::Deep).is_some());
         let sound = b"\x01\x01a\x01\x00x\xff";
         assert!(zipmap(sound, Depth::Deep).is_some());
-        assert!(zipmap(b"\x02\x01a\x01\x00x\xff", Depth::AsRead).is_some());
+        assert!(zipmap(b"\x02\x01a\x01\x00x\xff", Depth::HeadersOnly).is_some());
         assert!(zipmap(b"\x02\x01a\x01\x00x\xff", Depth::Deep).is_none());
     }
 
@@ -365,7 +365,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            for depth in [Depth::AsRead, Depth::Deep] {
+            for depth in [Depth::HeadersOnly, Depth::Deep] {
                 let _ = (listpack(&bytes, depth), ziplist(&bytes, depth), zipmap(&bytes, depth));
             }
         }

@@ -20,20 +20,20 @@ use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 use crate::{Depth, Dialect};
 
-const MEMBERS: u8 = 2;
-const INTSET: u8 = 11;
-const LISTPACK: u8 = 20;
+const TYPE_MEMBERS: u8 = 2;
+const TYPE_INTSET: u8 = 11;
+const TYPE_LISTPACK: u8 = 20;
 
 const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a set with the same member twice");
 
 pub(super) struct SetCodec;
 
 impl Codec for SetCodec {
-    const CODES: &'static [u8] = &[MEMBERS, INTSET, LISTPACK];
+    const CODES: &'static [u8] = &[TYPE_MEMBERS, TYPE_INTSET, TYPE_LISTPACK];
     type Value<'a> = SetRef<'a>;
 
     fn code(_: &SetRef<'_>, _: Dialect) -> u8 {
-        MEMBERS
+        TYPE_MEMBERS
     }
 
     fn write<W: Write>(_: u8, set: &SetRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -52,14 +52,14 @@ impl Codec for SetCodec {
     }
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        if code == MEMBERS {
+        if code == TYPE_MEMBERS {
             buffer.remaining = Remaining { code, elements: source.len()?, ..Remaining::default() };
             Self::read_more(source, buffer)?;
         } else {
-            let ValueBuffer { packed, first: blob, depth, .. } = buffer;
+            let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
             source.string(blob)?;
             let mut push = |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(DUPLICATE) };
-            let outcome = if code == INTSET {
+            let outcome = if code == TYPE_INTSET {
                 read_intset(blob, &mut push)
             } else {
                 read_listpack(blob, *depth, &mut push)
@@ -82,7 +82,7 @@ impl MultipartCodec for SetCodec {
     type Part<'a> = FieldsPart<'a>;
 
     fn part_code(_: &FieldsPart<'_>, _: Dialect) -> u8 {
-        MEMBERS
+        TYPE_MEMBERS
     }
 
     fn write_head<W: Write>(_: u8, total: usize, _: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -105,7 +105,7 @@ impl MultipartCodec for SetCodec {
 
     /// Reads members until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: member, remaining, .. } = buffer;
+        let ValueBuffer { packed, first_buffer: member, remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             source.string(member)?;
@@ -117,15 +117,15 @@ impl MultipartCodec for SetCodec {
     }
 }
 
-type Push<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), RdbErrorReason>;
+type PushMember<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), RdbErrorReason>;
 
-fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), RdbErrorReason> {
-    const BROKEN: RdbErrorReason = RdbErrorReason::BadValue("Intset integrity check failed.");
-    let (head, integers) = blob.split_first_chunk::<8>().ok_or(BROKEN)?;
+fn read_intset(blob: &[u8], push: PushMember<'_>) -> Result<(), RdbErrorReason> {
+    const INVALID_INTSET: RdbErrorReason = RdbErrorReason::BadValue("Intset integrity check failed.");
+    let (head, integers) = blob.split_first_chunk::<8>().ok_or(INVALID_INTSET)?;
     let number = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes")) as usize;
     let (width, count) = (number(0), number(4));
     if !matches!(width, 2 | 4 | 8) || count.checked_mul(width) != Some(integers.len()) {
-        return Err(BROKEN);
+        return Err(INVALID_INTSET);
     }
     let mut last = None;
     for bytes in integers.chunks_exact(width) {
@@ -141,7 +141,7 @@ fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), RdbErrorReason> {
     Ok(())
 }
 
-fn read_listpack(blob: &[u8], depth: Depth, push: Push<'_>) -> Result<(), RdbErrorReason> {
+fn read_listpack(blob: &[u8], depth: Depth, push: PushMember<'_>) -> Result<(), RdbErrorReason> {
     let broken = RdbErrorReason::BadValue("Set listpack integrity check failed.");
     let items = packed_encodings::listpack(blob, depth).ok_or(broken)?;
     items.iter().try_for_each(|item| push(item.as_bytes(&mut Default::default())))

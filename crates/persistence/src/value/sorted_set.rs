@@ -20,29 +20,29 @@ use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
-const TEXT: u8 = 3;
-const BINARY: u8 = 5;
-const ZIPLIST: u8 = 12;
-const LISTPACK: u8 = 17;
+const TYPE_TEXT_SCORES: u8 = 3;
+const TYPE_BINARY_SCORES: u8 = 5;
+const TYPE_ZIPLIST: u8 = 12;
+const TYPE_LISTPACK: u8 = 17;
 
 /// Special values in place of a text score's length.
-const NAN: u8 = 253;
-const INFINITY: u8 = 254;
-const NEGATIVE_INFINITY: u8 = 255;
+const SCORE_NAN: u8 = 253;
+const SCORE_INFINITY: u8 = 254;
+const SCORE_NEGATIVE_INFINITY: u8 = 255;
 
 /// Sorted sets with more bytes are read in parts, so that they are not held twice while being stored.
 const PART_BYTES: usize = 128 << 10;
-const NO_SCORE: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
+const MISSING_SCORE: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
 const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a sorted set with the same member twice");
 
 pub(super) struct SortedSetCodec;
 
 impl Codec for SortedSetCodec {
-    const CODES: &'static [u8] = &[TEXT, BINARY, ZIPLIST, LISTPACK];
+    const CODES: &'static [u8] = &[TYPE_TEXT_SCORES, TYPE_BINARY_SCORES, TYPE_ZIPLIST, TYPE_LISTPACK];
     type Value<'a> = SortedSetRef<'a>;
 
     fn code(_: &SortedSetRef<'_>, _: Dialect) -> u8 {
-        BINARY
+        TYPE_BINARY_SCORES
     }
 
     fn write<W: Write>(_: u8, set: &SortedSetRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -64,7 +64,7 @@ impl Codec for SortedSetCodec {
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
-            TEXT | BINARY => {
+            TYPE_TEXT_SCORES | TYPE_BINARY_SCORES => {
                 buffer.remaining = Remaining { code, elements: source.len()?, ..Remaining::default() };
                 Self::read_more(source, buffer)?;
             }
@@ -77,7 +77,7 @@ impl Codec for SortedSetCodec {
         if !buffer.is_part() {
             // In a value that arrives in parts, the caller that joins them sorts the members and detects
             // duplicates.
-            let names = members.scored().map(|member| member.name);
+            let names = members.scored_members().map(|member| member.name);
             if duplicates::has_duplicate(names, members.len()) {
                 return Err(source.error(DUPLICATE));
             }
@@ -91,7 +91,7 @@ impl MultipartCodec for SortedSetCodec {
     type Part<'a> = ScoredPart<'a>;
 
     fn part_code(_: &ScoredPart<'_>, _: Dialect) -> u8 {
-        BINARY
+        TYPE_BINARY_SCORES
     }
 
     fn write_head<W: Write>(_: u8, total: usize, _: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -114,14 +114,17 @@ impl MultipartCodec for SortedSetCodec {
 
     /// Reads members until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: name, remaining, .. } = buffer;
+        let ValueBuffer { packed, first_buffer: name, remaining, .. } = buffer;
         while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
             remaining.elements -= 1;
             source.string(name)?;
-            let score =
-                if remaining.code == TEXT { read_text(source)? } else { f64::from_le_bytes(source.array()?) };
+            let score = if remaining.code == TYPE_TEXT_SCORES {
+                read_text(source)?
+            } else {
+                f64::from_le_bytes(source.array()?)
+            };
             if score.is_nan() {
-                return Err(source.error(NO_SCORE));
+                return Err(source.error(MISSING_SCORE));
             }
             packed.push_scored(name, score);
         }
@@ -142,23 +145,23 @@ fn write_member<W: Write>(member: &ScoredMember<'_>, out: &mut Encoder<W>) -> io
 /// Reads a text score, as written before Redis 4.0.
 fn read_text<R: Read>(source: &mut Source<R>) -> Result<f64, RdbError> {
     match source.byte()? {
-        NAN => Ok(f64::NAN),
-        INFINITY => Ok(f64::INFINITY),
-        NEGATIVE_INFINITY => Ok(f64::NEG_INFINITY),
+        SCORE_NAN => Ok(f64::NAN),
+        SCORE_INFINITY => Ok(f64::INFINITY),
+        SCORE_NEGATIVE_INFINITY => Ok(f64::NEG_INFINITY),
         len => {
-            let mut text = [0; NAN as usize];
+            let mut text = [0; SCORE_NAN as usize];
             for byte in &mut text[..usize::from(len)] {
                 *byte = source.byte()?;
             }
-            resp::parse_double(&text[..usize::from(len)]).ok_or_else(|| source.error(NO_SCORE))
+            resp::parse_double(&text[..usize::from(len)]).ok_or_else(|| source.error(MISSING_SCORE))
         }
     }
 }
 
 fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-    let ValueBuffer { packed, first: blob, depth, .. } = buffer;
+    let ValueBuffer { packed, first_buffer: blob, depth, .. } = buffer;
     source.string(blob)?;
-    let (items, broken) = if code == ZIPLIST {
+    let (items, broken) = if code == TYPE_ZIPLIST {
         (packed_encodings::ziplist(blob, *depth), "Zset ziplist integrity check failed.")
     } else {
         (packed_encodings::listpack(blob, *depth), "Zset listpack integrity check failed.")
@@ -170,7 +173,7 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
         items.chunks(2).try_for_each(|member| {
             let score = match member[1] {
                 packed_encodings::PackedItem::Integer(score) => score as f64,
-                packed_encodings::PackedItem::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
+                packed_encodings::PackedItem::Bytes(text) => resp::parse_double(text).ok_or(MISSING_SCORE)?,
             };
             packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
             Ok(())

@@ -41,23 +41,24 @@ use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, RdbErrorReason};
 
-const ORIGINAL: u8 = 15;
-const WITH_COUNTS: u8 = 19;
-const TIMED: u8 = 21;
-const WITH_PRODUCERS: u8 = 26;
+const TYPE_ORIGINAL: u8 = 15;
+const TYPE_WITH_COUNTS: u8 = 19;
+const TYPE_WITH_ACTIVE_TIMES: u8 = 21;
+const TYPE_WITH_PRODUCERS: u8 = 26;
 
 /// Approximate size of a part.
 const PART_BYTES: usize = 128 << 10;
 /// Encoding of a missing time.
-const NEVER: i64 = -1;
+const NEVER_ACTIVE: i64 = -1;
 /// Encoding of an unknown number, as a length.
-const UNKNOWN: u64 = u64::MAX;
-const ID: usize = 16;
+const UNKNOWN_COUNT: u64 = u64::MAX;
+const ID_BYTES: usize = 16;
 
 pub(super) struct StreamCodec;
 
 impl Codec for StreamCodec {
-    const CODES: &'static [u8] = &[ORIGINAL, WITH_COUNTS, TIMED, WITH_PRODUCERS];
+    const CODES: &'static [u8] =
+        &[TYPE_ORIGINAL, TYPE_WITH_COUNTS, TYPE_WITH_ACTIVE_TIMES, TYPE_WITH_PRODUCERS];
     type Value<'a> = StreamRef<'a>;
 
     fn code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
@@ -120,11 +121,13 @@ impl MultipartCodec for StreamCodec {
 
     /// Reads pieces until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: id, second: bytes, remaining, stream_remaining, .. } = buffer;
+        let ValueBuffer {
+            packed, first_buffer: id, second_buffer: bytes, remaining, stream_remaining, ..
+        } = buffer;
         let mut reading =
             StreamReader { code: remaining.code, source, remaining: stream_remaining, id, bytes };
         while reading.remaining.stage != ReadStage::Done && packed.packed().bytes().len() < PART_BYTES {
-            reading.step(packed)?;
+            reading.read_step(packed)?;
         }
         remaining.elements = u64::from(stream_remaining.stage != ReadStage::Done);
         Ok(())
@@ -136,8 +139,8 @@ fn write_id<W: Write>(id: StreamId, out: &mut Encoder<W>) -> io::Result<()> {
     out.len(id.sequence)
 }
 
-fn raw_id_bytes(id: StreamId) -> [u8; ID] {
-    let mut bytes = [0; ID];
+fn raw_id_bytes(id: StreamId) -> [u8; ID_BYTES] {
+    let mut bytes = [0; ID_BYTES];
     bytes[..8].copy_from_slice(&id.millis.to_be_bytes());
     bytes[8..].copy_from_slice(&id.sequence.to_be_bytes());
     bytes
@@ -147,13 +150,13 @@ fn raw_id_bytes(id: StreamId) -> [u8; ID] {
 /// information.
 fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
     match dialect {
-        Dialect::Redis | Dialect::Own if has_producers => WITH_PRODUCERS,
-        Dialect::Redis => WITH_COUNTS,
+        Dialect::Redis | Dialect::Own if has_producers => TYPE_WITH_PRODUCERS,
+        Dialect::Redis => TYPE_WITH_COUNTS,
         Dialect::Own | Dialect::Valkey => {
             if are_timed() {
-                TIMED
+                TYPE_WITH_ACTIVE_TIMES
             } else {
-                WITH_COUNTS
+                TYPE_WITH_COUNTS
             }
         }
     }
@@ -177,7 +180,7 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
         StreamPiece::Group { name, last, read, pending } => {
             out.string(name)?;
             write_id(last, out)?;
-            out.len(read.unwrap_or(UNKNOWN))?;
+            out.len(read.unwrap_or(UNKNOWN_COUNT))?;
             out.len(pending as u64)
         }
         StreamPiece::Pending { id, delivered, count } => {
@@ -188,8 +191,8 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
         StreamPiece::Consumer { name, seen, active, pending } => {
             out.string(name)?;
             out.bytes(&seen.0.to_le_bytes())?;
-            if matches!(code, TIMED | WITH_PRODUCERS) {
-                out.bytes(&active.map_or(NEVER, |Millis(active)| active).to_le_bytes())?;
+            if matches!(code, TYPE_WITH_ACTIVE_TIMES | TYPE_WITH_PRODUCERS) {
+                out.bytes(&active.map_or(NEVER_ACTIVE, |Millis(active)| active).to_le_bytes())?;
             }
             out.len(pending as u64)
         }
@@ -198,13 +201,13 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
         | StreamPiece::Producer { .. }
         | StreamPiece::Iid { .. }
         | StreamPiece::Totals(_)
-            if code != WITH_PRODUCERS =>
+            if code != TYPE_WITH_PRODUCERS =>
         {
             Ok(())
         }
         StreamPiece::Producers { bounds, count } => {
             out.len(bounds.duration)?;
-            out.len(bounds.most)?;
+            out.len(bounds.max_iids)?;
             out.len(count as u64)
         }
         StreamPiece::Producer { name, iids } => {
@@ -227,17 +230,17 @@ fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>
 pub(super) struct Remaining {
     stage: ReadStage,
     /// Number of live entries in the nodes read so far.
-    live: u64,
+    live_entries: u64,
     /// The last id in the last node.
-    last: StreamId,
+    last_read_id: StreamId,
     /// The first live entry, where needed.
-    first: Option<StreamId>,
+    first_id: Option<StreamId>,
     /// Number of entries ever added, and the last generated id.
-    added: u64,
-    last_of_all: StreamId,
+    entries_added: u64,
+    last_id: StreamId,
     groups: u64,
     /// Number of the group's pending entries that have no consumer yet.
-    unowned: u64,
+    unowned_entries: u64,
     consumers: u64,
     producers: u64,
 }
@@ -277,36 +280,36 @@ impl<R: Read> StreamReader<'_, R> {
         Ok(decode_raw_id(self.source.array()?))
     }
 
-    fn time(&mut self) -> Result<Millis, RdbError> {
+    fn read_time(&mut self) -> Result<Millis, RdbError> {
         Ok(Millis(i64::from_le_bytes(self.source.array()?)))
     }
 
     /// Reads the next items.
-    fn step(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
+    fn read_step(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
         self.remaining.stage = match self.remaining.stage {
             ReadStage::Done => ReadStage::Done,
-            ReadStage::Nodes(0) => self.head(packed)?,
+            ReadStage::Nodes(0) => self.read_head(packed)?,
             ReadStage::Nodes(left) => {
-                self.node(packed)?;
+                self.read_node(packed)?;
                 ReadStage::Nodes(left - 1)
             }
-            ReadStage::Groups => self.group(packed)?,
+            ReadStage::Groups => self.read_group(packed)?,
             ReadStage::Pending(0) => {
                 self.remaining.consumers = self.source.len()?;
                 ReadStage::Consumers
             }
             ReadStage::Pending(left) => {
-                let (id, delivered) = (self.raw_id()?, self.time()?);
+                let (id, delivered) = (self.raw_id()?, self.read_time()?);
                 packed.push_piece(StreamPiece::Pending { id, delivered, count: self.source.len()? });
                 ReadStage::Pending(left - 1)
             }
-            ReadStage::Consumers => self.consumer(packed)?,
+            ReadStage::Consumers => self.read_consumer(packed)?,
             ReadStage::Owned(0) => ReadStage::Consumers,
             ReadStage::Owned(left) => {
                 packed.push_piece(StreamPiece::Owned(self.raw_id()?));
                 ReadStage::Owned(left - 1)
             }
-            ReadStage::Producers => self.producer(packed)?,
+            ReadStage::Producers => self.read_producer(packed)?,
             ReadStage::Iids(0) => ReadStage::Producers,
             ReadStage::Iids(left) => {
                 self.source.string(self.bytes)?;
@@ -318,9 +321,9 @@ impl<R: Read> StreamReader<'_, R> {
         Ok(())
     }
 
-    fn node(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
+    fn read_node(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
         self.source.string(self.id)?;
-        let Ok(id) = <[u8; ID]>::try_from(&self.id[..]) else {
+        let Ok(id) = <[u8; ID_BYTES]>::try_from(&self.id[..]) else {
             return self.bad_value("a node of a stream without an id");
         };
         self.source.string(self.bytes)?;
@@ -328,67 +331,67 @@ impl<R: Read> StreamReader<'_, R> {
         let Some((live, last)) = check_node(id, self.bytes) else {
             return self.bad_value("Stream listpack integrity check failed.");
         };
-        if self.code == ORIGINAL && self.remaining.first.is_none() {
+        if self.code == TYPE_ORIGINAL && self.remaining.first_id.is_none() {
             node_entries(id, self.bytes, &mut |entry| {
-                self.remaining.first.get_or_insert(entry.id);
+                self.remaining.first_id.get_or_insert(entry.id);
             });
         }
-        self.remaining.last = last;
-        self.remaining.live = self.remaining.live.saturating_add(live);
+        self.remaining.last_read_id = last;
+        self.remaining.live_entries = self.remaining.live_entries.saturating_add(live);
         packed.push_piece(StreamPiece::Node { id, bytes: self.bytes });
         Ok(())
     }
 
-    fn head(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
+    fn read_head(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         // Count the entries instead of trusting the file: old versions miscounted.
         let (_, last) = (self.source.len()?, self.id()?);
-        let len = self.remaining.live;
+        let len = self.remaining.live_entries;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
-        if self.code != ORIGINAL {
+        if self.code != TYPE_ORIGINAL {
             // Skip the first id; it is derived from the entries.
             self.id()?;
             (max_deleted, added) = (self.id()?, self.source.len()?);
         }
-        if last < self.remaining.last {
+        if last < self.remaining.last_read_id {
             return self.bad_value("a stream with entries behind its last");
         }
-        (self.remaining.added, self.remaining.last_of_all) = (added, last);
+        (self.remaining.entries_added, self.remaining.last_id) = (added, last);
         self.remaining.groups = self.source.len()?;
         let head = StreamHead { len, last, max_deleted, added };
         packed.push_piece(StreamPiece::Head { head, first: StreamId::MIN, groups: 0 });
         Ok(ReadStage::Groups)
     }
 
-    fn group(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        if self.remaining.unowned > 0 {
+    fn read_group(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
+        if self.remaining.unowned_entries > 0 {
             return self.bad_value("entries of a stream that are pending with nobody");
         }
-        let Some(left) = self.remaining.groups.checked_sub(1) else { return self.after_groups(packed) };
+        let Some(left) = self.remaining.groups.checked_sub(1) else { return self.read_after_groups(packed) };
         self.remaining.groups = left;
         self.source.string(self.bytes)?;
         let last = self.id()?;
-        let read = if self.code == ORIGINAL {
+        let read = if self.code == TYPE_ORIGINAL {
             self.remaining.entries_read_up_to(last)
         } else {
-            Some(self.source.len()?).filter(|read| *read != UNKNOWN)
+            Some(self.source.len()?).filter(|read| *read != UNKNOWN_COUNT)
         };
         packed.push_piece(StreamPiece::Group { name: self.bytes, last, read, pending: 0 });
-        self.remaining.unowned = self.source.len()?;
-        Ok(ReadStage::Pending(self.remaining.unowned))
+        self.remaining.unowned_entries = self.source.len()?;
+        Ok(ReadStage::Pending(self.remaining.unowned_entries))
     }
 
     /// Starts the idempotent producers if the type has them.
-    fn after_groups(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
-        if self.code != WITH_PRODUCERS {
+    fn read_after_groups(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
+        if self.code != TYPE_WITH_PRODUCERS {
             return Ok(ReadStage::Done);
         }
-        let bounds = IdempotenceBounds { duration: self.source.len()?, most: self.source.len()? };
+        let bounds = IdempotenceBounds { duration: self.source.len()?, max_iids: self.source.len()? };
         self.remaining.producers = self.source.len()?;
         packed.push_piece(StreamPiece::Producers { bounds, count: 0 });
         Ok(ReadStage::Producers)
     }
 
-    fn producer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
+    fn read_producer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         let Some(left) = self.remaining.producers.checked_sub(1) else {
             let totals = IdempotenceTotals { added: self.source.len()?, duplicates: self.source.len()? };
             packed.push_piece(StreamPiece::Totals(totals));
@@ -400,19 +403,23 @@ impl<R: Read> StreamReader<'_, R> {
         Ok(ReadStage::Iids(self.source.len()?))
     }
 
-    fn consumer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
+    fn read_consumer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         let Some(left) = self.remaining.consumers.checked_sub(1) else { return Ok(ReadStage::Groups) };
         self.remaining.consumers = left;
         self.source.string(self.bytes)?;
-        let seen = self.time()?;
-        let active = if matches!(self.code, TIMED | WITH_PRODUCERS) { self.time()? } else { seen };
+        let seen = self.read_time()?;
+        let active = if matches!(self.code, TYPE_WITH_ACTIVE_TIMES | TYPE_WITH_PRODUCERS) {
+            self.read_time()?
+        } else {
+            seen
+        };
         let active = (active.0 >= 0).then_some(active);
         packed.push_piece(StreamPiece::Consumer { name: self.bytes, seen, active, pending: 0 });
         let pending = self.source.len()?;
-        let Some(unowned) = self.remaining.unowned.checked_sub(pending) else {
+        let Some(unowned) = self.remaining.unowned_entries.checked_sub(pending) else {
             return self.bad_value("a consumer of a stream with more entries than are pending");
         };
-        self.remaining.unowned = unowned;
+        self.remaining.unowned_entries = unowned;
         Ok(ReadStage::Owned(pending))
     }
 }
@@ -421,10 +428,10 @@ impl Remaining {
     /// Number of entries a group has read up to `id`, derived from the entries of a stream that does not
     /// record it.
     fn entries_read_up_to(&self, id: StreamId) -> Option<u64> {
-        match self.first {
-            _ if self.added == 0 => Some(0),
-            _ if id == self.last_of_all => Some(self.added),
-            _ if id > self.last_of_all => None,
+        match self.first_id {
+            _ if self.entries_added == 0 => Some(0),
+            _ if id == self.last_id => Some(self.entries_added),
+            _ if id > self.last_id => None,
             Some(first) if id < first => Some(0),
             Some(first) if id == first => Some(1),
             _ => None,
@@ -432,7 +439,7 @@ impl Remaining {
     }
 }
 
-fn decode_raw_id(bytes: [u8; ID]) -> StreamId {
+fn decode_raw_id(bytes: [u8; ID_BYTES]) -> StreamId {
     let number = u128::from_be_bytes(bytes);
     StreamId { millis: (number >> 64) as u64, sequence: number as u64 }
 }

@@ -41,6 +41,6 @@ impl Codec for StringCodec {
     }
 
     fn read<R: Read>(_: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        buffer.packed.fill_string(|bytes| source.string(bytes))
+        buffer.packed.build_string(|bytes| source.string(bytes))
     }
 }

@@ -49,7 +49,7 @@ struct DataSetDescription {
 fn deserialize_kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
     let name = String::deserialize(from)?;
     let short = if ["sortedset", "sorted-set"].contains(&name.as_str()) { "zset" } else { &name };
-    Kind::of_name(short).ok_or_else(|| {
+    Kind::from_name(short).ok_or_else(|| {
         let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
         D::Error::custom(format!("unknown type `{name}`, expected one of {}", known.join(", ")))
     })

@@ -36,7 +36,7 @@ enum AllocatorBuild {
 /// Parses a type by its Redis name.
 fn kind_parser() -> impl TypedValueParser<Value = Kind> {
     PossibleValuesParser::new(Kind::ALL.iter().map(|kind| kind.name()))
-        .map(|name| Kind::of_name(&name).expect("it is one of these"))
+        .map(|name| Kind::from_name(&name).expect("it is one of these"))
 }
 
 /// Arguments of `redoubt capacity plan`.

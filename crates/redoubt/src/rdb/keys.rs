@@ -37,7 +37,7 @@ impl KeyFilter {
     pub(crate) fn new(db: Option<u16>, kind: Option<&str>, pattern: Option<&str>) -> Result<Self> {
         let kind = match kind {
             None => None,
-            Some(name) => match Kind::of_name(name) {
+            Some(name) => match Kind::from_name(name) {
                 Some(kind) => Some(kind),
                 None => bail!("unknown type '{name}'"),
             },
@@ -128,7 +128,7 @@ impl<R: Read> KeyReader<R> {
                         visit(&begun.finish())?;
                     }
                 }
-                RdbItem::More { part, is_last } => {
+                RdbItem::NextPart { part, is_last } => {
                     if let Some(open) = &mut open {
                         open.counts.add_key(&part);
                     }

@@ -5,7 +5,7 @@
 use super::{ArgSpan, ProtocolError};
 
 /// Unquotes the words of `line` in place and appends their ranges, relative to `base` bytes before the line.
-pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) -> Result<(), ProtocolError> {
+pub(super) fn split_words(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) -> Result<(), ProtocolError> {
     let mut read = 0;
     loop {
         while line.get(read).is_some_and(|byte| is_space(*byte)) {

@@ -81,7 +81,7 @@ impl ClusterWorld {
             return;
         }
         // Nodes refuse slots that SETSLOT is migrating.
-        let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Mine);
+        let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Local);
         if !slots.iter().all(is_at_rest) {
             return;
         }

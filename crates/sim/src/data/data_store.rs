@@ -110,8 +110,8 @@ impl DataStore {
         let engine = self.engine();
         engine.pauses.end_expired(&engine.settings, wall);
         let slot = engine.keyspace.lock(slot_of(key));
-        let is_ours = matches!(slot.ownership(), Ownership::Mine | Ownership::Migrating);
-        is_ours && !slot.is_held() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_GATES)
+        let is_ours = matches!(slot.ownership(), Ownership::Local | Ownership::Migrating);
+        is_ours && !slot.has_paused_writes() && !engine.settings.node_flags().intersects(WRITE_BLOCKING_GATES)
     }
 
     /// Returns the number of the last write to this slot.
@@ -270,7 +270,7 @@ impl DataStore {
 
     fn written(&self, position: Position, beside: (bool, &str)) -> Vec<u8> {
         let executor = self.executor.borrow();
-        let (cut, _) = snapshot_io::cut(&executor.engine, executor::nanos, || ());
+        let (cut, _) = snapshot_io::take_snapshot(&executor.engine, executor::nanos, || ());
         let (state, ()) = cut.expect("no other snapshot is under way");
         executor::write_rdb(state, (position, NO_TIME), beside, &mut NoSteps).expect("memory takes it")
     }

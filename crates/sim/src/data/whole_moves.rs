@@ -61,7 +61,7 @@ impl<E: Debug> Simulation<E> {
         for slot in keys.iter().map(|key| slot_of(*key)) {
             if are_held {
                 engine.pause_slot_writes(slot);
-            } else if engine.keyspace.lock(slot).is_held() {
+            } else if engine.keyspace.lock(slot).has_paused_writes() {
                 engine.resume_slot_writes(slot);
             }
         }

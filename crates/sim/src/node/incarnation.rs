@@ -187,7 +187,7 @@ impl RunningNode {
             logged.log.forget_db();
             logged.log.position()
         };
-        snapshot_io::cut(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
+        snapshot_io::take_snapshot(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
     }
 }
 

@@ -45,7 +45,7 @@ impl NodeWorld {
         history.truncate(at.offset.0 as usize);
         self.saves.may_be.push(history);
         let last = self.saves.may_be.len() - 1;
-        match self.write_save(incarnation, state, at, serving).and_then(|file| self.saves.file.put(file)) {
+        match self.write_save(incarnation, state, at, serving).and_then(|file| self.saves.file.commit(file)) {
             Ok(()) => {
                 self.note("it is done");
                 self.saves.may_be.drain(..last);
@@ -63,7 +63,7 @@ impl NodeWorld {
         serving: bool,
     ) -> io::Result<Opened> {
         let bytes = self.write_rdb(incarnation, state, at, (false, serving))?;
-        let mut file = self.saves.file.begin()?;
+        let mut file = self.saves.file.begin_write()?;
         for piece in bytes.chunks(4096) {
             file.write_all(piece)?;
         }

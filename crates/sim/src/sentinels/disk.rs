@@ -17,7 +17,7 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn new(config: Vec<u8>) -> Self {
-        let journal = journal::head();
+        let journal = journal::encode_header();
         let synced = journal.len();
         Self { config, journal, synced }
     }
@@ -34,7 +34,7 @@ impl Disk {
         if injected_bug == Some(InjectedBug::LostDiskWrites) {
             return;
         }
-        self.journal.extend(journal::frame(&[record]));
+        self.journal.extend(journal::encode_frame(&[record]));
     }
 
     pub(super) fn sync(&mut self) {
@@ -49,8 +49,8 @@ impl Disk {
 
     /// Reads the journal like a restarted process; a torn end is truncated.
     pub(super) fn load(&mut self) -> Result<BTreeMap<String, SavedGroup>, String> {
-        let read = journal::read(&self.journal).map_err(|error| error.to_string())?;
-        self.journal.truncate(read.intact);
+        let read = journal::read_journal(&self.journal).map_err(|error| error.to_string())?;
+        self.journal.truncate(read.intact_bytes);
         self.synced = self.journal.len();
         Ok(read.groups)
     }

@@ -53,13 +53,13 @@ impl LoadHost for IgnoringHost {
         || 0
     }
 
-    fn begin(&self, _total: u64) {}
+    fn on_begin(&self, _total: u64) {}
 
     fn report_progress(&self, _read: u64, _keys: u64) {}
 
     fn used_memory(&self, _bytes: u64) {}
 
-    fn key_read(&self) {}
+    fn on_key_read(&self) {}
 
     fn report_event(&self, _told: LoadEvent<'_>) {}
 }
@@ -74,13 +74,13 @@ impl Fixture {
 
     /// Loads a file with these bytes. Returns the offset up to which it is complete, and the number of keys.
     fn load(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, usize) {
-        let (outcome, _) = self.load_to_place(bytes);
+        let (outcome, _) = self.load_to_position(bytes);
         (outcome, self.engine.keyspace.sizes().iter().map(|size| size.keys).sum())
     }
 
     /// Loads a file with these bytes. Returns the offset up to which it is complete, and the position in the
     /// history.
-    fn load_to_place(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, Option<Position>) {
+    fn load_to_position(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, Option<Position>) {
         let Self { engine, commands } = self;
         let host = &IgnoringHost;
         let loader =
@@ -132,7 +132,7 @@ fn torn_transaction_resets_position_to_truncation_point() {
     for len in 0..=end_of_first {
         let (end, _) = *ends.iter().rfind(|(end, _)| *end <= len).unwrap();
         let torn = [annotation.as_bytes(), &bytes[..len]].concat();
-        let (outcome, position) = fixture.load_to_place(&torn);
+        let (outcome, position) = fixture.load_to_position(&torn);
         assert_eq!(outcome.unwrap(), (annotation.len() + end) as u64, "cut at {len}");
         assert_eq!(position.unwrap().offset, ReplOffset(100 + end as u64), "cut at {len}");
     }
@@ -195,6 +195,6 @@ fn empty_collections_are_skipped_and_counted() {
         b"REDIS0009\xfe\x00\x04\x01h\x00\x00\x01k\x01v\x12\x01q\x01\x02\x07\x07\0\0\0\0\0\xff\x02\x01s\x00\
         \x05\x01z\x00\x0d\x01f\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0";
     let loaded = loader.replace(&file[..], file.len() as u64, true, || true).expect("it is loaded");
-    assert_eq!((loaded.keys, loaded.empty), (1, 5));
+    assert_eq!((loaded.keys, loaded.empty_keys), (1, 5));
     assert_eq!(fixture.engine.keyspace.sizes()[0].keys, 1);
 }

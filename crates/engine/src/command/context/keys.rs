@@ -26,13 +26,13 @@ impl<'a> Context<'a> {
     /// Returns the table of `key`'s slot in the selected database, read-only.
     #[inline]
     pub fn table_ref(&self, key: &Key<'_>) -> &Table {
-        self.slots.slot(key.slot()).view(self.session.db)
+        self.slots.slot(key.slot()).table_ref(self.session.db)
     }
 
     /// Returns the table and the reply writer together, to write values without copying them.
     #[inline]
     pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
-        (self.slots.slot(key.slot()).view(self.session.db), &mut self.reply)
+        (self.slots.slot(key.slot()).table_ref(self.session.db), &mut self.reply)
     }
 
     /// Finds a live key and updates its usage data. An expired key is deleted and the deletion logged, unless this node
@@ -70,7 +70,7 @@ impl<'a> Context<'a> {
             UsageMeaning::Accesses => self.access_stamp,
             UsageMeaning::Counts => {
                 let settings = self.engine.settings.lfu_settings();
-                before.used_lfu(self.now, settings, self.worker.random.next_u64() as u32)
+                before.incremented_lfu(self.now, settings, self.worker.random.next_u64() as u32)
             }
             UsageMeaning::Changes if self.is_write_command() => self.access_stamp,
             UsageMeaning::Changes => before,

@@ -30,21 +30,23 @@ impl Context<'_> {
         let keyspace = &engine.keyspace;
         let (turn, wait) = (engine.take_global_lock(self)?, engine.start_slot_wait(self, &[]));
         for _ in 0..MAX_LOCK_ATTEMPTS {
-            let changes = keyspace.filled_changes();
+            let changes = keyspace.non_empty_changes();
             if keyspace.keys() > MAX_KEYS_LOCKED_TOGETHER {
                 break;
             }
             let mut locked = LockedSlots::default();
-            if !locked.add_each(&turn, keyspace.filled_slots(), &|waited| wait.should_keep_waiting(waited)) {
+            if !locked.add_each(&turn, keyspace.non_empty_slots(), &|waited| wait.should_keep_waiting(waited))
+            {
                 return Err(wait.wait_error());
             }
             // No unlocked slot got its first key meanwhile.
-            if keyspace.filled_changes() == changes {
+            if keyspace.non_empty_changes() == changes {
                 locked.iter_mut().for_each(|data| visit_slot(data, db, visit));
                 return Ok(());
             }
         }
-        let cut = keyspace.prepare_cut().cut_to_read(&turn, || keyspace.filled_slots().collect::<Vec<_>>());
+        let cut =
+            keyspace.prepare_cut().cut_to_read(&turn, || keyspace.non_empty_slots().collect::<Vec<_>>());
         drop(turn);
         match cut {
             Some((mut snapshot, filled)) => {
@@ -65,6 +67,6 @@ impl Context<'_> {
 
 fn visit_slot(data: &SlotData, db: u16, visit: &mut KeyVisitor<'_>) {
     if !data.is_hidden() {
-        data.view(db).scan(0, usize::MAX, &mut |item| visit(item.key, item.expiry));
+        data.table_ref(db).scan(0, usize::MAX, &mut |item| visit(item.key, item.expiry));
     }
 }

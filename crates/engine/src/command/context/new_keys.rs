@@ -20,12 +20,12 @@ impl Context<'_> {
                 return;
             }
             let key = self.engine.keyspace.key(&args[index]);
-            if !self.slots.has(key.slot()) {
+            if !self.slots.is_locked(key.slot()) {
                 return;
             }
             let data = self.slots.slot(key.slot());
             let missing = |db: &u16| {
-                matches!(data.view(*db).find(&key, self.now), KeyLookup::Missing | KeyLookup::Expired(_))
+                matches!(data.table_ref(*db).find(&key, self.now), KeyLookup::Missing | KeyLookup::Expired(_))
             };
             // COPY and MOVE may create the key in another database.
             let databases = 0..self.engine.keyspace.databases();
@@ -41,8 +41,11 @@ impl Context<'_> {
         absent.retain(|(db, name)| {
             let key = self.engine.keyspace.key(name);
             // Commands called by a script lock slots of their own.
-            let is_there = self.slots.has(key.slot())
-                && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), KeyLookup::Live(_));
+            let is_there = self.slots.is_locked(key.slot())
+                && matches!(
+                    self.slots.slot(key.slot()).table_ref(*db).find(&key, self.now),
+                    KeyLookup::Live(_)
+                );
             if is_there {
                 new.push((*db, name.clone()));
             }

@@ -43,7 +43,7 @@ impl<'a> Context<'a> {
         let wait = engine.start_slot_wait(self, &slots);
         engine
             .keyspace
-            .lock_while(slot, &|waited| wait.wait_or_offload(waited))
+            .lock_slot_while(slot, &|waited| wait.wait_or_offload(waited))
             .expect("it waits for as long as it takes")
     }
 
@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The command may not lock further slots now.
     pub fn lock_undeclared_slot(&mut self, slot: Slot) -> Result<(), CommandError> {
-        if self.slots.has(slot) {
+        if self.slots.is_locked(slot) {
             return Ok(());
         }
         let turn = self.global_lock.as_ref().ok_or(CommandError::CrossSlot)?;
@@ -85,7 +85,7 @@ impl<'a> Context<'a> {
             }
             let table = data.table(db);
             let expire = |bytes: &Vec<u8>| {
-                let key = engine.keyspace.key_in(slot, bytes);
+                let key = engine.keyspace.key_in_slot(slot, bytes);
                 let KeyLookup::Expired(place) = table.find(&key, now) else { return None };
                 let dropped = table.remove(place, &key);
                 engine.log_removed_key(db, slot, bytes, deletion);
@@ -105,7 +105,7 @@ impl<'a> Context<'a> {
         let keyspace = &self.engine.keyspace;
         let (all, filled) = match self.holds_all_slots {
             true => (Some(keyspace.slots()), None),
-            false => (None, Some(keyspace.filled_slots())),
+            false => (None, Some(keyspace.non_empty_slots())),
         };
         all.into_iter()
             .flatten()
@@ -128,7 +128,7 @@ impl<'a> Context<'a> {
             return len(self.slots.slot(slot));
         }
         if db == 0 || !self.engine.keyspace.has_other_databases(slot) {
-            return self.engine.keyspace.len_in(db, slot);
+            return self.engine.keyspace.len_in_slot(db, slot);
         }
         len(&self.lock_slot(slot))
     }
@@ -204,7 +204,7 @@ impl<'a> Context<'a> {
             }
             tables.extend(data.take(db).table);
             for key in &keys {
-                self.report_modified_in(db, &engine.keyspace.key_in(slot, key));
+                self.report_modified_in(db, &engine.keyspace.key_in_slot(slot, key));
                 engine.notify(EventClass::GENERIC, "del", db, key);
             }
         }
@@ -225,7 +225,7 @@ impl<'a> Context<'a> {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
         engine.watch_table.mark_replaced(db, |bytes| {
             let key = engine.keyspace.key(bytes);
-            let presence = |db: u16| match slots.slot(key.slot()).view(db).find(&key, now) {
+            let presence = |db: u16| match slots.slot(key.slot()).table_ref(db).find(&key, now) {
                 KeyLookup::Missing => KeyPresence::Missing,
                 KeyLookup::Live(_) => KeyPresence::Live,
                 KeyLookup::Expired(_) => KeyPresence::Expired,

@@ -4,9 +4,9 @@ use super::*;
 use crate::list::records::ItemDigits;
 
 /// A pseudo-random generator that is good enough to choose test steps.
-struct Choices(u64);
+struct RandomChoices(u64);
 
-impl Choices {
+impl RandomChoices {
     fn below(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -15,10 +15,10 @@ impl Choices {
     }
 }
 
-type Twin = VecDeque<Vec<u8>>;
+type ReferenceList = VecDeque<Vec<u8>>;
 
-fn all(tree: &Tree) -> Twin {
-    let (mut seen, mut digits) = (Twin::new(), ItemDigits::default());
+fn all_elements(tree: &Tree) -> ReferenceList {
+    let (mut seen, mut digits) = (ReferenceList::new(), ItemDigits::default());
     if tree.size().len > 0 {
         tree.visit(0, &mut |item| {
             seen.push_back(item.bytes(&mut digits).to_vec());
@@ -40,13 +40,13 @@ fn check_sizes(tree: &Tree) -> usize {
     tree.tree.check(&|label, below| *label == below.label())
 }
 
-fn check(tree: &Tree, twin: &Twin) {
+fn check_tree(tree: &Tree, twin: &ReferenceList) {
     check_sizes(tree);
     assert_eq!(tree.size().len, twin.len());
-    assert_eq!(&all(tree), twin);
+    assert_eq!(&all_elements(tree), twin);
 }
 
-fn element(choices: &mut Choices) -> Vec<u8> {
+fn random_element(choices: &mut RandomChoices) -> Vec<u8> {
     match choices.below(40) {
         0 => vec![b'l'; 3000 + choices.below(3000)],
         1..15 => choices.below(1 << 20).to_string().into_bytes(),
@@ -54,34 +54,34 @@ fn element(choices: &mut Choices) -> Vec<u8> {
     }
 }
 
-fn step(choices: &mut Choices, tree: &mut Tree, twin: &mut Twin, grows: bool) {
+fn random_step(choices: &mut RandomChoices, tree: &mut Tree, twin: &mut ReferenceList, grows: bool) {
     let len = twin.len();
     let record_of = |element: &[u8]| records::record(element.into());
     match choices.below(if grows { 12 } else { 24 }) {
         0..4 => {
-            let element = element(choices);
+            let element = random_element(choices);
             tree.insert(len, &record_of(&element));
             twin.push_back(element);
         }
         4..7 => {
-            let element = element(choices);
+            let element = random_element(choices);
             tree.insert(0, &record_of(&element));
             twin.push_front(element);
         }
         7..10 => {
-            let (index, element) = (choices.below(len + 1), element(choices));
+            let (index, element) = (choices.below(len + 1), random_element(choices));
             tree.insert(index, &record_of(&element));
             twin.insert(index, element);
         }
         10 if len > 0 => {
-            let (index, element) = (choices.below(len), element(choices));
+            let (index, element) = (choices.below(len), random_element(choices));
             tree.replace(index, &record_of(&element));
             twin[index] = element;
         }
         11 if len > 0 && choices.below(40) == 0 => {
             let index = choices.below(len + 1);
             let (rest, other) = (tree.split_off(index), twin.split_off(index));
-            check(&rest, &other);
+            check_tree(&rest, &other);
             if choices.below(2) == 0 {
                 (*tree, *twin) = (rest, other);
             }
@@ -120,21 +120,21 @@ fn step(choices: &mut Choices, tree: &mut Tree, twin: &mut Twin, grows: bool) {
 #[test]
 fn list_tree_matches_deque_and_copies_are_unaffected() {
     for seed in 1..12u64 {
-        let mut choices = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (mut tree, mut twin) = (Tree::default(), Twin::new());
-        let mut copies: Vec<(Tree, Twin)> = Vec::new();
+        let mut choices = RandomChoices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let (mut tree, mut twin) = (Tree::default(), ReferenceList::new());
+        let mut copies: Vec<(Tree, ReferenceList)> = Vec::new();
         let mut grows = true;
         for number in 0..6000 {
-            step(&mut choices, &mut tree, &mut twin, grows);
+            random_step(&mut choices, &mut tree, &mut twin, grows);
             if number % 500 == 0 {
-                check(&tree, &twin);
+                check_tree(&tree, &twin);
                 grows = number < 3000 && choices.below(4) > 0;
                 copies.push((tree.clone(), twin.clone()));
             }
         }
-        check(&tree, &twin);
+        check_tree(&tree, &twin);
         for (mut copy, twin) in copies {
-            check(&copy, &twin);
+            check_tree(&copy, &twin);
             let (mut segments, mut len) = (0, 0);
             let size = copy.size();
             while let Some(segment) = copy.take_first() {

@@ -38,32 +38,33 @@ fn blocks_of_all_sizes_keep_their_contents() {
 
 #[test]
 fn freed_blocks_merge_and_return_to_the_kernel() {
-    let lines: Vec<Line> = (0..100_000).map(|_| Line::new()).collect();
-    assert!(pool_usage().taken >= 100_000 * Line::LEN);
+    let lines: Vec<CacheLinePair> = (0..100_000).map(|_| CacheLinePair::new()).collect();
+    assert!(pool_usage().used_bytes >= 100_000 * CacheLinePair::LEN);
     drop(lines);
     let before = pool_usage();
     assert!(purge_pool(0, 1) > 4_000_000, "what was freed in small blocks is given back in whole pages");
-    assert!(pool_usage().held < before.held);
+    assert!(pool_usage().mapped_bytes < before.mapped_bytes);
     // The freed memory can be used again.
-    let mut block = Block::new(Block::LARGEST);
+    let mut block = Block::new(Block::MAX_BLOCK_BYTES);
     block.bytes_mut().fill(9);
     assert!(block.bytes().iter().all(|&byte| byte == 9));
 }
 
 #[test]
 fn blocks_move_to_lower_chunks_while_useful() {
-    let block = || Some(Block::new(Block::LARGEST));
-    let mut held: Vec<Option<Block>> = (0..20 * CHUNK / Block::LARGEST).map(|_| block()).collect();
+    let block = || Some(Block::new(Block::MAX_BLOCK_BYTES));
+    let mut held: Vec<Option<Block>> = (0..20 * CHUNK / Block::MAX_BLOCK_BYTES).map(|_| block()).collect();
     assert!(!begin_purge_round(), "next to nothing lies free");
     held.iter_mut().step_by(2).for_each(|block| *block = None);
     assert!(begin_purge_round(), "half of the pool lies free");
     held.iter_mut().flatten().for_each(Block::move_lower);
     purge_pool(0, 1);
-    let PoolUsage { taken, held: resident, .. } = pool_usage();
+    let PoolUsage { used_bytes: taken, mapped_bytes: resident, .. } = pool_usage();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
     // Now every second line is free, too small a hole for larger blocks.
-    let lines: Vec<Line> = (0..20 * CHUNK / Line::LEN).map(|_| Line::new()).collect();
-    let lines: Vec<Line> =
+    let lines: Vec<CacheLinePair> =
+        (0..20 * CHUNK / CacheLinePair::LEN).map(|_| CacheLinePair::new()).collect();
+    let lines: Vec<CacheLinePair> =
         lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
     assert!(begin_purge_round());
     held.iter_mut().flatten().for_each(Block::move_lower);
@@ -80,36 +81,36 @@ fn next_chunk_is_prepared_when_pool_runs_low() {
         }
     });
     let mut held: Vec<Block> = Vec::new();
-    let most = 150 * CHUNK / Block::LARGEST;
-    while pool_usage().ready == 0 && held.len() < most {
-        held.push(marked(held.len()));
+    let most = 150 * CHUNK / Block::MAX_BLOCK_BYTES;
+    while pool_usage().ready_bytes == 0 && held.len() < most {
+        held.push(filled_block(held.len()));
         std::thread::sleep(std::time::Duration::from_micros(100));
     }
-    assert_eq!(pool_usage().ready, CHUNK, "a chunk lies ready");
+    assert_eq!(pool_usage().ready_bytes, CHUNK, "a chunk lies ready");
     let before = pool_usage();
     while held.len() < most {
-        held.push(marked(held.len()));
+        held.push(filled_block(held.len()));
     }
-    assert!(pool_usage().taken > before.taken && pool_usage().held > before.held);
+    assert!(pool_usage().used_bytes > before.used_bytes && pool_usage().mapped_bytes > before.mapped_bytes);
     for (number, block) in held.iter().enumerate() {
         assert!(block.bytes().iter().all(|&byte| byte == number as u8), "another block wrote into this one");
     }
     drop(held);
     purge_pool(0, 1);
     let closed = pool_usage();
-    assert!(closed.held <= 2 * CHUNK, "chunks without blocks are closed: {closed:?}");
-    let again: Vec<_> = (0..most).map(marked).collect();
+    assert!(closed.mapped_bytes <= 2 * CHUNK, "chunks without blocks are closed: {closed:?}");
+    let again: Vec<_> = (0..most).map(filled_block).collect();
     assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
 }
 
 /// A block of maximum size, filled with the low byte of `number`.
-fn marked(number: usize) -> Block {
-    let mut block = Block::new(Block::LARGEST);
+fn filled_block(number: usize) -> Block {
+    let mut block = Block::new(Block::MAX_BLOCK_BYTES);
     block.bytes_mut().fill(number as u8);
     block
 }
 
 #[test]
 fn option_of_block_has_no_overhead() {
-    assert_eq!((size_of::<Option<Block>>(), size_of::<Option<Line>>()), (5, 4));
+    assert_eq!((size_of::<Option<Block>>(), size_of::<Option<CacheLinePair>>()), (5, 4));
 }

@@ -21,19 +21,19 @@ impl Random {
     }
 }
 
-struct Twin {
+struct ReferenceRuns {
     runs: Runs,
     /// Per chunk: whether each granule is free.
     free: Vec<Vec<bool>>,
     held: Vec<(usize, Run)>,
 }
 
-impl Twin {
+impl ReferenceRuns {
     fn new(chunks: usize) -> Self {
         let mut runs = Runs::new();
         for chunk in 0..chunks {
             runs.add_chunk();
-            runs.open(chunk);
+            runs.open_chunk(chunk);
         }
         Self { runs, free: vec![vec![true; CHUNK_GRANULES]; chunks], held: Vec::new() }
     }
@@ -46,14 +46,14 @@ impl Twin {
     }
 
     /// Length class, chunk and start of the best fit.
-    fn best(&self, granules: usize) -> Option<(usize, usize)> {
+    fn best_fit(&self, granules: usize) -> Option<(usize, usize)> {
         let all = (0..self.free.len())
             .flat_map(|chunk| runs_in(&self.free[chunk]).into_iter().map(move |run| (run, chunk)));
-        all.filter(|(run, _)| run.len >= granules).map(|(run, chunk)| (run.length(), chunk)).min()
+        all.filter(|(run, _)| run.len >= granules).map(|(run, chunk)| (run.length_class(), chunk)).min()
     }
 
-    fn take(&mut self, granules: usize) {
-        let best = self.best(granules);
+    fn take_block(&mut self, granules: usize) {
+        let best = self.best_fit(granules);
         let taken = self.runs.take(granules);
         assert_eq!(taken.is_some(), best.is_some());
         let Some((chunk, start)) = taken else { return };
@@ -61,8 +61,8 @@ impl Twin {
             .into_iter()
             .find(|run| run.start == start)
             .expect("a run's begin is taken");
-        assert_eq!(best, Some((run.length(), chunk)), "the best fit is taken");
-        self.hold(chunk, Run { start, len: granules });
+        assert_eq!(best, Some((run.length_class(), chunk)), "the best fit is taken");
+        self.record_held(chunk, Run { start, len: granules });
     }
 
     fn allocate_below(&mut self, limit: usize, granules: usize) {
@@ -72,11 +72,11 @@ impl Twin {
         let taken = self.runs.allocate_below(limit, granules);
         assert_eq!(taken.map(|(chunk, _)| chunk), lowest);
         if let Some((chunk, start)) = taken {
-            self.hold(chunk, Run { start, len: granules });
+            self.record_held(chunk, Run { start, len: granules });
         }
     }
 
-    fn hold(&mut self, chunk: usize, run: Run) {
+    fn record_held(&mut self, chunk: usize, run: Run) {
         self.mark(chunk, run, false);
         self.held.push((chunk, run));
     }
@@ -93,12 +93,12 @@ impl Twin {
         for (chunk, free) in self.free.iter().enumerate() {
             let mut parts = [0; LENGTHS];
             for run in runs_in(free) {
-                parts[run.length()] |= 1 << run.part();
-                lengths |= 1 << run.length();
+                parts[run.length_class()] |= 1 << run.part_index();
+                lengths |= 1 << run.length_class();
             }
             assert_eq!(*self.runs.chunks[chunk].parts, parts);
             for (length, parts) in parts.iter().enumerate() {
-                assert_eq!(self.runs.chunks_with_run[length].has(chunk), *parts != 0);
+                assert_eq!(self.runs.chunks_with_run[length].contains(chunk), *parts != 0);
             }
             whole += free.chunks(64).filter(|word| word.iter().all(|free| *free)).count();
             assert_eq!(self.runs.is_empty(chunk), free.iter().all(|free| *free));
@@ -106,7 +106,7 @@ impl Twin {
                 assert_eq!(self.runs.is_page_free(chunk, page), free.iter().all(|free| *free));
             }
         }
-        assert_eq!((self.runs.lengths, self.runs.room()), (lengths, whole * 64));
+        assert_eq!((self.runs.length_mask, self.runs.free_granules()), (lengths, whole * 64));
     }
 }
 
@@ -115,11 +115,11 @@ fn allocation_is_best_fit_and_free_merges_runs() {
     // Small blocks create many runs per part; large ones fill the chunks.
     for (seed, most) in [3, 8, 30, 128, 128, 128].into_iter().enumerate() {
         let mut random = Random(seed as u64);
-        let mut twin = Twin::new(2);
+        let mut twin = ReferenceRuns::new(2);
         for step in 0..1000 {
             let granules = 1 + random.with_capacity_below(most);
             match random.with_capacity_below(10) {
-                0..=4 => twin.take(granules),
+                0..=4 => twin.take_block(granules),
                 5 => twin.allocate_below(random.with_capacity_below(3), granules),
                 _ if twin.held.is_empty() => {}
                 _ => twin.free_block(random.with_capacity_below(twin.held.len())),
@@ -132,7 +132,7 @@ fn allocation_is_best_fit_and_free_merges_runs() {
             twin.free_block(0);
         }
         twin.check();
-        assert_eq!(twin.runs.room(), 2 * CHUNK_GRANULES);
+        assert_eq!(twin.runs.free_granules(), 2 * CHUNK_GRANULES);
     }
 }
 
@@ -141,12 +141,12 @@ fn closed_chunk_is_not_used_until_opened() {
     let mut runs = Runs::new();
     runs.add_chunk();
     assert_eq!(runs.take(1), None);
-    runs.open(0);
+    runs.open_chunk(0);
     assert_eq!(runs.take(1), Some((0, 0)));
     runs.free_block(0, 0, 1);
-    runs.close(0);
-    assert_eq!((runs.take(1), runs.room()), (None, 0));
-    runs.open(0);
+    runs.close_chunk(0);
+    assert_eq!((runs.take(1), runs.free_granules()), (None, 0));
+    runs.open_chunk(0);
     assert_eq!(runs.take(128), Some((0, 0)));
 }
 
@@ -155,7 +155,7 @@ fn closed_chunk_is_not_used_until_opened() {
 fn freeing_a_block_twice_panics() {
     let mut runs = Runs::new();
     runs.add_chunk();
-    runs.open(0);
+    runs.open_chunk(0);
     let (chunk, start) = runs.take(3).expect("there is room");
     runs.free_block(chunk, start, 3);
     runs.free_block(chunk, start, 3);

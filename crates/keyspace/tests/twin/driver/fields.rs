@@ -8,15 +8,15 @@ use super::*;
 
 const LIMITS: ListpackBounds = ListpackBounds { entries: 20, value: 30 };
 
-impl Driver {
-    fn any_field(&mut self) -> Vec<u8> {
+impl TestDriver {
+    fn random_field(&mut self) -> Vec<u8> {
         let fields = [3, 30, self.shape.fields][self.random(3) as usize];
         format!("f{}", self.random(fields)).into_bytes()
     }
 
     /// Sets some fields of a new or existing hash.
     pub(super) fn hash_set(&mut self) {
-        let (db, bytes) = self.any_key();
+        let (db, bytes) = self.random_key_name();
         let id = (db, bytes.clone());
         let old = self.model.get(&id).cloned();
         if old.as_ref().is_some_and(|entry| !matches!(entry.data, Data::Hash(..))) {
@@ -28,8 +28,8 @@ impl Driver {
         }
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(3) };
         for _ in 0..times {
-            let (name, mut value) = (self.any_field(), self.any_value());
-            let expiry = if self.random(4) == 0 { self.any_expiry() } else { None };
+            let (name, mut value) = (self.random_field(), self.random_value());
+            let expiry = if self.random(4) == 0 { self.random_expiry() } else { None };
             let Data::Hash(fields, named) = &mut entry.data else { panic!("seen above") };
             if let Some((old, _)) = fields.get(&name)
                 && value.len() % 2 == 0
@@ -47,7 +47,7 @@ impl Driver {
             assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), replaced);
             *named |= longest > LIMITS.value || fields.len() > LIMITS.entries;
         }
-        self.note_hash(db, &bytes, entry);
+        self.record_hash(db, &bytes, entry);
     }
 
     /// Sets many fields at once, some of them twice.
@@ -56,8 +56,8 @@ impl Driver {
         let times = if self.random(5) == 0 { 2 * self.shape.fields } else { 1 + self.random(8) };
         let mut new = Vec::new();
         for _ in 0..times {
-            let expiry = if self.random(4) == 0 { self.any_expiry() } else { None };
-            new.push((self.any_field(), self.any_value(), expiry));
+            let expiry = if self.random(4) == 0 { self.random_expiry() } else { None };
+            new.push((self.random_field(), self.random_value(), expiry));
         }
         let told = self.with_key(db, bytes, |table, key, place| {
             let place = place.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
@@ -73,28 +73,28 @@ impl Driver {
             assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), told);
             *named |= longest > LIMITS.value || fields.len() > LIMITS.entries;
         }
-        self.note_hash(db, bytes, entry);
+        self.record_hash(db, bytes, entry);
     }
 
     /// The encoding must follow the limits, whatever the representation.
-    fn note_hash(&mut self, db: u16, bytes: &[u8], entry: Entry) {
+    fn record_hash(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         let encoding = self.with_key(db, bytes, |table, _, place| {
             table.hash(place.expect("there")).expect("a hash").encoding()
         });
         if let Data::Hash(_, named) = &entry.data {
             assert_eq!(*named, encoding == "hashtable");
         }
-        self.note_added(db, bytes, entry);
+        self.record_added(db, bytes, entry);
     }
 
     pub(super) fn hash_remove(&mut self) {
-        let (db, bytes) = self.any_key();
+        let (db, bytes) = self.random_key_name();
         let id = (db, bytes.clone());
         let Some(mut entry) = self.model.get(&id).cloned() else { return };
         let Data::Hash(fields, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
         let many = if self.random(6) == 0 { self.shape.fields } else { 2 };
         for _ in 0..many {
-            let name = self.any_field();
+            let name = self.random_field();
             let name = if self.random(2) == 0 { fields.keys().next().cloned().unwrap_or(name) } else { name };
             let removed = self.with_key(db, &bytes, |table, key, place| {
                 let (place, removed) = table.hash_remove(place.expect("there"), key, &name);
@@ -105,15 +105,15 @@ impl Driver {
             });
             assert_eq!(fields.remove(&name).is_some(), removed);
             if fields.is_empty() {
-                return self.note_removed(db, &bytes);
+                return self.record_removed(db, &bytes);
             }
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
     }
 
-    pub(super) fn hash_expiry(&mut self) {
-        let (db, bytes) = self.any_key();
-        let (name, expiry) = (self.any_field(), self.any_expiry());
+    pub(super) fn set_field_expiry(&mut self) {
+        let (db, bytes) = self.random_key_name();
+        let (name, expiry) = (self.random_field(), self.random_expiry());
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let Data::Hash(fields, _) = &mut entry.data else { return };
         let found = self.with_key(db, &bytes, |table, key, place| {
@@ -126,7 +126,7 @@ impl Driver {
             field.1 = expiry;
         }
         assert_eq!(found, fields.contains_key(&name));
-        self.note_hash(db, &bytes, entry);
+        self.record_hash(db, &bytes, entry);
         self.check_hash(db, &bytes);
     }
 
@@ -144,13 +144,13 @@ impl Driver {
             }
             assert!(seen.iter().eq(fields.keys()));
             let live = fields.values().filter(|(_, expiry)| expiry.is_none_or(|expiry| expiry > now));
-            assert_eq!(hash.len_at(now), live.count());
+            assert_eq!(hash.live_len(now), live.count());
             assert!(hash.random(random).is_some_and(|field| fields.contains_key(field.name)));
         });
     }
 
     pub(super) fn expire_fields(&mut self) {
-        let slots = self.keyspace.due_slots(self.now);
+        let slots = self.keyspace.slots_with_expiries_due(self.now);
         let (mut key, mut name) = (Vec::new(), Vec::new());
         for slot in slots {
             for db in 0..DATABASES {
@@ -172,7 +172,7 @@ impl Driver {
                     assert!(expiry.is_some_and(|expiry| expiry <= self.now));
                     if fields.is_empty() {
                         let key = key.clone();
-                        self.note_removed(db, &key);
+                        self.record_removed(db, &key);
                     }
                 }
             }

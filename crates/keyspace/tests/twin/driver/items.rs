@@ -9,18 +9,18 @@ use super::*;
 /// So small that both representations occur with both encodings.
 pub(super) const LIMIT: ListLimit = ListLimit(20);
 
-impl Driver {
+impl TestDriver {
     /// Strings of all lengths and integers, with few distinct values so that duplicates occur.
-    fn any_item(&mut self) -> Vec<u8> {
+    fn random_item(&mut self) -> Vec<u8> {
         match self.random(3) {
-            0 => self.any_value(),
+            0 => self.random_value(),
             1 => self.random(300).to_string().into_bytes(),
             _ => format!("item {}", self.random(10)).into_bytes(),
         }
     }
 
-    fn any_list(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
-        let (db, bytes) = self.any_key();
+    fn random_list(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
+        let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
         let entry = old.unwrap_or(Entry { data: Data::List(VecDeque::new()), expiry: None });
         if !matches!(entry.data, Data::List(_)) {
@@ -30,17 +30,17 @@ impl Driver {
         Some((db, bytes, entry))
     }
 
-    fn any_end(&mut self) -> ListEnd {
+    fn random_end(&mut self) -> ListEnd {
         if self.random(2) == 0 { ListEnd::Head } else { ListEnd::Tail }
     }
 
     /// Pushes elements to an end of a new or existing list, or inserts them.
     pub(super) fn list_push(&mut self) {
-        let Some((db, bytes, mut entry)) = self.any_list() else { return };
+        let Some((db, bytes, mut entry)) = self.random_list() else { return };
         let Data::List(twin) = &mut entry.data else { panic!("seen above") };
         if !twin.is_empty() && self.random(3) == 0 {
             let (index, item, sets) =
-                (self.random(twin.len() as u64) as usize, self.any_item(), self.random(2) == 0);
+                (self.random(twin.len() as u64) as usize, self.random_item(), self.random(2) == 0);
             self.with_key(db, &bytes, |table, key, place| {
                 let place = place.expect("there");
                 if sets {
@@ -56,8 +56,8 @@ impl Driver {
             }
         } else {
             let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
-            let new: Vec<Vec<u8>> = (0..times).map(|_| self.any_item()).collect();
-            let end = self.any_end();
+            let new: Vec<Vec<u8>> = (0..times).map(|_| self.random_item()).collect();
+            let end = self.random_end();
             self.with_key(db, &bytes, |table, key, place| {
                 let items = new.iter().map(Vec::as_slice);
                 match place {
@@ -72,20 +72,20 @@ impl Driver {
                 }
             }
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
         self.check_list(db, &bytes);
     }
 
     /// Removes elements of a list, from an end or by value.
     pub(super) fn list_take(&mut self) {
-        let Some((db, bytes, mut entry)) = self.any_list() else { return };
+        let Some((db, bytes, mut entry)) = self.random_list() else { return };
         let Data::List(twin) = &mut entry.data else { panic!("seen above") };
         if twin.is_empty() {
             return;
         }
         if self.random(3) == 0 {
             let index = self.random(twin.len() as u64) as usize;
-            let wanted = if self.random(4) == 0 { self.any_item() } else { twin[index].clone() };
+            let wanted = if self.random(4) == 0 { self.random_item() } else { twin[index].clone() };
             let (from_tail, most) = (self.random(2) == 0, 1 + self.random(4) as usize);
             let removed = self.with_key(db, &bytes, |table, key, place| {
                 let (place, removed) =
@@ -105,9 +105,9 @@ impl Driver {
             places.into_iter().rev().for_each(|index| drop(twin.remove(index)));
         } else {
             let most = if self.random(4) == 0 { twin.len() as u64 } else { 3 };
-            let (end, count) = (self.any_end(), 1 + self.random(most) as usize);
+            let (end, count) = (self.random_end(), 1 + self.random(most) as usize);
             self.with_key(db, &bytes, |table, key, place| {
-                let (place, dropped) = table.list_take(place.expect("there"), key, end, count, LIMIT);
+                let (place, dropped) = table.list_remove_ends(place.expect("there"), key, end, count, LIMIT);
                 drop(dropped);
                 if table.list(place).expect("a list").is_empty() {
                     drop(table.remove(place, key));
@@ -120,9 +120,9 @@ impl Driver {
             }
         }
         if twin.is_empty() {
-            return self.note_removed(db, &bytes);
+            return self.record_removed(db, &bytes);
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
         self.check_list(db, &bytes);
     }
 
@@ -141,7 +141,7 @@ impl Driver {
                 assert_eq!(item.bytes(&mut digits), forward.next().expect("no more"));
                 true
             });
-            list.visit_back_from(index, &mut |item| {
+            list.visit_backward_from(index, &mut |item| {
                 assert_eq!(item.bytes(&mut digits), back.next().expect("no more"));
                 true
             });

@@ -9,7 +9,7 @@ use super::*;
 const LIMITS: SetBounds = SetBounds { intset: 15, listpack: ListpackBounds { entries: 20, value: 30 } };
 
 /// The encoding after a set with the encoding `name` gets a member.
-fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
+fn with_new_encoding(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
     let is_integer = |member: &[u8]| {
         let number = std::str::from_utf8(member).ok().and_then(|text| text.parse::<i64>().ok());
         number.is_some_and(|number| number.to_string().as_bytes() == member)
@@ -26,23 +26,23 @@ fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'
     }
 }
 
-impl Driver {
+impl TestDriver {
     /// Most sets have integers of one width; a few have other members.
-    fn any_member(&mut self, key: &[u8]) -> Vec<u8> {
+    fn random_member(&mut self, key: &[u8]) -> Vec<u8> {
         let members = [3, 30, self.shape.fields][self.random(3) as usize];
         let number = self.random(members);
         let kind = key.iter().map(|byte| u64::from(*byte)).sum::<u64>() % 4;
         match (kind, self.random(60)) {
-            (0, 0) => self.any_value(),
+            (0, 0) => self.random_value(),
             (0, _) => number.to_string().into_bytes(),
             (1, _) => ((number as i64 - 20) << (8 * (number % 7))).to_string().into_bytes(),
-            (2, 0) => self.any_value(),
+            (2, 0) => self.random_value(),
             _ => format!("m{number}").into_bytes(),
         }
     }
 
-    fn any_set(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
-        let (db, bytes) = self.any_key();
+    fn random_set(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
+        let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
         let entry = old.unwrap_or(Entry { data: Data::Set(BTreeSet::new(), "intset"), expiry: None });
         if !matches!(entry.data, Data::Set(..)) {
@@ -54,9 +54,9 @@ impl Driver {
 
     /// Adds members to a new or existing set, one by one or at once.
     pub(super) fn set_add(&mut self) {
-        let Some((db, bytes, mut entry)) = self.any_set() else { return };
+        let Some((db, bytes, mut entry)) = self.random_set() else { return };
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
-        let new: Vec<Vec<u8>> = (0..times).map(|_| self.any_member(&bytes)).collect();
+        let new: Vec<Vec<u8>> = (0..times).map(|_| self.random_member(&bytes)).collect();
         let singly = self.random(2) == 0;
         let made = !self.model.contains_key(&(db, bytes.clone())) && self.random(2) == 0;
         let Data::Set(members, name) = &mut entry.data else { panic!("seen above") };
@@ -70,7 +70,7 @@ impl Driver {
         let mut expected = 0;
         for member in &new {
             if members.insert(member.clone()) {
-                *name = renamed(name, members, member);
+                *name = with_new_encoding(name, members, member);
                 expected += 1;
             }
         }
@@ -78,7 +78,7 @@ impl Driver {
             if made {
                 let mut set = SetBuilder::new(LIMITS);
                 let added = new.iter().filter(|member| set.add(member)).count();
-                assert_eq!(set.view().len(), added);
+                assert_eq!(set.as_ref().len(), added);
                 table.attach(key, set.into_value(), None);
                 return added;
             }
@@ -97,18 +97,18 @@ impl Driver {
         });
         assert_eq!(added, expected);
         self.check_set(db, &bytes, &entry);
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
     }
 
     /// Removes named or random members.
     pub(super) fn set_remove(&mut self) {
-        let (db, bytes) = self.any_key();
+        let (db, bytes) = self.random_key_name();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let Data::Set(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
         let many = if self.random(6) == 0 { self.shape.fields } else { 3 };
         for _ in 0..many {
             let (pops, random) = (self.random(2) == 0, self.random(u64::from(u32::MAX)) << 20);
-            let mut member = self.any_member(&bytes);
+            let mut member = self.random_member(&bytes);
             let removed = self.with_key(db, &bytes, |table, key, place| {
                 let place = place.expect("there");
                 let (place, removed) = if pops {
@@ -123,18 +123,18 @@ impl Driver {
             });
             assert_eq!(members.remove(&member), removed);
             if members.is_empty() {
-                return self.note_removed(db, &bytes);
+                return self.record_removed(db, &bytes);
             }
         }
         self.check_set(db, &bytes, &entry);
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
     }
 
     /// Compares all read operations with the model.
     fn check_set(&mut self, db: u16, bytes: &[u8], entry: &Entry) {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;
-        let other = self.any_member(bytes);
+        let other = self.random_member(bytes);
         let Data::Set(members, _) = &entry.data else { panic!("a set") };
         self.with_key(db, bytes, |table, _, place| {
             let place = place.expect("there");

@@ -9,8 +9,8 @@ use super::*;
 
 const LIMITS: ListpackBounds = ListpackBounds { entries: 20, value: 30 };
 
-impl Driver {
-    fn any_scored(&mut self) -> Vec<u8> {
+impl TestDriver {
+    fn random_scored(&mut self) -> Vec<u8> {
         let members = [3, 30, self.shape.fields][self.random(3) as usize];
         let number = self.random(members);
         let mut name = format!("m{number}").into_bytes();
@@ -21,7 +21,7 @@ impl Driver {
     }
 
     /// Frequent scores, integral ones, arbitrary ones, and extremes.
-    fn any_score(&mut self) -> f64 {
+    fn random_score(&mut self) -> f64 {
         let whole = self.random(1 << 32) as u32;
         match self.random(8) {
             0..2 => f64::from(whole % 4),
@@ -34,8 +34,8 @@ impl Driver {
     }
 
     /// Sets the scores of some members of a new or existing sorted set.
-    pub(super) fn scored_set(&mut self) {
-        let (db, bytes) = self.any_key();
+    pub(super) fn set_score(&mut self) {
+        let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
         if old.as_ref().is_some_and(|entry| !matches!(entry.data, Data::SortedSet(..))) {
             return self.delete_key(db, &bytes);
@@ -45,7 +45,7 @@ impl Driver {
         let Data::SortedSet(members, named) = &mut entry.data else { panic!("seen above") };
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(3) };
         for _ in 0..times {
-            let (name, score) = (self.any_scored(), self.any_score());
+            let (name, score) = (self.random_scored(), self.random_score());
             let (leaves, known) = (self.random(20) == 0, members.get(&name).copied());
             let set = !leaves || known.is_none();
             let changed = set && known.is_none_or(|known| f64::from_bits(known) != score);
@@ -65,20 +65,20 @@ impl Driver {
             });
             members.extend(expected.map(|bits| (name, bits)));
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
         self.check_scored(db, &bytes);
     }
 
-    pub(super) fn scored_remove(&mut self) {
-        let (db, bytes) = self.any_key();
+    pub(super) fn remove_scored(&mut self) {
+        let (db, bytes) = self.random_key_name();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let Data::SortedSet(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
         if self.random(3) == 0 {
-            return self.ranks_remove(db, &bytes, entry);
+            return self.remove_ranks(db, &bytes, entry);
         }
         let many = if self.random(6) == 0 { self.shape.fields } else { 2 };
         for _ in 0..many {
-            let name = self.any_scored();
+            let name = self.random_scored();
             let name =
                 if self.random(2) == 0 { members.keys().next().cloned().unwrap_or(name) } else { name };
             let removed = self.with_key(db, &bytes, |table, key, place| {
@@ -90,17 +90,17 @@ impl Driver {
             });
             assert_eq!(members.remove(&name), removed.map(f64::to_bits));
             if members.is_empty() {
-                return self.note_removed(db, &bytes);
+                return self.record_removed(db, &bytes);
             }
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
         self.compare(db, &bytes);
     }
 
     /// Removes the members between two ranks.
-    fn ranks_remove(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
+    fn remove_ranks(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
         let Data::SortedSet(members, _) = &mut entry.data else { panic!("seen by the caller") };
-        let sorted = in_order(members);
+        let sorted = sorted_members(members);
         let start = self.random(sorted.len() as u64 + 1) as usize;
         let end = start + self.random(30) as usize;
         let mut left = sorted.iter().skip(start).take(end - start);
@@ -120,25 +120,25 @@ impl Driver {
             sorted.iter().skip(start).take(end - start).map(|(_, name)| name.to_vec()).collect();
         members.retain(|name, _| !gone.contains(name));
         if members.is_empty() {
-            return self.note_removed(db, bytes);
+            return self.record_removed(db, bytes);
         }
-        self.note_added(db, bytes, entry);
+        self.record_added(db, bytes, entry);
         self.compare(db, bytes);
     }
 
     /// Compares ranks, boundaries and scans with the model.
     fn check_scored(&mut self, db: u16, bytes: &[u8]) {
         let (count, which) = (self.random(10) as usize, self.random(1 << 20) as usize);
-        let score = self.any_score();
+        let score = self.random_score();
         let Data::SortedSet(members, _) = &self.model[&(db, bytes.to_vec())].data else { return };
-        let sorted = in_order(members);
+        let sorted = sorted_members(members);
         let rank = which % sorted.len();
         let at = sorted[rank];
         self.with_key(db, bytes, |table, _, place| {
             let set = table.sorted_set(place.expect("there")).expect("a sorted set");
             assert_eq!(set.rank(at.1), Some((rank, at.0)));
-            assert_eq!(set.at(rank).map(|member| (member.score, member.name)), Some(at));
-            assert!(set.at(sorted.len()).is_none() && set.rank(b"nosuch").is_none());
+            assert_eq!(set.member_at_rank(rank).map(|member| (member.score, member.name)), Some(at));
+            assert!(set.member_at_rank(sorted.len()).is_none() && set.rank(b"nosuch").is_none());
             for score in [score, at.0] {
                 let before = sorted.iter().filter(|(other, _)| *other < score).count();
                 assert_eq!(set.count_before(OrderBoundary::BeforeScore(score)), before);
@@ -170,7 +170,7 @@ impl Driver {
         let mut end = || self.choices.below(1 + members.len() as u64) as usize;
         let (one, other) = (end(), end());
         let (ranks, reversed) = (one.min(other)..one.max(other), self.choices.below(2) == 0);
-        let wanted = in_order(members)[ranks.clone()].to_vec();
+        let wanted = sorted_members(members)[ranks.clone()].to_vec();
         let mut expected: Vec<_> = wanted.into_iter().map(|(score, name)| (score, name.to_vec())).collect();
         if reversed {
             expected.reverse();
@@ -197,7 +197,7 @@ impl Driver {
     }
 }
 
-fn in_order(members: &Scores) -> Vec<(f64, &[u8])> {
+fn sorted_members(members: &Scores) -> Vec<(f64, &[u8])> {
     let mut sorted: Vec<_> =
         members.iter().map(|(name, bits)| (f64::from_bits(*bits), name.as_slice())).collect();
     sorted.sort_by(|one, other| one.partial_cmp(other).expect("no score is NaN"));

@@ -8,9 +8,9 @@ use super::*;
 /// So small that streams have many nodes.
 const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
 
-impl Driver {
-    fn any_stream(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
-        let (db, bytes) = self.any_key();
+impl TestDriver {
+    fn random_stream(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
+        let (db, bytes) = self.random_key_name();
         let old = self.model.get(&(db, bytes.clone())).cloned();
         let entry = old.unwrap_or(Entry { data: Data::Stream(Entries::default()), expiry: None });
         if !matches!(entry.data, Data::Stream(_)) {
@@ -29,14 +29,14 @@ impl Driver {
 
     /// Adds entries to a new or existing stream, and assigns some of them to consumers.
     pub(super) fn stream_add(&mut self) {
-        let Some((db, bytes, mut entry)) = self.any_stream() else { return };
+        let Some((db, bytes, mut entry)) = self.random_stream() else { return };
         let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
         for _ in 0..times {
             let ahead = StreamId { millis: self.random(2), sequence: 1 + self.random(3) };
             let fields = 1 + self.random(3);
             let words: Vec<Vec<u8>> =
-                (0..fields).flat_map(|name| [name.to_string().into_bytes(), self.any_value()]).collect();
+                (0..fields).flat_map(|name| [name.to_string().into_bytes(), self.random_value()]).collect();
             let id = self.edit_stream(db, &bytes, |stream| {
                 let last = stream.head().last;
                 let sequence = if ahead.millis == 0 { last.sequence } else { 0 } + ahead.sequence;
@@ -44,7 +44,7 @@ impl Driver {
                 stream.append(id, &words.iter().map(Vec::as_slice).collect::<Vec<_>>(), BOUNDS);
                 id
             });
-            twin.words.insert(id, words);
+            twin.field_names.insert(id, words);
             if self.random(3) == 0 {
                 let (consumer, count) =
                     (format!("consumer {}", self.random(3)).into_bytes(), 1 + self.random(9));
@@ -58,22 +58,22 @@ impl Driver {
                     let name = group.name_of(&consumer).expect("it was made");
                     group.assign(id, &name, now, count);
                 });
-                twin.pending.insert(id, (consumer, count));
+                twin.pending_entries.insert(id, (consumer, count));
             }
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
         self.compare(db, &bytes);
     }
 
     /// Trims a stream, deletes an entry, or acknowledges one.
     pub(super) fn stream_take(&mut self) {
-        let Some((db, bytes, mut entry)) = self.any_stream() else { return };
+        let Some((db, bytes, mut entry)) = self.random_stream() else { return };
         let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
         if !self.model.contains_key(&(db, bytes.clone())) {
             return;
         }
-        let index = self.random(twin.words.len() as u64 + 1) as usize;
-        let id = twin.words.keys().nth(index).copied();
+        let index = self.random(twin.field_names.len() as u64 + 1) as usize;
+        let id = twin.field_names.keys().nth(index).copied();
         match (self.random(4), id) {
             (0, _) => {
                 let cut = self.edit_stream(db, &bytes, |stream| {
@@ -81,24 +81,24 @@ impl Driver {
                     drop(gone.into_dropped());
                     cut
                 });
-                assert_eq!(cut, twin.words.len() as u64 - index as u64);
-                twin.words = twin
-                    .words
-                    .split_off(&twin.words.keys().nth(cut as usize).copied().unwrap_or(StreamId::MAX));
+                assert_eq!(cut, twin.field_names.len() as u64 - index as u64);
+                twin.field_names = twin
+                    .field_names
+                    .split_off(&twin.field_names.keys().nth(cut as usize).copied().unwrap_or(StreamId::MAX));
             }
             (1, Some(id)) => {
                 assert!(self.edit_stream(db, &bytes, |stream| stream.delete(id)));
-                twin.words.remove(&id);
+                twin.field_names.remove(&id);
             }
             (_, Some(id)) => {
                 let was = self.edit_stream(db, &bytes, |stream| {
                     stream.group_mut(Entries::GROUP).is_some_and(|group| group.acknowledge(id))
                 });
-                assert_eq!(was, twin.pending.remove(&id).is_some());
+                assert_eq!(was, twin.pending_entries.remove(&id).is_some());
             }
             (_, None) => {}
         }
-        self.note_added(db, &bytes, entry);
+        self.record_added(db, &bytes, entry);
         self.compare(db, &bytes);
     }
 }

@@ -122,7 +122,8 @@ fn write_client_counters(server: &Server, totals: &StatisticsTotals, text: &mut 
 
 /// Returns the percentage of slots with expired keys. It is zero after a completed cycle of active expiry.
 fn expired_slots_percent(server: &Server) -> f64 {
-    server.engine.keyspace.due_slots(process::time::now()).len() as f64 * 100.0 / SLOT_COUNT as f64
+    server.engine.keyspace.slots_with_expiries_due(process::time::now()).len() as f64 * 100.0
+        / SLOT_COUNT as f64
 }
 
 pub(super) fn write_commandstats(server: &Server, text: &mut InfoText) {

@@ -32,7 +32,7 @@ pub(super) fn write_keyspace(data: &mut DataAccess<'_, '_>, text: &mut InfoText)
         DataAccess::MaybeLocked => return,
     };
     for (db, size) in sizes.into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
-        let DatabaseSize { keys, volatile, timed } = size;
+        let DatabaseSize { keys, volatile, with_element_expiry: timed } = size;
         let ttl = if volatile == 0 { 0 } else { estimate_average_ttl(data, db as u16) };
         let line = format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={timed}");
         text.write_line(&format!("db{db}"), line);

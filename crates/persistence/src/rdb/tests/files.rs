@@ -5,10 +5,10 @@ use keyspace::{DetachedValue, EncodingLimits, Key, Keyspace, Kind, StreamId, Tab
 
 use super::*;
 
-const SERVERS: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"];
+const SERVER_FILES: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"];
 
 /// The contents of a file: one line per library and key, in order.
-fn shown(server: &str, name: &str) -> Option<Vec<String>> {
+fn format_value(server: &str, name: &str) -> Option<Vec<String>> {
     let path = format!("{}/testdata/{server}-{name}.rdb", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::read(path).ok()?;
     let mut loader = RdbLoader::new(file.as_slice(), ReadLimits::default()).unwrap();
@@ -31,7 +31,7 @@ fn shown(server: &str, name: &str) -> Option<Vec<String>> {
         if is_part {
             let mut value = DetachedValue::large(entry.value.kind());
             assert!(value.add(entry.value, &EncodingLimits::default()));
-            while let Some(RdbItem::More { part, is_last }) = loader.next_item().unwrap() {
+            while let Some(RdbItem::NextPart { part, is_last }) = loader.next_item().unwrap() {
                 assert!(value.add(part, &EncodingLimits::default()));
                 if is_last {
                     break;
@@ -41,7 +41,7 @@ fn shown(server: &str, name: &str) -> Option<Vec<String>> {
         } else {
             slot.table(db).insert(&key, entry.value, expiry);
         }
-        lines.push(of_key(slot.table(db), &key, &name, db, expiry));
+        lines.push(value_of_key(slot.table(db), &key, &name, db, expiry));
     }
     lines.sort();
     Some(lines)
@@ -52,7 +52,7 @@ fn text(bytes: &[u8]) -> String {
     if text.len() > 50 { format!("{} of {}", &text[..1], text.len()) } else { text.into_owned() }
 }
 
-fn of_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Millis>) -> String {
+fn value_of_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Millis>) -> String {
     let keyspace::KeyLookup::Live(place) = table.find(key, Millis(0)) else { panic!("it was stored") };
     let value = table.value(place);
     let mut parts = Vec::new();
@@ -91,20 +91,25 @@ fn stream_remaining(stream: &keyspace::Stream) -> Vec<String> {
         parts.push(format!("{}{fields}", entry.id));
     }
     for (name, group) in stream.groups() {
-        parts.push(format!("group {} at {} after {:?}", text(name), group.last, group.read));
+        parts.push(format!(
+            "group {} at {} after {:?}",
+            text(name),
+            group.last_delivered,
+            group.entries_read
+        ));
         for (name, consumer) in group.consumers() {
             parts.push(format!("consumer {} has {}", text(name), consumer.pending_len()));
         }
         for (id, pending) in group.pending_from(StreamId::MIN) {
-            parts.push(format!("{id} with {} {} times", text(&pending.consumer), pending.count));
+            parts.push(format!("{id} with {} {} times", text(&pending.consumer), pending.delivery_count));
         }
     }
     parts
 }
 
-fn check(name: &str, expected: &[&str]) {
-    for server in SERVERS {
-        match shown(server, name) {
+fn check_files(name: &str, expected: &[&str]) {
+    for server in SERVER_FILES {
+        match format_value(server, name) {
             Some(lines) => assert_eq!(lines, expected, "{server}"),
             // Redis 7.0 has no field expiry.
             None => assert_eq!((server, name), ("redis-7.0", "fields")),
@@ -114,7 +119,7 @@ fn check(name: &str, expected: &[&str]) {
 
 #[test]
 fn reads_strings_of_real_servers() {
-    check(
+    check_files(
         "string",
         &[
             "0 big: 12345678901234",
@@ -131,7 +136,7 @@ fn reads_strings_of_real_servers() {
 #[test]
 fn reads_lists_of_real_servers() {
     let nodes = ["0 nodes: a, b, c, d, e, f, g, 70000", "0 packed: a, 1, -300", "0 plain: y of 9000, z"];
-    check("list", &nodes);
+    check_files("list", &nodes);
 }
 
 #[test]
@@ -142,23 +147,23 @@ fn reads_sets_of_real_servers() {
         "0 many-integers: 1, 2, 3, 4, 5",
         "0 words: 3, a, b",
     ];
-    check("set", &lines);
+    check_files("set", &lines);
 }
 
 #[test]
 fn reads_sorted_sets_of_real_servers() {
-    check("zset", &["0 many: f -inf, a 1, b 2, c 3, d 4.25, e inf", "0 packed: c -3, a 1, b 2.5"]);
+    check_files("zset", &["0 many: f -inf, a 1, b 2, c 3, d 4.25, e inf", "0 packed: c -3, a 1, b 2.5"]);
 }
 
 #[test]
 fn reads_hashes_of_real_servers() {
-    check("hash", &["0 long: a x of 100", "0 many: a 1, b 2, c 3, d 4", "0 packed: a 1, b two"]);
+    check_files("hash", &["0 long: a x of 100", "0 many: a 1, b 2, c 3, d 4", "0 packed: a 1, b two"]);
 }
 
 #[test]
 fn reads_hash_field_expiry_of_real_servers() {
     let many = "0 many: a 1 until 4102444800456, b 2, c 3 until 4102444800456, d 4";
-    check("fields", &[many, "0 packed: a 1 until 4102444800123, b 2"]);
+    check_files("fields", &[many, "0 packed: a 1 until 4102444800123, b 2"]);
 }
 
 #[test]
@@ -166,10 +171,10 @@ fn reads_streams_of_real_servers() {
     let groups = "0 groups: 2 of 2, last 2-0, deleted 0-0, 1-0 a=1, 2-0 a=2, group first at 2-0 after Some(2), \
                   consumer idle has 0, consumer worker has 1, 2-0 with worker 1 times, group second at 1-0 after None";
     let plain = "0 plain: 3 of 4, last 3-0, deleted 1-2, 1-1 a=1 b=2, 2-0 other=x, 3-0 a=5 b=6";
-    check("stream", &["0 empty: 0 of 1, last 5-5, deleted 5-5", groups, plain]);
+    check_files("stream", &["0 empty: 0 of 1, last 5-5, deleted 5-5", groups, plain]);
 }
 
 #[test]
 fn reads_function_libraries() {
-    check("function", &["0 key: value", "function #!lua name=lib"]);
+    check_files("function", &["0 key: value", "function #!lua name=lib"]);
 }

@@ -7,12 +7,12 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 
 type Row = (Vec<u8>, Vec<u8>, Option<Millis>);
 
-fn row(name: &str, value: &str, expiry: Option<i64>) -> Row {
+fn hash_row(name: &str, value: &str, expiry: Option<i64>) -> Row {
     (name.into(), value.into(), expiry.map(Millis))
 }
 
 /// The fields stored from `value`, sorted because hashes are unordered.
-fn stored(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored_fields(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
@@ -27,49 +27,50 @@ fn stored(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     rows
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
+fn decode(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
-    Ok(stored(buffer.value(), |_| {}))
+    Ok(stored_fields(buffer.value(), |_| {}))
 }
 
 /// Encodes a short string.
-fn string(bytes: &[u8]) -> Vec<u8> {
+fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }
 
-fn listpack(count: u8, items: &[u8]) -> Vec<u8> {
+fn encode_listpack(count: u8, items: &[u8]) -> Vec<u8> {
     let len = (items.len() as u32 + 7).to_le_bytes();
-    string(&[&len[..], &[count, 0], items, b"\xff"].concat())
+    encode_string(&[&len[..], &[count, 0], items, b"\xff"].concat())
 }
 
 #[test]
 fn every_encoding_is_read() {
-    let timed = vec![row("a", "1", Some(1007)), row("b", "2", None)];
-    let plain = vec![row("a", "1", None), row("b", "2", None)];
+    let timed = vec![hash_row("a", "1", Some(1007)), hash_row("b", "2", None)];
+    let plain = vec![hash_row("a", "1", None), hash_row("b", "2", None)];
     let base = 1000i64.to_le_bytes();
     let with_base = |remaining: &[u8]| [&base[..], remaining].concat();
     let valkey =
         [&b"\x02\x01a\xc0\x01"[..], &1007i64.to_le_bytes(), b"\x01b\xc0\x02", &(-1i64).to_le_bytes()];
     let pairs = b"\x81a\x02\x01\x01\x81b\x02\x02\x01";
     let triples = b"\x81a\x02\x01\x01\xc3\xef\x02\x81b\x02\x02\x01\0\x01";
-    let timed_pack = with_base(&listpack(6, triples));
-    let zip =
-        string(&[&21u32.to_le_bytes()[..], b"\0\0\0\0\x04\0\0\x01a\x03\xf2\x02\x01b\x03\xf3\xff"].concat());
+    let timed_pack = with_base(&encode_listpack(6, triples));
+    let zip = encode_string(
+        &[&21u32.to_le_bytes()[..], b"\0\0\0\0\x04\0\0\x01a\x03\xf2\x02\x01b\x03\xf3\xff"].concat(),
+    );
     let table: &[(u8, Vec<u8>, &[Row])] = &[
-        (PAIRS, b"\x02\x01a\xc0\x01\x01b\xc0\x02".to_vec(), &plain),
-        (ZIPMAP, string(b"\x02\x01a\x01\x00\x31\x01b\x01\x00\x32\xff"), &plain),
-        (ZIPLIST, zip, &plain),
-        (LISTPACK, listpack(4, pairs), &plain),
-        (TIMED, with_base(b"\x02\x08\x01a\xc0\x01\x00\x01b\xc0\x02"), &timed),
-        (VALKEY_TIMED, valkey.concat(), &timed),
-        (TIMED_LISTPACK, timed_pack, &timed),
+        (TYPE_PAIRS, b"\x02\x01a\xc0\x01\x01b\xc0\x02".to_vec(), &plain),
+        (TYPE_ZIPMAP, encode_string(b"\x02\x01a\x01\x00\x31\x01b\x01\x00\x32\xff"), &plain),
+        (TYPE_ZIPLIST, zip, &plain),
+        (TYPE_LISTPACK, encode_listpack(4, pairs), &plain),
+        (TYPE_EXPIRY, with_base(b"\x02\x08\x01a\xc0\x01\x00\x01b\xc0\x02"), &timed),
+        (TYPE_VALKEY_EXPIRY, valkey.concat(), &timed),
+        (TYPE_EXPIRY_LISTPACK, timed_pack, &timed),
     ];
     for (code, body, rows) in table {
-        assert_eq!(decoded(*code, body).as_deref(), Ok(*rows), "type {code}");
+        assert_eq!(decode(*code, body).as_deref(), Ok(*rows), "type {code}");
         for end in 0..body.len() {
-            assert!(decoded(*code, &body[..end]).is_err(), "type {code} cut at {end}");
+            assert!(decode(*code, &body[..end]).is_err(), "type {code} cut at {end}");
         }
     }
 }
@@ -77,26 +78,30 @@ fn every_encoding_is_read() {
 #[test]
 fn malformed_hashes_are_rejected() {
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
-        (PAIRS, b"\x00", RdbErrorReason::Empty("a hash without fields")),
-        (PAIRS, b"\x02\x01a\x01x\x01a\x01y", RdbErrorReason::BadValue("a hash with the same field twice")),
+        (TYPE_PAIRS, b"\x00", RdbErrorReason::Empty("a hash without fields")),
         (
-            LISTPACK,
-            &listpack(2, b"\x05\x01"),
+            TYPE_PAIRS,
+            b"\x02\x01a\x01x\x01a\x01y",
+            RdbErrorReason::BadValue("a hash with the same field twice"),
+        ),
+        (
+            TYPE_LISTPACK,
+            &encode_listpack(2, b"\x05\x01"),
             RdbErrorReason::BadValue("a packed hash with a field and no value"),
         ),
         (
-            LISTPACK,
-            &listpack(2, b"\x05\x01\xf9"),
+            TYPE_LISTPACK,
+            &encode_listpack(2, b"\x05\x01\xf9"),
             RdbErrorReason::BadValue("Hash listpack integrity check failed."),
         ),
-        (PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
+        (TYPE_PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
-        assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
+        assert_eq!(decode(*code, body), Err(*reason), "type {code} {body:?}");
     }
     let too_late = [&i64::MAX.to_le_bytes()[..], b"\x01\x05\x01a\x01b"].concat();
     assert_eq!(
-        decoded(TIMED, &too_late),
+        decode(TYPE_EXPIRY, &too_late),
         Err(RdbErrorReason::BadValue("a field that expires at an impossible time"))
     );
 }
@@ -106,13 +111,13 @@ fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
     rows.iter().for_each(|(name, value, expiry)| builder.push_field(name, value, *expiry));
     let mut bytes = Vec::new();
     let mut code = 0;
-    stored(builder.packed(), |value| {
+    stored_fields(builder.packed(), |value| {
         code = code_of(value, dialect);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
         bytes = encoder.into_out().unwrap();
     });
-    decoded(code, &bytes).unwrap()
+    decode(code, &bytes).unwrap()
 }
 
 proptest! {
@@ -132,7 +137,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_do_not_panic(code in 0usize..7, body in prop::collection::vec(any::<u8>(), 0..80)) {
-        let codes = [PAIRS, ZIPMAP, ZIPLIST, LISTPACK, VALKEY_TIMED, TIMED, TIMED_LISTPACK];
-        let _ = decoded(codes[code], &body);
+        let codes = [TYPE_PAIRS, TYPE_ZIPMAP, TYPE_ZIPLIST, TYPE_LISTPACK, TYPE_VALKEY_EXPIRY, TYPE_EXPIRY, TYPE_EXPIRY_LISTPACK];
+        let _ = decode(codes[code], &body);
     }
 }

@@ -7,7 +7,7 @@ use crate::value::{read as read_value, read_more, type_code as code_of, write as
 type Row = Vec<Vec<u8>>;
 
 /// The list stored from the parts of a value.
-fn stored(parts: &[PackedValue<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
+fn stored_elements(parts: &[PackedValue<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
@@ -27,46 +27,46 @@ fn stored(parts: &[PackedValue<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     row
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<Row, RdbErrorReason> {
+fn decode(code: u8, body: &[u8]) -> Result<Row, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
-    let mut parts = vec![(buffer.value().bytes().to_vec(), buffer.value().about())];
+    let mut parts = vec![(buffer.value().bytes().to_vec(), buffer.value().summary())];
     while buffer.is_part() {
         read_more(&mut source, &mut buffer).map_err(|error| error.reason)?;
-        parts.push((buffer.value().bytes().to_vec(), buffer.value().about()));
+        parts.push((buffer.value().bytes().to_vec(), buffer.value().summary()));
     }
-    let parts: Vec<_> = parts.iter().map(|(bytes, about)| PackedValue::of(bytes, *about)).collect();
-    Ok(stored(&parts, |_| {}))
+    let parts: Vec<_> = parts.iter().map(|(bytes, about)| PackedValue::from_parts(bytes, *about)).collect();
+    Ok(stored_elements(&parts, |_| {}))
 }
 
 /// Encodes a short string.
-fn string(bytes: &[u8]) -> Vec<u8> {
+fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }
 
-fn listpack(count: usize, entries: &[u8]) -> Vec<u8> {
+fn encode_listpack(count: usize, entries: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     packed_encodings::wrap_listpack(&mut bytes, count, entries);
-    string(&bytes)
+    encode_string(&bytes)
 }
 
 #[test]
 fn every_encoding_is_read() {
-    let zip = string(&[&16u32.to_le_bytes()[..], b"\0\0\0\0\x02\0\0\x01a\x03\xf3\xff"].concat());
+    let zip = encode_string(&[&16u32.to_le_bytes()[..], b"\0\0\0\0\x02\0\0\x01a\x03\xf3\xff"].concat());
     let row: Row = vec![b"a".to_vec(), b"2".to_vec()];
     let table: &[(u8, Vec<u8>)] = &[
-        (STRINGS, b"\x02\x01a\xc0\x02".to_vec()),
-        (ZIPLIST, zip.clone()),
-        (ZIPLISTS, [&b"\x01"[..], &zip].concat()),
-        (NODES, [&b"\x01\x02"[..], &listpack(2, b"\x81a\x02\x02\x01")].concat()),
-        (NODES, [&b"\x02\x01\x01a\x02"[..], &listpack(1, b"\x02\x01")].concat()),
-        (NODES, [&b"\x03\x02"[..], &listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat()),
+        (TYPE_STRINGS, b"\x02\x01a\xc0\x02".to_vec()),
+        (TYPE_ZIPLIST, zip.clone()),
+        (TYPE_ZIPLISTS, [&b"\x01"[..], &zip].concat()),
+        (TYPE_NODES, [&b"\x01\x02"[..], &encode_listpack(2, b"\x81a\x02\x02\x01")].concat()),
+        (TYPE_NODES, [&b"\x02\x01\x01a\x02"[..], &encode_listpack(1, b"\x02\x01")].concat()),
+        (TYPE_NODES, [&b"\x03\x02"[..], &encode_listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat()),
     ];
     for (code, body) in table {
-        assert_eq!(decoded(*code, body).as_ref(), Ok(&row), "type {code}");
+        assert_eq!(decode(*code, body).as_ref(), Ok(&row), "type {code}");
         for end in 0..body.len() {
-            assert!(decoded(*code, &body[..end]).is_err(), "type {code} cut at {end}");
+            assert!(decode(*code, &body[..end]).is_err(), "type {code} cut at {end}");
         }
     }
 }
@@ -74,16 +74,16 @@ fn every_encoding_is_read() {
 #[test]
 fn malformed_lists_are_rejected() {
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
-        (STRINGS, b"\x00", EMPTY),
-        (NODES, b"\x00", EMPTY),
-        (NODES, &[&b"\x01\x02"[..], &listpack(0, b"")].concat(), EMPTY),
-        (NODES, b"\x01\x03\x01a", RdbErrorReason::BadValue("Quicklist integrity check failed.")),
-        (NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
-        (ZIPLIST, b"\x01a", RdbErrorReason::BadValue("List ziplist integrity check failed.")),
-        (STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
+        (TYPE_STRINGS, b"\x00", EMPTY_LIST),
+        (TYPE_NODES, b"\x00", EMPTY_LIST),
+        (TYPE_NODES, &[&b"\x01\x02"[..], &encode_listpack(0, b"")].concat(), EMPTY_LIST),
+        (TYPE_NODES, b"\x01\x03\x01a", RdbErrorReason::BadValue("Quicklist integrity check failed.")),
+        (TYPE_NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
+        (TYPE_ZIPLIST, b"\x01a", RdbErrorReason::BadValue("List ziplist integrity check failed.")),
+        (TYPE_STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
-        assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
+        assert_eq!(decode(*code, body), Err(*reason), "type {code} {body:?}");
     }
 }
 
@@ -91,13 +91,13 @@ fn round_trip(row: &Row) -> Row {
     let mut builder = PackedBuilder::new(Kind::List);
     row.iter().for_each(|element| builder.push_item(element));
     let (mut bytes, mut code) = (Vec::new(), 0);
-    stored(&[builder.packed()], |value| {
+    stored_elements(&[builder.packed()], |value| {
         code = code_of(value, Dialect::Redis);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
         bytes = encoder.into_out().unwrap();
     });
-    decoded(code, &bytes).unwrap()
+    decode(code, &bytes).unwrap()
 }
 
 #[test]
@@ -127,6 +127,6 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_do_not_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = decoded([STRINGS, ZIPLIST, ZIPLISTS, NODES][code], &body);
+        let _ = decode([TYPE_STRINGS, TYPE_ZIPLIST, TYPE_ZIPLISTS, TYPE_NODES][code], &body);
     }
 }

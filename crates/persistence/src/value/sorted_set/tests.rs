@@ -7,7 +7,7 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 type Row = (f64, Vec<u8>);
 
 /// The members and scores stored from `value`, in order.
-fn stored(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored_members(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
@@ -23,21 +23,21 @@ fn stored(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     rows
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
+fn decode(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
-    Ok(stored(buffer.value(), |_| {}))
+    Ok(stored_members(buffer.value(), |_| {}))
 }
 
 /// Encodes a short string.
-fn string(bytes: &[u8]) -> Vec<u8> {
+fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }
 
-fn listpack(count: u8, items: &[u8]) -> Vec<u8> {
+fn encode_listpack(count: u8, items: &[u8]) -> Vec<u8> {
     let len = (items.len() as u32 + 7).to_le_bytes();
-    string(&[&len[..], &[count, 0], items, b"\xff"].concat())
+    encode_string(&[&len[..], &[count, 0], items, b"\xff"].concat())
 }
 
 #[test]
@@ -56,15 +56,15 @@ fn every_encoding_is_read() {
     let total = 10 + items.len() as u32 + 1;
     let zip = [&total.to_le_bytes()[..], b"\0\0\0\0\x06\0", items, b"\xff"].concat();
     let table: &[(u8, Vec<u8>)] = &[
-        (TEXT, b"\x03\x01a\x011\x01c\xff\x01b\x032.5".to_vec()),
-        (BINARY, binary.concat()),
-        (ZIPLIST, string(&zip)),
-        (LISTPACK, listpack(6, pack)),
+        (TYPE_TEXT_SCORES, b"\x03\x01a\x011\x01c\xff\x01b\x032.5".to_vec()),
+        (TYPE_BINARY_SCORES, binary.concat()),
+        (TYPE_ZIPLIST, encode_string(&zip)),
+        (TYPE_LISTPACK, encode_listpack(6, pack)),
     ];
     for (code, body) in table {
-        assert_eq!(decoded(*code, body).as_deref(), Ok(&*rows), "type {code}");
+        assert_eq!(decode(*code, body).as_deref(), Ok(&*rows), "type {code}");
         for end in 0..body.len() {
-            assert!(decoded(*code, &body[..end]).is_err(), "type {code} cut at {end}");
+            assert!(decode(*code, &body[..end]).is_err(), "type {code} cut at {end}");
         }
     }
 }
@@ -74,27 +74,31 @@ fn malformed_sorted_sets_are_rejected() {
     let twice = [&b"\x02\x01a"[..], &[0; 8], b"\x01a", &[0; 8]].concat();
     let nan = [&b"\x01\x01a"[..], &f64::NAN.to_le_bytes()].concat();
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
-        (BINARY, b"\x00", RdbErrorReason::Empty("a sorted set without members")),
-        (BINARY, &twice, DUPLICATE),
-        (BINARY, &nan, NO_SCORE),
-        (TEXT, b"\x01\x01a\xfd", NO_SCORE),
-        (TEXT, b"\x01\x01a\x02xy", NO_SCORE),
-        (LISTPACK, &listpack(2, b"\x81a\x02\x81b\x02"), NO_SCORE),
-        (LISTPACK, &listpack(2, b"\x81a\x02\x83nan\x04"), NO_SCORE),
+        (TYPE_BINARY_SCORES, b"\x00", RdbErrorReason::Empty("a sorted set without members")),
+        (TYPE_BINARY_SCORES, &twice, DUPLICATE),
+        (TYPE_BINARY_SCORES, &nan, MISSING_SCORE),
+        (TYPE_TEXT_SCORES, b"\x01\x01a\xfd", MISSING_SCORE),
+        (TYPE_TEXT_SCORES, b"\x01\x01a\x02xy", MISSING_SCORE),
+        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x81b\x02"), MISSING_SCORE),
+        (TYPE_LISTPACK, &encode_listpack(2, b"\x81a\x02\x83nan\x04"), MISSING_SCORE),
         (
-            LISTPACK,
-            &listpack(1, b"\x81a\x02"),
+            TYPE_LISTPACK,
+            &encode_listpack(1, b"\x81a\x02"),
             RdbErrorReason::BadValue("a packed sorted set with a member and no score"),
         ),
         (
-            LISTPACK,
-            &listpack(2, b"\x05\x01\xf9"),
+            TYPE_LISTPACK,
+            &encode_listpack(2, b"\x05\x01\xf9"),
             RdbErrorReason::BadValue("Zset listpack integrity check failed."),
         ),
-        (BINARY, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
+        (
+            TYPE_BINARY_SCORES,
+            b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x",
+            RdbErrorReason::UnexpectedEnd,
+        ),
     ];
     for (code, body, reason) in table {
-        assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
+        assert_eq!(decode(*code, body), Err(*reason), "type {code} {body:?}");
     }
 }
 
@@ -103,13 +107,13 @@ fn round_trip(rows: &[Row]) -> Vec<Row> {
     rows.iter().for_each(|(score, name)| builder.push_scored(name, *score));
     builder.sort_scored();
     let (mut bytes, mut code) = (Vec::new(), 0);
-    stored(builder.packed(), |value| {
+    stored_members(builder.packed(), |value| {
         code = code_of(value, Dialect::Redis);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();
         bytes = encoder.into_out().unwrap();
     });
-    decoded(code, &bytes).unwrap()
+    decode(code, &bytes).unwrap()
 }
 
 proptest! {
@@ -128,6 +132,6 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_do_not_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = decoded([TEXT, BINARY, ZIPLIST, LISTPACK][code], &body);
+        let _ = decode([TYPE_TEXT_SCORES, TYPE_BINARY_SCORES, TYPE_ZIPLIST, TYPE_LISTPACK][code], &body);
     }
 }

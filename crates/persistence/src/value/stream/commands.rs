@@ -61,7 +61,7 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
         }
         StreamPiece::Owned(id) => add_owned(id, out),
         StreamPiece::Producers { bounds, .. } => {
-            let (duration, most) = (bounds.duration.to_string(), bounds.most.to_string());
+            let (duration, most) = (bounds.duration.to_string(), bounds.max_iids.to_string());
             let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
             out.add_key_command("XCFGSET", &words);
         }

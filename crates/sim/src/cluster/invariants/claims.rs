@@ -22,7 +22,7 @@ impl ClusterWorld {
             let serves = |host: &usize| {
                 let topology = self.hosts[*host].topology.as_ref();
                 let ownership = topology.map(|topology| topology.ownership(slot));
-                matches!(ownership, Some(Ownership::Mine | Ownership::Migrating))
+                matches!(ownership, Some(Ownership::Local | Ownership::Migrating))
                     && self.simulation.is_running(*host)
             };
             let owners: Vec<usize> = (0..self.hosts.len()).filter(serves).collect();

@@ -70,7 +70,7 @@ fn cluster_view(host: &ClusterHost, sample_slots: &[Slot]) -> Option<ClusterView
         nodes: gossip.nodes().map(standing).collect(),
         owners: sample_slots.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
         doubts: gossip.nodes().filter(|node| !node.is_healthy() || node.handshake.is_some()).count(),
-        published: topology.me().role == Role::Master || !gossip.myself().is_master(),
+        published: topology.my_member().role == Role::Master || !gossip.myself().is_master(),
         moving: !topology.migrating().is_empty() || !topology.importing().is_empty(),
     })
 }

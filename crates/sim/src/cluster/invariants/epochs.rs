@@ -17,7 +17,7 @@ impl Invariant<ClusterObservation<'_>> for Epochs {
     fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
         match seen {
             ClusterObservation::Published { topology } => {
-                self.current.see(&topology.me().id, topology.current_epoch, "current epoch")
+                self.current.see(&topology.my_member().id, topology.current_epoch, "current epoch")
             }
             ClusterObservation::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
             ClusterObservation::LostWrites { id } => {

@@ -27,14 +27,14 @@ impl Invariant<ClusterObservation<'_>> for OneOwner {
                 self.elected.insert((*winner, *epoch));
             }
             ClusterObservation::Published { topology } => {
-                let me = topology.me();
+                let me = topology.my_member();
                 let (id, epoch) = (me.id, me.config_epoch);
                 if me.role != Role::Master || !self.elected.contains(&(id, epoch)) {
                     return Ok(());
                 }
                 for slot in Slot::all()
                     .step_by(CHECKED_SLOT_STEP)
-                    .filter(|slot| topology.ownership(*slot) == Ownership::Mine)
+                    .filter(|slot| topology.ownership(*slot) == Ownership::Local)
                 {
                     self.owners
                         .record((slot, epoch), &id)

@@ -24,7 +24,7 @@ impl<E: Debug> Simulation<E> {
         let is_elsewhere = {
             let engine = store.data_store.engine();
             let ownership = engine.keyspace.lock(slot_of(key)).ownership();
-            let serves = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
+            let serves = matches!(ownership, Ownership::Local | Ownership::Migrating | Ownership::Importing);
             !serves || engine.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN)
         };
         let stuck = store.data_store.with(|data| waits.client.check_stuck(data, wall)).0;
