@@ -25,6 +25,7 @@ use crate::contract::ClusterAction;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::Role;
+use crate::timeline::TimelineEntry;
 use crate::wire::{ConfigUpdate, Header, MessageBody, Packet};
 
 impl Gossip {
@@ -87,7 +88,7 @@ impl Gossip {
             self.end_import(slot, claimant);
             if let Some(owner) = owner {
                 losers.insert(owner);
-                self.timeline.record_replacement(owner, claimant, epoch, self.state.wall);
+                self.record(owner, TimelineEntry::Replacement { by: claimant, epoch });
             }
             if owner == Some(self.state.me) {
                 lost.insert(slot);

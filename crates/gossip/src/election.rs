@@ -30,14 +30,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use clock::{Instant, Millis};
+use clock::Instant;
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
 use crate::contract::ReplicationSource;
 use crate::event::{CannotFailoverReason, ElectionEvent, ElectionResetReason, VoteDenial};
 use crate::machine::Gossip;
 use crate::node::{Node, NodeHealth, Role, has_data};
-use crate::timeline::{Ballot, Candidate, Ineligibility};
+use crate::timeline::{Candidate, Ineligibility, TimelineEntry};
 use crate::wire::{Header, MessageBody, MessageFlags, Packet};
 
 /// Base interval for repeating vote requests, plus up to as much random delay. The randomness separates two candidates
@@ -144,7 +144,7 @@ impl Gossip {
         if self.state.now >= began + self.state.config.auth_timeout() {
             let (votes, needed) = self.count_votes();
             let reason = CannotFailoverReason::NotConfirmed { votes, needed };
-            self.timeline.record_obstacle(master, reason, self.state.wall);
+            self.record(master, TimelineEntry::Obstacle(reason));
             self.log(ElectionEvent::CannotStand(reason));
             self.log(ElectionEvent::Expired(epoch));
             self.schedule_election(master, manual);
@@ -213,15 +213,8 @@ impl Gossip {
         self.election.candidacy =
             Some(Candidacy { at, rank, manual, rounds: Vec::new(), repeat_at: at, rescheduled: false });
         let offset = self.state.replication.offset.0;
-        let scheduled = self.state.wall;
         self.rank_candidates(master);
-        self.timeline.open(master).add_ballot(Ballot {
-            scheduled,
-            rank,
-            offset,
-            asked: None,
-            votes: Vec::new(),
-        });
+        self.record(master, TimelineEntry::Ballot { rank, offset });
         if !manual {
             let primary_rank = self.state.nodes.failed_voters().filter(|failed| failed.id < master).count();
             self.log(ElectionEvent::Scheduled { delay, rank, primary_rank, offset });
@@ -293,8 +286,7 @@ impl Gossip {
         }
         candidacy.rounds.push(Round { epoch, quorum, votes: BTreeSet::new() });
         candidacy.rescheduled = false;
-        let wall = self.state.wall;
-        self.update_ballot(master, |ballot| (ballot.asked, ballot.votes) = (Some((epoch, wall)), Vec::new()));
+        self.record(master, TimelineEntry::VotesRequested { epoch });
         self.log(ElectionEvent::Started(epoch));
         self.schedule_repeated_request();
         for voter in self.linked() {
@@ -407,7 +399,7 @@ impl Gossip {
     pub(crate) fn on_auth_ack(&mut self, header: &Header) {
         let (voter, epoch) = (header.sender, header.current_epoch);
         let counts = self.is_voter(voter);
-        let (wall, master): (Millis, _) = (self.state.wall, self.myself().master());
+        let master = self.myself().master();
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.iter_mut().find(|round| round.epoch == epoch) else { return };
         // If a Redis node was elected in this epoch, it has not recorded a vote in it and may send one, although the
@@ -417,7 +409,7 @@ impl Gossip {
             && round.votes.insert(voter)
             && let Some(master) = master
         {
-            self.update_ballot(master, |ballot| ballot.votes.push((voter, wall)));
+            self.record(master, TimelineEntry::VoteReceived { voter });
         }
     }
 
@@ -447,13 +439,7 @@ impl Gossip {
         for (rank, candidate) in (0..).zip(candidates.iter_mut()) {
             candidate.rank = candidate.ineligibility.is_none().then_some(rank);
         }
-        self.timeline.record_ranking(master, candidates, self.state.wall);
-    }
-
-    fn update_ballot(&mut self, master: NodeId, change: impl FnOnce(&mut Ballot)) {
-        if let Some(ballot) = self.timeline.open(master).ballots.last_mut() {
-            change(ballot);
-        }
+        self.record(master, TimelineEntry::Ranking(candidates));
     }
 
     /// Takes over the master's slots under `epoch`.
@@ -466,7 +452,7 @@ impl Gossip {
             self.state.slots.assign(slot, self.state.me);
         }
         self.drop_invalid_moves();
-        self.timeline.record_replacement(old, self.state.me, epoch, self.state.wall);
+        self.record(old, TimelineEntry::Replacement { by: self.state.me, epoch });
         self.election.abandon();
         self.end_manual_failover();
         self.service.allow_serving(self.state.now);
@@ -505,7 +491,7 @@ impl Gossip {
             self.election.obstacle_logged = true;
             let reason = CannotFailoverReason::DataTooOld { age };
             if let Some(master) = self.myself().master() {
-                self.timeline.record_obstacle(master, reason, self.state.wall);
+                self.record(master, TimelineEntry::Obstacle(reason));
             }
             self.log(ElectionEvent::CannotStand(reason));
         }
@@ -521,7 +507,7 @@ impl Gossip {
         match self.check_vote_request(header) {
             Err(why) => {
                 if let Some(master) = header.replica_of {
-                    self.timeline.record_refused_vote(master, candidate, epoch, why, self.state.wall);
+                    self.record(master, TimelineEntry::RefusedVote { candidate, epoch, why });
                 }
                 self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
                 // The candidate will ask again; by then either it knows the newer owner or we do.
@@ -537,7 +523,7 @@ impl Gossip {
                     self.state.nodes.get_mut(&master).expect("judged").last_vote =
                         Some((candidate, self.state.now));
                     self.rank_candidates(master);
-                    self.timeline.record_vote(master, candidate, epoch, self.state.wall);
+                    self.record(master, TimelineEntry::Vote { candidate, epoch });
                     self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 }
                 // Also when repeating a vote: the first write may not be durable yet.
@@ -568,7 +554,7 @@ impl Gossip {
         let master =
             header.replica_of.and_then(|id| self.state.nodes.get(&id)).ok_or(VoteDenial::MasterUnknown)?;
         let forced = header.message_flags.has(MessageFlags::FORCE_ACK);
-        if !master.has_failed() && !forced && !self.should_yield_to(header) {
+        if !master.has_failed() && !forced && !self.self_fail.should_yield_to(header, self.state.me) {
             return Err(VoteDenial::MasterIsUp);
         }
         if self.may_have_been_replaced() {

@@ -23,7 +23,7 @@ use crate::deadlines;
 use crate::event::{ClusterEvent, FailClearReason, FailureEvent};
 use crate::machine::Gossip;
 use crate::node::{Node, NodeHealth, SuspicionCause};
-use crate::timeline::Suspicion;
+use crate::timeline::TimelineEntry;
 use crate::wire::{MessageBody, Packet};
 
 /// Expected number of FAIL messages that each node receives if all masters detect the majority. If only the minimal
@@ -72,10 +72,10 @@ impl Gossip {
     }
 
     fn suspect(&mut self, id: NodeId, cause: SuspicionCause) {
-        let (now, wall, me) = (self.state.now, self.state.wall, self.state.me);
+        let (now, me) = (self.state.now, self.state.me);
         let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         node.health = NodeHealth::Suspected { since: now, cause };
-        self.timeline.record_suspicion(id, Suspicion { by: me, at: wall, cause: Some(cause) });
+        self.record(id, TimelineEntry::Suspicion { by: me, cause: Some(cause) });
         self.log(FailureEvent::Suspected { id, cause });
         self.todo.publish = true;
     }
@@ -83,7 +83,7 @@ impl Gossip {
     pub(crate) fn clear_suspicion(&mut self, id: NodeId) {
         let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         node.health = NodeHealth::Healthy;
-        self.timeline.record_recovery(id, self.state.wall);
+        self.record(id, TimelineEntry::Recovery);
         self.log(FailureEvent::SuspicionEnded(id));
         self.todo.publish = true;
     }
@@ -174,7 +174,7 @@ impl Gossip {
         let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
         node.health = NodeHealth::Failed { since: now };
         node.declared_fail = false;
-        self.timeline.record_agreement(id, self.state.wall);
+        self.record(id, TimelineEntry::Agreement);
         self.rank_candidates(id);
         self.todo.save = true;
         self.todo.publish = true;
@@ -193,7 +193,7 @@ impl Gossip {
             return;
         };
         node.health = NodeHealth::Healthy;
-        self.timeline.record_recovery(id, self.state.wall);
+        self.record(id, TimelineEntry::Recovery);
         self.log(FailureEvent::FailEnded { id, why });
         self.todo.save = true;
         self.todo.publish = true;

@@ -51,7 +51,7 @@ impl Gossip {
             }
         }
         if let Some(role) = role {
-            self.on_node_removed(id, role);
+            self.migration.on_node_removed(&self.state, id, role);
         }
         self.todo.save = true;
         self.todo.publish = true;

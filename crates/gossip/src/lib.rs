@@ -25,6 +25,7 @@ mod config;
 mod contract;
 mod deadlines;
 mod driver;
+mod effect;
 mod election;
 mod event;
 mod failure;
@@ -50,6 +51,8 @@ mod slot_states;
 mod slots;
 mod state;
 mod stats;
+#[cfg(test)]
+mod test_state;
 #[cfg(test)]
 mod tests;
 mod timeline;

@@ -11,9 +11,9 @@ use slot_routing::NodeId;
 
 use crate::contract::{ClusterAction, LinkId};
 use crate::deadlines::{self, RETRY_DELAY};
+use crate::effect::GossipKind;
 use crate::machine::Gossip;
 use crate::node::LinkState;
-use crate::sending::GossipKind;
 
 /// Maximum number of inbound links: two per node of the largest supported cluster, plus spare.
 const MAX_INBOUND_LINKS: usize = 4096;
@@ -100,7 +100,7 @@ impl Gossip {
         node.contact.refused_since = None;
         self.send_first_message(id);
         self.resend_fails(id);
-        self.resend_manual_failover_start(id);
+        self.apply(self.manual_failover.on_link_up(&self.state, id));
         self.repeat_vote_request(id);
     }
 

@@ -15,22 +15,22 @@ use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 use crate::commands::{OperatorError, OperatorReply, SlotChange};
 use crate::config::ClusterConfig;
 use crate::contract::{ClusterAction, ClusterInput, LinkId};
+use crate::effect::{Effect, GossipKind};
 use crate::election::Election;
 use crate::event::ClusterEvent;
 use crate::links::Links;
 use crate::manual_failover::ManualFailover;
 use crate::node::{Address, Extensions, Node, has_data};
 use crate::nodes_conf::{self, NodesConfError, SavedConfig};
-use crate::replica_migration::Orphans;
+use crate::replica_migration::ReplicaMigration;
 use crate::report::LinkReport;
 use crate::role::FollowedMaster;
 use crate::self_fail::SelfFail;
-use crate::sending::GossipKind;
 use crate::serving::ServiceState;
 use crate::slot_moves::SetSlotQueue;
 use crate::state::ClusterState;
 use crate::stats::{LinkTraffic, MessageStats};
-use crate::timeline::FailoverTimeline;
+use crate::timeline::{FailoverTimeline, TimelineEntry};
 use crate::votes::Votes;
 use crate::wire::{MessageBody, Publication};
 
@@ -49,7 +49,7 @@ pub struct Gossip {
     pub(crate) election: Election,
     pub(crate) manual_failover: ManualFailover,
     pub(crate) followed_master: FollowedMaster,
-    pub(crate) orphans: Orphans,
+    pub(crate) migration: ReplicaMigration,
     pub(crate) self_fail: SelfFail,
     pub(crate) stats: MessageStats,
     pub(crate) timeline: FailoverTimeline,
@@ -114,10 +114,12 @@ impl Gossip {
     }
 
     fn with(config: ClusterConfig, rng: ChaCha8Rng, saved: SavedConfig) -> Self {
-        let orphans = Orphans::of(&saved.nodes);
+        let votes = Votes::restored(saved.last_vote_epoch);
+        let state = saved.into_state(config);
         let mut gossip = Self {
-            votes: Votes::restored(saved.last_vote_epoch),
-            state: saved.into_state(config),
+            migration: ReplicaMigration::new(&state),
+            votes,
+            state,
             given_away: BTreeMap::new(),
             set_slots: SetSlotQueue::default(),
             blacklist: BTreeMap::new(),
@@ -126,7 +128,6 @@ impl Gossip {
             election: Election::default(),
             manual_failover: ManualFailover::default(),
             followed_master: FollowedMaster::default(),
-            orphans,
             self_fail: SelfFail::default(),
             stats: MessageStats::default(),
             timeline: FailoverTimeline::default(),
@@ -163,7 +164,10 @@ impl Gossip {
     fn dispatch(&mut self, input: ClusterInput) {
         match input {
             ClusterInput::Start | ClusterInput::Deadline => {}
-            ClusterInput::Loaded { upto } => self.on_loaded(upto),
+            ClusterInput::Loaded { upto } => {
+                let effects = self.self_fail.start(&self.state, upto);
+                self.apply(effects);
+            }
             ClusterInput::Accepted { link, peer, local } => self.on_accepted(link, peer, local),
             ClusterInput::Connected { link } => self.on_connected(link),
             ClusterInput::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
@@ -173,7 +177,11 @@ impl Gossip {
                 self.todo.publish |= has_data(self.state.replication.offset) != has_data(facts.offset);
                 self.state.replication = facts;
             }
-            ClusterInput::WritesPaused { offset } => self.on_writes_paused(offset),
+            ClusterInput::WritesPaused { offset } => {
+                if self.manual_failover.on_writes_paused(self.state.now) {
+                    self.state.replication.offset = offset;
+                }
+            }
             ClusterInput::Persisted => self.claim_unsaved = false,
             ClusterInput::ForeignKeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
             ClusterInput::Command { token, command } => {
@@ -185,7 +193,10 @@ impl Gossip {
                 self.on_replicas_acknowledged(token, held, keys_in_slot);
             }
             ClusterInput::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
-            ClusterInput::MasterShutdown => self.on_master_shutdown(),
+            ClusterInput::MasterShutdown => {
+                let effects = self.manual_failover.on_master_shutdown(&self.state);
+                self.apply(effects);
+            }
             ClusterInput::MovesLoaded(moves) => self.on_moves_loaded(&moves),
             ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.state.me, at),
             ClusterInput::Publish(publication) => self.on_publish(&publication),
@@ -212,10 +223,15 @@ impl Gossip {
         self.maintain_links();
         self.send_due_pings();
         self.suspect_silent_nodes();
-        self.step_self_fail();
-        self.step_manual_failover();
+        let effects = self.self_fail.step(&self.state);
+        self.apply(effects);
+        let effects = self.manual_failover.step(&self.state);
+        self.apply(effects);
         self.step_election();
-        self.step_replica_migration();
+        if let Some(orphan) = self.migration.step(&self.state) {
+            self.log(ClusterEvent::Migrating { to: orphan });
+            self.become_replica_of(orphan);
+        }
     }
 
     /// When to call [`Gossip::handle`] with [`ClusterInput::Deadline`] unless another input comes first.
@@ -227,10 +243,10 @@ impl Gossip {
         let deadlines = [
             self.state.nodes.next_due(),
             self.unknown_peers_deadline(),
-            self.manual_deadline(),
+            self.manual_failover.next_deadline(),
             self.election_deadline(),
-            self.orphan_deadline(),
-            self.self_fail_deadline(),
+            self.migration.next_deadline(self.state.now),
+            self.self_fail.next_deadline(self.state.now),
             self.service_deadline(),
             self.heartbeat(),
         ];
@@ -274,6 +290,36 @@ impl Gossip {
     /// The content of `nodes.conf`.
     pub(crate) fn nodes_conf(&self) -> String {
         self.state.nodes_conf_text(self.votes.newest())
+    }
+
+    /// Carries out what a part has decided.
+    pub(crate) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Log(event) => self.log(event),
+                Effect::Act(action) => self.out.push(action),
+                Effect::Record { node, entry } => self.record(node, entry),
+                Effect::Send { to, body } => self.send(to, body),
+                Effect::Gossip { to, kind } => self.send_gossip(to, kind),
+                Effect::ResumeWrites => self.todo.resume = true,
+                Effect::KeepWritesPaused => self.todo.resume = false,
+                Effect::TakeOverUnelected => {
+                    self.bump_epoch();
+                    self.take_over(self.myself().config_epoch);
+                }
+            }
+        }
+    }
+
+    /// Adds an entry to the failover timeline.
+    pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry) {
+        self.timeline.record(node, entry, self.state.wall);
+    }
+
+    /// Ends the manual failover on either side, whatever its result.
+    pub(crate) fn end_manual_failover(&mut self) {
+        let effect = self.manual_failover.end();
+        self.apply(effect);
     }
 
     /// Requires `nodes.conf` to be durable before packets of this step leave.

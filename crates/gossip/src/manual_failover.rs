@@ -1,7 +1,7 @@
 //! Manual failover (CLUSTER FAILOVER).
 //!
 //! ```text
-//! replica (Claiming)                    master (Yielding)
+//! replica                               master
 //!   MFSTART --------------------------->  pauses writes
 //!   <------------ PING, paused, offset    sends its final offset
 //!   applies the stream up to the offset
@@ -18,209 +18,354 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
-use crate::commands::{FailoverMode, OperatorError, OperatorReply};
+use crate::commands::{FailoverMode, OperatorError};
 use crate::contract::ClusterAction;
+use crate::effect::{Effect, GossipKind};
 use crate::event::ManualFailoverEvent;
-use crate::machine::Gossip;
-use crate::sending::GossipKind;
+use crate::state::ClusterState;
+use crate::timeline::TimelineEntry;
 use crate::wire::{Header, MessageBody};
 
 /// How often the paused master repeats its offset (as in Redis, the interval of its cron).
 const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The manual failover in which this node takes part, on either side.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ManualFailover {
+    phase: Phase,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum ManualFailover {
+enum Phase {
     #[default]
     Idle,
-    /// This replica wants to take over.
-    Claiming {
+    /// This replica has asked its master for the offset at which it pauses.
+    AwaitingOffset { until: Instant },
+    /// This replica applies the stream up to the master's final offset.
+    CatchingUp { until: Instant, target: ReplOffset },
+    /// This replica may start the election.
+    Ready {
         until: Instant,
-        /// The failover does not wait for the master.
+        /// The failover did not wait for the master.
         forced: bool,
-        /// The offset at which the master paused.
-        target: Option<ReplOffset>,
-        ready: bool,
+        /// The driver watches the offset.
+        watching: bool,
     },
-    /// This master lets a replica take over.
-    Yielding {
-        until: Instant,
-        to: NodeId,
-        /// The final offset, once writes are paused.
-        paused_at: Option<ReplOffset>,
-        repeat_at: Instant,
-    },
+    /// This master pauses its writes for a replica.
+    Pausing { until: Instant, to: NodeId },
+    /// Writes are paused, and this master sends its final offset to the replica.
+    Paused { until: Instant, to: NodeId, repeat_at: Instant },
 }
 
 impl ManualFailover {
-    /// Whether the replica may start the election.
-    pub(crate) fn is_ready(self) -> bool {
-        matches!(self, Self::Claiming { ready: true, .. })
+    /// Whether this replica may start the election.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready { .. })
     }
-}
 
-impl Gossip {
-    pub(crate) fn cmd_failover(&mut self, mode: FailoverMode) -> Result<OperatorReply, OperatorError> {
-        let me = self.myself();
+    /// Whether this master lets a replica take over. Its replication stream must not grow.
+    pub(crate) fn is_yielding(&self) -> bool {
+        matches!(self.phase, Phase::Pausing { .. } | Phase::Paused { .. })
+    }
+
+    /// Whether this master has paused its writes and announces its final offset.
+    pub(crate) fn is_paused(&self) -> bool {
+        matches!(self.phase, Phase::Paused { .. })
+    }
+
+    /// Starts a failover on request of the operator.
+    pub(crate) fn start(
+        &mut self,
+        state: &ClusterState,
+        mode: FailoverMode,
+    ) -> Result<Vec<Effect>, OperatorError> {
+        let me = state.myself();
         if me.is_master() {
             return Err(OperatorError::FailoverOnMaster);
         }
-        let master =
-            me.master().and_then(|id| self.state.nodes.get(&id)).ok_or(OperatorError::MasterUnknown)?;
+        let master = me.master().and_then(|id| state.node(id)).ok_or(OperatorError::MasterUnknown)?;
         let reachable = !master.has_failed() && master.link.is_up();
-        let master = master.id;
         if mode == FailoverMode::Graceful && !reachable {
             return Err(OperatorError::MasterDown);
         }
-        // Requests during a failover are refused unless they use a stronger option.
-        match self.manual_failover {
-            ManualFailover::Claiming { forced, .. }
-                if mode == FailoverMode::Graceful || forced && mode == FailoverMode::Force =>
-            {
-                return Err(OperatorError::FailoverRuns);
-            }
-            ManualFailover::Claiming { .. } | ManualFailover::Yielding { .. } | ManualFailover::Idle => {}
+        if !self.is_stronger(mode) {
+            return Err(OperatorError::FailoverRuns);
         }
-        self.end_manual_failover();
-        self.timeline.record_request(master, self.state.me, self.state.wall);
-        let until = self.state.now + self.state.config.manual_failover_timeout;
+        let mut effects: Vec<Effect> = self.end().into_iter().collect();
+        effects.push(requested(master.id, state.id()));
+        let until = state.now() + state.config().manual_failover_timeout;
         match mode {
             FailoverMode::Graceful => {
-                self.log(ManualFailoverEvent::Accepted);
-                self.manual_failover =
-                    ManualFailover::Claiming { until, forced: false, target: None, ready: false };
-                // A Redis master accepts MFSTART only from its replicas, and may not know yet that this node is one.
-                self.send_gossip(master, GossipKind::Ping);
-                self.send(master, MessageBody::ManualFailoverStart);
+                self.phase = Phase::AwaitingOffset { until };
+                effects.extend([
+                    Effect::log(ManualFailoverEvent::Accepted),
+                    // A Redis master accepts MFSTART only from its replicas, and may not know yet that this node is
+                    // one.
+                    Effect::Gossip { to: master.id, kind: GossipKind::Ping },
+                    Effect::Send { to: master.id, body: MessageBody::ManualFailoverStart },
+                ]);
             }
             FailoverMode::Force => {
-                self.log(ManualFailoverEvent::Forced);
-                self.manual_failover =
-                    ManualFailover::Claiming { until, forced: true, target: None, ready: true };
+                self.phase = Phase::Ready { until, forced: true, watching: false };
+                effects.push(Effect::log(ManualFailoverEvent::Forced));
             }
             FailoverMode::Takeover => {
-                self.log(ManualFailoverEvent::Takeover);
-                self.bump_epoch();
-                let epoch = self.myself().config_epoch;
-                self.take_over(epoch);
+                effects.push(Effect::log(ManualFailoverEvent::Takeover));
+                effects.push(Effect::TakeOverUnelected);
             }
         }
-        Ok(OperatorReply::Ok)
+        Ok(effects)
+    }
+
+    /// Whether a request replaces the failover in progress: it must use a stronger option.
+    fn is_stronger(&self, mode: FailoverMode) -> bool {
+        match self.phase {
+            Phase::Idle | Phase::Pausing { .. } | Phase::Paused { .. } => true,
+            Phase::AwaitingOffset { .. } | Phase::CatchingUp { .. } | Phase::Ready { forced: false, .. } => {
+                mode != FailoverMode::Graceful
+            }
+            Phase::Ready { forced: true, .. } => mode == FailoverMode::Takeover,
+        }
     }
 
     /// The master shuts down and names this node as its successor. A failover in progress continues without waiting for
     /// the master.
-    pub(crate) fn on_master_shutdown(&mut self) {
-        let Some(master) = self.myself().master() else { return };
-        self.timeline.record_request(master, self.state.me, self.state.wall);
-        self.log(ManualFailoverEvent::RequestedByMaster);
-        if let ManualFailover::Claiming { ready, .. } = &mut self.manual_failover {
-            *ready = true;
-        } else {
-            let until = self.state.now + self.state.config.manual_failover_timeout;
-            self.manual_failover =
-                ManualFailover::Claiming { until, forced: true, target: None, ready: true };
-        }
+    pub(crate) fn on_master_shutdown(&mut self, state: &ClusterState) -> Vec<Effect> {
+        let Some(master) = state.myself().master() else { return Vec::new() };
+        self.phase = match self.phase {
+            Phase::AwaitingOffset { until } => Phase::Ready { until, forced: false, watching: false },
+            Phase::CatchingUp { until, .. } => Phase::Ready { until, forced: false, watching: true },
+            ready @ Phase::Ready { .. } => ready,
+            Phase::Idle | Phase::Pausing { .. } | Phase::Paused { .. } => {
+                let until = state.now() + state.config().manual_failover_timeout;
+                Phase::Ready { until, forced: true, watching: false }
+            }
+        };
+        vec![requested(master, state.id()), Effect::log(ManualFailoverEvent::RequestedByMaster)]
     }
 
     /// Repeats MFSTART on a new link, because the one sent on the previous link may be lost.
-    pub(crate) fn resend_manual_failover_start(&mut self, id: NodeId) {
-        let unheard =
-            matches!(self.manual_failover, ManualFailover::Claiming { target: None, ready: false, .. });
-        if unheard && self.myself().master() == Some(id) {
-            self.send(id, MessageBody::ManualFailoverStart);
-        }
+    pub(crate) fn on_link_up(&self, state: &ClusterState, to: NodeId) -> Option<Effect> {
+        let unheard = matches!(self.phase, Phase::AwaitingOffset { .. });
+        let asks = unheard && state.myself().master() == Some(to);
+        asks.then_some(Effect::Send { to, body: MessageBody::ManualFailoverStart })
     }
 
     /// A replica requests a failover. Its header is authoritative for its role: our own record may be outdated.
-    pub(crate) fn on_manual_failover_start(&mut self, header: &Header) {
-        let replica = header.sender;
-        if header.replica_of != Some(self.state.me) {
-            return;
+    pub(crate) fn on_start_request(&mut self, state: &ClusterState, header: &Header) -> Vec<Effect> {
+        let (me, replica) = (state.id(), header.sender);
+        if header.replica_of != Some(me) {
+            return Vec::new();
         }
-        self.end_manual_failover();
-        let until = self.state.now + self.state.config.manual_failover_timeout;
-        self.manual_failover =
-            ManualFailover::Yielding { until, to: replica, paused_at: None, repeat_at: until };
-        // Writes paused for another replica stay paused.
-        self.todo.resume = false;
-        self.timeline.record_request(self.state.me, replica, self.state.wall);
-        self.log(ManualFailoverEvent::Asked { by: replica });
-        // Pauses for twice the timeout: a longer pause is harmless, but the new master would miss writes after a
-        // shorter one.
-        let until = self.state.now + self.state.config.manual_failover_timeout * 2;
-        self.out.push(ClusterAction::PauseWrites { until });
+        let mut effects: Vec<Effect> = self.end().into_iter().collect();
+        let timeout = state.config().manual_failover_timeout;
+        self.phase = Phase::Pausing { until: state.now() + timeout, to: replica };
+        effects.extend([
+            // Writes paused for another replica stay paused.
+            Effect::KeepWritesPaused,
+            requested(me, replica),
+            Effect::log(ManualFailoverEvent::Asked { by: replica }),
+            // Pauses for twice the timeout: a longer pause is harmless, but the new master would miss writes after a
+            // shorter one.
+            Effect::Act(ClusterAction::PauseWrites { until: state.now() + timeout * 2 }),
+        ]);
+        effects
     }
 
-    /// Writes are paused: sends the final offset to the replica.
-    pub(crate) fn on_writes_paused(&mut self, offset: ReplOffset) {
-        let now = self.state.now;
-        if let ManualFailover::Yielding { paused_at, repeat_at, .. } = &mut self.manual_failover {
-            *paused_at = Some(offset);
-            *repeat_at = now;
-            self.state.replication.offset = offset;
-        }
-    }
-
-    /// The master reports that its writes are paused.
-    pub(crate) fn on_master_paused(&mut self, header: &Header) {
-        if self.myself().master() != Some(header.sender) {
-            return;
-        }
-        if let ManualFailover::Claiming { target: target @ None, ready: false, .. } =
-            &mut self.manual_failover
-        {
-            *target = Some(header.offset);
-            self.out.push(ClusterAction::WatchOffset(Some(header.offset)));
-            self.log(ManualFailoverEvent::MasterOffset(header.offset.0));
-        }
-    }
-
-    pub(crate) fn step_manual_failover(&mut self) {
-        let now = self.state.now;
-        match &mut self.manual_failover {
-            ManualFailover::Idle => {}
-            ManualFailover::Claiming { until, .. } | ManualFailover::Yielding { until, .. }
-                if now >= *until =>
-            {
-                let master = self.myself().master().unwrap_or(self.state.me);
-                self.timeline.record_request_timeout(master, self.state.wall);
-                self.end_manual_failover();
-                self.log(ManualFailoverEvent::TimedOut);
+    /// Writes are paused. Returns whether a replica waits for the final offset.
+    pub(crate) fn on_writes_paused(&mut self, now: Instant) -> bool {
+        match self.phase {
+            Phase::Pausing { until, to } | Phase::Paused { until, to, .. } => {
+                self.phase = Phase::Paused { until, to, repeat_at: now };
+                true
             }
-            ManualFailover::Claiming { target: Some(target), ready: ready @ false, .. } => {
-                if self.state.replication.offset >= *target {
-                    *ready = true;
-                    self.log(ManualFailoverEvent::Ready);
-                }
+            Phase::Idle | Phase::AwaitingOffset { .. } | Phase::CatchingUp { .. } | Phase::Ready { .. } => {
+                false
             }
-            ManualFailover::Claiming { .. } => {}
-            ManualFailover::Yielding { to, paused_at: Some(_), repeat_at, .. } if now >= *repeat_at => {
+        }
+    }
+
+    /// The sender of `header` reports that its writes are paused.
+    pub(crate) fn on_master_paused(&mut self, state: &ClusterState, header: &Header) -> Vec<Effect> {
+        let Phase::AwaitingOffset { until } = self.phase else { return Vec::new() };
+        if state.myself().master() != Some(header.sender) {
+            return Vec::new();
+        }
+        self.phase = Phase::CatchingUp { until, target: header.offset };
+        vec![
+            Effect::Act(ClusterAction::WatchOffset(Some(header.offset))),
+            Effect::log(ManualFailoverEvent::MasterOffset(header.offset.0)),
+        ]
+    }
+
+    pub(crate) fn step(&mut self, state: &ClusterState) -> Vec<Effect> {
+        let now = state.now();
+        if self.timeout().is_some_and(|until| now >= until) {
+            let master = state.myself().master().unwrap_or(state.id());
+            let timed_out = Effect::Record { node: master, entry: TimelineEntry::RequestTimeout };
+            let ended = self.end();
+            let log = Effect::log(ManualFailoverEvent::TimedOut);
+            return [Some(timed_out), ended, Some(log)].into_iter().flatten().collect();
+        }
+        match &mut self.phase {
+            Phase::CatchingUp { until, target } if state.offset() >= *target => {
+                self.phase = Phase::Ready { until: *until, forced: false, watching: true };
+                vec![Effect::log(ManualFailoverEvent::Ready)]
+            }
+            Phase::Paused { to, repeat_at, .. } if now >= *repeat_at => {
                 *repeat_at = now + REPEAT_INTERVAL;
-                let to = *to;
-                self.send_gossip(to, GossipKind::Ping);
+                vec![Effect::Gossip { to: *to, kind: GossipKind::Ping }]
             }
-            ManualFailover::Yielding { .. } => {}
+            _ => Vec::new(),
         }
     }
 
-    pub(crate) fn manual_deadline(&self) -> Option<Instant> {
-        match self.manual_failover {
-            ManualFailover::Idle => None,
-            ManualFailover::Claiming { until, .. } => Some(until),
-            ManualFailover::Yielding { until, repeat_at, .. } => Some(until.min(repeat_at)),
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Paused { until, repeat_at, .. } => Some(until.min(repeat_at)),
+            _ => self.timeout(),
+        }
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Idle => None,
+            Phase::AwaitingOffset { until }
+            | Phase::CatchingUp { until, .. }
+            | Phase::Ready { until, .. }
+            | Phase::Pausing { until, .. }
+            | Phase::Paused { until, .. } => Some(until),
         }
     }
 
     /// Ends the manual failover on either side, whatever its result.
-    pub(crate) fn end_manual_failover(&mut self) {
-        match std::mem::take(&mut self.manual_failover) {
-            ManualFailover::Idle => {}
-            ManualFailover::Claiming { target, .. } => {
-                if target.is_some() {
-                    self.out.push(ClusterAction::WatchOffset(None));
-                }
+    pub(crate) fn end(&mut self) -> Option<Effect> {
+        match std::mem::take(&mut self.phase) {
+            Phase::Idle | Phase::AwaitingOffset { .. } | Phase::Ready { watching: false, .. } => None,
+            Phase::CatchingUp { .. } | Phase::Ready { watching: true, .. } => {
+                Some(Effect::Act(ClusterAction::WatchOffset(None)))
             }
-            ManualFailover::Yielding { .. } => self.todo.resume = true,
+            Phase::Pausing { .. } | Phase::Paused { .. } => Some(Effect::ResumeWrites),
         }
+    }
+}
+
+fn requested(master: NodeId, by: NodeId) -> Effect {
+    Effect::Record { node: master, entry: TimelineEntry::Request { by } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const WATCH_NOTHING: Effect = Effect::Act(ClusterAction::WatchOffset(None));
+
+    /// This node is replica 0 of master 1.
+    fn replica() -> TestCluster {
+        let mut cluster = TestCluster::new(3, &[]);
+        cluster.become_replica_of(1);
+        cluster
+    }
+
+    fn paused(cluster: &TestCluster, offset: u64) -> Header {
+        Header { offset: ReplOffset(offset), ..cluster.header_of(1) }
+    }
+
+    #[test]
+    fn graceful_failover_waits_for_the_offset_of_the_paused_master() {
+        let mut cluster = replica();
+        let mut part = ManualFailover::default();
+        let start = Effect::Send { to: id(1), body: MessageBody::ManualFailoverStart };
+        assert!(part.start(&cluster.state, FailoverMode::Graceful).unwrap().contains(&start));
+        assert_eq!(part.on_link_up(&cluster.state, id(1)), Some(start));
+        assert_eq!(part.on_link_up(&cluster.state, id(2)), None);
+        let header = paused(&cluster, 50);
+        assert_eq!(part.on_master_paused(&cluster.state, &header).len(), 2);
+        assert_eq!(part.on_master_paused(&cluster.state, &header), [], "the first offset counts");
+        cluster.state.replication.offset = ReplOffset(49);
+        assert_eq!(part.step(&cluster.state), []);
+        assert!(!part.is_ready());
+        cluster.state.replication.offset = ReplOffset(50);
+        assert_eq!(part.step(&cluster.state), [Effect::log(ManualFailoverEvent::Ready)]);
+        assert!(part.is_ready());
+        assert_eq!(part.end(), Some(WATCH_NOTHING));
+        assert_eq!(part.end(), None);
+    }
+
+    #[test]
+    fn request_replaces_only_a_weaker_one() {
+        let cluster = replica();
+        use FailoverMode::{Force, Graceful, Takeover};
+        // in progress, request, whether it is refused
+        for (first, second, refused) in [
+            (Graceful, Graceful, true),
+            (Graceful, Force, false),
+            (Graceful, Takeover, false),
+            (Force, Graceful, true),
+            (Force, Force, true),
+            (Force, Takeover, false),
+        ] {
+            let mut part = ManualFailover::default();
+            part.start(&cluster.state, first).unwrap();
+            let result = part.start(&cluster.state, second);
+            assert_eq!(result == Err(OperatorError::FailoverRuns), refused, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn failover_is_refused_on_masters_and_without_a_reachable_master() {
+        let mut part = ManualFailover::default();
+        let master = TestCluster::new(3, &[]);
+        assert_eq!(part.start(&master.state, FailoverMode::Force), Err(OperatorError::FailoverOnMaster));
+        let mut cluster = replica();
+        cluster.fail(1);
+        assert_eq!(part.start(&cluster.state, FailoverMode::Graceful), Err(OperatorError::MasterDown));
+        assert!(part.start(&cluster.state, FailoverMode::Force).is_ok());
+    }
+
+    #[test]
+    fn shutdown_of_the_master_makes_a_waiting_replica_ready() {
+        let cluster = replica();
+        let mut part = ManualFailover::default();
+        part.start(&cluster.state, FailoverMode::Graceful).unwrap();
+        part.on_master_paused(&cluster.state, &paused(&cluster, 50));
+        part.on_master_shutdown(&cluster.state);
+        assert!(part.is_ready());
+        assert_eq!(part.end(), Some(WATCH_NOTHING));
+    }
+
+    #[test]
+    fn master_pauses_and_repeats_its_offset_until_the_timeout() {
+        let mut cluster = TestCluster::new(3, &[(3, 0)]);
+        let mut part = ManualFailover::default();
+        let stranger = cluster.header_of(1);
+        assert_eq!(part.on_start_request(&cluster.state, &stranger), []);
+        let request = cluster.header_of(3);
+        let effects = part.on_start_request(&cluster.state, &request);
+        let timeout = cluster.state.config().manual_failover_timeout;
+        let until = cluster.state.now() + timeout * 2;
+        assert_eq!(effects.last(), Some(&Effect::Act(ClusterAction::PauseWrites { until })));
+        assert!(part.is_yielding() && !part.is_paused());
+        assert_eq!(part.step(&cluster.state), []);
+        assert!(part.on_writes_paused(cluster.state.now()) && part.is_paused());
+        let ping = [Effect::Gossip { to: id(3), kind: GossipKind::Ping }];
+        assert_eq!(part.step(&cluster.state), ping);
+        assert_eq!(part.step(&cluster.state), []);
+        cluster.pass(REPEAT_INTERVAL);
+        assert_eq!(part.step(&cluster.state), ping);
+        cluster.pass(timeout);
+        let effects = part.step(&cluster.state);
+        assert!(effects.contains(&Effect::ResumeWrites), "{effects:?}");
+        assert!(!part.is_yielding() && part.next_deadline().is_none());
+    }
+
+    #[test]
+    fn second_replica_inherits_the_pause() {
+        let cluster = TestCluster::new(3, &[(3, 0), (4, 0)]);
+        let mut part = ManualFailover::default();
+        part.on_start_request(&cluster.state, &cluster.header_of(3));
+        let effects = part.on_start_request(&cluster.state, &cluster.header_of(4));
+        assert_eq!(effects[..2], [Effect::ResumeWrites, Effect::KeepWritesPaused]);
     }
 }

@@ -32,7 +32,10 @@ impl Gossip {
             OperatorCommand::ClaimSlots { slots, from } => self.claim_slots(&slots, from),
             OperatorCommand::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
             OperatorCommand::Detach => self.cmd_detach(),
-            OperatorCommand::Failover(mode) => self.cmd_failover(mode),
+            OperatorCommand::Failover(mode) => {
+                let started = self.manual_failover.start(&self.state, mode);
+                started.map(|effects| self.apply(effects)).map(|()| OperatorReply::Ok)
+            }
             OperatorCommand::Forget { node } => self.cmd_forget(&node),
             OperatorCommand::Reset { hard, holds_keys } => self.cmd_reset(hard, holds_keys),
             OperatorCommand::SetConfigEpoch(epoch) => self.cmd_set_config_epoch(epoch),

@@ -3,12 +3,12 @@
 use slot_routing::{ClientEndpoint, Epoch, NodeId};
 
 use crate::contract::{ClusterAction, LinkId};
+use crate::effect::GossipKind;
 use crate::event::{ClusterEvent, FailureEvent};
 use crate::handshake::{MAX_NODES, announced_role};
 use crate::machine::Gossip;
 use crate::node::{Address, Extensions, Node, NodeHealth, has_data};
-use crate::sending::GossipKind;
-use crate::timeline::Suspicion;
+use crate::timeline::TimelineEntry;
 use crate::wire::{
     Extension, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
 };
@@ -43,7 +43,10 @@ impl Gossip {
             MessageBody::Fail(about) if known => self.on_fail(header.sender, about),
             MessageBody::AuthRequest if known => self.on_auth_request(&header),
             MessageBody::AuthAck if known => self.on_auth_ack(&header),
-            MessageBody::ManualFailoverStart if known => self.on_manual_failover_start(&header),
+            MessageBody::ManualFailoverStart if known => {
+                let effects = self.manual_failover.on_start_request(&self.state, &header);
+                self.apply(effects);
+            }
             MessageBody::Update(update) if known => self.on_update(&update),
             _ => {}
         }
@@ -87,7 +90,8 @@ impl Gossip {
             inbound.node = Some(sender);
         }
         if header.message_flags.has(MessageFlags::PAUSED) {
-            self.on_master_paused(header);
+            let effects = self.manual_failover.on_master_paused(&self.state, header);
+            self.apply(effects);
         }
         true
     }
@@ -236,10 +240,10 @@ impl Gossip {
     }
 
     fn on_report(&mut self, id: NodeId, reporter: NodeId) {
-        let (now, wall) = (self.state.now, self.state.wall);
+        let now = self.state.now;
         let node = self.state.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.insert(reporter, now).is_none() {
-            self.timeline.record_suspicion(id, Suspicion { by: reporter, at: wall, cause: None });
+            self.record(id, TimelineEntry::Suspicion { by: reporter, cause: None });
             self.log(FailureEvent::ReportedBy { id, reporter });
         }
         self.fail_if_agreed(id);
@@ -252,7 +256,7 @@ impl Gossip {
         let node = self.state.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.remove(&reporter).is_some() {
             if node.is_healthy() && node.reports.is_empty() {
-                self.timeline.record_recovery(id, self.state.wall);
+                self.record(id, TimelineEntry::Recovery);
             }
             self.log(FailureEvent::ReportWithdrawn { id, reporter });
         }

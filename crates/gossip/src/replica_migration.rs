@@ -12,123 +12,198 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::NodeId;
 
-use crate::event::ClusterEvent;
-use crate::machine::Gossip;
 use crate::node::{Node, Role};
+use crate::state::ClusterState;
 
 /// How long a master must be an orphan (Redis: `CLUSTER_SLAVE_MIGRATION_DELAY`).
 const DELAY: Duration = Duration::from_secs(5);
 /// Interval of the search for orphans (as in Redis, the interval of its cron).
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// The masters without working replicas, and when this replica moves to one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Orphans {
+pub(crate) struct ReplicaMigration {
     /// Masters that should have replicas (Redis: flag `MIGRATE_TO`).
     should_have_replicas: BTreeSet<NodeId>,
     /// Masters of `should_have_replicas` without a working replica, with the time when this began.
-    since: BTreeMap<NodeId, Instant>,
+    orphans: BTreeMap<NodeId, Instant>,
     next_check: Instant,
 }
 
-impl Orphans {
-    /// Finds the masters with replicas in `nodes`, as restored from `nodes.conf`.
-    pub(crate) fn of(nodes: &BTreeMap<NodeId, Node>) -> Self {
-        Self { should_have_replicas: nodes.values().filter_map(Node::master).collect(), ..Self::default() }
+impl ReplicaMigration {
+    /// Finds the masters with replicas in `state`, as restored from `nodes.conf`.
+    pub(crate) fn new(state: &ClusterState) -> Self {
+        Self { should_have_replicas: state.nodes().filter_map(Node::master).collect(), ..Self::default() }
     }
-}
 
-impl Gossip {
-    /// Updates the set of masters that should have replicas when the role of `id` changes from `before`.
-    pub(crate) fn on_role_change(&mut self, id: NodeId, before: Role) {
-        let after = self.state.nodes[&id].role;
-        if let Role::Replica(Some(master)) = before {
-            self.on_replica_left(master);
-        }
+    /// Updates the masters that should have replicas after the role of `id` has changed from `before`.
+    pub(crate) fn on_role_change(&mut self, state: &ClusterState, id: NodeId, before: Role) {
+        let Some(after) = state.node(id).map(|node| node.role) else { return };
+        self.on_replica_left(state, before);
         match after {
             // A promoted replica inherits the claim to replicas from its master.
             Role::Master if before != Role::Master => {
-                self.orphans.should_have_replicas.insert(id);
+                self.should_have_replicas.insert(id);
             }
             Role::Master => {}
             Role::Replica(master) => {
-                self.orphans.should_have_replicas.remove(&id);
-                self.orphans.should_have_replicas.extend(master);
+                self.should_have_replicas.remove(&id);
+                self.should_have_replicas.extend(master);
             }
         }
     }
 
-    /// Handles a replica leaving `master`. A master whose last replica was removed on purpose is not an orphan.
-    pub(crate) fn on_replica_left(&mut self, master: NodeId) {
-        if !self.state.nodes.values().any(|node| node.master() == Some(master)) {
-            self.orphans.should_have_replicas.remove(&master);
+    /// Handles a node with `role` leaving its master. A master whose last replica was removed on purpose is not an
+    /// orphan.
+    fn on_replica_left(&mut self, state: &ClusterState, role: Role) {
+        let Role::Replica(Some(master)) = role else { return };
+        if !state.nodes().any(|node| node.master() == Some(master)) {
+            self.should_have_replicas.remove(&master);
         }
     }
 
-    pub(crate) fn on_node_removed(&mut self, id: NodeId, role: Role) {
-        self.orphans.should_have_replicas.remove(&id);
-        self.orphans.since.remove(&id);
-        if let Role::Replica(Some(master)) = role {
-            self.on_replica_left(master);
-        }
+    /// Handles the removal of the node `id`, which had `role`.
+    pub(crate) fn on_node_removed(&mut self, state: &ClusterState, id: NodeId, role: Role) {
+        self.should_have_replicas.remove(&id);
+        self.orphans.remove(&id);
+        self.on_replica_left(state, role);
     }
 
-    /// Moves this replica to an orphan if it is the one to move.
-    pub(crate) fn step_replica_migration(&mut self) {
-        let Some(master) = self.myself().master() else {
-            self.orphans.since.clear();
-            return;
+    /// Returns the orphan that this replica must move to, if it is the one to move.
+    pub(crate) fn step(&mut self, state: &ClusterState) -> Option<NodeId> {
+        let Some(master) = state.myself().master() else {
+            self.orphans.clear();
+            return None;
         };
-        if self.state.now < self.orphans.next_check || !self.state.config.allow_replica_migration {
-            return;
+        if state.now() < self.next_check || !state.config().allow_replica_migration {
+            return None;
         }
-        self.orphans.next_check = self.state.now + PERIOD;
-        let working = self.working_replicas();
-        self.watch_orphans(&working);
-        if let Some(orphan) = self.orphan_to_adopt(master, &working) {
-            self.log(ClusterEvent::Migrating { to: orphan });
-            self.become_replica_of(orphan);
-        }
+        self.next_check = state.now() + PERIOD;
+        let working = working_replicas(state);
+        self.find_orphans(state, &working);
+        self.orphan_to_adopt(state, master, &working)
     }
 
-    /// The replicas that are not FAIL, grouped by master and sorted by id.
-    fn working_replicas(&self) -> BTreeMap<NodeId, Vec<NodeId>> {
-        let mut working: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-        for node in self.state.nodes.values().filter(|node| !node.has_failed()) {
-            if let Some(master) = node.master() {
-                working.entry(master).or_default().push(node.id);
-            }
-        }
-        working
-    }
-
-    fn watch_orphans(&mut self, working: &BTreeMap<NodeId, Vec<NodeId>>) {
-        let now = self.state.now;
-        let (nodes, slots) = (&self.state.nodes, &self.state.slots);
+    fn find_orphans(&mut self, state: &ClusterState, working: &BTreeMap<NodeId, Vec<NodeId>>) {
         let is_orphan = |id: &NodeId| {
-            let well = nodes.get(id).is_some_and(|node| node.is_master() && !node.has_failed());
-            well && slots.count(*id) > 0 && !working.contains_key(id)
+            let well = state.node(*id).is_some_and(|node| !node.has_failed());
+            well && state.is_voter(*id) && !working.contains_key(id)
         };
-        self.orphans.since.retain(|id, _| is_orphan(id) && self.orphans.should_have_replicas.contains(id));
-        for id in self.orphans.should_have_replicas.iter().filter(|id| is_orphan(id)) {
-            self.orphans.since.entry(*id).or_insert(now);
+        self.orphans.retain(|id, _| is_orphan(id) && self.should_have_replicas.contains(id));
+        for id in self.should_have_replicas.iter().filter(|id| is_orphan(id)) {
+            self.orphans.entry(*id).or_insert(state.now());
         }
     }
 
     /// The orphan that this node, a replica of `master`, should move to.
-    fn orphan_to_adopt(&self, master: NodeId, working: &BTreeMap<NodeId, Vec<NodeId>>) -> Option<NodeId> {
-        let (&orphan, &since) = self.orphans.since.first_key_value()?;
+    fn orphan_to_adopt(
+        &self,
+        state: &ClusterState,
+        master: NodeId,
+        working: &BTreeMap<NodeId, Vec<NodeId>>,
+    ) -> Option<NodeId> {
+        let (&orphan, &since) = self.orphans.first_key_value()?;
         let siblings = working.get(&master)?;
         let most = working.values().map(Vec::len).max()?;
         let richest = working.values().filter(|replicas| replicas.len() == most);
         let first = richest.filter_map(|replicas| replicas.first()).min()?;
-        let staying = siblings.iter().filter(|id| self.state.nodes[id].is_healthy()).count();
-        let ready = self.state.now >= since + DELAY && self.state.serving;
-        let spare = most >= 2 && staying > self.state.config.migration_barrier;
-        (ready && spare && *first == self.state.me && !self.myself().no_failover).then_some(orphan)
+        let staying = siblings.iter().filter(|id| state.node(**id).is_some_and(Node::is_healthy)).count();
+        let ready = state.now() >= since + DELAY && state.is_serving();
+        let spare = most >= 2 && staying > state.config().migration_barrier;
+        (ready && spare && *first == state.id() && !state.myself().no_failover).then_some(orphan)
     }
 
     /// When the next orphan has waited long enough. Orphans past their deadline were left to other replicas.
-    pub(crate) fn orphan_deadline(&self) -> Option<Instant> {
-        self.orphans.since.values().map(|since| *since + DELAY).filter(|at| *at > self.state.now).min()
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        self.orphans.values().map(|since| *since + DELAY).filter(|at| *at > now).min()
+    }
+}
+
+/// The replicas that are not FAIL, grouped by master and sorted by id.
+fn working_replicas(state: &ClusterState) -> BTreeMap<NodeId, Vec<NodeId>> {
+    let mut working: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+    for node in state.nodes().filter(|node| !node.has_failed()) {
+        if let Some(master) = node.master() {
+            working.entry(master).or_default().push(node.id);
+        }
+    }
+    working
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    /// This node, 0, and node 4 are replicas of master 1; node 5 is the only replica of master 2.
+    fn cluster() -> (TestCluster, ReplicaMigration) {
+        let mut cluster = TestCluster::new(4, &[(4, 1), (5, 2)]);
+        cluster.become_replica_of(1);
+        cluster.state.serving = true;
+        let part = ReplicaMigration::new(&cluster.state);
+        (cluster, part)
+    }
+
+    /// The orphan to move to, after the delay.
+    fn after_delay(cluster: &mut TestCluster, part: &mut ReplicaMigration) -> Option<NodeId> {
+        assert_eq!(part.step(&cluster.state), None);
+        cluster.pass(DELAY);
+        part.step(&cluster.state)
+    }
+
+    #[test]
+    fn spare_replica_moves_to_an_orphan_after_the_delay() {
+        let (mut cluster, mut part) = cluster();
+        cluster.fail(5);
+        assert_eq!(part.step(&cluster.state), None);
+        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + DELAY));
+        cluster.pass(DELAY);
+        assert_eq!(part.step(&cluster.state), Some(id(2)));
+    }
+
+    #[test]
+    fn replica_stays_while_the_cluster_is_down_or_at_the_barrier() {
+        let (mut cluster, mut part) = cluster();
+        cluster.fail(5);
+        cluster.state.serving = false;
+        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        cluster.state.serving = true;
+        cluster.state.config.migration_barrier = 2;
+        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        cluster.state.config.migration_barrier = 1;
+        cluster.state.config.allow_replica_migration = false;
+        assert_eq!(after_delay(&mut cluster, &mut part), None);
+    }
+
+    #[test]
+    fn recovered_replica_ends_the_wait() {
+        let (mut cluster, mut part) = cluster();
+        cluster.fail(5);
+        assert_eq!(part.step(&cluster.state), None);
+        cluster.node(5).health = crate::node::NodeHealth::Healthy;
+        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        assert_eq!(part.next_deadline(cluster.state.now()), None);
+    }
+
+    #[test]
+    fn master_whose_replicas_left_on_purpose_is_no_orphan() {
+        let (mut cluster, mut part) = cluster();
+        cluster.node(5).role = Role::Replica(Some(id(3)));
+        part.on_role_change(&cluster.state, id(5), Role::Replica(Some(id(2))));
+        assert_eq!(after_delay(&mut cluster, &mut part), None);
+        // Master 3 has got a replica, so it becomes an orphan without it.
+        cluster.fail(5);
+        cluster.pass(PERIOD);
+        assert_eq!(after_delay(&mut cluster, &mut part), Some(id(3)));
+    }
+
+    #[test]
+    fn removed_master_is_no_orphan() {
+        let (mut cluster, mut part) = cluster();
+        cluster.fail(5);
+        part.step(&cluster.state);
+        let role = cluster.remove(2);
+        part.on_node_removed(&cluster.state, id(2), role);
+        assert_eq!(after_delay(&mut cluster, &mut part), None);
     }
 }

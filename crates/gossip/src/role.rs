@@ -43,7 +43,7 @@ impl Gossip {
             return;
         }
         node.role = role;
-        self.on_role_change(id, before);
+        self.migration.on_role_change(&self.state, id, before);
         if before == Role::Master {
             // Replicas own no slots. The vote for a successor is settled too, so if the new master fails at once, its
             // replicas need not wait before another vote.

@@ -28,179 +28,281 @@ use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
 use crate::contract::{ClusterAction, ReplicaAdmission};
+use crate::effect::Effect;
 use crate::event::FailureEvent;
-use crate::machine::Gossip;
 use crate::node::{Node, has_data};
-use crate::wire::{Header, MessageBody, Packet};
+use crate::state::ClusterState;
+use crate::wire::{Header, MessageBody};
 
 /// How long to wait for replicas that may be gone if this master has data: the start delay, during which a master does
 /// not serve anyway.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// State of a master that started with possibly less data than its replicas.
+/// Whether this master may have started with less data than its replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum SelfFail {
+pub(crate) struct SelfFail {
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+enum Phase {
     /// No comparison is needed, or it is complete.
     #[default]
-    None,
-    /// The comparison is in progress, or this node has declared itself FAIL.
-    Open(Comparison),
+    Off,
+    /// The offsets of the replicas are being compared.
+    Comparing(Comparison),
+    /// A replica is ahead, and this node has declared itself FAIL.
+    Declared {
+        comparison: Comparison,
+        /// The nodes that were sent the FAIL, with the time of the next repetition.
+        told: BTreeMap<NodeId, Instant>,
+    },
     /// The node started without data and without replicas.
     Alone,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Comparison {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Comparison {
     /// Replication offset of the data that was loaded from disk.
     found: ReplOffset,
     until: Instant,
     /// When to stop waiting for replicas that never start an election.
     ignore_ineligible_from: Instant,
-    declared_fail: bool,
-    /// The nodes that were sent the FAIL, with the time of the next repetition.
-    told: BTreeMap<NodeId, Instant>,
 }
 
 impl SelfFail {
     /// Whether this node serves neither clients nor replicas yet.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self, Self::Open(_))
+        self.comparison().is_some()
     }
-}
 
-impl Gossip {
     /// Starts the comparison: the data on disk reaches up to `found`.
-    pub(crate) fn on_loaded(&mut self, found: ReplOffset) {
-        if self.state.config.empty_master_timeout.is_zero() {
-            return;
+    pub(crate) fn start(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
+        if state.config().empty_master_timeout.is_zero() {
+            return Vec::new();
         }
-        if !self.is_voter(self.state.me) || self.replicas().next().is_none() {
-            return self.restrict_replicas_if_empty(found);
+        if !state.is_voter(state.id()) || replicas(state).next().is_none() {
+            return self.restrict_replicas_if_empty(state, found);
         }
-        let wait = self.timeout(found);
-        let (until, ignore_ineligible_from) = (self.state.now + wait, self.state.now + TIMEOUT);
-        let told = BTreeMap::new();
-        self.self_fail =
-            SelfFail::Open(Comparison { found, until, ignore_ineligible_from, declared_fail: false, told });
-        self.out.push(ClusterAction::AllowReplicas(ReplicaAdmission::None));
-        self.log(FailureEvent::Comparing { found: found.0 });
+        self.phase = Phase::Comparing(Comparison {
+            found,
+            until: state.now() + timeout(state, found),
+            ignore_ineligible_from: state.now() + TIMEOUT,
+        });
+        vec![
+            Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::None)),
+            Effect::log(FailureEvent::Comparing { found: found.0 }),
+        ]
     }
 
     /// Without data and without replicas, nodes that have data are not replicas of this node, but may be replicas of a
     /// former one at this address.
-    fn restrict_replicas_if_empty(&mut self, found: ReplOffset) {
-        if !has_data(found) && self.replicas().next().is_none() {
-            self.self_fail = SelfFail::Alone;
-            self.out.push(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty));
+    fn restrict_replicas_if_empty(&mut self, state: &ClusterState, found: ReplOffset) -> Vec<Effect> {
+        if has_data(found) || replicas(state).next().is_some() {
+            return Vec::new();
         }
-    }
-
-    fn timeout(&self, found: ReplOffset) -> Duration {
-        let longest = self.state.config.empty_master_timeout;
-        if has_data(found) { longest.min(TIMEOUT) } else { longest }
-    }
-
-    /// The replicas of this node and the replicas of its replicas. The latter replicated from a replica while it was
-    /// the master and do not know yet that it no longer is.
-    fn replicas(&self) -> impl Iterator<Item = &Node> {
-        let follows_me = |node: &Node| node.master() == Some(self.state.me);
-        let follows_one = move |node: &Node| {
-            let master = node.master().and_then(|master| self.state.nodes.get(&master));
-            master.is_some_and(follows_me)
-        };
-        self.state
-            .nodes
-            .values()
-            .filter(move |node| node.id != self.state.me && (follows_me(node) || follows_one(node)))
+        self.phase = Phase::Alone;
+        vec![Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty))]
     }
 
     /// Compares offsets; declares FAIL, ends the comparison, or keeps waiting.
-    pub(crate) fn step_self_fail(&mut self) {
-        if self.self_fail == SelfFail::Alone {
-            let master = self.myself().is_master() && !has_data(self.state.replication.offset);
-            if !master || self.replicas().next().is_some() {
-                self.end_self_fail();
+    pub(crate) fn step(&mut self, state: &ClusterState) -> Vec<Effect> {
+        match &self.phase {
+            Phase::Off => Vec::new(),
+            Phase::Alone => {
+                let is_empty_master = state.myself().is_master() && !has_data(state.offset());
+                let stays = is_empty_master && replicas(state).next().is_none();
+                if stays { Vec::new() } else { vec![self.end()] }
             }
-            return;
+            Phase::Comparing(comparison) => self.compare(state, *comparison, false),
+            Phase::Declared { comparison, .. } => self.compare(state, *comparison, true),
         }
-        let SelfFail::Open(Comparison { found, until, ignore_ineligible_from, declared_fail, .. }) =
-            self.self_fail
-        else {
-            return;
-        };
-        if !self.is_voter(self.state.me) {
-            return self.end_self_fail();
+    }
+
+    fn compare(&mut self, state: &ClusterState, comparison: Comparison, declared: bool) -> Vec<Effect> {
+        let Comparison { found, until, ignore_ineligible_from } = comparison;
+        if !state.is_voter(state.id()) {
+            return vec![self.end()];
         }
         let heard = |node: &Node| node.contact.last_message.is_some();
         let is_ahead = |node: &&Node| heard(node) && !node.no_failover && node.offset > found;
-        let best = self.replicas().filter(is_ahead).max_by_key(|node| node.offset);
-        let best = best.map(|node| (node.id, node.offset.0));
-        let ignore_ineligible = self.state.now >= ignore_ineligible_from;
+        let best = replicas(state).filter(is_ahead).max_by_key(|node| node.offset);
+        let ignore_ineligible = state.now() >= ignore_ineligible_from;
         let compared = best.is_none()
-            && self.replicas().all(|node| heard(node) || node.no_failover && ignore_ineligible);
-        if compared || self.state.now >= until {
-            if self.state.now >= until && (declared_fail || !has_data(found)) {
-                self.log(FailureEvent::NoReplicaTookOver);
+            && replicas(state).all(|node| heard(node) || node.no_failover && ignore_ineligible);
+        let is_late = state.now() >= until;
+        let mut effects = Vec::new();
+        if compared || is_late {
+            if is_late && (declared || !has_data(found)) {
+                effects.push(Effect::log(FailureEvent::NoReplicaTookOver));
             }
-            self.end_self_fail();
-            return self.restrict_replicas_if_empty(found);
+            effects.push(self.end());
+            effects.extend(self.restrict_replicas_if_empty(state, found));
+            return effects;
         }
-        if let (Some((replica, offset)), false) = (best, declared_fail) {
-            self.log(FailureEvent::Resigned { replica, offset });
-            let until = self.state.now + self.state.config.empty_master_timeout;
-            if let SelfFail::Open(comparison) = &mut self.self_fail {
-                (comparison.declared_fail, comparison.until) = (true, until);
-            }
+        if let (Some(best), false) = (best, declared) {
+            effects.push(Effect::log(FailureEvent::Resigned { replica: best.id, offset: best.offset.0 }));
+            let until = state.now() + state.config().empty_master_timeout;
+            let comparison = Comparison { until, ..comparison };
+            self.phase = Phase::Declared { comparison, told: BTreeMap::new() };
         }
-        self.send_self_fail();
-    }
-
-    /// Restarts the timeout while no majority is reachable, because no replica can be elected.
-    pub(crate) fn postpone_self_fail_timeout(&mut self) {
-        let SelfFail::Open(Comparison { found, declared_fail, .. }) = self.self_fail else { return };
-        let wait = if declared_fail { self.state.config.empty_master_timeout } else { self.timeout(found) };
-        let until = self.state.now + wait;
-        if let SelfFail::Open(comparison) = &mut self.self_fail {
-            comparison.until = until;
-        }
+        effects.extend(self.announce(state));
+        effects
     }
 
     /// Repeats the FAIL to all reachable nodes. This node still answers PINGs, so Redis nodes clear the FAIL after a
     /// while, and must have it set again when a candidate requests their vote.
-    fn send_self_fail(&mut self) {
-        let (now, again) = (self.state.now, self.state.now + self.state.config.node_timeout / 10);
-        let linked = self.linked();
-        let SelfFail::Open(Comparison { declared_fail: true, told, .. }) = &mut self.self_fail else {
-            return;
-        };
+    fn announce(&mut self, state: &ClusterState) -> Vec<Effect> {
+        let Phase::Declared { told, .. } = &mut self.phase else { return Vec::new() };
+        let (now, again) = (state.now(), state.now() + state.config().node_timeout / 10);
+        let linked = state.linked();
         told.retain(|id, _| linked.contains(id));
         let due: Vec<NodeId> =
             linked.into_iter().filter(|id| told.get(id).is_none_or(|at| now >= *at)).collect();
         told.extend(due.iter().map(|id| (*id, again)));
-        for id in due {
-            let packet = Packet { header: self.header(), body: MessageBody::Fail(self.state.me) };
-            self.send_packet(id, packet);
+        let body = MessageBody::Fail(state.id());
+        due.into_iter().map(|to| Effect::Send { to, body: body.clone() }).collect()
+    }
+
+    fn end(&mut self) -> Effect {
+        self.phase = Phase::Off;
+        Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::All))
+    }
+
+    /// Restarts the timeout while no majority is reachable, because no replica can be elected.
+    pub(crate) fn postpone_timeout(&mut self, state: &ClusterState) {
+        match &mut self.phase {
+            Phase::Off | Phase::Alone => {}
+            Phase::Comparing(comparison) => {
+                comparison.until = state.now() + timeout(state, comparison.found);
+            }
+            Phase::Declared { comparison, .. } => {
+                comparison.until = state.now() + state.config().empty_master_timeout;
+            }
         }
     }
 
-    fn end_self_fail(&mut self) {
-        self.self_fail = SelfFail::None;
-        self.out.push(ClusterAction::AllowReplicas(ReplicaAdmission::All));
+    /// Whether the candidate is a replica of `me` that should take over from this node.
+    pub(crate) fn should_yield_to(&self, candidate: &Header, me: NodeId) -> bool {
+        let Phase::Declared { comparison, .. } = &self.phase else { return false };
+        candidate.replica_of == Some(me) && candidate.offset > comparison.found
     }
 
-    /// Whether the candidate is a replica that should take over from this node.
-    pub(crate) fn should_yield_to(&self, header: &Header) -> bool {
-        let SelfFail::Open(Comparison { declared_fail: true, found, .. }) = self.self_fail else {
-            return false;
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let Comparison { until, ignore_ineligible_from, .. } = self.comparison()?;
+        let ignore = Some(*ignore_ineligible_from).filter(|at| *at > now);
+        let again = match &self.phase {
+            Phase::Declared { told, .. } => told.values().copied().min(),
+            Phase::Off | Phase::Alone | Phase::Comparing(_) => None,
         };
-        header.replica_of == Some(self.state.me) && header.offset > found
+        [Some(*until), ignore, again].into_iter().flatten().min()
     }
 
-    pub(crate) fn self_fail_deadline(&self) -> Option<Instant> {
-        let SelfFail::Open(Comparison { until, ignore_ineligible_from, told, .. }) = &self.self_fail else {
-            return None;
-        };
-        let ignore_ineligible_from = Some(*ignore_ineligible_from).filter(|at| *at > self.state.now);
-        told.values().copied().chain([*until]).chain(ignore_ineligible_from).min()
+    fn comparison(&self) -> Option<&Comparison> {
+        match &self.phase {
+            Phase::Off | Phase::Alone => None,
+            Phase::Comparing(comparison) | Phase::Declared { comparison, .. } => Some(comparison),
+        }
+    }
+}
+
+fn timeout(state: &ClusterState, found: ReplOffset) -> Duration {
+    let longest = state.config().empty_master_timeout;
+    if has_data(found) { longest.min(TIMEOUT) } else { longest }
+}
+
+/// The replicas of this node and the replicas of its replicas. The latter replicated from a replica while it was the
+/// master and do not know yet that it no longer is.
+fn replicas(state: &ClusterState) -> impl Iterator<Item = &Node> {
+    let follows_me = |node: &Node| node.master() == Some(state.id());
+    let follows_one = move |node: &Node| {
+        let master = node.master().and_then(|master| state.node(master));
+        master.is_some_and(follows_me)
+    };
+    state.others().filter(move |node| follows_me(node) || follows_one(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const ALLOW_ALL: Effect = Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::All));
+
+    /// This node is master 0 of three masters and has replica 3.
+    fn cluster() -> TestCluster {
+        TestCluster::new(3, &[(3, 0)])
+    }
+
+    fn sends(effects: &[Effect]) -> usize {
+        effects.iter().filter(|effect| matches!(effect, Effect::Send { .. })).count()
+    }
+
+    #[test]
+    fn replica_that_is_ahead_makes_the_master_declare_itself_fail() {
+        let mut cluster = cluster();
+        cluster.node(3).offset = ReplOffset(8);
+        let mut part = SelfFail::default();
+        assert_eq!(part.start(&cluster.state, ReplOffset(7)).len(), 2);
+        assert!(part.is_open());
+        let effects = part.step(&cluster.state);
+        assert_eq!(effects[0], Effect::log(FailureEvent::Resigned { replica: id(3), offset: 8 }));
+        assert_eq!(sends(&effects), 3, "all other nodes are told");
+        assert_eq!(part.step(&cluster.state), [], "not again before a tenth of the node timeout");
+        cluster.pass(cluster.state.config().node_timeout / 10);
+        assert_eq!(sends(&part.step(&cluster.state)), 3);
+        let ahead = Header { offset: ReplOffset(8), ..cluster.header_of(3) };
+        assert!(part.should_yield_to(&ahead, id(0)));
+        let behind = Header { offset: ReplOffset(7), ..ahead };
+        assert!(!part.should_yield_to(&behind, id(0)));
+    }
+
+    #[test]
+    fn comparison_ends_when_no_replica_is_ahead() {
+        let mut cluster = cluster();
+        cluster.node(3).offset = ReplOffset(7);
+        let mut part = SelfFail::default();
+        part.start(&cluster.state, ReplOffset(7));
+        assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
+        assert!(!part.is_open());
+        assert_eq!(part.next_deadline(cluster.state.now()), None);
+    }
+
+    #[test]
+    fn silent_replica_delays_a_master_with_data_only_for_the_start_delay() {
+        let mut cluster = cluster();
+        cluster.node(3).contact.last_message = None;
+        let mut part = SelfFail::default();
+        part.start(&cluster.state, ReplOffset(7));
+        assert_eq!(part.step(&cluster.state), []);
+        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + TIMEOUT));
+        cluster.pass(TIMEOUT);
+        assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
+    }
+
+    #[test]
+    fn timeout_restarts_while_no_majority_is_reachable() {
+        let mut cluster = cluster();
+        cluster.node(3).contact.last_message = None;
+        let mut part = SelfFail::default();
+        part.start(&cluster.state, ReplOffset(0));
+        let longest = cluster.state.config().empty_master_timeout;
+        cluster.pass(longest - TIMEOUT);
+        part.postpone_timeout(&cluster.state);
+        cluster.pass(TIMEOUT);
+        assert_eq!(part.step(&cluster.state), []);
+        cluster.pass(longest);
+        assert_eq!(part.step(&cluster.state)[0], Effect::log(FailureEvent::NoReplicaTookOver));
+    }
+
+    #[test]
+    fn empty_master_without_replicas_accepts_only_empty_nodes() {
+        let mut cluster = TestCluster::new(3, &[]);
+        let mut part = SelfFail::default();
+        let only_empty = Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty));
+        assert_eq!(part.start(&cluster.state, ReplOffset(0)), [only_empty]);
+        assert_eq!(part.step(&cluster.state), []);
+        cluster.state.replication.offset = ReplOffset(1);
+        assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
     }
 }

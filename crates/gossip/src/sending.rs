@@ -7,8 +7,8 @@ use slot_routing::{ClientEndpoint, NodeId, SlotSet};
 
 use crate::contract::{ClusterAction, LinkId};
 use crate::deadlines;
+use crate::effect::GossipKind;
 use crate::machine::Gossip;
-use crate::manual_failover::ManualFailover;
 use crate::node::{Extensions, LinkState};
 use crate::wire::{
     Extension, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
@@ -26,21 +26,13 @@ const MAX_ENTRIES: usize = 1000;
 /// Maximum number of forgotten nodes per message.
 const MAX_FORGOTTEN_NODES: usize = 100;
 
-/// The message types that carry a gossip section.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GossipKind {
-    Ping,
-    Pong,
-    Meet,
-}
-
 impl Gossip {
     pub(crate) fn header(&mut self) -> Header {
         // A replica's header carries the claim of its master.
         let claimant = self.myself().master().unwrap_or(self.state.me);
         let slots = self.claim_of(claimant);
         let me = self.myself();
-        let paused = matches!(self.manual_failover, ManualFailover::Yielding { paused_at: Some(_), .. });
+        let paused = self.manual_failover.is_paused();
         let role = if me.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
         Header {
             sender: self.state.me,

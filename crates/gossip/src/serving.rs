@@ -27,10 +27,10 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 
+use crate::effect::GossipKind;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{LinkState, Node};
-use crate::sending::GossipKind;
 use crate::wire::{GossipSection, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
@@ -176,7 +176,7 @@ impl Gossip {
         if !majority && self.voters() > 0 {
             let until = self.state.now + self.state.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
-            self.postpone_self_fail_timeout();
+            self.self_fail.postpone_timeout(&self.state);
         }
         self.finish_replacement_check(majority, self.state.nodes.confirming() + mine >= self.quorum());
         let may = majority && self.is_covered();

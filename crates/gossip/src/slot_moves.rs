@@ -33,7 +33,6 @@ use crate::commands::{OperatorError, OperatorReply, SlotChange, parse_name};
 use crate::contract::{ClusterAction, ReplicaConfirmation};
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
-use crate::manual_failover::ManualFailover;
 use crate::operator::Answer;
 
 /// SETSLOT requests that have not been answered, in order of arrival and execution.
@@ -70,7 +69,7 @@ impl Gossip {
             return Some(Err(refusal));
         }
         let alone = !self.state.nodes.values().any(|node| node.master() == Some(self.state.me));
-        if alone && self.set_slots.0.is_empty() && !self.is_yielding() {
+        if alone && self.set_slots.0.is_empty() && !self.manual_failover.is_yielding() {
             let result = self.set_slot(request.slot, &request.change, keys_in_slot);
             if result.is_ok() {
                 // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream too.
@@ -84,7 +83,7 @@ impl Gossip {
 
     /// Writes new requests to the replication stream, unless the stream must not grow.
     pub(crate) fn tell_replicas(&mut self) {
-        if self.is_yielding() {
+        if self.manual_failover.is_yielding() {
             return;
         }
         let mut requests = std::mem::take(&mut self.set_slots.0);
@@ -102,10 +101,6 @@ impl Gossip {
             true
         });
         self.set_slots.0 = requests;
-    }
-
-    fn is_yielding(&self) -> bool {
-        matches!(self.manual_failover, ManualFailover::Yielding { .. })
     }
 
     /// Handles the result of an acknowledgement. Requests are executed in stream order.
@@ -144,7 +139,7 @@ impl Gossip {
 
     /// Writes the actual state of the slot to the stream, because the replicas may have applied a change that failed.
     fn resend_slot_state(&mut self, slot: Slot) {
-        if self.is_yielding() {
+        if self.manual_failover.is_yielding() {
             return;
         }
         let name = |id: &NodeId| id.to_string();
@@ -350,7 +345,7 @@ impl Gossip {
     /// Tells the replicas that a claim ended a migration. They see the claim as well, but might afterwards load a
     /// snapshot that still contains the mark.
     pub(crate) fn announce_end_of_move(&mut self, slot: Slot) {
-        if self.myself().is_master() && !self.is_yielding() {
+        if self.myself().is_master() && !self.manual_failover.is_yielding() {
             self.todo.tell_replicas.push((slot, SlotChange::Stable));
         }
     }
@@ -366,7 +361,7 @@ impl Gossip {
         let imported =
             self.state.importing.iter().filter(|(_, from)| **from == source).map(|(slot, _)| *slot);
         let given_away: Vec<Slot> = imported.filter(|slot| is_given_away(*slot)).collect();
-        if given_away.is_empty() || !self.myself().is_master() || self.is_yielding() {
+        if given_away.is_empty() || !self.myself().is_master() || self.manual_failover.is_yielding() {
             return;
         }
         let grace = self.state.config.ping_interval(self.state.nodes.len() - 1);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use clock::{Instant, Millis};
-use slot_routing::{Epoch, NodeId, Slot};
+use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
 use crate::commands::{OperatorError, parse_name};
 use crate::config::ClusterConfig;
@@ -101,6 +101,15 @@ impl ClusterState {
     #[must_use]
     pub fn is_voter(&self, id: NodeId) -> bool {
         self.slots.count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The replication offset of this node.
+    pub(crate) fn offset(&self) -> ReplOffset {
+        self.replication.offset
     }
 
     /// Number of masters with slots; only they vote.

@@ -105,14 +105,92 @@ pub struct Ballot {
     pub votes: Vec<(NodeId, Millis)>,
 }
 
+/// Something that happened in the failure or failover of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TimelineEntry {
+    /// A node suspects the node; the cause is known only for this node's own suspicion.
+    Suspicion { by: NodeId, cause: Option<SuspicionCause> },
+    /// A majority agrees on the failure.
+    Agreement,
+    /// The node answers again.
+    Recovery,
+    /// This node ranked the replicas.
+    Ranking(Vec<Candidate>),
+    /// This node scheduled an election.
+    Ballot { rank: u32, offset: u64 },
+    /// This node requested votes.
+    VotesRequested { epoch: Epoch },
+    /// A vote for this node arrived.
+    VoteReceived { voter: NodeId },
+    /// This node cannot start or win an election.
+    Obstacle(CannotFailoverReason),
+    /// This node voted.
+    Vote { candidate: NodeId, epoch: Epoch },
+    /// This node refused its vote.
+    RefusedVote { candidate: NodeId, epoch: Epoch, why: VoteDenial },
+    /// A failover was requested.
+    Request { by: NodeId },
+    /// The requested failover timed out.
+    RequestTimeout,
+    /// Another node took slots of the node.
+    Replacement { by: NodeId, epoch: Epoch },
+}
+
 impl FailoverTimeline {
+    /// Records what happened to `node` at `at`.
+    pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
+        match entry {
+            TimelineEntry::Suspicion { by, cause } => {
+                self.record_suspicion(node, Suspicion { by, at, cause });
+            }
+            TimelineEntry::Agreement => {
+                self.open(node).agreed.get_or_insert(at);
+            }
+            TimelineEntry::Recovery => self.record_recovery(node, at),
+            TimelineEntry::Ranking(candidates) => {
+                let record = self.open(node);
+                (record.candidates, record.ranked_at) = (candidates, Some(at));
+            }
+            TimelineEntry::Ballot { rank, offset } => {
+                let ballots = &mut self.open(node).ballots;
+                if ballots.len() < MAX_PER_RECORD {
+                    ballots.push(Ballot { scheduled: at, rank, offset, asked: None, votes: Vec::new() });
+                }
+            }
+            TimelineEntry::VotesRequested { epoch } => self.update_ballot(node, |ballot| {
+                (ballot.asked, ballot.votes) = (Some((epoch, at)), Vec::new());
+            }),
+            TimelineEntry::VoteReceived { voter } => {
+                self.update_ballot(node, |ballot| ballot.votes.push((voter, at)));
+            }
+            TimelineEntry::Obstacle(why) => {
+                let obstacles = &mut self.open(node).obstacles;
+                if obstacles.len() < MAX_PER_RECORD {
+                    obstacles.push((why, at));
+                }
+            }
+            TimelineEntry::Vote { candidate, epoch } => {
+                let votes = &mut self.open(node).votes_given;
+                if votes.len() < MAX_PER_RECORD {
+                    votes.push((candidate, epoch, at));
+                }
+            }
+            TimelineEntry::RefusedVote { candidate, epoch, why } => {
+                self.record_refused_vote(node, candidate, epoch, why, at);
+            }
+            TimelineEntry::Request { by } => self.open(node).requested = Some((by, at)),
+            TimelineEntry::RequestTimeout => self.record_request_timeout(node, at),
+            TimelineEntry::Replacement { by, epoch } => self.record_replacement(node, by, epoch, at),
+        }
+    }
+
     /// All records, oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &FailoverRecord> {
         self.records.iter()
     }
 
     /// The open record about `node`, created if there is none.
-    pub(crate) fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
+    fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
         let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
         let place = open.unwrap_or_else(|| {
             if self.records.len() == MAX_REMEMBERED {
@@ -124,7 +202,7 @@ impl FailoverTimeline {
         &mut self.records[place]
     }
 
-    pub(crate) fn record_suspicion(&mut self, node: NodeId, suspicion: Suspicion) {
+    fn record_suspicion(&mut self, node: NodeId, suspicion: Suspicion) {
         let record = self.open(node);
         let known = record.suspicions.iter().any(|other| other.by == suspicion.by);
         if !known && record.suspicions.len() < MAX_PER_RECORD {
@@ -132,18 +210,7 @@ impl FailoverTimeline {
         }
     }
 
-    pub(crate) fn record_agreement(&mut self, node: NodeId, at: Millis) {
-        self.open(node).agreed.get_or_insert(at);
-    }
-
-    pub(crate) fn record_vote(&mut self, master: NodeId, candidate: NodeId, epoch: Epoch, at: Millis) {
-        let record = self.open(master);
-        if record.votes_given.len() < MAX_PER_RECORD {
-            record.votes_given.push((candidate, epoch, at));
-        }
-    }
-
-    pub(crate) fn record_refused_vote(
+    fn record_refused_vote(
         &mut self,
         master: NodeId,
         candidate: NodeId,
@@ -162,28 +229,12 @@ impl FailoverTimeline {
         }
     }
 
-    pub(crate) fn record_obstacle(&mut self, master: NodeId, why: CannotFailoverReason, at: Millis) {
-        let record = self.open(master);
-        if record.obstacles.len() < MAX_PER_RECORD {
-            record.obstacles.push((why, at));
-        }
-    }
-
-    pub(crate) fn record_request(&mut self, master: NodeId, by: NodeId, at: Millis) {
-        self.open(master).requested = Some((by, at));
-    }
-
     /// Records that the requested failover timed out.
-    pub(crate) fn record_request_timeout(&mut self, master: NodeId, at: Millis) {
+    fn record_request_timeout(&mut self, master: NodeId, at: Millis) {
         let asked = |record: &&mut FailoverRecord| record.is_open() && record.requested.is_some();
         if let Some(record) = self.last_of(master).filter(asked) {
             record.request_timed_out = Some(at);
         }
-    }
-
-    pub(crate) fn record_ranking(&mut self, master: NodeId, candidates: Vec<Candidate>, at: Millis) {
-        let record = self.open(master);
-        (record.candidates, record.ranked_at) = (candidates, Some(at));
     }
 
     /// Records the first write after this node's last takeover.
@@ -194,16 +245,22 @@ impl FailoverTimeline {
         }
     }
 
-    pub(crate) fn record_recovery(&mut self, node: NodeId, at: Millis) {
+    fn record_recovery(&mut self, node: NodeId, at: Millis) {
         if let Some(record) = self.last_of(node).filter(|record| record.request_timed_out.is_none()) {
             record.recovered.get_or_insert(at);
         }
     }
 
     /// Records that `by` took slots of `node`; ignored unless a failure is being recorded.
-    pub(crate) fn record_replacement(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
+    fn record_replacement(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
         if let Some(record) = self.last_of(node).filter(|record| record.is_open()) {
             record.replaced = Some((by, epoch, at));
+        }
+    }
+
+    fn update_ballot(&mut self, node: NodeId, change: impl FnOnce(&mut Ballot)) {
+        if let Some(ballot) = self.open(node).ballots.last_mut() {
+            change(ballot);
         }
     }
 
@@ -234,11 +291,5 @@ impl FailoverRecord {
 
     fn is_open(&self) -> bool {
         self.replaced.is_none() && self.recovered.is_none() && self.request_timed_out.is_none()
-    }
-
-    pub(crate) fn add_ballot(&mut self, ballot: Ballot) {
-        if self.ballots.len() < MAX_PER_RECORD {
-            self.ballots.push(ballot);
-        }
     }
 }
