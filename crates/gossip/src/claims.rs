@@ -25,8 +25,9 @@ use crate::contract::ClusterAction;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::Role;
+use crate::outdated_claim::correct_outdated_claim;
 use crate::timeline::TimelineEntry;
-use crate::wire::{ConfigUpdate, Header, MessageBody, Packet};
+use crate::wire::{ConfigUpdate, Header};
 
 impl Gossip {
     /// Processes the claim in a header, which is the sender's or, if the sender is a replica, its master's.
@@ -42,7 +43,7 @@ impl Gossip {
             self.detect_given_away_slots(sender, &header.slots);
         }
         if is_news {
-            self.send_update_if_outdated(sender, header);
+            self.apply(correct_outdated_claim(&self.state, sender, header));
         }
         if self.state.nodes[&sender].is_master() && self.myself().is_master() {
             self.resolve_epoch_collision(header);
@@ -136,20 +137,6 @@ impl Gossip {
         claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
     }
 
-    /// Sends an UPDATE if the header claims a slot that another node owns under a higher epoch.
-    pub(crate) fn send_update_if_outdated(&mut self, sender: NodeId, header: &Header) {
-        let newer = |slot: Slot| {
-            let owner = self.state.nodes.get(&self.state.slots.claimant(slot)?)?;
-            (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner.id)
-        };
-        if let Some(owner) = header.slots.iter().find_map(newer) {
-            let config_epoch = self.state.nodes[&owner].config_epoch;
-            let update = ConfigUpdate { config_epoch, id: owner, slots: self.state.slots.set_of(owner) };
-            let header = self.header();
-            self.send_packet(sender, Packet { header, body: MessageBody::Update(update) });
-        }
-    }
-
     /// Another node reports a newer claim that this node has missed.
     pub(crate) fn on_update(&mut self, update: &ConfigUpdate) {
         let Some(node) = self.state.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else {
@@ -204,5 +191,24 @@ impl Gossip {
     pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
         self.state.current_epoch = self.state.current_epoch.max(epoch);
         self.state.myself_mut().config_epoch = epoch;
+    }
+
+    /// Takes over the master's slots under `epoch`.
+    pub(crate) fn take_over(&mut self, epoch: Epoch) {
+        let Some(old) = self.myself().master() else { return };
+        self.set_role(self.state.me, Role::Master);
+        let me = self.state.myself_mut();
+        me.config_epoch = me.config_epoch.max(epoch);
+        for slot in self.state.slots.release_all(old).iter() {
+            self.state.slots.assign(slot, self.state.me);
+        }
+        self.drop_invalid_moves();
+        self.record(old, TimelineEntry::Replacement { by: self.state.me, epoch });
+        self.election.abandon();
+        self.end_manual_failover();
+        self.service.allow_serving(self.state.now);
+        self.save_before_claiming();
+        self.todo.publish = true;
+        self.broadcast_pong();
     }
 }

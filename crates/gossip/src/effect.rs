@@ -3,7 +3,7 @@
 //! A part changes only its own fields and returns effects. The coordinator applies them in order, so the order of log
 //! lines and messages is that of the decisions.
 
-use slot_routing::NodeId;
+use slot_routing::{Epoch, NodeId};
 
 use crate::contract::ClusterAction;
 use crate::event::ClusterEvent;
@@ -31,6 +31,24 @@ pub(crate) enum Effect {
     Send { to: NodeId, body: MessageBody },
     /// Send a message with a gossip section on the outbound link to `to`.
     Gossip { to: NodeId, kind: GossipKind },
+    /// Send a PONG with the news to all nodes.
+    BroadcastPong,
+    /// Send a PONG to the other replicas of our master, which need our offset for their rank.
+    SendOffsetToSiblings,
+    /// Request the vote of `to`; voters vote for a `forced` failover although the master is up.
+    RequestVote { to: NodeId, forced: bool },
+    /// Vote for `to` in `epoch`.
+    Vote { to: NodeId, epoch: Epoch },
+    /// Enter `epoch` and keep this node's own vote in it.
+    VoteForMyself { epoch: Epoch },
+    /// Take the master's slots under `epoch`.
+    TakeOver { epoch: Epoch },
+    /// The topology may have changed.
+    Publish,
+    /// The topology may have changed, and `nodes.conf` is outdated.
+    ConfigChanged,
+    /// `nodes.conf` must be durable before the packets of this step leave.
+    SaveBeforeSending,
     /// End the pause of writes once the new slot owners are published.
     ResumeWrites,
     /// Writes stay paused; cancels [`Effect::ResumeWrites`].

@@ -11,7 +11,7 @@ use std::time::Duration;
 use slot_routing::{Epoch, NodeId, Slot};
 
 pub use election::{CannotFailoverReason, ElectionEvent, ElectionResetReason, VoteDenial};
-pub use failure::{FailClearReason, FailureEvent};
+pub use failure::{FailClearReason, FailureEvent, SuspicionCause};
 pub use manual_failover::ManualFailoverEvent;
 
 /// The log level of an event.

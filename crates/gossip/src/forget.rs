@@ -45,11 +45,12 @@ impl Gossip {
             inbound.node = None;
         }
         for node in self.state.nodes.values_mut() {
-            node.reports.remove(&id);
             if node.role == Role::Replica(Some(id)) {
                 node.role = Role::Replica(None);
             }
         }
+        self.failure_detector.on_node_removed(id);
+        self.votes.on_replaced(id);
         if let Some(role) = role {
             self.migration.on_node_removed(&self.state, id, role);
         }

@@ -29,7 +29,7 @@ impl Gossip {
         if self.state.nodes.len() >= MAX_NODES || self.state.nodes.values().any(|node| same(&node)) {
             return;
         }
-        let id = self.fresh_id();
+        let id = self.random.node_id();
         let mut node = Node::new(id, address, self.state.now);
         node.handshake = Some(Handshake { since: self.state.now, meet });
         self.state.nodes.insert(id, node);

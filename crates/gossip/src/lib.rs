@@ -28,7 +28,7 @@ mod driver;
 mod effect;
 mod election;
 mod event;
-mod failure;
+mod failure_detector;
 mod forget;
 mod handshake;
 mod links;
@@ -39,6 +39,9 @@ mod node_index;
 mod nodes;
 mod nodes_conf;
 mod operator;
+mod outdated_claim;
+mod random;
+mod ranking;
 mod receiving;
 mod replica_migration;
 mod report;
@@ -70,10 +73,10 @@ pub use contract::{
 pub use driver::{ClusterDriver, StepInputs, StepOutput};
 pub use event::{
     CannotFailoverReason, ClusterEvent, ElectionEvent, ElectionResetReason, FailClearReason, FailureEvent,
-    LogLevel, ManualFailoverEvent, VoteDenial,
+    LogLevel, ManualFailoverEvent, SuspicionCause, VoteDenial,
 };
 pub use machine::Gossip;
-pub use node::{Address, Contact, Handshake, LinkState, Node, NodeHealth, Role, SuspicionCause};
+pub use node::{Address, Contact, Handshake, LinkState, Node, NodeHealth, Role};
 pub use nodes_conf::NodesConfError;
 pub use report::LinkReport;
 pub use slot_states::{parse_slot_states, slot_states};

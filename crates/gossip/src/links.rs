@@ -99,9 +99,10 @@ impl Gossip {
         node.link = LinkState::Up { id: link, since: now };
         node.contact.refused_since = None;
         self.send_first_message(id);
-        self.resend_fails(id);
+        self.apply(self.failure_detector.on_link_up(&self.state, id));
         self.apply(self.manual_failover.on_link_up(&self.state, id));
-        self.repeat_vote_request(id);
+        let effects = self.election.on_link_up(&self.state, id);
+        self.apply(effects);
     }
 
     pub(crate) fn on_connect_failed(&mut self, link: LinkId, refused: bool) {

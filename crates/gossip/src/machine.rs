@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::time::Duration;
 
 use clock::{Instant, Millis};
-use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
@@ -18,10 +18,12 @@ use crate::contract::{ClusterAction, ClusterInput, LinkId};
 use crate::effect::{Effect, GossipKind};
 use crate::election::Election;
 use crate::event::ClusterEvent;
+use crate::failure_detector::{FailureDetector, max_undetected_pause};
 use crate::links::Links;
 use crate::manual_failover::ManualFailover;
 use crate::node::{Address, Extensions, Node, has_data};
 use crate::nodes_conf::{self, NodesConfError, SavedConfig};
+use crate::random::Randomness;
 use crate::replica_migration::ReplicaMigration;
 use crate::report::LinkReport;
 use crate::role::FollowedMaster;
@@ -32,7 +34,7 @@ use crate::state::ClusterState;
 use crate::stats::{LinkTraffic, MessageStats};
 use crate::timeline::{FailoverTimeline, TimelineEntry};
 use crate::votes::Votes;
-use crate::wire::{MessageBody, Publication};
+use crate::wire::{Header, MessageBody, MessageFlags, Packet, Publication};
 
 /// One node's view of the cluster: the state machine of the cluster bus.
 #[derive(Debug)]
@@ -61,7 +63,8 @@ pub struct Gossip {
     /// Whether the claim in our headers is not durable yet.
     claim_unsaved: bool,
     published: Option<Topology>,
-    rng: ChaCha8Rng,
+    pub(crate) random: Randomness,
+    pub(crate) failure_detector: FailureDetector,
 }
 
 /// Work left over for the end of the current input.
@@ -93,13 +96,14 @@ impl Deref for Gossip {
 impl Gossip {
     /// Creates a node with a new random id that knows no other node.
     #[must_use]
-    pub fn new(config: ClusterConfig, mut rng: ChaCha8Rng) -> Self {
-        let me = random_id(&mut rng);
+    pub fn new(config: ClusterConfig, rng: ChaCha8Rng) -> Self {
+        let mut random = Randomness::new(rng);
+        let me = random.node_id();
         let saved = SavedConfig {
             nodes: BTreeMap::from([(me, Node::new(me, Address::default(), Instant::ORIGIN))]),
             ..SavedConfig::empty(me)
         };
-        let mut gossip = Self::with(config, rng, saved);
+        let mut gossip = Self::with(config, random, saved);
         gossip.todo.save = true;
         gossip.todo.sync = true;
         gossip
@@ -110,10 +114,10 @@ impl Gossip {
     /// # Errors
     /// The first line that cannot be parsed.
     pub fn restore(config: ClusterConfig, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, NodesConfError> {
-        Ok(Self::with(config, rng, nodes_conf::parse(nodes_conf)?))
+        Ok(Self::with(config, Randomness::new(rng), nodes_conf::parse(nodes_conf)?))
     }
 
-    fn with(config: ClusterConfig, rng: ChaCha8Rng, saved: SavedConfig) -> Self {
+    fn with(config: ClusterConfig, random: Randomness, saved: SavedConfig) -> Self {
         let votes = Votes::restored(saved.last_vote_epoch);
         let state = saved.into_state(config);
         let mut gossip = Self {
@@ -137,7 +141,8 @@ impl Gossip {
             started: false,
             claim_unsaved: false,
             published: None,
-            rng,
+            random,
+            failure_detector: FailureDetector::default(),
         };
         gossip.apply_announcement();
         gossip
@@ -222,12 +227,17 @@ impl Gossip {
         self.close_silent_unknown_peers();
         self.maintain_links();
         self.send_due_pings();
-        self.suspect_silent_nodes();
+        let effects = self.failure_detector.step(&mut self.state, &mut self.random);
+        self.apply(effects);
         let effects = self.self_fail.step(&self.state);
         self.apply(effects);
         let effects = self.manual_failover.step(&self.state);
         self.apply(effects);
-        self.step_election();
+        let manual = self.manual_failover.is_ready();
+        let effects = self.election.prepare(&self.state, manual, &mut self.random);
+        self.apply(effects);
+        let effects = self.election.advance(&self.state, &mut self.random);
+        self.apply(effects);
         if let Some(orphan) = self.migration.step(&self.state) {
             self.log(ClusterEvent::Migrating { to: orphan });
             self.become_replica_of(orphan);
@@ -244,7 +254,7 @@ impl Gossip {
             self.state.nodes.next_due(),
             self.unknown_peers_deadline(),
             self.manual_failover.next_deadline(),
-            self.election_deadline(),
+            self.election.next_deadline(self.state.config.auth_timeout()),
             self.migration.next_deadline(self.state.now),
             self.self_fail.next_deadline(self.state.now),
             self.service_deadline(),
@@ -292,6 +302,34 @@ impl Gossip {
         self.state.nodes_conf_text(self.votes.newest())
     }
 
+    /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
+    /// have been replaced in the meantime must not serve before it knows.
+    pub(crate) fn detect_process_pause(&mut self, before: Instant) {
+        let gap = self.state.now.since(before);
+        if gap < self.state.config.node_timeout / 2 || self.state.nodes.len() == 1 {
+            return;
+        }
+        for node in self.state.nodes.values_mut() {
+            node.contact.exclude_pause(gap);
+        }
+        if gap >= max_undetected_pause(self.state.config.node_timeout) {
+            self.suspend_serving();
+            self.log(ClusterEvent::ProcessPaused(gap));
+        }
+    }
+
+    /// How long after the last call this node may serve without another call. `None` if there are no other nodes.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        (self.state.nodes.len() > 1).then(|| max_undetected_pause(self.state.config.node_timeout))
+    }
+
+    /// Limits the time between calls, so that a longer gap proves that the process was paused.
+    pub(crate) fn heartbeat(&self) -> Option<Instant> {
+        let quarter = self.state.config.node_timeout / 4;
+        (self.state.nodes.len() > 1).then(|| self.state.now + quarter.max(Duration::from_millis(1)))
+    }
+
     /// Carries out what a part has decided.
     pub(crate) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
         for effect in effects {
@@ -301,6 +339,27 @@ impl Gossip {
                 Effect::Record { node, entry } => self.record(node, entry),
                 Effect::Send { to, body } => self.send(to, body),
                 Effect::Gossip { to, kind } => self.send_gossip(to, kind),
+                Effect::BroadcastPong => self.broadcast_pong(),
+                Effect::SendOffsetToSiblings => self.send_offset_to_siblings(),
+                Effect::RequestVote { to, forced } => {
+                    let mut header = self.header();
+                    header.message_flags |=
+                        if forced { MessageFlags::FORCE_ACK } else { MessageFlags::default() };
+                    self.send_packet(to, Packet { header, body: MessageBody::AuthRequest });
+                }
+                Effect::Vote { to, epoch } => {
+                    let header = Header { current_epoch: epoch, ..self.header() };
+                    self.send_packet(to, Packet { header, body: MessageBody::AuthAck });
+                }
+                Effect::VoteForMyself { epoch } => {
+                    self.state.current_epoch = epoch;
+                    self.votes.record(epoch, self.state.me);
+                    self.save_before_sending();
+                }
+                Effect::TakeOver { epoch } => self.take_over(epoch),
+                Effect::Publish => self.todo.publish = true,
+                Effect::ConfigChanged => (self.todo.save, self.todo.publish) = (true, true),
+                Effect::SaveBeforeSending => self.save_before_sending(),
                 Effect::ResumeWrites => self.todo.resume = true,
                 Effect::KeepWritesPaused => self.todo.resume = false,
                 Effect::TakeOverUnelected => {
@@ -360,7 +419,7 @@ impl Gossip {
     /// The node is unknown.
     pub fn failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
         let id = self.find_node(node)?;
-        Ok(self.count_reports(id))
+        Ok(self.failure_detector.count_reports(&self.state, id))
     }
 
     /// The text of CLUSTER INFO.
@@ -411,14 +470,6 @@ impl Gossip {
         self.state.assert_indexes_consistent();
     }
 
-    pub(crate) fn random_below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.rng.random_range(0..bound) }
-    }
-
-    pub(crate) fn fresh_id(&mut self) -> NodeId {
-        random_id(&mut self.rng)
-    }
-
     /// Applies the announced addresses and options to this node's own entry.
     fn apply_announcement(&mut self) {
         let announce = self.state.config.announce.clone();
@@ -449,10 +500,4 @@ impl Gossip {
             }
         }
     }
-}
-
-fn random_id(rng: &mut ChaCha8Rng) -> NodeId {
-    let mut bytes = [0; 20];
-    rng.fill_bytes(&mut bytes);
-    NodeId::from_random(bytes)
 }

@@ -1,7 +1,5 @@
 //! A cluster node as this node knows it: addresses, health, role and link.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,6 +7,7 @@ use clock::Instant;
 use slot_routing::{ClientEndpoint, Epoch, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
+use crate::event::SuspicionCause;
 use crate::node_index::IndexEntry;
 use crate::wire::{Header, MessageFlags, NodeFlags};
 
@@ -53,12 +52,8 @@ pub struct Node {
     pub link: LinkState,
     /// Times of the last messages from and to the node.
     pub contact: Contact,
-    /// Masters that reported the node as failing, with the time of their last report.
-    pub reports: BTreeMap<NodeId, Instant>,
     /// Whether the node declared itself FAIL because it restarted with less data than its replicas.
     pub(crate) declared_fail: bool,
-    /// The replica of this master that we last voted for, and when.
-    pub last_vote: Option<(NodeId, Instant)>,
     /// The values that the indexes of [`Nodes`](crate::nodes::Nodes) currently hold for this node.
     pub(crate) indexed: IndexEntry,
 }
@@ -102,27 +97,6 @@ pub enum NodeHealth {
         /// When the FAIL flag was set.
         since: Instant,
     },
-}
-
-/// Why a node is suspected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SuspicionCause {
-    /// No message arrived within the node timeout.
-    Silence,
-    /// Its link broke and its host refuses connections, so the process is gone.
-    Refused,
-    /// A node with another id answers at its address, and the node holds no link to this node.
-    Replaced,
-}
-
-impl fmt::Display for SuspicionCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Silence => "silence",
-            Self::Refused => "refused",
-            Self::Replaced => "replaced",
-        })
-    }
 }
 
 /// The state of a handshake with a node whose id is unknown.
@@ -228,9 +202,7 @@ impl Node {
             offset: ReplOffset(0),
             link: LinkState::Down { retry_at: now },
             contact: Contact::default(),
-            reports: BTreeMap::new(),
             declared_fail: false,
-            last_vote: None,
             indexed: IndexEntry::default(),
         }
     }

@@ -105,7 +105,7 @@ impl Gossip {
             return Ok(OperatorReply::Ok);
         }
         self.set_role(self.state.me, Role::Master);
-        let shard = self.fresh_id();
+        let shard = self.random.node_id();
         self.state.myself_mut().shard = shard;
         self.log(ClusterEvent::Detached { shard });
         self.out.push(crate::contract::ClusterAction::DropEverything);
@@ -147,7 +147,7 @@ impl Gossip {
             self.out.push(crate::contract::ClusterAction::DropEverything);
         }
         // The node leaves its shard.
-        let shard = self.fresh_id();
+        let shard = self.random.node_id();
         self.state.myself_mut().shard = shard;
         self.end_manual_failover();
         self.election.abandon();
@@ -169,7 +169,7 @@ impl Gossip {
     /// Gives this node a new id and forgets all epochs and votes (RESET HARD).
     fn rename_myself(&mut self) {
         let mut node = self.state.nodes.remove(&self.state.me).expect("a node knows itself");
-        self.state.me = self.fresh_id();
+        self.state.me = self.random.node_id();
         node.id = self.state.me;
         node.shard = self.state.me;
         node.config_epoch = Epoch(0);

@@ -4,11 +4,11 @@ use slot_routing::{ClientEndpoint, Epoch, NodeId};
 
 use crate::contract::{ClusterAction, LinkId};
 use crate::effect::GossipKind;
-use crate::event::{ClusterEvent, FailureEvent};
+use crate::event::ClusterEvent;
 use crate::handshake::{MAX_NODES, announced_role};
 use crate::machine::Gossip;
 use crate::node::{Address, Extensions, Node, NodeHealth, has_data};
-use crate::timeline::TimelineEntry;
+use crate::votes::VoterStatus;
 use crate::wire::{
     Extension, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
 };
@@ -40,9 +40,15 @@ impl Gossip {
             MessageBody::Meet(section) => self.on_ping(link, &header, &section, true),
             MessageBody::Pong(section) => self.on_pong(link, &header, &section),
             MessageBody::Publish(publication) if known => self.out.push(ClusterAction::Deliver(publication)),
-            MessageBody::Fail(about) if known => self.on_fail(header.sender, about),
+            MessageBody::Fail(about) if known => {
+                let effects = self.failure_detector.on_fail(&mut self.state, header.sender, about);
+                self.apply(effects);
+            }
             MessageBody::AuthRequest if known => self.on_auth_request(&header),
-            MessageBody::AuthAck if known => self.on_auth_ack(&header),
+            MessageBody::AuthAck if known => {
+                let effect = self.election.on_vote(&self.state, &header);
+                self.apply(effect);
+            }
             MessageBody::ManualFailoverStart if known => {
                 let effects = self.manual_failover.on_start_request(&self.state, &header);
                 self.apply(effects);
@@ -50,6 +56,19 @@ impl Gossip {
             MessageBody::Update(update) if known => self.on_update(&update),
             _ => {}
         }
+    }
+
+    fn on_auth_request(&mut self, header: &Header) {
+        if !self.is_voter(self.state.me) {
+            self.election.on_rival_request(&self.state, header);
+            return;
+        }
+        let status = VoterStatus {
+            yields_to_candidate: self.self_fail.should_yield_to(header, self.state.me),
+            may_be_replaced: self.may_have_been_replaced(),
+        };
+        let effects = self.votes.answer(&self.state, header, status);
+        self.apply(effects);
     }
 
     /// Returns the epoch in the packet that no honest node can have reached, if there is one.
@@ -145,7 +164,11 @@ impl Gossip {
         node.address = Address::default();
         self.todo.save = true;
         self.todo.publish = true;
-        self.suspect_if_replaced(expected);
+        // A node that holds a link to this node has merely moved.
+        if !self.links.inbound.values().any(|inbound| inbound.node == Some(expected)) {
+            let effects = self.failure_detector.on_replaced(&mut self.state, expected, &mut self.random);
+            self.apply(effects);
+        }
     }
 
     /// Handles the PONG to our PING.
@@ -158,11 +181,8 @@ impl Gossip {
         contact.pong_received = Some(now);
         contact.refused_since = None;
         contact.ever_connected = true;
-        match node.health {
-            NodeHealth::Healthy => {}
-            NodeHealth::Suspected { .. } => self.clear_suspicion(id),
-            NodeHealth::Failed { since } => self.clear_fail_if_due(id, since),
-        }
+        let effects = self.failure_detector.on_answer(&mut self.state, id);
+        self.apply(effects);
     }
 
     /// Updates role, slots and gossip from a PING or PONG of a known node.
@@ -227,38 +247,17 @@ impl Gossip {
         let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
         if counts {
             if down {
-                self.on_report(id, sender);
+                let effects = self.failure_detector.on_report(&mut self.state, id, sender, &mut self.random);
+                self.apply(effects);
             } else {
-                self.withdraw_report(id, sender);
+                let effects = self.failure_detector.withdraw_report(&self.state, id, sender);
+                self.apply(effects);
             }
         }
         // The sender reaches a node that this node cannot reach: the node may have moved.
         let unreachable = !self.state.nodes[&id].is_healthy() || self.state.nodes[&id].address.ip.is_none();
         if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
             self.update_address(id, address_of(entry));
-        }
-    }
-
-    fn on_report(&mut self, id: NodeId, reporter: NodeId) {
-        let now = self.state.now;
-        let node = self.state.nodes.get_mut(&id).expect("looked up by the caller");
-        if node.reports.insert(reporter, now).is_none() {
-            self.record(id, TimelineEntry::Suspicion { by: reporter, cause: None });
-            self.log(FailureEvent::ReportedBy { id, reporter });
-        }
-        self.fail_if_agreed(id);
-    }
-
-    fn withdraw_report(&mut self, id: NodeId, reporter: NodeId) {
-        if !self.state.nodes[&id].reports.contains_key(&reporter) {
-            return;
-        }
-        let node = self.state.nodes.get_mut(&id).expect("looked up by the caller");
-        if node.reports.remove(&reporter).is_some() {
-            if node.is_healthy() && node.reports.is_empty() {
-                self.record(id, TimelineEntry::Recovery);
-            }
-            self.log(FailureEvent::ReportWithdrawn { id, reporter });
         }
     }
 

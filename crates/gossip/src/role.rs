@@ -48,7 +48,7 @@ impl Gossip {
             // Replicas own no slots. The vote for a successor is settled too, so if the new master fails at once, its
             // replicas need not wait before another vote.
             self.state.slots.release_all(id);
-            self.state.nodes.get_mut(&id).expect("indexed above").last_vote = None;
+            self.votes.on_replaced(id);
             if let Role::Replica(Some(master)) = role
                 && master != self.state.me
                 && self.are_in_same_shard(id, master)

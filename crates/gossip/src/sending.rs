@@ -144,7 +144,8 @@ impl Gossip {
         let receiver = to.and_then(|id| self.state.nodes.gossip_index(id));
         let is_suspect = |id: &NodeId| self.state.nodes.suspects().any(|suspect| suspect == *id);
         let named = to.filter(|id| receiver.is_some() || is_suspect(id));
-        let named = named.filter(|id| asked || self.considers_replaceable(&self.state.nodes[id]));
+        let named =
+            named.filter(|id| asked || self.votes.considers_replaceable(&self.state, &self.state.nodes[id]));
         let by_chance = self.pick_gossip_candidates(receiver);
         let told = by_chance.iter().map(|place| self.state.nodes.gossip_candidates()[*place]);
         let suspects = self.state.nodes.suspects().filter(|id| Some(*id) != to);
@@ -152,7 +153,8 @@ impl Gossip {
         let entries = ids
             .map(|id| {
                 let entry = self.entry(id);
-                let doubted = Some(id) == to && self.considers_replaceable(&self.state.nodes[&id]);
+                let doubted =
+                    Some(id) == to && self.votes.considers_replaceable(&self.state, &self.state.nodes[&id]);
                 GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
             })
             .collect();
@@ -170,7 +172,7 @@ impl Gossip {
         let wanted = (self.state.nodes.len() / 10).clamp(MIN_RANDOM_ENTRIES, MAX_RANDOM_ENTRIES).min(there);
         let mut places = Vec::with_capacity(wanted);
         for last in there - wanted..there {
-            let drawn = self.random_below(last as u64 + 1) as usize;
+            let drawn = self.random.below(last as u64 + 1) as usize;
             places.push(if places.contains(&drawn) { last } else { drawn });
         }
         // Skips the receiver's position, which was excluded from the draw.

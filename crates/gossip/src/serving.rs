@@ -27,7 +27,6 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 
-use crate::effect::GossipKind;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{LinkState, Node};
@@ -46,7 +45,6 @@ pub(crate) struct ServiceState {
     uncovered: bool,
     /// When the coverage of each FAIL master with an eligible replica expires, in ascending order.
     coverage_deadlines: Vec<Instant>,
-    started_at: Instant,
     replacement_check: Option<ReplacementCheck>,
 }
 
@@ -71,7 +69,7 @@ impl ServiceState {
 impl Gossip {
     /// Initializes the timers at startup.
     pub(crate) fn init_timers(&mut self) {
-        self.service.started_at = self.state.now;
+        self.votes.on_start(self.state.now);
         self.service.not_before = self.state.now + START_DELAY;
         // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
         for node in self.state.nodes.values_mut().filter(|node| node.id != self.state.me) {
@@ -127,33 +125,6 @@ impl Gossip {
     #[cfg(test)]
     pub(crate) fn end_replacement_check(&mut self) {
         self.service.replacement_check = None;
-    }
-
-    /// Whether `node` is failing in this node's view, or may have been replaced by a candidate that this node voted
-    /// for. A node that declared itself FAIL is not doubted for that.
-    pub(crate) fn considers_replaceable(&self, node: &Node) -> bool {
-        let pause = self.state.config.vote_pause();
-        let voted = node.last_vote.is_some_and(|(_, at)| self.state.now < at + pause);
-        // Votes from before the start are forgotten, except for their highest epoch; a claim at or above that epoch
-        // shows that the election is over.
-        let last = self.votes.last_before_start();
-        let forgotten = self.state.now < self.service.started_at + pause
-            && self.state.nodes.values().all(|node| node.config_epoch < last);
-        voted || forgotten || !(node.is_healthy() || node.declared_fail)
-    }
-
-    /// A candidate is waiting: pings the voters that have not confirmed this node yet, unless their PONG is
-    /// outstanding.
-    pub(crate) fn ping_unconfirmed_voters(&mut self) {
-        let silent = |id: &NodeId| {
-            self.state.nodes.get(id).is_some_and(|node| {
-                node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.confirms_voting
-            })
-        };
-        let silent: Vec<NodeId> = self.state.slots.owners().map(|(id, _)| id).filter(silent).collect();
-        for id in silent {
-            self.send_gossip(id, GossipKind::Ping);
-        }
     }
 
     /// Evaluates the PONG to a PING on a link that was established after the wakeup.

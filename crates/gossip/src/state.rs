@@ -45,6 +45,16 @@ impl ClusterState {
         self.nodes.get_mut(&self.me).expect("a node knows itself")
     }
 
+    /// The entry of a node that the caller knows to exist.
+    pub(crate) fn known_node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes.get_mut(&id).expect("the caller has looked it up")
+    }
+
+    /// Whether any node is PFAIL, as of the last update of the indexes.
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.nodes.suspects().next().is_some()
+    }
+
     /// This node's id.
     #[must_use]
     pub fn id(&self) -> NodeId {

@@ -8,8 +8,7 @@ use std::collections::VecDeque;
 use clock::Millis;
 use slot_routing::{Epoch, NodeId};
 
-use crate::event::{CannotFailoverReason, VoteDenial};
-use crate::node::SuspicionCause;
+use crate::event::{CannotFailoverReason, SuspicionCause, VoteDenial};
 
 /// Maximum number of records.
 const MAX_REMEMBERED: usize = 100;

@@ -1,29 +1,63 @@
-//! Records this node's votes: at most one per epoch.
+//! How a master votes: at most one vote per epoch, saved before it is sent.
 //!
 //! Candidates of masters that fail together use different epochs and request votes at different times. A vote in an
 //! epoch therefore stays available until it is given, even if this node has voted in newer epochs; electing at most one
 //! node per epoch does not require any order of the epochs. `nodes.conf` has only the newest epoch with a vote, so
 //! after a restart no votes are given in that epoch and older ones.
+//!
+//! A master refuses its vote if the candidate's master is not FAIL (unless the failover is forced), if it voted for
+//! another replica of that master within twice the node timeout, if a slot of the claim has an owner with a newer
+//! epoch, if it was a candidate in the epoch itself or another node claims slots under it, or if it may itself have
+//! been replaced ([`crate::serving`]). A node that already has the vote gets it again on request. The header of a vote
+//! carries the epoch that the vote is for.
 
 use std::collections::BTreeMap;
 
-use slot_routing::{Epoch, NodeId};
+use clock::Instant;
+use slot_routing::{Epoch, NodeId, Slot};
+
+use crate::effect::{Effect, GossipKind};
+use crate::event::{ElectionEvent, VoteDenial};
+use crate::node::Node;
+use crate::outdated_claim::correct_outdated_claim;
+use crate::ranking::rank_candidates;
+use crate::state::ClusterState;
+use crate::timeline::TimelineEntry;
+use crate::wire::{Header, MessageFlags};
 
 /// Maximum number of remembered votes; older epochs are closed.
 const MAX_REMEMBERED: usize = 4096;
 
+/// The votes of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Votes {
     /// No vote is given in this epoch and older ones.
     closed_epoch: Epoch,
     given: BTreeMap<Epoch, NodeId>,
+    /// The replica of each master that this node last voted for, and when.
+    replacements: BTreeMap<NodeId, (NodeId, Instant)>,
+    /// When this process started.
+    started_at: Instant,
+}
+
+/// What the other parts know about a request for a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VoterStatus {
+    /// This node has declared itself FAIL in favour of the candidate.
+    pub(crate) yields_to_candidate: bool,
+    /// This node may have been replaced; its vote may then belong to its successor.
+    pub(crate) may_be_replaced: bool,
 }
 
 impl Votes {
     /// Restores the state after a restart. The candidate of the vote in `newest` is unknown, and there may be votes in
     /// older epochs.
     pub(crate) fn restored(newest: Epoch) -> Self {
-        Self { closed_epoch: newest, given: BTreeMap::new() }
+        Self { closed_epoch: newest, ..Self::default() }
+    }
+
+    pub(crate) fn on_start(&mut self, now: Instant) {
+        self.started_at = now;
     }
 
     /// The newest epoch with a vote.
@@ -32,22 +66,8 @@ impl Votes {
     }
 
     /// Whether the vote of `epoch` is available or already belongs to `candidate`.
-    pub(crate) fn can_give(&self, epoch: Epoch, candidate: NodeId) -> bool {
+    fn can_give(&self, epoch: Epoch, candidate: NodeId) -> bool {
         self.given.get(&epoch).map_or(epoch > self.closed_epoch, |given| *given == candidate)
-    }
-
-    pub(crate) fn is_given(&self, epoch: Epoch) -> bool {
-        self.given.contains_key(&epoch)
-    }
-
-    /// Whether `epoch` is older than the closed epoch.
-    pub(crate) fn is_before_start(&self, epoch: Epoch) -> bool {
-        epoch < self.closed_epoch
-    }
-
-    /// The newest epoch with a vote from before the start, whose candidate is unknown.
-    pub(crate) fn last_before_start(&self) -> Epoch {
-        self.closed_epoch
     }
 
     pub(crate) fn record(&mut self, epoch: Epoch, candidate: NodeId) {
@@ -58,33 +78,235 @@ impl Votes {
             self.closed_epoch = self.closed_epoch.max(oldest);
         }
     }
+
+    /// The vote for a successor of `master` is settled: `master` is no longer a master. If the new master fails at
+    /// once, its replicas need not wait before another vote.
+    pub(crate) fn on_replaced(&mut self, master: NodeId) {
+        self.replacements.remove(&master);
+    }
+
+    /// Whether `node` is failing in this node's view, or may have been replaced by a candidate that this node voted
+    /// for. A node that declared itself FAIL is not doubted for that.
+    pub(crate) fn considers_replaceable(&self, state: &ClusterState, node: &Node) -> bool {
+        let pause = state.config().vote_pause();
+        let voted = self.replacements.get(&node.id).is_some_and(|(_, at)| state.now() < *at + pause);
+        // Votes from before the start are forgotten, except for their highest epoch; a claim at or above that epoch
+        // shows that the election is over.
+        let forgotten = state.now() < self.started_at + pause
+            && state.nodes().all(|node| node.config_epoch < self.closed_epoch);
+        voted || forgotten || !(node.is_healthy() || node.declared_fail)
+    }
+
+    /// Answers a request for a vote.
+    pub(crate) fn answer(
+        &mut self,
+        state: &ClusterState,
+        request: &Header,
+        status: VoterStatus,
+    ) -> Vec<Effect> {
+        let (candidate, epoch) = (request.sender, request.current_epoch);
+        match self.check(state, request, status) {
+            Ok(master) => self.vote(state, master, candidate, epoch),
+            Err(why) => refuse(state, request, why),
+        }
+    }
+
+    fn vote(&mut self, state: &ClusterState, master: NodeId, candidate: NodeId, epoch: Epoch) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if !self.given.contains_key(&epoch) {
+            self.record(epoch, candidate);
+            self.replacements.insert(master, (candidate, state.now()));
+            effects.extend(rank_candidates(state, master));
+            effects.push(Effect::Record { node: master, entry: TimelineEntry::Vote { candidate, epoch } });
+            effects.push(Effect::log(ElectionEvent::VoteGranted { candidate, epoch }));
+        }
+        // Also when repeating a vote: the first write may not be durable yet.
+        effects.push(Effect::SaveBeforeSending);
+        effects.push(Effect::Vote { to: candidate, epoch });
+        effects
+    }
+
+    /// Checks whether the candidate may get our vote, and returns the master that it replaces.
+    fn check(
+        &self,
+        state: &ClusterState,
+        request: &Header,
+        status: VoterStatus,
+    ) -> Result<NodeId, VoteDenial> {
+        let (candidate, epoch) = (request.sender, request.current_epoch);
+        let forgotten = epoch < self.closed_epoch;
+        if !forgotten && !self.can_give(epoch, candidate) {
+            return Err(VoteDenial::AlreadyVoted);
+        }
+        // Another node, or this one, already claims slots under the epoch. Our header would then carry a claim newer
+        // than the epoch of the vote.
+        let taken = state.nodes().any(|node| node.config_epoch == epoch);
+        if forgotten || taken || epoch <= state.myself().config_epoch {
+            return Err(VoteDenial::OldEpoch { current: state.current_epoch() });
+        }
+        // A node that owns slots was already elected. A missing master means that its role change has not arrived yet.
+        if request.replica_of.is_none() || state.is_voter(candidate) {
+            return Err(VoteDenial::NotAReplica);
+        }
+        let master = request.replica_of.and_then(|id| state.node(id)).ok_or(VoteDenial::MasterUnknown)?;
+        let forced = request.message_flags.has(MessageFlags::FORCE_ACK);
+        if !master.has_failed() && !forced && !status.yields_to_candidate {
+            return Err(VoteDenial::MasterIsUp);
+        }
+        if status.may_be_replaced {
+            return Err(VoteDenial::MayBeReplaced);
+        }
+        let pause = state.config().vote_pause();
+        if let Some((other, voted)) = self.replacements.get(&master.id).copied()
+            && other != candidate
+            && state.now() < voted + pause
+        {
+            return Err(VoteDenial::VotedForMasterRecently { wait: (voted + pause).since(state.now()) });
+        }
+        let outdated = |slot: &Slot| {
+            let owner = state.slot_owner(*slot).and_then(|owner| state.node(owner));
+            owner.is_some_and(|owner| owner.config_epoch > request.config_epoch)
+        };
+        match request.slots.iter().find(outdated) {
+            Some(slot) => Err(VoteDenial::StaleSlot { slot }),
+            None => Ok(master.id),
+        }
+    }
+}
+
+/// The candidate will ask again; by then either it knows the newer owner or we do.
+fn refuse(state: &ClusterState, request: &Header, why: VoteDenial) -> Vec<Effect> {
+    let (candidate, epoch) = (request.sender, request.current_epoch);
+    let entry = TimelineEntry::RefusedVote { candidate, epoch, why };
+    let record = request.replica_of.map(|node| Effect::Record { node, entry });
+    let mut effects: Vec<Effect> = record.into_iter().collect();
+    effects.push(Effect::log(ElectionEvent::VoteDenied { candidate, epoch, why }));
+    match why {
+        VoteDenial::StaleSlot { .. } => effects.extend(correct_outdated_claim(state, candidate, request)),
+        VoteDenial::MayBeReplaced => effects.extend(ping_unconfirmed_voters(state)),
+        _ => {}
+    }
+    effects
+}
+
+/// A candidate is waiting: pings the voters that have not confirmed this node yet, unless their PONG is outstanding.
+fn ping_unconfirmed_voters(state: &ClusterState) -> impl Iterator<Item = Effect> {
+    let is_silent = |id: &NodeId| {
+        state.node(*id).is_some_and(|node| {
+            node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.confirms_voting
+        })
+    };
+    let silent = state.slots.owners().map(|(id, _)| id).filter(is_silent);
+    silent.map(|to| Effect::Gossip { to, kind: GossipKind::Ping })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const READY: VoterStatus = VoterStatus { yields_to_candidate: false, may_be_replaced: false };
+
+    /// Three masters; master 1 is FAIL and has the replicas 3 and 4.
+    fn cluster() -> TestCluster {
+        let mut cluster = TestCluster::new(3, &[(3, 1), (4, 1)]);
+        cluster.fail(1);
+        cluster
+    }
+
+    fn request(cluster: &TestCluster, candidate: u8, epoch: u64) -> Header {
+        Header { current_epoch: Epoch(epoch), ..cluster.header_of(candidate) }
+    }
+
+    fn denial(effects: &[Effect]) -> Option<VoteDenial> {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Log(crate::ClusterEvent::Election(ElectionEvent::VoteDenied { why, .. })) => Some(*why),
+            _ => None,
+        })
+    }
 
     #[test]
     fn each_epoch_has_one_vote_in_any_order_and_none_from_before_a_restart() {
-        let (one, other) = (NodeId::from_random([1; 20]), NodeId::from_random([2; 20]));
         let mut votes = Votes::restored(Epoch(5));
-        assert!(!votes.can_give(Epoch(5), one) && !votes.can_give(Epoch(4), one));
-        votes.record(Epoch(9), one);
-        votes.record(Epoch(7), other);
+        assert!(!votes.can_give(Epoch(5), id(1)) && !votes.can_give(Epoch(4), id(1)));
+        votes.record(Epoch(9), id(1));
+        votes.record(Epoch(7), id(2));
         assert_eq!(votes.newest(), Epoch(9));
-        assert!(votes.can_give(Epoch(9), one) && !votes.can_give(Epoch(9), other));
-        assert!(votes.can_give(Epoch(7), other) && !votes.can_give(Epoch(7), one));
-        assert!(votes.can_give(Epoch(8), one) && votes.can_give(Epoch(6), other));
+        assert!(votes.can_give(Epoch(9), id(1)) && !votes.can_give(Epoch(9), id(2)));
+        assert!(votes.can_give(Epoch(7), id(2)) && !votes.can_give(Epoch(7), id(1)));
+        assert!(votes.can_give(Epoch(8), id(1)) && votes.can_give(Epoch(6), id(2)));
         let votes = Votes::restored(votes.newest());
-        assert!((6..=9).all(|epoch| !votes.can_give(Epoch(epoch), one)));
+        assert!((6..=9).all(|epoch| !votes.can_give(Epoch(epoch), id(1))));
     }
 
     #[test]
     fn forgotten_votes_are_not_given_again() {
-        let (one, other) = (NodeId::from_random([1; 20]), NodeId::from_random([2; 20]));
         let mut votes = Votes::default();
-        (1..=MAX_REMEMBERED as u64 + 2).for_each(|epoch| votes.record(Epoch(epoch), one));
-        assert!(!votes.can_give(Epoch(1), other) && !votes.can_give(Epoch(2), other));
-        assert!(!votes.can_give(Epoch(3), other) && votes.can_give(Epoch(3), one));
+        (1..=MAX_REMEMBERED as u64 + 2).for_each(|epoch| votes.record(Epoch(epoch), id(1)));
+        assert!(!votes.can_give(Epoch(1), id(2)) && !votes.can_give(Epoch(2), id(2)));
+        assert!(!votes.can_give(Epoch(3), id(2)) && votes.can_give(Epoch(3), id(1)));
+    }
+
+    #[test]
+    fn vote_is_saved_before_it_is_sent_and_repeated_on_request() {
+        let (cluster, mut votes) = (cluster(), Votes::default());
+        let vote = [Effect::SaveBeforeSending, Effect::Vote { to: id(3), epoch: Epoch(9) }];
+        let effects = votes.answer(&cluster.state, &request(&cluster, 3, 9), READY);
+        assert!(effects.ends_with(&vote), "{effects:?}");
+        assert_eq!(votes.answer(&cluster.state, &request(&cluster, 3, 9), READY), vote);
+    }
+
+    #[test]
+    fn vote_is_refused_with_the_reason() {
+        let (mut cluster, mut votes) = (cluster(), Votes::default());
+        let answer = |votes: &mut Votes, cluster: &TestCluster, header: &Header, status| {
+            denial(&votes.answer(&cluster.state, header, status))
+        };
+        let old = request(&cluster, 3, 3);
+        let current = Epoch(3);
+        assert_eq!(answer(&mut votes, &cluster, &old, READY), Some(VoteDenial::OldEpoch { current }));
+        let master = request(&cluster, 2, 9);
+        assert_eq!(answer(&mut votes, &cluster, &master, READY), Some(VoteDenial::NotAReplica));
+        let replaced = VoterStatus { may_be_replaced: true, ..READY };
+        let valid = request(&cluster, 3, 9);
+        assert_eq!(answer(&mut votes, &cluster, &valid, replaced), Some(VoteDenial::MayBeReplaced));
+        let stale = Header { config_epoch: Epoch(1), ..valid.clone() };
+        assert!(matches!(answer(&mut votes, &cluster, &stale, READY), Some(VoteDenial::StaleSlot { .. })));
+        assert_eq!(answer(&mut votes, &cluster, &valid, READY), None);
+        let rival = request(&cluster, 4, 9);
+        assert_eq!(answer(&mut votes, &cluster, &rival, READY), Some(VoteDenial::AlreadyVoted));
+        let rival = request(&cluster, 4, 10);
+        let wait = cluster.state.config().vote_pause();
+        let recently = Some(VoteDenial::VotedForMasterRecently { wait });
+        assert_eq!(answer(&mut votes, &cluster, &rival, READY), recently);
+        cluster.pass(wait);
+        assert_eq!(answer(&mut votes, &cluster, &rival, READY), None);
+    }
+
+    #[test]
+    fn healthy_master_is_replaced_only_by_force_or_consent() {
+        let (cluster, mut votes) = (TestCluster::new(3, &[(3, 1)]), Votes::default());
+        let header = request(&cluster, 3, 9);
+        assert_eq!(denial(&votes.answer(&cluster.state, &header, READY)), Some(VoteDenial::MasterIsUp));
+        let consent = VoterStatus { yields_to_candidate: true, ..READY };
+        assert_eq!(denial(&votes.answer(&cluster.state, &header, consent)), None);
+        let forced = Header { message_flags: MessageFlags::FORCE_ACK, ..request(&cluster, 3, 10) };
+        assert_eq!(denial(&votes.answer(&cluster.state, &forced, READY)), None);
+    }
+
+    #[test]
+    fn master_with_a_voted_successor_is_doubted_until_it_is_settled() {
+        let (mut cluster, mut votes) = (cluster(), Votes::default());
+        cluster.pass(Duration::from_secs(1));
+        votes.answer(&cluster.state, &request(&cluster, 3, 9), READY);
+        cluster.node(1).health = crate::NodeHealth::Healthy;
+        let doubted = |votes: &Votes, cluster: &TestCluster| {
+            votes.considers_replaceable(&cluster.state, cluster.state.node(id(1)).unwrap())
+        };
+        assert!(doubted(&votes, &cluster));
+        votes.on_replaced(id(1));
+        assert!(!doubted(&votes, &cluster));
     }
 }

@@ -5,7 +5,27 @@ use std::fmt;
 use slot_routing::NodeId;
 
 use super::{ClusterEvent, LogLevel};
-use crate::node::SuspicionCause;
+
+/// Why a node is suspected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SuspicionCause {
+    /// No message arrived within the node timeout.
+    Silence,
+    /// Its link broke and its host refuses connections, so the process is gone.
+    Refused,
+    /// A node with another id answers at its address, and the node holds no link to this node.
+    Replaced,
+}
+
+impl fmt::Display for SuspicionCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silence => "silence",
+            Self::Refused => "refused",
+            Self::Replaced => "replaced",
+        })
+    }
+}
 
 /// A change in failure detection.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,391 @@
+//! Failure detection: one node suspects (PFAIL), a majority of the masters agrees (FAIL).
+//!
+//! A node becomes PFAIL when it has been silent for the node timeout, or when its link broke and its host has refused
+//! connections for the refused timeout. PFAIL is a local view, and it is gossiped at once. A node becomes FAIL when
+//! this node suspects it and a majority of the masters with slots, this node included, has reported it within twice the
+//! node timeout. The node that detects the majority sends FAIL messages. In a large cluster all nodes detect it at
+//! about the same time, and messages from every node to every node would flood the bus after a rack failure. Each node
+//! therefore sends FAIL to a random sample, sized so that every node gets the message several times.
+//!
+//! Silence is measured from the last message, and a PING must be unanswered for nine tenths of the timeout. With ten
+//! PINGs per timeout, both conditions are met one timeout after the last message.
+//!
+//! A node is also suspected at once when a different node answers at its address and it holds no link to this node: its
+//! process was restarted with a new id, or reset. (Valkey declares FAIL without agreement. That would replace a node
+//! that merely moved, so here a majority has to agree.) Such a node has no known address, but gossip still reports it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::NodeId;
+
+use crate::deadlines;
+use crate::effect::Effect;
+use crate::event::{FailClearReason, FailureEvent, SuspicionCause};
+use crate::node::{Node, NodeHealth};
+use crate::random::Randomness;
+use crate::ranking::rank_candidates;
+use crate::state::ClusterState;
+use crate::timeline::TimelineEntry;
+use crate::wire::MessageBody;
+
+/// Expected number of FAIL messages that each node receives if all masters detect the majority. If only the minimal
+/// majority detects it, the number is half as large and one node in three thousand receives none; that node suspects
+/// the failed node itself and learns about the majority from gossip.
+const FAIL_MESSAGES_PER_NODE: usize = 16;
+
+/// Decides which nodes are PFAIL and FAIL, and stores that in their entries.
+#[derive(Debug, Default)]
+pub(crate) struct FailureDetector {
+    /// The masters that reported each node as failing, with the time of their last report.
+    reports: BTreeMap<NodeId, BTreeMap<NodeId, Instant>>,
+}
+
+impl FailureDetector {
+    /// Suspects nodes that were silent, or refused connections, for too long.
+    pub(crate) fn step(&mut self, state: &mut ClusterState, random: &mut Randomness) -> Vec<Effect> {
+        let overdue = state.due_nodes(deadlines::suspicion_deadline);
+        let mut effects = Vec::new();
+        for &id in &overdue {
+            let Some(node) = state.node(id) else { continue };
+            let refused =
+                deadlines::refused_deadline(node, state.config()).is_some_and(|at| at <= state.now());
+            let cause = if refused { SuspicionCause::Refused } else { SuspicionCause::Silence };
+            effects.extend(suspect(state, id, cause));
+        }
+        effects.extend(self.process_new_suspects(state, &overdue, random));
+        effects
+    }
+
+    /// Checks whether the new suspects are FAIL, and gossips those that are not.
+    fn process_new_suspects(
+        &mut self,
+        state: &mut ClusterState,
+        suspects: &[NodeId],
+        random: &mut Randomness,
+    ) -> Vec<Effect> {
+        if suspects.is_empty() {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        for id in suspects {
+            effects.extend(self.fail_if_agreed(state, *id, random));
+        }
+        // After the FAIL checks: for failed nodes, FAIL messages have been sent already.
+        state.update_indexes();
+        // Only the reports of masters with slots count.
+        if state.is_voter(state.id()) && state.has_suspects() {
+            effects.push(Effect::BroadcastPong);
+        }
+        effects
+    }
+
+    /// Suspects `id` because a different node answers at its address and `id` holds no link to this node. Only applies
+    /// if a link to `id` has worked since the start, so that a cluster that restarts with permuted addresses suspects
+    /// nobody.
+    pub(crate) fn on_replaced(
+        &mut self,
+        state: &mut ClusterState,
+        id: NodeId,
+        random: &mut Randomness,
+    ) -> Vec<Effect> {
+        if !state.node(id).is_some_and(|node| node.is_healthy() && node.contact.ever_connected) {
+            return Vec::new();
+        }
+        let mut effects = suspect(state, id, SuspicionCause::Replaced);
+        effects.extend(self.process_new_suspects(state, &[id], random));
+        effects
+    }
+
+    /// The master `reporter` considers `id` failing.
+    pub(crate) fn on_report(
+        &mut self,
+        state: &mut ClusterState,
+        id: NodeId,
+        reporter: NodeId,
+        random: &mut Randomness,
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if self.reports.entry(id).or_default().insert(reporter, state.now()).is_none() {
+            let entry = TimelineEntry::Suspicion { by: reporter, cause: None };
+            effects.push(Effect::Record { node: id, entry });
+            effects.push(Effect::log(FailureEvent::ReportedBy { id, reporter }));
+        }
+        effects.extend(self.fail_if_agreed(state, id, random));
+        effects
+    }
+
+    /// The master `reporter` considers `id` healthy.
+    pub(crate) fn withdraw_report(
+        &mut self,
+        state: &ClusterState,
+        id: NodeId,
+        reporter: NodeId,
+    ) -> Vec<Effect> {
+        let Some(reports) = self.reports.get_mut(&id) else { return Vec::new() };
+        if reports.remove(&reporter).is_none() {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        if reports.is_empty() && state.node(id).is_some_and(Node::is_healthy) {
+            effects.push(Effect::Record { node: id, entry: TimelineEntry::Recovery });
+        }
+        effects.push(Effect::log(FailureEvent::ReportWithdrawn { id, reporter }));
+        effects
+    }
+
+    /// Number of masters that reported `id` recently; drops older reports.
+    pub(crate) fn count_reports(&mut self, state: &ClusterState, id: NodeId) -> usize {
+        let valid_since = state.now() - state.config().report_validity();
+        let Some(reports) = self.reports.get_mut(&id) else { return 0 };
+        reports.retain(|_, at| *at >= valid_since);
+        reports.len()
+    }
+
+    /// Turns PFAIL into FAIL if a majority of the masters agrees.
+    fn fail_if_agreed(
+        &mut self,
+        state: &mut ClusterState,
+        id: NodeId,
+        random: &mut Randomness,
+    ) -> Vec<Effect> {
+        // Cheap checks first, because this runs for every failure report.
+        let known = self.reports.get(&id).map_or(0, BTreeMap::len);
+        if !state.node(id).is_some_and(Node::is_suspected) || known + 1 < state.quorum() {
+            return Vec::new();
+        }
+        self.count_reports(state, id);
+        let reporters = self.reports.get(&id).into_iter().flat_map(BTreeMap::keys);
+        let reporters = reporters.filter(|reporter| state.is_voter(**reporter)).count();
+        let mine = usize::from(state.is_voter(state.id()));
+        if reporters + mine < state.quorum() {
+            return Vec::new();
+        }
+        let mut effects = vec![Effect::log(FailureEvent::FailAgreed(id))];
+        effects.extend(set_failed(state, id));
+        effects.extend(announce_fail(state, id, random));
+        effects
+    }
+
+    /// Handles a FAIL message.
+    pub(crate) fn on_fail(&mut self, state: &mut ClusterState, from: NodeId, about: NodeId) -> Vec<Effect> {
+        let Some(failed) = state.node(about).filter(|_| about != state.id()).map(Node::has_failed) else {
+            return Vec::new();
+        };
+        let mut effects = Vec::new();
+        if !failed {
+            effects.push(Effect::log(FailureEvent::FailHeard { id: about, from }));
+            effects.extend(set_failed(state, about));
+        }
+        if from == about {
+            let since = state.now();
+            let node = state.known_node_mut(about);
+            (node.health, node.declared_fail) = (NodeHealth::Failed { since }, true);
+        }
+        effects
+    }
+
+    /// The node `id` has answered a PING.
+    pub(crate) fn on_answer(&mut self, state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
+        let Some(node) = state.node(id) else { return Vec::new() };
+        match node.health {
+            NodeHealth::Healthy => Vec::new(),
+            NodeHealth::Suspected { .. } => {
+                state.known_node_mut(id).health = NodeHealth::Healthy;
+                vec![recovered(id), Effect::log(FailureEvent::SuspicionEnded(id)), Effect::Publish]
+            }
+            NodeHealth::Failed { since } => clear_fail_if_due(state, id, since),
+        }
+    }
+
+    /// Repeats recent FAIL messages over a new link. A majority may have agreed while the link was down, and gossip
+    /// does not mention a failed node that owns no slots in this node's view. If this node missed a promotion, the
+    /// replicas of the failed node would otherwise never learn about the agreement.
+    pub(crate) fn on_link_up(&self, state: &ClusterState, receiver: NodeId) -> Vec<Effect> {
+        if !state.knows(receiver) || !state.is_voter(state.id()) {
+            return Vec::new();
+        }
+        let valid_since = state.now() - state.config().report_validity();
+        let is_recent = |node: &Node| node.failed_since().is_some_and(|at| at >= valid_since);
+        let is_unnamed = |node: &&Node| is_recent(node) && state.slots.count(node.id) == 0;
+        let has_replicas = |id: NodeId| state.nodes().any(|node| node.master() == Some(id));
+        let failed = state.nodes().filter(is_unnamed).map(|node| node.id);
+        failed
+            .filter(|id| *id != receiver && has_replicas(*id))
+            .map(|id| Effect::Send { to: receiver, body: MessageBody::Fail(id) })
+            .collect()
+    }
+
+    /// Handles the removal of the node `id`.
+    pub(crate) fn on_node_removed(&mut self, id: NodeId) {
+        self.reports.remove(&id);
+        for reports in self.reports.values_mut() {
+            reports.remove(&id);
+        }
+    }
+}
+
+fn recovered(id: NodeId) -> Effect {
+    Effect::Record { node: id, entry: TimelineEntry::Recovery }
+}
+
+fn suspect(state: &mut ClusterState, id: NodeId, cause: SuspicionCause) -> Vec<Effect> {
+    let (since, me) = (state.now(), state.id());
+    state.known_node_mut(id).health = NodeHealth::Suspected { since, cause };
+    let entry = TimelineEntry::Suspicion { by: me, cause: Some(cause) };
+    vec![
+        Effect::Record { node: id, entry },
+        Effect::log(FailureEvent::Suspected { id, cause }),
+        Effect::Publish,
+    ]
+}
+
+fn set_failed(state: &mut ClusterState, id: NodeId) -> Vec<Effect> {
+    let since = state.now();
+    let node = state.known_node_mut(id);
+    (node.health, node.declared_fail) = (NodeHealth::Failed { since }, false);
+    let agreed = Effect::Record { node: id, entry: TimelineEntry::Agreement };
+    [Some(agreed), rank_candidates(state, id), Some(Effect::ConfigChanged)].into_iter().flatten().collect()
+}
+
+/// The replicas of the failed node always get the message, because one of them has to take over.
+fn announce_fail(state: &ClusterState, id: NodeId, random: &mut Randomness) -> Vec<Effect> {
+    let voters = state.voters();
+    let mut receivers = state.linked();
+    receivers.retain(|receiver| {
+        let is_replica = state.node(*receiver).is_some_and(|node| node.master() == Some(id));
+        is_replica
+            || voters <= FAIL_MESSAGES_PER_NODE
+            || random.below(voters as u64) < FAIL_MESSAGES_PER_NODE as u64
+    });
+    receivers.into_iter().map(|to| Effect::Send { to, body: MessageBody::Fail(id) }).collect()
+}
+
+/// A failed node answered. A node without slots recovers at once. A master with slots recovers after some time without
+/// a successor; until then its replicas take precedence.
+fn clear_fail_if_due(state: &mut ClusterState, id: NodeId, since: Instant) -> Vec<Effect> {
+    let serves = state.slots.count(id) > 0;
+    let (now, undo_time) = (state.now(), state.config().fail_undo_time());
+    let node = state.known_node_mut(id);
+    let why = if !node.is_master() || !serves {
+        FailClearReason::NoSlots { replica: !node.is_master() }
+    } else if now.since(since) > undo_time {
+        FailClearReason::NotReplaced
+    } else {
+        return Vec::new();
+    };
+    node.health = NodeHealth::Healthy;
+    vec![recovered(id), Effect::log(FailureEvent::FailEnded { id, why }), Effect::ConfigChanged]
+}
+
+/// How long this process may be silent without noticing that it was paused.
+pub(crate) fn max_undetected_pause(node_timeout: Duration) -> Duration {
+    node_timeout * 3 / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    fn random() -> Randomness {
+        Randomness::new(ChaCha8Rng::seed_from_u64(1))
+    }
+
+    /// Five masters, of which this node is number 0, and replica 5 of master 1. Master 1 is silent.
+    fn cluster() -> TestCluster {
+        let mut cluster = TestCluster::new(5, &[(5, 1)]);
+        let now = cluster.state.now();
+        cluster.node(1).contact.ping_sent = Some(now);
+        cluster
+    }
+
+    fn health(cluster: &TestCluster, index: u8) -> NodeHealth {
+        cluster.state.node(id(index)).unwrap().health
+    }
+
+    #[test]
+    fn node_is_suspected_after_the_node_timeout() {
+        let (mut cluster, mut part) = (cluster(), FailureDetector::default());
+        let timeout = cluster.state.config().node_timeout;
+        cluster.pass(timeout - Duration::from_millis(1));
+        assert_eq!(part.step(&mut cluster.state, &mut random()), []);
+        cluster.pass(Duration::from_millis(1));
+        let effects = part.step(&mut cluster.state, &mut random());
+        let cause = SuspicionCause::Silence;
+        assert!(effects.contains(&Effect::log(FailureEvent::Suspected { id: id(1), cause })), "{effects:?}");
+        assert_eq!(effects.last(), Some(&Effect::BroadcastPong), "suspicions are gossiped at once");
+        let effects = part.on_answer(&mut cluster.state, id(1));
+        assert!(effects.contains(&Effect::log(FailureEvent::SuspicionEnded(id(1)))));
+        assert_eq!(health(&cluster, 1), NodeHealth::Healthy);
+    }
+
+    #[test]
+    fn majority_of_the_masters_turns_a_suspicion_into_fail() {
+        let (mut cluster, mut part) = (cluster(), FailureDetector::default());
+        part.on_report(&mut cluster.state, id(1), id(2), &mut random());
+        cluster.pass(cluster.state.config().node_timeout);
+        part.step(&mut cluster.state, &mut random());
+        assert!(matches!(health(&cluster, 1), NodeHealth::Suspected { .. }), "two of five");
+        let effects = part.on_report(&mut cluster.state, id(1), id(3), &mut random());
+        assert!(effects.contains(&Effect::log(FailureEvent::FailAgreed(id(1)))));
+        assert!(matches!(health(&cluster, 1), NodeHealth::Failed { .. }));
+        let fail = Effect::Send { to: id(5), body: MessageBody::Fail(id(1)) };
+        assert!(effects.contains(&fail), "its replica is told");
+    }
+
+    #[test]
+    fn old_withdrawn_and_removed_reports_do_not_count() {
+        let (mut cluster, mut part) = (cluster(), FailureDetector::default());
+        part.on_report(&mut cluster.state, id(1), id(2), &mut random());
+        cluster.pass(cluster.state.config().report_validity() + Duration::from_millis(1));
+        part.on_report(&mut cluster.state, id(1), id(3), &mut random());
+        part.on_report(&mut cluster.state, id(1), id(4), &mut random());
+        assert_eq!(part.count_reports(&cluster.state, id(1)), 2);
+        assert_eq!(part.withdraw_report(&cluster.state, id(1), id(3)).len(), 1);
+        assert_eq!(part.withdraw_report(&cluster.state, id(1), id(3)), []);
+        part.on_node_removed(id(4));
+        assert_eq!(part.count_reports(&cluster.state, id(1)), 0);
+    }
+
+    #[test]
+    fn failed_master_recovers_only_without_slots_or_without_a_successor() {
+        let (mut cluster, mut part) = (cluster(), FailureDetector::default());
+        part.on_fail(&mut cluster.state, id(2), id(1));
+        assert_eq!(part.on_answer(&mut cluster.state, id(1)), []);
+        cluster.pass(cluster.state.config().fail_undo_time() + Duration::from_millis(1));
+        let ended = |why| Effect::log(FailureEvent::FailEnded { id: id(1), why });
+        let effects = part.on_answer(&mut cluster.state, id(1));
+        assert!(effects.contains(&ended(FailClearReason::NotReplaced)));
+        part.on_fail(&mut cluster.state, id(2), id(1));
+        cluster.state.slots.release_all(id(1));
+        let effects = part.on_answer(&mut cluster.state, id(1));
+        assert!(effects.contains(&ended(FailClearReason::NoSlots { replica: false })));
+    }
+
+    #[test]
+    fn node_that_declares_itself_fail_is_remembered_as_such() {
+        let (mut cluster, mut part) = (cluster(), FailureDetector::default());
+        part.on_fail(&mut cluster.state, id(1), id(1));
+        assert!(cluster.node(1).declared_fail);
+        assert_eq!(
+            part.on_fail(&mut cluster.state, id(2), id(0)),
+            [],
+            "a node does not believe its own FAIL"
+        );
+    }
+
+    #[test]
+    fn fail_is_repeated_over_a_new_link_if_gossip_does_not_mention_it() {
+        let (mut cluster, mut part) = (cluster(), FailureDetector::default());
+        part.on_fail(&mut cluster.state, id(2), id(1));
+        assert_eq!(part.on_link_up(&cluster.state, id(5)), []);
+        cluster.state.slots.release_all(id(1));
+        let fail = Effect::Send { to: id(5), body: MessageBody::Fail(id(1)) };
+        assert_eq!(part.on_link_up(&cluster.state, id(5)), [fail]);
+    }
+}

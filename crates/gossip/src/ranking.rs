@@ -1,0 +1,40 @@
+//! The ranking of the replicas that could take over from a master, for the failover timeline.
+
+use std::cmp::Reverse;
+
+use slot_routing::{NodeId, ReplOffset};
+
+use crate::effect::Effect;
+use crate::node::{Node, has_data};
+use crate::state::ClusterState;
+use crate::timeline::{Candidate, Ineligibility, TimelineEntry};
+
+/// Records the ranking of the replicas of `master`, as this node knows it.
+pub(crate) fn rank_candidates(state: &ClusterState, master: NodeId) -> Option<Effect> {
+    let declared_fail = state.node(master)?.declared_fail;
+    let replicas = state.nodes().filter(|node| node.master() == Some(master));
+    let mut candidates: Vec<Candidate> = replicas
+        .map(|node| {
+            let offset = if node.id == state.id() { state.offset() } else { node.offset };
+            let ineligibility = find_ineligibility(node, offset, declared_fail);
+            Candidate { node: node.id, offset: offset.0, rank: None, ineligibility }
+        })
+        .collect();
+    candidates.sort_by_key(|one| (one.ineligibility.is_some(), Reverse(one.offset), one.node));
+    for (rank, candidate) in (0..).zip(candidates.iter_mut()) {
+        candidate.rank = candidate.ineligibility.is_none().then_some(rank);
+    }
+    Some(Effect::Record { node: master, entry: TimelineEntry::Ranking(candidates) })
+}
+
+fn find_ineligibility(node: &Node, offset: ReplOffset, declared_fail: bool) -> Option<Ineligibility> {
+    if !node.is_healthy() {
+        Some(Ineligibility::Down)
+    } else if node.no_failover {
+        Some(Ineligibility::NoFailover)
+    } else if declared_fail && !has_data(offset) {
+        Some(Ineligibility::Empty)
+    } else {
+        None
+    }
+}
