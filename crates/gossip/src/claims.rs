@@ -21,194 +21,268 @@ use std::collections::BTreeSet;
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
+use crate::commands::SlotChange;
 use crate::contract::ClusterAction;
+use crate::effect::Effect;
 use crate::event::ClusterEvent;
-use crate::machine::Gossip;
-use crate::node::Role;
-use crate::outdated_claim::correct_outdated_claim;
+use crate::manual_failover::StreamState;
+use crate::node::Node;
+use crate::state::ClusterState;
 use crate::timeline::TimelineEntry;
 use crate::wire::{ConfigUpdate, Header};
 
-impl Gossip {
-    /// Processes the claim in a header, which is the sender's or, if the sender is a replica, its master's.
-    pub(crate) fn process_claim(&mut self, header: &Header) {
-        let sender = header.sender;
-        self.learn_promotion(header);
-        let claimant = self.state.nodes[&sender].master().unwrap_or(sender);
-        let is_news = !self.state.slots.owns_exactly(claimant, &header.slots);
-        if is_news && self.state.nodes[&sender].is_master() {
-            self.apply_claim(sender, header.config_epoch, &header.slots);
+/// Returns a promotion that a header of the demoted master shows. This replica's master has become a replica of a node
+/// that this node still takes for a replica and may not be able to reach. The claim in the header is that node's, so it
+/// is handled like an UPDATE. (The slots of a demoted master are released, so this node sends no outdated claim that
+/// another node would answer with an UPDATE.) In a header from before a later promotion, the epoch is not the highest.
+pub(crate) fn find_promotion(state: &ClusterState, header: &Header) -> Option<ConfigUpdate> {
+    let epoch = header.config_epoch;
+    let demoted = state.node(header.sender).filter(|node| state.myself().master() == Some(node.id))?;
+    let promoted = state.node(demoted.master()?)?;
+    let replaced = state.node(promoted.master()?)?;
+    let highest = promoted.config_epoch.max(replaced.config_epoch).max(demoted.config_epoch);
+    let is_new = promoted.id != state.id() && epoch > highest;
+    (is_new && state.are_in_same_shard(demoted.id, promoted.id)).then(|| ConfigUpdate {
+        config_epoch: epoch,
+        id: promoted.id,
+        slots: header.slots.clone(),
+    })
+}
+
+/// Assigns the claimed slots that are unassigned or owned under a lower epoch to the claimant.
+pub(crate) fn apply_claim(
+    state: &mut ClusterState,
+    claimant: NodeId,
+    epoch: Epoch,
+    claimed: &SlotSet,
+    stream: StreamState,
+) -> Vec<Effect> {
+    let me = state.id();
+    if claimant == me {
+        return Vec::new();
+    }
+    state.slots.note_claim(claimant, claimed);
+    let shard_head = state.myself().master().unwrap_or(me);
+    let mut from_head = 0;
+    let mut lost = SlotSet::new();
+    let mut losers = BTreeSet::new();
+    let mut effects = Vec::new();
+    for slot in claimed.iter() {
+        let owner = state.slot_owner(slot);
+        if owner == Some(claimant) || !can_be_claimed(state, slot, epoch) {
+            continue;
         }
-        if self.state.nodes[&sender].is_master() && !self.state.importing.is_empty() {
-            self.detect_given_away_slots(sender, &header.slots);
+        effects.extend(end_moves(state, slot, claimant, stream));
+        if let Some(owner) = owner
+            && losers.insert(owner)
+        {
+            effects.push(Effect::Record {
+                node: owner,
+                entry: TimelineEntry::Replacement { by: claimant, epoch },
+            });
         }
-        if is_news {
-            self.apply(correct_outdated_claim(&self.state, sender, header));
+        if owner == Some(me) {
+            lost.insert(slot);
         }
-        if self.state.nodes[&sender].is_master() && self.myself().is_master() {
-            self.resolve_epoch_collision(header);
+        from_head += usize::from(owner == Some(shard_head));
+        state.slots.assign(slot, claimant);
+        effects.push(Effect::ConfigChanged);
+    }
+    for loser in losers {
+        if state.slots.count(loser) == 0
+            && state.are_in_same_shard(loser, claimant)
+            && state.marks.redirect(loser, claimant)
+        {
+            effects.push(Effect::ConfigChanged);
+        }
+    }
+    // A master that lost its last slot to `claimant` was replaced by it, so this node follows the new owner. If replica
+    // migration is disabled, this applies only if `claimant` took exactly the slots of this shard.
+    let replaced = from_head > 0 && state.slots.count(shard_head) == 0;
+    let whole = state.slots.count(claimant) == from_head;
+    if replaced && (state.config().allow_replica_migration || whole) {
+        effects.push(Effect::Log(ClusterEvent::FollowingMaster { master: claimant }));
+        effects.push(Effect::BecomeReplicaOf(claimant));
+    } else if !lost.is_empty() {
+        effects.extend(last_slot_lost(state, claimant).map(Effect::Log));
+        effects.push(Effect::Act(ClusterAction::DropSlots(lost)));
+    }
+    effects
+}
+
+/// Updates the marks of a slot that goes to `claimant`. The replicas see the claim as well, but might afterwards load a
+/// snapshot that still contains the mark, so they are told about the end of a migration.
+fn end_moves(state: &mut ClusterState, slot: Slot, claimant: NodeId, stream: StreamState) -> Option<Effect> {
+    let mut ended = false;
+    // An import is redirected within the shard of its source.
+    if let Some(from) = state.marks.importing().get(&slot).copied() {
+        if state.are_in_same_shard(from, claimant) {
+            state.marks.mark_importing(slot, claimant);
+        } else {
+            ended |= state.marks.end_importing(slot);
+        }
+    }
+    // If the new owner replaces the master of our shard, it continues the shard's migrations.
+    if state.slot_owner(slot).is_some_and(|owner| !state.are_in_same_shard(owner, claimant)) {
+        ended |= state.marks.end_migrating(slot);
+    }
+    let tell = ended && state.myself().is_master() && stream == StreamState::Open;
+    tell.then_some(Effect::TellReplicas { slot, change: SlotChange::Stable })
+}
+
+fn last_slot_lost(state: &ClusterState, to: NodeId) -> Option<ClusterEvent> {
+    let node = state.node(to).filter(|_| state.slots.count(state.id()) == 0)?;
+    Some(ClusterEvent::LastSlotLost { to, name: node.human_name.clone(), shard: node.shard })
+}
+
+fn can_be_claimed(state: &ClusterState, slot: Slot, epoch: Epoch) -> bool {
+    let claimant = state.slots.claimant(slot).and_then(|claimant| state.node(claimant));
+    claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
+}
+
+/// Whether the UPDATE reports a newer claim that this node has missed.
+pub(crate) fn is_newer_claim(state: &ClusterState, update: &ConfigUpdate) -> bool {
+    let node = state.node(update.id).filter(|node| node.handshake.is_none() && node.id != state.id());
+    node.is_some_and(|node| node.config_epoch < update.config_epoch)
+}
+
+/// Takes a new epoch if the master that sent the header has the same one as this master and keeps it.
+pub(crate) fn resolve_epoch_collision(state: &mut ClusterState, header: &Header) -> Vec<Effect> {
+    let (me, with) = (state.id(), header.sender);
+    let ahead = match state.are_in_same_shard(me, with) {
+        true => state.offset().cmp(&header.offset),
+        false => Ordering::Equal,
+    };
+    let is_mine = ahead.then(with.cmp(&me)) == Ordering::Greater;
+    let both_masters = state.myself().is_master() && state.node(with).is_some_and(Node::is_master);
+    if !both_masters || header.config_epoch != state.myself().config_epoch || !is_mine {
+        return Vec::new();
+    }
+    let epoch = state.current_epoch().next();
+    enter_epoch(state, epoch);
+    vec![
+        Effect::SaveBeforeClaiming,
+        Effect::Publish,
+        Effect::Log(ClusterEvent::EpochCollision { with, epoch }),
+    ]
+}
+
+/// Takes an epoch above all known ones without a vote: for TAKEOVER and for imported slots. Returns `None` if this node
+/// already has the highest epoch. The new epoch must be saved before it is announced.
+pub(crate) fn bump_epoch(state: &mut ClusterState) -> Option<Epoch> {
+    let highest = state.highest_epoch();
+    let mine = state.myself().config_epoch;
+    if mine != Epoch(0) && mine == highest {
+        return None;
+    }
+    enter_epoch(state, highest.next());
+    Some(highest.next())
+}
+
+fn enter_epoch(state: &mut ClusterState, epoch: Epoch) {
+    state.current_epoch = epoch;
+    state.myself_mut().config_epoch = epoch;
+}
+
+#[cfg(test)]
+mod tests {
+    use slot_routing::ReplOffset;
+
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const OPEN: StreamState = StreamState::Open;
+
+    fn slots(numbers: impl IntoIterator<Item = u16>) -> SlotSet {
+        numbers.into_iter().map(|number| Slot::new(number).unwrap()).collect()
+    }
+
+    #[test]
+    fn only_a_higher_epoch_takes_slots_from_their_owner() {
+        let mut cluster = TestCluster::new(3, &[]);
+        let first = slots([0]);
+        assert_eq!(apply_claim(&mut cluster.state, id(2), Epoch(1), &first, OPEN), []);
+        let effects = apply_claim(&mut cluster.state, id(2), Epoch(3), &first, OPEN);
+        assert_eq!(effects.last(), Some(&Effect::Act(ClusterAction::DropSlots(first.clone()))));
+        assert_eq!(cluster.state.slot_owner(Slot::new(0).unwrap()), Some(id(2)));
+    }
+
+    #[test]
+    fn slot_that_its_owner_disclaims_goes_to_any_claimant() {
+        let mut cluster = TestCluster::new(3, &[]);
+        let last = slots([16_383]);
+        let mut rest = cluster.state.slots.set_of(id(2));
+        rest.remove(Slot::new(16_383).unwrap());
+        apply_claim(&mut cluster.state, id(2), Epoch(3), &rest, OPEN);
+        assert_eq!(apply_claim(&mut cluster.state, id(1), Epoch(2), &last, OPEN).len(), 2);
+        assert_eq!(cluster.state.slot_owner(Slot::new(16_383).unwrap()), Some(id(1)));
+    }
+
+    #[test]
+    fn master_that_loses_all_slots_follows_the_winner() {
+        let mut cluster = TestCluster::new(3, &[]);
+        let all = cluster.state.slots.set_of(id(0));
+        let effects = apply_claim(&mut cluster.state, id(2), Epoch(9), &all, OPEN);
+        assert_eq!(effects.last(), Some(&Effect::BecomeReplicaOf(id(2))));
+    }
+
+    #[test]
+    fn claim_of_a_third_shard_ends_an_import_and_tells_the_replicas() {
+        for (stream, told) in [(StreamState::Open, true), (StreamState::Frozen, false)] {
+            let mut cluster = TestCluster::new(3, &[]);
+            let slot = Slot::new(16_383).unwrap();
+            cluster.state.marks.mark_importing(slot, id(2));
+            let effects = apply_claim(&mut cluster.state, id(1), Epoch(9), &slots([16_383]), stream);
+            assert!(cluster.state.marks.is_empty());
+            let tell = Effect::TellReplicas { slot, change: SlotChange::Stable };
+            assert_eq!(effects.contains(&tell), told);
         }
     }
 
-    /// Learns about a promotion from the demoted master. This replica's master has become a replica of a node that this
-    /// node still takes for a replica and may not be able to reach. The claim in the header is that node's, so it is
-    /// handled like an UPDATE. (The slots of a demoted master are released, so this node sends no outdated claim that
-    /// another node would answer with an UPDATE.) In a header from before a later promotion, the epoch is not the
-    /// highest.
-    fn learn_promotion(&mut self, header: &Header) {
-        let (sender, epoch) = (header.sender, header.config_epoch);
-        if self.myself().master() != Some(sender) {
-            return;
-        }
-        let node = |id: Option<NodeId>| id.and_then(|id| self.state.nodes.get(&id));
-        let Some(promoted) = node(self.state.nodes[&sender].master()) else { return };
-        let Some(replaced) = node(promoted.master()) else { return };
-        let highest =
-            promoted.config_epoch.max(replaced.config_epoch).max(self.state.nodes[&sender].config_epoch);
-        if promoted.id != self.state.me && epoch > highest && self.are_in_same_shard(sender, promoted.id) {
-            let update = ConfigUpdate { config_epoch: epoch, id: promoted.id, slots: header.slots.clone() };
-            self.on_update(&update);
-        }
+    #[test]
+    fn import_and_migration_continue_with_the_successor_of_the_other_end() {
+        let mut cluster = TestCluster::new(3, &[(3, 2)]);
+        let slot = Slot::new(16_383).unwrap();
+        cluster.state.marks.mark_importing(slot, id(2));
+        cluster.state.marks.mark_migrating(Slot::new(0).unwrap(), id(2));
+        let all = cluster.state.slots.set_of(id(2));
+        apply_claim(&mut cluster.state, id(3), Epoch(9), &all, OPEN);
+        assert_eq!(cluster.state.marks.importing()[&slot], id(3));
+        assert_eq!(cluster.state.marks.migrating()[&Slot::new(0).unwrap()], id(3));
     }
 
-    /// Assigns the claimed slots that are unassigned or owned under a lower epoch to the claimant.
-    pub(crate) fn apply_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
-        if claimant == self.state.me {
-            return;
-        }
-        self.state.slots.note_claim(claimant, claimed);
-        let shard_head = self.myself().master().unwrap_or(self.state.me);
-        let mut from_head = 0;
-        let mut lost = SlotSet::new();
-        let mut losers = BTreeSet::new();
-        for slot in claimed.iter() {
-            let owner = self.state.slots.owner(slot);
-            if owner == Some(claimant) || !self.can_be_claimed(slot, epoch) {
-                continue;
-            }
-            self.end_import(slot, claimant);
-            if let Some(owner) = owner {
-                losers.insert(owner);
-                self.record(owner, TimelineEntry::Replacement { by: claimant, epoch });
-            }
-            if owner == Some(self.state.me) {
-                lost.insert(slot);
-            }
-            // If the new owner replaces the master of our shard, it continues the shard's migrations.
-            if owner.is_some_and(|owner| !self.are_in_same_shard(owner, claimant))
-                && self.state.migrating.remove(&slot).is_some()
-            {
-                self.announce_end_of_move(slot);
-            }
-            from_head += usize::from(owner == Some(shard_head));
-            self.state.slots.assign(slot, claimant);
-            self.todo.save = true;
-            self.todo.publish = true;
-        }
-        for loser in losers {
-            if self.state.slots.count(loser) == 0 && self.are_in_same_shard(loser, claimant) {
-                self.redirect_moves(loser, claimant);
-            }
-        }
-        // A master that lost its last slot to `claimant` was replaced by it, so this node follows the new owner. If
-        // replica migration is disabled, this applies only if `claimant` took exactly the slots of this shard.
-        let replaced = from_head > 0 && self.state.slots.count(shard_head) == 0;
-        let whole = self.state.slots.count(claimant) == from_head;
-        if replaced && (self.state.config.allow_replica_migration || whole) {
-            self.log(ClusterEvent::FollowingMaster { master: claimant });
-            self.become_replica_of(claimant);
-        } else if !lost.is_empty() {
-            self.log_if_last_slot_lost(claimant);
-            self.out.push(ClusterAction::DropSlots(lost));
-        }
+    #[test]
+    fn of_two_masters_with_one_epoch_the_one_with_the_smaller_id_takes_a_new_one() {
+        let mut cluster = TestCluster::new(3, &[]);
+        let header = Header { config_epoch: Epoch(1), ..cluster.header_of(1) };
+        let effects = resolve_epoch_collision(&mut cluster.state, &header);
+        assert_eq!(effects[0], Effect::SaveBeforeClaiming);
+        assert_eq!(cluster.state.myself().config_epoch, Epoch(4));
+        assert_eq!(resolve_epoch_collision(&mut cluster.state, &header), []);
+        // Within a shard the master with the larger offset takes it.
+        let mut cluster = TestCluster::new(3, &[]);
+        cluster.node(1).shard = id(0);
+        let header = Header { config_epoch: Epoch(1), offset: ReplOffset(1), ..cluster.header_of(1) };
+        assert_eq!(resolve_epoch_collision(&mut cluster.state, &header), []);
     }
 
-    fn log_if_last_slot_lost(&mut self, to: NodeId) {
-        let Some(node) = self.state.nodes.get(&to).filter(|_| self.state.slots.count(self.state.me) == 0)
-        else {
-            return;
-        };
-        let event = ClusterEvent::LastSlotLost { to, name: node.human_name.clone(), shard: node.shard };
-        self.log(event);
+    #[test]
+    fn epoch_is_bumped_unless_it_is_the_highest() {
+        let mut cluster = TestCluster::new(3, &[]);
+        assert_eq!(bump_epoch(&mut cluster.state), Some(Epoch(4)));
+        assert_eq!(bump_epoch(&mut cluster.state), None);
     }
 
-    fn can_be_claimed(&self, slot: Slot, epoch: Epoch) -> bool {
-        let claimant = self.state.slots.claimant(slot).and_then(|claimant| self.state.nodes.get(&claimant));
-        claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
-    }
-
-    /// Another node reports a newer claim that this node has missed.
-    pub(crate) fn on_update(&mut self, update: &ConfigUpdate) {
-        let Some(node) = self.state.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else {
-            return;
-        };
-        if update.id == self.state.me || node.config_epoch >= update.config_epoch {
-            return;
-        }
-        self.set_role(update.id, Role::Master);
-        self.state.nodes.get_mut(&update.id).expect("looked up above").config_epoch = update.config_epoch;
-        self.todo.save = true;
-        self.todo.publish = true;
-        self.apply_claim(update.id, update.config_epoch, &update.slots);
-    }
-
-    fn resolve_epoch_collision(&mut self, header: &Header) {
-        let other = header.sender;
-        let ahead = match self.are_in_same_shard(self.state.me, other) {
-            true => self.state.replication.offset.cmp(&header.offset),
-            false => Ordering::Equal,
-        };
-        let is_mine = ahead.then(other.cmp(&self.state.me)) == Ordering::Greater;
-        if header.config_epoch != self.myself().config_epoch || !is_mine {
-            return;
-        }
-        self.state.current_epoch = self.state.current_epoch.next();
-        let epoch = self.state.current_epoch;
-        self.state.myself_mut().config_epoch = epoch;
-        self.save_before_claiming();
-        self.todo.publish = true;
-        self.log(ClusterEvent::EpochCollision { with: other, epoch });
-    }
-
-    /// Takes an epoch above all known ones without a vote: for TAKEOVER and for imported slots. Returns `None` if this
-    /// node already has the highest epoch.
-    pub(crate) fn bump_epoch(&mut self) -> Option<Epoch> {
-        let highest = self.highest_epoch();
-        let mine = self.myself().config_epoch;
-        if mine != Epoch(0) && mine == highest {
-            return None;
-        }
-        self.state.current_epoch = highest.next();
-        let epoch = self.state.current_epoch;
-        self.state.myself_mut().config_epoch = epoch;
-        self.save_before_claiming();
-        self.todo.publish = true;
-        Some(epoch)
-    }
-
-    /// Adopts an epoch that another node took without a vote, to create an epoch collision.
-    #[cfg(test)]
-    pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
-        self.state.current_epoch = self.state.current_epoch.max(epoch);
-        self.state.myself_mut().config_epoch = epoch;
-    }
-
-    /// Takes over the master's slots under `epoch`.
-    pub(crate) fn take_over(&mut self, epoch: Epoch) {
-        let Some(old) = self.myself().master() else { return };
-        self.set_role(self.state.me, Role::Master);
-        let me = self.state.myself_mut();
-        me.config_epoch = me.config_epoch.max(epoch);
-        for slot in self.state.slots.release_all(old).iter() {
-            self.state.slots.assign(slot, self.state.me);
-        }
-        self.drop_invalid_moves();
-        self.record(old, TimelineEntry::Replacement { by: self.state.me, epoch });
-        self.election.abandon();
-        self.end_manual_failover();
-        self.service.allow_serving(self.state.now);
-        self.save_before_claiming();
-        self.todo.publish = true;
-        self.broadcast_pong();
+    #[test]
+    fn replica_learns_a_promotion_from_its_demoted_master() {
+        let mut cluster = TestCluster::new(3, &[(3, 1)]);
+        cluster.become_replica_of(1);
+        let slots = cluster.state.slots.set_of(id(1));
+        assert_eq!(find_promotion(&cluster.state, &cluster.header_of(1)), None);
+        cluster.node(1).role = crate::Role::Replica(Some(id(3)));
+        let header = Header { config_epoch: Epoch(9), slots: slots.clone(), ..cluster.header_of(1) };
+        let update = ConfigUpdate { config_epoch: Epoch(9), id: id(3), slots };
+        assert_eq!(find_promotion(&cluster.state, &header), Some(update.clone()));
+        assert!(is_newer_claim(&cluster.state, &update));
     }
 }

@@ -3,8 +3,9 @@
 //! A part changes only its own fields and returns effects. The coordinator applies them in order, so the order of log
 //! lines and messages is that of the decisions.
 
-use slot_routing::{Epoch, NodeId};
+use slot_routing::{Epoch, NodeId, Slot};
 
+use crate::commands::{OperatorError, OperatorReply, SlotChange};
 use crate::contract::ClusterAction;
 use crate::event::ClusterEvent;
 use crate::timeline::TimelineEntry;
@@ -41,6 +42,10 @@ pub(crate) enum Effect {
     Vote { to: NodeId, epoch: Epoch },
     /// Enter `epoch` and keep this node's own vote in it.
     VoteForMyself { epoch: Epoch },
+    /// Become a replica of this master.
+    BecomeReplicaOf(NodeId),
+    /// Announce slots that this node has taken over from another shard, under a new epoch.
+    ClaimImportedSlots,
     /// Take the master's slots under `epoch`.
     TakeOver { epoch: Epoch },
     /// The topology may have changed.
@@ -49,6 +54,12 @@ pub(crate) enum Effect {
     ConfigChanged,
     /// `nodes.conf` must be durable before the packets of this step leave.
     SaveBeforeSending,
+    /// `nodes.conf` must be durable before any header leaves, because headers carry a new claim.
+    SaveBeforeClaiming,
+    /// Write a slot change into the replication stream after the topology is published.
+    TellReplicas { slot: Slot, change: SlotChange },
+    /// Answer an operator command.
+    Reply { token: u64, result: Result<OperatorReply, OperatorError> },
     /// End the pause of writes once the new slot owners are published.
     ResumeWrites,
     /// Writes stay paused; cancels [`Effect::ResumeWrites`].

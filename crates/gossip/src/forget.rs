@@ -39,8 +39,7 @@ impl Gossip {
         self.close_link(id);
         let role = self.state.nodes.remove(&id).map(|node| node.role);
         self.state.slots.release_all(id);
-        self.state.migrating.retain(|_, to| *to != id);
-        self.state.importing.retain(|_, from| *from != id);
+        self.state.marks.on_node_removed(id);
         for inbound in self.links.inbound.values_mut().filter(|inbound| inbound.node == Some(id)) {
             inbound.node = None;
         }

@@ -19,6 +19,7 @@ use crate::effect::{Effect, GossipKind};
 use crate::election::Election;
 use crate::event::ClusterEvent;
 use crate::failure_detector::{FailureDetector, max_undetected_pause};
+use crate::given_away::GivenAwaySlots;
 use crate::links::Links;
 use crate::manual_failover::ManualFailover;
 use crate::node::{Address, Extensions, Node, has_data};
@@ -29,7 +30,8 @@ use crate::report::LinkReport;
 use crate::role::FollowedMaster;
 use crate::self_fail::SelfFail;
 use crate::serving::ServiceState;
-use crate::slot_moves::SetSlotQueue;
+use crate::set_slot::SetSlotQueue;
+use crate::slot_moves;
 use crate::state::ClusterState;
 use crate::stats::{LinkTraffic, MessageStats};
 use crate::timeline::{FailoverTimeline, TimelineEntry};
@@ -40,8 +42,7 @@ use crate::wire::{Header, MessageBody, MessageFlags, Packet, Publication};
 #[derive(Debug)]
 pub struct Gossip {
     pub(crate) state: ClusterState,
-    /// Slots being imported that the source no longer claims, with the source and the time of its first such header.
-    pub(crate) given_away: BTreeMap<Slot, (NodeId, Instant)>,
+    pub(crate) given_away: GivenAwaySlots,
     pub(crate) set_slots: SetSlotQueue,
     pub(crate) votes: Votes,
     /// Forgotten nodes and when they may rejoin.
@@ -124,7 +125,7 @@ impl Gossip {
             migration: ReplicaMigration::new(&state),
             votes,
             state,
-            given_away: BTreeMap::new(),
+            given_away: GivenAwaySlots::default(),
             set_slots: SetSlotQueue::default(),
             blacklist: BTreeMap::new(),
             links: Links::default(),
@@ -188,21 +189,35 @@ impl Gossip {
                 }
             }
             ClusterInput::Persisted => self.claim_unsaved = false,
-            ClusterInput::ForeignKeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
+            ClusterInput::ForeignKeysFound { slots, at_start } => {
+                let effects = slot_moves::mark_slots_with_keys(&mut self.state, &slots, at_start);
+                self.apply(effects);
+            }
             ClusterInput::Command { token, command } => {
                 if let Some(result) = self.on_command(token, command) {
                     self.answer(token, result);
                 }
             }
             ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot } => {
-                self.on_replicas_acknowledged(token, held, keys_in_slot);
+                self.set_slots.on_acknowledged(token, held, keys_in_slot);
+                self.execute_set_slots();
             }
-            ClusterInput::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
+            ClusterInput::SlotChanged { slot, change } => {
+                let effects = slot_moves::apply_replicated_change(&mut self.state, slot, &change);
+                self.apply(effects);
+            }
             ClusterInput::MasterShutdown => {
                 let effects = self.manual_failover.on_master_shutdown(&self.state);
                 self.apply(effects);
             }
-            ClusterInput::MovesLoaded(moves) => self.on_moves_loaded(&moves),
+            ClusterInput::MovesLoaded(moves) => {
+                if !self.myself().is_master() {
+                    let refused = self.set_slots.refuse_all();
+                    self.apply(refused);
+                }
+                let effects = slot_moves::load_marks(&mut self.state, &moves);
+                self.apply(effects);
+            }
             ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.state.me, at),
             ClusterInput::Publish(publication) => self.on_publish(&publication),
             ClusterInput::Configure(config) => {
@@ -265,7 +280,8 @@ impl Gossip {
 
     fn settle(&mut self) {
         self.follow_chains();
-        self.tell_replicas();
+        let effects = self.set_slots.write_to_stream(&self.state, self.manual_failover.stream_state());
+        self.apply(effects);
         self.note_changes();
         self.update_serving_state();
         self.reconcile_role();
@@ -330,6 +346,17 @@ impl Gossip {
         (self.state.nodes.len() > 1).then(|| self.state.now + quarter.max(Duration::from_millis(1)))
     }
 
+    /// Executes the requests that the replicas have acknowledged.
+    fn execute_set_slots(&mut self) {
+        while let Some(confirmed) = self.set_slots.pop_confirmed() {
+            let (result, effects) = confirmed.execute(&mut self.state);
+            self.apply(effects);
+            let stream = self.manual_failover.stream_state();
+            let effects = self.set_slots.finish(&self.state, &confirmed, result, stream);
+            self.apply(effects);
+        }
+    }
+
     /// Carries out what a part has decided.
     pub(crate) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
         for effect in effects {
@@ -356,10 +383,23 @@ impl Gossip {
                     self.votes.record(epoch, self.state.me);
                     self.save_before_sending();
                 }
+                Effect::BecomeReplicaOf(master) => self.become_replica_of(master),
+                Effect::ClaimImportedSlots => {
+                    if let Some(epoch) = self.bump_epoch() {
+                        self.log(ClusterEvent::ImportedEpoch(epoch));
+                    }
+                    // The old owner gives the slot away when it sees the claim, so a claim lost in a power failure
+                    // would leave the slot unassigned.
+                    self.save_before_claiming();
+                    self.broadcast_pong();
+                }
                 Effect::TakeOver { epoch } => self.take_over(epoch),
                 Effect::Publish => self.todo.publish = true,
                 Effect::ConfigChanged => (self.todo.save, self.todo.publish) = (true, true),
                 Effect::SaveBeforeSending => self.save_before_sending(),
+                Effect::SaveBeforeClaiming => self.save_before_claiming(),
+                Effect::TellReplicas { slot, change } => self.todo.tell_replicas.push((slot, change)),
+                Effect::Reply { token, result } => self.answer(token, result),
                 Effect::ResumeWrites => self.todo.resume = true,
                 Effect::KeepWritesPaused => self.todo.resume = false,
                 Effect::TakeOverUnelected => {

@@ -57,15 +57,28 @@ enum Phase {
     Paused { until: Instant, to: NodeId, repeat_at: Instant },
 }
 
+/// Whether the replication stream of this master may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamState {
+    Open,
+    /// A replica takes over at the announced offset.
+    Frozen,
+}
+
 impl ManualFailover {
     /// Whether this replica may start the election.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready { .. })
     }
 
-    /// Whether this master lets a replica take over. Its replication stream must not grow.
-    pub(crate) fn is_yielding(&self) -> bool {
-        matches!(self.phase, Phase::Pausing { .. } | Phase::Paused { .. })
+    /// The stream must not grow while this master lets a replica take over.
+    pub(crate) fn stream_state(&self) -> StreamState {
+        match self.phase {
+            Phase::Pausing { .. } | Phase::Paused { .. } => StreamState::Frozen,
+            Phase::Idle | Phase::AwaitingOffset { .. } | Phase::CatchingUp { .. } | Phase::Ready { .. } => {
+                StreamState::Open
+            }
+        }
     }
 
     /// Whether this master has paused its writes and announces its final offset.
@@ -346,7 +359,7 @@ mod tests {
         let timeout = cluster.state.config().manual_failover_timeout;
         let until = cluster.state.now() + timeout * 2;
         assert_eq!(effects.last(), Some(&Effect::Act(ClusterAction::PauseWrites { until })));
-        assert!(part.is_yielding() && !part.is_paused());
+        assert!(part.stream_state() == StreamState::Frozen && !part.is_paused());
         assert_eq!(part.step(&cluster.state), []);
         assert!(part.on_writes_paused(cluster.state.now()) && part.is_paused());
         let ping = [Effect::Gossip { to: id(3), kind: GossipKind::Ping }];
@@ -357,7 +370,7 @@ mod tests {
         cluster.pass(timeout);
         let effects = part.step(&cluster.state);
         assert!(effects.contains(&Effect::ResumeWrites), "{effects:?}");
-        assert!(!part.is_yielding() && part.next_deadline().is_none());
+        assert!(part.stream_state() == StreamState::Open && part.next_deadline().is_none());
     }
 
     #[test]

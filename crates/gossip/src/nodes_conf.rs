@@ -25,6 +25,7 @@ use crate::config::ClusterConfig;
 use crate::contract::ReplicationStatus;
 use crate::node::{Address, Handshake, Node, NodeHealth, Role};
 use crate::nodes::Nodes;
+use crate::slot_marks::SlotMarks;
 use crate::slots::SlotTable;
 use crate::state::ClusterState;
 
@@ -44,8 +45,7 @@ pub(crate) struct SavedConfig {
     pub(crate) me: NodeId,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) slots: SlotTable,
-    pub(crate) migrating: BTreeMap<Slot, NodeId>,
-    pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) marks: SlotMarks,
     pub(crate) current_epoch: Epoch,
     pub(crate) last_vote_epoch: Epoch,
 }
@@ -56,8 +56,7 @@ impl SavedConfig {
             me,
             nodes: BTreeMap::new(),
             slots: SlotTable::new(),
-            migrating: BTreeMap::new(),
-            importing: BTreeMap::new(),
+            marks: SlotMarks::default(),
             current_epoch: Epoch(0),
             last_vote_epoch: Epoch(0),
         }
@@ -70,8 +69,7 @@ impl SavedConfig {
             me: self.me,
             nodes: Nodes::from(self.nodes),
             slots: self.slots,
-            migrating: self.migrating,
-            importing: self.importing,
+            marks: self.marks,
             current_epoch: self.current_epoch,
             serving: false,
             replication: ReplicationStatus::default(),
@@ -219,13 +217,13 @@ impl Reader {
     fn slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
         if let Some(moving) = word.strip_prefix('[') {
             let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is not a slot"))?;
-            let (slots, arrow) = if moving.contains("->-") {
-                (&mut self.saved.migrating, "->-")
+            let (arrow, mark): (_, fn(&mut SlotMarks, Slot, NodeId)) = if moving.contains("->-") {
+                ("->-", SlotMarks::mark_migrating)
             } else {
-                (&mut self.saved.importing, "-<-")
+                ("-<-", SlotMarks::mark_importing)
             };
             let (slot, other) = moving.split_once(arrow).ok_or_else(|| format!("'{word}' is not a slot"))?;
-            slots.insert(parse_slot(slot)?, parse_id(other)?);
+            mark(&mut self.saved.marks, parse_slot(slot)?, parse_id(other)?);
             return Ok(());
         }
         let (first, last) = word.split_once('-').unwrap_or((word, word));
@@ -250,7 +248,7 @@ impl Reader {
             node.shard = shard;
         }
         let known = |id: &NodeId| self.saved.nodes.contains_key(id);
-        if !self.saved.migrating.values().chain(self.saved.importing.values()).all(known) {
+        if !self.saved.marks.ends().all(|id| known(&id)) {
             return Err("a slot moves to or from a node that has no line".to_owned());
         }
         self.drop_handshakes()
@@ -259,9 +257,8 @@ impl Reader {
     /// Drops nodes in handshake, which will be met again. Their ids are temporary, so nothing else may refer to them.
     fn drop_handshakes(&mut self) -> Result<(), String> {
         let saved = &mut self.saved;
-        let ends = saved.migrating.values().chain(saved.importing.values());
         let masters = saved.nodes.values().filter_map(Node::master);
-        let named: BTreeSet<NodeId> = ends.copied().chain(masters).chain(self.me).collect();
+        let named: BTreeSet<NodeId> = saved.marks.ends().chain(masters).chain(self.me).collect();
         for node in saved.nodes.values().filter(|node| node.handshake.is_some()) {
             if named.contains(&node.id) || saved.slots.count(node.id) > 0 {
                 return Err(format!(

@@ -7,7 +7,8 @@ use crate::contract::ReplicaConfirmation;
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Address, Role};
-use crate::slot_moves::SetSlotRequest;
+use crate::set_slot::SetSlotRequest;
+use crate::slot_moves::claim_slots;
 use crate::votes::Votes;
 
 pub(crate) type Answer = Result<OperatorReply, OperatorError>;
@@ -24,12 +25,17 @@ impl Gossip {
             OperatorCommand::DelSlots(slots) => self.cmd_del_slots(&slots),
             OperatorCommand::FlushSlots { holds_keys } => self.cmd_flush_slots(holds_keys),
             OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout } => {
-                return self.start_set_slot(
-                    SetSlotRequest { confirm: ReplicaConfirmation { token, timeout }, slot, change },
-                    keys_in_slot,
-                );
+                let confirm = ReplicaConfirmation { token, timeout };
+                let request = SetSlotRequest { confirm, slot, change, keys_in_slot };
+                let stream = self.manual_failover.stream_state();
+                let effects = self.set_slots.start(&mut self.state, request, stream);
+                self.apply(effects);
+                return None;
             }
-            OperatorCommand::ClaimSlots { slots, from } => self.claim_slots(&slots, from),
+            OperatorCommand::ClaimSlots { slots, from } => {
+                let claimed = claim_slots(&mut self.state, &slots, from);
+                claimed.map(|effects| self.apply(effects)).map(|()| OperatorReply::Ok)
+            }
             OperatorCommand::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
             OperatorCommand::Detach => self.cmd_detach(),
             OperatorCommand::Failover(mode) => {
@@ -57,7 +63,7 @@ impl Gossip {
         }
         check_no_duplicates(slots)?;
         for &slot in slots {
-            self.state.importing.remove(&slot);
+            self.state.marks.end_importing(slot);
             self.state.slots.assign(slot, self.state.me);
         }
         self.mark_changed()
@@ -69,7 +75,7 @@ impl Gossip {
         }
         check_no_duplicates(slots)?;
         for &slot in slots {
-            self.state.migrating.remove(&slot);
+            self.state.marks.end_migrating(slot);
             self.state.slots.release(slot);
         }
         self.mark_changed()
@@ -80,7 +86,7 @@ impl Gossip {
             return Err(OperatorError::FlushNotEmpty);
         }
         self.state.slots.release_all(self.state.me);
-        self.state.migrating.clear();
+        self.state.marks.clear_migrating();
         self.mark_changed()
     }
 
@@ -112,8 +118,7 @@ impl Gossip {
         self.end_manual_failover();
         self.election.abandon();
         // The migrations belong to the former shard.
-        self.state.migrating.clear();
-        self.state.importing.clear();
+        self.state.marks.clear();
         // Tells the other nodes at once that the master has lost this replica.
         self.broadcast_pong();
         self.mark_changed()
@@ -157,8 +162,7 @@ impl Gossip {
             self.remove_node(id);
         }
         self.state.slots.release_all(self.state.me);
-        self.state.migrating.clear();
-        self.state.importing.clear();
+        self.state.marks.clear();
         if hard {
             self.rename_myself();
         }

@@ -102,10 +102,10 @@ impl ClusterState {
             };
         }
         if node.id == self.me {
-            for (slot, to) in &self.migrating {
+            for (slot, to) in self.marks.migrating() {
                 let _ = write!(text, " [{slot}->-{to}]");
             }
-            for (slot, from) in &self.importing {
+            for (slot, from) in self.marks.importing() {
                 let _ = write!(text, " [{slot}-<-{from}]");
             }
         }
@@ -198,10 +198,10 @@ impl ClusterState {
         for (first, last, owner) in self.slots.runs() {
             topology.assign_run(first, last, owner);
         }
-        for (&slot, &to) in &self.migrating {
+        for (&slot, &to) in self.marks.migrating() {
             topology.mark_migrating(slot, to);
         }
-        for (&slot, &from) in &self.importing {
+        for (&slot, &from) in self.marks.importing() {
             topology.mark_importing(slot, from);
         }
         topology

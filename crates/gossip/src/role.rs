@@ -2,13 +2,17 @@
 
 use std::net::IpAddr;
 
-use slot_routing::NodeId;
+use slot_routing::{Epoch, NodeId};
 
+use crate::claims;
 use crate::contract::{ClusterAction, ReplicationStatus};
 use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Node, Role};
-use crate::wire::Header;
+use crate::outdated_claim::correct_outdated_claim;
+use crate::state::ClusterState;
+use crate::timeline::TimelineEntry;
+use crate::wire::{ConfigUpdate, Header};
 
 /// The master that the driver was last told to replicate from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +57,7 @@ impl Gossip {
                 && master != self.state.me
                 && self.are_in_same_shard(id, master)
             {
-                self.redirect_moves(id, master);
+                self.state.marks.redirect(id, master);
             }
         }
         self.todo.save = true;
@@ -64,8 +68,7 @@ impl Gossip {
     pub(crate) fn become_replica_of(&mut self, master: NodeId) {
         // Within a shard the migrations continue, because this node may become the master again.
         if !self.are_in_same_shard(self.state.me, master) {
-            self.state.migrating.clear();
-            self.state.importing.clear();
+            self.state.marks.clear();
             // Offsets are comparable only within one history, as is the time of the last contact. As in Valkey they are
             // reset; otherwise a larger offset from the old shard would win an election against replicas that have the
             // data of the new one.
@@ -123,5 +126,80 @@ impl Gossip {
         }
         self.todo.save = true;
         self.todo.publish = true;
+    }
+
+    /// Takes over the master's slots under `epoch`.
+    pub(crate) fn take_over(&mut self, epoch: Epoch) {
+        let Some(old) = self.myself().master() else { return };
+        self.set_role(self.state.me, Role::Master);
+        let me = self.state.myself_mut();
+        me.config_epoch = me.config_epoch.max(epoch);
+        for slot in self.state.slots.release_all(old).iter() {
+            self.state.slots.assign(slot, self.state.me);
+        }
+        let ClusterState { marks, slots, me, .. } = &mut self.state;
+        marks.drop_invalid(slots, *me);
+        self.record(old, TimelineEntry::Replacement { by: self.state.me, epoch });
+        self.election.abandon();
+        self.end_manual_failover();
+        self.service.allow_serving(self.state.now);
+        self.save_before_claiming();
+        self.todo.publish = true;
+        self.broadcast_pong();
+    }
+
+    /// Processes the claim in a header, which is the sender's or, if the sender is a replica, its master's.
+    pub(crate) fn process_claim(&mut self, header: &Header) {
+        let sender = header.sender;
+        if let Some(update) = claims::find_promotion(&self.state, header) {
+            self.on_update(&update);
+        }
+        let claimant = self.state.nodes[&sender].master().unwrap_or(sender);
+        let is_news = !self.state.slots.owns_exactly(claimant, &header.slots);
+        let stream = self.manual_failover.stream_state();
+        if is_news && self.state.nodes[&sender].is_master() {
+            let effects =
+                claims::apply_claim(&mut self.state, sender, header.config_epoch, &header.slots, stream);
+            self.apply(effects);
+        }
+        if self.state.nodes[&sender].is_master() && !self.state.marks.importing().is_empty() {
+            let is_pending = |slot| self.set_slots.is_pending(slot);
+            let effects =
+                self.given_away.on_claim(&mut self.state, sender, &header.slots, stream, is_pending);
+            self.apply(effects);
+        }
+        if is_news {
+            self.apply(correct_outdated_claim(&self.state, sender, header));
+        }
+        let effects = claims::resolve_epoch_collision(&mut self.state, header);
+        self.apply(effects);
+    }
+
+    /// Another node reports a claim that this node has missed.
+    pub(crate) fn on_update(&mut self, update: &ConfigUpdate) {
+        if !claims::is_newer_claim(&self.state, update) {
+            return;
+        }
+        self.set_role(update.id, Role::Master);
+        self.state.known_node_mut(update.id).config_epoch = update.config_epoch;
+        (self.todo.save, self.todo.publish) = (true, true);
+        let stream = self.manual_failover.stream_state();
+        let effects =
+            claims::apply_claim(&mut self.state, update.id, update.config_epoch, &update.slots, stream);
+        self.apply(effects);
+    }
+
+    pub(crate) fn bump_epoch(&mut self) -> Option<Epoch> {
+        let epoch = claims::bump_epoch(&mut self.state)?;
+        self.save_before_claiming();
+        self.todo.publish = true;
+        Some(epoch)
+    }
+
+    /// Adopts an epoch that another node took without a vote, to create an epoch collision.
+    #[cfg(test)]
+    pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
+        self.state.current_epoch = self.state.current_epoch.max(epoch);
+        self.state.myself_mut().config_epoch = epoch;
     }
 }

@@ -3,8 +3,6 @@
 //! All parts of the machine read this state and decide; only the coordinator
 //! ([`Gossip`](crate::Gossip)) and the parts that own a piece of the state change it.
 
-use std::collections::BTreeMap;
-
 use clock::{Instant, Millis};
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
@@ -15,6 +13,7 @@ use crate::deadlines;
 use crate::node::{Address, Node};
 use crate::node_index::IndexedState;
 use crate::nodes::Nodes;
+use crate::slot_marks::SlotMarks;
 use crate::slots::SlotTable;
 
 /// One node's view of the cluster.
@@ -24,8 +23,7 @@ pub struct ClusterState {
     pub(crate) me: NodeId,
     pub(crate) nodes: Nodes,
     pub(crate) slots: SlotTable,
-    pub(crate) migrating: BTreeMap<Slot, NodeId>,
-    pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) marks: SlotMarks,
     pub(crate) current_epoch: Epoch,
     /// Whether `cluster_state` is `ok`.
     pub(crate) serving: bool,

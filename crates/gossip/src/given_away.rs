@@ -1,0 +1,143 @@
+//! Slots that the source of an import has given away.
+//!
+//! A source that stops claiming a slot has given it away along with its last key: an operator sent it SETSLOT NODE, and
+//! may not have sent it to the importing node. As in Valkey, the importing node then claims the slot. It first waits
+//! until all nodes that are not FAIL have been heard, and the source twice, because the slot may have been given to
+//! another node whose claim is still in flight. (Valkey claims at once and takes the slot from such a node.)
+
+use std::collections::BTreeMap;
+
+use clock::Instant;
+use slot_routing::{NodeId, Slot, SlotSet};
+
+use crate::commands::SlotChange;
+use crate::effect::Effect;
+use crate::event::ClusterEvent;
+use crate::manual_failover::StreamState;
+use crate::node::Node;
+use crate::state::ClusterState;
+
+/// Slots being imported that the source no longer claims, with the source and the time of its first such header.
+#[derive(Debug, Default)]
+pub(crate) struct GivenAwaySlots(BTreeMap<Slot, (NodeId, Instant)>);
+
+impl GivenAwaySlots {
+    /// Handles the claim of the master `source`: takes the slots that this node imports from `source` and that `source`
+    /// no longer claims, once no other node can own them. A slot that `is_pending` has an unfinished SETSLOT.
+    pub(crate) fn on_claim(
+        &mut self,
+        state: &mut ClusterState,
+        source: NodeId,
+        claimed: &SlotSet,
+        stream: StreamState,
+        is_pending: impl Fn(Slot) -> bool,
+    ) -> Vec<Effect> {
+        let now = state.now();
+        // The slot has no owner if the source was replaced by a replica that knew that the slot was given away.
+        let is_given_away = |slot: Slot| {
+            state.slot_owner(slot).is_none_or(|owner| owner == source) && !claimed.contains(slot)
+        };
+        self.0.retain(|slot, (from, _)| *from != source || is_given_away(*slot));
+        let imported = state.marks.importing().iter().filter(|(_, from)| **from == source);
+        let given_away: Vec<Slot> =
+            imported.map(|(slot, _)| *slot).filter(|slot| is_given_away(*slot)).collect();
+        if given_away.is_empty() || !state.myself().is_master() || stream == StreamState::Frozen {
+            return Vec::new();
+        }
+        let grace = state.config().ping_interval(state.nodes.len() - 1);
+        let mut certain = Vec::new();
+        for slot in given_away {
+            let entry = self.0.entry(slot).or_insert((source, now));
+            if entry.0 != source {
+                *entry = (source, now);
+            }
+            let since = entry.1;
+            if now >= since + grace && !is_pending(slot) && all_heard_since(state, since) {
+                certain.push(slot);
+            }
+        }
+        self.take(state, &certain, source)
+    }
+
+    fn take(&mut self, state: &mut ClusterState, slots: &[Slot], from: NodeId) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for &slot in slots {
+            self.0.remove(&slot);
+            state.marks.unmark(slot);
+            state.slots.assign(slot, state.me);
+            effects.push(Effect::Log(ClusterEvent::GivenAwaySlotClaimed { slot, from }));
+            effects.push(Effect::TellReplicas { slot, change: SlotChange::Stable });
+        }
+        if !effects.is_empty() {
+            effects.extend([Effect::ClaimImportedSlots, Effect::Publish]);
+        }
+        effects
+    }
+}
+
+/// Whether all other nodes that are not FAIL have been heard after `since`.
+fn all_heard_since(state: &ClusterState, since: Instant) -> bool {
+    let has_been_heard = |node: &Node| node.contact.last_message.is_some_and(|heard| heard > since);
+    state.others().filter(|node| node.handshake.is_none() && !node.has_failed()).all(has_been_heard)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const OPEN: StreamState = StreamState::Open;
+
+    fn slot() -> Slot {
+        Slot::new(16_383).unwrap()
+    }
+
+    /// This node imports the last slot from master 1, which has stopped claiming it.
+    fn cluster() -> (TestCluster, SlotSet) {
+        let mut cluster = TestCluster::new(2, &[(2, 1)]);
+        cluster.state.marks.mark_importing(slot(), id(1));
+        let mut claimed = cluster.state.slots.set_of(id(1));
+        claimed.remove(slot());
+        (cluster, claimed)
+    }
+
+    fn hear_all(cluster: &mut TestCluster) {
+        cluster.pass(Duration::from_secs(10));
+        let now = Some(cluster.state.now());
+        [1, 2].into_iter().for_each(|index| cluster.node(index).contact.last_message = now);
+    }
+
+    #[test]
+    fn slot_is_claimed_once_all_nodes_have_been_heard() {
+        let ((mut cluster, claimed), mut part) = (cluster(), GivenAwaySlots::default());
+        assert_eq!(part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false), []);
+        cluster.pass(Duration::from_secs(10));
+        assert_eq!(part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false), []);
+        hear_all(&mut cluster);
+        assert_eq!(
+            part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| true),
+            [],
+            "a SETSLOT is pending"
+        );
+        let effects = part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false);
+        assert!(effects.contains(&Effect::ClaimImportedSlots), "{effects:?}");
+        assert_eq!(cluster.state.slot_owner(slot()), Some(id(0)));
+        assert!(cluster.state.marks.is_empty());
+    }
+
+    #[test]
+    fn slot_that_the_source_claims_again_is_not_taken() {
+        let ((mut cluster, claimed), mut part) = (cluster(), GivenAwaySlots::default());
+        part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false);
+        let all = cluster.state.slots.set_of(id(1));
+        part.on_claim(&mut cluster.state, id(1), &all, OPEN, |_| false);
+        hear_all(&mut cluster);
+        assert_eq!(
+            part.on_claim(&mut cluster.state, id(1), &claimed, OPEN, |_| false),
+            [],
+            "the wait starts again"
+        );
+    }
+}

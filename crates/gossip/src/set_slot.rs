@@ -1,0 +1,286 @@
+//! SETSLOT: requests that the replicas must acknowledge first.
+//!
+//! A replica must know its master's marks. A promoted replica without them would treat migrated keys as missing, accept
+//! writes for them, and refuse the keys that its master imported. As in Valkey since version 8, a SETSLOT is therefore
+//! written into the replication stream first ([`ClusterAction::TellReplicas`]), and executed and answered once the
+//! replicas have acknowledged it ([`ClusterInput::ReplicasAcknowledged`](crate::ClusterInput)); all keys migrated
+//! afterwards follow it in the stream. A master without known replicas does not wait but writes the change all the
+//! same. Snapshots contain the marks ([`ClusterInput::MovesLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
+//! masters and replicas. During a manual failover the stream must not grow, so a SETSLOT waits until the failover is
+//! over.
+
+use std::collections::VecDeque;
+
+use slot_routing::{NodeId, Slot};
+
+use crate::commands::{OperatorError, OperatorReply, SlotChange};
+use crate::contract::{ClusterAction, ReplicaConfirmation};
+use crate::effect::Effect;
+use crate::manual_failover::StreamState;
+use crate::slot_moves::{apply_replicated_change, check_set_slot, set_slot};
+use crate::state::ClusterState;
+
+/// SETSLOT requests that have not been answered, in order of arrival and execution.
+///
+/// The replication stream contains the requests in this order, but the result of a failed one only when it is known. A
+/// request that was sent before its slot was resent ([`SetSlotQueue::finish`]) is then no longer the last change in the
+/// stream, so the slot is resent once more after the request is executed.
+#[derive(Debug, Default)]
+pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, Progress)>);
+
+/// A SETSLOT request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SetSlotRequest {
+    pub(crate) confirm: ReplicaConfirmation,
+    pub(crate) slot: Slot,
+    pub(crate) change: SlotChange,
+    /// Number of keys that this node has in the slot.
+    pub(crate) keys_in_slot: u64,
+}
+
+/// Progress of a SETSLOT request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Not yet written to the replication stream.
+    New,
+    /// Written to the stream; `resent` if the slot was resent afterwards.
+    Written { resent: bool },
+    /// The acknowledgement succeeded (`held`) or failed.
+    Confirmed { held: bool, resent: bool },
+}
+
+/// A request whose acknowledgement has succeeded or failed.
+#[derive(Debug)]
+pub(crate) struct ConfirmedRequest {
+    request: SetSlotRequest,
+    held: bool,
+    resent: bool,
+}
+
+impl SetSlotQueue {
+    /// Starts a SETSLOT. Executes it at once if there is no replica to wait for.
+    pub(crate) fn start(
+        &mut self,
+        state: &mut ClusterState,
+        request: SetSlotRequest,
+        stream: StreamState,
+    ) -> Vec<Effect> {
+        let token = request.confirm.token;
+        if let Err(refusal) = check_set_slot(state, request.slot, &request.change, request.keys_in_slot) {
+            return vec![Effect::Reply { token, result: Err(refusal) }];
+        }
+        let alone = !state.nodes().any(|node| node.master() == Some(state.id()));
+        if !alone || !self.0.is_empty() || stream == StreamState::Frozen {
+            self.0.push_back((request, Progress::New));
+            return Vec::new();
+        }
+        let SetSlotRequest { slot, change, keys_in_slot, .. } = request;
+        match set_slot(state, slot, &change, keys_in_slot) {
+            Err(error) => vec![Effect::Reply { token, result: Err(error) }],
+            Ok(mut effects) => {
+                // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream too.
+                effects.push(Effect::TellReplicas { slot, change });
+                effects.push(Effect::Reply { token, result: Ok(OperatorReply::Ok) });
+                effects
+            }
+        }
+    }
+
+    /// Writes new requests to the replication stream, unless it must not grow.
+    pub(crate) fn write_to_stream(&mut self, state: &ClusterState, stream: StreamState) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if stream == StreamState::Frozen {
+            return effects;
+        }
+        self.0.retain_mut(|(request, progress)| {
+            if *progress != Progress::New {
+                return true;
+            }
+            let SetSlotRequest { confirm, slot, change, keys_in_slot } = &*request;
+            // This node's role may have changed since the request arrived.
+            if let Err(refusal) = check_set_slot(state, *slot, change, *keys_in_slot) {
+                effects.push(Effect::Reply { token: confirm.token, result: Err(refusal) });
+                return false;
+            }
+            *progress = Progress::Written { resent: false };
+            let (slot, change, confirm) = (*slot, change.clone(), Some(*confirm));
+            effects.push(Effect::Act(ClusterAction::TellReplicas { slot, change, confirm }));
+            true
+        });
+        effects
+    }
+
+    /// Notes the result of an acknowledgement, with the number of keys that this node has in the slot now.
+    pub(crate) fn on_acknowledged(&mut self, token: u64, held: bool, keys_in_slot: u64) {
+        let entry = self.0.iter_mut().find(|(request, _)| request.confirm.token == token);
+        let Some((request, progress)) = entry else { return };
+        let resent = matches!(progress, Progress::Written { resent: true });
+        *progress = Progress::Confirmed { held, resent };
+        request.keys_in_slot = keys_in_slot;
+    }
+
+    /// The next request to execute. Requests are executed in stream order.
+    pub(crate) fn pop_confirmed(&mut self) -> Option<ConfirmedRequest> {
+        let &(_, Progress::Confirmed { held, resent }) = self.0.front()? else { return None };
+        self.0.pop_front().map(|(request, _)| ConfirmedRequest { request, held, resent })
+    }
+
+    /// Answers an executed request. If the replicas may have applied a change that failed, or that is not the last one
+    /// in the stream, writes the actual state of the slot to the stream.
+    pub(crate) fn finish(
+        &mut self,
+        state: &ClusterState,
+        confirmed: &ConfirmedRequest,
+        result: Result<(), OperatorError>,
+        stream: StreamState,
+    ) -> Vec<Effect> {
+        let slot = confirmed.request.slot;
+        let mut effects = Vec::new();
+        if state.myself().is_master() && (confirmed.resent || result.is_err()) && stream == StreamState::Open
+        {
+            effects = slot_state(state, slot);
+            for (_, progress) in self.0.iter_mut().filter(|(request, _)| request.slot == slot) {
+                match progress {
+                    Progress::New => {}
+                    Progress::Written { resent } | Progress::Confirmed { resent, .. } => *resent = true,
+                }
+            }
+        }
+        let (token, result) = (confirmed.request.confirm.token, result.map(|()| OperatorReply::Ok));
+        effects.push(Effect::Reply { token, result });
+        effects
+    }
+
+    /// This node is a replica and has loaded a snapshot. Requests of its time as master are either part of the snapshot
+    /// or lost.
+    pub(crate) fn refuse_all(&mut self) -> Vec<Effect> {
+        let refused = |(request, _): (SetSlotRequest, Progress)| Effect::Reply {
+            token: request.confirm.token,
+            result: Err(OperatorError::SetSlotOnReplica),
+        };
+        self.0.drain(..).map(refused).collect()
+    }
+
+    /// Whether a request for `slot` has not been answered.
+    pub(crate) fn is_pending(&self, slot: Slot) -> bool {
+        self.0.iter().any(|(request, _)| request.slot == slot)
+    }
+}
+
+impl ConfirmedRequest {
+    /// Executes the request.
+    pub(crate) fn execute(&self, state: &mut ClusterState) -> (Result<(), OperatorError>, Vec<Effect>) {
+        let SetSlotRequest { slot, change, keys_in_slot, .. } = &self.request;
+        if !state.myself().is_master() {
+            // The stream of the new master contains a change that the replicas have acknowledged.
+            let effects = if self.held { apply_replicated_change(state, *slot, change) } else { Vec::new() };
+            return (Err(OperatorError::SetSlotOnReplica), effects);
+        }
+        if !self.held {
+            return (Err(OperatorError::NoReplicas), Vec::new());
+        }
+        let checked = check_set_slot(state, *slot, change, *keys_in_slot);
+        match checked.and_then(|()| set_slot(state, *slot, change, *keys_in_slot)) {
+            Ok(effects) => (Ok(()), effects),
+            Err(error) => (Err(error), Vec::new()),
+        }
+    }
+}
+
+/// The changes that put the slot into its actual state, for the replication stream.
+fn slot_state(state: &ClusterState, slot: Slot) -> Vec<Effect> {
+    let name = |id: &NodeId| id.to_string();
+    let owner = state.slot_owner(slot).as_ref().map(name).map(SlotChange::Node);
+    let to = state.marks.migrating().get(&slot).map(name).map(|to| SlotChange::Migrating { to });
+    let from = state.marks.importing().get(&slot).map(name).map(|from| SlotChange::Importing { from });
+    let changes = owner.into_iter().chain([SlotChange::Stable]).chain(to).chain(from);
+    changes.map(|change| Effect::Act(ClusterAction::TellReplicas { slot, change, confirm: None })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    fn slot(number: u16) -> Slot {
+        Slot::new(number).unwrap()
+    }
+
+    fn request(token: u64, change: SlotChange) -> SetSlotRequest {
+        let confirm = ReplicaConfirmation { token, timeout: Duration::from_secs(2) };
+        SetSlotRequest { confirm, slot: slot(0), change, keys_in_slot: 0 }
+    }
+
+    fn migrating() -> SlotChange {
+        SlotChange::Migrating { to: id(1).to_string() }
+    }
+
+    fn reply(token: u64, result: Result<OperatorReply, OperatorError>) -> Effect {
+        Effect::Reply { token, result }
+    }
+
+    #[test]
+    fn master_without_replicas_executes_at_once_and_still_writes_to_the_stream() {
+        let (mut cluster, mut part) = (TestCluster::new(2, &[]), SetSlotQueue::default());
+        let effects = part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
+        let tell = Effect::TellReplicas { slot: slot(0), change: migrating() };
+        assert_eq!(effects, [Effect::ConfigChanged, tell, reply(7, Ok(OperatorReply::Ok))]);
+        assert_eq!(cluster.state.marks.migrating()[&slot(0)], id(1));
+    }
+
+    #[test]
+    fn request_waits_for_the_replicas_and_for_the_end_of_a_failover() {
+        let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
+        assert_eq!(part.start(&mut cluster.state, request(7, migrating()), StreamState::Frozen), []);
+        assert_eq!(part.write_to_stream(&cluster.state, StreamState::Frozen), []);
+        assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open).len(), 1);
+        assert_eq!(part.write_to_stream(&cluster.state, StreamState::Open), []);
+        assert!(part.is_pending(slot(0)) && part.pop_confirmed().is_none());
+        part.on_acknowledged(7, true, 0);
+        let confirmed = part.pop_confirmed().unwrap();
+        let (result, effects) = confirmed.execute(&mut cluster.state);
+        assert_eq!((result, effects), (Ok(()), vec![Effect::ConfigChanged]));
+        let answered = part.finish(&cluster.state, &confirmed, Ok(()), StreamState::Open);
+        assert_eq!(answered, [reply(7, Ok(OperatorReply::Ok))]);
+        assert!(!part.is_pending(slot(0)));
+    }
+
+    #[test]
+    fn requests_are_executed_in_stream_order() {
+        let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
+        part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
+        part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
+        part.write_to_stream(&cluster.state, StreamState::Open);
+        part.on_acknowledged(8, true, 0);
+        assert!(part.pop_confirmed().is_none());
+        part.on_acknowledged(7, true, 0);
+        assert!(part.pop_confirmed().is_some() && part.pop_confirmed().is_some());
+    }
+
+    #[test]
+    fn failed_request_resends_the_state_of_the_slot_also_after_later_requests() {
+        let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
+        part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
+        part.start(&mut cluster.state, request(8, SlotChange::Stable), StreamState::Open);
+        part.write_to_stream(&cluster.state, StreamState::Open);
+        part.on_acknowledged(7, false, 0);
+        part.on_acknowledged(8, true, 0);
+        let failed = part.pop_confirmed().unwrap();
+        let (result, _) = failed.execute(&mut cluster.state);
+        assert_eq!(result, Err(OperatorError::NoReplicas));
+        let effects = part.finish(&cluster.state, &failed, result, StreamState::Open);
+        assert_eq!(effects.len(), 3, "owner, no marks, and the reply: {effects:?}");
+        let second = part.pop_confirmed().unwrap();
+        let (result, _) = second.execute(&mut cluster.state);
+        assert_eq!(part.finish(&cluster.state, &second, result, StreamState::Open).len(), 3);
+    }
+
+    #[test]
+    fn replica_refuses_the_requests_of_its_time_as_master() {
+        let (mut cluster, mut part) = (TestCluster::new(2, &[(2, 0)]), SetSlotQueue::default());
+        part.start(&mut cluster.state, request(7, migrating()), StreamState::Open);
+        assert_eq!(part.refuse_all(), [reply(7, Err(OperatorError::SetSlotOnReplica))]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The migrating and importing marks of slots.
+//!
+//! Migrations are between shards: if one end is replaced by its replica, the mark is redirected to the replica.
+
+use std::collections::BTreeMap;
+
+use slot_routing::{NodeId, Slot};
+
+use crate::slots::SlotTable;
+
+/// The slots that this node, or the shard of its master, moves to or from other shards.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct SlotMarks {
+    migrating: BTreeMap<Slot, NodeId>,
+    importing: BTreeMap<Slot, NodeId>,
+}
+
+impl SlotMarks {
+    /// The migrating slots with their targets.
+    pub(crate) fn migrating(&self) -> &BTreeMap<Slot, NodeId> {
+        &self.migrating
+    }
+
+    /// The importing slots with their sources.
+    pub(crate) fn importing(&self) -> &BTreeMap<Slot, NodeId> {
+        &self.importing
+    }
+
+    /// The other ends of all migrations.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.migrating.values().chain(self.importing.values()).copied()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.migrating.is_empty() && self.importing.is_empty()
+    }
+
+    pub(crate) fn mark_migrating(&mut self, slot: Slot, to: NodeId) {
+        self.migrating.insert(slot, to);
+    }
+
+    pub(crate) fn mark_importing(&mut self, slot: Slot, from: NodeId) {
+        self.importing.insert(slot, from);
+    }
+
+    /// Returns whether the slot was migrating.
+    pub(crate) fn end_migrating(&mut self, slot: Slot) -> bool {
+        self.migrating.remove(&slot).is_some()
+    }
+
+    /// Returns whether the slot was being imported.
+    pub(crate) fn end_importing(&mut self, slot: Slot) -> bool {
+        self.importing.remove(&slot).is_some()
+    }
+
+    pub(crate) fn unmark(&mut self, slot: Slot) {
+        self.migrating.remove(&slot);
+        self.importing.remove(&slot);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn clear_migrating(&mut self) {
+        self.migrating.clear();
+    }
+
+    /// Drops marks that do not match the slot owners after a promotion: only own slots can migrate, only others' slots
+    /// can be imported.
+    pub(crate) fn drop_invalid(&mut self, slots: &SlotTable, me: NodeId) {
+        self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
+        self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
+    }
+
+    /// Redirects migrations from or to `old`, which was replaced by `new`. Returns whether there were any.
+    pub(crate) fn redirect(&mut self, old: NodeId, new: NodeId) -> bool {
+        let ends = self.migrating.values_mut().chain(self.importing.values_mut());
+        let mut found = false;
+        for end in ends.filter(|end| **end == old) {
+            *end = new;
+            found = true;
+        }
+        found
+    }
+
+    /// Drops migrations from or to a removed node.
+    pub(crate) fn on_node_removed(&mut self, id: NodeId) {
+        self.migrating.retain(|_, to| *to != id);
+        self.importing.retain(|_, from| *from != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u8) -> NodeId {
+        NodeId::from_random([index; 20])
+    }
+
+    fn slot(number: u16) -> Slot {
+        Slot::new(number).unwrap()
+    }
+
+    fn marks() -> SlotMarks {
+        let mut marks = SlotMarks::default();
+        marks.mark_migrating(slot(1), id(1));
+        marks.mark_importing(slot(2), id(1));
+        marks.mark_importing(slot(3), id(2));
+        marks
+    }
+
+    #[test]
+    fn both_ends_are_redirected_to_a_successor() {
+        let mut marks = marks();
+        assert!(marks.redirect(id(1), id(3)));
+        assert!(!marks.redirect(id(1), id(3)));
+        assert_eq!(marks.migrating()[&slot(1)], id(3));
+        assert_eq!(marks.importing()[&slot(2)], id(3));
+        assert_eq!(marks.importing()[&slot(3)], id(2));
+    }
+
+    #[test]
+    fn marks_of_a_removed_node_are_dropped() {
+        let mut marks = marks();
+        marks.on_node_removed(id(1));
+        assert!(marks.migrating().is_empty() && marks.importing().len() == 1);
+        assert!(marks.end_importing(slot(3)) && !marks.end_importing(slot(3)));
+        assert!(marks.is_empty());
+    }
+
+    #[test]
+    fn only_own_slots_migrate_and_only_foreign_slots_are_imported() {
+        let (mut marks, mut slots) = (marks(), SlotTable::new());
+        slots.assign(slot(2), id(0));
+        marks.drop_invalid(&slots, id(0));
+        assert!(marks.migrating().is_empty(), "slot 1 has no owner");
+        assert_eq!(marks.importing().keys().copied().collect::<Vec<_>>(), [slot(3)]);
+    }
+}
