@@ -220,18 +220,20 @@ impl Gossip {
             }
             ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.state.me, at),
             ClusterInput::Publish(publication) => self.on_publish(&publication),
-            ClusterInput::Configure(config) => {
-                let before = std::mem::replace(&mut self.state.config, *config);
-                self.apply_announcement();
-                self.state.nodes.touch_all();
-                self.todo.publish = true;
-                // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING,
-                // because nodes do not update addresses from a PONG.
-                if before.announce != self.state.config.announce {
-                    for id in self.linked() {
-                        self.send_gossip(id, GossipKind::Ping);
-                    }
-                }
+            ClusterInput::Configure(config) => self.configure(*config),
+        }
+    }
+
+    fn configure(&mut self, config: ClusterConfig) {
+        let before = std::mem::replace(&mut self.state.config, config);
+        self.apply_announcement();
+        self.state.nodes.touch_all();
+        self.todo.publish = true;
+        // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING, because
+        // nodes do not update addresses from a PONG.
+        if before.announce != self.state.config.announce {
+            for id in self.linked() {
+                self.send_gossip(id, GossipKind::Ping);
             }
         }
     }
