@@ -69,7 +69,7 @@ fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result
     let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
     let fits = |offset: &u64| {
         // Commands from the master skip `proto-max-bulk-len`, but no string can exceed `isize::MAX` bytes.
-        let bytes = if context.session.origin.is_stream() { isize::MAX as i64 } else { most };
+        let bytes = if context.session.origin().is_stream() { isize::MAX as i64 } else { most };
         offset / 8 < bytes.unsigned_abs()
     };
     offset.filter(fits).ok_or(CommandError::text("ERR bit offset is not an integer or out of range"))

@@ -300,7 +300,7 @@ fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// CLUSTER FLUSHSLOT slot [ASYNC | SYNC]: deletes the slot's keys in all databases, whether or not this node serves the
 /// slot.
 fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.session.origin == CommandOrigin::Client {
+    if context.session.origin() == CommandOrigin::Client {
         require_cluster_mode(context)?;
     }
     if context.args.len() > 4 {
@@ -329,7 +329,7 @@ fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text("ERR Invalid slot or number of keys"));
     };
     let mut keys: Vec<Vec<u8>> = Vec::new();
-    let db = context.session.db;
+    let db = context.session.db();
     if count > 0 {
         context.with_slot(slot, |data| {
             let Some(table) = data.table_if(db).filter(|_| !data.is_hidden()) else { return };

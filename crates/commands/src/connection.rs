@@ -161,7 +161,7 @@ const PING_WITHOUT_DATASET: &str =
     "EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
 
 fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.engine.settings.sentinel.rejects_ping_of(&context.session.client) {
+    if context.engine.settings.sentinel.rejects_ping_of(context.session.client()) {
         return Err(CommandError::text(PING_WITHOUT_DATASET));
     }
     match context.args.len() {
@@ -182,7 +182,7 @@ fn select(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.engine.is_cluster_of_one_database() && number != 0 {
         return Err(CommandError::text("ERR SELECT is not allowed in cluster mode"));
     }
-    context.session.db = parse_db_index(context, number)?;
+    context.session.select(parse_db_index(context, number)?);
     context.reply.ok();
     Ok(())
 }

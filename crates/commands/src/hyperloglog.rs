@@ -179,7 +179,7 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// written: under `appendfsync always` the reply would wait for the file.
 fn cache_estimate(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
     let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
-    if context.session.origin == CommandOrigin::Client
+    if context.session.origin() == CommandOrigin::Client
         && context.engine.settings.node_flags().intersects(stopped)
     {
         return;

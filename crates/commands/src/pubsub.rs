@@ -108,7 +108,7 @@ fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Command
 }
 
 fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
-    let client = context.session.client.clone();
+    let client = context.session.client().clone();
     let names = match context.args.len() {
         1 => client.subscriptions(kind),
         _ => context.args.iter().skip(1).map(<[u8]>::to_vec).collect(),
@@ -129,7 +129,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
 
 fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError> {
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
-    if context.session.origin == CommandOrigin::Client && !engine.pubsub.fits_bus(channel, message) {
+    if context.session.origin() == CommandOrigin::Client && !engine.pubsub.fits_bus(channel, message) {
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
     }
     engine.settings.sentinel.store_hello(channel, message);
@@ -139,7 +139,7 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
     }
     if engine.topology.is_none() {
         context.replicate();
-    } else if context.session.origin == CommandOrigin::Client {
+    } else if context.session.origin() == CommandOrigin::Client {
         engine.pubsub.forward(sharded, channel, message);
     }
     context.reply.integer(receivers as i64);

@@ -272,7 +272,7 @@ fn parse_weight(context: &Context<'_>, text: &[u8]) -> Option<f64> {
     if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
         return Some(whole as f64);
     }
-    match (truncate_at_nul(text), context.session.origin) {
+    match (truncate_at_nul(text), context.session.origin()) {
         (b"", CommandOrigin::Master | CommandOrigin::Source) => Some(0.0),
         (text, _) => context.parse_double(text),
     }

@@ -192,8 +192,8 @@ impl Client {
 
     /// Returns the waiter of the blocked client. Later requests come from another client.
     pub(crate) fn detach_blocked(&mut self) -> Arc<Waiter> {
-        let waiter = self.session.waiter().expect("it waits");
-        self.session = Session::new(self.session.id + 1, CommandOrigin::Client, true);
+        let waiter = self.session.waiter().cloned().expect("it waits");
+        self.session = Session::new(self.session.id() + 1, CommandOrigin::Client, true);
         waiter
     }
 

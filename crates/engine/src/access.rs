@@ -174,7 +174,7 @@ impl Engine {
         entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> Result<(), AccessDenied> {
-        if session.unrestricted { Ok(()) } else { self.look_up(session, entry, args) }
+        if session.is_unrestricted() { Ok(()) } else { self.look_up(session, entry, args) }
     }
 
     /// Returns the database in which a request of this session runs.
@@ -189,12 +189,12 @@ impl Engine {
         entry: &RegisteredCommand,
         args: Args<'_>,
     ) -> Result<(), AccessDenied> {
-        if session.origin.is_stream() {
+        if session.origin().is_stream() {
             return Ok(());
         }
-        let found = || self.users.read().find(&session.client.user.lock()).cloned();
+        let found = || self.users.read().find(&session.client().user.lock()).cloned();
         let request = acl_request(entry, args, self.database_of_next_request(session));
-        let checked = match session.user.clone().or_else(found) {
+        let checked = match session.user().cloned().or_else(found) {
             Some(user) => user.check_request(&request),
             None => Err(Denial::Command),
         };
@@ -206,7 +206,7 @@ impl Engine {
                 Denial::Database(Some(number)) => number.to_string().into_bytes(),
                 Denial::Database(None) => entry.full_name.clone().into_bytes(),
             };
-            AccessDenied { denial, object, user: session.client.user.lock().clone() }
+            AccessDenied { denial, object, user: session.client().user.lock().clone() }
         })
     }
 
@@ -218,7 +218,7 @@ impl Engine {
         context: &'static str,
         denied: &AccessDenied,
     ) {
-        let username = session.client.user.lock().clone();
+        let username = session.client().user.lock().clone();
         self.record_denied_access(session, now, context, (denied.reason(), denied.object.clone(), username));
     }
 
@@ -250,7 +250,7 @@ impl Context<'_> {
         let within = self.engine.database_of_next_request(session);
         let request = || acl_request(self.commands.by_number(self.command_index), self.args, within);
         let may = |user: &Arc<User>| user.may_read_all(&request());
-        session.unrestricted || session.user.as_ref().is_none_or(may)
+        session.is_unrestricted() || session.user().is_none_or(may)
     }
 
     /// Runs the subcommands of ACL that only need the users and the log. Returns the clients whose permissions changed
@@ -260,7 +260,7 @@ impl Context<'_> {
     /// The error reply.
     pub fn answer_acl(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
         let Self { engine, session, args, reply, now, .. } = self;
-        let user = session.client.user.lock().clone();
+        let user = session.client().user.lock().clone();
         let asker = AclClient { user: &user, now: *now };
         let requests = CommandSetResolver {
             registry: self.commands.registry(),
@@ -280,8 +280,8 @@ impl Context<'_> {
         } else {
             engine.close_unauthorized_clients(Some(session))
         };
-        if session.users_version != engine.users_version() && !engine.refresh_user(session) {
-            session.closing = true;
+        if session.users_version() != engine.users_version() && !engine.refresh_user(session) {
+            session.close_after_reply();
         }
         Ok(others)
     }

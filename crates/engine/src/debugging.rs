@@ -16,7 +16,7 @@ use scripting::DebugConsole;
 use crate::command::Commands;
 use crate::dispatch::PipelinedRequests;
 use crate::engine::Engine;
-use crate::session::{CommandOrigin, DebugMode, Session};
+use crate::session::{DebugMode, Session};
 
 /// The debugger's last message if the script did not run.
 const END_OF_SESSION: &[u8] = b"*1\r\n+<endsession>\r\n";
@@ -33,11 +33,8 @@ pub struct DebuggedScript {
 impl DebuggedScript {
     /// Prepares the EVAL that `session` sent after SCRIPT DEBUG.
     pub fn new(session: &mut Session, request: Request, console: Box<dyn DebugConsole + Send>) -> Self {
-        let mode = session.debug_mode.take().unwrap_or(DebugMode::Discarded);
-        let mut own = Session::of(session.client.clone(), CommandOrigin::Client, session.authenticated);
-        (own.db, own.protocol, own.readonly) = (session.db, session.protocol, session.readonly);
-        (own.user, own.unrestricted) = (session.user.clone(), session.unrestricted);
-        own.users_version = session.users_version;
+        let mode = session.take_debug_mode().unwrap_or(DebugMode::Discarded);
+        let own = session.for_debugger();
         Self { session: own, mode, request, console }
     }
 
@@ -53,7 +50,7 @@ impl DebuggedScript {
         match self.mode {
             DebugMode::Kept => self.run_on(engine, commands, now, nanos),
             DebugMode::Discarded => {
-                let staged = engine.copy_on_access_view(self.session.users_version);
+                let staged = engine.copy_on_access_view(self.session.users_version());
                 self.run_on(&staged, commands, now, nanos)
             }
         }

@@ -35,7 +35,7 @@ use crate::session::{BackgroundMode, CommandOrigin, ReplySuppression, Session};
 use crate::settings::{Measurements, NodeFlags};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
-use crate::waiting::HandlerOutcome;
+use crate::waiting::{HandlerOutcome, Waiter};
 use admission::is_cross_protocol;
 use background::MIN_RECORDED_NANOS;
 pub(crate) use execution::Retry;
@@ -167,20 +167,75 @@ impl Dispatcher<'_> {
         requests: PipelinedRequests<'_>,
         out: &mut Vec<u8>,
     ) -> (usize, DispatchStatus) {
-        session.begin_turn();
-        session.replied_from = out.len();
+        self.begin_batch(session, out);
         let ran = if self.engine.check_session(session) {
             self.run_batch(worker, session, now, requests, out)
         } else {
             (requests.first_pending, DispatchStatus::Close)
         };
+        self.end_batch(session);
+        ran
+    }
+
+    /// Runs a command again whose wait has ended without a reply ([`WaitEnd::RunsAgain`]), and appends its reply to
+    /// `out`. Until that returns another status than `Paused`, `SlowCommand` or `SlotsLocked`, no other request may run.
+    pub fn retry(
+        self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        out: &mut Vec<u8>,
+    ) -> DispatchStatus {
+        let Some(waiter) = session.runs_again().cloned() else { return DispatchStatus::Done };
+        self.begin_batch(session, out);
+        let status = if self.engine.check_session(session) {
+            self.run_waiter(worker, session, now, &waiter, out)
+        } else {
+            DispatchStatus::Close
+        };
+        if !status.is_deferred() {
+            session.end_again();
+        }
+        self.end_batch(session);
+        status
+    }
+
+    #[inline]
+    fn begin_batch(self, session: &mut Session, out: &[u8]) {
+        session.begin_turn();
+        session.begin_replies(out.len());
+    }
+
+    #[inline]
+    fn end_batch(self, session: &Session) {
         session.end_turn();
         if self.engine.budget.is_checked_per_command() {
             // Before the reply is sent: this client may have freed memory for which others would be evicted.
-            self.engine.clients.update_memory(&session.client);
+            self.engine.clients.update_memory(session.client());
         }
         self.engine.send_invalidations();
-        ran
+    }
+
+    /// Runs a waiter's command for its own client.
+    fn run_waiter(
+        self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        waiter: &Waiter,
+        out: &mut Vec<u8>,
+    ) -> DispatchStatus {
+        let Self { engine, commands } = self;
+        let mut prepared: SmallVec<[PrefetchedRequest<'_>; PREFETCH_BATCH]> = SmallVec::new();
+        let reply = Writer::new(out, session.protocol()).with_limit(session.reply_limit());
+        let mut pipeline = Pipeline::new(Context::new(engine, commands, worker, session, now, reply));
+        engine.prepare(&mut pipeline, std::iter::once(waiter.request().args()), &mut prepared);
+        let stopped = engine.run_prepared(&mut pipeline, &prepared, 0);
+        let status = stopped.map_or(DispatchStatus::Done, |(_, status)| status);
+        if status != DispatchStatus::Close {
+            publish(pipeline.context.session, now, last_command(&prepared));
+        }
+        status
     }
 
     fn run_batch(
@@ -198,7 +253,7 @@ impl Dispatcher<'_> {
         while next < batch.len() {
             let end = batch.len().min(next + PREFETCH_BATCH);
             let mut prepared: SmallVec<[PrefetchedRequest<'_>; PREFETCH_BATCH]> = SmallVec::new();
-            let reply = Writer::new(out, session.protocol).with_limit(session.reply_limit);
+            let reply = Writer::new(out, session.protocol()).with_limit(session.reply_limit());
             let context = Context::new(engine, commands, worker, session, now, reply);
             let mut pipeline = Pipeline::new(context);
             if next > from && pipeline.is_time_slice_over() {
@@ -273,7 +328,7 @@ impl Engine {
                     }
                 }
                 DispatchStatus::Done => {
-                    pipeline.context.session.client.close_for_output_limit();
+                    pipeline.context.session.client().close_for_output_limit();
                     return Some((number + 1, DispatchStatus::Close));
                 }
                 DispatchStatus::Node(_)
@@ -316,10 +371,10 @@ impl Engine {
             PrefetchedRequest { index: number, args, command: found, key }
         }));
         if of_scripts.len() > 1 {
-            self.keyspace.prefetch_entries(pipeline.context.session.db, of_scripts.iter());
+            self.keyspace.prefetch_entries(pipeline.context.session.db(), of_scripts.iter());
         }
         if keys > 1 {
-            let db = pipeline.context.session.db;
+            let db = pipeline.context.session.db();
             let prefetch_index =
                 |request: &PrefetchedRequest<'_>| self.keyspace.prefetch_index(db, &request.key?.1);
             pipeline.locked_ahead.extend(prepared.iter().map(prefetch_index));
@@ -402,10 +457,8 @@ impl Engine {
         }
         pipeline.release_all();
         // CLIENT REPLY does not suppress its own reply.
-        let muted = pipeline.context.session.mute != ReplySuppression::None;
-        if pipeline.context.session.mute == ReplySuppression::Next {
-            pipeline.context.session.mute = ReplySuppression::Current;
-        }
+        let muted = pipeline.context.session.reply_suppression() != ReplySuppression::None;
+        pipeline.context.session.begin_suppression();
         let start = pipeline.context.reply.len();
         let flow = self.run_on_slow_path(pipeline, request);
         if muted && matches!(flow, DispatchStatus::Done | DispatchStatus::Close) {
@@ -418,7 +471,7 @@ impl Engine {
     /// the memory used by the previous command counts. Returns whether the client stays connected.
     #[inline(never)]
     fn evict_keys_if_needed(&self, pipeline: &mut Pipeline<'_>) -> bool {
-        if pipeline.context.session.origin == CommandOrigin::Client
+        if pipeline.context.session.origin() == CommandOrigin::Client
             && self.clients.memory_limit().is_some()
             && !self.evict_clients_if_needed(pipeline)
         {
@@ -430,25 +483,25 @@ impl Engine {
         self.budget.report_allocations(&mut pipeline.context.worker.reported_allocations);
         let over = self.excess_bytes() > 0;
         let was_over = self.settings.node_flags().contains(NodeFlags::OUT_OF_MEMORY);
-        if (over || was_over) && pipeline.context.session.origin == CommandOrigin::Client {
+        if (over || was_over) && pipeline.context.session.origin() == CommandOrigin::Client {
             pipeline.release_all();
             self.evict_if_over_limit(pipeline.context.worker, pipeline.context.now);
         }
-        !pipeline.context.session.client.is_evicted()
+        !pipeline.context.session.client().is_evicted()
     }
 
     /// Counts the client's memory including the replies of this batch, and evicts clients above `maxmemory-clients`.
     /// Returns whether this client stays connected.
     fn evict_clients_if_needed(&self, pipeline: &mut Pipeline<'_>) -> bool {
         let Context { session, reply, .. } = &pipeline.context;
-        let replies = reply.len().saturating_sub(session.replied_from);
-        session.client.memory_share.replies.store(replies, Ordering::Relaxed);
-        self.clients.update_memory(&session.client);
+        let replies = reply.len().saturating_sub(session.replies_begin());
+        session.client().memory_share.replies.store(replies, Ordering::Relaxed);
+        self.clients.update_memory(session.client());
         if self.clients.is_over_limit() {
             pipeline.release_all();
             self.clients.evict();
         }
-        !pipeline.context.session.client.is_evicted()
+        !pipeline.context.session.client().is_evicted()
     }
 
     /// Runs a request on the slow path, with all admission checks.
@@ -459,8 +512,8 @@ impl Engine {
     ) -> DispatchStatus {
         pipeline.is_shown = false;
         // ASKING applies to one command, or to the transaction that starts with it.
-        let asked = std::mem::take(&mut pipeline.context.session.asking);
-        let here = pipeline.context.session.background == BackgroundMode::OnBackgroundWorker;
+        let asked = pipeline.context.session.take_asking();
+        let here = pipeline.context.session.background() == BackgroundMode::OnBackgroundWorker;
         pipeline.context.long_slots = here.then(|| self.begin_in_background(&pipeline.context, request));
         let flow = match self.check_or_queue(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
@@ -468,8 +521,9 @@ impl Engine {
         };
         pipeline.context.long_slots = None;
         let session = &mut *pipeline.context.session;
-        session.asking |= asked && (flow.is_deferred() || session.in_transaction());
-        pipeline.context.session.clear_resumed_deadline(flow);
+        if asked && (flow.is_deferred() || session.in_transaction()) {
+            session.set_asking();
+        }
         flow
     }
 
@@ -483,7 +537,7 @@ impl Engine {
     ) -> DispatchStatus {
         match entry.command.run {
             CommandRunner::Script(_)
-                if pipeline.context.session.debug_mode.is_some() && entry.command.name == "eval" =>
+                if pipeline.context.session.is_debugging() && entry.command.name == "eval" =>
             {
                 DispatchStatus::Node(NodeCommand::DebugScript)
             }
@@ -548,7 +602,7 @@ impl Engine {
         if !brief && self.must_move_to_background(&pipeline.context, entry, request.args, gate) {
             return PerformResult::Status(DispatchStatus::SlowCommand);
         }
-        let is_logged = pipeline.context.session.origin.is_logged();
+        let is_logged = pipeline.context.session.origin().is_logged();
         if gate.contains(NodeFlags::MONITORED) && !is_logged {
             pipeline.context.show_to_monitors(entry, request.args, false);
         }
@@ -591,7 +645,7 @@ impl Engine {
         if outcome.as_ref().is_ok_and(E::is_done) {
             return PerformResult::Status(self.complete(pipeline, entry, request.args, start));
         }
-        let call = Invocation { entry, args: request.args, asking: asked, db: pipeline.context.session.db };
+        let call = Invocation { entry, args: request.args, asking: asked, db: pipeline.context.session.db() };
         self.finish_without_reply(pipeline, call, start, outcome.map(E::into_outcome))
     }
 
@@ -703,10 +757,10 @@ impl Engine {
         asked: bool,
     ) -> Result<&'static RegisteredCommand, DispatchStatus> {
         if is_cross_protocol(request) {
-            pipeline.context.session.closing = true;
+            pipeline.context.session.close_after_reply();
             return Err(DispatchStatus::Close);
         }
-        if pipeline.context.session.transaction.is_some()
+        if pipeline.context.session.in_transaction()
             && let Some(queued) = self.queue_command(pipeline, request, asked)
         {
             match queued {
@@ -750,7 +804,7 @@ impl Engine {
         let command = &stats.commands[ran.entry.index];
         add(&command.calls, 1);
         add(&command.nanos, ran.nanos);
-        session.client.count_command();
+        session.client().count_command();
         let measured = self.settings.measurements();
         if measured.contains(Measurements::LATENCY) {
             command.latency.count(ran.nanos);
@@ -759,8 +813,10 @@ impl Engine {
         if self.latency.reaches_threshold(ran.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
             self.latency.sample(event, now, ran.nanos);
-            if matches!(session.background, BackgroundMode::OnBackgroundWorker | BackgroundMode::OnWaitWorker)
-            {
+            if matches!(
+                session.background(),
+                BackgroundMode::OnBackgroundWorker | BackgroundMode::OnWaitWorker
+            ) {
                 self.latency.sample("background-command", now, ran.nanos);
             }
         }
@@ -771,25 +827,17 @@ impl Engine {
         ];
         for (log, measure) in measures {
             if log.reaches_threshold(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
-                log.add(&session.client, now, measure, ran.args);
+                log.add(session.client(), now, measure, ran.args);
             }
         }
-        if measured.contains(Measurements::KEYS) && session.origin == CommandOrigin::Client {
-            self.charge_keys(session.db, now, ran);
+        if measured.contains(Measurements::KEYS) && session.origin() == CommandOrigin::Client {
+            self.charge_keys(session.db(), now, ran);
         }
         measured
     }
 }
 
 impl Session {
-    /// Clears the deadline of a resumed blocking command, unless it is deferred again.
-    #[inline]
-    fn clear_resumed_deadline(&mut self, flow: DispatchStatus) {
-        if !flow.is_deferred() {
-            self.resumes = None;
-        }
-    }
-
     /// Completes a command of a session that is not plain: appends queued messages, and closes the session if
     /// requested.
     fn finish_request(
@@ -798,11 +846,11 @@ impl Session {
         flow: DispatchStatus,
         out: &mut Vec<u8>,
     ) -> DispatchStatus {
-        if self.tracks && flow == DispatchStatus::Done {
+        if self.tracks_reads() && flow == DispatchStatus::Done {
             self.end_caching_exception(command);
         }
         self.take_short_messages(out);
-        if self.closing && flow == DispatchStatus::Done { DispatchStatus::Close } else { flow }
+        if self.is_closing() && flow == DispatchStatus::Done { DispatchStatus::Close } else { flow }
     }
 
     /// Ends the effect of CLIENT CACHING, which applies to the next command or to the transaction that starts with it.
@@ -811,7 +859,7 @@ impl Session {
         let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
         if !self.in_transaction()
             && !is_client
-            && let Some(tracking) = &mut *self.client.tracking.lock()
+            && let Some(tracking) = &mut *self.client().tracking.lock()
         {
             tracking.caching = false;
         }
@@ -821,7 +869,7 @@ impl Session {
 /// Looks up a command by its original name, which masters use for their own commands regardless of renaming here.
 #[cold]
 fn find_by_original_name(context: &Context<'_>, args: Args<'_>) -> Option<&'static RegisteredCommand> {
-    context.commands.by_original_name().lookup(args).filter(|_| context.session.origin.is_stream())
+    context.commands.by_original_name().lookup(args).filter(|_| context.session.origin().is_stream())
 }
 
 /// Detects HTTP requests by the same words as Redis.

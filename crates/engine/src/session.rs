@@ -1,4 +1,18 @@
 //! The engine's state of one client connection.
+//!
+//! A [`Session`] has a part for each concern, with private fields: who the client is ([`Identity`]) and what it may do
+//! ([`Rights`]), how it is answered ([`ProtocolSettings`]), which command it is in the middle of ([`SessionState`]), and
+//! where its commands run ([`Scheduling`]).
+//!
+//! Whether the client is subscribed or runs MONITOR is not part of [`SessionState`], because neither excludes it: as in
+//! Valkey, a client that runs MONITOR may send MULTI, and a subscriber that speaks RESP3 may block. Other threads end
+//! subscriptions, too, when a slot moves away with its shard channels. [`Session::listener_state`] says what
+//! subscriptions and MONITOR forbid the next command.
+
+mod protocol;
+mod rights;
+mod scheduling;
+mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +22,13 @@ use resp::{ByteQueue, Protocol};
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, ConnectionInfo};
-use crate::transaction::{DeferredExec, Transaction, Watching};
-use crate::waiting::Waiter;
+use crate::transaction::Watching;
+pub use protocol::ReplySuppression;
+use protocol::{ProtocolSettings, Pushes};
+use rights::Rights;
+pub use scheduling::BackgroundMode;
+use scheduling::Scheduling;
+use state::SessionState;
 
 /// The origin of a session's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,34 +63,6 @@ impl CommandOrigin {
     }
 }
 
-/// Where the slow commands of a session run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BackgroundMode {
-    /// On the same worker as all others.
-    #[default]
-    Unavailable,
-    /// On a background worker: [`crate::DispatchStatus::SlowCommand`] moves the connection.
-    Offloadable,
-    /// Here: the connection is on a background worker.
-    OnBackgroundWorker,
-    /// The connection is on the background worker reserved for waiting for locked slots.
-    OnWaitWorker,
-}
-
-/// Which replies are suppressed (CLIENT REPLY).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ReplySuppression {
-    /// None; replies are sent.
-    #[default]
-    None,
-    /// The reply of the next command.
-    Next,
-    /// The reply of the running command.
-    Current,
-    /// All replies.
-    All,
-}
-
 /// The mode of SCRIPT DEBUG for the next script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugMode {
@@ -81,67 +72,70 @@ pub enum DebugMode {
     Kept,
 }
 
+/// Who the client is. Its id is also in [`Client`], but every write reads it.
+#[derive(Debug)]
+struct Identity {
+    id: u64,
+    origin: CommandOrigin,
+    /// State visible to other threads.
+    client: Arc<Client>,
+}
+
+/// What changes only the next command.
+#[derive(Debug, Default)]
+struct NextCommand {
+    /// Set by ASKING: the next command may access a slot that is being imported.
+    asking: bool,
+    /// Set by SCRIPT DEBUG: the next EVAL runs in a debugging session.
+    debug_mode: Option<DebugMode>,
+}
+
+/// The replies of the running batch.
+#[derive(Debug)]
+struct BatchReplies {
+    /// Maximum size of pending replies in bytes; beyond it the client is closed.
+    limit: usize,
+    /// Length of the reply buffer at the start of the batch.
+    from: usize,
+}
+
+/// Replication offsets after what the client changed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LogProgress {
+    /// After the last write (WAIT).
+    pub(crate) last_write: ReplOffset,
+    /// After the last change of data, for which the reply may have to wait; excludes published messages.
+    pub(crate) last_change: ReplOffset,
+}
+
+/// What subscriptions and MONITOR forbid the client's commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListenerState {
+    /// Nothing.
+    Free,
+    /// The client has subscriptions and speaks RESP2, in which messages cannot be told from other replies: only
+    /// commands about subscriptions are allowed.
+    SubscriberOnly,
+    /// The client runs MONITOR and may not access keys.
+    Monitor,
+}
+
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Id of the client.
-    pub id: u64,
-    /// The origin of the commands.
-    pub origin: CommandOrigin,
-    /// The selected database.
-    pub db: u16,
-    /// The negotiated protocol.
-    pub protocol: Protocol,
-    /// Whether the client is authenticated, or authentication is disabled.
-    pub authenticated: bool,
-    /// The user with its rules; unset until the first command.
-    pub(crate) user: Option<Arc<acl::User>>,
-    /// Whether the user has all permissions.
-    pub(crate) unrestricted: bool,
-    /// Version of the users that the cached rules belong to ([`crate::Engine::users_version`]).
-    pub(crate) users_version: u64,
-    /// Set by ASKING: the next command may access a slot that is being imported.
-    pub asking: bool,
-    /// Set by READONLY: the client accepts reads from a replica.
-    pub readonly: bool,
-    /// Set by CLIENT CAPA REDIRECT.
-    pub(crate) knows_redirect: bool,
+    identity: Identity,
+    rights: Rights,
+    protocol: ProtocolSettings,
+    state: SessionState,
+    next: NextCommand,
     /// Whether the connection closes after its pending replies.
-    pub closing: bool,
-    /// Which replies are suppressed. The engine drops its own; the shell must do the same.
-    pub mute: ReplySuppression,
-    /// Maximum size of pending replies in bytes; beyond it the client is closed.
-    pub reply_limit: usize,
-    /// Length of the reply buffer at the start of the batch.
-    pub(crate) replied_from: usize,
-    /// End of the session's time slice on the worker's clock, after which other sessions run first.
-    pub time_slice_ends: u64,
-    /// Where slow commands run.
-    pub background: BackgroundMode,
-    /// Replication offset after the client's last write (WAIT).
-    pub last_write: ReplOffset,
-    /// Replication offset after the last change of data, for which the reply may have to wait; excludes published
-    /// messages.
-    pub last_change: ReplOffset,
-    /// The queued commands between MULTI and EXEC.
-    pub(crate) transaction: Option<Box<Transaction>>,
-    pub(crate) watching: Watching,
-    /// Whether messages may be queued: set by subscriptions, and cleared by RESET.
-    pub(crate) subscriber: bool,
-    /// Set by CLIENT IMPORT-SOURCE: the client sees expired keys.
-    pub(crate) imports: bool,
-    /// Whether the keys that it reads are recorded for tracking.
-    pub(crate) tracks: bool,
-    /// An EXEC whose deferred commands are still running.
-    pub(crate) unfinished: Option<Box<DeferredExec>>,
-    /// Set by SCRIPT DEBUG: the next EVAL runs in a debugging session.
-    pub(crate) debug_mode: Option<DebugMode>,
-    /// The client's waiter, between [`crate::DispatchStatus::Blocked`] and [`crate::Dispatcher::end_wait`].
-    pub(crate) waiting: Option<Arc<Waiter>>,
-    /// Deadline of a blocking command that is run again (`Some(None)` means no timeout).
-    pub(crate) resumes: Option<Option<Millis>>,
-    /// State visible to other threads.
-    pub client: Arc<Client>,
+    closing: bool,
+    /// The selected database.
+    db: u16,
+    replies: BatchReplies,
+    scheduling: Scheduling,
+    progress: LogProgress,
+    watching: Watching,
 }
 
 impl Session {
@@ -157,186 +151,314 @@ impl Session {
     pub fn of(client: Arc<Client>, origin: CommandOrigin, authenticated: bool) -> Self {
         client.set_flag(ClientFlags::MASTER, origin == CommandOrigin::Master);
         Self {
-            id: client.id,
-            origin,
-            db: 0,
-            protocol: Protocol::default(),
-            authenticated,
-            user: None,
-            unrestricted: false,
-            users_version: 0,
-            asking: false,
-            readonly: false,
-            knows_redirect: false,
+            identity: Identity { id: client.id, origin, client },
+            rights: Rights::new(authenticated),
+            protocol: ProtocolSettings::default(),
+            state: SessionState::default(),
+            next: NextCommand::default(),
             closing: false,
-            mute: ReplySuppression::default(),
-            reply_limit: usize::MAX,
-            replied_from: 0,
-            time_slice_ends: u64::MAX,
-            background: BackgroundMode::default(),
-            last_write: ReplOffset(0),
-            last_change: ReplOffset(0),
-            transaction: None,
+            db: 0,
+            replies: BatchReplies { limit: usize::MAX, from: 0 },
+            scheduling: Scheduling::default(),
+            progress: LogProgress::default(),
             watching: Watching::default(),
-            subscriber: false,
-            imports: false,
-            tracks: false,
-            unfinished: None,
-            debug_mode: None,
-            waiting: None,
-            resumes: None,
-            client,
         }
+    }
+
+    /// Creates another session of the same client with the same rights and reading mode, in which a debugged script
+    /// runs.
+    pub(crate) fn for_debugger(&self) -> Self {
+        let mut own = Self::of(self.client().clone(), CommandOrigin::Client, self.is_authenticated());
+        own.db = self.db;
+        own.rights = self.rights.clone();
+        own.protocol.version = self.protocol.version;
+        own.protocol.is_readonly = self.protocol.is_readonly;
+        own
     }
 
     /// Sets the address shown in MONITOR, for sessions without a registered client.
     pub fn show_as(&mut self, link: ConnectionInfo) {
-        self.client = Arc::new(Client::new(self.id, link, Millis(0), Box::new(|| {})));
-        self.client.set_flag(ClientFlags::MASTER, self.origin == CommandOrigin::Master);
+        self.identity.client = Arc::new(Client::new(self.id(), link, Millis(0), Box::new(|| {})));
+        self.client().set_flag(ClientFlags::MASTER, self.origin() == CommandOrigin::Master);
+    }
+
+    /// Returns the client's id.
+    #[must_use]
+    #[inline(always)]
+    pub fn id(&self) -> u64 {
+        self.identity.id
+    }
+
+    /// Returns the origin of the commands.
+    #[must_use]
+    #[inline(always)]
+    pub fn origin(&self) -> CommandOrigin {
+        self.identity.origin
+    }
+
+    /// Returns the state that other threads see.
+    #[must_use]
+    #[inline(always)]
+    pub fn client(&self) -> &Arc<Client> {
+        &self.identity.client
+    }
+
+    /// Returns the selected database.
+    #[must_use]
+    #[inline(always)]
+    pub fn db(&self) -> u16 {
+        self.db
+    }
+
+    /// Selects a database.
+    #[inline]
+    pub fn select(&mut self, db: u16) {
+        self.db = db;
+    }
+
+    /// Returns the database of the next command, taking a queued SELECT into account.
+    pub(crate) fn db_of_next(&self) -> u16 {
+        self.transaction().map_or(self.db, |transaction| transaction.db)
     }
 
     /// Appends the queued messages to `out`.
     pub fn take_messages(&self, out: &mut Vec<u8>) {
-        if self.subscriber {
-            self.client.take_messages(out);
+        if self.receives_messages() {
+            self.client().take_messages(out);
         }
     }
 
     /// Appends the queued messages to `out` unless they are long; long ones are left for [`Self::queue_messages`].
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
-        if self.subscriber {
-            self.client.take_short_messages(out);
+        if self.receives_messages() {
+            self.client().take_short_messages(out);
         }
     }
 
     /// Moves the queued messages to the end of `output`.
     #[inline]
     pub fn queue_messages(&self, output: &mut ByteQueue) {
-        if self.subscriber {
-            self.client.queue_messages(output);
+        if self.receives_messages() {
+            self.client().queue_messages(output);
         }
     }
 
-    /// Returns whether the running command's reply is suppressed.
-    pub(crate) fn is_mute(&self) -> bool {
-        matches!(self.mute, ReplySuppression::Current | ReplySuppression::All)
+    /// Returns whether messages may be queued: since the first subscription, until RESET.
+    #[inline]
+    pub(crate) fn receives_messages(&self) -> bool {
+        self.protocol.pushes != Pushes::None
     }
 
-    /// Returns the waiter of the blocked command, if any.
-    #[must_use]
-    pub fn waiter(&self) -> Option<Arc<Waiter>> {
-        self.waiting.clone()
+    /// Returns whether the keys that the client reads are recorded for tracking.
+    #[inline(always)]
+    pub(crate) fn tracks_reads(&self) -> bool {
+        self.protocol.pushes == Pushes::MessagesAndReadKeys
+    }
+
+    /// Starts to receive messages: subscriptions or MONITOR.
+    pub(crate) fn start_messages(&mut self) {
+        self.protocol.pushes = self.protocol.pushes.with_messages();
+    }
+
+    /// Sets whether the keys that the client reads are recorded. Messages that are queued already are still delivered.
+    pub(crate) fn set_tracks_reads(&mut self, tracks: bool) {
+        self.protocol.pushes = self.protocol.pushes.with_read_keys(tracks);
     }
 
     /// Returns whether no special handling is needed between commands. Only commands without keys change that.
+    #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.unrestricted
-            && self.background != BackgroundMode::OnBackgroundWorker
-            && !(self.asking || self.closing || self.subscriber || self.tracks)
-            && self.mute == ReplySuppression::None
-            && self.transaction.is_none()
+        self.rights.is_unrestricted()
+            && self.background() != BackgroundMode::OnBackgroundWorker
+            && !(self.next.asking || self.closing)
+            && self.protocol.pushes == Pushes::None
+            && self.protocol.suppression == ReplySuppression::None
+            && matches!(self.state, SessionState::Normal)
+    }
+
+    /// Returns what the client's subscriptions and MONITOR forbid the next command.
+    #[must_use]
+    pub(crate) fn listener_state(&self) -> ListenerState {
+        if self.is_subscriber_only() {
+            ListenerState::SubscriberOnly
+        } else if self.client().flags().contains(ClientFlags::MONITOR) {
+            ListenerState::Monitor
+        } else {
+            ListenerState::Free
+        }
     }
 
     /// Returns whether only subscription commands are allowed: in RESP2 messages cannot be told from other replies.
     #[must_use]
     pub fn is_subscriber_only(&self) -> bool {
-        self.subscriber
-            && self.protocol == Protocol::Resp2
-            && self.client.flags().contains(ClientFlags::PUBSUB)
+        self.receives_messages()
+            && self.protocol() == Protocol::Resp2
+            && self.client().flags().contains(ClientFlags::PUBSUB)
     }
 
     /// Returns whether reads do not update usage data (CLIENT NO-TOUCH).
+    #[inline]
     pub(crate) fn no_touch(&self) -> bool {
-        self.client.flags().contains(ClientFlags::NO_TOUCH)
+        self.client().flags().contains(ClientFlags::NO_TOUCH)
     }
 
-    /// Starts a transaction (MULTI).
-    pub fn begin_transaction(&mut self) {
-        self.transaction = Some(Box::new(Transaction::new_in(self.db)));
-        self.client.set_flag(ClientFlags::MULTI, true);
-        self.client.queued_commands.store(0, Ordering::Relaxed);
-    }
-
-    /// Publishes the end of a transaction to other threads.
-    pub(crate) fn leave_transaction(&self) {
-        self.client.set_flag(ClientFlags::MULTI, false);
-        self.client.queued_commands.store(-1, Ordering::Relaxed);
-        self.client.queued_bytes.store(0, Ordering::Relaxed);
-    }
-
-    /// Returns the database of the next command, taking a queued SELECT into account.
-    pub(crate) fn db_of_next(&self) -> u16 {
-        self.transaction.as_ref().map_or(self.db, |transaction| transaction.db)
-    }
-
-    /// Returns whether the client is between MULTI and EXEC or DISCARD.
+    /// Returns whether the connection closes after its pending replies.
     #[must_use]
-    pub fn in_transaction(&self) -> bool {
-        self.transaction.is_some()
-    }
-
-    /// Marks the session's requests as running.
     #[inline]
-    pub(crate) fn begin_turn(&self) {
-        self.client.running_requests.begin();
+    pub fn is_closing(&self) -> bool {
+        self.closing
     }
 
-    /// Marks the session's requests as not running.
-    #[inline]
-    pub(crate) fn end_turn(&self) {
-        self.client.running_requests.end();
+    /// Closes the connection after its pending replies.
+    pub fn close_after_reply(&mut self) {
+        self.closing = true;
     }
 
-    /// Publishes the last command and the session's state to other threads.
-    pub fn publish(&self, now: Millis, last_command: usize) {
-        let client = &self.client;
-        client.last_command.store(last_command, Ordering::Relaxed);
-        client.last_active.store(now.0, Ordering::Relaxed);
-        client.db.store(self.db, Ordering::Relaxed);
+    /// Returns the keys that the client watches.
+    pub(crate) fn watching(&self) -> &Watching {
+        &self.watching
     }
 
-    /// Sets the READONLY mode.
-    pub fn set_readonly(&mut self, readonly: bool) {
-        self.readonly = readonly;
-        self.client.set_flag(ClientFlags::READONLY, readonly);
+    /// Returns the keys that the client watches, to change them.
+    pub(crate) fn watching_mut(&mut self) -> &mut Watching {
+        &mut self.watching
     }
 
-    /// Sets CLIENT NO-EVICT.
-    pub fn set_no_evict(&mut self, on: bool) {
-        self.client.set_flag(ClientFlags::NO_EVICT, on);
+    /// Takes the effect of ASKING, which applies to one command.
+    pub(crate) fn take_asking(&mut self) -> bool {
+        std::mem::take(&mut self.next.asking)
     }
 
-    /// Sets CLIENT NO-TOUCH.
-    pub fn set_no_touch(&mut self, on: bool) {
-        self.client.set_flag(ClientFlags::NO_TOUCH, on);
+    /// Returns whether the next command may access a slot that is being imported.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.next.asking
     }
 
-    /// Sets CLIENT IMPORT-SOURCE.
-    pub fn set_imports(&mut self, on: bool) {
-        self.imports = on;
-        self.client.set_flag(ClientFlags::IMPORT_SOURCE, on);
-    }
-
-    /// Sets the REDIRECT capability of CLIENT CAPA.
-    pub fn set_knows_redirect(&mut self, knows: bool) {
-        self.knows_redirect = knows;
-        self.client.knows_redirect.store(knows, Ordering::Relaxed);
+    /// Lets the next command access a slot that is being imported (ASKING).
+    pub fn set_asking(&mut self) {
+        self.next.asking = true;
     }
 
     /// Sets the mode of SCRIPT DEBUG.
     pub fn set_debug_mode(&mut self, mode: Option<DebugMode>) {
-        self.debug_mode = mode;
+        self.next.debug_mode = mode;
+    }
+
+    /// Takes the mode of SCRIPT DEBUG, which applies to one script.
+    pub(crate) fn take_debug_mode(&mut self) -> Option<DebugMode> {
+        self.next.debug_mode.take()
     }
 
     /// Returns whether the next EVAL runs in a debugging session.
     #[must_use]
     pub fn is_debugging(&self) -> bool {
-        self.debug_mode.is_some()
+        self.next.debug_mode.is_some()
     }
 
-    /// Sets the protocol version (HELLO).
-    pub fn set_protocol(&mut self, protocol: Protocol) {
-        self.protocol = protocol;
-        self.client.set_protocol(protocol);
+    /// Starts a batch whose replies begin at `from` in the reply buffer.
+    #[inline]
+    pub(crate) fn begin_replies(&mut self, from: usize) {
+        self.replies.from = from;
+    }
+
+    /// Returns where the replies of the running batch begin in the reply buffer.
+    pub(crate) fn replies_begin(&self) -> usize {
+        self.replies.from
+    }
+
+    /// Returns the maximum size of pending replies in bytes.
+    #[inline]
+    pub(crate) fn reply_limit(&self) -> usize {
+        self.replies.limit
+    }
+
+    /// Sets the maximum size of pending replies in bytes; beyond it the client is closed.
+    #[inline]
+    pub fn set_reply_limit(&mut self, limit: usize) {
+        self.replies.limit = limit;
+    }
+
+    /// Returns the replication offset after the client's last write (WAIT).
+    #[must_use]
+    #[inline]
+    pub fn last_write(&self) -> ReplOffset {
+        self.progress.last_write
+    }
+
+    /// Returns the replication offset after the last change of data, for which the reply may have to wait; excludes
+    /// published messages.
+    #[must_use]
+    #[inline]
+    pub fn last_change(&self) -> ReplOffset {
+        self.progress.last_change
+    }
+
+    /// Records a write that ends at this replication offset, and whether it changes data.
+    #[inline]
+    pub fn note_write(&mut self, end: ReplOffset, changes_data: bool) {
+        self.progress.last_write = end;
+        if changes_data {
+            self.progress.last_change = end;
+        }
+    }
+
+    /// Returns how far the client has written.
+    pub(crate) fn progress(&self) -> LogProgress {
+        self.progress
+    }
+
+    /// Records what another thread wrote for the client.
+    pub(crate) fn merge_progress(&mut self, other: LogProgress) {
+        self.progress.last_write = self.progress.last_write.max(other.last_write);
+        self.progress.last_change = self.progress.last_change.max(other.last_change);
+    }
+
+    /// Marks the session's requests as running.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        self.client().running_requests.begin();
+    }
+
+    /// Marks the session's requests as not running.
+    #[inline]
+    pub(crate) fn end_turn(&self) {
+        self.client().running_requests.end();
+    }
+
+    /// Publishes the last command and the session's state to other threads.
+    pub fn publish(&self, now: Millis, last_command: usize) {
+        let client = self.client();
+        client.last_command.store(last_command, Ordering::Relaxed);
+        client.last_active.store(now.0, Ordering::Relaxed);
+        client.db.store(self.db, Ordering::Relaxed);
+    }
+
+    /// Sets CLIENT NO-EVICT.
+    pub fn set_no_evict(&mut self, on: bool) {
+        self.client().set_flag(ClientFlags::NO_EVICT, on);
+    }
+
+    /// Sets CLIENT NO-TOUCH.
+    pub fn set_no_touch(&mut self, on: bool) {
+        self.client().set_flag(ClientFlags::NO_TOUCH, on);
+    }
+
+    /// Returns the session to its state after connecting (RESET), except for the transaction, the rights and the
+    /// messages that are queued already.
+    pub(crate) fn reset_settings(&mut self) {
+        self.protocol.pushes = Pushes::None;
+        self.protocol.suppression = ReplySuppression::None;
+        self.db = 0;
+        self.next.asking = false;
+        self.set_readonly(false);
+        self.set_knows_redirect(false);
+        self.set_protocol(Protocol::Resp2);
+        self.set_no_evict(false);
+        self.set_no_touch(false);
+        self.set_imports(false);
+        self.client().names.lock().name.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,10 +22,11 @@ use clock::Millis;
 use keyspace::Kind;
 use parking_lot::Mutex;
 use resp::{Protocol, Request, Writer};
-use slot_routing::{ReplOffset, Slot};
+use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use crate::clients::{Client, UnblockReason};
+use crate::session::LogProgress;
 use crate::shell_commands::NodeCommand;
 
 const SHARDS: usize = 64;
@@ -96,9 +97,8 @@ impl KeyWait {
 #[derive(Debug, Default)]
 pub(crate) struct ServedReply {
     pub(crate) reply: Vec<u8>,
-    /// Log offset at the end of its changes.
-    pub(crate) last_write: ReplOffset,
-    pub(crate) last_change: ReplOffset,
+    /// Log offsets at the end of its changes.
+    pub(crate) progress: LogProgress,
 }
 
 /// A blocked command, ready to run again.

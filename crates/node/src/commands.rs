@@ -50,7 +50,7 @@ async fn dispatch_command(connection: &mut Connection, command: NodeCommand, arg
     let server = connection.server.clone();
     let outcome = match command {
         NodeCommand::ConfigSet => {
-            config::set_parameters(&server, args, connection.session.client.connection.is_local).await
+            config::set_parameters(&server, args, connection.session.client().connection.is_local).await
         }
         NodeCommand::Debug(command) => return debug::run_debug(connection, command, args).await,
         NodeCommand::Failover => replication::run_failover(&server, args),
@@ -67,7 +67,7 @@ async fn dispatch_command(connection: &mut Connection, command: NodeCommand, arg
         NodeCommand::Psync => return replication::run_psync(connection, args),
         NodeCommand::Replconf => return replication::run_replconf(connection, args),
         NodeCommand::Replicaof => {
-            let client = connection.session.client.clone();
+            let client = connection.session.client().clone();
             return replication::run_replicaof(&server, &client, args, &mut connection.reply());
         }
         NodeCommand::Wait => {

@@ -20,7 +20,7 @@ use config::keys;
 use durability::stream::commit_point::CommitPoint;
 use engine::{
     BackgroundMode, Client, ClientFlags, CommandOrigin, DispatchStatus, NodeCommand, PipelinedRequests,
-    ReplySuppression, Session, UnblockReason, WaitEnd, Waiter,
+    Session, UnblockReason, WaitEnd, Waiter,
 };
 use net::context::OutputLimit;
 use net::detached_connection::DetachedConnection;
@@ -31,7 +31,7 @@ use net::wake_batches::WakeBatches;
 use net::worker_pool::InFlightCount;
 use parking_lot::Mutex;
 use process::crash;
-use resp::{ParseLimits, Parser, ProtocolError, Request, Writer, encode_request};
+use resp::{ParseLimits, Parser, ProtocolError, Request, Writer};
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
@@ -136,7 +136,7 @@ impl Connection {
         let names = stream.peer_names(server.config.get(keys::TLS_AUTH_CLIENTS_USER));
         server.engine.log_in_by_certificate(&mut session, process::time::now(), &names);
         if server.config.get(keys::LONG_COMMAND_THREADS) > 0 {
-            session.background = BackgroundMode::Offloadable;
+            session.set_background(BackgroundMode::Offloadable);
         }
         Ok(Self {
             server,
@@ -160,7 +160,7 @@ impl Connection {
     /// Handles the event that ended a poll, with node commands executed by `run`. Returns whether to continue serving
     /// the client.
     pub(crate) async fn attend(&mut self, event: Event, run: RunInShell) -> bool {
-        let client = self.session.client.clone();
+        let client = self.session.client().clone();
         match event {
             Event::Closed => return false,
             // Another client has killed it between its request and now.
@@ -186,7 +186,7 @@ impl Connection {
 
     /// Stops serving the client.
     pub(crate) fn end(&self) {
-        let client = &self.session.client;
+        let client = self.session.client();
         if client.exceeded_output_limit() {
             self.server.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", client.id);
@@ -213,9 +213,12 @@ impl Connection {
     /// Moves the connection to a background worker, where it executes a slow command or waits.
     pub(crate) fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
         self.in_flight = Some(in_flight);
-        self.session.background =
-            if waits { BackgroundMode::OnWaitWorker } else { BackgroundMode::OnBackgroundWorker };
-        self.session.client.set_in_background(true, process::time::now());
+        self.session.set_background(if waits {
+            BackgroundMode::OnWaitWorker
+        } else {
+            BackgroundMode::OnBackgroundWorker
+        });
+        self.session.client().set_in_background(true, process::time::now());
         self.unrun = true;
         // The current time slice may be nearly used up.
         self.turn.end();
@@ -223,8 +226,8 @@ impl Connection {
 
     /// Marks the connection as no longer on a background worker.
     pub(crate) fn leave_background(&mut self) {
-        self.session.background = BackgroundMode::Offloadable;
-        self.session.client.set_in_background(false, process::time::now());
+        self.session.set_background(BackgroundMode::Offloadable);
+        self.session.client().set_in_background(false, process::time::now());
         self.turn.end();
         self.in_flight = None;
     }
@@ -262,8 +265,8 @@ impl Connection {
     /// Holds the output from `from` on if it may contain the reply to a write that is not committed.
     fn hold_uncommitted(&mut self, from: OutputMark) {
         let point = &self.server.replication.commit_point;
-        if point.is_required() && self.session.last_change > point.offset() {
-            self.output.hold_from(from, self.session.last_change);
+        if point.is_required() && self.session.last_change() > point.offset() {
+            self.output.hold_from(from, self.session.last_change());
         }
     }
 
@@ -274,7 +277,7 @@ impl Connection {
 
     /// Returns a reply writer.
     pub(crate) fn reply(&mut self) -> Writer<'_> {
-        Writer::new(self.output.buffer(), self.session.protocol)
+        Writer::new(self.output.buffer(), self.session.protocol())
     }
 
     /// Detaches the socket with its unprocessed input and unsent output, for another owner. This connection ends.
@@ -282,7 +285,7 @@ impl Connection {
         let addresses = self.stream.addresses()?;
         let address = addresses.map_or_else(|| "unixsocket".to_owned(), |(peer, _)| peer.ip().to_string());
         let socket = self.stream.detach()?;
-        self.session.closing = true;
+        self.session.close_after_reply();
         let unsent = self.output.take_all();
         Ok(DetachedConnection { socket, address, input: self.input.take(), unsent })
     }
@@ -290,7 +293,7 @@ impl Connection {
     /// Waits for `event` while the client stays connected, and sends earlier replies meanwhile. A client that CLIENT
     /// UNBLOCK may wake has been marked as blocked before ([`Client::set_blocked`]).
     pub(crate) async fn wait<T>(&mut self, event: impl Future<Output = T>) -> Waited<T> {
-        let client = self.session.client.clone();
+        let client = self.session.client().clone();
         client.set_flag(ClientFlags::BLOCKED, true);
         let unblocked = poll_fn(|_| client.take_unblock().map_or(Poll::Pending, Poll::Ready));
         let waited = tokio::select! {
@@ -310,7 +313,7 @@ impl Connection {
 
     /// Waits until the log is committed up to `until`.
     async fn wait_for_commit(&mut self, until: ReplOffset) -> Waited<()> {
-        let (server, id) = (self.server.clone(), self.session.id);
+        let (server, id) = (self.server.clone(), self.session.id());
         let committed = poll_fn(|context| server.replication.commit_point.poll_reached(until, id, context));
         let waited = self.wait(committed).await;
         self.output.release_until(server.replication.commit_point.offset());
@@ -326,7 +329,7 @@ impl Connection {
     /// Continues a blocking command, which may have started on another thread, until it is served, times out, is
     /// unblocked, or the client disconnects. Earlier replies are sent meanwhile.
     fn poll_blocked(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<io::Result<()>> {
-        let client = self.session.client.clone();
+        let client = self.session.client().clone();
         let how = if waiter.is_served() || self.poll_deadline(context, waiter).is_ready() {
             Some(waiter.deadline_reason())
         } else {
@@ -366,7 +369,7 @@ impl Connection {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             scratch.traffic.count_read(read.len());
-            self.session.client.count_input(read.len());
+            self.session.client().count_input(read.len());
             self.input.extend(read);
         }
         // Beyond the limit, reading continues after the command has ended.
@@ -387,22 +390,17 @@ impl Connection {
                 self.session.queue_messages(self.output.queue());
                 self.hold_uncommitted(mark);
             }
-            WaitEnd::RunAgain(request) => {
-                let mut wire = Vec::new();
-                encode_request(&mut wire, request.args().iter());
-                self.input.prepend(wire);
-            }
+            // `poll_requests` runs it before the input.
+            WaitEnd::RunsAgain => {}
         }
     }
 
     /// Removes the reply that starts at `mark` if the client has disabled replies (CLIENT REPLY).
     pub(crate) fn keep_reply_from(&mut self, mark: OutputMark) {
-        if matches!(self.session.mute, ReplySuppression::Current | ReplySuppression::All) {
+        if self.session.is_mute() {
             self.output.discard_since(mark);
         }
-        if self.session.mute == ReplySuppression::Current {
-            self.session.mute = ReplySuppression::None;
-        }
+        self.session.end_suppression();
     }
 
     /// Serves the client until nothing more can be read or the poll must end.
@@ -414,16 +412,16 @@ impl Connection {
         }
         // Checked before reading: once CLIENT KILL has returned, no further write of the killed client may become
         // visible.
-        if self.session.client.is_killed() {
+        if self.session.client().is_killed() {
             return Poll::Ready(Event::Closed);
         }
         self.session.queue_messages(self.output.queue());
         let polled = loop {
-            if let Some(waiter) = self.session.waiter() {
+            if let Some(waiter) = self.session.waiter().cloned() {
                 match self.poll_blocked(context, &waiter) {
                     Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(_)) => {
-                        self.session.client.kill();
+                        self.session.client().kill();
                         break Poll::Ready(Event::Closed);
                     }
                     Poll::Pending if self.in_flight.is_some() => break Poll::Ready(Event::Return),
@@ -436,7 +434,7 @@ impl Connection {
             }
         };
         self.publish_memory();
-        let client = &self.session.client;
+        let client = self.session.client();
         match polled {
             Poll::Pending => self.turn.end(),
             Poll::Ready(_) => self.turn.lend(client),
@@ -446,7 +444,7 @@ impl Connection {
 
     /// Publishes the memory used by the connection, and evicts clients if `maxmemory-clients` is exceeded.
     fn publish_memory(&self) {
-        let client = &self.session.client;
+        let client = self.session.client();
         let spare = self.input.capacity() - self.input.len() + self.parser.bytes();
         client.input_bytes.store(self.input.len(), Ordering::Relaxed);
         client.spare_input_bytes.store(spare, Ordering::Relaxed);
@@ -463,15 +461,14 @@ impl Connection {
                 return if self.in_flight.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
             }
             if std::mem::take(&mut self.unrun)
-                && !self.input.is_empty()
-                && let Some(event) = with_scratch(|scratch| self.run_kept(scratch))
+                && let Some(event) = with_scratch(|scratch| self.run_unfinished(scratch))
             {
                 return Poll::Ready(event);
             }
             match self.poll_send(context) {
                 Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
-                Poll::Ready(Ok(())) if self.session.closing => return Poll::Ready(Event::Closed),
-                Poll::Pending if self.session.closing => return Poll::Pending,
+                Poll::Ready(Ok(())) if self.session.is_closing() => return Poll::Ready(Event::Closed),
+                Poll::Pending if self.session.is_closing() => return Poll::Pending,
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             if self.unrun {
@@ -494,10 +491,10 @@ impl Connection {
     #[inline]
     fn slowed_for(&mut self) -> Option<Duration> {
         let micros = self.server.replication.write_delay_micros.load(Ordering::Relaxed);
-        if micros == 0 || self.session.last_write == self.slowed_after {
+        if micros == 0 || self.session.last_write() == self.slowed_after {
             return None;
         }
-        self.slowed_after = self.session.last_write;
+        self.slowed_after = self.session.last_write();
         Some(Duration::from_micros(micros.into()))
     }
 
@@ -525,7 +522,7 @@ impl Connection {
             Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(())) => {
                 scratch.traffic.count_read(len);
-                self.session.client.count_input(len);
+                self.session.client().count_input(len);
                 if self.input.is_empty() {
                     let (used, event) = self.run_requests(scratch, &mut read[..len]);
                     scratch.batch.release_large();
@@ -545,7 +542,7 @@ impl Connection {
     /// Returns how many more input bytes may be buffered, given the queued commands of a transaction. `None` if
     /// `client-query-buffer-limit` is exceeded.
     fn input_left(&self) -> Option<usize> {
-        let kept = self.input.len() + self.session.client.queued_bytes();
+        let kept = self.input.len() + self.session.client().queued_bytes();
         self.server.network.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
     }
 
@@ -570,10 +567,37 @@ impl Connection {
             Poll::Ready(Ok(0)) => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(len)) => {
                 scratch.traffic.count_read(len);
-                self.session.client.count_input(len);
+                self.session.client().count_input(len);
                 Poll::Ready(Ok(self.run_kept(scratch)))
             }
         }
+    }
+
+    /// Continues with what earlier polls have left: a blocked command that runs again, or requests in the connection's
+    /// own buffer.
+    fn run_unfinished(&mut self, scratch: &mut Scratch) -> Option<Event> {
+        if let Some(waiter) = self.session.runs_again().cloned() {
+            return self.run_blocked_again(scratch, &waiter);
+        }
+        if self.input.is_empty() { None } else { self.run_kept(scratch) }
+    }
+
+    /// Runs a blocked command again whose wait has ended without a reply.
+    fn run_blocked_again(&mut self, scratch: &mut Scratch, waiter: &Waiter) -> Option<Event> {
+        let now = process::time::now();
+        let ends = self.server.engine.pauses.ended_count();
+        let (mut out, behind) = self.begin_output(scratch);
+        let ran = crash::run_guarded(|| {
+            let dispatcher = self.server.commands.dispatcher(&self.server.engine);
+            dispatcher.retry(&mut scratch.worker, &mut self.session, now, &mut out)
+        });
+        let Some(status) = ran else {
+            let args = Some(waiter.request().args());
+            crash::abort_in_command(self.session.client(), &self.server.engine.catalogue, args)
+        };
+        self.unrun = true;
+        self.end_output(out, behind, scratch);
+        next_step(status, ends, || waiter.request().clone()).and_then(|step| step.event)
     }
 
     /// Executes the requests in the connection's own buffer and keeps the rest.
@@ -590,7 +614,7 @@ impl Connection {
     fn limits(&self) -> ParseLimits {
         ParseLimits {
             max_bulk_len: self.server.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed),
-            authenticated: self.session.authenticated,
+            authenticated: self.session.is_authenticated(),
             allows_inline: true,
             requests: MAX_PARSED_REQUESTS,
         }
@@ -598,7 +622,7 @@ impl Connection {
 
     /// Replies to malformed input, unless the violated limits no longer apply.
     fn answer_parse_error(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
-        if error.is_unauthenticated() && self.session.authenticated {
+        if error.is_unauthenticated() && self.session.is_authenticated() {
             // The client has authenticated in an earlier request: the rest is parsed with the new limits.
             self.parser = Parser::new();
             self.unrun = true;
@@ -614,13 +638,9 @@ impl Connection {
         let limits = self.limits();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = process::time::now();
-        self.session.reply_limit = self.reply_limit();
         // Read before any command is checked, so that a pause that ends meanwhile is not missed.
         let ends = self.server.engine.pauses.ended_count();
-        // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
-        let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
-        let behind = (!shared).then(|| self.output.mark());
-        let mut out = std::mem::take(if shared { &mut scratch.replies } else { self.output.buffer() });
+        let (mut out, behind) = self.begin_output(scratch);
         let ran = crash::run_guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
             self.server.commands.dispatcher(&self.server.engine).run(
@@ -631,28 +651,42 @@ impl Connection {
                 &mut out,
             )
         });
-        let Some((ran, flow)) = ran else {
+        let Some((ran, status)) = ran else {
             let running = scratch.worker.request_index;
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
-            crash::abort_in_command(&self.session.client, &self.server.engine.catalogue, args)
+            crash::abort_in_command(self.session.client(), &self.server.engine.catalogue, args)
         };
-        // The consumed requests, and the event to handle before the rest.
-        let stopped = match flow {
-            DispatchStatus::Done | DispatchStatus::Close => None,
-            DispatchStatus::TimeSliceOver => Some((ran, None)),
-            DispatchStatus::Paused => Some((ran, Some(Event::Paused(ends)))),
-            DispatchStatus::Blocked => Some((ran + 1, Some(Event::Blocked))),
-            DispatchStatus::SlowCommand => Some((ran, Some(Event::Long))),
-            DispatchStatus::SlotsLocked => Some((ran, Some(Event::Held))),
-            DispatchStatus::Node(command) => {
-                let request = Request::from(scratch.batch.args(ran, buffer));
-                Some((ran + 1, Some(Event::Node(command, request))))
-            }
-        };
+        let stopped = next_step(status, ends, || Request::from(scratch.batch.args(ran, buffer)));
         self.unrun = scratch.batch.len() == MAX_PARSED_REQUESTS;
         if let (Some(error), None) = (parsed.error, &stopped) {
             self.answer_parse_error(error, &mut out);
         }
+        self.end_output(out, behind, scratch);
+        match stopped {
+            None => (parsed.consumed, None),
+            Some(NextStep { consumes, event }) => {
+                // Requests behind the last executed one are parsed again later.
+                self.parser = Parser::new();
+                self.unrun = true;
+                let used = scratch.batch.consumed(ran + usize::from(consumes));
+                scratch.batch.restore_inline_requests(used, buffer);
+                (used, event)
+            }
+        }
+    }
+
+    /// Returns the buffer for the replies of a batch. `Some` mark: it is the connection's own, in which they start there.
+    fn begin_output(&mut self, scratch: &mut Scratch) -> (Vec<u8>, Option<OutputMark>) {
+        self.session.set_reply_limit(self.reply_limit());
+        // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
+        let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
+        let behind = (!shared).then(|| self.output.mark());
+        let out = std::mem::take(if shared { &mut scratch.replies } else { self.output.buffer() });
+        (out, behind)
+    }
+
+    /// Sends or keeps the replies of a batch, followed by queued messages.
+    fn end_output(&mut self, mut out: Vec<u8>, behind: Option<OutputMark>, scratch: &mut Scratch) {
         match behind {
             None => self.send_now(&mut out, scratch),
             Some(mark) => self.keep(out, mark),
@@ -662,34 +696,23 @@ impl Connection {
         if self.server.engine.budget.is_checked_per_command() {
             self.publish_memory();
         }
-        match stopped {
-            None => (parsed.consumed, None),
-            Some((done, event)) => {
-                // Requests behind the last executed one are parsed again later.
-                self.parser = Parser::new();
-                self.unrun = true;
-                let used = scratch.batch.consumed(done);
-                scratch.batch.restore_inline_requests(used, buffer);
-                (used, event)
-            }
-        }
     }
 
     /// Replies to malformed input and closes the connection, because the start of the next request is unknown.
     fn reject_input(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
-        Writer::new(out, self.session.protocol).error(&format!("ERR {error}"));
-        self.session.closing = true;
+        Writer::new(out, self.session.protocol()).error(&format!("ERR {error}"));
+        self.session.close_after_reply();
     }
 
     /// Sends the replies of a batch with one write, and keeps what the socket does not accept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
-        if self.session.client.discards_output() {
+        if self.session.client().discards_output() {
             out.clear();
         }
         if !out.is_empty() {
             let sent = self.stream.write_now(out);
             scratch.traffic.count_write(sent);
-            self.session.client.count_output(sent);
+            self.session.client().count_output(sent);
             if self.output.is_empty() && out.len() - sent > LONG_REPLY {
                 self.output.restore_buffer(std::mem::take(out));
                 self.output.remove_sent(sent);
@@ -707,7 +730,7 @@ impl Connection {
     /// Keeps the replies of a batch, which start at `mark`, behind pending output or until they may be sent.
     fn keep(&mut self, out: Vec<u8>, mark: OutputMark) {
         self.output.restore_buffer(out);
-        if self.session.client.discards_output() {
+        if self.session.client().discards_output() {
             self.output.discard_since(mark);
         }
         self.hold_uncommitted(mark);
@@ -716,8 +739,13 @@ impl Connection {
     /// Sends pending output. Ready once the socket has accepted everything, including buffered TLS records.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.output.is_empty() {
-            if poll_release(&mut self.output, &self.server.replication.commit_point, self.session.id, context)
-                .is_pending()
+            if poll_release(
+                &mut self.output,
+                &self.server.replication.commit_point,
+                self.session.id(),
+                context,
+            )
+            .is_pending()
             {
                 self.check_output_limit()?;
                 return Poll::Pending;
@@ -726,7 +754,7 @@ impl Connection {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(len)) => {
                     with_scratch(|scratch| scratch.traffic.count_write(len));
-                    self.session.client.count_output(len);
+                    self.session.client().count_output(len);
                     self.output.remove_sent(len);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -736,13 +764,13 @@ impl Connection {
                 }
             }
         }
-        self.session.client.over_soft_limit.store(0, Ordering::Relaxed);
+        self.session.client().over_soft_limit.store(0, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
     /// Returns the output buffer limit of this client's class.
     fn output_limit(&self) -> &OutputLimit {
-        self.server.network.limits.output_limit_for(&self.session.client)
+        self.server.network.limits.output_limit_for(self.session.client())
     }
 
     /// Returns the maximum length of the reply buffer.
@@ -757,10 +785,10 @@ impl Connection {
     /// all clients ([`crate::housekeeping::cron`]), since a stuck client may never be polled again.
     fn check_output_limit(&mut self) -> io::Result<()> {
         let (waiting, limit, client) =
-            (self.output.charged_bytes(), self.output_limit(), &self.session.client);
+            (self.output.charged_bytes(), self.output_limit(), self.session.client());
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         let too_much = hard > 0 && waiting > hard;
-        if too_much || !self.session.authenticated && self.output.len() > MAX_UNAUTHENTICATED_OUTPUT {
+        if too_much || !self.session.is_authenticated() && self.output.len() > MAX_UNAUTHENTICATED_OUTPUT {
             client.close_for_output_limit();
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -772,6 +800,29 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// How the connection goes on after a request at which the dispatcher stopped.
+struct NextStep {
+    /// Whether the request has run, or runs as part of the event.
+    consumes: bool,
+    /// What to handle before the next request.
+    event: Option<Event>,
+}
+
+/// Returns how to go on after this status, or `None` if all requests have run or the connection closes. `ends`: the
+/// number of pauses that had ended before the requests were checked.
+fn next_step(status: DispatchStatus, ends: u64, request: impl FnOnce() -> Request) -> Option<NextStep> {
+    let (consumes, event) = match status {
+        DispatchStatus::Done | DispatchStatus::Close => return None,
+        DispatchStatus::TimeSliceOver => (false, None),
+        DispatchStatus::Paused => (false, Some(Event::Paused(ends))),
+        DispatchStatus::Blocked => (true, Some(Event::Blocked)),
+        DispatchStatus::SlowCommand => (false, Some(Event::Long)),
+        DispatchStatus::SlotsLocked => (false, Some(Event::Held)),
+        DispatchStatus::Node(command) => (true, Some(Event::Node(command, request()))),
+    };
+    Some(NextStep { consumes, event })
 }
 
 /// Waits until the client is killed; the kill wakes the task.
@@ -814,7 +865,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.stream.send_close_notify();
         if self.output.first_held_offset().is_some() {
-            self.server.replication.commit_point.remove_waiter(self.session.id);
+            self.server.replication.commit_point.remove_waiter(self.session.id());
         }
         self.server.engine.disconnect(&mut self.session);
         self.server.network.connected.fetch_sub(1, Ordering::Relaxed);

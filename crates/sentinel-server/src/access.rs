@@ -10,15 +10,17 @@ use super::client::Client;
 pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     center.users_changed = true;
     for client in center.clients.values().filter(|client| hears_too_much(center, client)) {
-        client.session.client.kill();
+        client.session.client().kill();
     }
-    own.session.closing |= hears_too_much(center, own);
+    if hears_too_much(center, own) {
+        own.session.close_after_reply();
+    }
 }
 
 /// Whether a client is subscribed to a channel that its user may no longer access.
 fn hears_too_much(center: &Center, client: &Client) -> bool {
     let users = center.engine.users.read();
-    let Some(user) = users.find(&client.session.client.user.lock()) else { return true };
+    let Some(user) = users.find(&client.session.client().user.lock()) else { return true };
     let hears = |names: &std::collections::BTreeSet<Vec<u8>>, is_pattern| {
         names.iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
     };

@@ -39,7 +39,7 @@ impl Client {
 
     /// Tells the task that reads from the client whether the client has authenticated.
     pub(super) fn note_login(&self) {
-        if self.session.authenticated {
+        if self.session.is_authenticated() {
             self.known.store(true, Ordering::Relaxed);
         }
     }
@@ -51,7 +51,7 @@ impl Client {
     /// Delivers a published message once per matching subscription. Returns false like [`ClientOutput::push`].
     pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
         let mut bytes = Vec::new();
-        let mut writer = Writer::new(&mut bytes, self.session.protocol);
+        let mut writer = Writer::new(&mut bytes, self.session.protocol());
         if self.channels.contains(channel.as_bytes()) {
             writer.push(3);
             writer.bulk(b"message");
@@ -89,23 +89,19 @@ impl Client {
 
     /// Starts a request. Returns whether its reply is suppressed (CLIENT REPLY).
     pub(super) fn begin_muted(&mut self) -> bool {
-        if self.session.mute == ReplySuppression::Next {
-            self.session.mute = ReplySuppression::Current;
-        }
-        matches!(self.session.mute, ReplySuppression::Current | ReplySuppression::All)
+        self.session.begin_suppression();
+        self.session.is_mute()
     }
 
     /// Reverts [`Client::begin_muted`], so that the engine can do the same.
     pub(super) fn unmute(&mut self) {
-        if self.session.mute == ReplySuppression::Current {
-            self.session.mute = ReplySuppression::Next;
+        if self.session.reply_suppression() == ReplySuppression::Current {
+            self.session.set_reply_suppression(ReplySuppression::Next);
         }
     }
 
     /// Ends the request.
     pub(super) fn end_muted(&mut self) {
-        if self.session.mute == ReplySuppression::Current {
-            self.session.mute = ReplySuppression::None;
-        }
+        self.session.end_suppression();
     }
 }

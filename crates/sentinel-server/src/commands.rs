@@ -31,7 +31,7 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     pub(super) fn reply(&mut self) -> Writer<'_> {
-        Writer::new(self.out, self.client.session.protocol)
+        Writer::new(self.out, self.client.session.protocol())
     }
 
     pub(super) fn word(&self, at: usize) -> String {
@@ -43,7 +43,7 @@ impl Call<'_> {
 /// closed after the reply.
 pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> CommandReply {
     if args[0].eq_ignore_ascii_case(b"quit") {
-        client.session.closing = true;
+        client.session.close_after_reply();
         return CommandReply::Reply(b"+OK\r\n".to_vec());
     }
     let entry = match admit(center, client, args) {
@@ -53,7 +53,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
     client.session.publish(process::time::now(), entry.index);
     let mut out = Vec::new();
     let mut call = Call { center, client, args, out: &mut out };
-    let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol == Protocol::Resp2;
+    let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol() == Protocol::Resp2;
     if subscriber && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
         let name = &entry.full_name;
         return refusal(&format!(
@@ -97,9 +97,9 @@ fn admit(
     }
     if !center.engine.refresh_user(&mut client.session) {
         // Deleting a user closes its connections, so the current reply is the last one.
-        client.session.closing = true;
+        client.session.close_after_reply();
     }
-    if !client.session.authenticated && !entry.command.flags.contains(Flags::NO_AUTH) {
+    if !client.session.is_authenticated() && !entry.command.flags.contains(Flags::NO_AUTH) {
         return Err(CommandError::NoAuth);
     }
     center.engine.check_access(&client.session, entry, request.args(), process::time::now())?;
@@ -121,9 +121,9 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));
     let mut batch = Batch::default();
     Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
-    client.session.client.set_subscriptions(client.channels.len(), client.patterns.len());
+    client.session.client().set_subscriptions(client.channels.len(), client.patterns.len());
     for other in center.clients.values() {
-        other.session.client.set_subscriptions(other.channels.len(), other.patterns.len());
+        other.session.client().set_subscriptions(other.channels.len(), other.patterns.len());
     }
     // The engine handles CLIENT REPLY itself, so the state is reset to before this request.
     client.unmute();
@@ -158,7 +158,7 @@ fn shutdown(args: &[Vec<u8>]) -> CommandReply {
 }
 
 fn ping(call: &mut Call<'_>) {
-    let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol == Protocol::Resp2;
+    let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol() == Protocol::Resp2;
     let text = call.args.get(1).cloned();
     if call.args.len() > 2 {
         call.reply().error("ERR wrong number of arguments for 'ping' command");
@@ -187,7 +187,7 @@ fn acl(call: &mut Call<'_>) {
 
 fn command(call: &mut Call<'_>) {
     let request: Request = call.args.iter().collect();
-    let mut reply = Writer::new(call.out, call.client.session.protocol);
+    let mut reply = Writer::new(call.out, call.client.session.protocol());
     if let Err(error) = ::commands::answer_command(::commands::for_sentinel(), request.args(), &mut reply) {
         reply.error(&error.to_string());
     }

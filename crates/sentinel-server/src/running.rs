@@ -236,14 +236,14 @@ impl Center {
 
     fn forget(&mut self, id: u64) {
         if let Some(client) = self.clients.remove(&id) {
-            self.engine.clients.disconnect(client.session.id);
+            self.engine.clients.disconnect(client.session.id());
         }
     }
 
     fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut SentinelOutput) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let stays = match () {
-            () if args.is_empty() || client.session.closing => true,
+            () if args.is_empty() || client.session.is_closing() => true,
             () if client.has_deferred() => client.defer(args),
             () => self.serve(id, &mut client, args, out),
         };
@@ -286,7 +286,7 @@ impl Center {
         }
         client.end_muted();
         self.commands += 1;
-        if client.session.closing {
+        if client.session.is_closing() {
             // An empty reply closes the connection.
             out.actions.push(reply(Vec::new()));
         }
@@ -299,7 +299,7 @@ impl Center {
             scripts::objection(option, path).map(|objection| (*at, objection))
         };
         let objection = scripts.iter().find_map(objection);
-        let (now, protocol, client) = (self.now(), client.session.protocol, ClientId(id));
+        let (now, protocol, client) = (self.now(), client.session.protocol(), ClientId(id));
         let Some((at, objection)) = objection else {
             return self.sentinel.handle(now, SentinelInput::Command { client, protocol, args }, out);
         };
@@ -328,7 +328,7 @@ impl Center {
 
     /// Closes connections that CLIENT KILL has marked.
     fn drop_killed(&mut self) {
-        let killed = |(&id, client): (&u64, &Client)| client.session.client.is_killed().then_some(id);
+        let killed = |(&id, client): (&u64, &Client)| client.session.client().is_killed().then_some(id);
         let gone: Vec<u64> = self.clients.iter().filter_map(killed).collect();
         gone.into_iter().for_each(|id| self.forget(id));
     }

@@ -48,10 +48,10 @@ impl Executor {
     /// complete before any other client's.
     pub(crate) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Running, Stop) {
         let mut running = Running::of(buffer);
-        session.time_slice_ends = u64::MAX;
+        session.set_time_slice_end(u64::MAX);
         let stop = loop {
             match self.go_on(session, wall, &mut running) {
-                Stop::Long => session.background = BackgroundMode::OnBackgroundWorker,
+                Stop::Long => session.set_background(BackgroundMode::OnBackgroundWorker),
                 stop => break stop,
             }
         };
@@ -82,7 +82,7 @@ impl Executor {
     /// Executes one command without a client.
     pub(crate) fn ask(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Client, true);
-        session.db = db;
+        session.select(db);
         self.call(&mut session, wall, words)
     }
 
@@ -99,10 +99,15 @@ impl Executor {
         let dispatcher = self.commands.dispatcher(&self.engine);
         match dispatcher.end_wait(&mut self.worker, session, wall, how, &mut reply) {
             WaitEnd::Replied => reply,
-            WaitEnd::RunAgain(request) => {
-                let mut again = Vec::new();
-                resp::encode_request(&mut again, request.args().iter());
-                self.run(session, wall, again).0.replies
+            WaitEnd::RunsAgain => {
+                while matches!(
+                    dispatcher.retry(&mut self.worker, session, wall, &mut reply),
+                    DispatchStatus::SlowCommand | DispatchStatus::SlotsLocked
+                ) {
+                    session.set_background(BackgroundMode::OnBackgroundWorker);
+                }
+                leave_background(session);
+                reply
             }
         }
     }
@@ -244,7 +249,7 @@ impl Running {
 
 /// Returns a session from the background, if it is there.
 pub(crate) fn leave_background(session: &mut Session) {
-    if session.background == BackgroundMode::OnBackgroundWorker {
-        session.background = BackgroundMode::Offloadable;
+    if session.background() == BackgroundMode::OnBackgroundWorker {
+        session.set_background(BackgroundMode::Offloadable);
     }
 }

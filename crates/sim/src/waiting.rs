@@ -29,12 +29,12 @@ impl WaitingClient {
     }
 
     pub(crate) fn id(&self) -> u64 {
-        self.session.id
+        self.session.id()
     }
 
     /// Returns whether the server has closed its connection.
     pub(crate) fn is_closed(&self) -> bool {
-        self.session.closing
+        self.session.is_closing()
     }
 
     /// Returns whether the client is blocked.
@@ -50,7 +50,7 @@ impl WaitingClient {
         (db, wall): (u16, Millis),
         (words, length): (Words, Option<Words>),
     ) -> String {
-        self.session.db = db;
+        self.session.select(db);
         (self.words, self.length) = (words, length);
         let reply = data.call(&mut self.session, wall, &self.words);
         self.told(&reply)
@@ -61,7 +61,7 @@ impl WaitingClient {
     pub(crate) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
         let waiter = self.session.waiter()?;
         let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);
-        let how = if is_over { waiter.deadline_reason() } else { self.session.client.take_unblock()? };
+        let how = if is_over { waiter.deadline_reason() } else { self.session.client().take_unblock()? };
         let reply = data.end_wait(&mut self.session, wall, how);
         Some(self.told(&reply))
     }
@@ -74,13 +74,13 @@ impl WaitingClient {
         if waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall) {
             return Some(StuckClient { words, why: "its time is over", is_late: true });
         }
-        let reply = data.ask(self.session.db, wall, self.length.as_ref()?);
+        let reply = data.ask(self.session.db(), wall, self.length.as_ref()?);
         let is_there = reply.starts_with(b":") && reply != b":0\r\n";
         is_there.then_some(StuckClient { words, why: "what it waits for is there", is_late: false })
     }
 
     fn told(&self, reply: &[u8]) -> String {
-        let (db, line) = (self.session.db, self.words.join(" "));
+        let (db, line) = (self.session.db(), self.words.join(" "));
         let text = String::from_utf8_lossy(reply);
         if reply.is_empty() { format!("{db}> {line} waits") } else { format!("{db}> {line}: {text}") }
     }

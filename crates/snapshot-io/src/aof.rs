@@ -185,7 +185,7 @@ impl Loader<'_> {
                 replay.position = position_of(&base);
                 begin = base.bytes;
                 if len <= begin {
-                    session.db = base.stream_db.unwrap_or(0);
+                    session.select(base.stream_db.unwrap_or(0));
                     self.host.report_event(event);
                     continue;
                 }
@@ -194,7 +194,7 @@ impl Loader<'_> {
             self.run_file(&folder.disk, &mut session, &part, &mut replay)?;
             self.host.report_event(event);
         }
-        Ok(AofLoadResult { base, position: replay.position, db: session.db })
+        Ok(AofLoadResult { base, position: replay.position, db: session.db() })
     }
 
     /// Executes the commands of a file. If it ends in the middle of a command, it is truncated where

@@ -104,7 +104,7 @@ impl InProcessClient {
             if flow != DispatchStatus::Done {
                 self.engine.disconnect(&mut self.session);
                 self.session = Session::new(self.next_id, CommandOrigin::Client, true);
-                self.session.background = BackgroundMode::Unavailable;
+                self.session.set_background(BackgroundMode::Unavailable);
                 self.next_id += 1;
             }
         }

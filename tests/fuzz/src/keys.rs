@@ -83,7 +83,7 @@ impl FuzzedClient {
         let (_, flow) = dispatcher.run(&mut self.worker, &mut self.session, now, requests, &mut out);
         if flow != DispatchStatus::Done {
             self.engine.disconnect(&mut self.session);
-            self.session = Session::new(self.session.id + 1, CommandOrigin::Client, true);
+            self.session = Session::new(self.session.id() + 1, CommandOrigin::Client, true);
         }
     }
 }

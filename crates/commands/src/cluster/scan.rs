@@ -164,7 +164,7 @@ fn scan_slot(
     page: &SlotScan,
     found: &mut BulkStringCollector,
 ) -> SlotScanResult {
-    let (db, now) = (context.session.db, context.expiry_cutoff());
+    let (db, now) = (context.session.db(), context.expiry_cutoff());
     let (mut visited, mut past) = (0, Vec::new());
     let mut note = |item: ScanItem<'_>| {
         visited += 1;

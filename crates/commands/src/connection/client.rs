@@ -23,13 +23,13 @@ fn is_printable_without_spaces(text: &[u8]) -> bool {
 }
 
 pub(super) fn id(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let id = context.session.id;
+    let id = context.session.id();
     context.reply.integer(id as i64);
     Ok(())
 }
 
 pub(super) fn getname(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let names = context.session.client.names.lock();
+    let names = context.session.client().names.lock();
     if names.name.is_empty() {
         context.reply.null();
     } else {
@@ -40,7 +40,7 @@ pub(super) fn getname(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
     let name = check_name(context.arg(2))?;
-    context.session.client.names.lock().name = name.to_vec();
+    context.session.client().names.lock().name = name.to_vec();
     context.reply.ok();
     Ok(())
 }
@@ -57,7 +57,7 @@ pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (what, text) = (context.arg(2), context.arg(3));
-    let mut names = context.session.client.names.lock();
+    let mut names = context.session.client().names.lock();
     let field = match () {
         () if eq_ignore_case_until_nul(what, b"lib-name") => &mut names.library,
         () if eq_ignore_case_until_nul(what, b"lib-ver") => &mut names.version,
@@ -78,7 +78,7 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.publish();
-    let mut line = context.session.client.describe(context.now, &context.engine.catalogue);
+    let mut line = context.session.client().describe(context.now, &context.engine.catalogue);
     line.push(b'\n');
     context.reply.verbatim(b"txt", &line);
     Ok(())
@@ -123,13 +123,13 @@ pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn set_reply_mode(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if eq_ignore_case_until_nul(word, b"on") {
-        context.session.mute = ReplySuppression::None;
+        context.session.set_reply_suppression(ReplySuppression::None);
         context.reply.ok();
     } else if eq_ignore_case_until_nul(word, b"off") {
-        context.session.mute = ReplySuppression::All;
+        context.session.set_reply_suppression(ReplySuppression::All);
     } else if eq_ignore_case_until_nul(word, b"skip") {
-        if context.session.mute != ReplySuppression::All {
-            context.session.mute = ReplySuppression::Next;
+        if context.session.reply_suppression() != ReplySuppression::All {
+            context.session.set_reply_suppression(ReplySuppression::Next);
         }
     } else {
         return Err(CommandError::Syntax);

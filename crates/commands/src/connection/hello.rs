@@ -27,7 +27,7 @@ pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// HELLO [version [AUTH username password] [SETNAME name]]
 pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
     let protocol = match context.args.get(1).map(resp::parse_i64) {
-        None => context.session.protocol,
+        None => context.session.protocol(),
         Some(Some(2)) => Protocol::Resp2,
         Some(Some(3)) => Protocol::Resp3,
         Some(Some(_)) => return Err(CommandError::text("NOPROTO unsupported protocol version")),
@@ -55,7 +55,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.publish();
         context.engine.log_in(context.session, context.now, context.arg(0), login)?;
     }
-    if !context.session.authenticated {
+    if !context.session.is_authenticated() {
         return Err(CommandError::text(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
              AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
@@ -63,7 +63,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
         ));
     }
     if let Some(name) = name {
-        context.session.client.names.lock().name = name.to_vec();
+        context.session.client().names.lock().name = name.to_vec();
     }
     context.session.set_protocol(protocol);
     context.reply.set_protocol(protocol);
@@ -78,7 +78,7 @@ fn reply_server_info(context: &mut Context<'_>) {
         (false, Some(_)) => ("cluster", Some(settings.is_replica())),
         (false, None) => ("standalone", Some(settings.is_replica())),
     };
-    let (id, reply) = (context.session.id, &mut context.reply);
+    let (id, reply) = (context.session.id(), &mut context.reply);
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let zone = settings.availability_zone.load();
     reply.map(6 + usize::from(role.is_some()) + usize::from(!zone.is_empty()));
@@ -106,7 +106,7 @@ fn reply_server_info(context: &mut Context<'_>) {
 }
 
 pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.session.closing = true;
+    context.session.close_after_reply();
     context.reply.ok();
     Ok(())
 }
@@ -129,7 +129,7 @@ fn check_cluster(context: &Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
     check_cluster(context)?;
-    context.session.asking = true;
+    context.session.set_asking();
     context.reply.ok();
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::filter::ClientFilters;
 
 /// CLIENT LIST [filter value [filter value ...]]
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (me, now) = (context.session.id, context.now);
+    let (me, now) = (context.session.id(), context.now);
     let filter = ClientFilters::parse(context, false)?;
     context.publish();
     context.engine.log.update_unsent_output();
@@ -29,7 +29,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     } else {
         ClientFilters::parse(context, true)?
     };
-    let me = context.session.id;
+    let me = context.session.id();
     let mut killed = 0;
     for client in context.engine.clients.list() {
         if !filter.matches(&client, me, context.now) {
@@ -37,7 +37,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         killed += 1;
         if client.id == me {
-            context.session.closing = true;
+            context.session.close_after_reply();
         } else {
             client.kill();
             context.register_revoked([client]);
@@ -200,7 +200,7 @@ mod tests {
             ("client kill id 2 3 db 3", ":0"),
             ("client kill not-id 2 db 3 skipme no", ":1"),
         ]);
-        assert!(client.session.closing);
+        assert!(client.session.is_closing());
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
         assert!(other.is_killed());
         assert_eq!(woken.load(Ordering::Relaxed), 1);
         client.check_replies(&[("client kill 127.0.0.1:1", "+OK")]);
-        assert!(client.session.closing);
+        assert!(client.session.is_closing());
     }
 
     #[test]

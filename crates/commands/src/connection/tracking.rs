@@ -117,7 +117,7 @@ fn parse_redirect_target(context: &Context<'_>, value: &[u8]) -> Result<u64, Com
 /// CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
 pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = TrackingOptions::parse(context)?;
-    let client = context.session.client.clone();
+    let client = context.session.client().clone();
     match context.arg(2) {
         word if eq_ignore_case_until_nul(word, b"on") => {
             let before = client.tracking.lock().clone();
@@ -144,7 +144,7 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT CACHING YES | NO
 pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let client = context.session.client.clone();
+    let client = context.session.client().clone();
     let mut tracking = client.tracking.lock();
     let Some(tracking) = &mut *tracking else {
         return Err(CommandError::text(
@@ -174,14 +174,14 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT GETREDIR
 pub(super) fn getredir(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let redirect = context.session.client.redirect_target();
+    let redirect = context.session.client().redirect_target();
     context.reply.integer(redirect);
     Ok(())
 }
 
 /// CLIENT TRACKINGINFO
 pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let client = context.session.client.clone();
+    let client = context.session.client().clone();
     let tracking = client.tracking.lock().clone();
     let mut flags: Vec<&str> = Vec::new();
     match &tracking {

@@ -75,7 +75,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let limits = context.engine.settings.encoding_limits();
     let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
     let sealed = if unchecked { persistence::with_corrected_checksum(payload) } else { None };
-    let checks = match context.session.origin {
+    let checks = match context.session.origin() {
         CommandOrigin::Client => context.engine.settings.payload_checks(),
         CommandOrigin::Master | CommandOrigin::Source => context.engine.settings.file_checks(),
     };
@@ -103,7 +103,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         RestoredValue::Whole(value) => context.put(&key, found, value, expiry),
         RestoredValue::Multipart(hash) => context.put_value(&key, found, hash, expiry),
     }
-    context.publish_new_key(context.session.db, &key);
+    context.publish_new_key(context.session.db(), &key);
     context.notify(EventClass::GENERIC, "restore", &key);
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
     let usage = match (lfu, options.idle, options.frequency) {

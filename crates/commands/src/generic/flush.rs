@@ -24,7 +24,7 @@ pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let db = context.session.db;
+    let db = context.session.db();
     flush(context, Some(db))
 }
 

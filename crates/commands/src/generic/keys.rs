@@ -29,7 +29,7 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
         let found = context.find_for_read_untouched(key);
         if let Some(place) = found {
             let before = context.table_ref(key).usage(place);
-            context.mark_used(context.session.db, key, place, before);
+            context.mark_used(context.session.db(), key, place, before);
         }
         found
     })

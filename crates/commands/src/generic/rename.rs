@@ -28,7 +28,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
     if from.bytes() == to.bytes() || !replace && context.find(&to).is_some() {
         return Ok(false);
     }
-    let db = context.session.db;
+    let db = context.session.db();
     rename_value(context, &from, db, &to);
     context.publish_new_key(db, &to);
     context.notify(EventClass::GENERIC, "rename_from", &from);
@@ -73,7 +73,7 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let key = context.key(1)?;
     let to = parse_db_index(context, context.integer(2)?)?;
-    if to == context.session.db {
+    if to == context.session.db() {
         return Err(SAME_KEY_ERROR);
     }
     let moved = match context.find(&key) {
@@ -129,7 +129,7 @@ pub(super) fn parse_copy_keys(args: Args<'_>) -> RequestKeys {
 /// COPY source destination [DB number] [REPLACE]
 pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (from, to) = (context.key(1)?, context.key(2)?);
-    let (mut db, mut replace) = (context.session.db, false);
+    let (mut db, mut replace) = (context.session.db(), false);
     for option in parse_copy_options(context.args) {
         match option {
             CopyOption::Replace => replace = true,
@@ -145,7 +145,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
             CopyOption::Unknown => return Err(CommandError::Syntax),
         }
     }
-    if db == context.session.db && from.bytes() == to.bytes() {
+    if db == context.session.db() && from.bytes() == to.bytes() {
         return Err(SAME_KEY_ERROR);
     }
     let there = context.find_in(db, &to);

@@ -32,7 +32,7 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (db, now) = (context.session.db, context.expiry_cutoff());
+    let (db, now) = (context.session.db(), context.expiry_cutoff());
     for _ in 0..RANDOM_TRIES {
         let total: usize = context.non_empty_slots(0).map(|slot| context.slot_len(slot)).sum();
         let Some(left) = context.random_u64().checked_rem(total as u64) else { break };
@@ -66,7 +66,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn call_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = ScanOptions::parse(context, 2, AcceptedOptions::TYPE)?;
-    let (db, now) = (context.session.db, context.expiry_cutoff());
+    let (db, now) = (context.session.db(), context.expiry_cutoff());
     let mut found = BulkStringCollector::default();
     let mut left = options.count;
     let mut position = cursor & !SLOT_BITS;

@@ -114,7 +114,7 @@ fn apply_past_expiry(context: &mut Context<'_>, key: &Key<'_>, found: Option<Ent
         context.report_changes(key, removed.len() - 2);
     }
     if found.is_none() {
-        context.publish_new_key(context.session.db, key);
+        context.publish_new_key(context.session.db(), key);
     }
     for event in ["hset", "hexpire", "hexpired"] {
         context.notify(EventClass::HASH, event, key);

@@ -56,7 +56,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
     // Only clients are refused: a Redis 7.0 master may send this count.
-    if count == i64::MIN && context.session.origin == CommandOrigin::Client {
+    if count == i64::MIN && context.session.origin() == CommandOrigin::Client {
         return Err(CommandError::text(
             "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
         ));

@@ -51,7 +51,7 @@ pub(super) fn move_element(
         Some(there) => table.list_push(there, &target, to, elements, limit),
     };
     // LMOVE is one change for `rdb_changes_since_last_save`; the pop already counted it.
-    context.report_modified_uncounted(context.session.db, &target);
+    context.report_modified_uncounted(context.session.db(), &target);
     context.notify(EventClass::LIST, push_event(to), &target);
     if let Some(place) = context.peek(&source) {
         context.pop(&source, place, from, 1);

@@ -125,9 +125,9 @@ fn client_that_does_not_read_is_disconnected() {
     as_other(&mut client, &mut slow, "subscribe a");
     let message = "x".repeat(50);
     client.check_replies(&[(&format!("publish a {message}"), ":1")]);
-    assert!(!slow.client.is_killed());
+    assert!(!slow.client().is_killed());
     client.check_replies(&[(&format!("publish a {message}"), ":1")]);
-    assert!(slow.client.is_killed() && slow.client.exceeded_output_limit());
+    assert!(slow.client().is_killed() && slow.client().exceeded_output_limit());
     assert_eq!(messages(&slow), "");
 }
 

@@ -301,7 +301,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 5 || size.is_some_and(|size| size as u64 > most as u64) {
         return Err(CommandError::Syntax);
     }
-    let (db, engine) = (context.session.db, context.engine);
+    let (db, engine) = (context.session.db(), context.engine);
     for number in 0..count {
         let mut name = prefix.clone();
         name.extend_from_slice(format!(":{number}").as_bytes());

@@ -44,7 +44,7 @@ pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 /// Handles SINTER, SUNION and SDIFF: replies with the result.
 fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), CommandError> {
     let sources = SourceSets::read_keys(context, 1..context.args.len())?;
-    let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
+    let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db());
     if matches!(operation, SetOperation::Union)
         && let Some(found) = pinned_union(context, &sources)
     {
@@ -62,7 +62,7 @@ fn reply(context: &mut Context<'_>, operation: SetOperation) -> Result<(), Comma
 /// Handles SINTERSTORE, SUNIONSTORE and SDIFFSTORE: stores the result.
 fn store(context: &mut Context<'_>, operation: SetOperation, event: &str) -> Result<(), CommandError> {
     let sources = SourceSets::read_keys(context, 2..context.args.len())?;
-    let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
+    let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db());
     let sets = sources.resolve_sets(&context.slots, db);
     let made = operation.build_result(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
     drop(sets);
@@ -145,7 +145,7 @@ fn pinned_union(context: &mut Context<'_>, sources: &SourceSets<'_>) -> Option<B
             found.push(name);
         }
     };
-    let (large, small) = sources.sets_by_size(&context.slots, context.session.db);
+    let (large, small) = sources.sets_by_size(&context.slots, context.session.db());
     existing_sets(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
     drop(small);
     context.pin(&large)?.visit(|_, elements| {
@@ -266,7 +266,7 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     }
     let limit = parse_limit(context, keys + 2)?;
     let sources = SourceSets::read_keys(context, 2..keys + 2)?;
-    let sets = sources.resolve_sets(&context.slots, context.session.db);
+    let sets = sources.resolve_sets(&context.slots, context.session.db());
     let mut count = 0;
     visit_common(&context.engine.keyspace, &sets, &mut |_| {
         count += 1;

@@ -397,7 +397,7 @@ pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     let operation = SetOperation::Intersection;
     let plan = CommandLayout { operation, name: "zintercard", numkeys_index: 1, only_counts: true };
     let query = CombineQuery::parse(context, plan)?;
-    let sources = query.sources(&context.slots, context.session.db, true);
+    let sources = query.sources(&context.slots, context.session.db(), true);
     let mut count = 0;
     query.intersect(&context.engine.keyspace, &sources, &mut |_, _| {
         count += 1;
@@ -416,7 +416,7 @@ fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
     let is_union = operation == SetOperation::Union;
     let members = match is_union.then(|| query.pinned_union(context)).flatten() {
         Some(members) => members,
-        None => query.run(&context.engine.keyspace, &context.slots, context.session.db, operation),
+        None => query.run(&context.engine.keyspace, &context.slots, context.session.db(), operation),
     };
     form.write_header(&mut context.reply, members.len());
     for (score, name) in &members {
@@ -433,7 +433,7 @@ fn store(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
         context,
         CommandLayout { operation, name, numkeys_index: 2, only_counts: false },
     )?;
-    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
+    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db(), operation);
     let count = members.len();
     let built =
         context.build_members(members.iter().map(|(score, name)| ScoredMember { name, score: *score }));

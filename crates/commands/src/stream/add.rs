@@ -48,7 +48,7 @@ impl<'a> AddArguments<'a> {
         let (trimming, fields) = (words.finish(context)?, index + 1);
         if idempotence.is_some()
             && wanted != RequestedId::Next
-            && context.session.origin == CommandOrigin::Client
+            && context.session.origin() == CommandOrigin::Client
         {
             return Err(CommandError::text(
                 "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
@@ -212,7 +212,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let before = stream_head(context, &key, place);
     let refusal = match () {
         // Only clients are refused: a Redis 7.0 master may send this.
-        () if last < before.max_deleted && context.session.origin == CommandOrigin::Client => {
+        () if last < before.max_deleted && context.session.origin() == CommandOrigin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }
         () if before.len > 0 && last < context.stream_at(&key, place).last_entry_id() => {

@@ -175,7 +175,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let stream = context.stream_at(&key, place);
     // An AOF also contains iids of entries that were trimmed later.
-    if stream.entry(id).is_none() && context.session.origin == CommandOrigin::Client {
+    if stream.entry(id).is_none() && context.session.origin() == CommandOrigin::Client {
         return Err(CommandError::text("ERR No such message in stream"));
     }
     let known = stream.producers().and_then(|producers| producers.find(producer, iid));

@@ -91,7 +91,7 @@ impl TrimOptions {
             };
         };
         let exactness = match (self.is_approximate, self.limit) {
-            (is_approximate, _) if context.session.origin.is_stream() => {
+            (is_approximate, _) if context.session.origin().is_stream() => {
                 if is_approximate {
                     TrimPrecision::Nodes(0)
                 } else {

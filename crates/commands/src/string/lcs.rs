@@ -194,7 +194,7 @@ mod tests {
             ("lcs a b minmatchlen x", "-ERR value is not an integer or out of range"),
             ("lcs a", "-ERR wrong number of arguments for 'lcs' command"),
         ]);
-        client.session.protocol = resp::Protocol::Resp3;
+        client.session.set_protocol(resp::Protocol::Resp3);
         client.check_replies(&[("lcs a nosuch idx", "%2|$7|matches|*0|$3|len|:0")]);
         client.engine.settings.proto_max_bulk_len.store(64, Ordering::Relaxed);
         client.check_replies(&[(

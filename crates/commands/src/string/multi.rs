@@ -83,7 +83,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let expiry = at.or(kept.and_then(|place| context.table_ref(&key).expiry(place)));
         context.put(&key, found, PackedValue::string(value), expiry);
         if found.is_none() {
-            context.publish_new_key(context.session.db, &key);
+            context.publish_new_key(context.session.db(), &key);
         }
         notify_set(context, &key, at.is_some());
     }

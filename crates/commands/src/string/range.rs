@@ -9,7 +9,7 @@ use keyspace::{EncodingHint, PackedValue, StringRef};
 fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     match len.checked_add(added) {
-        Some(total) if total as u64 <= most as u64 || context.session.origin.is_stream() => Ok(total),
+        Some(total) if total as u64 <= most as u64 || context.session.origin().is_stream() => Ok(total),
         _ => Err(CommandError::StringTooLong),
     }
 }

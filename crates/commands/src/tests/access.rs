@@ -176,7 +176,7 @@ fn acl_change_applies_from_next_command() {
         ("auth v x", "-WRONGPASS invalid username-password pair or user is disabled."),
     ]);
     client.check_replies(&[("acl deluser v\nget a", ":1")]);
-    assert!(client.session.closing);
+    assert!(client.session.is_closing());
 }
 
 #[test]

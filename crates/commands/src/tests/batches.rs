@@ -81,7 +81,7 @@ fn http_request_closes_connection() {
     for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
         let mut client = Client::new();
         assert_eq!(client.run_status(line), DispatchStatus::Close, "{line}");
-        assert!(client.session.closing, "{line}");
+        assert!(client.session.is_closing(), "{line}");
     }
 }
 
@@ -108,11 +108,11 @@ fn client_is_disconnected_while_building_oversized_reply() {
         client.check_replies(&[("hset h f v", ":1")]);
         client.call(&["set", "k", &value]);
         client.call(&["set", "large", &value.repeat(1000)]);
-        client.session.reply_limit = 50_000;
+        client.session.set_reply_limit(50_000);
         let (flow, out) = client.run_lines(text);
         assert_eq!(flow, DispatchStatus::Close, "{text}");
         assert!(
-            client.session.client.exceeded_output_limit() && out.capacity() <= 51_000,
+            client.session.client().exceeded_output_limit() && out.capacity() <= 51_000,
             "{text}: {}",
             out.capacity()
         );
@@ -127,7 +127,7 @@ fn only_writes_are_replicated() {
     let mut client = Client::with_recording_log();
     client.run_to_text("set k v\nget k");
     assert_eq!(client.logged_commands(), ["0 set k v"]);
-    assert_eq!(client.session.last_write, slot_routing::ReplOffset(27));
+    assert_eq!(client.session.last_write(), slot_routing::ReplOffset(27));
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
 }
 
@@ -273,7 +273,7 @@ fn batch_is_appended_to_log_at_once() {
         ["0 set a 1", "1 set a 2", "0 set a 3"]
     );
     let end: usize = client.log_bytes();
-    assert_eq!(client.session.last_write, slot_routing::ReplOffset(end as u64));
+    assert_eq!(client.session.last_write(), slot_routing::ReplOffset(end as u64));
 }
 
 /// The deletion of an expired key is replicated after earlier writes to its slot and before later ones.
@@ -323,7 +323,7 @@ fn batch_yields_at_end_of_time_slice_and_resumes() {
     let mut batch = Batch::default();
     resp::Parser::new().parse(&mut buffer, &mut batch, &resp::ParseLimits::default());
     let mut out = Vec::new();
-    client.session.time_slice_ends = 0;
+    client.session.set_time_slice_end(0);
     let (mut from, mut turns) = (0, 0);
     let mut flow = DispatchStatus::TimeSliceOver;
     while flow == DispatchStatus::TimeSliceOver {

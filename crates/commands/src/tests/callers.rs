@@ -124,10 +124,10 @@ fn blocking_shell_commands_run_after_rest_of_transaction() {
     // Without slots to hold, all run in order: the role has changed by the last ROLE.
     client.run_to_text("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
     assert_eq!(client.run_status("exec"), DispatchStatus::Node(NodeCommand::Exec));
-    assert_eq!(client.session.db, 0, "that comes behind what waits");
+    assert_eq!(client.session.db(), 0, "that comes behind what waits");
     let reply = finish_exec(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*6|+master|+DONE|$1|a|+master|+OK|+DONE|");
-    assert_eq!((client.session.db, carried_out.len()), (3, 4));
+    assert_eq!((client.session.db(), carried_out.len()), (3, 4));
 }
 
 /// A blocking shell command, or one that this server lacks, fails in scripts with an error.
@@ -250,7 +250,7 @@ fn blocked_client_without_permission_is_not_served() {
         client.run_to_text(give);
         assert_ne!(client.run_to_text("debug digest-value k s"), before, "{wait}: what was given is there");
         assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
-        assert_eq!(waiter.client.take_unblock(), Some(UnblockReason::Retry), "{wait}");
+        assert_eq!(waiter.client().take_unblock(), Some(UnblockReason::Retry), "{wait}");
         let mut out = Vec::new();
         let (dispatcher, worker) = (client.commands.dispatcher(&client.engine), &mut client.worker);
         dispatcher.end_wait(worker, &mut waiter, client.now, UnblockReason::Retry, &mut out);

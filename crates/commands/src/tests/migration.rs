@@ -72,7 +72,7 @@ fn migrated_key_is_released_only_if_unchanged() {
     let Ok(ReleaseResult::Deleted(Some(end))) = release(&client, &captured) else {
         panic!("it is as captured")
     };
-    assert!(end > client.session.last_write && end > ReplOffset(0));
+    assert!(end > client.session.last_write() && end > ReplOffset(0));
     assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
     client.check_replies(&[("exists k", ":0")]);
     assert_eq!(client.logged_commands().last().map(String::as_str), Some("0 DEL k"));

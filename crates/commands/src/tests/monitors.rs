@@ -86,5 +86,5 @@ fn client_that_does_not_read_is_disconnected() {
     for _ in 0..20 {
         client.run_to_text("get some-key");
     }
-    assert!(monitor.client.exceeded_output_limit());
+    assert!(monitor.client().exceeded_output_limit());
 }

@@ -58,7 +58,7 @@ fn check_nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 let mut operator = server.connect();
                 operator.run("acl setuser worker on nopass ~* &* +@all\n");
                 assert_eq!(victim.run("auth worker x\n").1, "+OK\r\n");
-                id.0.send(victim.session.id).unwrap();
+                id.0.send(victim.session.id()).unwrap();
                 let batch = "incr k\npublish c m\n".repeat(20_000);
                 began.store(true, Ordering::Release);
                 victim.run(&batch);
@@ -109,7 +109,7 @@ fn clients_killing_each_other_do_not_deadlock() {
     for _ in 0..200 {
         let (mut one, mut other) = (server.connect(), server.connect());
         let orders = [&one, &other].map(|client| {
-            let id = client.session.id;
+            let id = client.session.id();
             format!("incr k\nmulti\nincr k\nclient kill id {id}\nexec\nacl setuser u on\nincr k\n")
         });
         thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn killed_client_is_not_listed() {
     let (mut victim, mut operator) = (server.connect(), server.connect());
     victim.run("subscribe c\n");
     assert_eq!(victim.run("blpop list 0\n").0, DispatchStatus::Done, "a subscriber of version 2 may not");
-    let id = victim.session.id;
+    let id = victim.session.id();
     assert_eq!(operator.run("pubsub numsub c\n").1, "*2\r\n$1\r\nc\r\n:1\r\n");
     let (_, said) = operator
         .run(&format!("multi\nclient kill id {id}\nclient list id {id}\nexec\nclient kill id {id}\n"));

@@ -49,17 +49,17 @@ fn tracked_prefixes_count_towards_client_memory() {
     let mut client = Tester::new();
     let mut listener = start_tracking(&client);
     run_as_other(&mut client, &mut listener, "hello 3");
-    let before = listener.client.memory_bytes();
+    let before = listener.client().memory_bytes();
     let prefixes: String =
         (0..100).map(|number| format!(" prefix {number:03}{}", "x".repeat(1000))).collect();
     run_as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
-    let with_prefixes = listener.client.memory_bytes();
+    let with_prefixes = listener.client().memory_bytes();
     assert!(with_prefixes - before > 200_000, "{before} to {with_prefixes}");
     // Prefixes that are already tracked do not count twice.
     run_as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
-    assert!(listener.client.memory_bytes() - with_prefixes < 1000);
+    assert!(listener.client().memory_bytes() - with_prefixes < 1000);
     run_as_other(&mut client, &mut listener, "client tracking off");
-    assert_eq!(listener.client.memory_bytes(), before);
+    assert_eq!(listener.client().memory_bytes(), before);
     client.engine.disconnect(&mut listener);
 }
 
@@ -88,7 +88,7 @@ fn long_invalidations_share_memory() {
         let mut queue = resp::ByteQueue::default();
         reader.queue_messages(&mut queue);
         assert!(!queue.is_short() && queue.len() > 100_000);
-        assert_eq!(reader.client.output_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(reader.client().output_bytes.load(Ordering::Relaxed), 0);
         client.engine.disconnect(reader);
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use clock::Millis;
 use engine::{
     ClientFlags, Command, CommandError, CommandOrigin, Commands, ConnectionInfo, Context, DispatchStatus,
-    Engine, Flags, Group, HandlerOutcome, KeyFlags, KeySpec, KeyWait, Registry, Session, UnblockReason,
-    WaitEnd, Worker,
+    Engine, Flags, Group, HandlerOutcome, KeyFlags, KeySpec, KeyWait, PauseMode, PausePurpose, Registry,
+    Session, UnblockReason, WaitEnd, Worker,
 };
 use keyspace::{Key, Keyspace, Kind, PackedValue};
 use proptest::prelude::*;
@@ -133,7 +133,7 @@ impl Server {
 
     fn block(&mut self, client: usize, text: &str) {
         assert_eq!(self.run(client, text), (DispatchStatus::Blocked, String::new()), "{text}");
-        assert!(self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
+        assert!(self.sessions[client].client().flags().contains(ClientFlags::BLOCKED));
     }
 
     fn is_served(&self, client: usize) -> bool {
@@ -149,8 +149,16 @@ impl Server {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
         let dispatcher = self.commands.dispatcher(&self.engine);
         let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, how, &mut out);
-        assert!(!self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
+        assert!(!self.sessions[client].client().flags().contains(ClientFlags::BLOCKED));
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
+    }
+
+    /// Runs the command of an ended wait again.
+    fn retry(&mut self, client: usize) -> (DispatchStatus, String) {
+        let (session, mut out) = (&mut self.sessions[client], Vec::new());
+        let dispatcher = self.commands.dispatcher(&self.engine);
+        let status = dispatcher.retry(&mut self.worker, session, self.now, &mut out);
+        (status, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
     fn take_served_clients(&mut self) -> Vec<usize> {
@@ -228,7 +236,7 @@ fn push_is_replicated_before_pop_of_served_client() {
     assert_eq!(server.log.to_lines(), ["0 set k 2", "0 SET k 1", "0 DEL k"]);
     server.take_served_reply(1);
     server.take_served_reply(2);
-    let (first, second) = (server.sessions[1].last_write, server.sessions[2].last_write);
+    let (first, second) = (server.sessions[1].last_write(), server.sessions[2].last_write());
     assert!(first < second, "each knows where its own ends, for WAIT");
     let calls = registry().find(b"take").map(|entry| &server.worker.stats.commands[entry.index].calls);
     assert_eq!(calls.unwrap().load(Ordering::Relaxed), 2);
@@ -287,17 +295,17 @@ fn timeout_unblock_and_role_change_end_blocking() {
     assert_eq!(server.sessions[1].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
     assert_eq!(server.end_block(1, UnblockReason::Timeout), (WaitEnd::Replied, "*-1|".to_owned()));
     server.block(1, "take k 0");
-    let id = server.sessions[1].client.id;
+    let id = server.sessions[1].client().id;
     assert_eq!(server.run_command(0, &format!("client unblock {id} error\nset k 1\nget k")), ":1|+OK|$1|1|");
     assert_eq!(server.take_served_reply(1), None, "who is unblocked is served no more");
-    let how = server.sessions[1].client.take_unblock().unwrap();
+    let how = server.sessions[1].client().take_unblock().unwrap();
     assert_eq!(server.end_block(1, how).1, "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
     server.block(1, "take x 0");
     server.engine.unblock_all();
-    let how = server.sessions[1].client.take_unblock().unwrap();
+    let how = server.sessions[1].client().take_unblock().unwrap();
     let said = server.end_block(1, how).1;
     assert!(said.starts_with("-UNBLOCKED force unblock from blocking operation, instance state"), "{said}");
-    assert!(server.sessions[1].closing);
+    assert!(server.sessions[1].is_closing());
     let entry = registry().find(b"take").expect("it is one of the commands");
     let stats = &server.worker.stats.commands[entry.index];
     let counted = [&stats.rejected_calls, &stats.failed_calls].map(|count| count.load(Ordering::Relaxed));
@@ -309,7 +317,7 @@ fn disconnected_waiter_is_not_served() {
     let mut server = Server::new(3);
     server.block(1, "take k 0");
     server.block(2, "take k 0");
-    server.sessions[1].client.kill();
+    server.sessions[1].client().kill();
     server.run_command(0, "set k 1");
     assert_eq!(server.take_served_reply(2).as_deref(), Some("$1|k|"));
     server.block(2, "take k 0");
@@ -326,18 +334,21 @@ fn migrated_slot_redirects_its_waiters() {
     let slot = Slot::of_key(b"k");
     for stays in [Ownership::Migrating, Ownership::Importing, Ownership::Local] {
         server.engine.set_ownership(slot, stays);
-        assert_eq!(server.sessions[1].client.take_unblock(), None);
+        assert_eq!(server.sessions[1].client().take_unblock(), None);
     }
     server.engine.set_ownership(slot, Ownership::Remote);
-    let how = server.sessions[1].client.take_unblock().unwrap();
-    let (WaitEnd::RunAgain(request), said) = server.end_block(1, how) else { panic!("{how:?}") };
+    let how = server.sessions[1].client().take_unblock().unwrap();
+    assert_eq!(server.end_block(1, how), (WaitEnd::RunsAgain, String::new()));
+    let request = server.sessions[1].runs_again().unwrap().request().clone();
+    assert_eq!(request.args().iter().collect::<Vec<_>>(), [&b"take"[..], b"k", b"0"]);
     assert_eq!(
-        (request.args().iter().collect::<Vec<_>>(), said.as_str()),
-        (vec![&b"take"[..], b"k", b"0"], "")
+        server.retry(1),
+        (DispatchStatus::Blocked, String::new()),
+        "nothing is redirected without a topology"
     );
-    assert_eq!(server.sessions[2].client.take_unblock(), None);
+    assert_eq!(server.sessions[2].client().take_unblock(), None);
     server.engine.retry_waiters();
-    assert_eq!(server.sessions[2].client.take_unblock(), Some(UnblockReason::Retry));
+    assert_eq!(server.sessions[2].client().take_unblock(), Some(UnblockReason::Retry));
 }
 
 /// More clients wait for one key than are woken at once.
@@ -391,29 +402,36 @@ fn blocked_group_reader_retries_when_stream_expires() {
         server.block(1, READ_GROUP);
         server.now.0 += 10;
         goes(&mut server);
-        assert_eq!(server.sessions[1].client.take_unblock(), Some(UnblockReason::Retry));
-        assert_eq!(server.sessions[2].client.take_unblock(), None, "it goes on waiting for the key to come");
-        let (WaitEnd::RunAgain(_), said) = server.end_block(1, UnblockReason::Retry) else {
-            panic!("it asks again")
-        };
-        assert_eq!((said, server.run_command(1, READ_GROUP)), (String::new(), NO_GROUP.to_owned()));
+        assert_eq!(server.sessions[1].client().take_unblock(), Some(UnblockReason::Retry));
+        assert_eq!(
+            server.sessions[2].client().take_unblock(),
+            None,
+            "it goes on waiting for the key to come"
+        );
+        assert_eq!(server.end_block(1, UnblockReason::Retry), (WaitEnd::RunsAgain, String::new()));
+        assert_eq!(server.retry(1), (DispatchStatus::Done, NO_GROUP.to_owned()));
     }
 }
 
 #[test]
 fn rerun_command_keeps_its_original_deadline() {
-    let mut server = Server::new(1);
+    let mut server = Server::new(2);
     server.block(0, "take k 3");
     server.now.0 += 2000;
-    let (WaitEnd::RunAgain(_), _) = server.end_block(0, UnblockReason::Retry) else {
-        panic!("it asks again")
-    };
-    server.block(0, "take k 3");
+    assert_eq!(server.end_block(0, UnblockReason::Retry).0, WaitEnd::RunsAgain);
+    assert_eq!(server.retry(0).0, DispatchStatus::Blocked);
     assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
     server.end_block(0, UnblockReason::Retry);
-    server.run_command(0, "set k 1\ntake k 3");
+    let (pauses, settings) = (&server.engine.pauses, &server.engine.settings);
+    pauses.pause(settings, PausePurpose::Client, PauseMode::All, Millis(server.now.0 + 1));
+    assert_eq!(server.retry(0).0, DispatchStatus::Paused, "it still waits to run");
+    server.now.0 += 1;
+    assert_eq!(server.retry(0).0, DispatchStatus::Blocked);
+    assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_003_000)));
+    server.run_command(1, "set k 1");
+    assert_eq!(server.take_served_reply(0).unwrap(), "$1|k|");
     server.block(0, "take k 3");
-    assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_005_000)), "another command");
+    assert_eq!(server.sessions[0].waiter().unwrap().deadline(), Some(Millis(1_005_001)), "another command");
 }
 
 /// Several workers give and take items of the same keys: nothing is lost or taken twice, and every thread ends.

@@ -22,7 +22,7 @@ pub(crate) enum Caller {
 impl Caller {
     /// Returns the caller of the session's own commands.
     pub(crate) fn of_session(session: &Session) -> Self {
-        match session.origin {
+        match session.origin() {
             CommandOrigin::Client => Self::Client,
             CommandOrigin::Master => Self::Master,
             CommandOrigin::Source => Self::Source,
@@ -31,7 +31,7 @@ impl Caller {
 
     /// Returns the caller of commands inside EXEC or a script; a master stays a master.
     pub(crate) fn for_nested_command(self, session: &Session) -> Self {
-        match session.origin {
+        match session.origin() {
             CommandOrigin::Client => self,
             CommandOrigin::Master => Self::Master,
             CommandOrigin::Source => Self::Source,

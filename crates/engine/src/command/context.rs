@@ -195,7 +195,7 @@ impl<'a> Context<'a> {
 
     /// Parses a double. A master may be a Redis 7.0, which accepts more formats than clients may use here.
     pub fn parse_double(&self, text: &[u8]) -> Option<f64> {
-        match self.session.origin {
+        match self.session.origin() {
             CommandOrigin::Client => resp::parse_double(text),
             CommandOrigin::Master | CommandOrigin::Source => resp::parse_strtod(text),
         }
@@ -203,7 +203,7 @@ impl<'a> Context<'a> {
 
     /// Reports a changed value or expiry of `key`.
     pub fn report_modified(&mut self, key: &Key<'_>) {
-        self.report_modified_in(self.session.db, key);
+        self.report_modified_in(self.session.db(), key);
     }
 
     /// Reports a changed key in another database.
@@ -215,13 +215,13 @@ impl<'a> Context<'a> {
     /// Reports a changed key that counts as several changes in `rdb_changes_since_last_save`, as in Valkey. 0 counts as
     /// one, since a modified key is logged.
     pub fn report_changes(&mut self, key: &Key<'_>, changes: usize) {
-        self.report_modified_uncounted(self.session.db, key);
+        self.report_modified_uncounted(self.session.db(), key);
         self.count_changes(changes.max(1) as u64);
     }
 
     /// Reports a changed key whose change is already counted with another key's.
     pub fn report_modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
-        self.engine.report_changed(db, key.slot(), key.bytes(), Some(self.session.id));
+        self.engine.report_changed(db, key.slot(), key.bytes(), Some(self.session.id()));
         if self.engine.wait_queues.may_have_waiters(key.slot()) {
             self.queue_ready_key(db, key.slot(), key.bytes());
         }
@@ -231,7 +231,7 @@ impl<'a> Context<'a> {
     /// event's name in Redis.
     #[inline]
     pub fn notify(&self, class: EventClass, event: &str, key: &Key<'_>) {
-        self.notify_in(self.session.db, class, event, key);
+        self.notify_in(self.session.db(), class, event, key);
     }
 
     /// Publishes a keyspace event of a key in another database.
@@ -295,17 +295,14 @@ impl<'a> Context<'a> {
     pub(crate) fn append_effects(&mut self, db: u16) {
         let changes_data = self.worker.effects.changes_data();
         if let Some(end) = self.worker.effects.append(&*self.engine.log, db) {
-            self.session.last_write = end;
-            if changes_data {
-                self.session.last_change = end;
-            }
+            self.session.note_write(end, changes_data);
         }
     }
 
     /// Records the keys read by a client with tracking.
     #[cold]
     pub(crate) fn record_reads(&mut self, command: &'static Command) {
-        let client = &self.session.client;
+        let client = self.session.client();
         // Commands called by a script record their own keys; the script need not read all keys that it declares.
         let is_script = matches!(command.run, crate::command::CommandRunner::Script(_));
         if !command.flags.contains(Flags::READONLY) || is_script || !client.records_reads() {
@@ -330,7 +327,7 @@ impl<'a> Context<'a> {
     /// Writes a push message in the reply's position; it is sent even if replies are suppressed.
     pub fn write_push(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
         if self.session.is_mute() {
-            write(&mut Writer::new(&mut self.worker.push_messages, self.session.protocol));
+            write(&mut Writer::new(&mut self.worker.push_messages, self.session.protocol()));
         } else {
             write(&mut self.reply);
         }

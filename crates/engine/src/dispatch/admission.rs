@@ -13,11 +13,10 @@ use slot_routing::Topology;
 
 use super::transaction::queued_commands;
 use super::{DispatchStatus, PrefetchedRequest, is_http};
-use crate::clients::ClientFlags;
 use crate::command::{Caller, CommandRunner, Context, Flags, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::session::{CommandOrigin, Session};
+use crate::session::{CommandOrigin, ListenerState, Session};
 use crate::settings::NodeFlags;
 use crate::transaction::Transaction;
 
@@ -155,7 +154,7 @@ impl Engine {
     ) -> Result<(&'static RegisteredCommand, DispatchStatus), CommandError> {
         let session = &*context.session;
         let is_open = |entry: &RegisteredCommand| entry.command.flags.contains(Flags::NO_AUTH);
-        if !session.authenticated && !request.command.is_some_and(is_open) {
+        if !session.is_authenticated() && !request.command.is_some_and(is_open) {
             return Err(CommandError::NoAuth);
         }
         let entry = self.find_callable(context, request)?;
@@ -177,24 +176,25 @@ impl Engine {
         Ok((entry, flow))
     }
 
-    /// Checks whether a RESP2 client with subscriptions may run this command.
+    /// Checks whether the client's subscriptions, or MONITOR, forbid this command.
     fn check_listener(&self, session: &Session, entry: &RegisteredCommand) -> Result<(), CommandError> {
-        if session.is_subscriber_only() && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
-            let name = &entry.full_name;
-            return Err(CommandError::Text(
-                format!(
-                    "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
-                     are allowed in this context"
-                )
-                .into(),
-            ));
+        const KEYS: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::READONLY);
+        match session.listener_state() {
+            ListenerState::SubscriberOnly if !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) => {
+                let name = &entry.full_name;
+                Err(CommandError::Text(
+                    format!(
+                        "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+                         are allowed in this context"
+                    )
+                    .into(),
+                ))
+            }
+            ListenerState::Monitor if entry.command.flags.intersects(KEYS) => {
+                Err(CommandError::text("ERR Replica can't interact with the keyspace"))
+            }
+            ListenerState::Free | ListenerState::SubscriberOnly | ListenerState::Monitor => Ok(()),
         }
-        let touches = Flags::WRITE | Flags::MAY_REPLICATE | Flags::READONLY;
-        let monitors = session.client.flags().contains(ClientFlags::MONITOR);
-        if monitors && entry.command.flags.intersects(touches) {
-            return Err(CommandError::text("ERR Replica can't interact with the keyspace"));
-        }
-        Ok(())
     }
 
     /// Collects the properties of a request.
@@ -205,7 +205,7 @@ impl Engine {
         request: &PrefetchedRequest<'_>,
     ) -> CommandNeeds {
         let (session, worker) = (&*context.session, &*context.worker);
-        let queue = session.transaction.as_deref();
+        let queue = session.transaction();
         let (flags, keys) = match (entry.command.run, queue) {
             (CommandRunner::Exec, Some(queue)) => {
                 self.effective_flags_of_exec(context, entry.command.flags, queue)
@@ -222,14 +222,14 @@ impl Engine {
         // `cluster-allow-pubsubshard-when-down` applies to shard channels.
         let exempt = flags.contains(Flags::PUBSUB)
             && settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
-        let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.readonly;
+        let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.is_readonly();
         CommandNeeds {
             flags,
             keys: keys && !exempt,
             is_routed: keys && self.topology.is_some(),
             is_queued: false,
             has_written: false,
-            follows_master: session.knows_redirect && moves,
+            follows_master: session.knows_redirect() && moves,
             may_read_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
             is_locked: false,
             is_slot_held: false,
@@ -384,7 +384,7 @@ impl Engine {
         } else {
             (&settings.debug_command, "DEBUG", "enable-debug-command")
         };
-        if permission.allows(session.client.connection.is_local) {
+        if permission.allows(session.client().connection.is_local) {
             return Ok(());
         }
         Err(CommandError::NotAllowed { command, option })
@@ -421,7 +421,7 @@ fn check_effect(session: &Session, entry: &RegisteredCommand) -> Result<(), Comm
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
     let is_for_operators =
         flags.contains(Flags::ADMIN) && !may_change_data && !flags.contains(Flags::MASTER_TO_REPLICA);
-    match session.origin {
+    match session.origin() {
         CommandOrigin::Master | CommandOrigin::Source if is_for_operators => {
             Err(CommandError::NoEffect(entry.full_name.clone()))
         }

@@ -45,7 +45,7 @@ impl Engine {
             || entry.command.lock_scope == LockScope::EachSlot
             || gate.contains(NodeFlags::BACKGROUND);
         may_be_long
-            && matches!(context.session.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker)
+            && context.session.background().can_leave()
             // While a script blocks the server, clients get an error instead of waiting behind it.
             && !gate.contains(NodeFlags::BUSY)
             && self.is_long(context, entry, args)
@@ -74,7 +74,7 @@ impl Engine {
         if !entry.command.accepts(args.len()) {
             return 0;
         }
-        let (db, now) = (context.session.db, context.now);
+        let (db, now) = (context.session.db(), context.now);
         let estimated = EstimateInput { args, command: entry.command, engine: self, slots, db, now };
         entry.command.estimate.map_or(0, |estimate| estimate(&estimated))
     }
@@ -86,9 +86,7 @@ impl Engine {
         slots: &LockedSlots<'_>,
         queue: &Transaction,
     ) -> bool {
-        let may_leave =
-            matches!(context.session.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker);
-        if !may_leave || self.settings.node_flags().contains(NodeFlags::BUSY) {
+        if !context.session.background().can_leave() || self.settings.node_flags().contains(NodeFlags::BUSY) {
             return false;
         }
         let of_one = |(entry, request): (&RegisteredCommand, &resp::Request)| match entry.command.run {
@@ -115,7 +113,7 @@ impl Engine {
             return self.long_commands.begin(Vec::new());
         };
         let mut slots = Vec::new();
-        match (entry.command.run, &context.session.transaction) {
+        match (entry.command.run, context.session.transaction()) {
             (_, None)
                 if entry.command.releases_locks.is_some_and(|does| does(request.args))
                     && context.may_release_slots() => {}
@@ -159,8 +157,8 @@ impl Engine {
         SlotWait {
             engine: self,
             slots,
-            is_from_client: context.session.origin == CommandOrigin::Client,
-            background_mode: context.session.background,
+            is_from_client: context.session.origin() == CommandOrigin::Client,
+            background_mode: context.session.background(),
             clock: context.worker.clock_nanos,
             now: context.now,
             began: Cell::new(None),
@@ -223,9 +221,7 @@ impl SlotWait<'_> {
         if self.is_from_client && self.engine.settings.node_flags().contains(NodeFlags::BUSY) {
             return Some(self.engine.busy_error());
         }
-        let can_leave =
-            matches!(self.background_mode, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker);
-        if can_leave && self.engine.long_commands.uses_any_slot(self.slots) {
+        if self.background_mode.can_leave() && self.engine.long_commands.uses_any_slot(self.slots) {
             return Some(CommandError::SlowCommandHoldsSlots);
         }
         (self.background_mode == BackgroundMode::Offloadable && waited >= MAX_WAIT_ON_WORKER)

@@ -115,7 +115,7 @@ pub(super) fn execute<'r, T>(
 ) -> Result<T, CommandError> {
     context.begin(call.entry, call.args, call.key, call.holds_all_slots);
     let outcome = run_handler(context, call.entry.command, handler);
-    if context.session.tracks {
+    if context.session.tracks_reads() {
         context.record_reads(call.entry.command);
     }
     context.worker.effects.end_command(call.args);
@@ -147,7 +147,7 @@ impl Context<'_> {
 
     /// Lets the shell run a command. A master's stream refers to commands by their original names.
     fn run_shell_command(&mut self, command: ShellCommand) -> Result<HandlerOutcome, CommandError> {
-        match (self.session.origin, self.commands.shell()) {
+        match (self.session.origin(), self.commands.shell()) {
             (CommandOrigin::Client, Some(shell)) => shell.run_command(command, self),
             (CommandOrigin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
             (CommandOrigin::Master | CommandOrigin::Source, _) => Ok(HandlerOutcome::Done),

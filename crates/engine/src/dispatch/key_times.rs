@@ -15,7 +15,7 @@ impl Context<'_> {
     #[inline(always)]
     pub(super) fn writes_on_replica(&self, command: &Command) -> bool {
         self.engine.settings.is_replica()
-            && self.session.origin == CommandOrigin::Client
+            && self.session.origin() == CommandOrigin::Client
             && command.flags.contains(Flags::WRITE)
     }
 

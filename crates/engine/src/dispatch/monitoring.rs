@@ -21,7 +21,7 @@ impl Context<'_> {
     #[cold]
     fn send_to_monitors(&self, entry: &RegisteredCommand, args: Args<'_>, from_script: bool) {
         // Imported slots arrive like a replication stream.
-        let imported = self.session.origin == CommandOrigin::Source && !from_script;
+        let imported = self.session.origin() == CommandOrigin::Source && !from_script;
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
         }
@@ -45,15 +45,15 @@ impl Context<'_> {
             (db < self.engine.keyspace.databases()).then_some(db)
         };
         match entry.command.name {
-            "select" if args.len() == 2 => selected().unwrap_or(self.session.db),
+            "select" if args.len() == 2 => selected().unwrap_or(self.session.db()),
             "reset" => 0,
-            _ => self.session.db,
+            _ => self.session.db(),
         }
     }
 
     /// Formats a line such as `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`.
     fn format_line(&self, db: u16, args: Args<'_>, from_script: bool) -> Vec<u8> {
-        let (micros, link) = (self.wall_micros(), &self.session.client.connection);
+        let (micros, link) = (self.wall_micros(), &self.session.client().connection);
         let source = match (from_script, link.unix_socket) {
             (true, _) => "lua",
             (false, true) => link.local_address.trim_end_matches(":0"),

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use super::{LockedAhead, MAX_BYTES_LOCKED_AHEAD, PREFETCH_BATCH};
 use crate::command::Context;
-use crate::session::ReplySuppression;
 
 /// Maximum capacity that an empty push message buffer keeps.
 const MAX_KEPT_PUSH_CAPACITY: usize = 16 * 1024;
@@ -81,7 +80,7 @@ impl<'a> Pipeline<'a> {
     #[inline]
     pub(super) fn release_completed(&mut self) {
         if self.context.worker.effects.completed_len() > 0 {
-            self.context.append_effects(self.context.session.db);
+            self.context.append_effects(self.context.session.db());
         }
         self.held_slots.clear();
         self.holds_changed_slots = false;
@@ -106,7 +105,7 @@ impl<'a> Pipeline<'a> {
     /// Returns whether the time slice was over when the last counted command finished.
     #[inline(always)]
     pub(super) fn is_time_slice_over(&self) -> bool {
-        self.last_finish >= self.context.session.time_slice_ends
+        self.last_finish >= self.context.session.time_slice_end()
     }
 
     /// Waits, without locks, until clients affected by the command have stopped running under old rules. Returns
@@ -132,9 +131,7 @@ impl<'a> Pipeline<'a> {
         reply.raw(&worker.push_messages);
         worker.push_messages.clear();
         worker.push_messages.shrink_to(MAX_KEPT_PUSH_CAPACITY);
-        if session.mute == ReplySuppression::Current {
-            session.mute = ReplySuppression::None;
-        }
+        session.end_suppression();
     }
 }
 

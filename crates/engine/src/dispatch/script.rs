@@ -219,7 +219,7 @@ impl<'a> Context<'a> {
                 "ERR Can not execute a script with write flag using *_ro command.",
             ));
         }
-        if self.session.origin != CommandOrigin::Client {
+        if self.session.origin() != CommandOrigin::Client {
             return Ok(());
         }
         if flags.no_cluster && self.engine.topology.is_some() {
@@ -257,7 +257,7 @@ impl<'a> Context<'a> {
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.clock_nanos);
         // A library that another node accepted must be loaded, regardless of the time limit.
-        let hurried = self.session.origin == CommandOrigin::Client;
+        let hurried = self.session.origin() == CommandOrigin::Client;
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);
         self.worker.scripting.return_interpreter(interpreter);
@@ -270,7 +270,7 @@ impl<'a> Context<'a> {
         script: &ScriptCall,
     ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
         let ScriptCall { runnable: ref what, keys, read_only } = *script;
-        let (engine, db) = (self.engine, self.session.db);
+        let (engine, db) = (self.engine, self.session.db());
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
         let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
         let call =
@@ -316,7 +316,7 @@ impl<'a> Context<'a> {
         }
         self.worker.scripting.reply = reply;
         self.worker.scripting.started_at = interpreter.running().started();
-        self.session.db = db;
+        self.session.select(db);
         self.worker.effects.has_readers = logged;
         if logged_db != db && self.worker.effects.has_commands {
             self.worker.effects.add_select(db);
@@ -389,10 +389,10 @@ fn run_with_gc_retry(
             interpreter.run_function(library, &library.functions[*place].name, call, reached)
         }
     };
-    let db = reached.context.session.db;
+    let db = reached.context.session.db();
     match run(interpreter, reached) {
         Err(ScriptFailure::Memory) if !reached.has_side_effects => {
-            reached.context.session.db = db;
+            reached.context.session.select(db);
             reached.allowed_slots = AllowedSlots::new(reached.context, reached.flags, reached.first_key);
             reached.context.worker.effects.has_readers = reached.is_logged;
             interpreter.with_full_collection(|interpreter| run(interpreter, reached))
@@ -610,7 +610,7 @@ impl ScriptHost<'_, '_> {
         }
         // Newly locked slots may have moved or the state may have changed, as for any command.
         let gate = engine.settings.node_flags();
-        if self.context.session.origin == CommandOrigin::Client
+        if self.context.session.origin() == CommandOrigin::Client
             && gate.intersects(NodeFlags::PAUSED)
             && !self.has_written
         {
@@ -651,7 +651,7 @@ impl ScriptHost<'_, '_> {
     ) -> Result<(), CallError> {
         let engine = self.context.engine;
         let (Some(topology), CommandOrigin::Client, Some(first)) =
-            (&engine.topology, self.context.session.origin, slots.first())
+            (&engine.topology, self.context.session.origin(), slots.first())
         else {
             return Ok(());
         };
@@ -662,10 +662,10 @@ impl ScriptHost<'_, '_> {
         };
         if crosses || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
-            let call = Invocation { entry, args, asking: session.asking, db: session.db };
+            let call = Invocation { entry, args, asking: session.is_asking(), db: session.db() };
             let access = engine.route_request(session, call, locked, *now);
             let ownership = locked.slot(*first).ownership();
-            let via = session.client.connection.transport;
+            let via = session.client().connection.transport;
             let routed = engine.check_route(&topology.load(), *first, ownership, access, via);
             if crosses || routed.is_err() {
                 return Err(denied("ERR Attempted to access a non local key in a cluster node"));
@@ -702,7 +702,7 @@ impl ScriptHost<'_, '_> {
         let reply = Writer::new(&mut self.reply, protocol);
         let mut context = Context::new(engine, outer.commands, outer.worker, outer.session, outer.now, reply);
         (context.slots, context.caller) = (lent, Caller::Script);
-        let db = context.session.db;
+        let db = context.session.db();
         if db != self.logged_db {
             self.logged_db = db;
             context.worker.effects.add_select(db);

@@ -27,7 +27,7 @@ impl Engine {
             return;
         }
         let logged = self.take_bytes_sent_to_replicas(context);
-        let replied = match context.session.origin {
+        let replied = match context.session.origin() {
             CommandOrigin::Client => context.reply.len().saturating_sub(start) as u64,
             // Applied replication commands cost a replica time and input bytes, but no replies.
             CommandOrigin::Master if self.settings.is_replica() => 0,
@@ -63,7 +63,7 @@ impl Engine {
         if !self.settings.measurements().contains(Measurements::SLOTS) {
             return None;
         }
-        self.transaction_slot(context.commands, context.session.transaction.as_ref()?)
+        self.transaction_slot(context.commands, context.session.transaction()?)
     }
 
     /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already.

@@ -59,7 +59,7 @@ fn run_and_publish_new_keys<'r, T>(
 #[cold]
 fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
     const GROWING_USES: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
-    if context.session.origin != CommandOrigin::Client || !command.flags.contains(Flags::WRITE) {
+    if context.session.origin() != CommandOrigin::Client || !command.flags.contains(Flags::WRITE) {
         return Ok(());
     }
     let (args, mut fill_level, mut grows) = (context.args, FillLevel::Free, false);
@@ -147,7 +147,7 @@ impl Engine {
             }
         };
         if let (Some(topology), Some(slot), CommandOrigin::Client) =
-            (&self.topology, first, pipeline.context.session.origin)
+            (&self.topology, first, pipeline.context.session.origin())
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Local
         {
             let db = pipeline.context.session.db_of_next();
@@ -166,7 +166,7 @@ impl Engine {
         asked: bool,
     ) -> Result<(), CommandError> {
         context.slots.release();
-        let (Some(topology), CommandOrigin::Client) = (&self.topology, context.session.origin) else {
+        let (Some(topology), CommandOrigin::Client) = (&self.topology, context.session.origin()) else {
             return Ok(());
         };
         let slots = self.key_slots(entry, args);
@@ -193,7 +193,7 @@ impl Engine {
             // runs.
             access.missing_keys = 0;
         }
-        let via = session.client.connection.transport;
+        let via = session.client().connection.transport;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
     }
 
@@ -229,7 +229,7 @@ impl Engine {
             return Err(wait.wait_error());
         }
         if context.keys.len() > 1 {
-            context.slots.prefetch(context.session.db, &context.keys);
+            context.slots.prefetch(context.session.db(), &context.keys);
         }
         Ok(slots.first().copied())
     }
@@ -312,7 +312,7 @@ impl Engine {
         let channels = flags.contains(Flags::PUBSUB);
         let mut access = RouteRequest {
             asking: asked || flags.contains(Flags::ASKING),
-            replica_read: channels || (session.readonly && flags.contains(Flags::READONLY)),
+            replica_read: channels || (session.is_readonly() && flags.contains(Flags::READONLY)),
             crosses_databases: entry.command.crosses_databases(args, db),
             ..RouteRequest::default()
         };

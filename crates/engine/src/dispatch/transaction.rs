@@ -10,7 +10,6 @@
 //! the client's connection runs them ([`NodeCommand::Exec`]) and then resumes the EXEC ([`Dispatcher::resume_exec`]).
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use keyspace::{GlobalLock, KeyLookup, LockedSlots};
@@ -26,7 +25,7 @@ use crate::error::CommandError;
 use crate::session::{CommandOrigin, Session};
 use crate::shell_commands::NodeCommand;
 use crate::stats::add;
-use crate::transaction::{DeferredExec, MAX_QUEUED_BYTES, Transaction};
+use crate::transaction::{DeferredExec, Transaction};
 
 /// The locks of a running EXEC.
 #[derive(Default)]
@@ -68,28 +67,19 @@ impl Engine {
         let admitted = self.admit(&pipeline.context, request);
         let queued = admitted.and_then(|(entry, _)| self.check_queued(pipeline, request, asked, entry));
         let session = &mut *pipeline.context.session;
-        let transaction = session.transaction.as_mut()?;
-        let result = match queued {
+        Some(match queued {
             Ok(entry) => {
-                transaction.push(entry.index, request.args);
                 let selected = entry.command.selected_database(request.args, self.keyspace.databases());
-                transaction.db = selected.unwrap_or(transaction.db);
-                if transaction.memory_bytes > MAX_QUEUED_BYTES && session.origin == CommandOrigin::Client {
-                    session.closing = true;
-                }
-                let queued = transaction.queue.len() as i32;
-                session.client.queued_commands.store(queued, Ordering::Relaxed);
-                session.client.queued_bytes.store(transaction.memory_bytes, Ordering::Relaxed);
+                session.queue_command(entry.index, request.args, selected);
                 Ok(())
             }
             // The request will start again elsewhere.
             Err(error) if error.deferred_status().is_some() => Err(error),
             Err(error) => {
-                transaction.has_failed = true;
+                session.fail_transaction();
                 Err(error)
             }
-        };
-        Some(result)
+        })
     }
 
     fn check_queued<'r>(
@@ -118,27 +108,21 @@ impl Engine {
         asked: bool,
     ) -> Result<DispatchStatus, CommandError> {
         let none = CommandError::text("ERR EXEC without MULTI");
-        let transaction = context.session.transaction.take().ok_or(none)?;
+        let transaction = context.session.take_transaction().ok_or(none)?;
         if transaction.has_failed {
             context.session.leave_transaction();
             self.unwatch(context.session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let mut held = self.lock_transaction(context, &transaction, asked);
-        let long = |held: &HeldLocks<'_>| {
-            self.transaction_must_move_to_background(context, &held.slots, &transaction)
-        };
-        let deferral = held.as_ref().map_or_else(CommandError::deferred_status, |held| {
-            long(held).then_some(DispatchStatus::SlowCommand)
-        });
-        if let Some(flow) = deferral {
+        if let Some(status) = self.exec_deferral(context, &transaction, &held) {
             drop(held);
-            context.session.transaction = Some(transaction);
-            return Ok(flow);
+            context.session.restore_transaction(transaction);
+            return Ok(status);
         }
         // The flags may have changed since admission, as for any command.
         let gate = self.settings.node_flags();
-        let passed = match (context.session.origin, &mut held) {
+        let passed = match (context.session.origin(), &mut held) {
             (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
                 let nature =
                     self.effective_flags_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
@@ -149,13 +133,13 @@ impl Engine {
         let Context { session, reply, now, .. } = context;
         if passed == Ok(DispatchStatus::Paused) {
             drop(held);
-            session.transaction = Some(transaction);
+            session.restore_transaction(transaction);
             return Ok(DispatchStatus::Paused);
         }
         session.leave_transaction();
         let held = passed.map_err(abort_error).and(held).map(|mut held| {
             let changed =
-                session.watching.is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
+                session.watching().is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
             (!changed).then_some(held)
         });
         self.unwatch(session);
@@ -163,23 +147,38 @@ impl Engine {
             reply.null_array();
             return Ok(DispatchStatus::Done);
         };
-        let logged = context.session.origin.is_logged() && self.is_logged_under(gate);
+        let logged = context.session.origin().is_logged() && self.is_logged_under(gate);
         let start = context.reply.len();
         context.reply.array(transaction.queue.len());
         let ran = self.run_queue(context, &transaction, held, logged);
         // A queued HELLO changes the protocol of later replies.
-        context.reply.set_protocol(context.session.protocol);
+        context.reply.set_protocol(context.session.protocol());
         match ran {
             QueueResult::Complete => Ok(DispatchStatus::Done),
             QueueResult::TooLong => {
-                context.session.client.close_for_output_limit();
+                context.session.client().close_for_output_limit();
                 Ok(DispatchStatus::Close)
             }
             QueueResult::Incomplete(replies) => {
                 context.reply.truncate(start);
-                context.session.unfinished = Some(Box::new(DeferredExec { transaction, replies }));
+                context.session.suspend_exec(Box::new(DeferredExec { transaction, replies }));
                 Ok(DispatchStatus::Node(NodeCommand::Exec))
             }
+        }
+    }
+
+    /// Returns where an EXEC starts again that cannot run here, given the result of locking its slots.
+    fn exec_deferral(
+        &self,
+        context: &Context<'_>,
+        transaction: &Transaction,
+        held: &Result<HeldLocks<'_>, CommandError>,
+    ) -> Option<DispatchStatus> {
+        match held {
+            Ok(held) => self
+                .transaction_must_move_to_background(context, &held.slots, transaction)
+                .then_some(DispatchStatus::SlowCommand),
+            Err(error) => error.deferred_status(),
         }
     }
 
@@ -196,14 +195,14 @@ impl Engine {
         let (holds_all, in_order) = (held.holds_all_slots, held.is_empty());
         (context.slots, context.global_lock, context.caller) = (held.slots, held.global_lock, Caller::Exec);
         context.transaction_slot = self.transaction_slot(outer.commands, transaction);
-        let first_db = context.session.db;
+        let first_db = context.session.db();
         context.worker.effects.begin(logged);
         context.worker.frozen_wall_micros = None;
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
         for (entry, request) in queued_commands(outer.commands, transaction) {
-            if context.session.db != logged_db {
-                logged_db = context.session.db;
+            if context.session.db() != logged_db {
+                logged_db = context.session.db();
                 context.worker.effects.add_select(logged_db);
             }
             // Commands of the shell keep their order.
@@ -269,7 +268,9 @@ impl Engine {
                 self.record_call(context, (call.entry, call.args), context.reply.len(), 0);
                 None
             }
-            NestedOutcome::Defer(command) if context.session.origin == CommandOrigin::Client => Some(command),
+            NestedOutcome::Defer(command) if context.session.origin() == CommandOrigin::Client => {
+                Some(command)
+            }
             NestedOutcome::Defer(_) => {
                 context.reply_error(&CommandError::text("ERR Command not allowed inside a transaction"));
                 None
@@ -309,12 +310,12 @@ impl Engine {
                 slots.extend(of_one);
             }
         }
-        let routes = self.topology.is_some() && session.origin == CommandOrigin::Client;
+        let routes = self.topology.is_some() && session.origin() == CommandOrigin::Client;
         if routes && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        slots.extend(session.watching.keys.iter().map(|watched| Slot::of_key(&watched.key)));
+        slots.extend(session.watching().keys.iter().map(|watched| Slot::of_key(&watched.key)));
         let mut held = self.hold_locks(context, transaction, &slots, goes_beyond)?;
         if let Some(routed) = routed.filter(|_| routes) {
             self.check_queue_served(context, transaction, (routed, asked), &mut held.slots)?;
@@ -362,7 +363,7 @@ impl Engine {
             return Ok(());
         };
         let mut whole = RouteRequest { asking: asked, replica_read: true, ..RouteRequest::default() };
-        let mut db = session.db;
+        let mut db = session.db();
         for (entry, request) in queued_commands(context.commands, transaction) {
             let call = Invocation { entry, args: request.args(), asking: asked, db };
             let access = self.route_request(session, call, locked, context.now);
@@ -372,7 +373,7 @@ impl Engine {
             whole.crosses_databases |= access.crosses_databases;
             db = entry.command.selected_database(request.args(), self.keyspace.databases()).unwrap_or(db);
         }
-        self.check_route(&topology.load(), slot, ownership, whole, session.client.connection.transport)
+        self.check_route(&topology.load(), slot, ownership, whole, session.client().connection.transport)
     }
 
     /// Returns whether a command may access undeclared keys. In a cluster the undeclared keys of a script with declared
@@ -396,10 +397,10 @@ impl Engine {
 
     /// Returns whether a watched key has expired since WATCH.
     fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
-        session.watching.keys.iter().any(|watched| {
+        session.watching().keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
             let found = slots.slot_mut(key.slot()).table(watched.db).find(&key, now);
-            matches!(found, KeyLookup::Expired(_)) && !self.watch_table.was_expired(watched, session.id)
+            matches!(found, KeyLookup::Expired(_)) && !self.watch_table.was_expired(watched, session.id())
         })
     }
 
@@ -413,9 +414,7 @@ impl Engine {
     ) -> CommandError {
         let is_exec = request.command.is_some_and(|entry| matches!(entry.command.run, CommandRunner::Exec));
         if !is_exec {
-            if let Some(transaction) = &mut session.transaction {
-                transaction.has_failed = true;
-            }
+            session.fail_transaction();
             return error;
         }
         self.discard_transaction(session);
@@ -434,7 +433,7 @@ impl Dispatcher<'_> {
         reply: Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Option<(NodeCommand, Request)> {
-        let mut unfinished = session.unfinished.take()?;
+        let mut unfinished = session.take_suspended_exec()?;
         if let (Some(answered), Some(_)) = (unfinished.next_unanswered(), &reply) {
             unfinished.replies[answered] = reply;
         }
@@ -444,12 +443,12 @@ impl Dispatcher<'_> {
             let call = LockedCommand { entry, args: request.args(), key: None, holds_all_slots: false };
             if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
                 let request = request.clone();
-                session.unfinished = Some(unfinished);
+                session.suspend_exec(unfinished);
                 return Some((command, request));
             }
             unfinished.replies[next] = Some(reply);
         }
-        let mut whole = Writer::new(out, session.protocol);
+        let mut whole = Writer::new(out, session.protocol());
         whole.array(unfinished.replies.len());
         unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
         None
@@ -465,7 +464,7 @@ impl Dispatcher<'_> {
         reply: &mut Vec<u8>,
     ) -> Option<NodeCommand> {
         let engine = self.engine;
-        let (reply, db) = (Writer::new(reply, session.protocol), session.db);
+        let (reply, db) = (Writer::new(reply, session.protocol()), session.db());
         let mut context = Context::new(engine, self.commands, worker, session, now, reply);
         context.caller = Caller::Exec;
         context.worker.effects.begin(engine.is_logged_under(engine.settings.node_flags()));

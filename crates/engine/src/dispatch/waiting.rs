@@ -17,13 +17,13 @@ use crate::session::{CommandOrigin, Session};
 use crate::settings::NodeFlags;
 use crate::waiting::{BlockedCommand, FETCH_BATCH, KeyWait, ReadyKey, ServedReply, Waiter};
 
-/// What follows the end of a wait, besides sending the reply.
-#[derive(Debug, PartialEq, Eq)]
+/// What follows the end of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
-    /// Continue with the next request.
+    /// The reply is written; continue with the next request.
     Replied,
-    /// Run this request again before the next one, since its keys may have moved.
-    RunAgain(Request),
+    /// The command runs again before the next request ([`Dispatcher::retry`]), since its keys may have moved.
+    RunsAgain,
 }
 
 /// A waiter that may be served now.
@@ -42,24 +42,24 @@ impl Engine {
         mut wait: KeyWait,
     ) -> DispatchStatus {
         let session = &mut *context.session;
-        if let Some(until) = session.resumes {
-            wait.deadline = until;
+        if let Some(before) = session.runs_again() {
+            wait.deadline = before.deadline();
         }
         let waiting = BlockedCommand {
             command: call.entry.index,
             request: wait.resolved_request.take().unwrap_or_else(|| Request::from(call.args)),
             slots: self.key_slots(call.entry, call.args).into_iter().collect(),
-            db: session.db,
-            protocol: session.protocol,
+            db: session.db(),
+            protocol: session.protocol(),
             asking: call.asking,
-            reads_from_replicas: session.readonly && call.entry.command.flags.contains(Flags::READONLY),
-            users_version: session.users_version,
+            reads_from_replicas: session.is_readonly() && call.entry.command.flags.contains(Flags::READONLY),
+            users_version: session.users_version(),
         };
-        session.waiting = Some(self.wait_queues.add(&session.client, waiting, wait));
+        session.block_on(self.wait_queues.add(session.client(), waiting, wait));
         // A thread that sets the flag makes the existing waiters run their commands again; this one may have been added
         // after that.
         if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
-            session.client.unblock(UnblockReason::Retry);
+            session.client().unblock(UnblockReason::Retry);
         }
         DispatchStatus::Blocked
     }
@@ -117,34 +117,37 @@ impl Dispatcher<'_> {
         how: UnblockReason,
         out: &mut Vec<u8>,
     ) -> WaitEnd {
-        let Some(waiter) = session.waiting.take() else { return WaitEnd::Replied };
+        let Some(waiter) = session.take_waiter() else { return WaitEnd::Replied };
         let engine = self.engine;
         let served = engine.remove_waiter(&waiter);
-        session.client.set_blocked(false);
-        if session.subscriber {
-            session.client.release_messages();
+        session.client().set_blocked(false);
+        if session.receives_messages() {
+            session.client().release_messages();
         }
         let start = out.len();
         match (served, how) {
             (Some(served), _) => {
                 out.extend_from_slice(&served.reply);
-                session.last_write = session.last_write.max(served.last_write);
-                session.last_change = session.last_change.max(served.last_change);
+                session.merge_progress(served.progress);
                 return WaitEnd::Replied;
             }
             (None, UnblockReason::Retry) => {
-                session.asking |= waiter.command.asking;
-                session.resumes = Some(waiter.wait.deadline);
-                return WaitEnd::RunAgain(waiter.command.request.clone());
+                if waiter.command.asking {
+                    session.set_asking();
+                }
+                session.begin_again(waiter);
+                return WaitEnd::RunsAgain;
             }
             (None, UnblockReason::Timeout) => {
-                (waiter.wait.timeout_reply)(&mut Writer::new(out, session.protocol));
+                (waiter.wait.timeout_reply)(&mut Writer::new(out, session.protocol()));
             }
             (None, UnblockReason::Error | UnblockReason::RoleChanged) => {
                 let text = how.error().unwrap_or_default();
                 worker.stats.count_rejection(waiter.command.command, text);
-                Writer::new(out, session.protocol).error(text);
-                session.closing |= how == UnblockReason::RoleChanged;
+                Writer::new(out, session.protocol()).error(text);
+                if how == UnblockReason::RoleChanged {
+                    session.close_after_reply();
+                }
             }
         }
         let (args, reply_len) = (waiter.command.request.args(), out.len() - start);
@@ -162,8 +165,8 @@ impl Dispatcher<'_> {
 /// Creates a copy of the client's session in which its command runs.
 fn session_copy(waiter: &Waiter) -> Session {
     let mut session = Session::of(waiter.client.clone(), CommandOrigin::Client, true);
-    session.db = waiter.command.db;
-    session.protocol = waiter.command.protocol;
+    session.select(waiter.command.db);
+    session.adopt_protocol(waiter.command.protocol);
     session
 }
 
@@ -184,7 +187,7 @@ impl<'a> ServingRound<'a> {
         let mut is_there = vec![true; self.ready.len()];
         let Some(first) = self.candidates.first() else { return is_there };
         let (mut session, mut reply) = (session_copy(&first.waiter), Vec::new());
-        let reply = Writer::new(&mut reply, session.protocol);
+        let reply = Writer::new(&mut reply, session.protocol());
         let mut context = Context::new(self.engine, self.commands, worker, &mut session, self.now, reply);
         (context.slots, context.caller) = (slots, Caller::Waiter);
         let mut logged = self.logged;
@@ -256,7 +259,7 @@ impl<'a> ServingRound<'a> {
             return true;
         }
         *context.session = session_copy(waiter);
-        context.reply.set_protocol(context.session.protocol);
+        context.reply.set_protocol(context.session.protocol());
         let entry = self.commands.by_number(waiter.command.command);
         let call =
             LockedCommand { entry, args: waiter.command.request.args(), key: None, holds_all_slots: false };
@@ -273,8 +276,7 @@ impl<'a> ServingRound<'a> {
             }
         }
         let reply = std::mem::take(context.reply.buffer());
-        let Session { last_write, last_change, .. } = *context.session;
-        *served = Some(ServedReply { reply, last_write, last_change });
+        *served = Some(ServedReply { reply, progress: context.session.progress() });
         engine.wait_queues.remove(waiter);
         drop(served);
         waiter.finish();

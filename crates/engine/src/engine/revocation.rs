@@ -47,16 +47,18 @@ impl Engine {
     /// Checks for revocations before the session's next request; returns whether the session may continue.
     #[inline]
     pub(crate) fn check_session(&self, session: &mut Session) -> bool {
-        let gone = session.client.is_killed()
-            || session.users_version != self.users_version() && !self.refresh_user(session);
-        session.closing |= gone;
+        let gone = session.client().is_killed()
+            || session.users_version() != self.users_version() && !self.refresh_user(session);
+        if gone {
+            session.close_after_reply();
+        }
         !gone
     }
 
     /// The check between two requests of a batch, which a revoker is waiting for.
     #[cold]
     pub(crate) fn check_revocation(&self, session: &mut Session) -> bool {
-        session.client.running_requests.mark_check();
+        session.client().running_requests.mark_check();
         self.check_session(session)
     }
 

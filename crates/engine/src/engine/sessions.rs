@@ -3,48 +3,48 @@
 use std::sync::atomic::Ordering;
 
 use keyspace::Key;
-use resp::Protocol;
 
 use super::Engine;
-use crate::session::{ReplySuppression, Session};
+use crate::session::Session;
 use crate::watch::{WatchedKey, Watcher};
 
 impl Engine {
     /// Watches one key, with its slot locked. If `was_expired`, removal of the key does not count as a change.
     pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
-        let watching = &mut session.watching;
-        let first = watching.keys.is_empty();
-        let watched = WatchedKey { db: session.db, key: key.bytes().to_vec() };
+        let watched = WatchedKey { db: session.db(), key: key.bytes().to_vec() };
         let bytes = watched.bytes();
+        let watching = session.watching_mut();
+        let first = watching.keys.is_empty();
         if !watching.keys.insert(watched) {
             return;
         }
-        session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let (keys, dirty) = (watching.keys.len(), watching.dirty.clone());
+        session.client().watched_bytes.fetch_add(bytes, Ordering::Relaxed);
         if first {
             self.watch_table.count_watching_client();
         }
-        let watcher = Watcher { session: session.id, dirty: watching.dirty.clone(), was_expired };
-        self.watch_table.watch(session.db, key, watcher);
-        let keys = u32::try_from(watching.keys.len()).unwrap_or(u32::MAX);
-        session.client.watched_keys.store(keys, Ordering::Relaxed);
+        let watcher = Watcher { session: session.id(), dirty, was_expired };
+        self.watch_table.watch(session.db(), key, watcher);
+        let keys = u32::try_from(keys).unwrap_or(u32::MAX);
+        session.client().watched_keys.store(keys, Ordering::Relaxed);
     }
 
     /// Unwatches all keys.
     pub fn unwatch(&self, session: &mut Session) {
-        if session.watching.keys.is_empty() {
+        if session.watching().keys.is_empty() {
             return;
         }
         self.watch_table.uncount_watching_client();
-        session.client.watched_keys.store(0, Ordering::Relaxed);
-        session.client.watched_bytes.store(0, Ordering::Relaxed);
-        for watched in &session.watching.unwatch_all() {
-            self.watch_table.unwatch(watched, session.id);
+        session.client().watched_keys.store(0, Ordering::Relaxed);
+        session.client().watched_bytes.store(0, Ordering::Relaxed);
+        for watched in &session.watching_mut().unwatch_all() {
+            self.watch_table.unwatch(watched, session.id());
         }
     }
 
     /// Discards the transaction, if any, and unwatches all keys.
     pub fn discard_transaction(&self, session: &mut Session) {
-        session.transaction = None;
+        session.take_transaction();
         session.leave_transaction();
         self.unwatch(session);
     }
@@ -63,27 +63,16 @@ impl Engine {
     pub fn disconnect(&self, session: &mut Session) {
         self.discard_transaction(session);
         self.forget_wait(session);
-        self.stop_notifications(&session.client);
-        self.clients.disconnect(session.id);
+        self.stop_notifications(session.client());
+        self.clients.disconnect(session.id());
     }
 
     /// Resets the session to its initial state (RESET). Queued messages are appended to `out`.
     pub fn reset_session(&self, session: &mut Session, out: &mut Vec<u8>) {
         self.discard_transaction(session);
-        self.stop_notifications(&session.client);
+        self.stop_notifications(session.client());
         session.take_messages(out);
         self.log_out(session);
-        session.subscriber = false;
-        session.tracks = false;
-        session.db = 0;
-        session.asking = false;
-        session.mute = ReplySuppression::None;
-        session.set_readonly(false);
-        session.set_knows_redirect(false);
-        session.set_protocol(Protocol::Resp2);
-        session.set_no_evict(false);
-        session.set_no_touch(false);
-        session.set_imports(false);
-        session.client.names.lock().name.clear();
+        session.reset_settings();
     }
 }

@@ -12,27 +12,27 @@ use crate::watch::KeyPresence;
 impl Engine {
     /// Subscribes the session's client to a channel or pattern; returns the subscription count for its reply.
     pub fn subscribe(&self, session: &mut Session, kind: ChannelKind, name: &[u8]) -> usize {
-        session.subscriber = true;
-        self.pubsub.subscribe(kind, name, &session.client)
+        session.start_messages();
+        self.pubsub.subscribe(kind, name, session.client())
     }
 
     /// Starts tracking, or changes its mode (CLIENT TRACKING ON).
     pub fn start_tracking(&self, session: &mut Session, tracking: Tracking) {
-        session.tracks = tracking.mode != TrackingMode::Broadcast;
-        session.subscriber = true;
-        self.tracking.start(&session.client, tracking);
+        session.start_messages();
+        session.set_tracks_reads(tracking.mode != TrackingMode::Broadcast);
+        self.tracking.start(session.client(), tracking);
     }
 
     /// Stops tracking (CLIENT TRACKING OFF).
     pub fn stop_tracking(&self, session: &mut Session) {
-        self.tracking.stop(&session.client);
-        session.tracks = false;
+        self.tracking.stop(session.client());
+        session.set_tracks_reads(false);
     }
 
     /// Starts MONITOR for the session's client.
     pub fn start_monitor(&self, session: &mut Session) {
-        session.subscriber = true;
-        self.monitors.start(&self.settings, &session.client);
+        session.start_messages();
+        self.monitors.start(&self.settings, session.client());
     }
 
     /// Removes all subscriptions, tracking and monitoring of a disconnected client.

@@ -27,7 +27,7 @@ impl Engine {
         context: &'static str,
         (reason, object, username): (DenialReason, Vec<u8>, Vec<u8>),
     ) {
-        let client = String::from_utf8_lossy(&session.client.describe(now, &self.catalogue)).into_owned();
+        let client = String::from_utf8_lossy(&session.client().describe(now, &self.catalogue)).into_owned();
         self.acl_log.lock().add(now, AclDenial { reason, context, object, username, client });
     }
 
@@ -76,10 +76,7 @@ impl Engine {
     /// Logs the client in as the default user, as after connecting.
     pub(crate) fn log_out(&self, session: &mut Session) {
         let user = self.users.read().default_user().clone();
-        let is_open = user.is_open();
-        session.set_user(acl::DEFAULT, user);
-        session.authenticated = is_open;
-        session.unrestricted &= is_open;
+        session.become_default_user(user);
     }
 
     /// Returns whether new clients are authenticated without a password.
@@ -91,19 +88,15 @@ impl Engine {
     /// Reloads the rules of the session's user. Returns `false` if the user was deleted and the client must be closed.
     #[cold]
     pub fn refresh_user(&self, session: &mut Session) -> bool {
-        if session.origin.is_stream() {
-            session.unrestricted = true;
-            session.users_version = self.users_version();
+        if session.origin().is_stream() {
+            session.permit_all(self.users_version());
             return true;
         }
         let users = self.users.read();
-        session.users_version = self.users_version();
-        let user = users.find(&session.client.user.lock()).cloned();
-        session.authenticated |= users.default_user().is_open();
-        session.unrestricted =
-            session.authenticated && user.as_ref().is_some_and(|user| user.is_unrestricted());
-        session.user = user;
-        session.user.is_some()
+        let version = self.users_version();
+        let user = users.find(&session.client().user.lock()).cloned();
+        session.replace_rules(user, users.default_user().is_open(), version);
+        session.user().is_some()
     }
 
     /// Returns the version of the user list, which changes with every ACL change.
@@ -130,14 +123,14 @@ impl Engine {
             None => true,
             Some(user) => has_forbidden_subscription(client, user),
         };
-        let own_id = own.as_ref().map(|session| session.id);
+        let own_id = own.as_ref().map(|session| session.id());
         let mut others = self.clients.list();
         others.retain(|client| Some(client.id) != own_id);
         others.iter().filter(|client| is_to_go(client)).for_each(|client| client.kill());
         if let Some(session) = own
-            && is_to_go(&session.client)
+            && is_to_go(session.client())
         {
-            session.closing = true;
+            session.close_after_reply();
         }
         others
     }
@@ -149,13 +142,4 @@ fn has_forbidden_subscription(client: &Client, user: &User) -> bool {
         let is_pattern = kind == ChannelKind::Pattern;
         client.subscriptions(kind).iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
     })
-}
-
-impl Session {
-    fn set_user(&mut self, name: &[u8], user: Arc<User>) {
-        *self.client.user.lock() = name.to_vec();
-        self.authenticated = true;
-        self.unrestricted = user.is_unrestricted();
-        self.user = Some(user);
-    }
 }

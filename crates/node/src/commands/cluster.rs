@@ -34,7 +34,7 @@ pub(super) fn reply_without_waiting(
             return Ok(HandlerOutcome::Defer(NodeCommand::Cluster(command)));
         }
     };
-    let via = context.session.client.connection.transport;
+    let via = context.session.client().connection.transport;
     reply_to_query(server, &cluster.shared, query, context.args, via, &mut context.reply)
         .map(|()| HandlerOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
@@ -110,7 +110,7 @@ pub(crate) async fn run_cluster_command(
     args: Args<'_>,
 ) {
     let server = connection.server.clone();
-    let (protocol, via) = (connection.session.protocol, connection.session.client.connection.transport);
+    let (protocol, via) = (connection.session.protocol(), connection.session.client().connection.transport);
     let Some(cluster) = server.cluster.clone() else {
         return Writer::new(connection.output(), protocol).error(CLUSTER_DISABLED);
     };

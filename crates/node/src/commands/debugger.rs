@@ -52,7 +52,7 @@ pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
         let _ = words.send(reply);
     });
     // As in Redis, the connection closes after debugging.
-    connection.session.closing = true;
+    connection.session.close_after_reply();
     if let Err(error) = thread {
         return connection.reply().error(&format!("ERR no thread for the debugger: {error}"));
     }

@@ -30,11 +30,10 @@ pub(super) async fn run_migrate(connection: &mut Connection, args: Args<'_>) {
         Ok(order) => order,
         Err(text) => return connection.reply().error(text),
     };
-    let mut source = MigrateSource::new(&server, connection.session.db, order);
+    let mut source = MigrateSource::new(&server, connection.session.db(), order);
     let result = source.migrate_keys().await;
     if let Some(end) = source.last_delete_offset {
-        connection.session.last_write = end;
-        connection.session.last_change = end;
+        connection.session.note_write(end, true);
     }
     match result {
         Ok(text) => connection.reply().simple(text),

@@ -16,11 +16,11 @@ use crate::server::Server;
 /// PSYNC and SYNC: the connection moves to the replication thread.
 pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
-    let protocol = connection.session.protocol;
+    let protocol = connection.session.protocol();
     // A replica that received its snapshot from this node has this node's data.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_connection.is_some());
     let served = connection.profile.as_ref().is_none_or(|profile| profile.is_servable());
-    let client = connection.session.client.clone();
+    let client = connection.session.client().clone();
     let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
     let request = match args.len() {
         1 => None,
@@ -47,11 +47,11 @@ pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
         return Writer::new(connection.output(), protocol).simple("DUALCHANNELSYNC");
     }
     let profile = connection.profile.take().map(|profile| *profile).unwrap_or_default();
-    let id = connection.session.id;
+    let id = connection.session.id();
     match connection.hand_over() {
         Ok(given) => {
             let newcomer = JoiningReplica {
-                link: connection.session.client.connection.clone(),
+                link: connection.session.client().connection.clone(),
                 id,
                 socket: given.socket,
                 address: given.address,
@@ -64,7 +64,7 @@ pub(super) fn run_psync(connection: &mut Connection, args: Args<'_>) {
         }
         Err(error) => {
             tracing::warn!("A replica was lost before it was served: {error}");
-            connection.session.closing = true;
+            connection.session.close_after_reply();
         }
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn run_replconf(connection: &mut Connection, args: Args<'_>) {
         }
         outcome => outcome,
     };
-    let protocol = connection.session.protocol;
+    let protocol = connection.session.protocol();
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
         Ok(ReplconfAction::Ok) => reply.ok(),

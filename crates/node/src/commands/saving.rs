@@ -16,7 +16,7 @@ use crate::server::shutdown::{self, ShutdownCommand};
 pub(super) async fn run_save(connection: &mut Connection) {
     let server = connection.server.clone();
     let outcome = tokio::task::spawn_blocking(move || saving::save(&server.durability)).await;
-    let protocol = connection.session.protocol;
+    let protocol = connection.session.protocol();
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
         Ok(Ok(())) => reply.ok(),
@@ -76,7 +76,7 @@ pub(super) async fn run_shutdown(connection: &mut Connection, args: Args<'_>) {
             }
         }
         Some(ShutdownCommand::Stop(plan)) => {
-            let client = connection.session.client.clone();
+            let client = connection.session.client().clone();
             client.set_flag(ClientFlags::BLOCKED, true);
             let stopped = shutdown::run_shutdown(&server, plan).await;
             client.set_flag(ClientFlags::BLOCKED, false);

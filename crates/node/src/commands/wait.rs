@@ -37,8 +37,10 @@ pub(super) fn reply_current_copies(
     asked: WaitRequest,
 ) -> CommandOutcome {
     let (wanted, _) = asked?;
-    let copies =
-        server.replication.count_copies(context.session.last_write, wanted).map_err(append_only_off_error)?;
+    let copies = server
+        .replication
+        .count_copies(context.session.last_write(), wanted)
+        .map_err(append_only_off_error)?;
     write_copies(&mut context.reply, wanted, copies);
     Ok(())
 }
@@ -90,7 +92,7 @@ async fn wait_for_copies(
 ) -> Result<CopyCount, &'static str> {
     let server = connection.server.clone();
     let replication = &server.replication;
-    let offset = connection.session.last_write;
+    let offset = connection.session.last_write();
     let (token, woken) = match replication.start_waiting(offset, wanted) {
         WaitStart::Finished(copies) => return copies.map_err(append_only_off_error),
         WaitStart::Waiting(token, woken) => (token, woken),
@@ -101,10 +103,10 @@ async fn wait_for_copies(
             None => woken.await.ok(),
         }
     };
-    connection.session.client.set_blocked(true);
+    connection.session.client().set_blocked(true);
     if replication.is_replica() {
         // The role may have changed after the request, and the event that ended all waits may have missed this one.
-        connection.session.client.unblock(UnblockReason::RoleChanged);
+        connection.session.client().unblock(UnblockReason::RoleChanged);
     }
     let waited = connection.wait(in_time).await;
     replication.remove_waiter(token, offset);
@@ -113,7 +115,9 @@ async fn wait_for_copies(
         Waited::Done(None) | Waited::Gone => UnblockReason::Timeout,
         Waited::Unblocked(how) => how,
     };
-    connection.session.closing |= how == UnblockReason::RoleChanged;
+    if how == UnblockReason::RoleChanged {
+        connection.session.close_after_reply();
+    }
     match how.error() {
         Some(error) => Err(error),
         None => replication.count_copies(offset, wanted).map_err(append_only_off_error),

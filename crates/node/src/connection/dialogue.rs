@@ -44,7 +44,7 @@ impl Connection {
             if read.is_empty() || self.input.len() > MAX_REQUEST {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
-            self.session.client.count_input(read.len());
+            self.session.client().count_input(read.len());
             self.input.extend(read);
         }
     }

@@ -34,12 +34,6 @@ impl Input {
         &mut self.bytes
     }
 
-    /// Inserts bytes at the front.
-    pub(super) fn prepend(&mut self, mut bytes: Vec<u8>) {
-        bytes.extend_from_slice(self);
-        *self = Self { bytes, done: 0 };
-    }
-
     /// Takes all bytes that are not consumed.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
@@ -88,16 +82,5 @@ mod tests {
             }
         }
         assert!(input.is_empty() && input.take().is_empty());
-    }
-
-    #[test]
-    fn prepended_bytes_come_first() {
-        let mut input = Input::default();
-        input.extend(b"abcdef");
-        input.consume(2);
-        input.prepend(b"xy".to_vec());
-        assert_eq!(&*input, b"xycdef");
-        input.with_room(10).extend_from_slice(b"gh");
-        assert_eq!(input.take(), b"xycdefgh");
     }
 }

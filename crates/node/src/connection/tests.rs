@@ -54,7 +54,7 @@ impl Fixture {
         let (ours, theirs) = UnixStream::pair().unwrap();
         self.server.network.connected.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), Stream::Unix(theirs), 1).unwrap();
-        let client = connection.session.client.clone();
+        let client = connection.session.client().clone();
         (ours, client, tokio::spawn(Arc::<ConnectionSlots>::default().serve(Box::new(connection))))
     }
 

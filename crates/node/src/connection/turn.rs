@@ -31,12 +31,12 @@ impl Turn {
         stall_detector::begin_task(now);
         engine.check_lease(now);
         if !std::mem::replace(&mut self.is_on, true) {
-            session.time_slice_ends = now + LENGTH_NANOS;
+            session.set_time_slice_end(now + LENGTH_NANOS);
         }
         if let Some(since) = self.since.replace(now) {
-            session.client.count_worker_nanos(now.saturating_sub(since));
+            session.client().count_worker_nanos(now.saturating_sub(since));
         }
-        now >= session.time_slice_ends
+        now >= session.time_slice_end()
     }
 
     /// The shell goes on with the connection's turn, and counts for itself ([`count_work`]).

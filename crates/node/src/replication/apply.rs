@@ -49,7 +49,7 @@ pub(super) struct StreamApplier {
 impl StreamApplier {
     pub(super) fn new(replication: Arc<Replication>, stream: StreamEpoch) -> Self {
         let mut session = Session::new(STREAM_SESSION_ID, CommandOrigin::Master, true);
-        session.db = replication.applied_stream.selected_db();
+        session.select(replication.applied_stream.selected_db());
         Self { replication, stream, session, incoming: IncomingStream::default() }
     }
 
@@ -68,7 +68,7 @@ impl StreamApplier {
     /// Prepares for the stream after a snapshot, which starts in the database that the snapshot names.
     pub(super) fn start_after_snapshot(&mut self) {
         self.reset_parser();
-        self.session.db = self.replication.applied_stream.selected_db();
+        self.session.select(self.replication.applied_stream.selected_db());
     }
 
     /// Applies received bytes unless the stream is superseded. That is checked under the lock that covers both the
@@ -84,7 +84,7 @@ impl StreamApplier {
                 return Err(StreamSuperseded.into());
             }
             self.execute_batch(&piece, &mut applied);
-            replication.applied_stream.select_db(self.session.db);
+            replication.applied_stream.select_db(self.session.db());
             let append = |bytes: &[u8]| replication.log.append_stream(self.stream, bytes);
             applied.byte_count = self.incoming.append_executed(&piece, self.session.in_transaction(), append);
         }

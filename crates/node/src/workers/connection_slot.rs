@@ -43,7 +43,7 @@ impl ConnectionSlots {
         self: &Arc<Self>,
         connection: Box<Connection>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let (id, owner) = (connection.session.id, connection.owner());
+        let (id, owner) = (connection.session.id(), connection.owner());
         let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
         // Registered at once rather than when the task first runs, since a script may run before that.
         self.0.lock().insert(id, (owner, Arc::downgrade(&slot)));
@@ -92,7 +92,7 @@ async fn run_connection(slots: Arc<ConnectionSlots>, id: u64, slot: Arc<Connecti
             }
             _ => {}
         }
-        let client = connection.session.client.clone();
+        let client = connection.session.client().clone();
         if !count_work(&client, connection.attend(event, commands::run_command)).await {
             connection.end();
             break;

@@ -193,7 +193,7 @@ impl RunningNode {
 
 fn session(id: u64, background: BackgroundMode) -> Session {
     let mut session = Session::new(id, CommandOrigin::Client, true);
-    session.background = background;
+    session.set_background(background);
     session
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Answered {
 impl RunningClient {
     pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
         let mut session = Session::new(id, CommandOrigin::Client, true);
-        session.background = background;
+        session.set_background(background);
         Self { session, running: None }
     }
 
@@ -48,7 +48,7 @@ impl RunningClient {
         (alone, loses): (bool, bool),
     ) -> Option<Answered> {
         let mut running = self.running.take()?;
-        self.session.time_slice_ends = if alone { 0 } else { u64::MAX };
+        self.session.set_time_slice_end(if alone { 0 } else { u64::MAX });
         let stop = data.go_on(&mut self.session, wall, &mut running);
         match stop {
             Stop::Ended => {
@@ -57,7 +57,7 @@ impl RunningClient {
                 return Some(Answered { requests, replies: count(&running.replies) });
             }
             Stop::Long => {
-                self.session.background = BackgroundMode::OnBackgroundWorker;
+                self.session.set_background(BackgroundMode::OnBackgroundWorker);
                 running.next += usize::from(loses);
             }
             Stop::TurnOver | Stop::Paused => leave_background(&mut self.session),

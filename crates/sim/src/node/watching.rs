@@ -35,7 +35,7 @@ pub(super) struct Executed {
 impl Watcher {
     pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
         let mut session = Session::new(id, CommandOrigin::Client, true);
-        session.background = background;
+        session.set_background(background);
         Self { session, watched: None }
     }
 
@@ -49,7 +49,7 @@ impl Watcher {
         forgets: bool,
     ) -> Option<Executed> {
         let Some(watched) = self.watched.take() else {
-            self.session.db = random.below(DATABASE_COUNT.into()) as u16;
+            self.session.select(random.below(DATABASE_COUNT.into()) as u16);
             let key = clients::plain_key(random);
             if !forgets {
                 data.call(&mut self.session, wall, &["WATCH", &key]);

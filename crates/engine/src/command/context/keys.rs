@@ -20,32 +20,32 @@ impl<'a> Context<'a> {
     /// Returns the table of `key`'s slot in the selected database.
     #[inline]
     pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
-        self.slots.slot_mut(key.slot()).table(self.session.db)
+        self.slots.slot_mut(key.slot()).table(self.session.db())
     }
 
     /// Returns the table of `key`'s slot in the selected database, read-only.
     #[inline]
     pub fn table_ref(&self, key: &Key<'_>) -> &Table {
-        self.slots.slot(key.slot()).table_ref(self.session.db)
+        self.slots.slot(key.slot()).table_ref(self.session.db())
     }
 
     /// Returns the table and the reply writer together, to write values without copying them.
     #[inline]
     pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
-        (self.slots.slot(key.slot()).table_ref(self.session.db), &mut self.reply)
+        (self.slots.slot(key.slot()).table_ref(self.session.db()), &mut self.reply)
     }
 
     /// Finds a live key and updates its usage data. An expired key is deleted and the deletion logged, unless this node
     /// is a replica or writes are paused: then the key is only hidden.
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef> {
-        self.find_in(self.session.db, key)
+        self.find_in(self.session.db(), key)
     }
 
     /// Finds a key like [`Context::find`], without updating its usage data.
     #[inline]
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef> {
-        self.find_without_touch(self.session.db, key).map(|(place, _)| place)
+        self.find_without_touch(self.session.db(), key).map(|(place, _)| place)
     }
 
     /// Finds a key like [`Context::find`], in another database.
@@ -96,8 +96,8 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn can_see_expired(&self) -> bool {
         let session = &self.session;
-        session.origin.is_stream()
-            || session.imports && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
+        session.origin().is_stream()
+            || session.imports() && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
     }
 
     /// Returns the time up to which expired entries are hidden from the client.
@@ -127,7 +127,7 @@ impl<'a> Context<'a> {
         }
         if !hides {
             // Keep the log in execution order: append what earlier commands did to the slot first.
-            self.append_effects(self.session.db);
+            self.append_effects(self.session.db());
             self.engine.log_removed_key(
                 db,
                 key.slot(),
@@ -143,7 +143,7 @@ impl<'a> Context<'a> {
     /// Finds a key for a read and counts a keyspace hit or miss.
     #[inline]
     pub fn find_for_read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
-        let found = self.find_and_touch(self.session.db, key);
+        let found = self.find_and_touch(self.session.db(), key);
         self.count_read(key, found)
     }
 
@@ -236,7 +236,7 @@ impl<'a> Context<'a> {
         value: PackedValue<'_>,
         expiry: Option<Millis>,
     ) {
-        self.put_in(self.session.db, key, found, value, expiry);
+        self.put_in(self.session.db(), key, found, value, expiry);
     }
 
     /// Like [`Context::put`], in another database.
@@ -269,7 +269,7 @@ impl<'a> Context<'a> {
         value: DetachedValue,
         expiry: Option<Millis>,
     ) {
-        self.put_value_in(self.session.db, key, found, value, expiry);
+        self.put_value_in(self.session.db(), key, found, value, expiry);
     }
 
     /// Like [`Context::put_value`], in another database.
@@ -334,7 +334,7 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn deletes_expired(&self) -> bool {
         let stays = NodeFlags::REPLICA | NodeFlags::IMPORTING;
-        self.session.origin == CommandOrigin::Client && !self.engine.settings.node_flags().intersects(stays)
+        self.session.origin() == CommandOrigin::Client && !self.engine.settings.node_flags().intersects(stays)
     }
 
     /// Frees a removed value; large ones are freed in the background.

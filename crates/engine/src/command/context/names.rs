@@ -22,7 +22,7 @@ impl Context<'_> {
     /// # Errors
     /// Slots are locked for long, and the command has to run on another worker.
     pub fn visit_names(&mut self, visit: &mut KeyVisitor<'_>) -> Result<(), CommandError> {
-        let (engine, db) = (self.engine, self.session.db);
+        let (engine, db) = (self.engine, self.session.db());
         if self.holds_all_slots {
             self.slots.iter_mut().for_each(|data| visit_slot(data, db, visit));
             return Ok(());

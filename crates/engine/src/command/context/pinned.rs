@@ -23,9 +23,9 @@ impl Context<'_> {
     /// background.
     pub fn may_release_slots(&self) -> bool {
         // Tracked keys are recorded when the command ends, and no change may come before that.
-        self.session.background == BackgroundMode::OnBackgroundWorker
+        self.session.background() == BackgroundMode::OnBackgroundWorker
             && self.caller == Caller::Client
-            && !self.session.tracks
+            && !self.session.tracks_reads()
             && self.global_lock.is_none()
     }
 
@@ -43,7 +43,7 @@ impl Context<'_> {
             return None;
         }
         let values: SmallVec<[_; 4]> = values.iter().map(|(key, place)| (key.slot(), *place)).collect();
-        let snapshot = self.engine.keyspace.pin_values(&mut self.slots, self.session.db, &values)?;
+        let snapshot = self.engine.keyspace.pin_values(&mut self.slots, self.session.db(), &values)?;
         let mut slots: SmallVec<_> = values.iter().map(|(slot, _)| *slot).collect();
         slots.sort_unstable();
         slots.dedup();
@@ -63,7 +63,7 @@ impl Context<'_> {
         if !self.may_release_slots() {
             return None;
         }
-        let (keyspace, db) = (&self.engine.keyspace, self.session.db);
+        let (keyspace, db) = (&self.engine.keyspace, self.session.db());
         let pinned = keyspace.pin_members(&mut self.slots, db, (key.slot(), place), ranks, reversed)?;
         self.release_slots();
         Some(pinned)

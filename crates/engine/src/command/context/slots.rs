@@ -69,9 +69,9 @@ impl<'a> Context<'a> {
     /// Deletes expired keys that a scan of `slot` found, unless this node is a replica or writes are paused. Only for
     /// commands without keys.
     pub fn delete_expired_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
-        let (engine, db, now) = (self.engine, self.session.db, self.now);
+        let (engine, db, now) = (self.engine, self.session.db(), self.now);
         let hides = NodeFlags::REPLICA | NodeFlags::PAUSED | NodeFlags::IMPORTING;
-        if keys.is_empty() || self.session.origin.is_stream() {
+        if keys.is_empty() || self.session.origin().is_stream() {
             return;
         }
         // Keep the log in execution order: append what earlier commands did to the slot first.
@@ -115,7 +115,7 @@ impl<'a> Context<'a> {
 
     /// Returns the number of keys of `slot` in the selected database.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
-        self.slot_len_in(self.session.db, slot)
+        self.slot_len_in(self.session.db(), slot)
     }
 
     /// Returns the number of keys of `slot` in database `db`.
@@ -190,7 +190,7 @@ impl<'a> Context<'a> {
     /// has the meaning of [`Context::clear_databases`].
     pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
         let engine = self.engine;
-        let is_from_stream = self.session.origin.is_stream();
+        let is_from_stream = self.session.origin().is_stream();
         let mut tables = Vec::new();
         for db in self.slots.slot(slot).databases() {
             let mut keys: Vec<Vec<u8>> = Vec::new();

@@ -220,7 +220,7 @@ fn run_sync_slots(connection: &mut Connection, args: Args<'_>) -> Result<(), Str
         SyncSlots::Establish(import) => {
             server.migrations.accept_import(&import)?;
             let given = connection.hand_over();
-            connection.session.closing = true;
+            connection.session.close_after_reply();
             server.migrations.begin_import(import, given);
         }
         SyncSlots::Message(message) => return Err(only_for_migrations(message)),
@@ -236,7 +236,7 @@ fn only_for_migrations(message: Message) -> String {
 
 fn resume_sync(connection: &mut Connection, name: &JobName) {
     let given = connection.hand_over();
-    connection.session.closing = true;
+    connection.session.close_after_reply();
     match given {
         Ok(given) => connection.server.migrations.resume_import(name, given),
         Err(error) => tracing::warn!("The link of a slot migration was lost on its way: {error}"),

@@ -1,0 +1,152 @@
+//! How a client is answered: protocol version, reply suppression, pushed messages, and the modes that it announced.
+
+use std::sync::atomic::Ordering;
+
+use resp::Protocol;
+
+use super::Session;
+use crate::clients::ClientFlags;
+
+/// Which replies are suppressed (CLIENT REPLY).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReplySuppression {
+    /// None; replies are sent.
+    #[default]
+    None,
+    /// The reply of the next command.
+    Next,
+    /// The reply of the running command.
+    Current,
+    /// All replies.
+    All,
+}
+
+/// What is pushed to the client besides replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Pushes {
+    /// Nothing.
+    #[default]
+    None,
+    /// Messages of subscriptions, invalidations by prefix, or MONITOR's lines.
+    Messages,
+    /// Messages, and invalidations of the keys that the client reads.
+    MessagesAndReadKeys,
+}
+
+impl Pushes {
+    pub(super) fn with_messages(self) -> Self {
+        match self {
+            Self::None => Self::Messages,
+            Self::Messages | Self::MessagesAndReadKeys => self,
+        }
+    }
+
+    pub(super) fn with_read_keys(self, tracks: bool) -> Self {
+        match (self, tracks) {
+            (_, true) => Self::MessagesAndReadKeys,
+            (Self::None, false) => Self::None,
+            (Self::Messages | Self::MessagesAndReadKeys, false) => Self::Messages,
+        }
+    }
+}
+
+/// How the client is answered.
+#[derive(Debug, Default)]
+pub(super) struct ProtocolSettings {
+    /// The negotiated version.
+    pub(super) version: Protocol,
+    pub(super) suppression: ReplySuppression,
+    pub(super) pushes: Pushes,
+    /// Set by READONLY: the client accepts reads from a replica.
+    pub(super) is_readonly: bool,
+    /// Set by CLIENT CAPA REDIRECT.
+    knows_redirect: bool,
+    /// Set by CLIENT IMPORT-SOURCE: the client sees expired keys.
+    imports: bool,
+}
+
+impl Session {
+    /// Returns the protocol version.
+    #[must_use]
+    #[inline(always)]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol.version
+    }
+
+    /// Sets the protocol version (HELLO).
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol.version = protocol;
+        self.client().set_protocol(protocol);
+    }
+
+    /// Sets the protocol version of a session in which another client's command runs, without publishing it.
+    pub(crate) fn adopt_protocol(&mut self, protocol: Protocol) {
+        self.protocol.version = protocol;
+    }
+
+    /// Returns which replies are suppressed. The engine drops its own; the shell must do the same.
+    #[must_use]
+    #[inline]
+    pub fn reply_suppression(&self) -> ReplySuppression {
+        self.protocol.suppression
+    }
+
+    /// Sets which replies are suppressed (CLIENT REPLY).
+    pub fn set_reply_suppression(&mut self, suppression: ReplySuppression) {
+        self.protocol.suppression = suppression;
+    }
+
+    /// Starts a command: if its reply is to be suppressed, that applies now.
+    pub fn begin_suppression(&mut self) {
+        if self.protocol.suppression == ReplySuppression::Next {
+            self.protocol.suppression = ReplySuppression::Current;
+        }
+    }
+
+    /// Ends a command whose reply alone was suppressed.
+    pub fn end_suppression(&mut self) {
+        if self.protocol.suppression == ReplySuppression::Current {
+            self.protocol.suppression = ReplySuppression::None;
+        }
+    }
+
+    /// Returns whether the running command's reply is suppressed.
+    #[must_use]
+    pub fn is_mute(&self) -> bool {
+        matches!(self.protocol.suppression, ReplySuppression::Current | ReplySuppression::All)
+    }
+
+    /// Returns whether the client accepts reads from a replica (READONLY).
+    pub(crate) fn is_readonly(&self) -> bool {
+        self.protocol.is_readonly
+    }
+
+    /// Sets the READONLY mode.
+    pub fn set_readonly(&mut self, readonly: bool) {
+        self.protocol.is_readonly = readonly;
+        self.client().set_flag(ClientFlags::READONLY, readonly);
+    }
+
+    /// Returns whether the client follows redirections to the master.
+    pub(crate) fn knows_redirect(&self) -> bool {
+        self.protocol.knows_redirect
+    }
+
+    /// Sets the REDIRECT capability of CLIENT CAPA.
+    pub fn set_knows_redirect(&mut self, knows: bool) {
+        self.protocol.knows_redirect = knows;
+        self.client().knows_redirect.store(knows, Ordering::Relaxed);
+    }
+
+    /// Returns whether the client imports data from another server and sees expired keys.
+    #[inline]
+    pub(crate) fn imports(&self) -> bool {
+        self.protocol.imports
+    }
+
+    /// Sets CLIENT IMPORT-SOURCE.
+    pub fn set_imports(&mut self, on: bool) {
+        self.protocol.imports = on;
+        self.client().set_flag(ClientFlags::IMPORT_SOURCE, on);
+    }
+}

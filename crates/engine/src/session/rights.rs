@@ -1,0 +1,100 @@
+//! What a session's user may do, cached until users change.
+
+use std::sync::Arc;
+
+use acl::User;
+
+use super::Session;
+
+/// How far the client has authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Login {
+    /// Not at all: only commands such as AUTH may run.
+    Missing,
+    /// As a user whose permissions are checked for each command.
+    Restricted,
+    /// As a user with all permissions.
+    Unrestricted,
+}
+
+/// The rights of the session's user. Only an authenticated client can be unrestricted.
+#[derive(Debug, Clone)]
+pub(crate) struct Rights {
+    login: Login,
+    /// The user with its rules; unset until the first command.
+    user: Option<Arc<User>>,
+    /// Version of the users that the rules belong to ([`crate::Engine::users_version`]).
+    users_version: u64,
+}
+
+impl Rights {
+    /// Creates the rights of a client before its first command.
+    pub(super) fn new(authenticated: bool) -> Self {
+        let login = if authenticated { Login::Restricted } else { Login::Missing };
+        Self { login, user: None, users_version: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_unrestricted(&self) -> bool {
+        self.login == Login::Unrestricted
+    }
+}
+
+impl Session {
+    /// Returns whether the client is authenticated, or authentication is disabled.
+    #[must_use]
+    #[inline]
+    pub fn is_authenticated(&self) -> bool {
+        self.rights.login != Login::Missing
+    }
+
+    /// Returns whether the user has all permissions.
+    #[inline]
+    pub(crate) fn is_unrestricted(&self) -> bool {
+        self.rights.is_unrestricted()
+    }
+
+    /// Returns the user with its rules; unset until the first command.
+    pub(crate) fn user(&self) -> Option<&Arc<User>> {
+        self.rights.user.as_ref()
+    }
+
+    /// Returns the version of the users that the cached rules belong to ([`crate::Engine::users_version`]).
+    #[inline]
+    pub(crate) fn users_version(&self) -> u64 {
+        self.rights.users_version
+    }
+
+    /// Logs the client in as this user.
+    pub(crate) fn set_user(&mut self, name: &[u8], user: Arc<User>) {
+        *self.client().user.lock() = name.to_vec();
+        self.rights.login = if user.is_unrestricted() { Login::Unrestricted } else { Login::Restricted };
+        self.rights.user = Some(user);
+    }
+
+    /// Logs the client in as the default user, or out if that user needs a password.
+    pub(crate) fn become_default_user(&mut self, user: Arc<User>) {
+        let is_open = user.is_open();
+        self.set_user(acl::DEFAULT, user);
+        if !is_open {
+            self.rights.login = Login::Missing;
+        }
+    }
+
+    /// Gives a stream from another node all permissions, as of this version of the users.
+    pub(crate) fn permit_all(&mut self, users_version: u64) {
+        self.rights.login = Login::Unrestricted;
+        self.rights.users_version = users_version;
+    }
+
+    /// Replaces the rules of the user, which is `None` if it was deleted. `opens`: authentication is disabled.
+    pub(crate) fn replace_rules(&mut self, user: Option<Arc<User>>, opens: bool, users_version: u64) {
+        self.rights.login = match &user {
+            _ if !self.is_authenticated() && !opens => Login::Missing,
+            Some(user) if user.is_unrestricted() => Login::Unrestricted,
+            Some(_) | None => Login::Restricted,
+        };
+        self.rights.user = user;
+        self.rights.users_version = users_version;
+    }
+}

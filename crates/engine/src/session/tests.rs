@@ -1,0 +1,125 @@
+use super::*;
+use crate::transaction::{DeferredExec, Transaction};
+use crate::waiting::{BlockedCommand, KeyWait, WaitQueues, Waiter};
+
+fn session() -> Session {
+    Session::new(1, CommandOrigin::Client, true)
+}
+
+/// Blocks a client on key `k`.
+fn blocked(session: &Session, until: Option<Millis>) -> Arc<Waiter> {
+    let call = BlockedCommand {
+        command: 0,
+        request: [&b"blpop"[..], b"k", b"0"].into_iter().collect(),
+        slots: smallvec::smallvec![slot_routing::Slot::of_key(b"k")],
+        db: 0,
+        protocol: Protocol::Resp2,
+        asking: false,
+        reads_from_replicas: false,
+        users_version: 0,
+    };
+    let wait = KeyWait::new(1..2, keyspace::Kind::List, until, |reply| reply.null_array());
+    WaitQueues::default().add(session.client(), call, wait)
+}
+
+#[test]
+fn session_is_small() {
+    assert!(size_of::<Session>() <= 168, "{} bytes", size_of::<Session>());
+}
+
+#[test]
+fn only_an_authenticated_client_is_unrestricted() {
+    let mut session = Session::new(1, CommandOrigin::Client, false);
+    assert!(!session.is_authenticated() && !session.is_unrestricted() && !session.is_plain());
+    session.permit_all(1);
+    assert!(session.is_authenticated() && session.is_unrestricted() && session.is_plain());
+    session.replace_rules(None, false, 2);
+    assert!(session.is_authenticated() && !session.is_unrestricted());
+    assert_eq!((session.users_version(), session.user().is_none()), (2, true));
+}
+
+#[test]
+fn suspended_exec_is_not_a_transaction() {
+    let mut session = session();
+    session.begin_transaction();
+    assert!(session.in_transaction() && !session.is_plain());
+    let transaction = session.take_transaction().unwrap();
+    assert!(!session.in_transaction());
+    session.suspend_exec(Box::new(DeferredExec { transaction, replies: vec![None] }));
+    assert!(!session.in_transaction() && session.take_transaction().is_none());
+    assert!(session.take_suspended_exec().is_some() && session.take_suspended_exec().is_none());
+}
+
+#[test]
+fn queued_select_decides_database_of_next_command() {
+    let mut session = session();
+    session.begin_transaction();
+    let request: resp::Request = [&b"select"[..], b"3"].into_iter().collect();
+    session.queue_command(0, request.args(), Some(3));
+    assert_eq!((session.db(), session.db_of_next()), (0, 3));
+    session.fail_transaction();
+    assert!(session.transaction().is_some_and(|transaction: &Transaction| transaction.has_failed));
+    session.take_transaction();
+    assert_eq!(session.db_of_next(), 0);
+}
+
+#[test]
+fn command_that_runs_again_keeps_its_wait_until_it_ends() {
+    let mut session = session();
+    let waiter = blocked(&session, Some(Millis(7)));
+    session.block_on(waiter);
+    assert!(session.waiter().is_some() && session.runs_again().is_none());
+    assert!(
+        session.take_transaction().is_none() && session.waiter().is_some(),
+        "another state is left alone"
+    );
+    let waiter = session.take_waiter().unwrap();
+    session.begin_again(waiter);
+    assert!(session.waiter().is_none() && !session.is_plain());
+    assert_eq!(session.runs_again().and_then(|waiter| waiter.deadline()), Some(Millis(7)));
+    session.block_on(blocked(&session, None));
+    session.end_again();
+    assert!(session.waiter().is_some(), "it blocked once more");
+}
+
+#[test]
+fn stopped_tracking_still_delivers_messages() {
+    let mut session = session();
+    session.set_tracks_reads(false);
+    assert!(!session.receives_messages());
+    session.set_tracks_reads(true);
+    assert!(session.receives_messages() && session.tracks_reads());
+    session.start_messages();
+    assert!(session.tracks_reads());
+    session.set_tracks_reads(false);
+    assert!(session.receives_messages() && !session.tracks_reads());
+}
+
+#[test]
+fn listener_state_follows_protocol_and_flags() {
+    let mut session = session();
+    assert_eq!(session.listener_state(), ListenerState::Free);
+    session.start_messages();
+    session.client().set_flag(ClientFlags::PUBSUB, true);
+    session.client().set_flag(ClientFlags::MONITOR, true);
+    assert_eq!(session.listener_state(), ListenerState::SubscriberOnly);
+    session.set_protocol(Protocol::Resp3);
+    assert_eq!(session.listener_state(), ListenerState::Monitor);
+    session.client().set_flag(ClientFlags::MONITOR, false);
+    assert_eq!(session.listener_state(), ListenerState::Free);
+}
+
+#[test]
+fn suppressed_reply_is_that_of_next_command_only() {
+    let mut session = session();
+    session.set_reply_suppression(ReplySuppression::Next);
+    assert!(!session.is_mute());
+    session.begin_suppression();
+    assert!(session.is_mute());
+    session.end_suppression();
+    assert_eq!(session.reply_suppression(), ReplySuppression::None);
+    session.set_reply_suppression(ReplySuppression::All);
+    session.begin_suppression();
+    session.end_suppression();
+    assert!(session.is_mute());
+}
