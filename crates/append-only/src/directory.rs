@@ -9,7 +9,6 @@ use persistence::TEMP_PREFIX;
 use persistence::aof::{AofFile, Manifest, ManifestError};
 
 use crate::storage::{AofStorage, DirectoryEvent};
-use crate::{FileOperation, OperationError};
 
 /// Upper bound for the size of a manifest.
 const MAX_MANIFEST_BYTES: u64 = 16 << 20;
@@ -56,11 +55,11 @@ pub struct AofSizes {
 
 /// An increment that is open for appending.
 #[derive(Debug)]
-pub struct OpenIncrement<F> {
+pub(crate) struct OpenIncrement<F> {
     /// The open file.
-    pub file: F,
+    pub(crate) file: F,
     /// Current size in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A file to load.
@@ -202,7 +201,7 @@ impl<D: AofStorage> AofDirectory<D> {
     ///
     /// # Errors
     /// A system call failed.
-    pub fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<OpenIncrement<D::File>>> {
+    pub(crate) fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<OpenIncrement<D::File>>> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
         let file = self.disk.append(&last.name)?;
         self.disk.overwrite(&last.name)?;
@@ -213,7 +212,7 @@ impl<D: AofStorage> AofDirectory<D> {
     }
 
     /// Creates an empty increment and writes the manifest that names it, if given.
-    fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
+    pub(crate) fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
         self.disk.create_folder()?;
         // A file of this name may be left from a process that died before it wrote the manifest.
         self.disk.create(name)?;
@@ -261,7 +260,7 @@ impl<D: AofStorage> AofDirectory<D> {
     }
 
     /// Writes a new file and renames it over the old manifest, so that one of them always exists.
-    fn write_manifest(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn write_manifest(&self, text: &str) -> io::Result<()> {
         let mut file = self.disk.temporary(".manifest")?;
         file.write_all(text.as_bytes())?;
         self.disk.sync_temporary(&file)?;
@@ -278,68 +277,3 @@ impl<D: AofStorage> AofDirectory<D> {
         }
     }
 }
-
-/// Performs the state machine's file operations.
-#[derive(Debug)]
-pub struct FileExecutor<D: AofStorage> {
-    /// The directory.
-    pub folder: AofDirectory<D>,
-    /// The increment that is being written.
-    pub file: Option<D::File>,
-}
-
-impl<D: AofStorage> FileExecutor<D> {
-    /// Performs an operation. For a write, `bytes` are its head followed by the bytes from the log; for a new base,
-    /// `base` is its temporary file.
-    ///
-    /// # Errors
-    /// The operation failed. Some or all of it may have been done.
-    pub fn execute(
-        &mut self,
-        operation: FileOperation,
-        bytes: &[u8],
-        base: Option<D::Temporary>,
-    ) -> Result<(), OperationError> {
-        let done = match operation {
-            FileOperation::Write { .. } => self.with_open_file(|_, file| file.write_all(bytes)),
-            FileOperation::Sync => self.with_open_file(|disk, file| disk.sync_file(file)),
-            FileOperation::Truncate(len) => self.with_open_file(|disk, file| disk.truncate_file(file, len)),
-            FileOperation::BeginIncrement { name, manifest } => {
-                let begun = self.folder.begin_increment(&name, manifest.as_deref());
-                if begun.is_ok() {
-                    self.folder.disk.report(DirectoryEvent::IncrementCreated(&name));
-                }
-                begun.map(|file| self.file = Some(file))
-            }
-            FileOperation::InstallBase { name, manifest, .. } => match base {
-                Some(file) => {
-                    let temporary = self.folder.disk.temporary_name(&file);
-                    let put = self.folder.install_base(file, &name, &manifest);
-                    if put.is_ok() {
-                        self.folder
-                            .disk
-                            .report(DirectoryEvent::BaseInstalled { temporary: &temporary, name: &name });
-                    }
-                    put
-                }
-                None => Err(io::Error::other("the rewrite was cancelled")),
-            },
-            FileOperation::WriteManifest(text) => self.folder.write_manifest(&text),
-        };
-        done.map_err(|error| OperationError::Io(error_text(&error)))
-    }
-
-    fn with_open_file(&mut self, work: impl FnOnce(&D, &mut D::File) -> io::Result<()>) -> io::Result<()> {
-        let file = self.file.as_mut().ok_or_else(|| io::Error::other("no increment is open"))?;
-        work(&self.folder.disk, file)
-    }
-}
-
-/// The error text as Redis users know it: without error number and path.
-fn error_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
-}
-
-#[cfg(test)]
-mod tests;

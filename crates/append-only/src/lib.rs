@@ -1,12 +1,10 @@
 //! The append-only file as a state machine without I/O. It decides which part of the log is written to which file, when
 //! to sync, when to start a new increment or install a new base, and up to which offset replies to writes may be sent.
 //!
-//! A driver passes in [`AofEvent`]s as they occur, from any thread. One thread asks for the next [`FileOperation`], performs
-//! it, and reports the result ([`AppendOnly::done`]), so file operations never overlap. [`AofEffect`]s touch no file and
-//! are carried out at once, in order.
-//!
-//! [`FileExecutor`] performs the operations in a [`AofDirectory`], on any [`AofStorage`]: a real directory or a
-//! simulated one.
+//! [`AofDriver`] is the interface: it combines the state machine with the replication log and the rewrites, takes events
+//! ([`AofDriverEvent`]), and returns actions that wait for nothing ([`AofAction`]) and file operations
+//! ([`PendingOperation`]), one at a time. [`FileExecutor`] performs the operations in an [`AofDirectory`], on any
+//! [`AofStorage`]: a real directory or a simulated one.
 //!
 //! Invariants, whichever operations fail, completed or not, and whenever power is lost:
 //! - The files named by the manifest on disk contain a prefix of one history, with no part twice.
@@ -19,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod directory;
+mod driver;
+mod executor;
 mod increment;
 mod machine;
 mod retained_cursor;
@@ -31,12 +31,12 @@ use clock::Millis;
 use replication::Position;
 use slot_routing::ReplOffset;
 
-pub use directory::{
-    AofDirectory, AofFilesError, AofSizes, FileExecutor, FileToLoad, HistoryPolicy, OpenIncrement,
+pub use directory::{AofDirectory, AofFilesError, AofSizes, FileToLoad, HistoryPolicy};
+pub use driver::{
+    AofAction, AofDriver, AofDriverEvent, AofStart, AofStatus, StartPosition, SyncTarget, WriterStep,
 };
-pub use machine::AppendOnly;
-pub use retained_cursor::RetainedCursor;
-pub use rewrites::{RewriteId, RewriteThresholds, Rewrites, RunningError};
+pub use executor::{CompletedOperation, FileExecutor, PendingOperation};
+pub use rewrites::{RewriteId, Rewrites, RunningError};
 pub use storage::{AofStorage, DirectoryEvent};
 
 /// When the file is synced (`appendfsync`).
@@ -79,18 +79,18 @@ pub enum AofState {
 
 /// The end of the replication log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogEnd {
+pub(crate) struct LogEnd {
     /// The current end of the log, which is a command boundary.
-    pub end: Position,
+    pub(crate) end: Position,
     /// The previous replication id and the offset up to which it is valid.
-    pub previous: Option<Position>,
+    pub(crate) previous: Option<Position>,
     /// Current wall clock time.
-    pub wall: Millis,
+    pub(crate) wall: Millis,
 }
 
 /// Why the log can no longer be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLoss {
+pub(crate) enum LogLoss {
     /// The log was trimmed past the next byte to write.
     Trimmed,
     /// The log belongs to other data after a full resync.
@@ -99,7 +99,7 @@ pub enum LogLoss {
 
 /// An event passed to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AofEvent {
+pub(crate) enum AofEvent {
     /// The current end of the log. Also sent periodically when the log has not grown.
     LogAdvanced(LogEnd),
     /// The log can no longer be followed from the file's offset.
@@ -168,7 +168,7 @@ pub enum FileOperation {
 
 /// Why an operation failed, possibly after a part of it was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OperationError {
+pub(crate) enum OperationError {
     /// The log no longer has the bytes to be written.
     LogLost(LogLoss),
     /// A system error.
@@ -188,7 +188,7 @@ pub enum BaseRejected {
 
 /// An effect to carry out at once. Effects touch no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AofEffect {
+pub(crate) enum AofEffect {
     /// Replies to writes up to this offset may be sent.
     PublishCommitPoint(ReplOffset),
     /// Whether replies to writes must wait for [`AofEffect::PublishCommitPoint`].

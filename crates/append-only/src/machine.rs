@@ -22,12 +22,12 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Replies to writes wait, regardless of `appendfsync`, if more bytes than this are unwritten. They resume below a
 /// quarter of it. If the file falls behind further than the log reaches, a new base is needed.
 const MAX_UNWRITTEN: u64 = 64 << 20;
-/// The id of increments that no rewrite sync_target for.
+/// The id of increments that no rewrite waits for.
 const NO_REWRITE: RewriteId = RewriteId(0);
 
 /// The append-only file while it is enabled.
 #[derive(Debug)]
-pub struct AppendOnly {
+pub(crate) struct AppendOnly {
     settings: AofSettings,
     /// The manifest on disk. After a failed write of the manifest it may also be the previous one; both name files that
     /// contain a prefix of the history.
@@ -104,7 +104,7 @@ impl AppendOnly {
     /// Starts without usable files: nothing is written until a rewrite takes its snapshot. `manifest` names files with
     /// older data.
     #[must_use]
-    pub fn without_base(settings: AofSettings, manifest: Manifest, now: Instant) -> Self {
+    pub(crate) fn without_base(settings: AofSettings, manifest: Manifest, now: Instant) -> Self {
         let end = Position { id: ReplId::NONE, offset: ReplOffset(0) };
         Self {
             settings,
@@ -133,7 +133,7 @@ impl AppendOnly {
 
     /// Continues the last increment of `manifest`, which has `bytes` bytes and ends at the end of the log.
     #[must_use]
-    pub fn continue_increment(
+    pub(crate) fn continue_increment(
         settings: AofSettings,
         manifest: Manifest,
         bytes: u64,
@@ -153,7 +153,13 @@ impl AppendOnly {
     /// Continues after the base of `manifest`, which has no increments and ends at the end of the log. The first
     /// operation creates an increment. `db` is the database selected by the master's stream.
     #[must_use]
-    pub fn after_base(settings: AofSettings, manifest: Manifest, log: LogEnd, db: u16, now: Instant) -> Self {
+    pub(crate) fn after_base(
+        settings: AofSettings,
+        manifest: Manifest,
+        log: LogEnd,
+        db: u16,
+        now: Instant,
+    ) -> Self {
         let (state, synced) = (AofState::Complete, Some(log.end.offset));
         let mut machine = Self { state, log, synced, ..Self::without_base(settings, manifest, now) };
         // A rewrite that takes its snapshot before that must wait.
@@ -163,78 +169,89 @@ impl AppendOnly {
 
     /// The state of the files.
     #[must_use]
-    pub fn state(&self) -> AofState {
+    pub(crate) fn state(&self) -> AofState {
         self.state
     }
 
     /// The current manifest.
     #[must_use]
-    pub fn manifest(&self) -> &Manifest {
+    pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
     /// Log offset up to which complete files are synced, if there are any.
     #[must_use]
-    pub fn synced(&self) -> Option<ReplOffset> {
+    pub(crate) fn synced(&self) -> Option<ReplOffset> {
         self.synced
     }
 
     /// Log offset up to which the file is written, if the log is being followed.
     #[must_use]
-    pub fn written(&self) -> Option<ReplOffset> {
+    pub(crate) fn written(&self) -> Option<ReplOffset> {
         self.open.as_ref().map(|open| open.written.mark.at)
     }
 
     /// Size of the current increment in bytes.
     #[must_use]
-    pub fn increment_bytes(&self) -> u64 {
+    pub(crate) fn increment_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.written.bytes)
+    }
+
+    /// The manifest after the running operation, if the operation changes it.
+    #[must_use]
+    pub(crate) fn pending_manifest(&self) -> Option<&Manifest> {
+        match self.in_flight.as_ref()? {
+            InFlight::Begin(manifest)
+            | InFlight::InstallBase(_, manifest)
+            | InFlight::WriteManifest(manifest) => Some(manifest),
+            InFlight::Write(_) | InFlight::Sync | InFlight::Truncate => None,
+        }
     }
 
     /// The current write error, if any.
     #[must_use]
-    pub fn error(&self) -> Option<&str> {
+    pub(crate) fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
     /// `appendfsync`
     #[must_use]
-    pub fn policy(&self) -> FsyncPolicy {
+    pub(crate) fn policy(&self) -> FsyncPolicy {
         self.settings.policy
     }
 
     /// Whether a caller waits for the whole log to be synced.
     #[must_use]
-    pub fn is_sync_requested(&self) -> bool {
+    pub(crate) fn is_sync_requested(&self) -> bool {
         self.sync_target.is_some()
     }
 
     /// The last known end of the log.
     #[must_use]
-    pub fn log_end(&self) -> ReplOffset {
+    pub(crate) fn log_end(&self) -> ReplOffset {
         self.log.end.offset
     }
 
     /// Number of failed operations so far.
     #[must_use]
-    pub fn failures(&self) -> u64 {
+    pub(crate) fn failures(&self) -> u64 {
         self.failures
     }
 
     /// Number of syncs since [`Self::reset_delays`] that delayed a write.
     #[must_use]
-    pub fn delays(&self) -> u64 {
+    pub(crate) fn delays(&self) -> u64 {
         self.delays
     }
 
     /// Resets the counter of [`Self::delays`].
-    pub fn reset_delays(&mut self) {
+    pub(crate) fn reset_delays(&mut self) {
         self.delays = 0;
     }
 
     /// The oldest log offset still needed. Bytes that are written but not synced may have to be written again.
     #[must_use]
-    pub fn retained_from(&self) -> Option<ReplOffset> {
+    pub(crate) fn retained_from(&self) -> Option<ReplOffset> {
         let beginning = self.beginning.as_ref().filter(|beginning| !beginning.is_lost);
         let open = self.open.as_ref().map(|open| open.synced.mark.at);
         open.or(beginning.map(|beginning| beginning.cut.at.offset)).or(self.next.map(|next| next.at.offset))
@@ -242,19 +259,19 @@ impl AppendOnly {
 
     /// Whether the log is synced up to `at`, as far as it is followed, and no operation is running.
     #[must_use]
-    pub fn has_synced(&self, at: ReplOffset) -> bool {
+    pub(crate) fn has_synced(&self, at: ReplOffset) -> bool {
         let is_all = self.open.as_ref().is_none_or(|open| open.synced.mark.at >= at);
         is_all && self.beginning.is_none() && self.in_flight.is_none()
     }
 
     /// Whether deleted files are still to be removed from the manifest.
     #[must_use]
-    pub fn has_deleted_history(&self) -> bool {
+    pub(crate) fn has_deleted_history(&self) -> bool {
         self.has_deleted_history || matches!(self.in_flight, Some(InFlight::WriteManifest(_)))
     }
 
     /// Processes an event.
-    pub fn handle(&mut self, input: AofEvent, out: &mut Vec<AofEffect>) {
+    pub(crate) fn handle(&mut self, input: AofEvent, out: &mut Vec<AofEffect>) {
         match input {
             AofEvent::LogAdvanced(log) => self.log = log,
             AofEvent::LogLost(lost) => self.on_log_lost(lost, out),
@@ -284,7 +301,7 @@ impl AppendOnly {
     }
 
     /// The next file operation. `None` while one is running.
-    pub fn next_operation(&mut self, now: Instant) -> Option<FileOperation> {
+    pub(crate) fn next_operation(&mut self, now: Instant) -> Option<FileOperation> {
         if self.in_flight.is_some() {
             return None;
         }
@@ -298,7 +315,7 @@ impl AppendOnly {
 
     /// When to ask for an operation again if no event occurs before. Later than `now` if no operation is due.
     #[must_use]
-    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let open = self.open.as_ref();
         let truncate = open.filter(|open| open.torn).map(|_| self.truncate_at);
         // If the time has passed, nothing is left to retry, because the data was replaced.
@@ -314,7 +331,12 @@ impl AppendOnly {
     ///
     /// # Panics
     /// If no operation is running, which is a bug in the driver.
-    pub fn done(&mut self, now: Instant, outcome: Result<(), OperationError>, out: &mut Vec<AofEffect>) {
+    pub(crate) fn done(
+        &mut self,
+        now: Instant,
+        outcome: Result<(), OperationError>,
+        out: &mut Vec<AofEffect>,
+    ) {
         let in_flight = self.in_flight.take().expect("an operation was being done");
         match outcome {
             Err(OperationError::LogLost(lost)) => self.on_log_lost(lost, out),
@@ -405,7 +427,7 @@ impl AppendOnly {
         let file = self.beginning.as_ref()?.file.clone();
         let mut manifest = self.manifest.clone();
         manifest.append_increment(file.clone());
-        // Before there is a base, the manifest must keep encoding_hint the older data.
+        // Before there is a base, the manifest must keep naming the older data.
         let text = (self.state == AofState::Complete).then(|| manifest.to_text());
         let operation = FileOperation::BeginIncrement { name: file.name, manifest: text };
         Some((InFlight::Begin(manifest), operation))

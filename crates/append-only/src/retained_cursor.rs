@@ -3,15 +3,16 @@
 use clock::Millis;
 use replication::{CursorId, Log};
 
-use crate::{AofEffect, AofEvent, AppendOnly, LogEnd, LogLoss};
+use crate::machine::AppendOnly;
+use crate::{AofEffect, AofEvent, LogEnd, LogLoss};
 
 /// A log cursor at the oldest offset that the state machine needs.
 #[derive(Debug, Default)]
-pub struct RetainedCursor(Option<CursorId>);
+pub(crate) struct RetainedCursor(Option<CursorId>);
 
 impl RetainedCursor {
     /// Reports the log's end to the state machine, or that the log can no longer be followed.
-    pub fn report_log(
+    pub(crate) fn report_log(
         &mut self,
         machine: &mut AppendOnly,
         log: &mut Log,
@@ -33,7 +34,7 @@ impl RetainedCursor {
     }
 
     /// Moves the cursor to the offset the machine needs. Call after each event and each operation.
-    pub fn retain(&mut self, machine: &AppendOnly, log: &mut Log) {
+    pub(crate) fn retain(&mut self, machine: &AppendOnly, log: &mut Log) {
         match (machine.retained_from(), self.0) {
             (Some(at), Some(cursor)) if log.cursor_offset(cursor) == Some(at) => {}
             (Some(at), Some(cursor)) => log.move_cursor(cursor, at),
@@ -43,7 +44,7 @@ impl RetainedCursor {
     }
 
     /// Releases the cursor.
-    pub fn release(&mut self, log: &mut Log) {
+    pub(crate) fn release(&mut self, log: &mut Log) {
         if let Some(cursor) = self.0.take() {
             log.remove_cursor(cursor);
         }
@@ -53,7 +54,7 @@ impl RetainedCursor {
 impl LogEnd {
     /// The end of `log`, with the current wall clock time.
     #[must_use]
-    pub fn of(log: &Log, wall: Millis) -> Self {
+    pub(crate) fn of(log: &Log, wall: Millis) -> Self {
         Self { end: log.position(), previous: log.second_history(), wall }
     }
 }

@@ -20,13 +20,13 @@ pub struct RunningError;
 
 /// The file's size and the thresholds for an automatic rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RewriteThresholds {
+pub(crate) struct RewriteThresholds {
     /// Total size of all files in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// `auto-aof-rewrite-percentage`
-    pub percentage: u64,
+    pub(crate) percentage: u64,
     /// `auto-aof-rewrite-min-size`
-    pub min_size: u64,
+    pub(crate) min_size: u64,
 }
 
 /// The rewrites of a server.
@@ -72,6 +72,11 @@ impl Rewrites {
         self.running.is_some()
     }
 
+    /// The current rewrite. Cancelled rewrites are not.
+    pub(crate) fn current(&self) -> Option<RewriteId> {
+        self.running.map(|(rewrite, _)| rewrite)
+    }
+
     /// How long the current rewrite has been running.
     #[must_use]
     pub fn running_for(&self, now: Instant) -> Option<Duration> {
@@ -86,7 +91,7 @@ impl Rewrites {
 
     /// Whether an automatic rewrite should start.
     #[must_use]
-    pub fn is_due(&self, now: Instant, growth: RewriteThresholds) -> bool {
+    pub(crate) fn is_due(&self, now: Instant, growth: RewriteThresholds) -> bool {
         let recently = |at| now.since(at) < RETRY_DELAY;
         if self.is_running() || (!self.last_ok && self.last_try.is_some_and(recently)) {
             return false;
@@ -100,7 +105,7 @@ impl Rewrites {
     ///
     /// # Errors
     /// A rewrite is already running.
-    pub fn begin(&mut self, now: Instant) -> Result<RewriteId, RunningError> {
+    pub(crate) fn begin(&mut self, now: Instant) -> Result<RewriteId, RunningError> {
         if self.is_running() {
             return Err(RunningError);
         }
@@ -113,7 +118,7 @@ impl Rewrites {
     }
 
     /// Records the end of a rewrite. A failed rewrite is scheduled again if `needed`. Cancelled rewrites are ignored.
-    pub fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
+    pub(crate) fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
         if !self.is_current(rewrite) {
             return;
         }
@@ -130,7 +135,7 @@ impl Rewrites {
 
     /// Cancels the running or scheduled rewrite, without changing the result of the last one. Returns whether one was
     /// running.
-    pub fn cancel(&mut self) -> bool {
+    pub(crate) fn cancel(&mut self) -> bool {
         self.scheduled = false;
         self.running.take().is_some()
     }

@@ -9,6 +9,8 @@ use persistence::aof::{AofFile, Manifest, ReplAnnotation};
 use proptest::prelude::*;
 
 use super::*;
+use crate::machine::AppendOnly;
+use crate::rewrites::RewriteThresholds;
 use clock::Instant;
 use replication::ReplId;
 

@@ -1,8 +1,8 @@
 //! The append-only file (`appendonly yes`): a log of every change since a base.
 //!
-//! The state machine in the crate `append-only` decides what to do; this module drives it. A [`writer`] thread asks it
-//! for file operations and performs them in the [`directory`]. A rewrite ([`rewriting`]) takes a snapshot like a save,
-//! writes it as a new base and hands it over. At startup the files are loaded in order ([`loading`]).
+//! [`AofDriver`] decides what to do; this module gives it threads, locks and files. A [`writer`] thread performs its
+//! file operations in the [`directory`]. A rewrite ([`rewriting`]) takes a snapshot like a save, writes it as a new base
+//! and hands it over. At startup the files are loaded in order ([`loading`]).
 //!
 //! Under `appendfsync always`, replies to writes wait for the commit point, which then is the synced offset.
 
@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use append_only::{
-    AofEffect, AofEvent, AppendOnly as Machine, BaseRejected, FsyncPolicy, LogEnd, RetainedCursor,
+    AofAction, AofDriver, AofDriverEvent, AofSettings, AofStart, BaseRejected, FileExecutor, FsyncPolicy,
+    RewriteId, StartPosition,
 };
-use append_only::{AofSettings, AofState, RewriteId, Rewrites};
 use config::{AppendFsync, Config, keys};
 use engine::{Engine, NodeFlags};
 use parking_lot::{Condvar, Mutex};
@@ -28,12 +28,11 @@ use persistence::aof::Manifest;
 use process::time;
 use replication::Log;
 use replication::wait::OnDisk;
-use slot_routing::ReplOffset;
 use tokio::sync::{Notify, watch};
 
+use crate::disk::SystemDisk;
 use crate::stream::SharedLog;
 use crate::stream::commit_point::CommitPoint;
-use directory::{AofDirectory, OpenIncrement};
 use writer::Writer;
 
 pub(crate) use loading::load;
@@ -59,15 +58,8 @@ pub struct AppendOnly {
     changed: Condvar,
     /// Delay before each round of the writer, in microseconds (DEBUG AOF-FLUSH-SLEEP).
     pub flush_sleep: AtomicU64,
-    /// Wakes the writer, to ask the state machine again.
+    /// Wakes the writer, to ask the driver again.
     wake_writer: Notify,
-}
-
-/// Tells the writer to stop once the log is synced up to `until`, or after the next failure.
-#[derive(Debug, Clone, Copy)]
-struct StopCondition {
-    until: ReplOffset,
-    failures: u64,
 }
 
 /// How a shutdown treats an append-only file that does not contain all data.
@@ -79,36 +71,22 @@ pub enum UnfinishedAof {
     Ignore,
 }
 
-/// Where to start following the log.
+/// News for the thread that runs a rewrite.
 #[derive(Debug)]
-enum StartPosition {
-    /// At the snapshot of the next rewrite, because the existing files hold older data.
-    NextSnapshot,
-    /// After the base, which is the only file. `db` is the database selected by the master's stream.
-    Base { db: u16 },
-    /// At the end of the last increment.
-    Increment(OpenIncrement),
+enum RewriteNews {
+    /// The base is installed; these files are obsolete.
+    DeleteHistory(Vec<String>),
+    Ended(RewriteId, Result<(), BaseRejected>),
 }
 
 #[derive(Debug, Default)]
 struct SharedState {
-    /// `None` while the file is disabled.
-    machine: Option<Machine>,
-    /// Keeps the log from being trimmed past what the machine needs.
-    cursor: RetainedCursor,
-    rewrites: Rewrites,
+    driver: AofDriver<tempfile::NamedTempFile>,
     /// Cancels the running rewrite.
     cancelled: Arc<AtomicBool>,
-    /// A finished base that waits to be installed.
-    finished_base: Option<(RewriteId, tempfile::NamedTempFile)>,
-    /// The result of a rewrite, for the thread that runs it.
-    rewrite_result: Option<(RewriteId, Result<Vec<String>, BaseRejected>)>,
-    /// Whether the writer thread runs, and whether it is to stop.
-    running: bool,
-    stop_condition: Option<StopCondition>,
-    /// Size of the base, and of all files before the current increment.
-    base_size: u64,
-    size_before: u64,
+    rewrite_news: Option<RewriteNews>,
+    /// Whether the writer thread runs.
+    is_writer_running: bool,
 }
 
 impl AppendOnly {
@@ -139,7 +117,7 @@ impl AppendOnly {
 
     /// Applies the current configuration.
     pub fn configure(&self) {
-        self.send_event(AofEvent::Configured(self.settings()));
+        self.send_event(AofDriverEvent::Configured(self.settings()));
     }
 
     fn settings(&self) -> AofSettings {
@@ -156,53 +134,47 @@ impl AppendOnly {
         }
     }
 
-    /// Passes the log's end and an event to the state machine, and wakes the writer.
-    fn send_event(&self, input: AofEvent) {
+    /// Passes an event to the driver, and wakes the writer.
+    fn send_event(&self, event: AofDriverEvent<tempfile::NamedTempFile>) {
         let mut log = self.log.lock();
-        let mut state = self.state.lock();
-        self.report_log(&mut log, &mut state);
-        self.handle(&mut state, input);
-        retain_log(&mut log, &mut state);
-        drop((state, log));
+        self.handle(&mut log, event);
+        drop(log);
         self.wake_writer.notify_one();
     }
 
-    /// Tells the state machine the log's end, or that the log can no longer be followed.
-    fn report_log(&self, log: &mut Log, state: &mut SharedState) {
-        let mut effects = Vec::new();
-        if let Some(machine) = &mut state.machine {
-            state.cursor.report_log(machine, log, time::now(), &mut effects);
-        }
-        self.apply_effects(state, effects);
+    /// Passes an event to the driver.
+    fn handle(&self, log: &mut Log, event: AofDriverEvent<tempfile::NamedTempFile>) {
+        let mut state = self.state.lock();
+        let mut actions = Vec::new();
+        state.driver.handle(log, time::instant(), time::now(), event, &mut actions);
+        self.perform(&mut state, actions);
     }
 
-    fn handle(&self, state: &mut SharedState, input: AofEvent) {
-        let mut effects = Vec::new();
-        if let Some(machine) = &mut state.machine {
-            machine.handle(input, &mut effects);
-        }
-        self.apply_effects(state, effects);
-    }
-
-    fn apply_effects(&self, state: &mut SharedState, effects: Vec<AofEffect>) {
-        for effect in effects {
-            match effect {
-                AofEffect::PublishCommitPoint(offset) => self.commit_point.publish(offset),
-                AofEffect::HoldReplies(holds) => self.commit_point.set_required(holds),
-                AofEffect::WriteErrorChanged(error) => self.update_write_error(error),
-                AofEffect::RewriteEnded { rewrite, outcome } => {
-                    state.rewrite_result = Some((rewrite, outcome));
+    fn perform(&self, state: &mut SharedState, actions: Vec<AofAction>) {
+        for action in actions {
+            match action {
+                AofAction::PublishCommitPoint(offset) => self.commit_point.publish(offset),
+                AofAction::HoldReplies(holds) => self.commit_point.set_required(holds),
+                AofAction::WriteErrorChanged(error) => self.update_write_error(error),
+                AofAction::SyncDelayed => {
+                    tracing::warn!("Asynchronous AOF fsync is taking too long (disk is busy?)");
                 }
-                AofEffect::BaseNeeded => state.rewrites.scheduled = true,
+                AofAction::DeleteHistory(names) => {
+                    state.rewrite_news = Some(RewriteNews::DeleteHistory(names));
+                }
+                AofAction::RewriteEnded { rewrite, outcome } => {
+                    state.rewrite_news = Some(RewriteNews::Ended(rewrite, outcome));
+                }
             }
         }
         self.publish_synced(state);
+        self.changed.notify_all();
     }
 
     /// Publishes how far the log is synced.
     fn publish_synced(&self, state: &SharedState) {
-        let on_disk = match &state.machine {
-            Some(machine) => machine.synced().map_or(OnDisk::NotYet, OnDisk::UpTo),
+        let on_disk = match state.driver.status() {
+            Some(status) => status.synced.map_or(OnDisk::NotYet, OnDisk::UpTo),
             None => OnDisk::AppendOnlyOff,
         };
         self.on_disk.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
@@ -220,68 +192,54 @@ impl AppendOnly {
         self.log.wake_readers();
     }
 
-    /// Starts the writer thread.
+    /// Enables the file and starts the writer thread.
     fn start(
         self: &Arc<Self>,
-        folder: AofDirectory,
+        executor: FileExecutor<SystemDisk>,
         manifest: Manifest,
-        from: StartPosition,
+        position: StartPosition,
     ) -> io::Result<()> {
         self.log.keep_open(true);
-        let sizes = folder.sizes(&manifest);
-        let settings = self.settings();
+        let sizes = executor.folder().sizes(&manifest);
+        let start = AofStart { settings: self.settings(), manifest, position, sizes };
         let mut log = self.log.lock();
         let mut state = self.state.lock();
-        let now = time::instant();
-        let (machine, file, bytes) = match from {
-            StartPosition::NextSnapshot => (Machine::without_base(settings, manifest, now), None, 0),
-            StartPosition::Base { db } => {
-                (Machine::after_base(settings, manifest, LogEnd::of(&log, time::now()), db, now), None, 0)
-            }
-            StartPosition::Increment(OpenIncrement { file, bytes }) => (
-                Machine::continue_increment(settings, manifest, bytes, LogEnd::of(&log, time::now()), now),
-                Some(file),
-                bytes,
-            ),
-        };
-        state.machine = Some(machine);
-        (state.base_size, state.size_before) = (sizes.base, sizes.all.saturating_sub(bytes));
-        state.rewrites.size_after = sizes.all;
-        (state.running, state.stop_condition, state.rewrite_result) = (true, None, None);
-        self.report_log(&mut log, &mut state);
-        retain_log(&mut log, &mut state);
+        let mut actions = Vec::new();
+        state.driver.start(start, &mut log, time::instant(), time::now(), &mut actions);
+        (state.is_writer_running, state.rewrite_news) = (true, None);
+        self.perform(&mut state, actions);
         drop((state, log));
         self.on.store(true, Ordering::Release);
-        let writer = Writer::new(self.clone(), folder, file);
+        let writer = Writer::new(self.clone(), executor);
         let shared = self.clone();
         let work = move || {
             writer.run();
-            shared.state.lock().running = false;
+            shared.state.lock().is_writer_running = false;
             shared.changed.notify_all();
         };
         let spawned = std::thread::Builder::new().name("aof".to_owned()).spawn(work);
-        spawned.map(drop).inspect_err(|_| self.state.lock().running = false)
+        spawned.map(drop).inspect_err(|_| self.state.lock().is_writer_running = false)
     }
 
     /// Disables the append-only file (`appendonly no`). Syncs what is written, and cancels a running rewrite.
     pub fn disable(&self) {
-        self.cancel_rewrite();
-        self.send_event(AofEvent::SyncRequested);
-        let mut state = self.state.lock();
-        let stopping =
-            |machine: &Machine| StopCondition { until: machine.log_end(), failures: machine.failures() };
-        state.stop_condition = state.machine.as_ref().map(stopping);
-        self.wake_writer.notify_one();
-        self.changed.wait_while(&mut state, |state| state.running);
-        state.machine = None;
-        self.publish_synced(&state);
-        let mut cursor = std::mem::take(&mut state.cursor);
-        drop(state);
-        self.on.store(false, Ordering::Release);
         let mut log = self.log.lock();
-        cursor.release(&mut log);
-        let end = log.position().offset;
+        let mut state = self.state.lock();
+        state.cancel_rewrite();
+        let mut actions = Vec::new();
+        state.driver.stop_writer(&mut log, time::instant(), time::now(), &mut actions);
+        self.perform(&mut state, actions);
         drop(log);
+        self.wake_writer.notify_one();
+        self.changed.wait_while(&mut state, |state| state.is_writer_running);
+        drop(state);
+        let mut log = self.log.lock();
+        let mut state = self.state.lock();
+        state.driver.disable(&mut log);
+        self.publish_synced(&state);
+        let end = log.position().offset;
+        drop((state, log));
+        self.on.store(false, Ordering::Release);
         self.log.keep_open(false);
         // Release clients that waited for the file.
         self.commit_point.set_required(false);
@@ -292,32 +250,27 @@ impl AppendOnly {
 
     /// Cancels the running rewrite, if there is one.
     fn cancel_rewrite(&self) {
-        let mut state = self.state.lock();
-        if state.rewrites.cancel() {
-            tracing::info!("Background AOF rewrite cancelled");
-            state.cancelled.store(true, Ordering::Relaxed);
-            state.finished_base = None;
-        }
+        self.state.lock().cancel_rewrite();
         self.changed.notify_all();
     }
 
     /// Whether the files, together with the unwritten part of the log, contain all data.
     fn is_complete(&self) -> bool {
-        self.state.lock().machine.as_ref().is_none_or(|machine| machine.state() == AofState::Complete)
+        self.state.lock().driver.is_complete()
     }
 
     /// Syncs the whole log to disk. Returns an error if that fails.
     fn flush(&self) -> Result<(), String> {
-        let before = self.state.lock().machine.as_ref().map_or(0, Machine::failures);
-        self.send_event(AofEvent::SyncRequested);
+        let mut log = self.log.lock();
         let mut state = self.state.lock();
-        let end = state.machine.as_ref().map(Machine::log_end).unwrap_or_default();
-        while state.running {
-            let Some(machine) = &state.machine else { break };
-            match machine.error() {
-                Some(error) if machine.failures() > before => return Err(error.to_owned()),
-                _ if machine.has_synced(end) => break,
-                _ => {}
+        let mut actions = Vec::new();
+        let target = state.driver.request_sync(&mut log, time::instant(), time::now(), &mut actions);
+        self.perform(&mut state, actions);
+        drop(log);
+        self.wake_writer.notify_one();
+        while state.is_writer_running {
+            if let Some(result) = state.driver.sync_result(target) {
+                return result;
             }
             self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
@@ -330,9 +283,11 @@ impl AppendOnly {
     }
 }
 
-/// Keeps the log from being trimmed past what the state machine needs.
-fn retain_log(log: &mut Log, state: &mut SharedState) {
-    if let Some(machine) = &state.machine {
-        state.cursor.retain(machine, log);
+impl SharedState {
+    fn cancel_rewrite(&mut self) {
+        if self.driver.cancel_rewrite() {
+            tracing::info!("Background AOF rewrite cancelled");
+            self.cancelled.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -375,7 +375,7 @@ impl<E: Debug> Simulation<E> {
         if store.upstream().is_none() && store.log.is_open() {
             store.log.change_id(own);
         }
-        self.tell_file(host, None);
+        self.tell_file_of_log(host);
         self.plan_data_tick(host);
     }
 

@@ -19,13 +19,12 @@ mod watching;
 use std::io;
 use std::time::Duration;
 
-use append_only::{AofEffect, AofEvent, AofState, FileOperation, FsyncPolicy, RewriteId};
+use append_only::{AofAction, AofDriverEvent, AofState, FileOperation, FsyncPolicy, WriterStep};
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
 use replication::Position;
 use snapshot_io::{SnapshotState, WriteObserver};
 
-use crate::append_file::Rewrite;
 use crate::clients::DATABASE_COUNT;
 use crate::disk::{Opened, ProcessDeath, SimDisk};
 use crate::trace::{START, Trace, micros};
@@ -192,7 +191,7 @@ impl NodeWorld {
                 self.now += Duration::from_millis(1);
                 self.work(&mut incarnation);
             }
-            if incarnation.file.machine.state() != AofState::Complete {
+            if !incarnation.aof.is_complete() {
                 self.note("there is no base");
                 return None;
             }
@@ -233,7 +232,7 @@ impl NodeWorld {
                 incarnation.data.expire(self.wall());
             }
             88..92 if rewrites => self.rewrite(incarnation, true),
-            92..93 => self.tell(incarnation, AofEvent::SyncRequested),
+            92..93 => self.tell(incarnation, AofDriverEvent::SyncRequested),
             93..95 => {
                 let percent = self.random.pick(&[0, 0, 10, 40]);
                 self.note(&format!("{percent} of a hundred operations fail"));
@@ -364,8 +363,8 @@ impl NodeWorld {
     }
 
     fn acknowledge(&mut self, incarnation: &RunningNode, end: u64) {
-        let machine = &incarnation.file.machine;
-        if machine.policy() == FsyncPolicy::Always && machine.state() == AofState::Complete {
+        let file = incarnation.file();
+        if file.policy == FsyncPolicy::Always && file.state == AofState::Complete {
             self.see(&NodeObservation::Acknowledged(end));
         }
     }
@@ -381,58 +380,59 @@ impl NodeWorld {
         for end in done {
             self.acknowledge(incarnation, end);
         }
-        let machine = &incarnation.file.machine;
-        let synced = machine.synced().map_or(0, |synced| synced.0);
+        let file = incarnation.file();
+        let synced = file.synced.map_or(0, |synced| synced.0);
         // After an error the file is truncated to its synced part.
-        let is_well = machine.error().is_none() && incarnation.file.operation().is_none();
-        let is_whole = machine.state() == AofState::Complete;
-        let written = machine.written().filter(|_| is_well && is_whole);
+        let is_well = !file.has_error && incarnation.writer.operation().is_none();
+        let is_whole = file.state == AofState::Complete;
+        let written = file.written.filter(|_| is_well && is_whole);
         self.see(&NodeObservation::Synced(synced));
         self.see(&NodeObservation::Written(written.map_or(synced, |written| written.0)));
     }
 
-    fn tell(&mut self, incarnation: &mut RunningNode, input: AofEvent) {
-        let (wall, mut effects) = (self.wall(), Vec::new());
+    fn tell(&mut self, incarnation: &mut RunningNode, event: AofDriverEvent<Opened>) {
+        let (now, wall, mut actions) = (self.now, self.wall(), Vec::new());
         let shared = incarnation.log.clone();
-        incarnation.file.tell(&mut shared.lock().log, wall, Some(input), &mut effects);
-        self.take(incarnation, effects);
+        incarnation.aof.handle(&mut shared.lock().log, now, wall, event, &mut actions);
+        self.take(incarnation, actions);
     }
 
-    fn take(&mut self, incarnation: &mut RunningNode, effects: Vec<AofEffect>) {
-        for effect in effects {
-            self.note(&format!("{effect:?}"));
-            match effect {
-                AofEffect::PublishCommitPoint(_)
+    fn take(&mut self, incarnation: &mut RunningNode, actions: Vec<AofAction>) {
+        for action in actions {
+            self.note(&format!("{action:?}"));
+            match action {
+                AofAction::PublishCommitPoint(_)
                     if self.plan.injected_bug == Some(InjectedBug::LostFileProgress) => {}
-                AofEffect::RewriteEnded { rewrite, outcome } => {
-                    let ok = outcome.is_ok();
-                    incarnation.file.end_rewrite(self.now, rewrite, ok);
-                    if outcome.is_ok_and(|history| incarnation.file.folder().delete(&history)) {
-                        self.tell(incarnation, AofEvent::HistoryDeleted);
-                    }
-                }
-                effect => incarnation.take(&effect),
+                AofAction::DeleteHistory(history) => match incarnation.writer.folder().delete(&history) {
+                    true => self.tell(incarnation, AofDriverEvent::HistoryDeleted),
+                    false => self.tell(incarnation, AofDriverEvent::HistoryKept),
+                },
+                action => incarnation.take(&action),
             }
         }
     }
 
     /// Starts or finishes an operation of the file's writer thread.
     fn work(&mut self, incarnation: &mut RunningNode) {
-        let mut effects = Vec::new();
-        if incarnation.file.operation().is_some() {
+        let mut actions = Vec::new();
+        if incarnation.writer.operation().is_some() {
             self.before_operation(incarnation);
-            if let Some(error) = incarnation.file.end_operation(self.now, &mut effects) {
-                self.note(&error);
+            if let Some(completed) = incarnation.writer.finish() {
+                completed.error().into_iter().for_each(|error| self.note(error));
+                incarnation.aof.complete(self.now, completed, &mut actions);
             }
         } else {
             let (shared, wall) = (incarnation.log.clone(), self.wall());
-            incarnation.file.begin_operation(&mut shared.lock().log, (self.now, wall), &mut effects);
+            let step = incarnation.aof.next_step(&mut shared.lock().log, self.now, wall, &mut actions);
+            if let WriterStep::Run(pending) = step {
+                incarnation.writer.begin(pending);
+            }
         }
-        self.take(incarnation, effects);
+        self.take(incarnation, actions);
     }
 
     fn before_operation(&mut self, incarnation: &RunningNode) {
-        let Some(operation) = incarnation.file.operation() else { return };
+        let Some(operation) = incarnation.writer.operation() else { return };
         self.note(&format!("{operation:?}").escape_debug().to_string());
         if self.plan.injected_bug == Some(InjectedBug::RecreatedIncrement) {
             if let FileOperation::BeginIncrement { name, .. } = operation {
@@ -441,44 +441,34 @@ impl NodeWorld {
                 && let Some(name) = self.again.take()
             {
                 // As if the first attempt had seemed to fail.
-                let _ = persistence::Disk::create(&incarnation.file.folder().disk, &name);
+                let _ = persistence::Disk::create(&incarnation.writer.folder().disk, &name);
             }
         }
     }
 
     /// Takes a snapshot and writes it while other events happen.
     fn rewrite(&mut self, incarnation: &mut RunningNode, serving: bool) {
-        let Ok(id) = incarnation.file.rewrites.begin(self.now) else { return };
-        incarnation.file.rewrite = Some(Rewrite { id, base: None });
+        let Ok(rewrite) = incarnation.aof.begin_rewrite(self.now) else { return };
         let (state, position) = incarnation.cut();
         self.note(&format!("a rewrite is cut at {}", position.offset));
         let late = self.plan.injected_bug == Some(InjectedBug::LateIncrementStart);
         if !late {
-            self.tell(incarnation, AofEvent::SnapshotTaken { rewrite: id, at: position, db: None });
+            self.tell(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
         }
         let written = self.write_base(incarnation, state, position, serving);
         if self.disk.is_dead() {
             return;
         }
         if late {
-            let at = incarnation.log.lock().log.position();
-            self.tell(incarnation, AofEvent::SnapshotTaken { rewrite: id, at, db: None });
+            self.tell(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
         }
         match written {
-            Ok(base) => {
-                incarnation.file.rewrite = Some(Rewrite { id, base: Some(base) });
-                self.tell(incarnation, AofEvent::BaseReady { rewrite: id, rdb: true });
-            }
+            Ok(base) => self.tell(incarnation, AofDriverEvent::BaseWritten { rewrite, base, rdb: true }),
             Err(error) => {
                 self.note(&format!("the rewrite fails: {error}"));
-                self.fail(incarnation, id);
+                self.tell(incarnation, AofDriverEvent::RewriteFailed(rewrite));
             }
         }
-    }
-
-    fn fail(&mut self, incarnation: &mut RunningNode, id: RewriteId) {
-        incarnation.file.end_rewrite(self.now, id, false);
-        self.tell(incarnation, AofEvent::RewriteFailed(id));
     }
 
     fn write_base(
@@ -489,7 +479,7 @@ impl NodeWorld {
         serving: bool,
     ) -> io::Result<Opened> {
         let rdb = self.write_rdb(incarnation, state, position, (true, serving))?;
-        incarnation.file.write_base(&rdb)
+        incarnation.writer.write_base(&rdb)
     }
 
     /// Serializes a snapshot; clients may be served meanwhile.
@@ -514,7 +504,7 @@ impl NodeWorld {
         self.rewrite(&mut incarnation, false);
         self.save(&mut incarnation, false);
         self.serve(&mut incarnation);
-        self.tell(&mut incarnation, AofEvent::SyncRequested);
+        self.tell(&mut incarnation, AofDriverEvent::SyncRequested);
         for _ in 0..MAX_HEALING_ROUNDS {
             self.now += Duration::from_millis(100);
             self.work(&mut incarnation);

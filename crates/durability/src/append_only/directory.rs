@@ -1,6 +1,5 @@
 //! The append-only directory on the real file system.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -11,7 +10,6 @@ use persistence::Disk as _;
 use crate::disk::SystemDisk;
 
 pub(super) type AofDirectory = append_only::AofDirectory<SystemDisk>;
-pub(super) type OpenIncrement = append_only::OpenIncrement<File>;
 
 /// The directory that the configuration names.
 pub(super) fn configured_directory(config: &Config) -> io::Result<AofDirectory> {

@@ -6,23 +6,12 @@ use std::time::Duration;
 use append_only::AofState;
 use process::time;
 
-use super::{AppendOnly, SharedState};
-
-impl SharedState {
-    /// Total size of all files in bytes.
-    pub(super) fn size(&self) -> u64 {
-        self.size_before + self.machine.as_ref().map_or(0, append_only::AppendOnly::increment_bytes)
-    }
-}
+use super::AppendOnly;
 
 impl AppendOnly {
     /// Resets the counters (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
-        let mut state = self.state.lock();
-        (state.rewrites.done, state.rewrites.failed_in_a_row) = (0, 0);
-        if let Some(machine) = &mut state.machine {
-            machine.reset_delays();
-        }
+        self.state.lock().driver.reset_counts();
     }
 
     /// Appends fields to INFO's Persistence section.
@@ -33,9 +22,9 @@ impl AppendOnly {
         let flag = |flag: bool| u8::from(flag).to_string();
         let seconds = |took: Option<Duration>| took.map_or(-1, |took| took.as_secs() as i64).to_string();
         let state = self.state.lock();
-        let (rewrites, machine) = (&state.rewrites, state.machine.as_ref());
+        let (rewrites, status) = (state.driver.rewrites(), state.driver.status());
         let mut lines = vec![
-            ("aof_enabled", flag(machine.is_some())),
+            ("aof_enabled", flag(status.is_some())),
             ("aof_rewrite_in_progress", flag(rewrites.is_running())),
             ("aof_rewrite_scheduled", flag(rewrites.scheduled)),
             ("aof_last_rewrite_time_sec", seconds(rewrites.last_took)),
@@ -43,19 +32,19 @@ impl AppendOnly {
             ("aof_last_bgrewrite_status", ok(rewrites.last_ok)),
             ("aof_rewrites", rewrites.done.to_string()),
             ("aof_rewrites_consecutive_failures", rewrites.failed_in_a_row.to_string()),
-            ("aof_last_write_status", ok(machine.is_none_or(|machine| machine.error().is_none()))),
+            ("aof_last_write_status", ok(status.as_ref().is_none_or(|status| !status.has_error))),
             ("aof_last_cow_size", "0".to_owned()),
         ];
-        if let Some(machine) = machine {
-            let written = machine.written().unwrap_or(end);
-            let waits = machine.state() != AofState::Complete && rewrites.scheduled;
+        if let Some(status) = status {
+            let written = status.written.unwrap_or(end);
+            let waits = status.state != AofState::Complete && rewrites.scheduled;
             lines.extend([
-                ("aof_current_size", state.size().to_string()),
-                ("aof_base_size", state.base_size.to_string()),
+                ("aof_current_size", status.size.to_string()),
+                ("aof_base_size", status.base_size.to_string()),
                 ("aof_pending_rewrite", flag(waits)),
                 ("aof_buffer_length", end.0.saturating_sub(written.0).to_string()),
                 ("aof_pending_bio_fsync", "0".to_owned()),
-                ("aof_delayed_fsync", machine.delays().to_string()),
+                ("aof_delayed_fsync", status.delays.to_string()),
             ]);
         }
         drop(state);

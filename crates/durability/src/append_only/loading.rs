@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use append_only::AofFilesError;
+use append_only::{AofFilesError, FileExecutor};
 use config::keys;
 use engine::NodeFlags;
 use persistence::aof::Manifest;
 use snapshot_io::{AofError, AofLoadResult, LoadResult};
 
-use super::StartPosition;
 use super::directory::{AofDirectory, configured_directory};
 use crate::Durability;
 use crate::loading::with_loader;
@@ -84,10 +83,9 @@ fn continue_files(
         let mut log = durability.log.lock();
         durability.log.open(&mut log);
     }
-    let last = folder.last_increment(&manifest).map_err(AofFilesError::from)?;
+    let (executor, position) = FileExecutor::open(folder, &manifest, db).map_err(AofFilesError::from)?;
     if let Some(last) = manifest.increments.last() {
         tracing::info!("Opening AOF incr file {} on server start", last.name);
     }
-    let from = last.map_or(StartPosition::Base { db }, StartPosition::Increment);
-    Ok(durability.append_only.start(folder, manifest, from).map_err(AofFilesError::from)?)
+    Ok(durability.append_only.start(executor, manifest, position).map_err(AofFilesError::from)?)
 }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use append_only::{AofEvent, AofState, AppendOnly as Machine, RewriteId, RewriteThresholds, RunningError};
+use append_only::{AofDriverEvent, FileExecutor, RewriteId, RunningError, StartPosition};
 use config::keys;
 use engine::NodeFlags;
 use persistence::Dialect;
 use persistence::aof::Manifest;
 use process::adaptive_tick::AdaptiveTick;
 use process::time;
-use replication::{Log, WriteMode};
+use replication::WriteMode;
 
 use super::directory::{AofDirectory, configured_directory};
-use super::{AppendOnly, POLL_INTERVAL, SharedState, StartPosition, UnfinishedAof, retain_log};
+use super::{AppendOnly, POLL_INTERVAL, RewriteNews, UnfinishedAof};
 use crate::Durability;
 use crate::new_file::NewFile;
 use crate::pace::YieldPace;
@@ -54,9 +54,7 @@ impl AppendOnly {
         // Checks that files can be created there; the file is removed at once.
         folder.temporary_base().with_context(in_folder)?;
         let manifest = folder.find()?.unwrap_or_default();
-        self.start(folder, manifest, StartPosition::NextSnapshot)?;
-        self.state.lock().rewrites.scheduled = true;
-        Ok(())
+        Ok(self.start(FileExecutor::new(folder), manifest, StartPosition::NextSnapshot)?)
     }
 
     /// Whether the current data may become a base.
@@ -71,9 +69,7 @@ impl AppendOnly {
 
     /// Whether the first base is being written. A shutdown now would leave no file with the current data.
     pub fn is_writing_first_base(&self) -> bool {
-        let state = self.state.lock();
-        let is_fresh = |machine: &Machine| machine.state() == AofState::NoBase;
-        state.machine.as_ref().is_some_and(is_fresh) && state.rewrites.is_running()
+        self.state.lock().driver.is_writing_first_base()
     }
 
     /// Whether an automatic rewrite is due.
@@ -83,70 +79,46 @@ impl AppendOnly {
         }
         let percentage = self.config.get(keys::AUTO_AOF_REWRITE_PERCENTAGE);
         let min_size = self.config.get(keys::AUTO_AOF_REWRITE_MIN_SIZE);
-        let state = self.state.lock();
-        state.rewrites.is_due(time::instant(), RewriteThresholds { size: state.size(), percentage, min_size })
+        self.state.lock().driver.is_rewrite_due(time::instant(), percentage, min_size)
     }
 
     fn begin_rewrite(&self) -> Result<Rewrite, RunningError> {
         let mut state = self.state.lock();
-        let id = state.rewrites.begin(time::instant())?;
+        let id = state.driver.begin_rewrite(time::instant())?;
         state.cancelled = Arc::default();
         Ok(Rewrite { id, cancelled: state.cancelled.clone() })
     }
 
-    fn end_rewrite(&self, rewrite: &Rewrite, ok: bool) {
-        let mut log = self.log.lock();
-        let mut state = self.state.lock();
-        if !ok {
-            self.handle(&mut state, AofEvent::RewriteFailed(rewrite.id));
-            retain_log(&mut log, &mut state);
-        }
-        let needed = state.machine.as_ref().is_some_and(|machine| machine.state() != AofState::Complete);
-        state.rewrites.end(time::instant(), rewrite.id, ok, needed);
-        self.changed.notify_all();
-    }
-
     /// Waits until no rewrite is running.
     pub(super) fn wait_for_rewrite(&self) {
-        self.changed.wait_while(&mut self.state.lock(), |state| state.rewrites.is_running());
+        self.changed.wait_while(&mut self.state.lock(), |state| state.driver.rewrites().is_running());
     }
 
-    /// Tells the state machine that the snapshot is taken. All slots are locked.
-    fn record_snapshot(&self, log: &mut Log, rewrite: &Rewrite, db: Option<u16>) -> anyhow::Result<()> {
-        let mut state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_current(rewrite.id), "the rewrite was cancelled");
-        self.report_log(log, &mut state);
-        self.handle(&mut state, AofEvent::SnapshotTaken { rewrite: rewrite.id, at: log.position(), db });
-        retain_log(log, &mut state);
-        drop(state);
-        self.wake_writer.notify_one();
-        Ok(())
-    }
-
-    /// Passes the base to the writer, which installs it once the following increment exists.
+    /// Passes the base to the writer, which installs it once the following increment exists, and waits for the end of
+    /// the rewrite.
     fn install_base(
         &self,
         file: tempfile::NamedTempFile,
         rdb: bool,
         rewrite: &Rewrite,
     ) -> anyhow::Result<()> {
-        let mut state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_current(rewrite.id), "the rewrite was cancelled");
-        (state.finished_base, state.rewrite_result) = (Some((rewrite.id, file)), None);
-        self.handle(&mut state, AofEvent::BaseReady { rewrite: rewrite.id, rdb });
-        self.wake_writer.notify_one();
-        let history = loop {
-            if let Some((_, outcome)) = state.rewrite_result.take_if(|(ended, _)| *ended == rewrite.id) {
-                state.finished_base = None;
-                break outcome?;
+        self.state.lock().rewrite_news = None;
+        self.send_event(AofDriverEvent::BaseWritten { rewrite: rewrite.id, base: file, rdb });
+        loop {
+            let mut state = self.state.lock();
+            match state.rewrite_news.take() {
+                Some(RewriteNews::DeleteHistory(names)) => {
+                    drop(state);
+                    self.delete_history(&names)?;
+                }
+                Some(RewriteNews::Ended(ended, outcome)) if ended == rewrite.id => return Ok(outcome?),
+                Some(RewriteNews::Ended(..)) | None => {
+                    let is_wanted = state.is_writer_running && state.driver.rewrites().is_current(rewrite.id);
+                    anyhow::ensure!(is_wanted, "the append-only file was disabled meanwhile");
+                    self.changed.wait_for(&mut state, POLL_INTERVAL);
+                }
             }
-            let is_wanted = state.running && state.rewrites.is_current(rewrite.id);
-            anyhow::ensure!(is_wanted, "the append-only file was disabled meanwhile");
-            self.changed.wait_for(&mut state, POLL_INTERVAL);
-        };
-        state.rewrites.size_after = state.size();
-        drop(state);
-        self.delete_history(&history)
+        }
     }
 
     /// Deletes obsolete files that were kept so far (`aof-disable-auto-gc` was switched off).
@@ -154,33 +126,30 @@ impl AppendOnly {
     /// # Errors
     /// The directory cannot be used.
     pub fn delete_kept_history(&self) -> anyhow::Result<()> {
-        let names =
-            |machine: &Machine| machine.manifest().history.iter().map(|file| file.name.clone()).collect();
-        let history: Vec<String> = self.state.lock().machine.as_ref().map(names).unwrap_or_default();
-        self.delete_history(&history)
-    }
-
-    /// Deletes obsolete files, unless they are kept, and removes them from the manifest.
-    fn delete_history(&self, history: &[String]) -> anyhow::Result<()> {
-        if history.is_empty() || self.config.get(keys::AOF_DISABLE_AUTO_GC) {
+        let history = self.state.lock().driver.history();
+        if history.is_empty() {
             return Ok(());
         }
-        for name in history {
-            tracing::info!("Removing the history file {name} in the background");
+        self.delete_history(&history)?;
+        let mut state = self.state.lock();
+        while state.is_writer_running && state.driver.is_updating_manifest() {
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
-        if configured_directory(&self.config)?.delete(history) {
-            self.send_event(AofEvent::HistoryDeleted);
-            let forgets = |state: &SharedState| {
-                state
-                    .machine
-                    .as_ref()
-                    .is_some_and(|machine| machine.has_deleted_history() && is_healthy(machine))
-            };
-            let mut state = self.state.lock();
-            while state.running && forgets(&state) {
-                self.changed.wait_for(&mut state, POLL_INTERVAL);
+        Ok(())
+    }
+
+    /// Deletes obsolete files, unless they are kept, and tells the driver, which removes them from the manifest.
+    fn delete_history(&self, history: &[String]) -> anyhow::Result<()> {
+        let is_deleted = !self.config.get(keys::AOF_DISABLE_AUTO_GC) && {
+            for name in history {
+                tracing::info!("Removing the history file {name} in the background");
             }
-        }
+            configured_directory(&self.config)?.delete(history)
+        };
+        self.send_event(match is_deleted {
+            true => AofDriverEvent::HistoryDeleted,
+            false => AofDriverEvent::HistoryKept,
+        });
         Ok(())
     }
 
@@ -194,7 +163,7 @@ impl AppendOnly {
     ) -> anyhow::Result<()> {
         // Held so that enabling the file at the same time waits for the new manifest.
         let state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_current(rewrite.id), "the rewrite was cancelled");
+        anyhow::ensure!(state.driver.rewrites().is_current(rewrite.id), "the rewrite was cancelled");
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
         let base = manifest.reserve_base(folder.name(), rdb);
         manifest.replace_base(base.clone(), "");
@@ -203,21 +172,13 @@ impl AppendOnly {
         folder.delete_history(manifest)?;
         Ok(())
     }
-
-    /// Tells the state machine the log's end.
-    fn report_log_end(&self) {
-        let mut log = self.log.lock();
-        let mut state = self.state.lock();
-        self.report_log(&mut log, &mut state);
-        retain_log(&mut log, &mut state);
-    }
 }
 
 /// Starts automatic rewrites. Never returns.
 pub async fn run_automatic_rewrites(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     loop {
         tick.wait_for_tick().await;
-        durability.append_only.report_log_end();
+        durability.append_only.handle(&mut durability.append_only.log.lock(), AofDriverEvent::LogChanged);
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)
         {
@@ -262,7 +223,7 @@ pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), Rewrite
         };
     });
     spawned.map(drop).map_err(|error| {
-        durability.append_only.end_rewrite(&rewrite, false);
+        durability.append_only.send_event(AofDriverEvent::RewriteFailed(rewrite.id));
         RewriteError::Failed(error.into())
     })
 }
@@ -302,29 +263,32 @@ pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) 
 
 fn run_rewrite(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
     let outcome = write_base(durability, rewrite);
-    durability.append_only.end_rewrite(rewrite, outcome.is_ok());
+    if outcome.is_err() {
+        // Changes nothing if the driver knows already.
+        durability.append_only.send_event(AofDriverEvent::RewriteFailed(rewrite.id));
+    }
     outcome
 }
 
 fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
     let shared = &durability.append_only;
     let on = shared.is_on();
-    let (state, noted) = take_snapshot(durability, |log| {
+    let (state, position) = take_snapshot(durability, |log| {
         shared.log.open(log);
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
         if on {
-            shared.record_snapshot(log, rewrite, stream_db)?;
+            shared.handle(log, AofDriverEvent::SnapshotTaken { rewrite: rewrite.id, db: stream_db });
+            shared.wake_writer.notify_one();
         }
         let position = log.position();
         // The base includes keys of slots that are being imported, so the increment must repeat that the import is
         // running.
         durability.applied.imports.repeat_in_log(log);
-        anyhow::Ok((position, stream_db.unwrap_or(0)))
+        (position, stream_db.unwrap_or(0))
     })?;
-    let position = noted?;
     let pace = YieldPace::yielding(durability.engine.keyspace.used_bytes());
     let folder = configured_directory(&durability.config)?;
     let sync_incrementally = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
@@ -351,11 +315,8 @@ fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> 
     if on {
         shared.install_base(out.file, rdb, rewrite)
     } else {
-        shared.install_base_while_disabled(&folder, out.file, rdb, rewrite)
+        shared.install_base_while_disabled(&folder, out.file, rdb, rewrite)?;
+        shared.send_event(AofDriverEvent::BaseInstalled(rewrite.id));
+        Ok(())
     }
-}
-
-/// Whether the files are complete and writable.
-fn is_healthy(machine: &Machine) -> bool {
-    machine.state() == AofState::Complete && machine.error().is_none()
 }

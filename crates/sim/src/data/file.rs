@@ -5,23 +5,28 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use append_only::{
-    AofEffect, AofEvent, AofSettings, AofState, AppendOnly, FsyncPolicy, LogEnd, RewriteId, RewriteThresholds,
+    AofAction, AofDriver, AofDriverEvent, AofSettings, AofSizes, AofStart, AofState, FileExecutor,
+    FsyncPolicy, RewriteId, StartPosition, SyncTarget, WriterStep,
 };
 use clock::{Instant, Millis};
 use engine::NodeFlags;
 use persistence::aof::Manifest;
+use replication::Log;
 use slot_routing::ReplOffset;
 
 use super::copies::CopyWaiters;
 use super::store::ReplicaState;
 use super::{DataChange, DataEvent, Key};
-use crate::append_file::{AOF_NAME, AppendFile, Rewrite, folder};
-use crate::disk::{ProcessDeath, SimDisk};
+use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, folder};
+use crate::disk::{Opened, ProcessDeath, SimDisk};
 use crate::simulation::Simulation;
 use crate::{InjectedBug, InvariantName, RandomSource};
 
 /// Interval between checks whether a rewrite can begin.
 const REWRITE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The sizes of an empty folder.
+const NO_FILES: AofSizes = AofSizes { base: 0, all: 0 };
 
 /// A finished write whose client waits for the sync.
 struct WriteAwaitingSync {
@@ -34,7 +39,8 @@ struct WriteAwaitingSync {
 pub(super) struct DataFile {
     disk: SimDisk,
     settings: AofSettings,
-    file: AppendFile,
+    aof: SimAofDriver,
+    writer: AofWriter,
     /// The serialized base of a rewrite that is not on the disk yet.
     cut: Option<(RewriteId, Vec<u8>)>,
     holds: bool,
@@ -44,81 +50,102 @@ pub(super) struct DataFile {
 }
 
 impl DataFile {
-    /// Starts on an empty disk.
+    /// Starts on an empty disk. The first rewrite creates the files.
     pub(super) fn nothing(
         disk: SimDisk,
         policy: FsyncPolicy,
         random: &mut RandomSource,
+        log: &mut Log,
         now: Instant,
-    ) -> Self {
+    ) -> (Self, Vec<AofAction>) {
         let settings = AofSettings {
             policy,
             timestamps: random.percent(50),
             name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
-        Self::fresh(disk, settings, now)
+        let executor = FileExecutor::new(folder(&disk));
+        let position = StartPosition::NextSnapshot;
+        let start = AofStart { settings, manifest: Manifest::default(), position, sizes: NO_FILES };
+        Self::with(disk, executor, start, log, (now, Millis(0)))
     }
 
-    /// Starts without files; the first rewrite creates them.
-    fn fresh(disk: SimDisk, settings: AofSettings, now: Instant) -> Self {
-        let machine = AppendOnly::without_base(settings.clone(), Manifest::default(), now);
-        let mut file = AppendFile::new(machine, folder(&disk), None);
-        file.rewrites.scheduled = true;
-        Self::with(disk, settings, file)
-    }
-
-    fn with(disk: SimDisk, settings: AofSettings, file: AppendFile) -> Self {
-        let (cut, waiting, due) = (None, Vec::new(), None);
-        Self { disk, settings, file, cut, holds: false, committed: ReplOffset(0), waiting, due }
+    fn with(
+        disk: SimDisk,
+        executor: FileExecutor<SimDisk>,
+        start: AofStart,
+        log: &mut Log,
+        (now, wall): (Instant, Millis),
+    ) -> (Self, Vec<AofAction>) {
+        let (mut aof, mut actions, settings) = (AofDriver::default(), Vec::new(), start.settings.clone());
+        aof.start(start, log, now, wall, &mut actions);
+        let file = Self {
+            disk,
+            settings,
+            aof,
+            writer: AofWriter::new(executor),
+            cut: None,
+            holds: false,
+            committed: ReplOffset(0),
+            waiting: Vec::new(),
+            due: None,
+        };
+        (file, actions)
     }
 
     /// Loads the files into a starting process and continues them. An error means that the process
     /// does not start.
-    fn found(self, store: &mut ReplicaState, (now, wall): (Instant, Millis)) -> Result<Self, String> {
+    fn found(
+        self,
+        store: &mut ReplicaState,
+        times: (Instant, Millis),
+    ) -> Result<(Self, Vec<AofAction>), String> {
         let Self { disk, settings, .. } = self;
         let folder = folder(&disk);
-        let manifest = folder.find().map_err(|error| error.to_string())?;
-        let Some(manifest) = manifest else { return Ok(Self::fresh(disk, settings, now)) };
-        let loaded = store.data_store.load_files(&folder, &manifest, &store.imports)?;
-        if let Some(position) = loaded.position {
-            store.log.adopt_history(position);
-        }
-        let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
-        let end = LogEnd::of(&store.log, wall);
-        let (machine, open) = match last {
-            Some(open) => (
-                AppendOnly::continue_increment(settings.clone(), manifest, open.bytes, end, now),
-                Some(open.file),
-            ),
-            None => (AppendOnly::after_base(settings.clone(), manifest, end, loaded.db, now), None),
+        let found = folder.find().map_err(|error| error.to_string())?;
+        let (executor, manifest, position) = match found {
+            None => (FileExecutor::new(folder), Manifest::default(), StartPosition::NextSnapshot),
+            Some(manifest) => {
+                let loaded = store.data_store.load_files(&folder, &manifest, &store.imports)?;
+                if let Some(position) = loaded.position {
+                    store.log.adopt_history(position);
+                }
+                let (executor, position) =
+                    FileExecutor::open(folder, &manifest, loaded.db).map_err(|error| error.to_string())?;
+                (executor, manifest, position)
+            }
         };
-        Ok(Self::with(disk, settings, AppendFile::new(machine, folder, open)))
+        let sizes = executor.folder().sizes(&manifest);
+        let start = AofStart { settings, manifest, position, sizes };
+        Ok(Self::with(disk, executor, start, &mut store.log, times))
     }
 
     /// Returns the log offset up to which the file is synced.
     pub(super) fn synced(&self) -> Option<ReplOffset> {
-        self.file.machine.synced()
+        self.aof.synced()
     }
 
-    /// Returns the number of disk failures.
-    pub(super) fn failures(&self) -> u64 {
-        self.file.machine.failures()
+    /// Returns whether the files contain all data up to the target, once that is known.
+    pub(super) fn is_saved(&self, target: SyncTarget) -> Option<bool> {
+        match self.aof.sync_result(target)? {
+            Ok(()) => self.aof.is_complete().then_some(true),
+            Err(_) => Some(false),
+        }
     }
 
     /// Returns whether writes acknowledged now survive a power failure.
     fn is_durable(&self) -> bool {
-        let machine = &self.file.machine;
-        machine.policy() == FsyncPolicy::Always && machine.state() == AofState::Complete
+        let status = self.aof.status();
+        status.is_some_and(|file| file.policy == FsyncPolicy::Always && file.state == AofState::Complete)
     }
 
-    /// Returns when the file's thread has work if nothing else happens.
-    fn next_step(&self, now: Instant, random: &mut RandomSource) -> Option<Instant> {
-        if self.file.operation().is_some() || self.cut.is_some() {
+    /// Returns when the file's thread has work if nothing else happens before `until`.
+    fn next_step(&self, now: Instant, until: Option<Instant>, random: &mut RandomSource) -> Option<Instant> {
+        if self.writer.operation().is_some() || self.cut.is_some() {
             return Some(now + Duration::from_micros(random.below(3000) as u64));
         }
-        let look = self.file.rewrites.scheduled.then_some(now + REWRITE_CHECK_INTERVAL);
-        self.file.machine.next_deadline(now).into_iter().chain(look).min()
+        let look = self.aof.rewrites().scheduled.then_some(now + REWRITE_CHECK_INTERVAL);
+        until.into_iter().chain(look).min()
     }
 }
 
@@ -128,7 +155,10 @@ impl<E: Debug> Simulation<E> {
         let Some(policy) = self.data.settings.appendfsync else { return };
         if self.random.percent(70) {
             let (disk, now) = (self.new_disk(), self.clock_of(host));
-            self.data.stores[host].file = Some(DataFile::nothing(disk, policy, &mut self.random, now));
+            let log = &mut self.data.stores[host].log;
+            let (file, actions) = DataFile::nothing(disk, policy, &mut self.random, log, now);
+            self.data.stores[host].file = Some(file);
+            self.take_actions(host, actions);
         }
     }
 
@@ -149,7 +179,10 @@ impl<E: Debug> Simulation<E> {
         let times = (self.clock_of(host), self.wall_of(host));
         let store = &mut self.data.stores[host];
         match old.found(store, times) {
-            Ok(file) => store.file = Some(file),
+            Ok((file, actions)) => {
+                store.file = Some(file);
+                self.take_actions(host, actions);
+            }
             Err(error) => {
                 self.record_violation(
                     InvariantName::Durable,
@@ -159,15 +192,31 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    /// Notifies the file of a longer or replaced log.
-    pub(super) fn tell_file(&mut self, host: usize, input: Option<AofEvent>) {
-        let wall = self.wall_of(host);
+    /// Passes an event to the file's driver.
+    fn tell_file(&mut self, host: usize, event: AofDriverEvent<Opened>) {
+        let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let ReplicaState { file, log, .. } = &mut self.data.stores[host];
-        let Some(DataFile { file, .. }) = file else { return };
-        let mut effects = Vec::new();
-        file.tell(log, wall, input, &mut effects);
-        self.take_effects(host, effects);
+        let Some(DataFile { aof, .. }) = file else { return };
+        let mut actions = Vec::new();
+        aof.handle(log, now, wall, event, &mut actions);
+        self.take_actions(host, actions);
         self.wake_file(host);
+    }
+
+    /// Notifies the file of a longer or replaced log.
+    pub(super) fn tell_file_of_log(&mut self, host: usize) {
+        self.tell_file(host, AofDriverEvent::LogChanged);
+    }
+
+    /// Requests that the file be synced.
+    pub(super) fn request_sync(&mut self, host: usize) -> Option<SyncTarget> {
+        let (now, wall) = (self.clock_of(host), self.wall_of(host));
+        let ReplicaState { file, log, .. } = &mut self.data.stores[host];
+        let mut actions = Vec::new();
+        let target = file.as_mut()?.aof.request_sync(log, now, wall, &mut actions);
+        self.take_actions(host, actions);
+        self.wake_file(host);
+        Some(target)
     }
 
     /// Wakes the file's thread soon.
@@ -191,25 +240,34 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn work_on_file(&mut self, host: usize) {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let ReplicaState { file, log, .. } = &mut self.data.stores[host];
-        let Some(DataFile { file, due, .. }) = file else { return };
+        let Some(DataFile { aof, writer, due, .. }) = file else { return };
         *due = None;
-        let mut effects = Vec::new();
-        if file.operation().is_some() {
-            let operation = format!("{:?}", file.operation());
-            let error = file.end_operation(now, &mut effects);
-            let synced = file.machine.synced();
+        let (mut actions, mut until) = (Vec::new(), None);
+        if writer.operation().is_some() {
+            let operation = format!("{:?}", writer.operation());
+            let mut error = None;
+            if let Some(completed) = writer.finish() {
+                error = completed.error().map(str::to_owned);
+                aof.complete(now, completed, &mut actions);
+            }
+            let synced = aof.synced();
             self.note_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
             if let Some(upto) = synced {
                 self.see(host, DataChange::Synced { upto });
             }
+            until = Some(now);
         } else {
-            file.begin_operation(log, (now, wall), &mut effects);
+            match aof.next_step(log, now, wall, &mut actions) {
+                WriterStep::Run(pending) => writer.begin(pending),
+                WriterStep::Wait { until: next, .. } => until = next,
+                WriterStep::Stop => {}
+            }
         }
-        self.take_effects(host, effects);
+        self.take_actions(host, actions);
         self.go_on_rewriting(host);
         let skew = self.processes[host].skew;
         let file = self.data.stores[host].file.as_ref().expect("a process keeps its file");
-        if let Some(due) = file.next_step(now, &mut self.random) {
+        if let Some(due) = file.next_step(now, until, &mut self.random) {
             let due = (due - skew).max(self.now);
             self.work_on_file_at(host, due);
         }
@@ -220,23 +278,16 @@ impl<E: Debug> Simulation<E> {
         let store = &mut self.data.stores[host];
         // A replica's data after a failed synchronization must not be saved.
         let may_cut = store.is_whole() && !store.is_loading() && !store.is_void();
-        let Some(DataFile { file, cut, .. }) = &mut store.file else { return };
-        let growth = RewriteThresholds { size: 0, percentage: 0, min_size: 0 };
+        let Some(DataFile { aof, writer, cut, .. }) = &mut store.file else { return };
         if let Some((rewrite, rdb)) = cut.take() {
-            let input = match file.write_base(&rdb) {
-                Ok(base) => {
-                    file.rewrite = Some(Rewrite { id: rewrite, base: Some(base) });
-                    AofEvent::BaseReady { rewrite, rdb: true }
-                }
-                Err(_) => {
-                    file.end_rewrite(now, rewrite, false);
-                    AofEvent::RewriteFailed(rewrite)
-                }
+            let event = match writer.write_base(&rdb) {
+                Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, rdb: true },
+                Err(_) => AofDriverEvent::RewriteFailed(rewrite),
             };
-            self.tell_file(host, Some(input));
+            self.tell_file(host, event);
         } else if may_cut
-            && file.rewrites.is_due(now, growth)
-            && let Ok(rewrite) = file.rewrites.begin(now)
+            && aof.is_rewrite_due(now, 0, 0)
+            && let Ok(rewrite) = aof.begin_rewrite(now)
         {
             self.cut_base(host, rewrite);
         }
@@ -258,30 +309,27 @@ impl<E: Debug> Simulation<E> {
             file.cut = Some((rewrite, rdb));
         }
         self.note_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
-        self.tell_file(host, Some(AofEvent::SnapshotTaken { rewrite, at, db }));
+        self.tell_file(host, AofDriverEvent::SnapshotTaken { rewrite, db });
         let store = &mut self.data.stores[host];
         store.imports.repeat_in_log(&mut store.log);
         self.log_grew(host);
     }
 
-    fn take_effects(&mut self, host: usize, effects: Vec<AofEffect>) {
-        let now = self.clock_of(host);
-        for effect in effects {
+    fn take_actions(&mut self, host: usize, actions: Vec<AofAction>) {
+        for action in actions {
             let store = &mut self.data.stores[host];
-            let Some(data_file) = &mut store.file else { return };
-            match effect {
-                AofEffect::PublishCommitPoint(offset) => data_file.committed = offset,
-                AofEffect::HoldReplies(holds) => data_file.holds = holds,
-                AofEffect::WriteErrorChanged(error) => {
+            let Some(file) = &mut store.file else { return };
+            match action {
+                AofAction::PublishCommitPoint(offset) => file.committed = offset,
+                AofAction::HoldReplies(holds) => file.holds = holds,
+                AofAction::WriteErrorChanged(error) => {
                     store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
                 }
-                AofEffect::BaseNeeded => data_file.file.rewrites.scheduled = true,
-                AofEffect::RewriteEnded { rewrite, outcome } => {
-                    data_file.file.end_rewrite(now, rewrite, outcome.is_ok());
-                    if outcome.is_ok_and(|history| data_file.file.folder().delete(&history)) {
-                        self.tell_file(host, Some(AofEvent::HistoryDeleted));
-                    }
-                }
+                AofAction::DeleteHistory(history) => match file.writer.folder().delete(&history) {
+                    true => self.tell_file(host, AofDriverEvent::HistoryDeleted),
+                    false => self.tell_file(host, AofDriverEvent::HistoryKept),
+                },
+                AofAction::SyncDelayed | AofAction::RewriteEnded { .. } => {}
             }
         }
         self.answer_waiting(host);
@@ -335,7 +383,7 @@ impl<E: Debug> Simulation<E> {
     /// Occasionally makes the disk fail or fill up, or starts a rewrite.
     pub(super) fn try_disk(&mut self, host: usize) {
         let healed = self.healed;
-        let Some(DataFile { disk, file, .. }) = &mut self.data.stores[host].file else { return };
+        let Some(DataFile { disk, aof, .. }) = &mut self.data.stores[host].file else { return };
         if healed {
             disk.set_failing(0);
             disk.set_full(false);
@@ -343,8 +391,8 @@ impl<E: Debug> Simulation<E> {
             disk.set_failing(self.random.pick(&[0, 0, 0, 10, 40]));
             disk.set_full(self.random.percent(10));
         } else if self.random.percent(2) {
-            file.rewrites.scheduled = true;
+            aof.schedule_rewrite();
         }
-        self.tell_file(host, None);
+        self.tell_file_of_log(host);
     }
 }

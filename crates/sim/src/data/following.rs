@@ -282,7 +282,7 @@ impl<E: Debug> Simulation<E> {
         self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
         self.see(host, DataChange::Replaced);
         self.see(host, DataChange::Stands);
-        self.tell_file(host, None);
+        self.tell_file_of_log(host);
         if awaited {
             self.drive(host, if failed { ReplicaEvent::LoadFailed } else { ReplicaEvent::Loaded });
         }

@@ -71,7 +71,7 @@ impl<E: Debug> Simulation<E> {
                 store.engine().clear_all_unlogged();
                 store.log.close();
                 self.see(host, DataChange::Restarted { kept: false });
-                self.tell_file(host, None);
+                self.tell_file_of_log(host);
                 return self.change_role(host);
             }
             RoleOrder::Lead => {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use append_only::AofEvent;
+use append_only::SyncTarget;
 use driver::Driver;
 use engine::PausePurpose;
 use migration::ControlCommand;
@@ -40,7 +40,7 @@ enum ShutdownStep {
     /// The data can be saved.
     Save,
     /// The append-only file is synced, or has failed again.
-    Flushed { failures: u64 },
+    Flushed { target: SyncTarget },
     /// The process ends at the next poll.
     Over,
 }
@@ -154,12 +154,9 @@ impl<E: Debug> Simulation<E> {
                 (!told || !store.is_voting_master()).then_some(ShutdownEvent::HandedOver)
             }
             ShutdownStep::Save => self.save_at_stop(host),
-            ShutdownStep::Flushed { failures } => {
-                let file = store.file.as_ref()?;
-                match file.synced() >= Some(*end) {
-                    true => Some(ShutdownEvent::Saved(true)),
-                    false => (file.failures() > *failures).then_some(ShutdownEvent::Saved(false)),
-                }
+            ShutdownStep::Flushed { target } => {
+                let saved = store.file.as_ref()?.is_saved(*target)?;
+                Some(ShutdownEvent::Saved(saved))
             }
             ShutdownStep::Over => None,
         }
@@ -222,11 +219,10 @@ impl<E: Debug> Simulation<E> {
     fn save_at_stop(&mut self, host: usize) -> Option<ShutdownEvent> {
         let store = &mut self.data.stores[host];
         let end = store.offset();
-        if let Some(file) = &store.file {
-            let failures = file.failures();
-            let stopping = store.stopping.as_mut()?;
-            (stopping.step, stopping.end) = (ShutdownStep::Flushed { failures }, end);
-            self.tell_file(host, Some(AofEvent::SyncRequested));
+        if store.file.is_some() {
+            let target = self.request_sync(host)?;
+            let stopping = self.data.stores[host].stopping.as_mut()?;
+            (stopping.step, stopping.end) = (ShutdownStep::Flushed { target }, end);
             return None;
         }
         // The current stream segment is applied first.

@@ -2,16 +2,19 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use append_only::{AofEffect, AofSettings, AppendOnly, FsyncPolicy, LogEnd};
+use append_only::{
+    AofAction, AofDriver, AofSettings, AofStart, AofStatus, FileExecutor, FsyncPolicy, StartPosition,
+};
 use clock::{Instant, Millis};
 use engine::{BackgroundMode, CommandOrigin, EffectLog, NodeFlags, Session};
+use persistence::aof::Manifest;
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
 use snapshot_io::SnapshotState;
 
 use super::running::RunningClient;
 use super::watching::Watcher;
-use crate::append_file::{AOF_NAME, AppendFile, folder};
+use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, folder};
 use crate::disk::SimDisk;
 use crate::executor::{Executor, Quiet, nanos};
 use crate::waiting::WaitingClient;
@@ -68,7 +71,8 @@ pub(super) struct RunningNode {
     pub(super) clients: Vec<RunningClient>,
     pub(super) waiters: Vec<WaitingClient>,
     pub(super) watcher: Watcher,
-    pub(super) file: AppendFile,
+    pub(super) aof: SimAofDriver,
+    pub(super) writer: AofWriter,
     pub(super) holds: bool,
     pub(super) committed: u64,
     /// The log offsets of writes with pending replies.
@@ -106,9 +110,13 @@ impl RunningNode {
         let manifest = folder.find().map_err(|error| error.to_string())?;
         let Some(manifest) = manifest else {
             log.lock().log.open(random.history());
-            let machine = AppendOnly::without_base(settings, append_only_manifest(), now);
-            let file = AppendFile::new(machine, folder, None);
-            return Ok((Self::with(data, log, file, wall, background), Found::Nothing));
+            let start = StartedFile {
+                executor: FileExecutor::new(folder),
+                settings,
+                manifest: Manifest::default(),
+                position: StartPosition::NextSnapshot,
+            };
+            return Ok((Self::with(data, log, start, (now, wall), background), Found::Nothing));
         };
         let host = Quiet::at(wall);
         let loaded =
@@ -119,16 +127,10 @@ impl RunningNode {
             let len = usize::try_from(position.offset.0).unwrap_or(usize::MAX).min(history.len());
             logged.history = history[..len].to_vec();
         }
-        let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
-        let end = LogEnd::of(&log.lock().log, wall);
-        let (machine, file) = match last {
-            Some(open) => {
-                (AppendOnly::continue_increment(settings, manifest, open.bytes, end, now), Some(open.file))
-            }
-            None => (AppendOnly::after_base(settings, manifest, end, loaded.db, now), None),
-        };
-        let file = AppendFile::new(machine, folder, file);
-        let incarnation = Self::with(data, log, file, wall, background);
+        let (executor, position) =
+            FileExecutor::open(folder, &manifest, loaded.db).map_err(|error| error.to_string())?;
+        let start = StartedFile { executor, settings, manifest, position };
+        let incarnation = Self::with(data, log, start, (now, wall), background);
         // Writes after the end of the file may be lost, so the history continues under a new
         // replication id.
         incarnation.log.lock().log.change_id(random.history());
@@ -139,8 +141,8 @@ impl RunningNode {
     fn with(
         data: Executor,
         log: SharedLog,
-        mut file: AppendFile,
-        wall: Millis,
+        file: StartedFile,
+        (now, wall): (Instant, Millis),
         background: BackgroundMode,
     ) -> Self {
         if background == BackgroundMode::Offloadable {
@@ -148,36 +150,44 @@ impl RunningNode {
             data.engine.long_commands.set_threshold(0);
             data.engine.settings.set_node_flag(NodeFlags::BACKGROUND, true);
         }
-        let mut effects = Vec::new();
-        file.tell(&mut log.lock().log, wall, None, &mut effects);
+        let StartedFile { executor, settings, manifest, position } = file;
+        let sizes = executor.folder().sizes(&manifest);
+        let start = AofStart { settings, manifest, position, sizes };
+        let (mut aof, mut actions) = (AofDriver::default(), Vec::new());
+        aof.start(start, &mut log.lock().log, now, wall, &mut actions);
         let mut incarnation = Self {
             data,
             log,
             clients: (1..3).map(|id| RunningClient::new(id, background)).collect(),
             waiters: (3..5).map(|id| WaitingClient::new(session(id, background))).collect(),
             watcher: Watcher::new(5, background),
-            file,
+            aof,
+            writer: AofWriter::new(executor),
             holds: false,
             committed: 0,
             waiting: Vec::new(),
         };
-        for effect in effects {
-            incarnation.take(&effect);
+        for action in actions {
+            incarnation.take(&action);
         }
         incarnation
     }
 
-    /// Applies an effect that needs nothing but the node.
-    pub(super) fn take(&mut self, effect: &AofEffect) {
-        match effect {
-            AofEffect::PublishCommitPoint(offset) => self.committed = offset.0,
-            AofEffect::HoldReplies(holds) => self.holds = *holds,
-            AofEffect::WriteErrorChanged(error) => {
+    /// Performs an action that needs nothing but the node.
+    pub(super) fn take(&mut self, action: &AofAction) {
+        match action {
+            AofAction::PublishCommitPoint(offset) => self.committed = offset.0,
+            AofAction::HoldReplies(holds) => self.holds = *holds,
+            AofAction::WriteErrorChanged(error) => {
                 self.data.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
             }
-            AofEffect::BaseNeeded => self.file.rewrites.scheduled = true,
-            AofEffect::RewriteEnded { .. } => {}
+            AofAction::SyncDelayed | AofAction::DeleteHistory(_) | AofAction::RewriteEnded { .. } => {}
         }
+    }
+
+    /// Returns the state of the append-only file.
+    pub(super) fn file(&self) -> AofStatus {
+        self.aof.status().expect("it is always enabled")
     }
 
     /// Returns a snapshot with its position in the history.
@@ -197,6 +207,10 @@ fn session(id: u64, background: BackgroundMode) -> Session {
     session
 }
 
-fn append_only_manifest() -> persistence::aof::Manifest {
-    persistence::aof::Manifest::default()
+/// The append-only file as found at the start.
+struct StartedFile {
+    executor: FileExecutor<SimDisk>,
+    settings: AofSettings,
+    manifest: Manifest,
+    position: StartPosition,
 }

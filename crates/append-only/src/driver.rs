@@ -1,0 +1,629 @@
+//! Drives the append-only file: combines the [`AppendOnly`] state machine with the log, the cursor that keeps the
+//! unwritten part of the log, and the rewrites. The node and the simulator run this same driver.
+//!
+//! The process owns the files, the snapshots, the locks and the clock:
+//!
+//! | | the process | the driver |
+//! | --- | --- | --- |
+//! | 1 | reports each event with [`AofDriver::handle`] and performs the actions at once | |
+//! | 2 | asks for the writer's next step with [`AofDriver::next_step`] | names the one file operation that may run now, with its bytes |
+//! | 3 | performs it with [`FileExecutor::execute`](crate::FileExecutor::execute) while it holds no lock | |
+//! | 4 | reports the result with [`AofDriver::complete`] and performs the actions | |
+//!
+//! The types separate what touches the disk from what does not. An [`AofAction`] never waits: whatever had to be synced
+//! for it has been synced. A [`PendingOperation`] has to be performed; only performing it yields the
+//! [`CompletedOperation`] that the driver takes back. So nothing is announced before its operation has succeeded, and
+//! two operations never overlap.
+//!
+//! Rewrites also run while the file is disabled. Then the process installs the base itself.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use persistence::aof::Manifest;
+use replication::Log;
+use slot_routing::ReplOffset;
+
+use crate::executor::{CompletedOperation, PendingOperation};
+use crate::machine::AppendOnly;
+use crate::retained_cursor::RetainedCursor;
+use crate::rewrites::{RewriteId, RewriteThresholds, Rewrites, RunningError};
+use crate::{
+    AofEffect, AofEvent, AofSettings, AofSizes, AofState, BaseRejected, FileOperation, FsyncPolicy, LogEnd,
+    LogLoss, OperationError,
+};
+
+/// Pause after a write that no client waits for, so that later changes are written together.
+const WRITE_PAUSE: Duration = Duration::from_millis(1);
+
+/// The file as found or created at the start.
+#[derive(Debug)]
+pub struct AofStart {
+    /// The configuration.
+    pub settings: AofSettings,
+    /// The manifest on disk.
+    pub manifest: Manifest,
+    /// Where to start following the log.
+    pub position: StartPosition,
+    /// The sizes of the files that the manifest names.
+    pub sizes: AofSizes,
+}
+
+/// Where to start following the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartPosition {
+    /// At the snapshot of the next rewrite, because the existing files hold older data. The rewrite is scheduled.
+    NextSnapshot,
+    /// After the base, which is the only file. `db` is the database selected by the master's stream.
+    Base {
+        /// The database.
+        db: u16,
+    },
+    /// At the end of the last increment, which has this many bytes.
+    Increment {
+        /// The size of the increment.
+        bytes: u64,
+    },
+}
+
+/// An event that the process reports. `B` is the type of a base's temporary file.
+#[derive(Debug)]
+pub enum AofDriverEvent<B> {
+    /// The log may have grown or may have been replaced. Every other event implies this one.
+    LogChanged,
+    /// The configuration may have changed.
+    Configured(AofSettings),
+    /// Sync the whole log now, and retry failed operations at once.
+    SyncRequested,
+    /// The rewrite has taken its snapshot at the current end of the log.
+    SnapshotTaken {
+        /// The rewrite.
+        rewrite: RewriteId,
+        /// The database selected by the master's stream, if the log itself will not repeat the SELECT.
+        db: Option<u16>,
+    },
+    /// The base of the rewrite is written and synced.
+    BaseWritten {
+        /// The rewrite.
+        rewrite: RewriteId,
+        /// The temporary file.
+        base: B,
+        /// `true` for an RDB file, `false` for commands.
+        rdb: bool,
+    },
+    /// The process has installed the base itself, because the file is disabled.
+    BaseInstalled(RewriteId),
+    /// The snapshot could not be taken, or the base could not be written.
+    RewriteFailed(RewriteId),
+    /// The obsolete files are deleted.
+    HistoryDeleted,
+    /// The obsolete files of [`AofAction::DeleteHistory`] are kept, or not all of them could be deleted.
+    HistoryKept,
+}
+
+/// An action to perform at once. It waits for no file operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AofAction {
+    /// Replies to writes up to this offset may be sent.
+    PublishCommitPoint(ReplOffset),
+    /// Whether replies to writes must wait for [`AofAction::PublishCommitPoint`].
+    HoldReplies(bool),
+    /// Writing the file fails with this error, or works again (`None`).
+    WriteErrorChanged(Option<String>),
+    /// A sync took so long that it delayed a write.
+    SyncDelayed,
+    /// The base of the current rewrite is installed. Delete these obsolete files, then send
+    /// [`AofDriverEvent::HistoryDeleted`] or [`AofDriverEvent::HistoryKept`].
+    DeleteHistory(Vec<String>),
+    /// The rewrite has ended.
+    RewriteEnded {
+        /// The rewrite.
+        rewrite: RewriteId,
+        /// Whether the base was installed.
+        outcome: Result<(), BaseRejected>,
+    },
+}
+
+/// What the writer does next.
+#[derive(Debug)]
+pub enum WriterStep<B> {
+    /// Perform this operation, then call [`AofDriver::complete`].
+    Run(PendingOperation<B>),
+    /// Ask again when one of these happens, or after an event.
+    Wait {
+        /// The time has come.
+        until: Option<Instant>,
+        /// The log has grown past this offset. `None` if growth alone changes nothing.
+        growth_past: Option<ReplOffset>,
+    },
+    /// The file is disabled: everything up to the requested offset is synced, or an operation has failed.
+    Stop,
+}
+
+/// A request to sync the log up to an offset. See [`AofDriver::request_sync`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncTarget {
+    until: ReplOffset,
+    /// Number of failed operations at the time of the request.
+    failures: u64,
+}
+
+/// The state of an enabled append-only file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AofStatus {
+    /// Whether the files contain the data.
+    pub state: AofState,
+    /// `appendfsync`
+    pub policy: FsyncPolicy,
+    /// Log offset up to which complete files are synced, if there are any.
+    pub synced: Option<ReplOffset>,
+    /// Log offset up to which the file is written, if the log is being followed.
+    pub written: Option<ReplOffset>,
+    /// Whether the last operation failed.
+    pub has_error: bool,
+    /// Number of syncs that delayed a write.
+    pub delays: u64,
+    /// Size of the base in bytes.
+    pub base_size: u64,
+    /// Size of all files in bytes.
+    pub size: u64,
+}
+
+/// The progress of the running rewrite.
+#[derive(Debug)]
+enum RewritePhase<B> {
+    /// The process takes the snapshot and writes the base. Also while no rewrite is running.
+    Writing,
+    /// The base is written. The writer installs it once the increment after it exists, and takes `base` then.
+    Installing { base: Option<B> },
+    /// The base is installed, and the process deletes the files before it.
+    DeletingHistory,
+    /// The files before the base are deleted, and the writer removes them from the manifest.
+    UpdatingManifest,
+}
+
+/// The append-only file while it is enabled.
+#[derive(Debug)]
+struct EnabledFile {
+    machine: AppendOnly,
+    cursor: RetainedCursor,
+    base_size: u64,
+    /// Size of all files before the current increment.
+    size_before: u64,
+    /// No operation starts before this time, unless somebody waits for one.
+    paused_until: Instant,
+    /// The writer stops when this is reached, or after the next failure.
+    stop_at: Option<SyncTarget>,
+}
+
+/// Drives the append-only file of one process. `B` is the type of a base's temporary file.
+///
+/// Methods that take the log expect it to be locked by the caller.
+#[derive(Debug)]
+pub struct AofDriver<B> {
+    /// `None` while the file is disabled.
+    file: Option<EnabledFile>,
+    rewrites: Rewrites,
+    phase: RewritePhase<B>,
+    /// The buffer of the last operation, kept for the next one.
+    buffer: Vec<u8>,
+}
+
+impl<B> Default for AofDriver<B> {
+    fn default() -> Self {
+        Self { file: None, rewrites: Rewrites::default(), phase: RewritePhase::Writing, buffer: Vec::new() }
+    }
+}
+
+impl<B> AofDriver<B> {
+    /// Enables the file.
+    pub fn start(
+        &mut self,
+        start: AofStart,
+        log: &mut Log,
+        now: Instant,
+        wall: Millis,
+        out: &mut Vec<AofAction>,
+    ) {
+        let AofStart { settings, manifest, position, sizes } = start;
+        let end = LogEnd::of(log, wall);
+        let machine = match position {
+            StartPosition::NextSnapshot => AppendOnly::without_base(settings, manifest, now),
+            StartPosition::Base { db } => AppendOnly::after_base(settings, manifest, end, db, now),
+            StartPosition::Increment { bytes } => {
+                AppendOnly::continue_increment(settings, manifest, bytes, end, now)
+            }
+        };
+        let size_before = sizes.all.saturating_sub(machine.increment_bytes());
+        self.rewrites.size_after = sizes.all;
+        self.rewrites.scheduled |= position == StartPosition::NextSnapshot;
+        self.file = Some(EnabledFile {
+            machine,
+            cursor: RetainedCursor::default(),
+            base_size: sizes.base,
+            size_before,
+            paused_until: now,
+            stop_at: None,
+        });
+        self.handle(log, now, wall, AofDriverEvent::LogChanged, out);
+    }
+
+    /// Processes an event.
+    pub fn handle(
+        &mut self,
+        log: &mut Log,
+        now: Instant,
+        wall: Millis,
+        event: AofDriverEvent<B>,
+        out: &mut Vec<AofAction>,
+    ) {
+        self.report_log(log, now, wall, out);
+        let event = self.note_event(log, now, event, out);
+        let mut effects = Vec::new();
+        if let (Some(file), Some(event)) = (&mut self.file, event) {
+            file.machine.handle(event, &mut effects);
+        }
+        self.apply_effects(now, effects, out);
+        self.retain(log);
+    }
+
+    /// The writer's next step.
+    pub fn next_step(
+        &mut self,
+        log: &mut Log,
+        now: Instant,
+        wall: Millis,
+        out: &mut Vec<AofAction>,
+    ) -> WriterStep<B> {
+        loop {
+            self.report_log(log, now, wall, out);
+            let Some(file) = self.file.as_mut().filter(|file| !file.is_stopped()) else {
+                return WriterStep::Stop;
+            };
+            if let Some(until) = file.pause(now) {
+                self.retain(log);
+                return WriterStep::Wait { until: Some(until), growth_past: None };
+            }
+            let operation = file.machine.next_operation(now);
+            let wait =
+                WriterStep::Wait { until: file.machine.next_deadline(now), growth_past: file.growth_past() };
+            self.retain(log);
+            let Some(operation) = operation else { return wait };
+            match self.prepare(log, operation) {
+                Some(pending) => return WriterStep::Run(pending),
+                None => self.finish(now, Err(OperationError::LogLost(LogLoss::Trimmed)), out),
+            }
+        }
+    }
+
+    /// Takes the result of the operation that [`Self::next_step`] returned.
+    pub fn complete(&mut self, now: Instant, completed: CompletedOperation, out: &mut Vec<AofAction>) {
+        let CompletedOperation { bytes, is_write, outcome, sizes } = completed;
+        self.buffer = bytes;
+        let Some(file) = &mut self.file else { return };
+        if is_write {
+            file.paused_until = now + WRITE_PAUSE;
+        }
+        let delays = file.machine.delays();
+        let mut effects = Vec::new();
+        file.machine.done(now, outcome, &mut effects);
+        if file.machine.delays() > delays {
+            out.push(AofAction::SyncDelayed);
+        }
+        if let Some(AofSizes { base, all }) = sizes {
+            file.base_size = base;
+            file.size_before = all.saturating_sub(file.machine.increment_bytes());
+        }
+        self.apply_effects(now, effects, out);
+    }
+
+    /// Starts a rewrite. The process takes a snapshot next.
+    ///
+    /// # Errors
+    /// A rewrite is already running.
+    pub fn begin_rewrite(&mut self, now: Instant) -> Result<RewriteId, RunningError> {
+        let rewrite = self.rewrites.begin(now)?;
+        self.phase = RewritePhase::Writing;
+        Ok(rewrite)
+    }
+
+    /// Schedules a rewrite.
+    pub fn schedule_rewrite(&mut self) {
+        self.rewrites.scheduled = true;
+    }
+
+    /// Cancels the running or scheduled rewrite. Returns whether one was running.
+    pub fn cancel_rewrite(&mut self) -> bool {
+        self.phase = RewritePhase::Writing;
+        self.rewrites.cancel()
+    }
+
+    /// Whether a scheduled or automatic rewrite should start. The parameters are `auto-aof-rewrite-percentage` and
+    /// `auto-aof-rewrite-min-size`.
+    #[must_use]
+    pub fn is_rewrite_due(&self, now: Instant, percentage: u64, min_size: u64) -> bool {
+        let size = self.file.as_ref().map_or(0, EnabledFile::size);
+        self.rewrites.is_due(now, RewriteThresholds { size, percentage, min_size })
+    }
+
+    /// The rewrites.
+    #[must_use]
+    pub fn rewrites(&self) -> &Rewrites {
+        &self.rewrites
+    }
+
+    /// Resets the counters of INFO.
+    pub fn reset_counts(&mut self) {
+        (self.rewrites.done, self.rewrites.failed_in_a_row) = (0, 0);
+        self.file.iter_mut().for_each(|file| file.machine.reset_delays());
+    }
+
+    /// Requests that the whole log be synced. [`Self::sync_result`] tells when that has happened.
+    pub fn request_sync(
+        &mut self,
+        log: &mut Log,
+        now: Instant,
+        wall: Millis,
+        out: &mut Vec<AofAction>,
+    ) -> SyncTarget {
+        let failures = self.failures();
+        self.handle(log, now, wall, AofDriverEvent::SyncRequested, out);
+        SyncTarget { until: log.position().offset, failures }
+    }
+
+    /// The result of a request, once it is known. A disabled file has nothing to sync.
+    #[must_use]
+    pub fn sync_result(&self, target: SyncTarget) -> Option<Result<(), String>> {
+        let Some(EnabledFile { machine, .. }) = &self.file else { return Some(Ok(())) };
+        match machine.error() {
+            Some(error) if machine.failures() > target.failures => Some(Err(error.to_owned())),
+            _ => machine.has_synced(target.until).then_some(Ok(())),
+        }
+    }
+
+    /// Begins to disable the file: cancels the rewrite and syncs the log. Then the writer stops
+    /// ([`WriterStep::Stop`]), and the process calls [`Self::disable`].
+    pub fn stop_writer(&mut self, log: &mut Log, now: Instant, wall: Millis, out: &mut Vec<AofAction>) {
+        self.cancel_rewrite();
+        self.handle(log, now, wall, AofDriverEvent::SyncRequested, out);
+        let target = SyncTarget { until: log.position().offset, failures: self.failures() };
+        if let Some(file) = &mut self.file {
+            file.stop_at = Some(target);
+        }
+    }
+
+    /// Disables the file. The writer has stopped.
+    pub fn disable(&mut self, log: &mut Log) {
+        if let Some(mut file) = self.file.take() {
+            file.cursor.release(log);
+        }
+    }
+
+    /// The state of the file, or `None` while it is disabled.
+    #[must_use]
+    pub fn status(&self) -> Option<AofStatus> {
+        let file = self.file.as_ref()?;
+        let machine = &file.machine;
+        Some(AofStatus {
+            state: machine.state(),
+            policy: machine.policy(),
+            synced: machine.synced(),
+            written: machine.written(),
+            has_error: machine.error().is_some(),
+            delays: machine.delays(),
+            base_size: file.base_size,
+            size: file.size(),
+        })
+    }
+
+    /// Whether the files, together with the unwritten part of the log, contain all data, or the file is disabled.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.file.as_ref().is_none_or(|file| file.machine.state() == AofState::Complete)
+    }
+
+    /// Whether the first base is being written, so that the files do not contain the current data yet.
+    #[must_use]
+    pub fn is_writing_first_base(&self) -> bool {
+        let is_fresh = |file: &EnabledFile| file.machine.state() == AofState::NoBase;
+        self.file.as_ref().is_some_and(is_fresh) && self.rewrites.is_running()
+    }
+
+    /// Log offset up to which complete files are synced, if there are any.
+    #[must_use]
+    pub fn synced(&self) -> Option<ReplOffset> {
+        self.file.as_ref().and_then(|file| file.machine.synced())
+    }
+
+    /// The obsolete files that the manifest still names.
+    #[must_use]
+    pub fn history(&self) -> Vec<String> {
+        let manifest = self.file.as_ref().map(|file| file.machine.manifest());
+        manifest.into_iter().flat_map(|manifest| &manifest.history).map(|file| file.name.clone()).collect()
+    }
+
+    /// Whether deleted files are about to be removed from the manifest.
+    #[must_use]
+    pub fn is_updating_manifest(&self) -> bool {
+        self.file.as_ref().is_some_and(EnabledFile::is_updating_manifest)
+    }
+
+    fn failures(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.machine.failures())
+    }
+
+    /// Tells the machine the log's end, or that the log can no longer be followed.
+    fn report_log(&mut self, log: &mut Log, now: Instant, wall: Millis, out: &mut Vec<AofAction>) {
+        let mut effects = Vec::new();
+        if let Some(EnabledFile { machine, cursor, .. }) = &mut self.file {
+            cursor.report_log(machine, log, wall, &mut effects);
+        }
+        self.apply_effects(now, effects, out);
+    }
+
+    /// Keeps the log from being trimmed past what the machine needs.
+    fn retain(&mut self, log: &mut Log) {
+        if let Some(EnabledFile { machine, cursor, .. }) = &mut self.file {
+            cursor.retain(machine, log);
+        }
+    }
+
+    /// Updates the rewrite and returns the event for the machine, if there is one. Events of cancelled rewrites change
+    /// nothing.
+    fn note_event(
+        &mut self,
+        log: &Log,
+        now: Instant,
+        event: AofDriverEvent<B>,
+        out: &mut Vec<AofAction>,
+    ) -> Option<AofEvent> {
+        match event {
+            AofDriverEvent::LogChanged => None,
+            AofDriverEvent::Configured(settings) => Some(AofEvent::Configured(settings)),
+            AofDriverEvent::SyncRequested => Some(AofEvent::SyncRequested),
+            AofDriverEvent::SnapshotTaken { rewrite, db } => {
+                let is_current = self.rewrites.is_current(rewrite);
+                is_current.then(|| AofEvent::SnapshotTaken { rewrite, at: log.position(), db })
+            }
+            AofDriverEvent::BaseWritten { rewrite, base, rdb } => {
+                if !self.rewrites.is_current(rewrite) {
+                    return None;
+                }
+                self.phase = RewritePhase::Installing { base: Some(base) };
+                Some(AofEvent::BaseReady { rewrite, rdb })
+            }
+            AofDriverEvent::BaseInstalled(rewrite) => {
+                self.end_rewrite(now, rewrite, Ok(()), out);
+                None
+            }
+            AofDriverEvent::RewriteFailed(rewrite) => {
+                if self.rewrites.is_current(rewrite) {
+                    self.phase = RewritePhase::Writing;
+                }
+                self.rewrites.end(now, rewrite, false, !self.is_complete());
+                Some(AofEvent::RewriteFailed(rewrite))
+            }
+            AofDriverEvent::HistoryDeleted => {
+                if matches!(self.phase, RewritePhase::DeletingHistory) {
+                    self.phase = RewritePhase::UpdatingManifest;
+                }
+                Some(AofEvent::HistoryDeleted)
+            }
+            AofDriverEvent::HistoryKept => {
+                if let (RewritePhase::DeletingHistory, Some(rewrite)) = (&self.phase, self.rewrites.current())
+                {
+                    self.end_rewrite(now, rewrite, Ok(()), out);
+                }
+                None
+            }
+        }
+    }
+
+    fn apply_effects(&mut self, now: Instant, effects: Vec<AofEffect>, out: &mut Vec<AofAction>) {
+        for effect in effects {
+            match effect {
+                AofEffect::PublishCommitPoint(offset) => out.push(AofAction::PublishCommitPoint(offset)),
+                AofEffect::HoldReplies(holds) => out.push(AofAction::HoldReplies(holds)),
+                AofEffect::WriteErrorChanged(error) => out.push(AofAction::WriteErrorChanged(error)),
+                AofEffect::BaseNeeded => self.rewrites.scheduled = true,
+                AofEffect::RewriteEnded { rewrite, outcome } => match outcome {
+                    Ok(history) if self.rewrites.is_current(rewrite) && !history.is_empty() => {
+                        self.phase = RewritePhase::DeletingHistory;
+                        out.push(AofAction::DeleteHistory(history));
+                    }
+                    outcome => self.end_rewrite(now, rewrite, outcome.map(drop), out),
+                },
+            }
+        }
+        let is_updated = !self.is_updating_manifest();
+        if let (RewritePhase::UpdatingManifest, Some(rewrite), true) =
+            (&self.phase, self.rewrites.current(), is_updated)
+        {
+            self.end_rewrite(now, rewrite, Ok(()), out);
+        }
+    }
+
+    fn end_rewrite(
+        &mut self,
+        now: Instant,
+        rewrite: RewriteId,
+        outcome: Result<(), BaseRejected>,
+        out: &mut Vec<AofAction>,
+    ) {
+        if !self.rewrites.is_current(rewrite) {
+            return;
+        }
+        self.phase = RewritePhase::Writing;
+        if let (Ok(()), Some(file)) = (&outcome, &self.file) {
+            self.rewrites.size_after = file.size();
+        }
+        self.rewrites.end(now, rewrite, outcome.is_ok(), !self.is_complete());
+        out.push(AofAction::RewriteEnded { rewrite, outcome });
+    }
+
+    /// Adds what an operation needs: the bytes to write, or the base. Returns `None` if the log no longer has the bytes.
+    fn prepare(&mut self, log: &Log, operation: FileOperation) -> Option<PendingOperation<B>> {
+        let mut bytes = std::mem::take(&mut self.buffer);
+        bytes.clear();
+        let mut base = None;
+        match &operation {
+            FileOperation::Write { head, from, len } => {
+                bytes.extend_from_slice(head);
+                log.read_exact_at(*from, usize::try_from(*len).unwrap_or(usize::MAX), &mut bytes).ok()?;
+            }
+            FileOperation::InstallBase { rewrite, .. } if self.rewrites.is_current(*rewrite) => {
+                if let RewritePhase::Installing { base: ready } = &mut self.phase {
+                    base = ready.take();
+                }
+            }
+            _ => {}
+        }
+        let manifest = self.file.as_ref().and_then(|file| file.machine.pending_manifest()).cloned();
+        Some(PendingOperation { operation, bytes, base, manifest })
+    }
+
+    fn finish(&mut self, now: Instant, outcome: Result<(), OperationError>, out: &mut Vec<AofAction>) {
+        let mut effects = Vec::new();
+        if let Some(file) = &mut self.file {
+            file.machine.done(now, outcome, &mut effects);
+        }
+        self.apply_effects(now, effects, out);
+    }
+}
+
+impl EnabledFile {
+    /// Size of all files in bytes.
+    fn size(&self) -> u64 {
+        self.size_before + self.machine.increment_bytes()
+    }
+
+    /// Whether the writer has reached the end of [`AofDriver::stop_writer`].
+    fn is_stopped(&self) -> bool {
+        let is_reached = |target: SyncTarget| {
+            self.machine.has_synced(target.until) || self.machine.failures() > target.failures
+        };
+        self.stop_at.is_some_and(is_reached)
+    }
+
+    /// The end of the pause after a write, if nobody waits for the next operation.
+    fn pause(&self, now: Instant) -> Option<Instant> {
+        let is_awaited = self.machine.policy() == FsyncPolicy::Always
+            || self.stop_at.is_some()
+            || self.machine.is_sync_requested();
+        Some(self.paused_until).filter(|until| !is_awaited && now < *until)
+    }
+
+    /// The last known end of the log. More bytes change nothing if the log is not followed or writing fails.
+    fn growth_past(&self) -> Option<ReplOffset> {
+        let follows = self.machine.written().is_some() && self.machine.error().is_none();
+        follows.then(|| self.machine.log_end())
+    }
+
+    fn is_updating_manifest(&self) -> bool {
+        let is_healthy = self.machine.state() == AofState::Complete && self.machine.error().is_none();
+        self.machine.has_deleted_history() && is_healthy
+    }
+}

@@ -1,0 +1,134 @@
+//! Performs file operations. An operation can be completed only by performing it.
+
+use std::io::{self, Write as _};
+
+use persistence::aof::Manifest;
+
+use crate::directory::{AofDirectory, AofSizes};
+use crate::driver::StartPosition;
+use crate::storage::{AofStorage, DirectoryEvent};
+use crate::{FileOperation, OperationError};
+
+/// An operation to perform, with everything that it needs. `B` is the type of a base's temporary file.
+#[derive(Debug)]
+pub struct PendingOperation<B> {
+    pub(crate) operation: FileOperation,
+    /// The bytes of a write: its head, followed by the bytes from the log.
+    pub(crate) bytes: Vec<u8>,
+    /// The base to install. `None` if its rewrite was cancelled.
+    pub(crate) base: Option<B>,
+    /// The manifest after the operation, if it changes.
+    pub(crate) manifest: Option<Manifest>,
+}
+
+impl<B> PendingOperation<B> {
+    /// The operation.
+    #[must_use]
+    pub fn operation(&self) -> &FileOperation {
+        &self.operation
+    }
+}
+
+/// An operation that was performed, and its result.
+#[derive(Debug)]
+pub struct CompletedOperation {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is_write: bool,
+    pub(crate) outcome: Result<(), OperationError>,
+    /// The sizes of the files, if the manifest changed.
+    pub(crate) sizes: Option<AofSizes>,
+}
+
+impl CompletedOperation {
+    /// The error, if the operation failed.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match &self.outcome {
+            Err(OperationError::Io(error)) => Some(error),
+            Err(OperationError::LogLost(_)) | Ok(()) => None,
+        }
+    }
+}
+
+/// Performs the operations of [`AofDriver`](crate::AofDriver) in a directory.
+#[derive(Debug)]
+pub struct FileExecutor<D: AofStorage> {
+    folder: AofDirectory<D>,
+    /// The increment that is being written.
+    file: Option<D::File>,
+}
+
+impl<D: AofStorage> FileExecutor<D> {
+    /// Starts without files. The first operation creates one.
+    #[must_use]
+    pub fn new(folder: AofDirectory<D>) -> Self {
+        Self { folder, file: None }
+    }
+
+    /// Continues the files of `manifest` after they were loaded. `db` is the database that was selected at their end.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn open(folder: AofDirectory<D>, manifest: &Manifest, db: u16) -> io::Result<(Self, StartPosition)> {
+        let last = folder.last_increment(manifest)?;
+        let position = match &last {
+            Some(last) => StartPosition::Increment { bytes: last.bytes },
+            None => StartPosition::Base { db },
+        };
+        Ok((Self { folder, file: last.map(|last| last.file) }, position))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn folder(&self) -> &AofDirectory<D> {
+        &self.folder
+    }
+
+    /// Performs an operation. If it fails, a part of it or all of it may have been done.
+    pub fn execute(&mut self, pending: PendingOperation<D::Temporary>) -> CompletedOperation {
+        let PendingOperation { operation, bytes, base, manifest } = pending;
+        let is_write = matches!(operation, FileOperation::Write { .. });
+        let done = self.perform(operation, &bytes, base);
+        let sizes = manifest.filter(|_| done.is_ok()).map(|manifest| self.folder.sizes(&manifest));
+        let outcome = done.map_err(|error| OperationError::Io(error_text(&error)));
+        CompletedOperation { bytes, is_write, outcome, sizes }
+    }
+
+    fn perform(
+        &mut self,
+        operation: FileOperation,
+        bytes: &[u8],
+        base: Option<D::Temporary>,
+    ) -> io::Result<()> {
+        match operation {
+            FileOperation::Write { .. } => self.with_open_file(|_, file| file.write_all(bytes)),
+            FileOperation::Sync => self.with_open_file(|disk, file| disk.sync_file(file)),
+            FileOperation::Truncate(len) => self.with_open_file(|disk, file| disk.truncate_file(file, len)),
+            FileOperation::BeginIncrement { name, manifest } => {
+                self.file = Some(self.folder.begin_increment(&name, manifest.as_deref())?);
+                self.folder.disk.report(DirectoryEvent::IncrementCreated(&name));
+                Ok(())
+            }
+            FileOperation::InstallBase { name, manifest, .. } => {
+                let base = base.ok_or_else(|| io::Error::other("the rewrite was cancelled"))?;
+                let temporary = self.folder.disk.temporary_name(&base);
+                self.folder.install_base(base, &name, &manifest)?;
+                let (temporary, name) = (temporary.as_str(), name.as_str());
+                self.folder.disk.report(DirectoryEvent::BaseInstalled { temporary, name });
+                Ok(())
+            }
+            FileOperation::WriteManifest(text) => self.folder.write_manifest(&text),
+        }
+    }
+
+    fn with_open_file(&mut self, work: impl FnOnce(&D, &mut D::File) -> io::Result<()>) -> io::Result<()> {
+        let file = self.file.as_mut().ok_or_else(|| io::Error::other("no increment is open"))?;
+        work(&self.folder.disk, file)
+    }
+}
+
+/// The error text as Redis users know it: without error number and path.
+fn error_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
