@@ -304,7 +304,8 @@ impl<B> AofDriver<B> {
         let CompletedOperation { bytes, is_write, outcome, sizes } = completed;
         self.buffer = bytes;
         let Some(file) = &mut self.file else { return };
-        if is_write {
+        // Otherwise a write ends before and behind each version, not at the end of the log.
+        if is_write && !file.machine.has_file_versions() {
             file.paused_until = now + WRITE_PAUSE;
         }
         let delays = file.machine.delays();

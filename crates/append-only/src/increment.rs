@@ -1,14 +1,17 @@
 //! The current increment: how far it is written and synced, and what to write next.
 //!
-//! The file contains the bytes of the log. An annotation records replication id and offset where the file begins and
-//! where the replication id changes, so a restarted node knows its offset even after it was killed.
+//! The file contains the bytes of the log, except for the ranges of which it has its own version ([`FileVersions`]). An
+//! annotation records replication id and offset where the file begins, where the replication id changes and after each
+//! such version, so a restarted node knows its offset even after it was killed.
 //!
 //! A failed write may leave a partial write, and a failed sync may leave pages that the kernel has dropped but reports
 //! as clean next time. So after an error the increment is truncated to the last good length before anything else
 //! happens, and the rest is written again.
 
+use std::ops::Range;
+
 use persistence::aof::ReplAnnotation;
-use replication::{Position, ReplId};
+use replication::{FileVersions, Position, ReplId};
 use slot_routing::ReplOffset;
 
 use crate::{FileOperation, LogEnd};
@@ -82,6 +85,7 @@ impl Increment {
     pub(crate) fn next_write(
         &self,
         log: &LogEnd,
+        versions: &FileVersions,
         until: ReplOffset,
         timestamps: bool,
     ) -> Option<PendingWrite> {
@@ -99,12 +103,20 @@ impl Increment {
                 _ => {}
             }
         }
+        let mut version = Vec::new();
+        if let Some(next) = versions.from(from).next().filter(|next| next.to <= end) {
+            let until = std::mem::replace(&mut end, next.from);
+            if let Some(history) = mark.history.filter(|_| end == from) {
+                mark.at = encode_versions(&mut version, versions, from..until, history);
+            }
+        }
         let len = end.0.saturating_sub(from.0).min(MAX_WRITE_SIZE);
-        if timestamps && mark.at_boundary && len > 0 && log.wall.secs() != stamp {
+        if timestamps && mark.at_boundary && (len > 0 || !version.is_empty()) && log.wall.secs() != stamp {
             stamp = log.wall.secs();
             head.extend(timestamp_annotation(stamp));
         }
         head.extend(place);
+        head.extend(version);
         if head.is_empty() && len == 0 {
             return None;
         }
@@ -131,6 +143,29 @@ impl PendingWrite {
     pub(crate) fn operation(&self) -> FileOperation {
         FileOperation::Write { head: self.head.clone(), from: self.from, len: self.len }
     }
+}
+
+/// Encodes the adjacent versions from the beginning of `range` on, and returns where they end.
+///
+/// The length of a version differs from that of its range. A file that was torn within the versions must not lead to a
+/// wrong offset, so the position is unknown until the annotation after them.
+fn encode_versions(
+    out: &mut Vec<u8>,
+    versions: &FileVersions,
+    range: Range<ReplOffset>,
+    history: ReplId,
+) -> ReplOffset {
+    out.extend(position_annotation(Position { id: ReplId::NONE, offset: ReplOffset(0) }));
+    let mut end = range.start;
+    for version in versions.from(range.start) {
+        if version.from != end || version.to > range.end || out.len() as u64 > MAX_WRITE_SIZE {
+            break;
+        }
+        out.extend_from_slice(&version.commands);
+        end = version.to;
+    }
+    out.extend(position_annotation(Position { id: history, offset: end }));
+    end
 }
 
 fn position_annotation(at: Position) -> Vec<u8> {

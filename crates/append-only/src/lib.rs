@@ -28,7 +28,7 @@ mod storage;
 mod tests;
 
 use clock::Millis;
-use replication::Position;
+use replication::{FileVersion, Position};
 use slot_routing::ReplOffset;
 
 pub use directory::{AofDirectory, AofFilesError, AofSizes, FileToLoad, HistoryPolicy};
@@ -102,6 +102,8 @@ pub(crate) enum LogLoss {
 pub(crate) enum AofEvent {
     /// The current end of the log. Also sent periodically when the log has not grown.
     LogAdvanced(LogEnd),
+    /// The file has other commands than the log in this range. Sent in order, and before the log's end passes the range.
+    FileVersionAdded(FileVersion),
     /// The log can no longer be followed from the file's offset.
     LogLost(LogLoss),
     /// A rewrite has taken its snapshot at the current end of the log.
@@ -135,7 +137,7 @@ pub(crate) enum AofEvent {
 pub enum FileOperation {
     /// Append `head`, then `len` bytes of the log.
     Write {
-        /// Annotations, and at the start of an increment a SELECT.
+        /// Annotations, at the start of an increment a SELECT, and the commands of a [`FileVersion`].
         head: Vec<u8>,
         /// Log offset of the first byte.
         from: ReplOffset,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use persistence::aof::{AofFile, Manifest};
-use replication::{Position, ReplId};
+use replication::{FileVersions, Position, ReplId};
 use slot_routing::ReplOffset;
 
 use crate::increment::{Increment, PendingWrite};
@@ -34,6 +34,8 @@ pub(crate) struct AppendOnly {
     manifest: Manifest,
     state: AofState,
     log: LogEnd,
+    /// The file's versions of ranges of the log that are not synced yet.
+    file_versions: FileVersions,
     open: Option<Increment>,
     beginning: Option<PendingIncrement>,
     /// Where the next increment begins. No operation has been issued for it yet.
@@ -111,6 +113,7 @@ impl AppendOnly {
             manifest,
             state: AofState::NoBase,
             log: LogEnd { end, previous: None, wall: Millis(0) },
+            file_versions: FileVersions::default(),
             open: None,
             beginning: None,
             next: None,
@@ -257,6 +260,19 @@ impl AppendOnly {
         open.or(beginning.map(|beginning| beginning.cut.at.offset)).or(self.next.map(|next| next.at.offset))
     }
 
+    /// From where on the machine needs to be told of the file's versions of ranges of the log, if it follows the log.
+    #[must_use]
+    pub fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
+        let retained = self.retained_from()?;
+        Some(self.file_versions.end().map_or(retained, |end| end.max(retained)))
+    }
+
+    /// Whether ranges remain to be written or synced for which the file has other commands than the log.
+    #[must_use]
+    pub fn has_file_versions(&self) -> bool {
+        !self.file_versions.is_empty()
+    }
+
     /// Whether the log is synced up to `at`, as far as it is followed, and no operation is running.
     #[must_use]
     pub(crate) fn has_synced(&self, at: ReplOffset) -> bool {
@@ -274,6 +290,7 @@ impl AppendOnly {
     pub(crate) fn handle(&mut self, input: AofEvent, out: &mut Vec<AofEffect>) {
         match input {
             AofEvent::LogAdvanced(log) => self.log = log,
+            AofEvent::FileVersionAdded(version) => self.file_versions.add(version),
             AofEvent::LogLost(lost) => self.on_log_lost(lost, out),
             AofEvent::SnapshotTaken { rewrite, at, db } => {
                 self.log.end = at;
@@ -387,7 +404,7 @@ impl AppendOnly {
         if let Some(open) = self.open.as_ref().filter(|_| self.beginning.is_none()) {
             let until = self.increment_end();
             // One sync covers everything written while the previous one ran.
-            let write = open.next_write(&self.log, until, self.settings.timestamps);
+            let write = open.next_write(&self.log, &self.file_versions, until, self.settings.timestamps);
             let is_end = write.is_none() && self.next.is_some();
             if !open.is_synced() && (is_end || self.is_sync_due(now)) {
                 return Some((InFlight::Sync, FileOperation::Sync));
@@ -494,6 +511,7 @@ impl AppendOnly {
         match outcome {
             Ok(()) => {
                 open.synced = open.written;
+                self.file_versions.forget_before(open.synced.mark.at);
                 self.clear_error(out);
             }
             Err(error) => {
@@ -566,6 +584,7 @@ impl AppendOnly {
     fn on_log_lost(&mut self, lost: LogLoss, out: &mut Vec<AofEffect>) {
         self.open = None;
         self.next = None;
+        self.file_versions.clear();
         match (&mut self.beginning, &self.in_flight) {
             (Some(beginning), Some(InFlight::Begin(_))) => beginning.is_lost = true,
             (beginning, _) => *beginning = None,
@@ -606,6 +625,7 @@ impl AppendOnly {
     /// Decides whether replies to writes must wait: always under `always`, and while the disk cannot keep up.
     fn update_reply_hold(&mut self, out: &mut Vec<AofEffect>) {
         let behind = self.written().map_or(0, |written| self.log.end.offset.0.saturating_sub(written.0));
+        let behind = behind + self.file_versions.bytes();
         let most = if self.holding { MAX_UNWRITTEN / 4 } else { MAX_UNWRITTEN };
         let holds = match self.state {
             AofState::Complete => self.settings.policy == FsyncPolicy::Always || behind > most,

@@ -30,6 +30,11 @@ impl RetainedCursor {
                 machine.handle(AofEvent::LogLost(lost), out);
             }
         }
+        if let Some(from) = machine.file_versions_wanted_from() {
+            for version in log.file_versions(from) {
+                machine.handle(AofEvent::FileVersionAdded(version.clone()), out);
+            }
+        }
         machine.handle(AofEvent::LogAdvanced(LogEnd::of(log, wall)), out);
     }
 
@@ -38,7 +43,7 @@ impl RetainedCursor {
         match (machine.retained_from(), self.0) {
             (Some(at), Some(cursor)) if log.cursor_offset(cursor) == Some(at) => {}
             (Some(at), Some(cursor)) => log.move_cursor(cursor, at),
-            (Some(at), None) => self.0 = Some(log.add_own_cursor(at)),
+            (Some(at), None) => self.0 = Some(log.add_file_cursor(at)),
             (None, _) => self.release(log),
         }
     }

@@ -30,6 +30,8 @@ enum OperationResult {
 enum TestEvent {
     /// Clients write this many bytes.
     Append(u8),
+    /// A script writes this many bytes of the log, in place of which the file has this many bytes of its own.
+    AppendVersion(u8, u8),
     /// An operation starts.
     Start,
     /// The operation ends.
@@ -79,6 +81,8 @@ struct SimulatedServer {
     previous: Option<Position>,
     /// Offsets of command boundaries.
     ends: BTreeSet<u64>,
+    /// The file's versions of ranges of the log, by the version of the data.
+    versions: BTreeMap<u64, Vec<FileVersion>>,
     /// First offset that the log still has.
     kept: u64,
     now: Instant,
@@ -100,7 +104,8 @@ fn expected_byte(data: u64, offset: u64) -> u8 {
 
 fn id(number: u64) -> ReplId {
     let mut bytes = [0; 20];
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    // Forty zeros are no replication id.
+    bytes[..8].copy_from_slice(&(number + 1).to_le_bytes());
     ReplId::from_random(bytes)
 }
 
@@ -154,6 +159,7 @@ impl SimulatedServer {
             end: Position { id: id(0), offset: ReplOffset(0) },
             previous: None,
             ends: [0].into(),
+            versions: BTreeMap::new(),
             kept: 0,
             now,
             rewrites: Rewrites::default(),
@@ -215,6 +221,18 @@ impl SimulatedServer {
         LogEnd { end: self.end, previous: self.previous, wall: Millis(self.now.as_millis() as i64) }
     }
 
+    /// Tells the machine the end of the log, after the file's versions of the ranges before that.
+    fn advance_log(&mut self) {
+        if let Some(from) = self.machine.file_versions_wanted_from() {
+            let versions = self.versions.get(&self.data).into_iter().flatten();
+            let wanted: Vec<_> = versions.filter(|version| version.from >= from).cloned().collect();
+            for version in wanted {
+                self.send_event(AofEvent::FileVersionAdded(version));
+            }
+        }
+        self.send_event(AofEvent::LogAdvanced(self.log_end()));
+    }
+
     fn apply_event(&mut self, event: TestEvent) {
         match event {
             TestEvent::Append(len) => {
@@ -223,10 +241,19 @@ impl SimulatedServer {
                 let held_back = self.machine.state() == AofState::Complete;
                 assert!(!held_back || self.holds || self.machine.policy() != FsyncPolicy::Always);
             }
+            TestEvent::AppendVersion(len, own) => {
+                let from = self.end.offset;
+                self.apply_event(TestEvent::Append(len));
+                let commands = (0..own).map(|index| expected_byte(self.data, from.0 + u64::from(index)));
+                let commands: Vec<u8> = commands.map(|byte| byte.to_ascii_uppercase()).collect();
+                let version = FileVersion { from, to: self.end.offset, commands: commands.into() };
+                self.versions.entry(self.data).or_default().push(version);
+            }
             TestEvent::Start => self.start(),
             TestEvent::Finish(fate) => self.finish(fate),
             TestEvent::Rewrite => {
                 if let Ok(rewrite) = self.rewrites.begin(self.now) {
+                    self.advance_log();
                     self.rewrite = Some((rewrite, self.current_position()));
                     self.send_event(AofEvent::SnapshotTaken { rewrite, at: self.end, db: Some(0) });
                 }
@@ -260,10 +287,10 @@ impl SimulatedServer {
             }
             TestEvent::Tick(millis) => {
                 self.now += std::time::Duration::from_millis(u64::from(millis));
-                self.send_event(AofEvent::LogAdvanced(self.log_end()));
+                self.advance_log();
             }
             TestEvent::Ask => {
-                self.send_event(AofEvent::LogAdvanced(self.log_end()));
+                self.advance_log();
                 self.send_event(AofEvent::SyncRequested);
             }
         }
@@ -288,7 +315,7 @@ impl SimulatedServer {
         if self.operation.is_some() {
             return;
         }
-        self.send_event(AofEvent::LogAdvanced(self.log_end()));
+        self.advance_log();
         let Some(operation) = self.machine.next_operation(self.now) else {
             let due = self.machine.next_deadline(self.now);
             assert!(due.is_none_or(|due| due > self.now), "nothing is to be done, and is asked for at once");
@@ -400,15 +427,14 @@ impl SimulatedServer {
 
     fn run(&self, reached: &mut LoadedPosition, bytes: &[u8], may_be_torn: bool) {
         let mut rest = bytes;
+        // The file's own commands since the last position, if that is unknown.
+        let mut own: Option<Vec<u8>> = None;
         while let [first, ..] = rest {
             match first {
                 b'#' => {
                     let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { break };
                     if let Some(place) = ReplAnnotation::parse(&rest[..=end]) {
-                        assert_eq!(place.offset, reached.offset, "it follows from what was before");
-                        assert_eq!(self.names.get(&place.history), Some(&reached.data));
-                        let is_end = self.ends.contains(&reached.offset) || reached.data != self.data;
-                        assert!(is_end, "an annotation within a command");
+                        self.apply_annotation(reached, &place, &mut own);
                     }
                     rest = &rest[end + 1..];
                 }
@@ -416,7 +442,14 @@ impl SimulatedServer {
                     Some(end) => rest = &rest[end + 3..],
                     None => break,
                 },
+                b'A'..=b'Z' => {
+                    own.as_mut().expect("the position is unknown in a version").push(*first);
+                    rest = &rest[1..];
+                }
                 b'a'..=b'z' => {
+                    let is_replaced =
+                        |version: &FileVersion| (version.from.0..version.to.0).contains(&reached.offset);
+                    assert!(!self.versions.get(&reached.data).is_some_and(|all| all.iter().any(is_replaced)));
                     assert_eq!(*first, expected_byte(reached.data, reached.offset), "at {reached:?}");
                     reached.offset += 1;
                     rest = &rest[1..];
@@ -425,6 +458,33 @@ impl SimulatedServer {
             }
         }
         assert!(rest.is_empty() || may_be_torn, "torn, and something follows");
+    }
+
+    fn apply_annotation(
+        &self,
+        reached: &mut LoadedPosition,
+        place: &ReplAnnotation,
+        own: &mut Option<Vec<u8>>,
+    ) {
+        if place.history == ReplId::NONE.to_string() {
+            *own = Some(Vec::new());
+            return;
+        }
+        if let Some(own) = own.take() {
+            let mut wanted = Vec::new();
+            for version in self.versions.get(&reached.data).into_iter().flatten() {
+                if version.from.0 >= reached.offset && version.to.0 <= place.offset {
+                    assert_eq!(version.from.0, reached.offset, "versions follow each other");
+                    reached.offset = version.to.0;
+                    wanted.extend_from_slice(&version.commands);
+                }
+            }
+            assert_eq!(own, wanted);
+        }
+        assert_eq!(place.offset, reached.offset, "it follows from what was before");
+        assert_eq!(self.names.get(&place.history), Some(&reached.data));
+        let is_end = self.ends.contains(&reached.offset) || reached.data != self.data;
+        assert!(is_end, "an annotation within a command");
     }
 
     /// Stops injecting faults. After another rewrite the files must be complete.
@@ -666,6 +726,34 @@ fn increment_begins_with_its_timestamp() {
     assert_eq!(text.matches("#REPL:").count(), 1, "{text}");
 }
 
+/// A torn version must not lead to a wrong offset.
+#[test]
+fn position_is_unknown_within_the_files_own_commands() {
+    let mut server = switched_on(FsyncPolicy::Always);
+    let policy = FsyncPolicy::Always;
+    let plain = AofSettings { policy, name: FILE_NAME.to_owned(), ..AofSettings::default() };
+    server.send_event(AofEvent::Configured(plain));
+    server.apply_event(TestEvent::Append(2));
+    server.apply_event(TestEvent::AppendVersion(3, 4));
+    server.apply_event(TestEvent::AppendVersion(5, 0));
+    server.apply_event(TestEvent::Append(1));
+    server.run_until_idle();
+    let name = &server.machine.manifest().increments[0].name;
+    let text = String::from_utf8(server.disk.files[name].durable.clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let bytes = |range: std::ops::Range<u64>| -> String {
+        range.map(|offset| char::from(expected_byte(0, offset))).collect()
+    };
+    let tail = [
+        format!("{}#REPL:{} 0", bytes(0..2), ReplId::NONE),
+        format!("{}#REPL:{} 10", bytes(2..6).to_uppercase(), id(0)),
+        bytes(10..11),
+    ];
+    assert_eq!(lines[lines.len() - 3..], tail, "{text}");
+    assert_eq!(server.acknowledged, Some(LoadedPosition { data: 0, offset: 11 }));
+    assert!(!server.machine.has_file_versions());
+}
+
 #[test]
 fn cancelled_rewrite_is_ignored() {
     let mut rewrites = Rewrites::default();
@@ -691,6 +779,7 @@ fn events() -> impl Strategy<Value = Vec<TestEvent>> {
         12 => Just(TestEvent::Start),
         12 => fate.prop_map(TestEvent::Finish),
         5 => (1..9_u8).prop_map(TestEvent::Append),
+        3 => (1..9_u8, 0..9_u8).prop_map(|(len, own)| TestEvent::AppendVersion(len, own)),
         3 => Just(TestEvent::Rewrite),
         3 => Just(TestEvent::BaseReady),
         2 => Just(TestEvent::RewriteFails),

@@ -1,6 +1,10 @@
 //! Effects: the changes of commands in the form in which they are logged and replicated.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use resp::Args;
+use scripting::ReplicationTargets;
 use slot_routing::ReplOffset;
 
 /// The log to which effects are appended, provided by the shell.
@@ -11,6 +15,12 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// Appends encoded commands of database `db`; returns the end offset. Called with the affected slots locked, so the
     /// log order matches the execution order within each slot.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
+
+    /// Appends as [`EffectLog::append`]; the append-only file gets other commands in place of some ranges of `commands`.
+    fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
+        let _ = versions;
+        self.append(db, commands)
+    }
 
     /// Returns the memory beyond the backlog that is kept only for lagging replicas or the AOF, in bytes.
     fn retained_bytes(&self) -> usize {
@@ -40,8 +50,32 @@ impl EffectLog for NoLog {
     }
 }
 
+/// Effects of which the append-only file has its own version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEffects {
+    /// The range of the appended commands that the file does not get. Not empty.
+    pub range: Range<usize>,
+    /// The commands that the file gets instead; may be empty.
+    pub commands: Arc<[u8]>,
+}
+
 /// Maximum capacity that an empty effect buffer keeps.
 const MAX_KEPT_WIRE: usize = 1 << 20;
+
+/// A PING for replicas where they get nothing else. The version of the append-only file then has an offset for which
+/// replies can wait.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+/// Effects of one group with the same targets, in the order of execution.
+#[derive(Debug)]
+struct TargetedEffects {
+    targets: ReplicationTargets,
+    /// Where they begin in [`Effects::wire`].
+    begin: usize,
+    count: usize,
+    /// Whether there are effects besides a SELECT.
+    any: bool,
+}
 
 /// Effects not yet appended to the log: those of completed commands, followed by those of the running command. Their
 /// slots stay locked until they are appended.
@@ -67,6 +101,12 @@ pub(crate) struct Effects {
     pub(crate) has_commands: bool,
     /// Whether the handler replaced the logged command.
     pub(crate) is_rewritten: bool,
+    /// Where the following effects of a script go (`redis.set_repl`).
+    targets: ReplicationTargets,
+    /// The parts of the running group, once its effects have different targets; otherwise empty.
+    parts: Vec<TargetedEffects>,
+    /// The completed effects of which the append-only file has its own version.
+    file_effects: Vec<FileEffects>,
 }
 
 impl Effects {
@@ -74,6 +114,37 @@ impl Effects {
     pub(crate) fn begin(&mut self, wanted: bool) {
         debug_assert!(!self.has_begun(), "what a command did is sealed when it ends");
         self.has_readers = wanted;
+        self.targets = ReplicationTargets::All;
+    }
+
+    /// Sets where the following effects go.
+    pub(crate) fn set_targets(&mut self, targets: ReplicationTargets) {
+        self.targets = targets;
+        let is_split = matches!(targets, ReplicationTargets::AppendOnlyFile | ReplicationTargets::Replicas);
+        if self.parts.is_empty() && is_split {
+            let (begin, count, any) = (self.completed_len, self.count, self.has_commands);
+            self.parts.push(TargetedEffects { targets: ReplicationTargets::All, begin, count, any });
+        }
+    }
+
+    /// Records an effect that was just encoded from `begin` on.
+    fn note(&mut self, targets: ReplicationTargets, begin: usize, is_select: bool) {
+        self.count += 1;
+        self.has_commands |= !is_select;
+        if self.parts.is_empty() {
+            return;
+        }
+        match self.parts.last_mut() {
+            Some(last) if last.targets == targets => {
+                last.count += 1;
+                last.any |= !is_select;
+            }
+            _ => self.parts.push(TargetedEffects { targets, begin, count: 1, any: !is_select }),
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.has_readers && self.targets != ReplicationTargets::Nowhere
     }
 
     /// Returns whether anything was changed or queued since [`Effects::begin`].
@@ -97,23 +168,23 @@ impl Effects {
         I: IntoIterator<Item = &'a [u8]>,
         I::IntoIter: ExactSizeIterator,
     {
-        if self.has_readers {
+        if self.is_wanted() {
+            let begin = self.wire.len();
             resp::encode_request(&mut self.wire, args);
-            self.count += 1;
-            self.has_commands = true;
+            self.note(self.targets, begin, false);
         }
     }
 
     /// Adds the request itself; its original bytes are copied if they are already in canonical form.
     pub(crate) fn push_request(&mut self, args: Args<'_>) {
-        if !self.has_readers {
+        if !self.is_wanted() {
             return;
         }
         match args.wire_bytes() {
             Some(wire) => {
+                let begin = self.wire.len();
                 self.wire.extend_from_slice(wire);
-                self.count += 1;
-                self.has_commands = true;
+                self.note(self.targets, begin, false);
             }
             None => self.push(args.iter()),
         }
@@ -130,11 +201,13 @@ impl Effects {
         self.is_rewritten = false;
     }
 
-    /// Adds a SELECT before effects in another database.
+    /// Adds a SELECT before effects in another database, for all targets.
     pub(crate) fn add_select(&mut self, db: u16) {
-        let any = self.has_commands;
-        self.push([&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
-        self.has_commands = any;
+        if self.has_readers {
+            let begin = self.wire.len();
+            resp::encode_request(&mut self.wire, [&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
+            self.note(ReplicationTargets::All, begin, true);
+        }
     }
 
     /// Completes a group of effects. Several effects are wrapped in MULTI and EXEC, so that readers of the log apply
@@ -148,13 +221,47 @@ impl Effects {
     }
 
     fn wrap_in_multi(&mut self) {
-        if !self.has_commands {
+        if !self.parts.is_empty() {
+            self.split();
+        } else if !self.has_commands {
             self.wire.truncate(self.completed_len);
         } else if self.count > 1 {
             let effects = self.wire.split_off(self.completed_len);
-            self.push([&b"MULTI"[..]]);
-            self.wire.extend_from_slice(&effects);
-            self.push([&b"EXEC"[..]]);
+            wrap_transaction(&mut self.wire, &effects);
+        }
+    }
+
+    /// Replaces a group with different targets by what replicas get, and keeps what the append-only file gets.
+    #[cold]
+    fn split(&mut self) {
+        let (parts, begin) = (std::mem::take(&mut self.parts), self.completed_len);
+        let effects = self.wire.split_off(begin);
+        let version = |target: ReplicationTargets| {
+            let (mut out, mut count, mut any) = (Vec::new(), 0, false);
+            for (number, part) in parts.iter().enumerate() {
+                if part.targets == ReplicationTargets::All || part.targets == target {
+                    let end = parts.get(number + 1).map_or(effects.len(), |next| next.begin - begin);
+                    out.extend_from_slice(&effects[part.begin - begin..end]);
+                    (count, any) = (count + part.count, any | part.any);
+                }
+            }
+            let mut wrapped = Vec::new();
+            match (any, count) {
+                (false, _) => {}
+                (true, 1) => wrapped = out,
+                (true, _) => wrap_transaction(&mut wrapped, &out),
+            }
+            wrapped
+        };
+        let stream = version(ReplicationTargets::Replicas);
+        let commands = version(ReplicationTargets::AppendOnlyFile);
+        match (stream.is_empty(), commands.is_empty()) {
+            (true, true) => return,
+            (true, false) => self.wire.extend_from_slice(PING),
+            (false, _) => self.wire.extend_from_slice(&stream),
+        }
+        if stream != commands {
+            self.file_effects.push(FileEffects { range: begin..self.wire.len(), commands: commands.into() });
         }
     }
 
@@ -165,6 +272,7 @@ impl Effects {
         self.completed_len = self.wire.len();
         self.count = 0;
         self.has_commands = false;
+        self.parts.clear();
         self.changes_data |= self.total_changes > 0;
         std::mem::take(&mut self.total_changes)
     }
@@ -180,7 +288,13 @@ impl Effects {
         if self.completed_len == 0 {
             return None;
         }
-        let end = log.append(db, &self.wire[..self.completed_len]);
+        let commands = &self.wire[..self.completed_len];
+        let end = if self.file_effects.is_empty() {
+            log.append(db, commands)
+        } else {
+            let versions = std::mem::take(&mut self.file_effects);
+            log.append_with_file_versions(db, commands, &versions)
+        };
         self.wire.drain(..self.completed_len);
         if self.wire.is_empty() && self.wire.capacity() > MAX_KEPT_WIRE {
             self.wire = Vec::new();
@@ -188,5 +302,99 @@ impl Effects {
         self.completed_len = 0;
         self.changes_data = false;
         Some(end)
+    }
+}
+
+fn wrap_transaction(out: &mut Vec<u8>, effects: &[u8]) {
+    resp::encode_request(out, [&b"MULTI"[..]]);
+    out.extend_from_slice(effects);
+    resp::encode_request(out, [&b"EXEC"[..]]);
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// The stream, with what the file gets in place of marked ranges.
+    #[derive(Debug, Default)]
+    struct TwoLogs(Mutex<(Vec<u8>, Vec<u8>)>);
+
+    impl EffectLog for TwoLogs {
+        fn has_readers(&self) -> bool {
+            true
+        }
+
+        fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+            self.append_with_file_versions(db, commands, &[])
+        }
+
+        fn append_with_file_versions(&self, _: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
+            let (stream, file) = &mut *self.0.lock();
+            stream.extend_from_slice(commands);
+            let mut from = 0;
+            for FileEffects { range, commands: own } in versions {
+                file.extend_from_slice(&commands[from..range.start]);
+                file.extend_from_slice(own);
+                from = range.end;
+            }
+            file.extend_from_slice(&commands[from..]);
+            ReplOffset(stream.len() as u64)
+        }
+    }
+
+    /// Runs groups of words, one group per text: `+aof`, `+replicas`, `+all` and `+none` set the targets, a number
+    /// selects a database, other words are effects. Returns the stream and the file as words.
+    fn logged(groups: &[&str]) -> [String; 2] {
+        let (mut effects, log) = (Effects::default(), TwoLogs::default());
+        for group in groups {
+            effects.begin(true);
+            for word in group.split(' ') {
+                match word {
+                    "+aof" => effects.set_targets(ReplicationTargets::AppendOnlyFile),
+                    "+replicas" => effects.set_targets(ReplicationTargets::Replicas),
+                    "+all" => effects.set_targets(ReplicationTargets::All),
+                    "+none" => effects.set_targets(ReplicationTargets::Nowhere),
+                    _ => match word.parse() {
+                        Ok(db) => effects.add_select(db),
+                        Err(_) => effects.push([word.as_bytes()]),
+                    },
+                }
+            }
+            effects.finish_group();
+        }
+        effects.append(&log, 0);
+        let (stream, file) = log.0.into_inner();
+        [stream, file].map(|bytes| {
+            let text = String::from_utf8(bytes).expect("plain words");
+            let is_word = |line: &&str| !line.starts_with(['*', '$']);
+            text.split("\r\n").filter(is_word).collect::<Vec<_>>().join(" ").trim().to_owned()
+        })
+    }
+
+    #[test]
+    fn each_target_gets_its_own_effects_in_order() {
+        for (groups, stream, file) in [
+            (&["a b", "c"][..], "MULTI a b EXEC c", "MULTI a b EXEC c"),
+            (&["a", "+aof b", "c"], "a PING c", "a b c"),
+            (&["a", "+replicas b", "c"], "a b c", "a c"),
+            (&["+aof b +replicas c", "d"], "c d", "b d"),
+            (&["a +aof b +replicas c +all d"], "MULTI a c d EXEC", "MULTI a b d EXEC"),
+            (&["+none a +aof b +none c", "d"], "PING d", "b d"),
+            (&["+none a", "b"], "b", "b"),
+            (&["+none a +all b +aof +none c"], "b", "b"),
+            // The database counts for whoever gets the effects behind it.
+            (&["+none 2 a +all b 0"], "MULTI SELECT 2 b SELECT 0 EXEC", "MULTI SELECT 2 b SELECT 0 EXEC"),
+            (
+                &["+aof 2 a +replicas b +none 0"],
+                "MULTI SELECT 2 b SELECT 0 EXEC",
+                "MULTI SELECT 2 a SELECT 0 EXEC",
+            ),
+            (&["+aof 2 a 0"], "PING", "MULTI SELECT 2 a SELECT 0 EXEC"),
+            (&["+aof 2 +none a 0", "b"], "b", "b"),
+        ] {
+            assert_eq!(logged(groups), [stream, file], "{groups:?}");
+        }
     }
 }

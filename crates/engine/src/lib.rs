@@ -60,7 +60,7 @@ pub use command::{
 pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};
 pub use debugging::DebuggedScript;
 pub use dispatch::{DispatchStatus, Dispatcher, ExecutedCommand, PipelinedRequests, WaitEnd};
-pub use effects::{EffectLog, NoLog};
+pub use effects::{EffectLog, FileEffects, NoLog};
 pub use engine::{Engine, TopologyChange, Worker};
 pub use error::{CommandError, NO_EFFECT, quote, truncate_at_nul, wrong_subcommand_arguments};
 pub use eviction::{EvictionOrder, EvictionRule, MemoryState};

@@ -14,7 +14,8 @@
 //!
 //! A line between commands that starts with `#` is an annotation, which every reader skips: `#TS:` with Unix
 //! seconds, as in Redis, and `#REPL:` with the position of the following commands in the replication stream
-//! ([`ReplAnnotation`]).
+//! ([`ReplAnnotation`]). A position of forty zeros says that the following commands are not those of the stream, up to
+//! the next annotation.
 
 use std::fmt;
 

@@ -39,7 +39,10 @@ pub use empty_master::{EmptyMaster, HostPort, RecordedReplicas, ReplicaRecorder}
 pub use handover::Handover;
 pub use id::{ParseReplIdError, ReplId};
 pub use incoming_stream::{IncomingStream, StreamBatch, last_multi_offset};
-pub use log::{CursorId, CursorLost, FullSyncReason, Log, Position, StreamSuperseded};
+pub use log::{
+    CursorId, CursorLost, FileVersion, FileVersions, FullSyncReason, Log, Position, StreamRange,
+    StreamSuperseded,
+};
 pub use master::Master;
 pub use master_driver::MasterDriver;
 pub use psync::{

@@ -12,6 +12,7 @@
 //! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::retained_range`] use wire offsets.
 
 mod chunks;
+mod file_version;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use slot_routing::ReplOffset;
 use crate::id::ReplId;
 use crate::write_authority::{StreamEpoch, WriteAuthority, WriteMode};
 use chunks::Chunks;
+pub use file_version::{FileVersion, FileVersions, StreamRange};
 
 /// How far a cursor of this node itself may fall behind, in bytes.
 const OWN_CURSOR_BOUND: u64 = 1 << 30;
@@ -84,6 +86,9 @@ pub struct Log {
     cursors: BTreeMap<CursorId, ReplOffset>,
     /// Cursors of this node itself, which have their own bound.
     own_cursors: BTreeSet<CursorId>,
+    /// The append-only file's cursor.
+    file_cursor: Option<CursorId>,
+    file_versions: FileVersions,
     /// Whether a cursor was dropped since the last [`Log::take_cursor_lost`].
     cursor_lost: bool,
     next_cursor: u64,
@@ -105,6 +110,8 @@ impl Log {
             cursor_bound: 0,
             cursors: BTreeMap::new(),
             own_cursors: BTreeSet::new(),
+            file_cursor: None,
+            file_versions: FileVersions::default(),
             cursor_lost: false,
             next_cursor: 0,
             selected_db: None,
@@ -209,7 +216,8 @@ impl Log {
     /// Returns the memory allocated beyond the capacity, in bytes.
     #[must_use]
     pub fn memory_beyond_capacity(&self) -> u64 {
-        self.retained.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity))
+        let kept = self.retained.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity));
+        kept + self.file_versions.bytes()
     }
 
     /// Opens the log. Changes made while it was closed were not counted, so the history gets a new id. Must not run
@@ -219,6 +227,7 @@ impl Log {
             self.id = id;
             self.second_history = None;
             self.retained = Some(Chunks::new(self.end_offset.0));
+            self.file_versions.clear();
             self.selected_db = None;
         }
     }
@@ -226,13 +235,30 @@ impl Log {
     /// Closes the log, which had no reader for `repl-backlog-ttl`.
     pub fn close(&mut self) {
         self.retained = None;
+        self.drop_cursors();
+    }
+
+    fn drop_cursors(&mut self) {
         self.cursors.clear();
         self.own_cursors.clear();
+        self.file_cursor = None;
+        self.file_versions.clear();
     }
 
     /// Appends the effects of local commands that ran in database `db`, and returns the end of the log. Does nothing
     /// while the log is closed or local effects are not logged ([`WriteAuthority::logs_local_effects`]).
     pub fn append(&mut self, db: u16, commands: &[u8]) -> ReplOffset {
+        self.append_with_file_versions(db, commands, &[])
+    }
+
+    /// [`Log::append`], where the append-only file gets other commands in place of some ranges of `commands`. The ranges
+    /// are in order, and their ends are command boundaries.
+    pub fn append_with_file_versions(
+        &mut self,
+        db: u16,
+        commands: &[u8],
+        ranges: &[StreamRange],
+    ) -> ReplOffset {
         if !self.authority.logs_local_effects() {
             return self.end_offset;
         }
@@ -243,8 +269,17 @@ impl Log {
             resp::encode_request(&mut select, [&b"SELECT"[..], number.as_bytes()]);
             self.push(&select);
         }
+        if self.file_cursor.is_some() {
+            self.file_versions.add_ranges(self.end_offset, ranges);
+        }
         self.push(commands);
         self.end_offset
+    }
+
+    /// Returns the append-only file's versions of the ranges that begin at `from` or later. Versions that the file has
+    /// synced are not kept.
+    pub fn file_versions(&self, from: ReplOffset) -> impl Iterator<Item = &FileVersion> {
+        self.file_versions.from(from)
     }
 
     /// Appends a command for the replicas that changes no data (PING, REPLCONF GETACK).
@@ -340,6 +375,13 @@ impl Log {
         cursor
     }
 
+    /// Adds the cursor of the append-only file, and keeps the file's versions of ranges from there on.
+    pub fn add_file_cursor(&mut self, at: ReplOffset) -> CursorId {
+        let cursor = self.add_own_cursor(at);
+        self.file_cursor = Some(cursor);
+        cursor
+    }
+
     /// Adds a cursor for this node itself (its append-only file). Its bound is larger than a replica's, because a
     /// replica can resynchronise while the append-only file would need a rewrite.
     pub fn add_own_cursor(&mut self, at: ReplOffset) -> CursorId {
@@ -352,6 +394,9 @@ impl Log {
     pub fn move_cursor(&mut self, cursor: CursorId, to: ReplOffset) {
         if let Some(position) = self.cursors.get_mut(&cursor) {
             *position = to;
+            if self.file_cursor == Some(cursor) {
+                self.file_versions.forget_before(to);
+            }
             self.trim();
         }
     }
@@ -360,6 +405,10 @@ impl Log {
     pub fn remove_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);
         self.own_cursors.remove(&cursor);
+        if self.file_cursor == Some(cursor) {
+            self.file_cursor = None;
+            self.file_versions.clear();
+        }
         self.trim();
     }
 
@@ -424,8 +473,7 @@ impl Log {
         self.second_history = None;
         self.end_offset = position.offset;
         self.retained = Some(Chunks::new(position.offset.0));
-        self.cursors.clear();
-        self.own_cursors.clear();
+        self.drop_cursors();
         self.selected_db = None;
     }
 

@@ -70,6 +70,32 @@ pub(crate) enum StopCause {
     TimedOut,
 }
 
+/// Where the effects of a script's commands go (`redis.set_repl`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReplicationTargets {
+    /// To replicas and the append-only file (`REPL_ALL`).
+    #[default]
+    All,
+    /// To the append-only file only (`REPL_AOF`).
+    AppendOnlyFile,
+    /// To replicas only (`REPL_REPLICA`).
+    Replicas,
+    /// To neither (`REPL_NONE`).
+    Nowhere,
+}
+
+impl ReplicationTargets {
+    /// Returns the targets that the flags of `redis.set_repl` name.
+    fn of_flags(flags: i64) -> Self {
+        match flags & 3 {
+            0 => Self::Nowhere,
+            1 => Self::AppendOnlyFile,
+            2 => Self::Replicas,
+            _ => Self::All,
+        }
+    }
+}
+
 /// The interface of the server that scripts use.
 pub trait LuaHost {
     /// Executes a command and returns its reply in wire format, in the version `protocol`.
@@ -78,8 +104,8 @@ pub trait LuaHost {
     /// The script must stop.
     fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], StopReason>;
 
-    /// Enables or disables replication of the following commands (`redis.set_repl`).
-    fn set_replicated(&mut self, replicated: bool);
+    /// Sets where the effects of the following commands go (`redis.set_repl`).
+    fn set_replication_targets(&mut self, targets: ReplicationTargets);
 
     /// Whether the client has permission for this command; `None` if the command does not exist.
     fn is_permitted(&mut self, request: &Request) -> Option<bool>;
@@ -653,7 +679,10 @@ fn answer_query(lua: &Lua, bridge: &HostBridge, mut args: MultiValue) -> mlua::R
         question::SET_PROTOCOL => {
             bridge.protocol.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
         }
-        question::SET_REPLICATION => drop(bridge.with_host(|host| host.set_replicated(argument != 0))),
+        question::SET_REPLICATION => {
+            let targets = ReplicationTargets::of_flags(argument);
+            bridge.with_host(|host| host.set_replication_targets(targets));
+        }
         question::IS_PERMITTED => {
             let mut request = Request::new();
             if let Err(complaint) = read_request(&args, &mut request) {

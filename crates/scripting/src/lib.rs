@@ -24,8 +24,8 @@ pub use cache::Scripts;
 pub use debugger::DebugConsole;
 pub use functions::{Function, FunctionError, Functions, Library, RestorePolicy};
 pub use interpreter::{
-    Interpreter, InterpreterOptions, Invocation, LuaHost, ScriptFailure, ScriptValue, StopReason,
-    memory_bound,
+    Interpreter, InterpreterOptions, Invocation, LuaHost, ReplicationTargets, ScriptFailure, ScriptValue,
+    StopReason, memory_bound,
 };
 pub use running::{InterpreterState, KillResult};
 pub use script::{Script, ScriptFlags, Shebang, ShebangError, sha1_hex};

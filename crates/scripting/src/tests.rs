@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use resp::{Protocol, Request, Value, Writer, parse_value};
 
 use crate::{
-    Interpreter, InterpreterOptions, InterpreterState, Invocation, LuaHost, Script, ScriptFailure, Scripts,
-    StopReason,
+    Interpreter, InterpreterOptions, InterpreterState, Invocation, LuaHost, ReplicationTargets, Script,
+    ScriptFailure, Scripts, StopReason,
 };
 
 /// A server without commands.
@@ -18,7 +18,7 @@ impl LuaHost for NoCommands {
         Ok(b"+OK\r\n")
     }
 
-    fn set_replicated(&mut self, _: bool) {}
+    fn set_replication_targets(&mut self, _: ReplicationTargets) {}
 
     fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         Some(true)
@@ -502,7 +502,7 @@ impl LuaHost for WritingHost {
         Ok(b"+OK\r\n")
     }
 
-    fn set_replicated(&mut self, _: bool) {}
+    fn set_replication_targets(&mut self, _: ReplicationTargets) {}
 
     fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         Some(true)
@@ -517,7 +517,7 @@ impl LuaHost for LargeReply {
         Ok(&self.0)
     }
 
-    fn set_replicated(&mut self, _: bool) {}
+    fn set_replication_targets(&mut self, _: ReplicationTargets) {}
 
     fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         Some(true)

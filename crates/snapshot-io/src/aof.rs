@@ -122,6 +122,11 @@ impl ReplayState {
             return true;
         };
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
+        if id == ReplId::NONE {
+            // The following commands are not those of the stream. The next annotation states the position after them.
+            (self.position, self.start) = (None, None);
+            return true;
+        }
         // A change of the replication id continues at the same offset.
         let follows = |at: Position| at.offset.0 == offset;
         let known = self.position.into_iter().chain(self.start.take());

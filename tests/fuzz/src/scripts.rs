@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use resp::{Protocol, Request, Writer, parse_value};
 use scripting::{
-    DebugConsole, Interpreter, InterpreterOptions, InterpreterState, Invocation, LuaHost, Script,
-    ScriptFailure, ScriptValue, Scripts, StopReason,
+    DebugConsole, Interpreter, InterpreterOptions, InterpreterState, Invocation, LuaHost, ReplicationTargets,
+    Script, ScriptFailure, ScriptValue, Scripts, StopReason,
 };
 
 /// A script that lists the members of every library by name and type.
@@ -53,7 +53,7 @@ impl LuaHost for FakeServer {
         Ok(FAKE_REPLIES[self.call_count % FAKE_REPLIES.len()])
     }
 
-    fn set_replicated(&mut self, _replicated: bool) {}
+    fn set_replication_targets(&mut self, _targets: ReplicationTargets) {}
 
     fn is_permitted(&mut self, _request: &Request) -> Option<bool> {
         Some(true)

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use clock::Millis;
-use engine::{Client, EffectLog};
+use engine::{Client, EffectLog, FileEffects};
 use migration::ControlCommand;
 use parking_lot::{Mutex, MutexGuard};
 use replication::master_driver::LogLock;
-use replication::{CursorId, Log, Position, StreamEpoch};
+use replication::{CursorId, Log, Position, StreamEpoch, StreamRange};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
@@ -252,6 +252,16 @@ impl EffectLog for EngineLogHandle {
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
         self.0.record_first_write();
         self.0.append_by(|log| log.append(db, commands))
+    }
+
+    fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
+        self.0.record_first_write();
+        let range = |version: &FileEffects| StreamRange {
+            range: version.range.clone(),
+            commands: version.commands.clone(),
+        };
+        let ranges: Vec<StreamRange> = versions.iter().map(range).collect();
+        self.0.append_by(|log| log.append_with_file_versions(db, commands, &ranges))
     }
 
     fn retained_bytes(&self) -> usize {

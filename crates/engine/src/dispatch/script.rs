@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use keyspace::{Key, LockedSlots};
 use resp::{Args, Protocol, Request, Writer};
-use scripting::{Interpreter, Library, LuaHost, Script, ScriptFailure, ScriptFlags, StopReason};
+use scripting::{
+    Interpreter, Library, LuaHost, ReplicationTargets, Script, ScriptFailure, ScriptFlags, StopReason,
+};
 use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
@@ -83,8 +85,6 @@ struct ScriptHost<'c, 'a> {
     has_written: bool,
     /// Whether it must not run again, since it has written or published.
     has_side_effects: bool,
-    /// Whether its changes are logged.
-    is_logged: bool,
     /// The database of the last logged effect.
     logged_db: u16,
     /// The slots that its calls may access.
@@ -297,7 +297,6 @@ impl<'a> Context<'a> {
             reply: std::mem::take(&mut self.worker.scripting.reply),
             has_written: false,
             has_side_effects: false,
-            is_logged: self.worker.effects.has_readers,
             logged_db: db,
             allowed_slots: AllowedSlots::new(self, flags, named),
             interpreter: interpreter.running().clone(),
@@ -309,7 +308,7 @@ impl<'a> Context<'a> {
             }
             _ => run_with_gc_retry(&mut interpreter, &call, &mut reached),
         });
-        let ScriptHost { mut reply, is_logged: logged, logged_db, .. } = reached;
+        let ScriptHost { mut reply, logged_db, .. } = reached;
         reply.clear();
         if reply.capacity() > super::MAX_BYTES_LOCKED_AHEAD {
             reply = Vec::new();
@@ -317,7 +316,7 @@ impl<'a> Context<'a> {
         self.worker.scripting.reply = reply;
         self.worker.scripting.started_at = interpreter.running().started();
         self.session.select(db);
-        self.worker.effects.has_readers = logged;
+        self.worker.effects.set_targets(ReplicationTargets::All);
         if logged_db != db && self.worker.effects.has_commands {
             self.worker.effects.add_select(db);
         }
@@ -394,7 +393,7 @@ fn run_with_gc_retry(
         Err(ScriptFailure::Memory) if !reached.has_side_effects => {
             reached.context.session.select(db);
             reached.allowed_slots = AllowedSlots::new(reached.context, reached.flags, reached.first_key);
-            reached.context.worker.effects.has_readers = reached.is_logged;
+            reached.context.worker.effects.set_targets(ReplicationTargets::All);
             interpreter.with_full_collection(|interpreter| run(interpreter, reached))
         }
         ran => ran,
@@ -430,8 +429,8 @@ impl LuaHost for ScriptHost<'_, '_> {
         Ok(&self.reply)
     }
 
-    fn set_replicated(&mut self, replicated: bool) {
-        self.context.worker.effects.has_readers = self.is_logged && replicated;
+    fn set_replication_targets(&mut self, targets: ReplicationTargets) {
+        self.context.worker.effects.set_targets(targets);
     }
 
     fn is_permitted(&mut self, request: &Request) -> Option<bool> {

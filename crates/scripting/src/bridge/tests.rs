@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use resp::Value;
 
 use super::*;
+use crate::interpreter::ReplicationTargets;
 use crate::tests::{interpreter, run_with_host};
 
 /// A server that gives the same reply to every command and records the requests.
@@ -23,7 +24,7 @@ impl LuaHost for FixedReply {
         if self.stops_script { Err(StopReason::Killed) } else { Ok(&self.wire) }
     }
 
-    fn set_replicated(&mut self, _: bool) {}
+    fn set_replication_targets(&mut self, _: ReplicationTargets) {}
 
     fn is_permitted(&mut self, _: &Request) -> Option<bool> {
         None

@@ -454,3 +454,73 @@ fn replaced_files_stay_while_garbage_collection_is_disabled() {
     node.run("CONFIG SET aof-disable-auto-gc no").expect_ok();
     assert_eq!((history(), count()), (0, 3));
 }
+
+/// The replica and a restart see what `redis.set_repl` directed to them. Offsets stay right, so that a replica continues
+/// after a restart of its master, even one by a kill.
+#[test]
+fn scripts_direct_writes_to_the_file_or_to_replicas() {
+    let mut master = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
+    let valkey = Program::valkey().unwrap_or_else(Program::redoubt);
+    let replicas = [Program::redoubt(), valkey].map(|program| Node::start(&program, "--save "));
+    for replica in &replicas {
+        replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    }
+    let wait_for_replicas = |master: &Node| {
+        eventually("the replicas have the master's offset", || {
+            let offset = master.info("replication", "master_repl_offset");
+            let has_all = |replica: &Node| {
+                replica.info("replication", "master_link_status").as_deref() == Some("up")
+                    && replica.info("replication", "slave_repl_offset") == offset
+            };
+            replicas.iter().all(has_all).then_some(())
+        });
+    };
+    wait_for_replicas(&master);
+    let mut connection = master.connect();
+    let write = "for i = 1, 3 do redis.set_repl(redis['REPL_' .. ARGV[i]]) redis.call('incrby', KEYS[i], 7) end \
+                 redis.set_repl(redis.REPL_ALL) redis.call('select', 3) redis.call('rpush', KEYS[1], ARGV[1]) \
+                 redis.set_repl(redis.REPL_AOF) redis.call('rpush', KEYS[1], 'file') \
+                 redis.set_repl(redis.REPL_REPLICA) redis.call('rpush', KEYS[1], 'replicas')";
+    let one = "redis.set_repl(redis['REPL_' .. ARGV[1]]) return redis.call('append', KEYS[1], ARGV[2])";
+    for _ in 0..20 {
+        connection.call(&["EVAL", write, "3", "file", "replicas", "none", "AOF", "REPLICA", "NONE"]);
+        for targets in ["AOF", "REPLICA", "NONE", "ALL"] {
+            connection.call(&["EVAL", one, "1", "text", targets, &targets[..1]]);
+        }
+        connection.call_line("INCR plain");
+    }
+    wait_for_replicas(&master);
+    let seen = |node: &Node| {
+        let mut connection = node.connect();
+        let mut seen: Vec<Reply> = ["file", "replicas", "none", "text", "plain"]
+            .map(|key| connection.call_line(&format!("GET {key}")))
+            .into();
+        connection.call_line("SELECT 3").expect_ok();
+        seen.push(connection.call_line("LRANGE file 0 -1"));
+        format!("{seen:?}")
+    };
+    for replica in &replicas {
+        let texts = seen(replica);
+        assert!(
+            texts.contains(&"RA".repeat(20)) && texts.contains("140") && !texts.contains("file"),
+            "{texts}"
+        );
+    }
+    let offset = master.info("replication", "master_repl_offset");
+    let kept = seen(&replicas[0]);
+    assert_eq!(seen(&replicas[1]), kept);
+    master.kill();
+    master.launch();
+    wait_until_loaded(&master);
+    let texts = seen(&master);
+    assert!(
+        texts.contains(&"AA".repeat(20)) && texts.contains("140") && !texts.contains("replicas"),
+        "{texts}"
+    );
+    assert_eq!(master.info("replication", "master_repl_offset"), offset);
+    wait_for_replicas(&master);
+    master.run("INCR plain");
+    wait_for_replicas(&master);
+    assert_eq!(replicas[0].run("GET plain").text(), "21");
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"), "the replicas continue");
+}
