@@ -34,10 +34,10 @@ pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 
 /// Length of an expiry time that does not fit six bytes.
-const WIDE_TIME_LEN: usize = 8;
+pub(crate) const WIDE_TIME_LEN: usize = 8;
 
-/// The largest time in milliseconds that fits six bytes (negated: the smallest). Page bounds and packed
-/// fields clamp times beyond it.
+/// The largest time in milliseconds that fits six bytes (negated: the smallest). Page bounds clamp times
+/// beyond it.
 const TIME_LIMIT: i64 = (1 << 47) - 1;
 
 pub(crate) const STATE_ALIVE: u32 = 0;
@@ -323,7 +323,7 @@ pub(crate) fn write_time(page: &mut [u8], at: usize, time: Millis) {
 }
 
 #[cold]
-fn read_wide_time(page: &[u8], at: usize) -> Millis {
+pub(crate) fn read_wide_time(page: &[u8], at: usize) -> Millis {
     Millis(i64::from_le_bytes(page[at..at + WIDE_TIME_LEN].try_into().expect("eight bytes")))
 }
 

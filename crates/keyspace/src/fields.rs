@@ -10,7 +10,7 @@ use slot_routing::Slot;
 
 use crate::captured::{Captured, PageView, PartInfo, ValueOwner};
 use crate::entries::{Entries, EntryRef, KeyLookup, NewValue};
-use crate::entry::{Attributes, TypeCode, clamp_time};
+use crate::entry::{Attributes, TypeCode};
 use crate::hashing;
 use crate::key::Key;
 use crate::large::{Collection, Large};
@@ -176,7 +176,6 @@ impl<T: FieldKind> LargeFields<T> {
 
     /// Sets a field and returns its previous state if it existed.
     pub(crate) fn set(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<ReplacedField> {
-        let expiry = expiry.map(clamp_time);
         let key = lookup_key(name);
         let found = self.find(&key);
         let replaced = found.map(|place| ReplacedField { expiry: self.entries.expiry(place) });
@@ -243,7 +242,7 @@ impl<T: FieldKind> LargeFields<T> {
     pub(crate) fn set_expiry(&mut self, name: &[u8], expiry: Option<Millis>) {
         let key = lookup_key(name);
         if let Some(place) = self.find(&key) {
-            self.entries.set_expiry(place, &key, expiry.map(clamp_time));
+            self.entries.set_expiry(place, &key, expiry);
         }
     }
 

@@ -278,9 +278,8 @@ mod tests {
             ("hset h a 1", ":1"),
             ("hpexpireat h 9223372036854775808 fields 1 a", "-ERR value is not an integer or out of range"),
             ("hexpireat h 9223372036854776 fields 1 a", "-ERR invalid expire time in 'hexpireat' command"),
-            // Clamped to the latest expiry that a field can have.
             ("hpexpireat h 9223372036854775807 fields 1 a", "*1|:1"),
-            ("hpexpiretime h fields 1 a", "*1|:140737488355327"),
+            ("hpexpiretime h fields 1 a", "*1|:9223372036854775807"),
             ("hpexpireat h 70368744177663 fields 1 a", "*1|:1"),
             ("hpexpiretime h fields 1 a", "*1|:70368744177663"),
             ("hexpire h x fields 1 a", "-ERR value is not an integer or out of range"),

@@ -8,13 +8,16 @@
 //!  u16     varint                    varint         6 bytes if timed; then the value
 //! ```
 //!
+//! A time that does not fit six bytes (beyond the year 6429) is a mark of six bytes and eight bytes of milliseconds.
 //! Lengths are encoded as in [`crate::varint`]. Fields are in insertion order. An edit computes the changed
 //! bytes and the table splices them in ([`crate::table`], `splice`).
 
 use clock::Millis;
 use smallvec::{Array, SmallVec};
 
-use crate::entry::{TIME_LEN, read_time, write_time};
+use crate::entry::{
+    TIME_LEN, WIDE_TIME_LEN, clamp_time, needs_wide_time, read_time, read_wide_time, write_time,
+};
 use crate::packed::COUNT_LEN;
 use crate::varint;
 
@@ -50,14 +53,43 @@ impl<A: Array<Item = u8>> AppendBytes for SmallVec<A> {
 /// Records up to this length are assembled on the stack.
 const MAX_STACK_RECORD: usize = 96;
 /// Maximum number of bytes of a record before its field name.
-const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN;
+const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN + WIDE_TIME_LEN;
+/// Precedes a time of eight bytes. No time of six bytes has these bytes, since [`clamp_time`] is symmetric.
+const WIDE_TIME_MARK: [u8; TIME_LEN] = [0, 0, 0, 0, 0, 0x80];
+
+/// Reads the time at `at`, and moves `at` behind it.
+#[inline]
+fn read_expiry(packed: &[u8], at: &mut usize) -> Millis {
+    let time = read_time(packed, *at);
+    *at += TIME_LEN;
+    // The mark is the only value beyond the limits of six bytes.
+    if clamp_time(time) == time { time } else { read_wide_expiry(packed, at) }
+}
+
+#[cold]
+fn read_wide_expiry(packed: &[u8], at: &mut usize) -> Millis {
+    *at += WIDE_TIME_LEN;
+    read_wide_time(packed, *at - WIDE_TIME_LEN)
+}
+
+/// Writes a time at `at`, and moves `at` behind it.
+#[inline]
+fn write_expiry(packed: &mut [u8], at: &mut usize, expiry: Millis) {
+    if needs_wide_time(Some(expiry)) {
+        packed[*at..*at + TIME_LEN].copy_from_slice(&WIDE_TIME_MARK);
+        *at += TIME_LEN + WIDE_TIME_LEN;
+        packed[*at - WIDE_TIME_LEN..*at].copy_from_slice(&expiry.0.to_le_bytes());
+    } else {
+        write_time(packed, *at, expiry);
+        *at += TIME_LEN;
+    }
+}
 
 #[inline]
 pub(crate) fn read_record(packed: &[u8], start: usize) -> FieldRecord<'_> {
     let mut at = start;
     let (field_len, value_len) = (varint::read(packed, &mut at), varint::read(packed, &mut at));
-    let expiry = (field_len & 1 == 1).then(|| read_time(packed, at));
-    at += if expiry.is_some() { TIME_LEN } else { 0 };
+    let expiry = (field_len & 1 == 1).then(|| read_expiry(packed, &mut at));
     let value_at = at + field_len / 2;
     let end = value_at + value_len;
     FieldRecord {
@@ -99,8 +131,7 @@ pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expir
     varint::write(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
     varint::write(&mut head, &mut len, value.len());
     if let Some(expiry) = expiry {
-        write_time(&mut head, len, expiry);
-        len += TIME_LEN;
+        write_expiry(&mut head, &mut len, expiry);
     }
     let (value_at, end) = (len + field.len(), len + field.len() + value.len());
     let mut record = [0; MAX_STACK_RECORD];
@@ -135,12 +166,18 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Overwrites the expiry of a record that has one.
+/// Whether the time of a record can become `new` without moving what follows.
+#[inline]
+pub(crate) fn fits_time(old: Option<Millis>, new: Option<Millis>) -> bool {
+    old.is_some() == new.is_some() && needs_wide_time(old) == needs_wide_time(new)
+}
+
+/// Overwrites the expiry of a record, for which [`fits_time`].
 pub(crate) fn overwrite_expiry(packed: &mut [u8], record_start: usize, expiry: Millis) {
     let mut at = record_start;
     varint::read(packed, &mut at);
     varint::read(packed, &mut at);
-    write_time(packed, at, expiry);
+    write_expiry(packed, &mut at, expiry);
 }
 
 #[cfg(test)]
@@ -158,6 +195,11 @@ mod tests {
             (b"5", b"12345678901234567", None),
             (b"seven..", b"twelve bytes", Some(Millis(1))),
             (&[3; 64], &[4; 128], Some(Millis(-1))),
+            (b"wide", b"x", Some(Millis(i64::MAX))),
+            (b"early", &[5; 90], Some(Millis(i64::MIN))),
+            (b"just wide", b"", Some(Millis(1 << 47))),
+            (b"just not", b"", Some(Millis((1 << 47) - 1))),
+            (b"nor this", b"", Some(Millis(1 - (1 << 47)))),
             (b"long", &long, None),
         ];
         let mut packed = vec![0; COUNT_LEN];
@@ -171,6 +213,12 @@ mod tests {
         let start = find_record(&packed, b"field").expect("there").start;
         overwrite_expiry(&mut packed, start, Millis(99));
         assert_eq!(find_record(&packed, b"field").and_then(|record| record.expiry), Some(Millis(99)));
+        let start = find_record(&packed, b"wide").expect("there").start;
+        overwrite_expiry(&mut packed, start, Millis(i64::MAX - 1));
+        assert_eq!(
+            find_record(&packed, b"wide").and_then(|record| record.expiry),
+            Some(Millis(i64::MAX - 1))
+        );
         assert!(find_record(&packed, b"other").is_none());
     }
 }

@@ -178,7 +178,7 @@ impl Table {
         };
         let record = records::find_record(packed, name)
             .filter(|record| record.value.len() == value.len())
-            .filter(|record| record.expiry.is_some() == expiry.is_some())?;
+            .filter(|record| records::fits_time(record.expiry, expiry))?;
         let exceeds_bounds = exceeds_bounds(&field, packed::count(packed), bounds);
         let form = if exceeds_bounds { ValueEncoding::TableHash } else { hash.value_encoding };
         let replaced = ReplacedField { expiry: record.expiry };

@@ -121,14 +121,10 @@ impl TestDriver {
         vec![fill as u8; len as usize]
     }
 
-    fn random_expiry(&mut self) -> Option<Millis> {
-        (self.random(3) == 0).then(|| Millis(self.now.0 + 1 + self.random(3000) as i64))
-    }
-
     /// An expiry that may not fit six bytes.
-    fn random_key_expiry(&mut self) -> Option<Millis> {
+    fn random_expiry(&mut self) -> Option<Millis> {
         let far = if self.random(40) == 0 { i64::MAX / 2 } else { 0 };
-        self.random_expiry().map(|time| Millis(time.0 + far))
+        (self.random(3) == 0).then(|| Millis(self.now.0 + far + 1 + self.random(3000) as i64))
     }
 
     fn random_step(&mut self, step: u64) {
@@ -335,7 +331,7 @@ impl TestDriver {
             1 => EncodingHint::NeverInt,
             _ => EncodingHint::ByContent,
         };
-        let entry = Entry::string(self.random_value(), encoding_hint, self.random_key_expiry());
+        let entry = Entry::string(self.random_value(), encoding_hint, self.random_expiry());
         self.store(db, &key, entry);
     }
 
@@ -385,7 +381,7 @@ impl TestDriver {
 
     fn set_expiry(&mut self) {
         let (db, bytes) = self.random_key_name();
-        let expiry = self.random_key_expiry();
+        let expiry = self.random_expiry();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
