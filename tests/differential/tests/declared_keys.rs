@@ -64,10 +64,13 @@ fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
     is_error(&queued) || matches!(&ran, Reply::Array(replies) if replies.iter().any(is_error))
 }
 
+/// Commands for which Valkey's reply to ACL DRYRUN is wrong, and why.
+const WRONG_IN_DRYRUN: &[(&str, &str)] =
+    &[("PFMERGE", "without a source its destination is not checked, and it runs")];
+
 /// Commands for which Valkey's reply is wrong, and why.
 const WRONG_IN_VALKEY: &[(&str, &str)] = &[
     ("FLUSHALL", "its name stands for the databases"),
-    ("PFMERGE", "without a source it is said to be wrong, and it runs"),
     (
         "XREADGROUP",
         "the word STREAMS is looked for from argument 4 on, though it may be a group or a consumer",
@@ -107,6 +110,8 @@ fn keys_and_permissions_of_scrambled_requests_match_valkey() {
                 || report.len() >= MAX_REPORTED
                 || report.contains_key(&name)
                 || WRONG_IN_VALKEY.iter().any(|(known, _)| *known == name)
+                // The second of both queries is ACL DRYRUN.
+                || number % 2 == 1 && WRONG_IN_DRYRUN.iter().any(|(known, _)| *known == name)
                 || is_malformed(&mut tried, request)
             {
                 continue;

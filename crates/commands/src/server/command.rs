@@ -277,11 +277,13 @@ fn parse_keys<'a>(
     }
     let mut found = Vec::new();
     command.visit_keys(request, &mut |index, flags| found.push((index, flags)));
-    // A wrong count is an error even where another key has a fixed place (ZUNIONSTORE).
-    let mut specs = command.keys.iter();
-    let counts_wrong =
-        specs.any(|spec| matches!(spec.find, FindKeys::KeyNum { .. }) && !spec.finds_keys(request));
-    if (found.is_empty() || counts_wrong) && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
+    // As in Valkey, a wrong count or a place without keys is an error even where another spec finds a key (ZUNIONSTORE,
+    // and PFMERGE without a source, which the command itself accepts).
+    let is_required = |spec: &KeySpec| {
+        matches!(spec.find, FindKeys::KeyNum { .. }) || matches!(spec.search_start, BeginSearch::Index(_))
+    };
+    let is_missing = command.keys.iter().any(|spec| is_required(spec) && !spec.finds_keys(request));
+    if (found.is_empty() || is_missing) && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
         return Err(CommandError::text("ERR Invalid arguments specified for command"));
     }
     Ok((request, found))
@@ -399,6 +401,9 @@ mod tests {
             ("command getkeys copy db x db 2", "*2|$2|db|$1|x"),
             ("command getkeys msetex 9 a b", "-ERR Invalid arguments specified for command"),
             ("command getkeys zunionstore d 2 a b", "*3|$1|d|$1|a|$1|b"),
+            ("command getkeys pfmerge d", "-ERR Invalid arguments specified for command"),
+            ("command getkeysandflags pfmerge d", "-ERR Invalid arguments specified for command"),
+            ("command getkeys pfmerge d s", "*2|$1|d|$1|s"),
             ("command getkeys zunionstore d 5 a", "-ERR Invalid arguments specified for command"),
             ("command getkeys zunionstore d 99999999999 a", "-ERR Invalid arguments specified for command"),
             ("command getkeysandflags zdiffstore d 0 a", "-ERR Invalid arguments specified for command"),
