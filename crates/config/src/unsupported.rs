@@ -15,7 +15,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::HIDE_USER_DATA_FROM_LOG,
     Id::LOCALE_COLLATE,
     Id::MPTCP,
-    Id::PROC_TITLE_TEMPLATE,
     Id::PROPAGATION_ERROR_BEHAVIOR,
     Id::RDMA_BIND,
     Id::RDMA_COMPLETION_VECTOR,
@@ -23,7 +22,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::RDMA_RX_SIZE,
     Id::REPL_MPTCP,
     Id::SERVER_CPULIST,
-    Id::SET_PROC_TITLE,
     Id::SOCKET_MARK_ID,
     Id::UNIXSOCKETGROUP,
     Id::USE_EXIT_ON_PANIC,
@@ -121,7 +119,6 @@ const ALTERNATIVES: &[(&[&str], &str)] = &[
     (&["locale-collate"], "sort in the client: strings are compared byte by byte"),
     (&["mptcp", "repl-mptcp"], "remove the line: connections use plain TCP"),
     (&["rdma-bind", "rdma-port", "rdma-rx-size", "rdma-completion-vector"], "listen on TCP: bind and port"),
-    (&["proc-title-template", "set-proc-title"], "find the process by its systemd unit or its pid file"),
     (&["propagation-error-behavior"], "remove the line"),
     (&["socket-mark-id"], "mark the packets by the cgroup of the process, in the firewall"),
     (
@@ -224,11 +221,11 @@ mod tests {
     #[test]
     fn parameters_without_effect_give_one_warning() {
         let config = Config::default();
-        for (name, value) in [("proc-title-template", "x"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
+        for (name, value) in [("use-exit-on-panic", "yes"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
             config.load(name, &[value.to_owned()]).unwrap();
         }
         let expected =
-            "These parameters are set but have no effect in this version: mptcp, proc-title-template";
+            "These parameters are set but have no effect in this version: mptcp, use-exit-on-panic";
         assert_eq!(unsupported_warnings(&config), [expected]);
         assert_eq!(not_needed_notes(&config), ["'dynamic-hz' has no effect: timers are event-driven"]);
     }

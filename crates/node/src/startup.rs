@@ -12,7 +12,7 @@ use keyspace::{Keyspace, keep_chunk_ready};
 use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
 use net::worker_pool::{SpawnWorker, WorkerHandle};
-use process::{StartError, access, alarm, crash, daemon, file_limit, log, paths, random};
+use process::{StartError, access, alarm, crash, daemon, file_limit, log, paths, random, title};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
@@ -179,6 +179,7 @@ fn start_node(configured: StartConfig) -> Result<()> {
     server.housekeeping.memory.record_startup();
     server.network.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply_settings(&server);
+    title::update(&server.config, server.identity.config_file.as_deref());
     if let Some(cluster) = &server.cluster {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
         server.engine.begin_routing();

@@ -18,6 +18,7 @@ pub mod rates;
 pub mod stall_detector;
 pub mod stop_signal;
 pub mod time;
+pub mod title;
 
 use config::ConfigError;
 

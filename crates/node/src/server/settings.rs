@@ -7,7 +7,7 @@ use crate::server::Server;
 use config::{ChangedParameters, keys};
 use durability::append_only;
 use net::tls::PreviousTls;
-use process::{file_limit, log, paths};
+use process::{file_limit, log, paths, title};
 
 /// The maximum number of `bind` addresses, as in Redis.
 const MAX_BIND_ADDRESSES: usize = 16;
@@ -83,6 +83,7 @@ pub(crate) async fn apply_changes(
         server.engine.change_users(|users| users.set_default_password(password.as_bytes()));
     }
     apply_settings(server);
+    title::update(&server.config, server.identity.config_file.as_deref());
     for warning in config::unsupported_warnings(&server.config) {
         tracing::warn!("{warning}");
     }

@@ -42,7 +42,7 @@ pub(crate) struct ShutdownPlan {
 /// Executes the same program with the same arguments in this process (DEBUG RESTART). Returns only on failure. The
 /// system closes files and sockets.
 pub(crate) fn restart_process(identity: &ServerIdentity) -> std::io::Error {
-    let mut words: Vec<_> = std::env::args_os().skip(1).collect();
+    let mut words = process::title::original_arguments().iter().skip(1).cloned().collect::<Vec<_>>();
     if let (Some(argument), Some(file)) = (&identity.config_argument, &identity.config_file) {
         use_absolute_path(&mut words, argument, file);
     }

@@ -469,3 +469,40 @@ fn shutdown_safe_is_refused_by_a_voting_primary() {
         assert!(node.wait_for_own_exit().success());
     }
 }
+
+/// The command line of a process as `ps` shows it, without the zeros behind a title.
+fn command_line(node: &Node) -> String {
+    let bytes = fs::read(format!("/proc/{}/cmdline", node.pid())).expect("the process runs");
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+}
+
+#[test]
+fn process_title_follows_its_template() {
+    let valkey = Program::valkey().unwrap_or_else(Program::redis);
+    let nodes = [Program::redoubt(), valkey].map(|program| {
+        let node = Node::start(&program, "--save  --cluster-enabled yes --tls-port 0");
+        let started = command_line(&node);
+        assert!(started.ends_with(&format!(":{} [cluster]", node.port)), "{started}");
+        node
+    });
+    for template in [
+        "{title}",
+        "{listen-addr}",
+        "  {server-mode} x ",
+        "{port} {tls-port}",
+        "{config-file}",
+        "{{a} {unixsocket}b",
+    ] {
+        let titles = nodes.each_ref().map(|node| {
+            node.connect().call(&["CONFIG", "SET", "proc-title-template", template]).expect_ok();
+            let file = node.run("CONFIG GET proc-title-template").items()[1].text();
+            assert_eq!(file, template);
+            let title = command_line(node).replace(&node.port.to_string(), "PORT");
+            let folder = node.folder().to_string_lossy().into_owned();
+            let title = title.replace(&folder, "FOLDER");
+            title.rsplit_once('/').map_or_else(|| title.clone(), |(_, name)| name.to_owned())
+        });
+        let name = |title: &str| title.replace("valkey-server", "NAME").replace("redoubt", "NAME");
+        assert_eq!(name(&titles[0]), name(&titles[1]), "{template}");
+    }
+}
