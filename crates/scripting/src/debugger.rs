@@ -259,7 +259,7 @@ impl Debugger {
             ("c" | "continue", []) => return NextStep::Continue,
             ("a" | "abort", []) => return NextStep::Abort,
             ("t" | "trace", []) => self.trace(lua),
-            ("m" | "max" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
+            ("max" | "maxlen", [] | [_]) => self.set_max_shown(rest.first().copied()),
             ("b" | "break", []) => self.list_breakpoints(),
             ("b" | "break", [word]) => self.set_breakpoint(word),
             ("e" | "eval", [_, ..]) => self.eval(lua, &rest.join(" ")),

@@ -57,7 +57,18 @@ fn append_value(text: &mut Vec<u8>, value: &Value, depth: usize) {
     }
 }
 
+/// Returns the table behind a proxy that the prelude froze, like that of `redis`; otherwise the table itself.
+fn behind_proxy(table: &Table) -> Table {
+    let real = || {
+        let metatable = table.metatable().filter(|_| table.is_empty())?;
+        let is_frozen = matches!(metatable.raw_get("__metatable"), Ok(Value::Boolean(false)));
+        metatable.raw_get::<Option<Table>>("__index").ok().flatten().filter(|_| is_frozen)
+    };
+    real().unwrap_or_else(|| table.clone())
+}
+
 fn append_table(text: &mut Vec<u8>, table: &Table, depth: usize) {
+    let table = &behind_proxy(table);
     let is_list = is_list(table);
     text.push(b'{');
     for (key, value) in table.pairs::<Value, Value>().map_while(Result::ok) {

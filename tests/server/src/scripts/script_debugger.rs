@@ -51,7 +51,8 @@ fn debug_sessions() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let values = "local f = tonumber\nlocal t = {1, {2, {3}}, 'a\"b\\r\\n'}\nlocal m = {1, 2, x=3}\nlocal c = {}\nc[1] = c\n\
                   local n = 1234567.25\nredis.debug(t, m, n, nil, 'x', 1/3)\nredis.call('get', 'foo')\n\
                   redis.setresp(3)\nlocal d = redis.call('zscore', 'nosuch', 'x')\nreturn 1";
-    let tour = "b 8/c/p/p f/p c/p a b/maxlen 60/maxlen x/maxlen -5/maxlen/max 0/e 1e15/e 2^53/e {nil,2}/e {[true]=1.5}/\
+    let tour = "b 8/c/p/p f/p c/p a b/maxlen 60/maxlen x/maxlen -5/maxlen/max 0/m/m 10/e redis.REPL_AOF/\
+                e {redis.LOG_DEBUG}/e #redis/p redis/e setmetatable({}, {__index={a=1}})/e 1e15/e 2^53/e {nil,2}/e {[true]=1.5}/\
                 e ''/e )(/e 'x\\0y'/e string.rep('q',300)/l -1/l 100/l abc/l 3x/l 3 0/l 3 -1/b 3 4/b 3/b 3/b -3x/b/t x/w x/\
                 n x/h x/v get foo/server get foo/valkey set foo 'a b'/r incr foo/r lrange k 0 -1/r echo a/va get x/n/n/n/p/n";
     let types = "local l = redis.call('rpush', KEYS[1], 'a', 'b')\nlocal a = {}\na[1] = a\n\
@@ -108,6 +109,19 @@ fn debugger_output_matches_valkey() {
         }
         assert_eq!(our_lines.len(), lines.len(), "session {number}:\n{our_text}\n---\n{text}");
         assert_eq!(ours.run("EXISTS k foo"), valkey.run("EXISTS k foo"), "session {number}");
+    }
+}
+
+/// The libraries are frozen tables. Their contents have another order and other addresses than in Valkey.
+#[test]
+fn debugger_shows_the_contents_of_libraries() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let lines = ["maxlen 0", "e redis", "e {m=math}", "e string", "c"];
+    let text = run_debug_session(&node, &["--ldb"], "return 1\nreturn 2", &lines);
+    for shown in
+        ["[REPL_ALL]=3; ", "[call]= \"function@0x", "{[m]={[", "[pi]=3.14159; ", "[gsub]= \"function@0x"]
+    {
+        assert!(text.contains(shown), "{shown}: {text}");
     }
 }
 
