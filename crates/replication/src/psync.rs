@@ -48,6 +48,9 @@ impl Default for SnapshotContents {
 pub struct SnapshotFormat {
     /// Whether to use the RDB format of Valkey 9 instead of that of Redis.
     pub valkey_format: bool,
+    /// Whether to include the active times of stream consumers in the format of Redis. Redis 7.0 cannot read them, and Redis
+    /// announces no version; Valkey 8 reads them.
+    pub active_times: bool,
     /// The parts to include.
     pub contents: SnapshotContents,
 }
@@ -215,7 +218,8 @@ impl PeerProfile {
 
     /// Returns the format and contents of the snapshot for this replica.
     pub(crate) fn snapshot_format(&self) -> SnapshotFormat {
-        SnapshotFormat { valkey_format: self.capabilities.valkey_format, contents: self.contents }
+        let Capabilities { valkey_format, slot_moves: is_valkey_8, .. } = self.capabilities;
+        SnapshotFormat { valkey_format, active_times: is_valkey_8 && !valkey_format, contents: self.contents }
     }
 
     /// Records a capability. Unknown ones belong to later versions and are ignored.
@@ -342,11 +346,23 @@ mod tests {
         for (version, expected) in table {
             let (reply, profile) = apply_replconf(&format!("REPLCONF version {version}"));
             assert_eq!(
-                (reply, profile.capabilities.valkey_format),
+                (reply, profile.snapshot_format().valkey_format),
                 (Ok(ReplconfAction::Ok), expected),
                 "{version}"
             );
         }
+    }
+
+    #[test]
+    fn active_times_of_consumers_are_sent_to_readers_only() {
+        let format = |line: &str| apply_replconf(line).1.snapshot_format();
+        let redis = format("REPLCONF capa eof capa psync2");
+        assert_eq!((redis.valkey_format, redis.active_times), (false, false));
+        let valkey_8 = format("REPLCONF version 8.1.4");
+        assert_eq!((valkey_8.valkey_format, valkey_8.active_times), (false, true));
+        // Its own format includes them.
+        let valkey_9 = format("REPLCONF version 9.1.2");
+        assert_eq!((valkey_9.valkey_format, valkey_9.active_times), (true, false));
     }
 
     #[test]

@@ -391,7 +391,11 @@ impl ReplicationThread {
         // Only one snapshot is in progress at a time.
         self.transfers.clear();
         self.transfers.insert(transfer, SnapshotTransfer { cancel: cancelled.clone(), receivers });
-        let dialect = if form.valkey_format { Dialect::Valkey } else { Dialect::Redis };
+        let dialect = match form {
+            SnapshotFormat { valkey_format: true, .. } => Dialect::Valkey,
+            SnapshotFormat { active_times: true, .. } => Dialect::Own,
+            SnapshotFormat { .. } => Dialect::Redis,
+        };
         let (contents, peers) = (form.contents, peers.to_vec());
         let target = SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());

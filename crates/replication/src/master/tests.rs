@@ -421,7 +421,7 @@ fn replicas_with_different_formats_get_separate_snapshots() {
 fn functions_only_client_gets_its_own_snapshot() {
     let mut master = MasterFixture::new(config());
     let contents = SnapshotContents { data: false, functions: true };
-    let form = SnapshotFormat { contents, valkey_format: false };
+    let form = SnapshotFormat { contents, ..SnapshotFormat::default() };
     let first = MasterAction::Snapshot { transfer: TRANSFER_1, peers: vec![PEER_1], eof: true, format: form };
     assert_eq!(
         master.join(0, PEER_1, PeerProfile { contents, is_rdb_only: true, ..modern_profile() }, None),
