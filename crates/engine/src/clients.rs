@@ -68,6 +68,8 @@ bitflags! {
         const BROADCAST = 1 << 14;
         /// Imports data from another server (CLIENT IMPORT-SOURCE).
         const IMPORT_SOURCE = 1 << 15;
+        /// Would be closed if it were not protected (DEBUG PROTECT-CLIENT).
+        const CLOSE_ASAP = 1 << 16;
     }
 }
 
@@ -90,6 +92,7 @@ const FLAG_LETTERS: &[(ClientFlags, char)] = &[
     (ClientFlags::TRACKING, 't'),
     (ClientFlags::BROKEN_REDIRECT, 'R'),
     (ClientFlags::BROADCAST, 'B'),
+    (ClientFlags::CLOSE_ASAP, 'A'),
     (ClientFlags::UNIX_SOCKET, 'U'),
     (ClientFlags::READONLY, 'r'),
     (ClientFlags::NO_EVICT, 'e'),
@@ -201,6 +204,8 @@ pub(crate) enum ForcedClose {
     OutputLimit = 1,
     /// All clients together exceed `maxmemory-clients`.
     Evicted = 2,
+    /// It may have written to a history that has ended.
+    HistoryEnded = 3,
 }
 
 /// The shared state of a connection.
@@ -262,6 +267,10 @@ pub struct Client {
     /// Whether the client announced CLIENT CAPA REDIRECT.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
+    /// Whether [`Client::kill`] only stops serving the client.
+    protected: AtomicBool,
+    /// Whether all pending output counts as reply list (DEBUG CLIENT-ENFORCE-REPLY-LIST).
+    uses_reply_list: AtomicBool,
     in_background: AtomicBool,
     /// Whether requests of this client are running, for threads that revoke permissions or close the connection.
     pub(crate) running_requests: RunningRequests,
@@ -312,6 +321,8 @@ impl Client {
             commands_processed: AtomicU64::new(0),
             knows_redirect: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            protected: AtomicBool::new(false),
+            uses_reply_list: AtomicBool::new(false),
             running_requests: RunningRequests::default(),
             blocked: AtomicU8::new(NOT_BLOCKED),
             in_background: AtomicBool::new(false),
@@ -441,15 +452,35 @@ impl Client {
         (self.wake)();
     }
 
-    /// Requests that the connection closes.
+    /// Requests that the connection closes. A protected client stays connected, and is no longer served.
     pub fn kill(&self) {
-        self.killed.store(true, Ordering::Release);
+        if self.protected.load(Ordering::Acquire) {
+            self.set_flag(ClientFlags::CLOSE_ASAP, true);
+        } else {
+            self.killed.store(true, Ordering::Release);
+        }
         self.wake();
+    }
+
+    /// Defers the end of the connection for ever (DEBUG PROTECT-CLIENT).
+    pub fn protect(&self) {
+        self.protected.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the client was killed while it was protected.
+    #[must_use]
+    pub fn is_close_deferred(&self) -> bool {
+        self.flags().contains(ClientFlags::CLOSE_ASAP)
     }
 
     /// Closes the connection because its pending output exceeds the limit.
     pub fn close_for_output_limit(&self) {
         self.force_close(ForcedClose::OutputLimit);
+    }
+
+    /// Closes the connection because this node became a replica before the client's write was committed.
+    pub fn close_for_ended_history(&self) {
+        self.force_close(ForcedClose::HistoryEnded);
     }
 
     /// Closes the connection without sending its pending output.
@@ -559,7 +590,8 @@ impl Client {
             (self.unsent_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
         // Redis counts output that exceeds the client's buffer as a list of reply blocks. Replicas have only the list,
         // which holds their part of the replication stream.
-        let buffer = if self.kind() == ClientKind::Replica { 0 } else { REPLY_BUFFER };
+        let is_list_only = self.kind() == ClientKind::Replica || self.uses_reply_list.load(Ordering::Relaxed);
+        let buffer = if is_list_only { 0 } else { REPLY_BUFFER };
         let (buffered, listed) = (unsent.min(buffer), output.saturating_sub(buffer));
         let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if unsent > 0 { "rw" } else { "r" });
         let mut line = format!(
@@ -631,11 +663,17 @@ pub struct Clients {
     by_id: RwLock<BTreeMap<u64, Arc<Client>>>,
     next_id: AtomicU64,
     memory: ClientsMemory,
+    use_reply_lists: AtomicBool,
 }
 
 impl Default for Clients {
     fn default() -> Self {
-        Self { by_id: RwLock::default(), next_id: AtomicU64::new(1), memory: ClientsMemory::default() }
+        Self {
+            by_id: RwLock::default(),
+            next_id: AtomicU64::new(1),
+            memory: ClientsMemory::default(),
+            use_reply_lists: AtomicBool::new(false),
+        }
     }
 }
 
@@ -647,8 +685,18 @@ impl Clients {
         let unix_socket = link.unix_socket;
         let client = Arc::new(Client::new(id, link, now, wake));
         client.set_flag(ClientFlags::UNIX_SOCKET, unix_socket);
-        self.by_id.write().insert(id, client.clone());
+        let mut by_id = self.by_id.write();
+        client.uses_reply_list.store(self.use_reply_lists.load(Ordering::Relaxed), Ordering::Relaxed);
+        by_id.insert(id, client.clone());
+        drop(by_id);
         client
+    }
+
+    /// Sets whether CLIENT LIST shows all pending output as reply list, for present and later clients.
+    pub fn use_reply_lists(&self, on: bool) {
+        let by_id = self.by_id.write();
+        self.use_reply_lists.store(on, Ordering::Relaxed);
+        by_id.values().for_each(|client| client.uses_reply_list.store(on, Ordering::Relaxed));
     }
 
     /// Removes a connection.
@@ -701,5 +749,27 @@ mod tests {
         assert!(!client.flags().contains(ClientFlags::BLOCKED));
         clients.disconnect(client.id);
         assert!(clients.is_empty());
+    }
+
+    #[test]
+    fn enforced_reply_list_leaves_the_buffer_empty() {
+        let clients = Clients::default();
+        let connect = || clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
+        let shown = |client: &Client| {
+            client.unsent_bytes.store(100, Ordering::Relaxed);
+            client.output_bytes.store(100, Ordering::Relaxed);
+            let line = client.describe(Millis(0), &CommandCatalogue::default());
+            let line = String::from_utf8(line).expect("plain text");
+            let is_output = |word: &&str| ["obl=", "oll=", "omem="].iter().any(|name| word.starts_with(name));
+            line.split(' ').filter(is_output).collect::<Vec<_>>().join(" ")
+        };
+        let before = connect();
+        assert_eq!(shown(&before), "obl=100 oll=0 omem=0");
+        clients.use_reply_lists(true);
+        for client in [&before, &connect()] {
+            assert_eq!(shown(client), "obl=0 oll=1 omem=100");
+        }
+        clients.use_reply_lists(false);
+        assert_eq!(shown(&before), "obl=100 oll=0 omem=0");
     }
 }

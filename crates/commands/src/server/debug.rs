@@ -55,7 +55,8 @@ const DEBUG: &[Command] = &[
         DebugCommand::ClientEviction,
         "Returns the memory use of clients by size.",
     ),
-    no_op_row("client-enforce-reply-list", 3),
+    debug_row("client-enforce-reply-list", 3, "Shows all pending output of clients as reply list.")
+        .run(switches::client_enforce_reply_list),
     node_row(
         "close-cluster-link-on-packet-drop",
         3,

@@ -165,6 +165,25 @@ fn enable_debug_command_local_allows_loopback_clients() {
     eventually("the log has it", || node.log().contains("DEBUG LOG: message").then_some(()));
 }
 
+/// A protected client that is killed stays in the list, keeps its connection and is no longer served.
+#[test]
+fn protected_client_outlives_its_kill() {
+    let options = "--save  --enable-debug-command yes";
+    let servers = [Some(start_server("")), Program::valkey().map(|valkey| Node::start(&valkey, options))];
+    for server in servers.iter().flatten() {
+        let (mut victim, mut killer) = (server.connect(), server.connect());
+        let id = victim.call_line("CLIENT ID").int();
+        killer.call_line(&format!("DEBUG PROTECT-CLIENT {id}")).expect_ok();
+        assert_eq!(victim.call_line("PING").text(), "PONG");
+        assert_eq!(killer.call_line(&format!("CLIENT KILL ID {id}")).int(), 1);
+        let line = killer.call_line(&format!("CLIENT LIST ID {id}")).text();
+        assert!(line.contains(" flags=A "), "{line}");
+        victim.send(&["PING"]).expect("the connection is open");
+        victim.set_timeout(Duration::from_millis(300));
+        assert!(victim.read().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    }
+}
+
 /// Redoubt knows every subcommand in Valkey's DEBUG HELP and returns Valkey's errors for invalid arguments.
 #[test]
 fn every_debug_subcommand_of_valkey_is_known() {

@@ -36,7 +36,15 @@ pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandErr
 pub(super) fn protect_client(context: &mut Context<'_>) -> Result<(), CommandError> {
     let id = resp::parse_i64(context.arg(2)).and_then(|id| u64::try_from(id).ok());
     let id = id.ok_or(CommandError::text("ERR Invalid client id"))?;
-    context.engine.clients.find(id).ok_or(CommandError::text("ERR No such client"))?;
+    let client = context.engine.clients.find(id).ok_or(CommandError::text("ERR No such client"))?;
+    client.protect();
+    reply_ok_without_effect(context)
+}
+
+/// DEBUG CLIENT-ENFORCE-REPLY-LIST 0|1
+pub(super) fn client_enforce_reply_list(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = resp::parse_i64(context.arg(2)).is_some_and(|value| value != 0);
+    context.engine.clients.use_reply_lists(on);
     reply_ok_without_effect(context)
 }
 
