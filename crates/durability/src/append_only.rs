@@ -32,7 +32,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::disk::SystemDisk;
 use crate::stream::SharedLog;
-use crate::stream::commit_point::CommitPoint;
+use crate::stream::commit_point::{CommitPoint, HistoryNumber, HistoryOffset};
 use writer::Writer;
 
 pub(crate) use loading::load;
@@ -82,6 +82,8 @@ enum RewriteNews {
 #[derive(Debug, Default)]
 struct SharedState {
     driver: AofDriver<tempfile::NamedTempFile>,
+    /// The history of the log when the driver was last told its end.
+    history: HistoryNumber,
     /// Cancels the running rewrite.
     cancelled: Arc<AtomicBool>,
     rewrite_news: Option<RewriteNews>,
@@ -147,13 +149,21 @@ impl AppendOnly {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         state.driver.handle(log, time::instant(), time::now(), event, &mut actions);
-        self.perform(&mut state, actions);
+        self.perform_reported(&mut state, actions);
+    }
+
+    /// Performs the actions of a call that told the driver the end of the log, which is still locked.
+    fn perform_reported(&self, state: &mut SharedState, actions: Vec<AofAction>) {
+        state.history = self.commit_point.history();
+        self.perform(state, actions);
     }
 
     fn perform(&self, state: &mut SharedState, actions: Vec<AofAction>) {
         for action in actions {
             match action {
-                AofAction::PublishCommitPoint(offset) => self.commit_point.publish(offset),
+                AofAction::PublishCommitPoint(offset) => {
+                    self.commit_point.publish(HistoryOffset { history: state.history, offset });
+                }
                 AofAction::HoldReplies(holds) => self.commit_point.set_required(holds),
                 AofAction::WriteErrorChanged(error) => self.update_write_error(error),
                 AofAction::SyncDelayed => {
@@ -207,7 +217,7 @@ impl AppendOnly {
         let mut actions = Vec::new();
         state.driver.start(start, &mut log, time::instant(), time::now(), &mut actions);
         (state.is_writer_running, state.rewrite_news) = (true, None);
-        self.perform(&mut state, actions);
+        self.perform_reported(&mut state, actions);
         drop((state, log));
         self.on.store(true, Ordering::Release);
         let writer = Writer::new(self.clone(), executor);
@@ -228,7 +238,7 @@ impl AppendOnly {
         state.cancel_rewrite();
         let mut actions = Vec::new();
         state.driver.stop_writer(&mut log, time::instant(), time::now(), &mut actions);
-        self.perform(&mut state, actions);
+        self.perform_reported(&mut state, actions);
         drop(log);
         self.wake_writer.notify_one();
         self.changed.wait_while(&mut state, |state| state.is_writer_running);
@@ -243,7 +253,7 @@ impl AppendOnly {
         self.log.keep_open(false);
         // Release clients that waited for the file.
         self.commit_point.set_required(false);
-        self.commit_point.publish(end);
+        self.commit_point.publish(HistoryOffset { history: self.commit_point.history(), offset: end });
         self.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, false);
         self.log.wake_readers();
     }
@@ -265,7 +275,7 @@ impl AppendOnly {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         let target = state.driver.request_sync(&mut log, time::instant(), time::now(), &mut actions);
-        self.perform(&mut state, actions);
+        self.perform_reported(&mut state, actions);
         drop(log);
         self.wake_writer.notify_one();
         while state.is_writer_running {

@@ -106,6 +106,8 @@ pub(crate) struct LogProgress {
     pub(crate) last_write: ReplOffset,
     /// After the last change of data, for which the reply may have to wait; excludes published messages.
     pub(crate) last_change: ReplOffset,
+    /// Number of times that changes of data were passed to the log.
+    pub(crate) change_count: u64,
 }
 
 /// What subscriptions and MONITOR forbid the client's commands.
@@ -393,12 +395,20 @@ impl Session {
         self.progress.last_change
     }
 
+    /// Returns the number of times that the client's changes were passed to the log.
+    #[must_use]
+    #[inline]
+    pub fn change_count(&self) -> u64 {
+        self.progress.change_count
+    }
+
     /// Records a write that ends at this replication offset, and whether it changes data.
     #[inline]
     pub fn note_write(&mut self, end: ReplOffset, changes_data: bool) {
         self.progress.last_write = end;
         if changes_data {
             self.progress.last_change = end;
+            self.progress.change_count += 1;
         }
     }
 
@@ -410,7 +420,11 @@ impl Session {
     /// Records what another thread wrote for the client.
     pub(crate) fn merge_progress(&mut self, other: LogProgress) {
         self.progress.last_write = self.progress.last_write.max(other.last_write);
-        self.progress.last_change = self.progress.last_change.max(other.last_change);
+        if other.last_change > ReplOffset(0) {
+            // Not the larger one: the client's own may belong to a history that has ended.
+            self.progress.last_change = other.last_change;
+            self.progress.change_count += 1;
+        }
     }
 
     /// Marks the session's requests as running.

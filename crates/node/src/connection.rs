@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use config::keys;
-use durability::stream::commit_point::CommitPoint;
+use durability::stream::commit_point::{CommitPoint, HistoryEnded, HistoryNumber, HistoryOffset};
 use engine::{
     BackgroundMode, Client, ClientFlags, CommandOrigin, DispatchStatus, NodeCommand, PipelinedRequests,
     Session, UnblockReason, WaitEnd, Waiter,
@@ -72,6 +72,7 @@ pub(crate) struct Connection {
     turn: Turn,
     /// Bytes written but not yet sent.
     pub(crate) output: Output,
+    commit: CommitState,
     /// Wakes the task of this connection; set when the task first runs.
     waker: Arc<SharedWaker>,
     has_waker: bool,
@@ -87,6 +88,19 @@ pub(crate) struct Connection {
     in_flight: Option<InFlightCount>,
     /// The timeout of a blocking command.
     deadline: Option<Pin<Box<Sleep>>>,
+}
+
+/// What replies to the client's writes wait for.
+#[derive(Debug, Default)]
+struct CommitState {
+    /// The history in which the last batch began.
+    begun_in: HistoryNumber,
+    /// [`Session::change_count`] when the changes were last checked.
+    change_count: u64,
+    /// The history of the client's last change.
+    changed_in: HistoryNumber,
+    /// The history of the held replies, if there are any.
+    held_in: HistoryNumber,
 }
 
 /// Why a poll of the connection ended.
@@ -146,6 +160,7 @@ impl Connection {
             input: Input::default(),
             turn: Turn::default(),
             output: Output::default(),
+            commit: CommitState::default(),
             waker,
             has_waker: false,
             profile: None,
@@ -258,15 +273,39 @@ impl Connection {
         // An error will be reported again by the next read.
         let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
         let from = self.output.mark();
+        self.commit.begun_in = self.server.replication.commit_point.history();
         run(self, command, request).await;
         self.hold_uncommitted(from);
     }
 
-    /// Holds the output from `from` on if it may contain the reply to a write that is not committed.
+    /// Checks the changes of a batch. Closes the connection and returns false if their history ended meanwhile: this node
+    /// is becoming a replica, and the changes may be gone.
+    fn check_changes(&mut self) -> bool {
+        let (commit, changes) = (&mut self.commit, self.session.change_count());
+        if std::mem::replace(&mut commit.change_count, changes) == changes {
+            return true;
+        }
+        commit.changed_in = commit.begun_in;
+        let is_kept = commit.begun_in.lasts_until(self.server.replication.commit_point.history());
+        if !is_kept {
+            self.session.client().close_for_ended_history();
+        }
+        is_kept
+    }
+
+    /// Holds the output from `from` on if it may contain the reply to a write that is not committed. Discards it if the
+    /// write may be gone.
     fn hold_uncommitted(&mut self, from: OutputMark) {
+        if !self.check_changes() {
+            return self.output.discard_since(from);
+        }
         let point = &self.server.replication.commit_point;
-        if point.is_required() && self.session.last_change() > point.offset() {
-            self.output.hold_from(from, self.session.last_change());
+        let (history, until) = (point.history(), self.session.last_change());
+        if point.is_required() && self.commit.changed_in == history && until > point.offset() {
+            if self.output.first_held_offset().is_none() {
+                self.commit.held_in = history;
+            }
+            self.output.hold_from(from, until);
         }
     }
 
@@ -302,7 +341,7 @@ impl Connection {
             done = event => Waited::Done(done),
             how = unblocked => Waited::Unblocked(how),
             () = self.stream.closed_by_peer() => Waited::Gone,
-            () = send_all(&self.stream, &mut self.output, &self.server.replication.commit_point, &client) => Waited::Gone,
+            () = send_all(&self.stream, &mut self.output, &self.server.replication.commit_point, self.commit.held_in, &client) => Waited::Gone,
         };
         client.set_blocked(false);
         if matches!(waited, Waited::Gone) {
@@ -314,10 +353,20 @@ impl Connection {
     /// Waits until the log is committed up to `until`.
     async fn wait_for_commit(&mut self, until: ReplOffset) -> Waited<()> {
         let (server, id) = (self.server.clone(), self.session.id());
+        let until = HistoryOffset { history: self.commit.held_in, offset: until };
         let committed = poll_fn(|context| server.replication.commit_point.poll_reached(until, id, context));
-        let waited = self.wait(committed).await;
-        self.output.release_until(server.replication.commit_point.offset());
-        waited
+        match self.wait(committed).await {
+            Waited::Done(Ok(committed)) => {
+                self.output.release_until(committed);
+                Waited::Done(())
+            }
+            Waited::Done(Err(HistoryEnded)) => {
+                self.session.client().close_for_ended_history();
+                Waited::Gone
+            }
+            Waited::Unblocked(how) => Waited::Unblocked(how),
+            Waited::Gone => Waited::Gone,
+        }
     }
 
     /// Waits until another pause has ended.
@@ -414,6 +463,10 @@ impl Connection {
         // visible.
         if self.session.client().is_killed() {
             return Poll::Ready(Event::Closed);
+        }
+        if self.session.client().is_close_deferred() {
+            self.turn.end();
+            return Poll::Pending;
         }
         self.session.queue_messages(self.output.queue());
         let polled = loop {
@@ -679,7 +732,9 @@ impl Connection {
     fn begin_output(&mut self, scratch: &mut Scratch) -> (Vec<u8>, Option<OutputMark>) {
         self.session.set_reply_limit(self.reply_limit());
         // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
-        let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
+        let point = &self.server.replication.commit_point;
+        let shared = self.output.is_empty() && !point.is_required();
+        self.commit.begun_in = point.history();
         let behind = (!shared).then(|| self.output.mark());
         let out = std::mem::take(if shared { &mut scratch.replies } else { self.output.buffer() });
         (out, behind)
@@ -706,7 +761,7 @@ impl Connection {
 
     /// Sends the replies of a batch with one write, and keeps what the socket does not accept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
-        if self.session.client().discards_output() {
+        if !self.check_changes() || self.session.client().discards_output() {
             out.clear();
         }
         if !out.is_empty() {
@@ -739,16 +794,17 @@ impl Connection {
     /// Sends pending output. Ready once the socket has accepted everything, including buffered TLS records.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.output.is_empty() {
-            if poll_release(
-                &mut self.output,
-                &self.server.replication.commit_point,
-                self.session.id(),
-                context,
-            )
-            .is_pending()
-            {
-                self.check_output_limit()?;
-                return Poll::Pending;
+            let (point, held_in) = (&self.server.replication.commit_point, self.commit.held_in);
+            match poll_release(&mut self.output, point, held_in, self.session.id(), context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(ended)) => {
+                    self.session.client().close_for_ended_history();
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, ended)));
+                }
+                Poll::Pending => {
+                    self.check_output_limit()?;
+                    return Poll::Pending;
+                }
             }
             match Pin::new(&mut self.stream).poll_write(context, self.output.sendable()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -831,9 +887,17 @@ async fn killed(client: &Client) {
 }
 
 /// Sends pending output until the socket fails.
-async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, client: &Client) {
+async fn send_all(
+    stream: &Stream,
+    output: &mut Output,
+    point: &CommitPoint,
+    held_in: HistoryNumber,
+    client: &Client,
+) {
     while !output.is_empty() {
-        poll_fn(|context| poll_release(output, point, client.id, context)).await;
+        if poll_fn(|context| poll_release(output, point, held_in, client.id, context)).await.is_err() {
+            return client.close_for_ended_history();
+        }
         match stream.send(output.sendable()).await {
             Ok(len) => {
                 with_scratch(|scratch| scratch.traffic.count_write(len));
@@ -850,15 +914,23 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
 }
 
 /// Ready when some pending bytes may be sent. Output that waits for a commit is released once the log is committed up
-/// to its offset.
-fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: &Context<'_>) -> Poll<()> {
+/// to its offset in the history `held_in`.
+fn poll_release(
+    output: &mut Output,
+    point: &CommitPoint,
+    held_in: HistoryNumber,
+    client: u64,
+    context: &Context<'_>,
+) -> Poll<Result<(), HistoryEnded>> {
     while output.sendable().is_empty()
-        && let Some(until) = output.first_held_offset()
+        && let Some(offset) = output.first_held_offset()
     {
-        ready!(point.poll_reached(until, client, context));
-        output.release_until(point.offset());
+        match ready!(point.poll_reached(HistoryOffset { history: held_in, offset }, client, context)) {
+            Ok(committed) => output.release_until(committed),
+            Err(ended) => return Poll::Ready(Err(ended)),
+        }
     }
-    Poll::Ready(())
+    Poll::Ready(Ok(()))
 }
 
 impl Drop for Connection {

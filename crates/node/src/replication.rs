@@ -396,10 +396,13 @@ impl Replication {
         let mut role = self.role.lock();
         let before = self.is_in_handover.swap(failover, Ordering::Relaxed);
         let keeps_history = role.master().is_none() && self.log.lock().is_open();
+        // From here on until the role is published, a write may be executed and not logged.
+        self.commit_point.end_history();
         let stream =
             role.follow(process::time::instant(), master, self.replica_config_now(), &mut &*self.log);
         if stream.is_none() {
             self.is_in_handover.store(before, Ordering::Relaxed);
+            self.commit_point.begin_history();
         }
         let Some(stream) = stream else { return false };
         if keeps_history {
@@ -413,6 +416,7 @@ impl Replication {
         }
         self.stop_waiting_empty();
         self.publish_role(&role);
+        self.commit_point.begin_history();
         self.send_event(ReplicationEvent::FollowMaster(stream));
         true
     }

@@ -66,6 +66,8 @@ pub enum InjectedBug {
     /// Clients get replies before their writes are in the file.
     #[value(alias = "answered-early")]
     EarlyReply,
+    /// A new replica replies to writes that it began as a master.
+    ReplyAfterDemotion,
     /// The next increment begins at the log position of the base's writing instead of its snapshot.
     #[value(alias = "late-cut")]
     LateIncrementStart,

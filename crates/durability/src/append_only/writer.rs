@@ -76,7 +76,7 @@ impl AppendOnly {
         let mut state = self.state.lock();
         let mut actions = Vec::new();
         let step = state.driver.next_step(&mut log, time::instant(), time::now(), &mut actions);
-        self.perform(&mut state, actions);
+        self.perform_reported(&mut state, actions);
         step
     }
 

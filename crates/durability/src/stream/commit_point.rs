@@ -4,7 +4,12 @@
 //! A component (for instance the append-only file under `always`) activates it by [`CommitPoint::set_required`] and reports
 //! its progress by [`CommitPoint::publish`]. Connections hold replies to writes until then
 //! (`net::output::Output::hold`), and each is woken when its offset is reached. While nothing requires it, a batch of
-//! commands costs one call of [`CommitPoint::is_required`].
+//! commands costs one call of [`CommitPoint::is_required`] and one of [`CommitPoint::history`].
+//!
+//! Offsets of different histories must not be compared: a master that becomes a replica may lose its last writes, and the
+//! offsets of its new history say nothing about them. The commit point numbers the histories of this process. A client
+//! whose write belongs to a history that has ended gets no reply; its connection is closed, since nobody knows whether
+//! the write remains.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +18,42 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use slot_routing::ReplOffset;
 
+/// A history of this process. While a history ends, it has a number of its own: writes may or may not be logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HistoryNumber(u64);
+
+impl HistoryNumber {
+    /// Whether writes of a batch that began in this history are in the history `now`.
+    #[must_use]
+    pub fn lasts_until(self, now: Self) -> bool {
+        self == now && self.0.is_multiple_of(2)
+    }
+}
+
+/// An offset of a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HistoryOffset {
+    /// The history.
+    pub history: HistoryNumber,
+    /// The offset.
+    pub offset: ReplOffset,
+}
+
+/// The history ended before the offset was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this node has become a replica since the write")]
+pub struct HistoryEnded;
+
 /// The commit point of the log, and the connections waiting for it.
 #[derive(Debug, Default)]
 pub struct CommitPoint {
     required: AtomicBool,
-    /// Only changes while `waiting` is locked, so that no connection starts to wait for an offset that was just passed.
+    /// The number of the history. It and the offset only change while `waiting` is locked, so that no connection starts to
+    /// wait for an offset that was just passed.
+    history: AtomicU64,
+    /// The committed offset of this history.
     offset: AtomicU64,
-    /// Keyed by offset and client id.
+    /// Waiters for offsets of this history, keyed by offset and client id.
     waiting: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,
 }
 
@@ -29,14 +63,40 @@ impl CommitPoint {
         self.required.store(required, Ordering::Release);
     }
 
-    /// Publishes that the log is committed up to `offset`. Only increases within one replication history.
-    pub fn publish(&self, offset: ReplOffset) {
+    /// Publishes that the log is committed up to `at`. Only increases within one history. Does nothing if the history has
+    /// ended.
+    pub fn publish(&self, at: HistoryOffset) {
         let mut waiting = self.waiting.lock();
-        self.offset.store(offset.0, Ordering::Release);
-        let still_waiting = waiting.split_off(&(ReplOffset(offset.0 + 1), 0));
+        if at.history != self.history() {
+            return;
+        }
+        self.offset.store(at.offset.0, Ordering::Release);
+        let still_waiting = waiting.split_off(&(ReplOffset(at.offset.0 + 1), 0));
         let reached = std::mem::replace(&mut *waiting, still_waiting);
         drop(waiting);
         for waker in reached.into_values() {
+            waker.wake();
+        }
+    }
+
+    /// Begins to end the history, before this node becomes a replica. [`CommitPoint::begin_history`] follows once no new
+    /// batch can write.
+    pub fn end_history(&self) {
+        self.change_history(|number| number | 1);
+    }
+
+    /// Begins a new history, in which nothing is committed yet.
+    pub fn begin_history(&self) {
+        self.change_history(|number| (number | 1) + 1);
+    }
+
+    fn change_history(&self, next: impl FnOnce(u64) -> u64) {
+        let mut waiting = self.waiting.lock();
+        self.offset.store(0, Ordering::Release);
+        self.history.store(next(self.history().0), Ordering::Release);
+        let ended = std::mem::take(&mut *waiting);
+        drop(waiting);
+        for waker in ended.into_values() {
             waker.wake();
         }
     }
@@ -47,18 +107,34 @@ impl CommitPoint {
         self.required.load(Ordering::Acquire)
     }
 
-    /// The committed offset.
+    /// The current history.
+    #[inline]
+    pub fn history(&self) -> HistoryNumber {
+        HistoryNumber(self.history.load(Ordering::Acquire))
+    }
+
+    /// The committed offset of the current history.
     pub fn offset(&self) -> ReplOffset {
         ReplOffset(self.offset.load(Ordering::Acquire))
     }
 
-    /// Ready once the log is committed up to `until`. Otherwise registers the task of `client` to be woken.
-    pub fn poll_reached(&self, until: ReplOffset, client: u64, context: &Context<'_>) -> Poll<()> {
+    /// Ready with the committed offset once the log is committed up to `until`, or with an error once that history has
+    /// ended. Otherwise registers the task of `client` to be woken.
+    pub fn poll_reached(
+        &self,
+        until: HistoryOffset,
+        client: u64,
+        context: &Context<'_>,
+    ) -> Poll<Result<ReplOffset, HistoryEnded>> {
         let mut waiting = self.waiting.lock();
-        if self.offset() >= until {
-            return Poll::Ready(());
+        if until.history != self.history() {
+            return Poll::Ready(Err(HistoryEnded));
         }
-        waiting.insert((until, client), context.waker().clone());
+        let committed = self.offset();
+        if committed >= until.offset {
+            return Poll::Ready(Ok(committed));
+        }
+        waiting.insert((until.offset, client), context.waker().clone());
         Poll::Pending
     }
 
@@ -95,10 +171,11 @@ mod tests {
         let point = CommitPoint::default();
         let woken: Vec<Arc<WakeCounter>> = (0..4).map(|_| Arc::default()).collect();
         let counts = || woken.iter().map(|counter| counter.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
-        point.publish(ReplOffset(5));
+        let at = |offset| HistoryOffset { history: HistoryNumber(0), offset: ReplOffset(offset) };
+        point.publish(at(5));
         let wait = |client: usize, until: u64| {
             let waker = woken[client].clone().into();
-            point.poll_reached(ReplOffset(until), client as u64, &Context::from_waker(&waker))
+            point.poll_reached(at(until), client as u64, &Context::from_waker(&waker))
         };
         assert!(wait(0, 5).is_ready());
         for (client, until) in [(1, 6), (2, 7), (3, 7), (3, 8)] {
@@ -106,11 +183,49 @@ mod tests {
             assert!(wait(client, until).is_pending(), "asking twice is waiting once");
         }
         assert_eq!(counts(), [0, 0, 0, 0]);
-        point.publish(ReplOffset(6));
+        point.publish(at(6));
         assert_eq!(counts(), [0, 1, 0, 0]);
         point.remove_waiter(3);
-        point.publish(ReplOffset(100));
+        point.publish(at(100));
         assert_eq!((counts(), point.offset()), (vec![0, 1, 1, 0], ReplOffset(100)));
         assert!(!point.has_waiters());
+    }
+
+    /// The new history has larger offsets than a held reply waits for.
+    #[test]
+    fn waiters_of_an_ended_history_are_woken_with_an_error() {
+        let point = CommitPoint::default();
+        let counter = Arc::<WakeCounter>::default();
+        let waker = counter.clone().into();
+        let context = Context::from_waker(&waker);
+        let old = HistoryOffset { history: point.history(), offset: ReplOffset(500) };
+        point.publish(HistoryOffset { offset: ReplOffset(400), ..old });
+        assert!(point.poll_reached(old, 1, &context).is_pending());
+        point.end_history();
+        assert_eq!((counter.0.load(Ordering::Relaxed), point.has_waiters()), (1, false));
+        point.begin_history();
+        // The writer of the old history reports late.
+        point.publish(old);
+        assert_eq!(point.offset(), ReplOffset(0));
+        point.publish(HistoryOffset { history: point.history(), offset: ReplOffset(10_000) });
+        assert_eq!(point.poll_reached(old, 1, &context), Poll::Ready(Err(HistoryEnded)));
+        let new = HistoryOffset { history: point.history(), offset: ReplOffset(9_000) };
+        assert_eq!(point.poll_reached(new, 1, &context), Poll::Ready(Ok(ReplOffset(10_000))));
+    }
+
+    #[test]
+    fn writes_of_a_batch_count_only_within_one_history() {
+        let point = CommitPoint::default();
+        let before = point.history();
+        assert!(before.lasts_until(point.history()));
+        point.end_history();
+        let meanwhile = point.history();
+        assert!(!before.lasts_until(meanwhile) && !meanwhile.lasts_until(meanwhile));
+        point.begin_history();
+        let after = point.history();
+        assert!(!before.lasts_until(after) && !meanwhile.lasts_until(after) && after.lasts_until(after));
+        // Several in a row, as when a replica changes its master.
+        point.begin_history();
+        assert!(!after.lasts_until(point.history()) && point.history().lasts_until(point.history()));
     }
 }

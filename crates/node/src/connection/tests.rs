@@ -63,7 +63,8 @@ impl Fixture {
         let mut bytes = Vec::new();
         self.server.replication.log.lock().read(self.cursor, 1 << 20, &mut bytes).unwrap();
         self.read.0 += bytes.len() as u64;
-        self.server.replication.commit_point.publish(self.read);
+        let point = &self.server.replication.commit_point;
+        point.publish(HistoryOffset { history: point.history(), offset: self.read });
     }
 }
 
@@ -153,6 +154,45 @@ async fn connection_closes_after_its_held_replies() {
     answered(&mut socket, "+OK\r\n+OK\r\n").await;
     assert_eq!(socket.read(&mut [0]).await.unwrap(), 0);
     served.await.unwrap();
+}
+
+/// The client learns that nobody knows whether its write remains: no reply, and the connection ends. Its offset is below
+/// those of the new history.
+#[tokio::test]
+async fn held_reply_of_an_ended_history_is_never_sent() {
+    let fixture = Fixture::new(&[]);
+    let point = &fixture.server.replication.commit_point;
+    let (mut waiting, client, served) = fixture.connect();
+    waiting.write_all(b"SET k v\r\n").await.unwrap();
+    held(&waiting, &client, 5).await;
+    point.end_history();
+    assert_eq!(waiting.read(&mut [0]).await.unwrap(), 0);
+    served.await.unwrap();
+    // This write may not have been logged.
+    let (mut between, _, served) = fixture.connect();
+    between.write_all(b"GET k\r\nSET k w\r\n").await.unwrap();
+    assert_eq!(between.read(&mut [0]).await.unwrap(), 0);
+    served.await.unwrap();
+    point.begin_history();
+    point.publish(HistoryOffset { history: point.history(), offset: ReplOffset(1 << 40) });
+    let (mut later, ..) = fixture.connect();
+    later.write_all(b"SET k x\r\n").await.unwrap();
+    answered(&mut later, "+OK\r\n").await;
+    assert!(!point.has_waiters());
+}
+
+/// The client's last write has a larger offset than the new history.
+#[tokio::test]
+async fn reads_do_not_wait_for_an_offset_of_an_ended_history() {
+    let mut fixture = Fixture::new(&[]);
+    let (mut socket, client, _) = fixture.connect();
+    socket.write_all(b"SET k v\r\n").await.unwrap();
+    held(&socket, &client, 5).await;
+    fixture.commit();
+    answered(&mut socket, "+OK\r\n").await;
+    fixture.server.replication.commit_point.begin_history();
+    socket.write_all(b"GET k\r\n").await.unwrap();
+    answered(&mut socket, "$1\r\nv\r\n").await;
 }
 
 /// Connections that close while replies are held are released without waiting for the commit.

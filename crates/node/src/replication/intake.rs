@@ -362,6 +362,8 @@ fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadErr
             replication.master_imports.clear();
             replication.cluster_stream.replace_slot_states(&loaded.slot_states);
             replication.log.adopt_loaded(position);
+            // The offsets of the old history say nothing about those of this one.
+            replication.commit_point.begin_history();
             replication.applied_stream.select_db(loaded.stream_db.unwrap_or(0));
             replication.applied_stream.reset_missing();
             tracing::info!("PRIMARY <-> REPLICA sync: Finished with success, {} keys", loaded.keys);

@@ -133,6 +133,11 @@ impl DataFile {
         }
     }
 
+    /// Forgets the clients whose writes are not synced, when their history ends.
+    pub(super) fn drop_held_replies(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Returns whether writes acknowledged now survive a power failure.
     fn is_durable(&self) -> bool {
         let status = self.aof.status();
@@ -372,12 +377,9 @@ impl<E: Debug> Simulation<E> {
         self.see(host, DataChange::Dropped { key });
     }
 
-    /// Drops waiting clients when a node becomes a replica.
+    /// Drops waiting clients when a node is published as a replica.
     pub(super) fn drop_waiting(&mut self, host: usize) {
         self.data.stores[host].copies_wanted = CopyWaiters::default();
-        if let Some(file) = &mut self.data.stores[host].file {
-            file.waiting.clear();
-        }
     }
 
     /// Occasionally makes the disk fail or fill up, or starts a rewrite.

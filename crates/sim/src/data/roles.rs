@@ -51,6 +51,7 @@ impl<E: Debug> Simulation<E> {
         }
         let Some(order) = self.data.stores[host].orders.pop_front() else { return };
         let (now, own, settings) = (self.clock_of(host), self.new_history(), self.data.settings);
+        let answers_late = self.is_injected(InjectedBug::ReplyAfterDemotion);
         let store = &mut self.data.stores[host];
         let config = replica_config(&settings, store);
         let from = store.upstream();
@@ -83,6 +84,10 @@ impl<E: Debug> Simulation<E> {
         if order == RoleOrder::Lead {
             self.see(host, DataChange::Promoted { from });
         } else {
+            store.history |= 1;
+            if let Some(file) = store.file.as_mut().filter(|_| !answers_late) {
+                file.drop_held_replies();
+            }
             self.see(host, DataChange::Demoted);
         }
         self.see(host, DataChange::Stands);
@@ -126,6 +131,8 @@ impl<E: Debug> Simulation<E> {
         self.note_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.tell(host, message);
         if replica {
+            let history = &mut self.data.stores[host].history;
+            *history = (*history | 1) + 1;
             self.drop_waiting(host);
         } else {
             self.drop_imports(host);

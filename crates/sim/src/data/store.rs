@@ -42,6 +42,8 @@ pub(super) struct Running {
     pub(super) effects: [Vec<u8>; 2],
     /// The number of the finished write.
     pub(super) write: Option<u64>,
+    /// The history in which it began.
+    pub(super) begun_in: u64,
     /// The rest of the request and the client's next step.
     pub(super) rest: Option<(Box<Request>, NextAttempt)>,
 }
@@ -74,6 +76,9 @@ pub(crate) struct ReplicaState {
     pub(crate) moves: SlotMoves,
     /// The processes that may be its replicas.
     pub(crate) copies: ReplicaAdmission,
+    /// The number of its history; odd while the history ends and writes may not be logged
+    /// (`CommitPoint`).
+    pub(super) history: u64,
     /// Whether it took over at its master's request.
     pub(crate) took_over: bool,
     /// The RDB file on disk, with its position in the history.
@@ -108,6 +113,7 @@ impl ReplicaState {
             inbox: DeliveryQueue::default(),
             moves: SlotMoves::default(),
             copies: ReplicaAdmission::All,
+            history: 0,
             took_over: false,
             saved: None,
             file: None,
@@ -123,6 +129,11 @@ impl ReplicaState {
             fresh.log.adopt_history(*position);
         }
         fresh
+    }
+
+    /// Whether a write that began in this history is in the log.
+    pub(super) fn is_logged_since(&self, begun_in: u64) -> bool {
+        begun_in == self.history && begun_in.is_multiple_of(2)
     }
 
     /// Saves the RDB file at a consistent point.

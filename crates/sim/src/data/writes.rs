@@ -74,7 +74,9 @@ impl<E: Debug> Simulation<E> {
         let rest = stopped.map(|next| (request, next));
         self.data.begun += 1;
         let command = self.data.begun;
-        self.data.stores[host].running.insert(command, Running { key, effects, write, rest });
+        let store = &mut self.data.stores[host];
+        let begun_in = store.history;
+        store.running.insert(command, Running { key, effects, write, begun_in, rest });
         self.data_within(self.data.settings.command, DataEvent::End { at, command });
     }
 
@@ -85,7 +87,9 @@ impl<E: Debug> Simulation<E> {
             self.is_injected(InjectedBug::ReplicaLogsClientWrites),
         );
         let store = &mut self.data.stores[host];
-        let Some(Running { key, effects, write, rest }) = store.running.remove(&command) else { return };
+        let Some(Running { key, effects, write, begun_in, rest }) = store.running.remove(&command) else {
+            return;
+        };
         if careless
             && store.writes_for_itself()
             && let Some(stream) = store.following.stream()
@@ -100,7 +104,11 @@ impl<E: Debug> Simulation<E> {
         self.log_effects(host, &logged);
         if let Some(write) = write {
             assert!(self.data.stores[host].data_store.get(key) >= Some(write), "a client's write is done");
-            self.answer_client(host, key, write);
+            // Otherwise the connection is closed without a reply.
+            let is_careless = self.is_injected(InjectedBug::ReplyAfterDemotion);
+            if is_careless || self.data.stores[host].is_logged_since(begun_in) {
+                self.answer_client(host, key, write);
+            }
         }
         if let Some((request, next)) = rest {
             self.go_on(host, request, next);

@@ -56,10 +56,7 @@ impl Invariant<DataObservation<'_>> for NoLoss {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
-            // A write that began before its master was ordered to follow another may be lost.
-            DataChange::Acknowledged { key, write, end, .. }
-                if seen.store.log.is_open() && seen.store.upstream().is_none() =>
-            {
+            DataChange::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
                 // It may have reached replicas before its client got the reply.
                 let has_it = |reached: &&mut Reached| reached.master == host && reached.upto >= end;

@@ -19,8 +19,7 @@ impl Invariant<DataObservation<'_>> for NoOverwrite {
         let host = seen.host;
         let acknowledged = self.acknowledged.entry(host).or_default();
         match seen.what {
-            // A write that began before its master was ordered to follow another may be lost.
-            DataChange::Acknowledged { key, write, .. } if seen.store.upstream().is_none() => {
+            DataChange::Acknowledged { key, write, .. } => {
                 acknowledged.insert(key, write);
             }
             DataChange::Dropped { key } => {
@@ -41,8 +40,7 @@ impl Invariant<DataObservation<'_>> for NoOverwrite {
                     ));
                 }
             }
-            DataChange::Acknowledged { .. }
-            | DataChange::Stands
+            DataChange::Stands
             | DataChange::Synced { .. }
             | DataChange::Copied { .. }
             | DataChange::Confirmed { .. }
