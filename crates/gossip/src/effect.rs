@@ -42,6 +42,12 @@ pub(crate) enum Effect {
     Vote { to: NodeId, epoch: Epoch },
     /// Enter `epoch` and keep this node's own vote in it.
     VoteForMyself { epoch: Epoch },
+    /// Close the outbound link to this node; it will be reopened.
+    CloseLink(NodeId),
+    /// Replace the outbound link to this node at once.
+    Reconnect(NodeId),
+    /// Remove this node from the cluster.
+    RemoveNode(NodeId),
     /// Become a replica of this master.
     BecomeReplicaOf(NodeId),
     /// Announce slots that this node has taken over from another shard, under a new epoch.
@@ -50,6 +56,8 @@ pub(crate) enum Effect {
     TakeOver { epoch: Epoch },
     /// The topology may have changed.
     Publish,
+    /// `nodes.conf` is outdated.
+    Save,
     /// The topology may have changed, and `nodes.conf` is outdated.
     ConfigChanged,
     /// `nodes.conf` must be durable before the packets of this step leave.

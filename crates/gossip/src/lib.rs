@@ -19,6 +19,7 @@
 //!   does not serve before it has heard from them again.
 #![forbid(unsafe_code)]
 
+mod announcements;
 mod claims;
 mod commands;
 mod config;
@@ -29,28 +30,28 @@ mod effect;
 mod election;
 mod event;
 mod failure_detector;
-mod forget;
+mod forget_list;
 mod given_away;
-mod handshake;
 mod links;
 mod machine;
 mod manual_failover;
+mod membership;
+mod messages;
 mod node;
 mod node_index;
 mod nodes;
 mod nodes_conf;
-mod operator;
+mod outbox;
 mod outdated_claim;
 mod random;
 mod ranking;
-mod receiving;
 mod replica_migration;
+mod replication_target;
 mod report;
-mod role;
 mod self_fail;
-mod sending;
 mod serving;
 mod set_slot;
+mod slot_commands;
 mod slot_marks;
 mod slot_moves;
 mod slot_states;
@@ -78,10 +79,10 @@ pub use event::{
     CannotFailoverReason, ClusterEvent, ElectionEvent, ElectionResetReason, FailClearReason, FailureEvent,
     LogLevel, ManualFailoverEvent, SuspicionCause, VoteDenial,
 };
+pub use links::LinkReport;
 pub use machine::Gossip;
 pub use node::{Address, Contact, Handshake, LinkState, Node, NodeHealth, Role};
 pub use nodes_conf::NodesConfError;
-pub use report::LinkReport;
 pub use slot_states::{parse_slot_states, slot_states};
 pub use state::ClusterState;
 pub use stats::{LinkTraffic, MessageStats};

@@ -11,9 +11,9 @@ use slot_routing::NodeId;
 
 use crate::contract::{ClusterAction, LinkId};
 use crate::deadlines::{self, RETRY_DELAY};
-use crate::effect::GossipKind;
-use crate::machine::Gossip;
+use crate::effect::{Effect, GossipKind};
 use crate::node::LinkState;
+use crate::state::ClusterState;
 
 /// Maximum number of inbound links: two per node of the largest supported cluster, plus spare.
 const MAX_INBOUND_LINKS: usize = 4096;
@@ -25,91 +25,102 @@ const CONFIRMING_ATTEMPTS: u32 = 6;
 pub(crate) struct Links {
     next: u64,
     /// The peer of each outbound link.
-    pub(crate) outbound: BTreeMap<LinkId, NodeId>,
-    pub(crate) inbound: BTreeMap<LinkId, InboundLink>,
+    outbound: BTreeMap<LinkId, NodeId>,
+    inbound: BTreeMap<LinkId, InboundLink>,
     /// When to check for silent links of unknown peers; `None` while there are no such links.
     next_check: Option<Instant>,
 }
 
 /// A link that a peer opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InboundLink {
-    pub(crate) peer: IpAddr,
-    pub(crate) local: IpAddr,
-    pub(crate) since: Millis,
+struct InboundLink {
+    peer: IpAddr,
+    local: IpAddr,
+    since: Millis,
     /// The known node that sends on this link.
-    pub(crate) node: Option<NodeId>,
+    node: Option<NodeId>,
     /// When the last packet arrived.
-    pub(crate) last_message: Instant,
+    last_message: Instant,
     /// Whether an impossible epoch on this link has been logged.
-    pub(crate) bad_epoch_logged: bool,
+    bad_epoch_logged: bool,
 }
 
-impl Gossip {
-    pub(crate) fn on_accepted(&mut self, link: LinkId, peer: IpAddr, local: IpAddr) {
-        if self.links.inbound.len() >= MAX_INBOUND_LINKS {
+/// An entry of CLUSTER LINKS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkReport {
+    /// The link number.
+    pub link: LinkId,
+    /// The peer of the link.
+    pub node: NodeId,
+    /// When the link was established.
+    pub created: Millis,
+}
+
+impl Links {
+    pub(crate) fn on_accepted(
+        &mut self,
+        state: &ClusterState,
+        link: LinkId,
+        peer: IpAddr,
+        local: IpAddr,
+    ) -> Option<Effect> {
+        let mut evicted = None;
+        if self.inbound.len() >= MAX_INBOUND_LINKS {
             // Known nodes identify themselves with their first packet, so the longest-silent unknown peer is evicted.
-            let strangers = self.links.inbound.iter().filter(|(_, inbound)| inbound.node.is_none());
-            let quietest = strangers.min_by_key(|(_, inbound)| inbound.last_message).map(|(&link, _)| link);
-            let Some(quietest) = quietest else {
-                self.out.push(ClusterAction::Close { link });
-                return;
+            let Some(quietest) = self.unknown_peers().min_by_key(|(_, last_message)| *last_message) else {
+                return Some(close(link));
             };
-            self.close_inbound(quietest);
+            evicted = Some(self.close_inbound(quietest.0));
         }
-        let (since, heard) = (self.state.wall, self.state.now);
-        self.links.inbound.insert(
-            link,
-            InboundLink { peer, local, since, node: None, last_message: heard, bad_epoch_logged: false },
-        );
-        let next_check = self.state.now + self.state.config.unknown_peer_timeout();
-        self.links.next_check.get_or_insert(next_check);
+        let (since, last_message) = (state.wall, state.now());
+        let inbound = InboundLink { peer, local, since, node: None, last_message, bad_epoch_logged: false };
+        self.inbound.insert(link, inbound);
+        self.next_check.get_or_insert(state.now() + state.config().unknown_peer_timeout());
+        evicted
     }
 
-    fn close_inbound(&mut self, link: LinkId) {
-        self.links.inbound.remove(&link);
-        self.out.push(ClusterAction::Close { link });
+    /// The inbound links without a known sender, with the time of their last packet.
+    fn unknown_peers(&self) -> impl Iterator<Item = (LinkId, Instant)> + '_ {
+        let unknown = self.inbound.iter().filter(|(_, inbound)| inbound.node.is_none());
+        unknown.map(|(&link, inbound)| (link, inbound.last_message))
+    }
+
+    fn close_inbound(&mut self, link: LinkId) -> Effect {
+        self.inbound.remove(&link);
+        close(link)
     }
 
     /// Closes inbound links that have been silent and without a known sender for too long.
-    pub(crate) fn close_silent_unknown_peers(&mut self) {
-        if self.links.next_check.is_none_or(|at| self.state.now < at) {
-            return;
+    pub(crate) fn close_silent_unknown_peers(&mut self, state: &ClusterState) -> Vec<Effect> {
+        let now = state.now();
+        if self.next_check.is_none_or(|at| now < at) {
+            return Vec::new();
         }
-        let timeout = self.state.config.unknown_peer_timeout();
-        let now = self.state.now;
-        let strangers = self.links.inbound.iter().filter(|(_, inbound)| inbound.node.is_none());
-        let (silent, others): (Vec<_>, Vec<_>) = strangers
-            .map(|(&link, inbound)| (link, inbound.last_message))
-            .partition(|(_, at)| *at + timeout <= now);
-        self.links.next_check = (!others.is_empty()).then(|| now + timeout);
-        for (link, _) in silent {
-            self.close_inbound(link);
-        }
+        let timeout = state.config().unknown_peer_timeout();
+        let (silent, others): (Vec<_>, Vec<_>) =
+            self.unknown_peers().partition(|(_, last_message)| *last_message + timeout <= now);
+        self.next_check = (!others.is_empty()).then(|| now + timeout);
+        silent.into_iter().map(|(link, _)| self.close_inbound(link)).collect()
     }
 
-    pub(crate) fn unknown_peers_deadline(&self) -> Option<Instant> {
-        self.links.next_check
+    /// When to check for silent links of unknown peers.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.next_check
     }
 
-    pub(crate) fn on_connected(&mut self, link: LinkId) {
-        let now = self.state.now;
-        let Some(id) = self.links.outbound.get(&link).copied() else { return };
-        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
-        node.link = LinkState::Up { id: link, since: now };
+    /// An outbound link is established. Returns its peer.
+    pub(crate) fn on_connected(&self, state: &mut ClusterState, link: LinkId) -> Option<NodeId> {
+        let (id, since) = (self.outbound_peer(link)?, state.now());
+        let node = state.known_node_mut(id);
+        node.link = LinkState::Up { id: link, since };
         node.contact.refused_since = None;
-        self.send_first_message(id);
-        self.apply(self.failure_detector.on_link_up(&self.state, id));
-        self.apply(self.manual_failover.on_link_up(&self.state, id));
-        let effects = self.election.on_link_up(&self.state, id);
-        self.apply(effects);
+        Some(id)
     }
 
-    pub(crate) fn on_connect_failed(&mut self, link: LinkId, refused: bool) {
-        let now = self.state.now;
-        let connect_refused_timeout = self.state.config.connect_refused_timeout;
-        let Some(id) = self.links.outbound.remove(&link) else { return };
-        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
+    pub(crate) fn on_connect_failed(&mut self, state: &mut ClusterState, link: LinkId, refused: bool) {
+        let Some(id) = self.outbound.remove(&link) else { return };
+        let (now, connect_refused_timeout) = (state.now(), state.config().connect_refused_timeout);
+        let node = state.known_node_mut(id);
         // Starts the silence measurement if it is not running.
         node.contact.ping_sent.get_or_insert(now);
         let confirming =
@@ -123,72 +134,218 @@ impl Gossip {
         node.link = LinkState::Down { retry_at: now + pause };
     }
 
-    pub(crate) fn on_closed(&mut self, link: LinkId) {
-        if let Some(id) = self.links.inbound.remove(&link).and_then(|inbound| inbound.node) {
-            self.ping_after_inbound_close(id);
+    /// A link was closed. Pings a node that closed its inbound link: it may have been reset and answer with another id.
+    pub(crate) fn on_closed(&mut self, state: &mut ClusterState, link: LinkId) -> Option<Effect> {
+        if let Some(id) = self.outbound.remove(&link) {
+            schedule_reconnect(state, id);
+            return None;
         }
-        let Some(id) = self.links.outbound.remove(&link) else { return };
-        self.schedule_reconnect(id);
-    }
-
-    /// Pings a node that closed its inbound link: it may have been reset and answer with another id.
-    fn ping_after_inbound_close(&mut self, id: NodeId) {
-        if self.state.nodes.get(&id).is_some_and(|node| node.link.is_up() && node.contact.ping_sent.is_none())
-        {
-            self.send_gossip(id, GossipKind::Ping);
-        }
-    }
-
-    /// Schedules a reconnect and starts the silence measurement.
-    fn schedule_reconnect(&mut self, id: NodeId) {
-        let now = self.state.now;
-        let node = self.state.nodes.get_mut(&id).expect("a link of ours has a node");
-        // A link that broke within the retry interval is not reopened at once; a peer that accepts and closes would
-        // cause a busy loop.
-        let retry_at = match node.link {
-            LinkState::Up { since, .. } | LinkState::Connecting { since, .. } => now.max(since + RETRY_DELAY),
-            LinkState::Down { retry_at } => retry_at,
-        };
-        node.link = LinkState::Down { retry_at };
-        node.contact.ping_sent.get_or_insert(now);
+        let to = self.inbound.remove(&link).and_then(|inbound| inbound.node)?;
+        let node = state.node(to)?;
+        let idle = node.link.is_up() && node.contact.ping_sent.is_none();
+        idle.then_some(Effect::Gossip { to, kind: GossipKind::Ping })
     }
 
     /// Closes the outbound link to `id`; it will be reopened.
-    pub(crate) fn close_link(&mut self, id: NodeId) {
-        if let Some(link) = self.state.nodes.get(&id).and_then(|node| node.link.id()) {
-            self.links.outbound.remove(&link);
-            self.out.push(ClusterAction::Close { link });
-            self.schedule_reconnect(id);
-        }
-    }
-
-    /// Remote address of an inbound link, or the address that an outbound link connects to.
-    pub(crate) fn peer_ip(&self, link: LinkId) -> Option<IpAddr> {
-        match self.links.inbound.get(&link) {
-            Some(inbound) => Some(inbound.peer),
-            None => self.state.nodes.get(self.links.outbound.get(&link)?)?.address.ip,
-        }
+    pub(crate) fn close(&mut self, state: &mut ClusterState, id: NodeId) -> Option<Effect> {
+        let link = state.node(id)?.link.id()?;
+        self.outbound.remove(&link);
+        schedule_reconnect(state, id);
+        Some(close(link))
     }
 
     /// Opens missing links and closes dead ones.
-    pub(crate) fn maintain_links(&mut self) {
-        for id in self.state.due_nodes(deadlines::link_deadline) {
-            match self.state.nodes[&id].link {
-                LinkState::Down { .. } => self.connect(id),
-                LinkState::Up { .. } | LinkState::Connecting { .. } => self.close_link(id),
-            }
+    pub(crate) fn step(&mut self, state: &mut ClusterState) -> Vec<Effect> {
+        let due = state.due_nodes(deadlines::link_deadline);
+        due.into_iter()
+            .filter_map(|id| match state.node(id)?.link {
+                LinkState::Down { .. } => self.connect(state, id),
+                LinkState::Up { .. } | LinkState::Connecting { .. } => self.close(state, id),
+            })
+            .collect()
+    }
+
+    fn connect(&mut self, state: &mut ClusterState, id: NodeId) -> Option<Effect> {
+        let (link, since) = (LinkId::Out(self.next), state.now());
+        let node = state.known_node_mut(id);
+        let (ip, port) = (node.address.ip?, node.address.bus_port);
+        node.link = LinkState::Connecting { id: link, since };
+        self.next += 1;
+        self.outbound.insert(link, id);
+        Some(Effect::Act(ClusterAction::Connect { link, ip, port }))
+    }
+
+    /// A packet arrived. Returns whether the link is still open.
+    pub(crate) fn on_packet(&mut self, link: LinkId, now: Instant) -> bool {
+        if let Some(inbound) = self.inbound.get_mut(&link) {
+            inbound.last_message = now;
+            return true;
+        }
+        self.outbound.contains_key(&link)
+    }
+
+    /// Whether to log an impossible epoch: once per inbound link.
+    pub(crate) fn logs_bad_epoch(&mut self, link: LinkId) -> bool {
+        let inbound = self.inbound.get_mut(&link);
+        inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.bad_epoch_logged, true))
+    }
+
+    /// The known node `sender` sends on `link`.
+    pub(crate) fn identify(&mut self, link: LinkId, sender: NodeId) {
+        if let Some(inbound) = self.inbound.get_mut(&link) {
+            inbound.node = Some(sender);
         }
     }
 
-    fn connect(&mut self, id: NodeId) {
-        let link = LinkId::Out(self.links.next);
-        self.links.next += 1;
-        let since = self.state.now;
-        let node = self.state.nodes.get_mut(&id).expect("asked for by the caller");
-        let ip = node.address.ip.expect("only nodes with an address are due");
-        node.link = LinkState::Connecting { id: link, since };
-        let port = node.address.bus_port;
-        self.links.outbound.insert(link, id);
-        self.out.push(ClusterAction::Connect { link, ip, port });
+    /// The handshake on the outbound `link` has told the id of its peer.
+    pub(crate) fn rename_peer(&mut self, link: LinkId, id: NodeId) {
+        self.outbound.insert(link, id);
+    }
+
+    pub(crate) fn on_node_removed(&mut self, id: NodeId) {
+        for inbound in self.inbound.values_mut().filter(|inbound| inbound.node == Some(id)) {
+            inbound.node = None;
+        }
+    }
+
+    /// The peer of the outbound `link`.
+    pub(crate) fn outbound_peer(&self, link: LinkId) -> Option<NodeId> {
+        self.outbound.get(&link).copied()
+    }
+
+    /// The peer of `link`, if it is known.
+    pub(crate) fn peer(&self, link: LinkId) -> Option<NodeId> {
+        self.outbound_peer(link).or_else(|| self.inbound.get(&link)?.node)
+    }
+
+    /// Whether `id` holds a link to this node.
+    pub(crate) fn is_held_by(&self, id: NodeId) -> bool {
+        self.inbound.values().any(|inbound| inbound.node == Some(id))
+    }
+
+    /// Remote address of an inbound link, or the address that an outbound link connects to.
+    pub(crate) fn peer_ip(&self, state: &ClusterState, link: LinkId) -> Option<IpAddr> {
+        match self.inbound.get(&link) {
+            Some(inbound) => Some(inbound.peer),
+            None => state.node(self.outbound_peer(link)?)?.address.ip,
+        }
+    }
+
+    /// Local address of an inbound link.
+    pub(crate) fn local_ip(&self, link: LinkId) -> Option<IpAddr> {
+        self.inbound.get(&link).map(|inbound| inbound.local)
+    }
+
+    /// All links whose peer is known.
+    pub(crate) fn reports(&self, state: &ClusterState) -> Vec<LinkReport> {
+        let mut reports = Vec::new();
+        for node in state.nodes() {
+            if let LinkState::Up { id, since } = node.link {
+                reports.push(LinkReport { link: id, node: node.id, created: state.wall_at(since) });
+            }
+            let theirs = self.inbound.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
+            reports.extend(theirs.map(|(&link, inbound)| LinkReport {
+                link,
+                node: node.id,
+                created: inbound.since,
+            }));
+        }
+        reports
+    }
+}
+
+fn close(link: LinkId) -> Effect {
+    Effect::Act(ClusterAction::Close { link })
+}
+
+/// Schedules a reconnect and starts the silence measurement.
+fn schedule_reconnect(state: &mut ClusterState, id: NodeId) {
+    let now = state.now();
+    let node = state.known_node_mut(id);
+    // A link that broke within the retry interval is not reopened at once; a peer that accepts and closes would cause a
+    // busy loop.
+    let retry_at = match node.link {
+        LinkState::Up { since, .. } | LinkState::Connecting { since, .. } => now.max(since + RETRY_DELAY),
+        LinkState::Down { retry_at } => retry_at,
+    };
+    node.link = LinkState::Down { retry_at };
+    node.contact.ping_sent.get_or_insert(now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    /// This node's link to node 1 is number 7.
+    fn cluster() -> (TestCluster, Links) {
+        let mut cluster = TestCluster::new(3, &[]);
+        let now = cluster.state.now();
+        cluster.node(1).link = LinkState::Down { retry_at: now };
+        let mut links = Links { next: 7, ..Links::default() };
+        let effects = links.step(&mut cluster.state);
+        assert!(matches!(effects[..], [Effect::Act(ClusterAction::Connect { link: LinkId::Out(7), .. })]));
+        (cluster, links)
+    }
+
+    #[test]
+    fn broken_link_is_reopened_after_the_retry_delay() {
+        let (mut cluster, mut links) = cluster();
+        assert_eq!(links.on_connected(&mut cluster.state, LinkId::Out(7)), Some(id(1)));
+        assert_eq!(links.on_closed(&mut cluster.state, LinkId::Out(7)), None);
+        assert_eq!(links.peer(LinkId::Out(7)), None);
+        assert_eq!(links.step(&mut cluster.state), []);
+        cluster.pass(RETRY_DELAY);
+        assert_eq!(links.step(&mut cluster.state).len(), 1);
+    }
+
+    #[test]
+    fn refused_connection_of_a_node_that_was_up_is_confirmed_quickly() {
+        let (mut cluster, mut links) = cluster();
+        cluster.node(1).contact.ever_connected = true;
+        links.on_connect_failed(&mut cluster.state, LinkId::Out(7), true);
+        let (now, node) = (cluster.state.now(), cluster.state.node(id(1)).unwrap());
+        let pause = cluster.state.config().connect_refused_timeout / CONFIRMING_ATTEMPTS;
+        assert_eq!(node.contact.refused_since, Some(now));
+        assert_eq!(node.link, LinkState::Down { retry_at: now + pause });
+    }
+
+    #[test]
+    fn silent_unknown_peer_is_closed_and_a_known_one_stays() {
+        let (mut cluster, mut links) = cluster();
+        for number in [1, 2] {
+            assert_eq!(links.on_accepted(&cluster.state, LinkId::In(number), PEER, PEER), None);
+        }
+        links.identify(LinkId::In(2), id(2));
+        cluster.pass(cluster.state.config().unknown_peer_timeout());
+        assert_eq!(links.next_deadline(), Some(cluster.state.now()));
+        assert_eq!(links.close_silent_unknown_peers(&cluster.state), [close(LinkId::In(1))]);
+        assert!(links.is_held_by(id(2)) && links.next_deadline().is_none());
+        links.on_node_removed(id(2));
+        assert!(!links.is_held_by(id(2)));
+    }
+
+    #[test]
+    fn longest_silent_unknown_peer_is_evicted_when_links_run_out() {
+        let (mut cluster, mut links) = cluster();
+        for number in 0..MAX_INBOUND_LINKS as u64 {
+            links.on_accepted(&cluster.state, LinkId::In(number), PEER, PEER);
+        }
+        cluster.pass(RETRY_DELAY);
+        assert!(links.on_packet(LinkId::In(0), cluster.state.now()));
+        let evicted = links.on_accepted(&cluster.state, LinkId::In(10_000), PEER, PEER);
+        assert_eq!(evicted, Some(close(LinkId::In(1))));
+        assert!(!links.on_packet(LinkId::In(1), cluster.state.now()));
+    }
+
+    #[test]
+    fn node_that_closes_its_link_is_pinged() {
+        let (mut cluster, mut links) = cluster();
+        links.on_accepted(&cluster.state, LinkId::In(1), PEER, PEER);
+        links.identify(LinkId::In(1), id(2));
+        let ping = Effect::Gossip { to: id(2), kind: GossipKind::Ping };
+        assert_eq!(links.on_closed(&mut cluster.state, LinkId::In(1)), Some(ping));
     }
 }

@@ -1,8 +1,15 @@
-//! The state of a node and the order in which it processes an input.
+//! The coordinator: the order in which a node processes an input.
 //!
-//! Each input is dispatched to the module that handles it. Then everything that is due is done
-//! ([`Gossip::next_deadline`] tells when that is). Finally the node settles: it updates its serving state and its role,
-//! publishes the topology, and saves what has changed. The other modules add their rules as `impl Gossip` blocks.
+//! The parts of the machine own their fields and decide. They read the [`ClusterState`] and return [`Effect`]s, and know
+//! of each other only what is passed to them. The coordinator dispatches each input to a part and applies the effects in
+//! order. Then every part does what is due ([`Gossip::next_deadline`] tells when that is). Finally the node settles: it
+//! updates its serving state and its role, publishes the topology, and saves what has changed.
+
+mod apply;
+mod operator;
+mod packets;
+mod roles;
+mod sending;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -10,80 +17,62 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use rand_chacha::ChaCha8Rng;
-use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
+use slot_routing::Epoch;
 
-use crate::commands::{OperatorError, OperatorReply, SlotChange};
+use crate::announcements::apply_own_announcement;
+use crate::commands::OperatorError;
 use crate::config::ClusterConfig;
 use crate::contract::{ClusterAction, ClusterInput, LinkId};
 use crate::effect::{Effect, GossipKind};
 use crate::election::Election;
 use crate::event::ClusterEvent;
 use crate::failure_detector::{FailureDetector, max_undetected_pause};
+use crate::forget_list::ForgetList;
 use crate::given_away::GivenAwaySlots;
-use crate::links::Links;
+use crate::links::{LinkReport, Links};
 use crate::manual_failover::ManualFailover;
-use crate::node::{Address, Extensions, Node, has_data};
+use crate::node::{Address, Node, has_data};
 use crate::nodes_conf::{self, NodesConfError, SavedConfig};
+use crate::outbox::{Outbox, Save};
 use crate::random::Randomness;
 use crate::replica_migration::ReplicaMigration;
-use crate::report::LinkReport;
-use crate::role::FollowedMaster;
+use crate::replication_target::ReplicationTarget;
 use crate::self_fail::SelfFail;
-use crate::serving::ServiceState;
+use crate::serving::{ServiceState, is_in_minority};
 use crate::set_slot::SetSlotQueue;
-use crate::slot_moves;
 use crate::state::ClusterState;
 use crate::stats::{LinkTraffic, MessageStats};
-use crate::timeline::{FailoverTimeline, TimelineEntry};
+use crate::timeline::FailoverTimeline;
 use crate::votes::Votes;
-use crate::wire::{Header, MessageBody, MessageFlags, Packet, Publication};
+use crate::wire::MessageBody;
+use crate::{membership, slot_moves};
 
-/// One node's view of the cluster: the state machine of the cluster bus.
+/// The state machine of the cluster bus on one node. It dereferences to the node's view of the cluster.
 #[derive(Debug)]
 pub struct Gossip {
-    pub(crate) state: ClusterState,
-    pub(crate) given_away: GivenAwaySlots,
-    pub(crate) set_slots: SetSlotQueue,
-    pub(crate) votes: Votes,
-    /// Forgotten nodes and when they may rejoin.
-    pub(crate) blacklist: BTreeMap<NodeId, Instant>,
-    pub(crate) links: Links,
-    pub(crate) service: ServiceState,
-    pub(crate) election: Election,
-    pub(crate) manual_failover: ManualFailover,
-    pub(crate) followed_master: FollowedMaster,
-    pub(crate) migration: ReplicaMigration,
-    pub(crate) self_fail: SelfFail,
-    pub(crate) stats: MessageStats,
-    pub(crate) timeline: FailoverTimeline,
-    pub(crate) todo: PendingWork,
-    pub(crate) out: Vec<ClusterAction>,
-    /// Cached slot set of our headers, with its claimant and the version of the slot table.
-    pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
-    started: bool,
-    /// Whether the claim in our headers is not durable yet.
-    claim_unsaved: bool,
-    published: Option<Topology>,
-    pub(crate) random: Randomness,
-    pub(crate) failure_detector: FailureDetector,
+    state: ClusterState,
+    phase: Phase,
+    forgotten: ForgetList,
+    links: Links,
+    failure_detector: FailureDetector,
+    service: ServiceState,
+    votes: Votes,
+    election: Election,
+    manual_failover: ManualFailover,
+    self_fail: SelfFail,
+    migration: ReplicaMigration,
+    replication_target: ReplicationTarget,
+    set_slots: SetSlotQueue,
+    given_away: GivenAwaySlots,
+    random: Randomness,
+    out: Outbox,
 }
 
-/// Work left over for the end of the current input.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct PendingWork {
-    /// `nodes.conf` is outdated.
-    pub(crate) save: bool,
-    /// `nodes.conf` must be durable before the packets of this step leave.
-    pub(crate) sync: bool,
-    /// `nodes.conf` must be durable before any header leaves, because headers carry the new claim.
-    pub(crate) claim: bool,
-    /// The published topology may be outdated.
-    pub(crate) publish: bool,
-    /// Resume writes, after the topology with the new slot owners is published.
-    pub(crate) resume: bool,
-    /// Slot changes to write into the replication stream after publishing, so that a snapshot taken in between includes
-    /// them as well.
-    pub(crate) tell_replicas: Vec<(Slot, SlotChange)>,
+/// Whether the machine has processed an input, and thus knows the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Created,
+    Started,
 }
 
 impl Deref for Gossip {
@@ -105,8 +94,7 @@ impl Gossip {
             ..SavedConfig::empty(me)
         };
         let mut gossip = Self::with(config, random, saved);
-        gossip.todo.save = true;
-        gossip.todo.sync = true;
+        gossip.out.save(Save::BeforeSending);
         gossip
     }
 
@@ -120,33 +108,29 @@ impl Gossip {
 
     fn with(config: ClusterConfig, random: Randomness, saved: SavedConfig) -> Self {
         let votes = Votes::restored(saved.last_vote_epoch);
-        let state = saved.into_state(config);
-        let mut gossip = Self {
+        let mut state = saved.into_state(config);
+        apply_own_announcement(&mut state);
+        let mut out = Outbox::default();
+        out.save(Save::Later);
+        out.publish();
+        Self {
+            phase: Phase::Created,
             migration: ReplicaMigration::new(&state),
-            votes,
             state,
-            given_away: GivenAwaySlots::default(),
-            set_slots: SetSlotQueue::default(),
-            blacklist: BTreeMap::new(),
+            forgotten: ForgetList::default(),
             links: Links::default(),
+            failure_detector: FailureDetector::default(),
             service: ServiceState::default(),
+            votes,
             election: Election::default(),
             manual_failover: ManualFailover::default(),
-            followed_master: FollowedMaster::default(),
             self_fail: SelfFail::default(),
-            stats: MessageStats::default(),
-            timeline: FailoverTimeline::default(),
-            todo: PendingWork { publish: true, ..PendingWork::default() },
-            out: Vec::new(),
-            claim: None,
-            started: false,
-            claim_unsaved: false,
-            published: None,
+            replication_target: ReplicationTarget::default(),
+            set_slots: SetSlotQueue::default(),
+            given_away: GivenAwaySlots::default(),
             random,
-            failure_detector: FailureDetector::default(),
-        };
-        gossip.apply_announcement();
-        gossip
+            out,
+        }
     }
 
     /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
@@ -155,94 +139,94 @@ impl Gossip {
         assert!(now >= self.state.now, "time went back");
         let before = std::mem::replace(&mut self.state.now, now);
         self.state.wall = wall;
-        if self.started {
-            self.detect_process_pause(before);
-        } else {
-            self.started = true;
-            self.init_timers();
+        match self.phase {
+            Phase::Created => {
+                self.phase = Phase::Started;
+                self.votes.on_start(now);
+                self.service.on_start(&mut self.state);
+            }
+            Phase::Started => self.detect_process_pause(now.since(before)),
         }
         self.dispatch(input);
-        self.on_time();
+        self.do_what_is_due();
         self.settle();
-        out.append(&mut self.out);
+        self.out.finish(&self.state, self.votes.newest(), out);
+        self.update_indexes();
     }
 
     fn dispatch(&mut self, input: ClusterInput) {
-        match input {
-            ClusterInput::Start | ClusterInput::Deadline => {}
-            ClusterInput::Loaded { upto } => {
-                let effects = self.self_fail.start(&self.state, upto);
-                self.apply(effects);
+        let state = &mut self.state;
+        let effects = match input {
+            ClusterInput::Start | ClusterInput::Deadline => Vec::new(),
+            ClusterInput::Loaded { upto } => self.self_fail.start(state, upto),
+            ClusterInput::Accepted { link, peer, local } => {
+                self.links.on_accepted(state, link, peer, local).into_iter().collect()
             }
-            ClusterInput::Accepted { link, peer, local } => self.on_accepted(link, peer, local),
-            ClusterInput::Connected { link } => self.on_connected(link),
-            ClusterInput::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
-            ClusterInput::Closed { link } => self.on_closed(link),
-            ClusterInput::Packet { link, packet } => self.on_packet(link, *packet),
-            ClusterInput::Replication(facts) => {
-                self.todo.publish |= has_data(self.state.replication.offset) != has_data(facts.offset);
-                self.state.replication = facts;
+            ClusterInput::Connected { link } => return self.on_connected(link),
+            ClusterInput::ConnectFailed { link, refused } => {
+                return self.links.on_connect_failed(state, link, refused);
+            }
+            ClusterInput::Closed { link } => self.links.on_closed(state, link).into_iter().collect(),
+            ClusterInput::Packet { link, packet } => return self.on_packet(link, *packet),
+            ClusterInput::Replication(status) => {
+                let before = std::mem::replace(&mut state.replication, status);
+                let changed = has_data(before.offset) != has_data(status.offset);
+                if changed { vec![Effect::Publish] } else { Vec::new() }
             }
             ClusterInput::WritesPaused { offset } => {
-                if self.manual_failover.on_writes_paused(self.state.now) {
-                    self.state.replication.offset = offset;
+                if self.manual_failover.on_writes_paused(state.now) {
+                    state.replication.offset = offset;
                 }
+                return;
             }
-            ClusterInput::Persisted => self.claim_unsaved = false,
+            ClusterInput::Persisted => return self.out.on_persisted(),
             ClusterInput::ForeignKeysFound { slots, at_start } => {
-                let effects = slot_moves::mark_slots_with_keys(&mut self.state, &slots, at_start);
-                self.apply(effects);
+                slot_moves::mark_slots_with_keys(state, &slots, at_start)
             }
-            ClusterInput::Command { token, command } => {
-                if let Some(result) = self.on_command(token, command) {
-                    self.answer(token, result);
-                }
-            }
+            ClusterInput::Command { token, command } => return self.on_command(token, command),
             ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot } => {
                 self.set_slots.on_acknowledged(token, held, keys_in_slot);
-                self.execute_set_slots();
+                return self.execute_set_slots();
             }
             ClusterInput::SlotChanged { slot, change } => {
-                let effects = slot_moves::apply_replicated_change(&mut self.state, slot, &change);
-                self.apply(effects);
+                slot_moves::apply_replicated_change(state, slot, &change)
             }
-            ClusterInput::MasterShutdown => {
-                let effects = self.manual_failover.on_master_shutdown(&self.state);
-                self.apply(effects);
-            }
+            ClusterInput::MasterShutdown => self.manual_failover.on_master_shutdown(state),
             ClusterInput::MovesLoaded(moves) => {
-                if !self.myself().is_master() {
-                    let refused = self.set_slots.refuse_all();
-                    self.apply(refused);
-                }
-                let effects = slot_moves::load_marks(&mut self.state, &moves);
-                self.apply(effects);
+                let is_master = state.myself().is_master();
+                let mut effects = if is_master { Vec::new() } else { self.set_slots.refuse_all() };
+                effects.extend(slot_moves::load_marks(state, &moves));
+                effects
             }
-            ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.state.me, at),
-            ClusterInput::Publish(publication) => self.on_publish(&publication),
-            ClusterInput::Configure(config) => self.configure(*config),
-        }
+            ClusterInput::FirstWrite { at } => return self.out.record_first_write(state.me, at),
+            ClusterInput::Publish(publication) => return self.send_publication(&publication),
+            ClusterInput::Configure(config) => return self.configure(*config),
+        };
+        self.apply(effects);
     }
 
     fn configure(&mut self, config: ClusterConfig) {
         let before = std::mem::replace(&mut self.state.config, config);
-        self.apply_announcement();
+        apply_own_announcement(&mut self.state);
         self.state.nodes.touch_all();
-        self.todo.publish = true;
+        self.apply([Effect::ConfigChanged]);
         // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING, because
         // nodes do not update addresses from a PONG.
         if before.announce != self.state.config.announce {
-            for id in self.linked() {
+            for id in self.state.linked() {
                 self.send_gossip(id, GossipKind::Ping);
             }
         }
     }
 
-    /// Does everything that is due. Each call must advance its own deadline.
-    fn on_time(&mut self) {
-        self.drop_stale_handshakes();
-        self.close_silent_unknown_peers();
-        self.maintain_links();
+    /// Every part does what is due. Each call must advance its own deadline.
+    fn do_what_is_due(&mut self) {
+        let effects = membership::drop_stale_handshakes(&mut self.state);
+        self.apply(effects);
+        let effects = self.links.close_silent_unknown_peers(&self.state);
+        self.apply(effects);
+        let effects = self.links.step(&mut self.state);
+        self.apply(effects);
         self.send_due_pings();
         let effects = self.failure_detector.step(&mut self.state, &mut self.random);
         self.apply(effects);
@@ -256,7 +240,7 @@ impl Gossip {
         let effects = self.election.advance(&self.state, &mut self.random);
         self.apply(effects);
         if let Some(orphan) = self.migration.step(&self.state) {
-            self.log(ClusterEvent::Migrating { to: orphan });
+            self.out.log(ClusterEvent::Migrating { to: orphan });
             self.become_replica_of(orphan);
         }
     }
@@ -264,18 +248,22 @@ impl Gossip {
     /// When to call [`Gossip::handle`] with [`ClusterInput::Deadline`] unless another input comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.started {
-            return Some(self.state.now);
+        let now = self.state.now;
+        if self.phase == Phase::Created {
+            return Some(now);
         }
+        // Limits the time between calls, so that a longer gap proves that the process was paused.
+        let quarter = self.state.config.node_timeout / 4;
+        let heartbeat = self.lease().map(|_| now + quarter.max(Duration::from_millis(1)));
         let deadlines = [
             self.state.nodes.next_due(),
-            self.unknown_peers_deadline(),
+            self.links.next_deadline(),
             self.manual_failover.next_deadline(),
             self.election.next_deadline(self.state.config.auth_timeout()),
-            self.migration.next_deadline(self.state.now),
-            self.self_fail.next_deadline(self.state.now),
-            self.service_deadline(),
-            self.heartbeat(),
+            self.migration.next_deadline(now),
+            self.self_fail.next_deadline(now),
+            self.service.next_deadline(now),
+            heartbeat,
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -284,55 +272,38 @@ impl Gossip {
         self.follow_chains();
         let effects = self.set_slots.write_to_stream(&self.state, self.manual_failover.stream_state());
         self.apply(effects);
-        self.note_changes();
-        self.update_serving_state();
-        self.reconcile_role();
-        if std::mem::take(&mut self.todo.publish) {
-            let topology = self.topology();
-            if self.published.as_ref() != Some(&topology) {
-                self.published = Some(topology.clone());
-                self.out.push(ClusterAction::Publish(Box::new(topology)));
-            }
+        self.update_indexes();
+        if is_in_minority(&self.state) {
+            self.self_fail.postpone_timeout(&self.state);
         }
-        let todo = std::mem::take(&mut self.todo);
-        for (slot, change) in todo.tell_replicas {
-            self.out.push(ClusterAction::TellReplicas { slot, change, confirm: None });
-        }
-        if todo.resume {
-            self.out.push(ClusterAction::ResumeWrites);
-        }
-        self.claim_unsaved |= todo.claim;
-        if todo.sync || self.claim_unsaved {
-            for action in &mut self.out {
-                if let ClusterAction::Send { after_persist, .. } = action {
-                    *after_persist = true;
-                }
-            }
-        }
-        if todo.save || todo.sync {
-            self.out.insert(0, ClusterAction::Persist { text: self.nodes_conf(), sync: todo.sync });
-        }
-        self.note_changes();
+        let effects = self.service.update(&mut self.state, self.self_fail.is_open());
+        self.apply(effects);
+        let effect = self.replication_target.update(&self.state);
+        self.apply(effect);
     }
 
-    /// The content of `nodes.conf`.
-    pub(crate) fn nodes_conf(&self) -> String {
-        self.state.nodes_conf_text(self.votes.newest())
+    /// Updates the indexes of the nodes, and what depends on them.
+    fn update_indexes(&mut self) {
+        self.state.update_indexes();
+        if self.state.nodes.take_changed() {
+            self.service.update_coverage(&self.state);
+        }
     }
 
     /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
     /// have been replaced in the meantime must not serve before it knows.
-    pub(crate) fn detect_process_pause(&mut self, before: Instant) {
-        let gap = self.state.now.since(before);
-        if gap < self.state.config.node_timeout / 2 || self.state.nodes.len() == 1 {
+    fn detect_process_pause(&mut self, gap: Duration) {
+        let node_timeout = self.state.config.node_timeout;
+        if gap < node_timeout / 2 || self.state.nodes.len() == 1 {
             return;
         }
         for node in self.state.nodes.values_mut() {
             node.contact.exclude_pause(gap);
         }
-        if gap >= max_undetected_pause(self.state.config.node_timeout) {
-            self.suspend_serving();
-            self.log(ClusterEvent::ProcessPaused(gap));
+        if gap >= max_undetected_pause(node_timeout) {
+            let effects = self.service.on_process_paused(&mut self.state);
+            self.apply(effects);
+            self.out.log(ClusterEvent::ProcessPaused(gap));
         }
     }
 
@@ -342,13 +313,7 @@ impl Gossip {
         (self.state.nodes.len() > 1).then(|| max_undetected_pause(self.state.config.node_timeout))
     }
 
-    /// Limits the time between calls, so that a longer gap proves that the process was paused.
-    pub(crate) fn heartbeat(&self) -> Option<Instant> {
-        let quarter = self.state.config.node_timeout / 4;
-        (self.state.nodes.len() > 1).then(|| self.state.now + quarter.max(Duration::from_millis(1)))
-    }
-
-    /// Executes the requests that the replicas have acknowledged.
+    /// Executes the SETSLOT requests that the replicas have acknowledged.
     fn execute_set_slots(&mut self) {
         while let Some(confirmed) = self.set_slots.pop_confirmed() {
             let (result, effects) = confirmed.execute(&mut self.state);
@@ -357,90 +322,6 @@ impl Gossip {
             let effects = self.set_slots.finish(&self.state, &confirmed, result, stream);
             self.apply(effects);
         }
-    }
-
-    /// Carries out what a part has decided.
-    pub(crate) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Log(event) => self.log(event),
-                Effect::Act(action) => self.out.push(action),
-                Effect::Record { node, entry } => self.record(node, entry),
-                Effect::Send { to, body } => self.send(to, body),
-                Effect::Gossip { to, kind } => self.send_gossip(to, kind),
-                Effect::BroadcastPong => self.broadcast_pong(),
-                Effect::SendOffsetToSiblings => self.send_offset_to_siblings(),
-                Effect::RequestVote { to, forced } => {
-                    let mut header = self.header();
-                    header.message_flags |=
-                        if forced { MessageFlags::FORCE_ACK } else { MessageFlags::default() };
-                    self.send_packet(to, Packet { header, body: MessageBody::AuthRequest });
-                }
-                Effect::Vote { to, epoch } => {
-                    let header = Header { current_epoch: epoch, ..self.header() };
-                    self.send_packet(to, Packet { header, body: MessageBody::AuthAck });
-                }
-                Effect::VoteForMyself { epoch } => {
-                    self.state.current_epoch = epoch;
-                    self.votes.record(epoch, self.state.me);
-                    self.save_before_sending();
-                }
-                Effect::BecomeReplicaOf(master) => self.become_replica_of(master),
-                Effect::ClaimImportedSlots => {
-                    if let Some(epoch) = self.bump_epoch() {
-                        self.log(ClusterEvent::ImportedEpoch(epoch));
-                    }
-                    // The old owner gives the slot away when it sees the claim, so a claim lost in a power failure
-                    // would leave the slot unassigned.
-                    self.save_before_claiming();
-                    self.broadcast_pong();
-                }
-                Effect::TakeOver { epoch } => self.take_over(epoch),
-                Effect::Publish => self.todo.publish = true,
-                Effect::ConfigChanged => (self.todo.save, self.todo.publish) = (true, true),
-                Effect::SaveBeforeSending => self.save_before_sending(),
-                Effect::SaveBeforeClaiming => self.save_before_claiming(),
-                Effect::TellReplicas { slot, change } => self.todo.tell_replicas.push((slot, change)),
-                Effect::Reply { token, result } => self.answer(token, result),
-                Effect::ResumeWrites => self.todo.resume = true,
-                Effect::KeepWritesPaused => self.todo.resume = false,
-                Effect::TakeOverUnelected => {
-                    self.bump_epoch();
-                    self.take_over(self.myself().config_epoch);
-                }
-            }
-        }
-    }
-
-    /// Adds an entry to the failover timeline.
-    pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry) {
-        self.timeline.record(node, entry, self.state.wall);
-    }
-
-    /// Ends the manual failover on either side, whatever its result.
-    pub(crate) fn end_manual_failover(&mut self) {
-        let effect = self.manual_failover.end();
-        self.apply(effect);
-    }
-
-    /// Requires `nodes.conf` to be durable before packets of this step leave.
-    pub(crate) fn save_before_sending(&mut self) {
-        self.todo.save = true;
-        self.todo.sync = true;
-    }
-
-    /// Requires `nodes.conf` to be durable before any header with the new claim leaves.
-    pub(crate) fn save_before_claiming(&mut self) {
-        self.save_before_sending();
-        self.todo.claim = true;
-    }
-
-    pub(crate) fn log(&mut self, event: impl Into<ClusterEvent>) {
-        self.out.push(ClusterAction::Log(event.into()));
-    }
-
-    pub(crate) fn answer(&mut self, token: u64, result: Result<OperatorReply, OperatorError>) {
-        self.out.push(ClusterAction::Reply { token, result });
     }
 
     /// The highest epoch in which this node voted.
@@ -452,7 +333,7 @@ impl Gossip {
     /// The most recent failovers that this node observed.
     #[must_use]
     pub fn timeline(&self) -> &FailoverTimeline {
-        &self.timeline
+        self.out.timeline()
     }
 
     /// Number of valid failure reports about a node (CLUSTER COUNT-FAILURE-REPORTS).
@@ -460,86 +341,58 @@ impl Gossip {
     /// # Errors
     /// The node is unknown.
     pub fn failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
-        let id = self.find_node(node)?;
+        let id = self.state.find_node(node)?;
         Ok(self.failure_detector.count_reports(&self.state, id))
     }
 
     /// The text of CLUSTER INFO.
     #[must_use]
     pub fn info_text(&self, traffic: &LinkTraffic) -> String {
-        self.state.info_text(traffic, &self.stats)
+        self.state.info_text(traffic, self.out.stats())
     }
 
     /// All links whose peer is known.
     #[must_use]
     pub fn link_reports(&self) -> Vec<LinkReport> {
-        self.state.link_reports(&self.links)
-    }
-
-    /// Message counters by type.
-    #[must_use]
-    pub fn stats(&self) -> &MessageStats {
-        &self.stats
-    }
-
-    /// Resets the message counters (CONFIG RESETSTAT).
-    pub fn reset_stats(&mut self) {
-        self.stats.reset();
-    }
-
-    /// Counts a received message that DEBUG settings drop.
-    pub fn count_dropped(&mut self, body: &MessageBody) {
-        self.stats.count_received(body);
+        self.links.reports(&self.state)
     }
 
     /// The peer of `link`, if it is known.
     #[must_use]
     pub fn node_of(&self, link: LinkId) -> Option<&Node> {
-        let theirs = || self.links.inbound.get(&link).and_then(|inbound| inbound.node.as_ref());
-        self.links.outbound.get(&link).or_else(theirs).and_then(|id| self.state.nodes.get(id))
+        self.state.node(self.links.peer(link)?)
     }
 
-    /// Updates the indexes of the nodes, and what depends on them.
-    pub(crate) fn note_changes(&mut self) {
-        self.state.update_indexes();
-        if self.state.nodes.take_changed() {
-            self.update_coverage_deadlines();
-        }
+    /// Message counters by type.
+    #[must_use]
+    pub fn stats(&self) -> &MessageStats {
+        self.out.stats()
     }
 
-    #[cfg(test)]
-    pub(crate) fn assert_indexes_consistent(&self) {
-        self.state.assert_indexes_consistent();
+    /// Resets the message counters (CONFIG RESETSTAT).
+    pub fn reset_stats(&mut self) {
+        self.out.stats_mut().reset();
     }
 
-    /// Applies the announced addresses and options to this node's own entry.
-    fn apply_announcement(&mut self) {
-        let announce = self.state.config.announce.clone();
-        let no_failover = self.state.config.replica_no_failover;
-        let me = self.state.myself_mut();
-        me.address.ip = announce.ip.or(me.address.ip);
-        let (first, other) = if announce.tls_cluster {
-            (announce.tls_port, announce.port)
-        } else {
-            (announce.port, announce.tls_port)
-        };
-        (me.address.port, me.address.other_port) = (first, other);
-        me.address.bus_port = announce.bus_port;
-        me.hostname = announce.hostname;
-        me.human_name = announce.human_name;
-        me.client_endpoint = announce.client_endpoint;
-        me.zone = announce.zone;
-        me.no_failover = no_failover;
-        me.extensions = Extensions::All;
-        self.todo.save = true;
+    /// Counts a received message that DEBUG settings drop.
+    pub fn count_dropped(&mut self, body: &MessageBody) {
+        self.out.stats_mut().count_received(body);
+    }
+}
+
+#[cfg(test)]
+impl Gossip {
+    pub(crate) fn nodes_conf(&self) -> String {
+        self.state.nodes_conf_text(self.votes.newest())
     }
 
-    fn on_publish(&mut self, publication: &Publication) {
-        let shard = publication.sharded.then(|| self.shard_members());
-        for id in self.linked() {
-            if shard.as_ref().is_none_or(|members| members.contains(&id)) {
-                self.send(id, MessageBody::Publish(publication.clone()));
-            }
-        }
+    pub(crate) fn end_replacement_check(&mut self) {
+        self.service.end_replacement_check();
+    }
+
+    /// Adopts an epoch that another node took without a vote, to create an epoch collision.
+    pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
+        self.state.current_epoch = self.state.current_epoch.max(epoch);
+        self.state.myself_mut().config_epoch = epoch;
     }
 }

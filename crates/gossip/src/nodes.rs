@@ -14,6 +14,10 @@ use slot_routing::NodeId;
 use crate::node::Node;
 use crate::node_index::{IndexEntry, IndexedState};
 
+/// Maximum number of known nodes, including those in handshake: ten times the size that the protocol is designed for.
+/// Limits the memory that a hostile peer can use up.
+pub(crate) const MAX_NODES: usize = 10_000;
+
 /// All known nodes by id, including this node and those in handshake.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {

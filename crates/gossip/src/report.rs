@@ -3,30 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use clock::{Instant, Millis};
+use clock::Instant;
 use slot_routing::{ClientTransport, Endpoint, Member, NodeId, Slot, Topology};
 
 use crate::commands::OperatorError;
-use crate::contract::LinkId;
-use crate::links::Links;
-use crate::node::{LinkState, Node};
+use crate::node::Node;
 use crate::state::ClusterState;
 use crate::stats::{LinkTraffic, MessageStats};
 use crate::wire::MessageKind;
 
 /// Ranges of slots by owner; both ends are inclusive.
 pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
-
-/// An entry of CLUSTER LINKS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkReport {
-    /// The link number.
-    pub link: LinkId,
-    /// The peer of the link.
-    pub node: NodeId,
-    /// When the link was established.
-    pub created: Millis,
-}
 
 impl ClusterState {
     /// The text of CLUSTER NODES, one line per node. `via` selects the address that the client can reach.
@@ -171,23 +158,6 @@ impl ClusterState {
             traffic.overflowed_links
         );
         text
-    }
-
-    /// All links whose peer is known.
-    pub(crate) fn link_reports(&self, links: &Links) -> Vec<LinkReport> {
-        let mut reports = Vec::new();
-        for node in self.nodes.values() {
-            if let LinkState::Up { id, since } = node.link {
-                reports.push(LinkReport { link: id, node: node.id, created: self.wall_at(since) });
-            }
-            let theirs = links.inbound.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
-            reports.extend(theirs.map(|(&link, inbound)| LinkReport {
-                link,
-                node: node.id,
-                created: inbound.since,
-            }));
-        }
-        reports
     }
 
     /// The topology for routing.

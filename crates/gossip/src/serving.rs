@@ -8,13 +8,13 @@
 //! A master that was paused can serve earlier: it asks the other masters over new links, which carry no old packets,
 //! and serves as soon as a majority, itself included, confirms it. A master confirms by answering with no epoch above
 //! those known at the wakeup (a successor would have been elected in a higher epoch, by a majority) and without
-//! reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by encoding_hint the receiver
+//! reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by naming the receiver
 //! in the gossip section; the answer of a Redis node counts as a confirmation.
 //!
 //! A master that may have been replaced during a pause or downtime does not vote either: with its vote and its
 //! successor's, three masters would have four votes and could elect two candidates in one epoch. It votes as soon as a
 //! majority, itself included, has answered without considering it failing and without having voted for a replacement.
-//! Redoubt nodes report this by encoding_hint the receiver in their answer if the receiver does not serve; for Redis nodes
+//! Redoubt nodes report this by naming the receiver in their answer if the receiver does not serve; for Redis nodes
 //! only the epoch is checked. After twice the node timeout, when a FAIL master without a successor counts as recovered,
 //! the master votes regardless. Masters that all restart therefore vote as soon as they have answered each other.
 //!
@@ -27,9 +27,10 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 
+use crate::effect::Effect;
 use crate::event::ClusterEvent;
-use crate::machine::Gossip;
-use crate::node::{LinkState, Node};
+use crate::node::Node;
+use crate::state::ClusterState;
 use crate::wire::{GossipSection, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
@@ -41,11 +42,17 @@ pub(crate) struct ServiceState {
     not_before: Instant,
     /// Whether `not_before` is the only obstacle.
     waiting: bool,
+    coverage: Coverage,
+    replacement_check: Option<ReplacementCheck>,
+}
+
+/// Whether the slots of FAIL masters count as covered.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Coverage {
     /// Whether a master with slots is FAIL and no replica can take over.
     uncovered: bool,
     /// When the coverage of each FAIL master with an eligible replica expires, in ascending order.
-    coverage_deadlines: Vec<Instant>,
-    replacement_check: Option<ReplacementCheck>,
+    deadlines: Vec<Instant>,
 }
 
 /// This node may have been replaced without noticing, and asks the other masters.
@@ -60,152 +67,232 @@ struct ReplacementCheck {
 }
 
 impl ServiceState {
+    /// Initializes the timers at startup.
+    pub(crate) fn on_start(&mut self, state: &mut ClusterState) {
+        let now = state.now();
+        self.not_before = now + START_DELAY;
+        // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
+        for node in state.others_mut() {
+            node.contact.ping_sent = Some(now);
+        }
+        if state.is_voter(state.id()) {
+            self.start_replacement_check(state, START_DELAY, false);
+        }
+    }
+
     /// Serves at once: a majority has just elected this node.
-    pub(crate) fn allow_serving(&mut self, now: Instant) {
+    pub(crate) fn on_elected(&mut self, now: Instant) {
         self.not_before = now;
     }
-}
 
-impl Gossip {
-    /// Initializes the timers at startup.
-    pub(crate) fn init_timers(&mut self) {
-        self.votes.on_start(self.state.now);
-        self.service.not_before = self.state.now + START_DELAY;
-        // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
-        for node in self.state.nodes.values_mut().filter(|node| node.id != self.state.me) {
-            node.contact.ping_sent = Some(self.state.now);
-        }
-        if self.is_voter(self.state.me) {
-            self.start_replacement_check(START_DELAY, false);
-        }
-    }
-
-    /// Stops serving because this node may have been replaced without noticing. All nodes count as unreachable until
-    /// they are heard again.
-    pub(crate) fn suspend_serving(&mut self) {
-        for node in self.state.nodes.values_mut() {
+    /// The process was paused: stops serving because this node may have been replaced without noticing. All nodes count
+    /// as unreachable until they are heard again, and a master asks all other voters over new links.
+    pub(crate) fn on_process_paused(&mut self, state: &mut ClusterState) -> Vec<Effect> {
+        for node in state.nodes.values_mut() {
             node.contact.last_message = None;
             (node.contact.confirms_serving, node.contact.confirms_voting) = (false, false);
         }
-        self.service.not_before = self.state.now + self.state.config.rejoin_delay();
-        if self.myself().is_master() {
-            self.state.serving = false;
-            self.todo.publish = true;
-            self.reconnect_voters();
+        self.not_before = state.now() + state.config().rejoin_delay();
+        if !state.myself().is_master() {
+            return Vec::new();
         }
+        state.serving = false;
+        self.start_replacement_check(state, Duration::ZERO, true);
+        let voters = state.slots.owners().map(|(id, _)| id).filter(|id| *id != state.id());
+        [Effect::Publish].into_iter().chain(voters.map(Effect::Reconnect)).collect()
     }
 
-    /// Reconnects to all other voters and asks them.
-    fn reconnect_voters(&mut self) {
-        self.start_replacement_check(Duration::ZERO, true);
-        let voters: Vec<NodeId> =
-            self.state.slots.owners().map(|(id, _)| id).filter(|id| *id != self.state.me).collect();
-        for id in voters {
-            self.close_link(id);
-            if let Some(node) = self.state.nodes.get_mut(&id) {
-                node.link = LinkState::Down { retry_at: self.state.now };
-            }
-        }
-    }
-
-    fn start_replacement_check(&mut self, least: Duration, serve_when_confirmed: bool) {
-        let until = self.state.now + self.state.config.fail_undo_time().max(least);
-        self.service.replacement_check =
-            Some(ReplacementCheck { known: self.state.current_epoch, until, serve_when_confirmed });
+    fn start_replacement_check(&mut self, state: &ClusterState, least: Duration, serve_when_confirmed: bool) {
+        let until = state.now() + state.config().fail_undo_time().max(least);
+        self.replacement_check =
+            Some(ReplacementCheck { known: state.current_epoch(), until, serve_when_confirmed });
     }
 
     /// Whether this node may have been replaced. Its vote may then belong to its successor.
-    pub(crate) fn may_have_been_replaced(&self) -> bool {
-        self.service
-            .replacement_check
-            .is_some_and(|replacement_check| self.state.now < replacement_check.until)
-            && self.voters() > 1
+    pub(crate) fn may_have_been_replaced(&self, state: &ClusterState) -> bool {
+        self.replacement_check.is_some_and(|check| state.now() < check.until) && state.voters() > 1
     }
 
     #[cfg(test)]
     pub(crate) fn end_replacement_check(&mut self) {
-        self.service.replacement_check = None;
+        self.replacement_check = None;
     }
 
     /// Evaluates the PONG to a PING on a link that was established after the wakeup.
-    pub(crate) fn record_confirmation(&mut self, header: &Header, section: &GossipSection) {
-        let Some(ReplacementCheck { known, .. }) = self.service.replacement_check else { return };
+    pub(crate) fn on_answer(&self, state: &mut ClusterState, header: &Header, section: &GossipSection) {
+        let Some(ReplacementCheck { known, .. }) = self.replacement_check else { return };
         let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
-        let told = section.entries.iter().find(|entry| entry.id == self.state.me);
+        let told = section.entries.iter().find(|entry| entry.id == state.me);
         let doubted = told.map(|entry| failing(entry.flags));
         let is_old = header.current_epoch <= known;
-        if let Some(node) = self.state.nodes.get_mut(&header.sender) {
+        if let Some(node) = state.nodes.get_mut(&header.sender) {
             node.contact.confirms_serving = is_old && doubted != Some(true);
             node.contact.confirms_voting = doubted.map_or(is_old, |doubted| !doubted);
         }
     }
 
-    pub(crate) fn update_serving_state(&mut self) {
-        let mine = usize::from(self.state.slots.count(self.state.me) > 0);
-        let majority = self.state.nodes.reachable() + mine >= self.quorum();
-        // Without slot owners there is no minority, so a node that gets the first slots serves without a delay.
-        if !majority && self.voters() > 0 {
-            let until = self.state.now + self.state.config.rejoin_delay();
-            self.service.not_before = self.service.not_before.max(until);
-            self.self_fail.postpone_timeout(&self.state);
+    /// Decides whether this node serves. It does not while `is_self_failed`.
+    pub(crate) fn update(&mut self, state: &mut ClusterState, is_self_failed: bool) -> Vec<Effect> {
+        let (now, majority) = (state.now(), has_majority(state));
+        if is_in_minority(state) {
+            self.not_before = self.not_before.max(now + state.config().rejoin_delay());
         }
-        self.finish_replacement_check(majority, self.state.nodes.confirming() + mine >= self.quorum());
-        let may = majority && self.is_covered();
-        let early = self.myself().is_master() && self.state.now < self.service.not_before;
-        self.service.waiting = may && early && !self.state.serving;
-        let serving = may && !self.service.waiting && !self.self_fail.is_open();
-        if serving != self.state.serving {
-            self.state.serving = serving;
-            self.todo.publish = true;
-            self.log(ClusterEvent::StateChanged { serving });
+        self.finish_replacement_check(state, majority);
+        let may = majority && self.is_covered(state);
+        let early = state.myself().is_master() && now < self.not_before;
+        self.waiting = may && early && !state.serving;
+        let serving = may && !self.waiting && !is_self_failed;
+        if serving == state.serving {
+            return Vec::new();
         }
+        state.serving = serving;
+        vec![Effect::Publish, Effect::Log(ClusterEvent::StateChanged { serving })]
     }
 
-    fn finish_replacement_check(&mut self, majority: bool, confirmed: bool) {
-        let Some(mut replacement_check) = self.service.replacement_check else { return };
-        let trusts = |id| {
-            id == self.state.me || self.state.nodes.get(&id).is_some_and(|node| node.contact.confirms_voting)
-        };
-        let trusted =
-            majority && self.state.slots.owners().filter(|(id, _)| trusts(*id)).count() >= self.quorum();
-        if trusted {
-            replacement_check.until = replacement_check.until.min(self.state.now);
+    fn finish_replacement_check(&mut self, state: &ClusterState, majority: bool) {
+        let Some(mut check) = self.replacement_check else { return };
+        let confirmed = state.nodes.confirming() + own_vote(state) >= state.quorum();
+        let trusts =
+            |id: NodeId| id == state.id() || state.node(id).is_some_and(|node| node.contact.confirms_voting);
+        let trusted = state.slots.owners().filter(|(id, _)| trusts(*id)).count() >= state.quorum();
+        if majority && trusted {
+            check.until = check.until.min(state.now());
         }
-        if majority && confirmed && replacement_check.serve_when_confirmed {
-            self.service.not_before = self.state.now;
+        if majority && confirmed && check.serve_when_confirmed {
+            self.not_before = state.now();
         }
-        if majority && self.state.now >= self.service.not_before {
-            replacement_check.serve_when_confirmed = false;
+        if majority && state.now() >= self.not_before {
+            check.serve_when_confirmed = false;
         }
-        let over = self.state.now >= replacement_check.until && !replacement_check.serve_when_confirmed;
-        self.service.replacement_check = (!over).then_some(replacement_check);
+        let over = state.now() >= check.until && !check.serve_when_confirmed;
+        self.replacement_check = (!over).then_some(check);
     }
 
-    fn is_covered(&self) -> bool {
-        if !self.state.config.require_full_coverage {
+    fn is_covered(&self, state: &ClusterState) -> bool {
+        if !state.config().require_full_coverage {
             return true;
         }
-        let late = self.service.coverage_deadlines.first().is_some_and(|at| *at <= self.state.now);
-        self.state.slots.assigned() == SLOT_COUNT && !self.service.uncovered && !late
+        let late = self.coverage.deadlines.first().is_some_and(|at| *at <= state.now());
+        state.slots.assigned() == SLOT_COUNT && !self.coverage.uncovered && !late
     }
 
-    /// Recomputes the coverage deadlines after a change of failed masters or eligible replicas.
-    pub(crate) fn update_coverage_deadlines(&mut self) {
-        let (with, without): (Vec<&Node>, Vec<&Node>) = self
-            .state
-            .nodes
-            .failed_voters()
-            .partition(|failed| self.state.nodes.has_eligible_replica(failed.id));
-        self.service.uncovered = !without.is_empty();
+    /// Recomputes the coverage after a change of failed masters or eligible replicas.
+    pub(crate) fn update_coverage(&mut self, state: &ClusterState) {
+        let nodes = &state.nodes;
+        let (with, without): (Vec<&Node>, Vec<&Node>) =
+            nodes.failed_voters().partition(|failed| nodes.has_eligible_replica(failed.id));
+        self.coverage.uncovered = !without.is_empty();
         let since = with.into_iter().filter_map(Node::failed_since);
-        self.service.coverage_deadlines = since.map(|since| since + self.state.config.node_timeout).collect();
-        self.service.coverage_deadlines.sort_unstable();
+        self.coverage.deadlines = since.map(|since| since + state.config().node_timeout).collect();
+        self.coverage.deadlines.sort_unstable();
     }
 
-    pub(crate) fn service_deadline(&self) -> Option<Instant> {
-        let begin = self.service.waiting.then_some(self.service.not_before);
-        let coverage_deadlines =
-            self.service.coverage_deadlines.iter().copied().find(|at| *at > self.state.now);
-        begin.into_iter().chain(coverage_deadlines).min()
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let begin = self.waiting.then_some(self.not_before);
+        let coverage = self.coverage.deadlines.iter().copied().find(|at| *at > now);
+        begin.into_iter().chain(coverage).min()
+    }
+}
+
+/// Whether fewer than a majority of the masters with slots are reachable. Without slot owners there is no minority, so a
+/// node that gets the first slots serves without a delay.
+pub(crate) fn is_in_minority(state: &ClusterState) -> bool {
+    !has_majority(state) && state.voters() > 0
+}
+
+fn has_majority(state: &ClusterState) -> bool {
+    state.nodes.reachable() + own_vote(state) >= state.quorum()
+}
+
+fn own_vote(state: &ClusterState) -> usize {
+    usize::from(state.slots.count(state.id()) > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    const SERVES: Effect = Effect::Log(ClusterEvent::StateChanged { serving: true });
+    const STOPS: Effect = Effect::Log(ClusterEvent::StateChanged { serving: false });
+
+    /// Three masters that have just started, and replica 3 of master 1.
+    fn cluster() -> (TestCluster, ServiceState) {
+        let (mut cluster, mut part) = (TestCluster::new(3, &[(3, 1)]), ServiceState::default());
+        part.on_start(&mut cluster.state);
+        cluster.state.update_indexes();
+        (cluster, part)
+    }
+
+    fn update(part: &mut ServiceState, cluster: &mut TestCluster) -> Vec<Effect> {
+        cluster.state.update_indexes();
+        part.update_coverage(&cluster.state);
+        part.update(&mut cluster.state, false)
+    }
+
+    #[test]
+    fn master_serves_two_seconds_after_its_start() {
+        let (mut cluster, mut part) = cluster();
+        assert_eq!(update(&mut part, &mut cluster), []);
+        assert_eq!(part.next_deadline(cluster.state.now()), Some(cluster.state.now() + START_DELAY));
+        cluster.pass(START_DELAY);
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+    }
+
+    #[test]
+    fn failed_master_is_covered_for_the_node_timeout_if_a_replica_can_take_over() {
+        let (mut cluster, mut part) = cluster();
+        cluster.pass(START_DELAY);
+        update(&mut part, &mut cluster);
+        cluster.fail(1);
+        assert_eq!(update(&mut part, &mut cluster), []);
+        cluster.pass(cluster.state.config().node_timeout);
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&STOPS));
+        cluster.state.config.require_full_coverage = false;
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+        cluster.fail(2);
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&STOPS), "a minority");
+        assert!(is_in_minority(&cluster.state));
+    }
+
+    #[test]
+    fn master_in_a_minority_waits_before_it_serves_again() {
+        let (mut cluster, mut part) = cluster();
+        cluster.state.config.require_full_coverage = false;
+        [1, 2].into_iter().for_each(|index| cluster.fail(index));
+        cluster.pass(START_DELAY);
+        assert_eq!(update(&mut part, &mut cluster), []);
+        cluster.node(1).health = crate::NodeHealth::Healthy;
+        assert_eq!(update(&mut part, &mut cluster), []);
+        cluster.pass(cluster.state.config().rejoin_delay());
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+    }
+
+    #[test]
+    fn paused_master_serves_and_votes_once_a_majority_confirms_it() {
+        let (mut cluster, mut part) = cluster();
+        cluster.pass(START_DELAY);
+        update(&mut part, &mut cluster);
+        let effects = part.on_process_paused(&mut cluster.state);
+        assert_eq!(effects, [Effect::Publish, Effect::Reconnect(id(1)), Effect::Reconnect(id(2))]);
+        assert!(!cluster.state.serving && part.may_have_been_replaced(&cluster.state));
+        let now = Some(cluster.state.now());
+        cluster.node(1).contact.last_message = now;
+        let section = GossipSection { entries: Vec::new(), extensions: Vec::new() };
+        let newer = Header { current_epoch: Epoch(9), ..cluster.header_of(1) };
+        part.on_answer(&mut cluster.state, &newer, &section);
+        assert_eq!(update(&mut part, &mut cluster), [], "there may be a successor");
+        let header = cluster.header_of(1);
+        part.on_answer(&mut cluster.state, &header, &section);
+        assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
+        assert!(!part.may_have_been_replaced(&cluster.state));
+    }
+
+    #[test]
+    fn master_that_declared_itself_fail_does_not_serve() {
+        let (mut cluster, mut part) = cluster();
+        cluster.pass(START_DELAY);
+        cluster.state.update_indexes();
+        assert_eq!(part.update(&mut cluster.state, true), []);
     }
 }

@@ -10,11 +10,12 @@ use crate::commands::{OperatorError, parse_name};
 use crate::config::ClusterConfig;
 use crate::contract::ReplicationStatus;
 use crate::deadlines;
-use crate::node::{Address, Node};
+use crate::node::{Address, Node, Role};
 use crate::node_index::IndexedState;
 use crate::nodes::Nodes;
 use crate::slot_marks::SlotMarks;
 use crate::slots::SlotTable;
+use crate::wire::Header;
 
 /// One node's view of the cluster.
 #[derive(Debug)]
@@ -67,6 +68,11 @@ impl ClusterState {
     /// All nodes except this one.
     pub(crate) fn others(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values().filter(|node| node.id != self.me)
+    }
+
+    pub(crate) fn others_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        let me = self.me;
+        self.nodes.values_mut().filter(move |node| node.id != me)
     }
 
     /// Looks up a node by id.
@@ -195,6 +201,51 @@ impl ClusterState {
     ) -> Result<NodeId, OperatorError> {
         let id = self.find_node(name).map_err(|_| unknown(name.to_owned()))?;
         if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
+    }
+
+    /// Sets the role of a node, which then belongs to the shard of its master. Returns the role before, if it differs.
+    pub(crate) fn set_role(&mut self, id: NodeId, role: Role) -> Option<Role> {
+        let shard = match role {
+            Role::Replica(Some(master)) => self.node(master).map(|master| master.shard),
+            Role::Replica(None) | Role::Master => None,
+        };
+        let node = self.known_node_mut(id);
+        node.shard = shard.unwrap_or(node.shard);
+        let before = std::mem::replace(&mut node.role, role);
+        (before != role).then_some(before)
+    }
+
+    /// The role in a header. An unknown master will be learned from gossip; until then the replica has no known master.
+    pub(crate) fn announced_role(&self, header: &Header) -> Role {
+        match header.replica_of {
+            None => Role::Master,
+            Some(master) => Role::Replica(Some(master).filter(|id| self.nodes.contains_key(id))),
+        }
+    }
+
+    /// Gives this node another id, and forgets all epochs.
+    pub(crate) fn rename_myself(&mut self, id: NodeId) {
+        if let Some(mut node) = self.nodes.remove(&self.me) {
+            (node.id, node.shard, node.config_epoch) = (id, id, Epoch(0));
+            self.nodes.insert(id, node);
+        }
+        self.me = id;
+        self.current_epoch = Epoch(0);
+    }
+
+    /// Checks whether this node may become a replica of the node that the operator typed, and returns its id.
+    pub(crate) fn check_replicate(&self, name: &str, holds_keys: bool) -> Result<NodeId, OperatorError> {
+        let target = self.find_node(name)?;
+        if target == self.me {
+            return Err(OperatorError::ReplicateMyself);
+        }
+        if !self.nodes[&target].is_master() {
+            return Err(OperatorError::ReplicateReplica);
+        }
+        if self.myself().is_master() && (holds_keys || self.slots.count(self.me) > 0) {
+            return Err(OperatorError::ReplicateNotEmpty);
+        }
+        Ok(target)
     }
 
     /// Updates the indexes for all changed nodes.

@@ -12,6 +12,7 @@ const CYCLE_EXCEPTIONS: &[(&str, &[&str])] = &[
     ("commands", &[]),
     ("durability", &[]),
     ("engine", &[]),
+    ("gossip", &[]),
     ("net", &[]),
     ("node", &[]),
     ("persistence", &[]),

@@ -1,0 +1,309 @@
+//! Who belongs to the cluster: handshakes, addresses, and nodes learned from gossip.
+//!
+//! A node that is met by address gets a random temporary id. This node connects and sends MEET (or PING, if the other
+//! node sent the MEET). The PONG carries the real id, which replaces the temporary one. Nodes known to a trusted node
+//! spread by gossip.
+
+use std::net::IpAddr;
+
+use slot_routing::{Epoch, NodeId};
+
+use crate::deadlines;
+use crate::effect::Effect;
+use crate::event::ClusterEvent;
+use crate::forget_list::ForgetList;
+use crate::node::{Address, Handshake, Node, NodeHealth, Role, has_data};
+use crate::nodes::MAX_NODES;
+use crate::random::Randomness;
+use crate::state::ClusterState;
+use crate::wire::{GossipEntry, Header, MessageBody, NodeFlags};
+
+/// Maximum credible lead of another node's epoch: one failover per millisecond for seven weeks.
+const MAX_EPOCH_LEAD: u64 = 1 << 32;
+
+/// Starts a handshake with the node at `address` unless one is in progress.
+pub(crate) fn start_handshake(
+    state: &mut ClusterState,
+    address: Address,
+    meet: bool,
+    random: &mut Randomness,
+) {
+    let is_same = |node: &Node| {
+        let there = (node.address.ip, node.address.bus_port);
+        node.handshake.is_some() && there == (address.ip, address.bus_port)
+    };
+    if state.nodes.len() >= MAX_NODES || state.nodes().any(is_same) {
+        return;
+    }
+    let (id, since) = (random.node_id(), state.now());
+    let mut node = Node::new(id, address, since);
+    node.handshake = Some(Handshake { since, meet });
+    state.nodes.insert(id, node);
+}
+
+/// Removes nodes whose handshake timed out.
+pub(crate) fn drop_stale_handshakes(state: &mut ClusterState) -> Vec<Effect> {
+    state.due_nodes(deadlines::handshake_deadline).into_iter().map(Effect::RemoveNode).collect()
+}
+
+/// Gives the node with the temporary id `temporary` the id in the header of its PONG.
+pub(crate) fn finish_handshake(state: &mut ClusterState, temporary: NodeId, header: &Header) -> Vec<Effect> {
+    let Some(mut node) = state.nodes.remove(&temporary) else { return Vec::new() };
+    let id = header.sender;
+    (node.id, node.shard) = (id, id);
+    node.handshake = None;
+    node.role = announced_role(header.flags);
+    state.nodes.insert(id, node);
+    vec![Effect::Log(ClusterEvent::HandshakeDone(id)), Effect::ConfigChanged]
+}
+
+/// Updates the address of `id`; a link to the old address is closed.
+pub(crate) fn update_address(state: &mut ClusterState, id: NodeId, address: Address) -> Vec<Effect> {
+    let Some(ip) = address.ip.filter(|_| id != state.id()) else { return Vec::new() };
+    let Some(node) = state.nodes.get_mut(&id).filter(|node| node.address != address) else {
+        return Vec::new();
+    };
+    let moved = (node.address.ip, node.address.bus_port) != (address.ip, address.bus_port);
+    node.address = address;
+    let close = moved.then_some(Effect::CloseLink(id));
+    let log = Effect::Log(ClusterEvent::AddressUpdated { id, ip, port: address.port });
+    close.into_iter().chain([log, Effect::ConfigChanged]).collect()
+}
+
+/// Learns this node's IP address from the socket, bound to `local`, on which a message arrived. The socket of a MEET
+/// (`introduced`) has precedence.
+pub(crate) fn update_my_address(state: &mut ClusterState, local: IpAddr, introduced: bool) -> Vec<Effect> {
+    if state.config().announce.ip.is_some() || local.is_unspecified() {
+        return Vec::new();
+    }
+    let me = state.myself_mut();
+    if !(introduced || me.address.ip.is_none()) || me.address.ip == Some(local) {
+        return Vec::new();
+    }
+    me.address.ip = Some(local);
+    vec![Effect::Log(ClusterEvent::MyAddress(local)), Effect::ConfigChanged]
+}
+
+/// The address of `id` is wrong: another node answers there.
+pub(crate) fn forget_address(state: &mut ClusterState, id: NodeId, found: NodeId) -> Vec<Effect> {
+    state.known_node_mut(id).address = Address::default();
+    vec![
+        Effect::Log(ClusterEvent::MismatchedSender { expected: id, found }),
+        Effect::CloseLink(id),
+        Effect::ConfigChanged,
+    ]
+}
+
+/// Returns the epoch in the packet that no honest node can have reached, if there is one.
+///
+/// Each failover or slot move increments the epoch by one, so the lead of another node equals the number of these
+/// that this node missed, which is always far below [`MAX_EPOCH_LEAD`]. A forged epoch would stay the highest
+/// forever: the next election would need an epoch beyond what the bus can carry, and no vote would be possible. A
+/// claim epoch above the sender's own `currentEpoch` is impossible as well.
+pub(crate) fn find_impossible_epoch(
+    state: &ClusterState,
+    header: &Header,
+    body: &MessageBody,
+) -> Option<Epoch> {
+    let update = if let MessageBody::Update(update) = body { update.config_epoch } else { Epoch(0) };
+    let highest = header.current_epoch.max(header.own_epoch()).max(update);
+    let too_far = highest.0 > state.current_epoch.0.saturating_add(MAX_EPOCH_LEAD);
+    let unseen = header.own_epoch() > header.current_epoch;
+    (too_far || unseen).then_some(highest)
+}
+
+/// Updates the sender's entry with the data that every message carries. Returns `None` if the sender is unknown.
+pub(crate) fn update_sender(state: &mut ClusterState, header: &Header) -> Option<Vec<Effect>> {
+    if !state.knows(header.sender) {
+        return None;
+    }
+    let now = state.now();
+    let mut effects = Vec::new();
+    let node = state.known_node_mut(header.sender);
+    node.contact.last_message = Some(now);
+    if header.own_epoch() > node.config_epoch {
+        effects.push(Effect::ConfigChanged);
+    }
+    if node.no_failover != header.flags.has(NodeFlags::NO_FAILOVER) {
+        effects.push(Effect::Save);
+    }
+    if has_data(node.offset) != has_data(header.offset) {
+        effects.push(Effect::Publish);
+    }
+    node.update_from(header);
+    if header.current_epoch > state.current_epoch() {
+        state.current_epoch = header.current_epoch;
+        effects.push(Effect::Save);
+    }
+    Some(effects)
+}
+
+/// Adds a node from a gossip entry. The sender is trusted, so the node belongs to the cluster unless it was forgotten
+/// recently.
+pub(crate) fn add_gossiped_node(
+    state: &mut ClusterState,
+    entry: &GossipEntry,
+    forgotten: &ForgetList,
+) -> Option<Effect> {
+    let (now, address) = (state.now(), gossiped_address(entry));
+    let unusable = entry.flags.has(NodeFlags::NO_ADDRESS) || entry.flags.has(NodeFlags::HANDSHAKE);
+    let full = state.nodes.len() >= MAX_NODES;
+    if unusable || full || address.ip.is_none() || forgotten.contains(entry.id, now) {
+        return None;
+    }
+    let mut node = Node::new(entry.id, address, now);
+    node.role = announced_role(entry.flags);
+    if entry.flags.has(NodeFlags::FAIL) {
+        node.health = NodeHealth::Failed { since: now };
+    }
+    state.nodes.insert(entry.id, node);
+    Some(Effect::ConfigChanged)
+}
+
+/// The sender of `entry` may reach a node that this node cannot reach: the node may have moved.
+pub(crate) fn update_gossiped_address(state: &mut ClusterState, entry: &GossipEntry) -> Vec<Effect> {
+    let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
+    let node = state.node(entry.id);
+    let unreachable = node.is_some_and(|node| !node.is_healthy() || node.address.ip.is_none());
+    if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
+        update_address(state, entry.id, gossiped_address(entry))
+    } else {
+        Vec::new()
+    }
+}
+
+/// Removes a node from the table, and the references of other nodes to it. Returns its role.
+pub(crate) fn remove_node(state: &mut ClusterState, id: NodeId) -> Option<Role> {
+    let removed = state.nodes.remove(&id).map(|node| node.role);
+    state.slots.release_all(id);
+    state.marks.on_node_removed(id);
+    for node in state.nodes.values_mut().filter(|node| node.role == Role::Replica(Some(id))) {
+        node.role = Role::Replica(None);
+    }
+    removed
+}
+
+/// The role according to the flags. The id of a replica's master is only in the replica's own messages.
+fn announced_role(flags: NodeFlags) -> Role {
+    if flags.has(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
+}
+
+fn gossiped_address(entry: &GossipEntry) -> Address {
+    Address { ip: entry.ip, port: entry.port, other_port: entry.other_port, bus_port: entry.bus_port }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+    use slot_routing::ReplOffset;
+
+    use super::*;
+    use crate::test_state::{TestCluster, id};
+
+    fn address(last: u8) -> Address {
+        let ip = Some(Ipv4Addr::new(10, 0, 0, last).into());
+        Address { ip, port: 7000, other_port: 0, bus_port: 17_000 }
+    }
+
+    fn entry(index: u8, flags: NodeFlags) -> GossipEntry {
+        let Address { ip, port, other_port, bus_port } = address(index);
+        let (ping_sent, pong_received) = (0, 0);
+        GossipEntry { id: id(index), ping_sent, pong_received, ip, port, bus_port, flags, other_port }
+    }
+
+    #[test]
+    fn handshake_replaces_the_temporary_id_or_times_out() {
+        let mut cluster = TestCluster::new(2, &[]);
+        let mut random = Randomness::new(ChaCha8Rng::seed_from_u64(1));
+        for _ in 0..2 {
+            start_handshake(&mut cluster.state, address(9), true, &mut random);
+        }
+        let temporary: Vec<NodeId> =
+            cluster.state.nodes().filter(|node| node.handshake.is_some()).map(|node| node.id).collect();
+        assert_eq!(temporary.len(), 1, "a second handshake with the same address");
+        let header = Header { sender: id(9), ..cluster.header_of(1) };
+        let effects = finish_handshake(&mut cluster.state, temporary[0], &header);
+        assert_eq!(effects[0], Effect::Log(ClusterEvent::HandshakeDone(id(9))));
+        assert!(cluster.state.knows(id(9)));
+        start_handshake(&mut cluster.state, address(8), true, &mut random);
+        assert_eq!(drop_stale_handshakes(&mut cluster.state), []);
+        cluster.pass(cluster.state.config().handshake_timeout());
+        assert_eq!(drop_stale_handshakes(&mut cluster.state).len(), 1);
+    }
+
+    #[test]
+    fn moved_node_is_reached_over_a_new_link() {
+        let mut cluster = TestCluster::new(2, &[]);
+        let effects = update_address(&mut cluster.state, id(1), address(1));
+        assert_eq!(effects[0], Effect::CloseLink(id(1)));
+        assert_eq!(update_address(&mut cluster.state, id(1), address(1)), []);
+        let other_port = Address { port: 7001, ..address(1) };
+        assert_eq!(
+            update_address(&mut cluster.state, id(1), other_port).len(),
+            2,
+            "the bus port is the same"
+        );
+        assert_eq!(update_address(&mut cluster.state, id(0), address(1)), [], "a node knows its own address");
+    }
+
+    #[test]
+    fn own_address_is_learned_from_a_meet_unless_it_is_configured() {
+        let mut cluster = TestCluster::new(2, &[]);
+        let local = Ipv4Addr::new(10, 0, 0, 1).into();
+        assert_eq!(update_my_address(&mut cluster.state, local, false), []);
+        assert_eq!(update_my_address(&mut cluster.state, local, true).len(), 2);
+        assert_eq!(update_my_address(&mut cluster.state, Ipv4Addr::UNSPECIFIED.into(), true), []);
+        cluster.state.config.announce.ip = Some(local);
+        assert_eq!(update_my_address(&mut cluster.state, Ipv4Addr::LOCALHOST.into(), true), []);
+    }
+
+    #[test]
+    fn epochs_that_no_node_can_have_reached_are_found() {
+        let cluster = TestCluster::new(2, &[]);
+        let header = cluster.header_of(1);
+        let find = |header: &Header| find_impossible_epoch(&cluster.state, header, &MessageBody::AuthAck);
+        assert_eq!(find(&header), None);
+        let far = Epoch(3 + MAX_EPOCH_LEAD);
+        assert_eq!(find(&Header { current_epoch: far, ..header.clone() }), Some(far));
+        assert_eq!(find(&Header { config_epoch: Epoch(3), ..header }), Some(Epoch(3)), "above its own");
+    }
+
+    #[test]
+    fn every_message_updates_its_sender() {
+        let mut cluster = TestCluster::new(2, &[]);
+        let stranger = Header { sender: id(9), ..cluster.header_of(1) };
+        assert_eq!(update_sender(&mut cluster.state, &stranger), None);
+        let header = Header { current_epoch: Epoch(7), offset: ReplOffset(5), ..cluster.header_of(1) };
+        let effects = update_sender(&mut cluster.state, &header);
+        assert_eq!(effects, Some(vec![Effect::Publish, Effect::Save]));
+        assert_eq!((cluster.state.current_epoch(), cluster.node(1).offset), (Epoch(7), ReplOffset(5)));
+    }
+
+    #[test]
+    fn gossiped_nodes_are_added_unless_forgotten_or_unusable() {
+        let mut cluster = TestCluster::new(2, &[]);
+        let mut forgotten = ForgetList::default();
+        forgotten.add(id(8), Duration::from_secs(60), cluster.state.now());
+        for (index, flags, added) in [
+            (5, NodeFlags::MASTER, true),
+            (6, NodeFlags::HANDSHAKE, false),
+            (7, NodeFlags::NO_ADDRESS, false),
+            (8, NodeFlags::MASTER, false),
+        ] {
+            let effect = add_gossiped_node(&mut cluster.state, &entry(index, flags), &forgotten);
+            assert_eq!((effect.is_some(), cluster.state.knows(id(index))), (added, added), "{index}");
+        }
+    }
+
+    #[test]
+    fn removed_node_leaves_no_references() {
+        let mut cluster = TestCluster::new(2, &[(2, 1)]);
+        assert_eq!(remove_node(&mut cluster.state, id(1)), Some(Role::Master));
+        assert_eq!(cluster.node(2).role, Role::Replica(None));
+        assert_eq!(cluster.state.slots.count(id(1)), 0);
+    }
+}

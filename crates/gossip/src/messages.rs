@@ -1,0 +1,212 @@
+//! Composes headers, gossip sections and extensions.
+
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::{ClientEndpoint, NodeId, SlotSet};
+
+use crate::forget_list::ForgetList;
+use crate::node::Extensions;
+use crate::random::Randomness;
+use crate::state::ClusterState;
+use crate::votes::Votes;
+use crate::wire::{Extension, GossipEntry, GossipSection, Header, MessageFlags, NodeFlags};
+
+/// Minimum number of random gossip entries per PING. As in Redis, the target is a tenth of the nodes but at least
+/// three.
+const MIN_RANDOM_ENTRIES: usize = 3;
+/// Maximum number of random gossip entries. Redis has no maximum, so its traffic per node grows with the square of the
+/// cluster size; it needs the entries to spread suspicions. Here every message contains all suspicions in addition, and
+/// new ones are sent to all nodes at once.
+const MAX_RANDOM_ENTRIES: usize = 10;
+/// Maximum number of gossip entries; the header counts them in 16 bits.
+const MAX_ENTRIES: usize = 1000;
+/// Maximum number of forgotten nodes per message.
+const MAX_FORGOTTEN_NODES: usize = 100;
+
+/// The receiver of a gossip section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Receiver {
+    /// The peer, if it is known.
+    pub(crate) id: Option<NodeId>,
+    /// Whether the peer asks for this node's view of it.
+    pub(crate) asks: bool,
+}
+
+/// A header with this node's claim on `slots`. A replica's header carries the claim of its master.
+pub(crate) fn compose_header(state: &ClusterState, slots: SlotSet, are_writes_paused: bool) -> Header {
+    let me = state.myself();
+    let role = if me.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
+    Header {
+        sender: me.id,
+        flags: role
+            | NodeFlags::MYSELF
+            | NodeFlags::EXTENSIONS
+            | NodeFlags::when(me.no_failover, NodeFlags::NO_FAILOVER),
+        message_flags: if are_writes_paused { MessageFlags::PAUSED } else { MessageFlags::default() },
+        serving: state.is_serving(),
+        ip: state.config().announce.ip,
+        port: me.address.port,
+        other_port: me.address.other_port,
+        bus_port: me.address.bus_port,
+        current_epoch: state.current_epoch(),
+        config_epoch: state.claimed_epoch(me),
+        offset: state.offset(),
+        slots,
+        replica_of: me.master(),
+    }
+}
+
+/// Picks random nodes and adds all suspected ones, because suspicions must not wait to be picked. The receiver itself is
+/// included if this node considers it failing or has voted for a replacement, so that it learns about that, and if it
+/// asks, to tell it that neither is the case. The indexes of the nodes must be up to date.
+pub(crate) fn compose_gossip_section(
+    state: &ClusterState,
+    votes: &Votes,
+    forgotten: &ForgetList,
+    to: Receiver,
+    random: &mut Randomness,
+) -> GossipSection {
+    let nodes = &state.nodes;
+    let receiver = to.id.and_then(|id| nodes.gossip_index(id));
+    let is_suspect = |id: &NodeId| nodes.suspects().any(|suspect| suspect == *id);
+    let is_doubted = |id: NodeId| state.node(id).is_some_and(|node| votes.considers_replaceable(state, node));
+    let named = to.id.filter(|id| receiver.is_some() || is_suspect(id));
+    let named = named.filter(|id| to.asks || is_doubted(*id));
+    let by_chance = pick_gossip_candidates(state, receiver, random);
+    let told = by_chance.iter().map(|place| nodes.gossip_candidates()[*place]);
+    let suspects = nodes.suspects().filter(|id| Some(*id) != to.id);
+    let ids = told.chain(named).chain(suspects).take(MAX_ENTRIES);
+    let entries = ids
+        .map(|id| {
+            let entry = compose_entry(state, id);
+            let doubted = Some(id) == to.id && is_doubted(id);
+            GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
+        })
+        .collect();
+    let reads = to.id.and_then(|id| state.node(id)).map_or(Extensions::None, |node| node.extensions);
+    GossipSection { entries, extensions: compose_extensions(state, forgotten, reads) }
+}
+
+/// Picks random positions in the list of gossip candidates, all combinations being equally likely. Floyd's algorithm:
+/// for each of the last n positions, draw one up to it, or take the position itself if the drawn one is taken.
+fn pick_gossip_candidates(
+    state: &ClusterState,
+    without: Option<usize>,
+    random: &mut Randomness,
+) -> Vec<usize> {
+    let there = state.nodes.gossip_candidates().len() - usize::from(without.is_some());
+    let wanted = (state.nodes.len() / 10).clamp(MIN_RANDOM_ENTRIES, MAX_RANDOM_ENTRIES).min(there);
+    let mut places = Vec::with_capacity(wanted);
+    for last in there - wanted..there {
+        let drawn = random.below(last as u64 + 1) as usize;
+        places.push(if places.contains(&drawn) { last } else { drawn });
+    }
+    // Skips the receiver's position, which was excluded from the draw.
+    places.into_iter().map(|place| place + usize::from(without.is_some_and(|out| place >= out))).collect()
+}
+
+fn compose_entry(state: &ClusterState, id: NodeId) -> GossipEntry {
+    let node = &state.nodes[&id];
+    let secs =
+        |time: Option<Instant>| time.map_or(0, |time| u32::try_from(state.wall_at(time).secs()).unwrap_or(0));
+    GossipEntry {
+        id,
+        ping_sent: secs(node.contact.ping_sent),
+        pong_received: secs(node.contact.pong_received),
+        ip: node.address.ip,
+        port: node.address.port,
+        bus_port: node.address.bus_port,
+        flags: node.flags(),
+        other_port: node.address.other_port,
+    }
+}
+
+fn compose_extensions(state: &ClusterState, forgotten: &ForgetList, reads: Extensions) -> Vec<Extension> {
+    let me = state.myself();
+    let mut extensions = Vec::new();
+    if reads >= Extensions::Hostname && !me.hostname.is_empty() {
+        extensions.push(Extension::Hostname(me.hostname.clone()));
+    }
+    if reads < Extensions::All {
+        return extensions;
+    }
+    if !me.human_name.is_empty() {
+        extensions.push(Extension::HumanName(me.human_name.clone()));
+    }
+    let ClientEndpoint { ipv4, ipv6, port, tls_port } = me.client_endpoint;
+    extensions.extend(ipv4.map(Extension::ClientIpv4));
+    extensions.extend(ipv6.map(Extension::ClientIpv6));
+    extensions.extend((port != 0).then_some(Extension::ClientPort(port)));
+    extensions.extend((tls_port != 0).then_some(Extension::ClientTlsPort(tls_port)));
+    extensions.extend((!me.zone.is_empty()).then(|| Extension::Zone(me.zone.clone())));
+    extensions.push(Extension::Shard(me.shard));
+    // Rounds down. A receiver forwards the remaining time, so rounding up would keep the node forgotten forever.
+    let seconds = |left: Duration| Duration::from_secs(left.as_secs());
+    let entries = forgotten.entries(state.now()).map(|(id, left)| (id, seconds(left)));
+    for (id, ttl) in entries.filter(|(_, ttl)| !ttl.is_zero()).take(MAX_FORGOTTEN_NODES) {
+        extensions.push(Extension::Forgotten { id, ttl });
+    }
+    extensions
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::NodeHealth;
+    use crate::test_state::{TestCluster, id};
+
+    fn section(cluster: &mut TestCluster, forgotten: &ForgetList, to: u8, asks: bool) -> GossipSection {
+        cluster.state.update_indexes();
+        let mut random = Randomness::new(ChaCha8Rng::seed_from_u64(1));
+        let to = Receiver { id: Some(id(to)), asks };
+        compose_gossip_section(&cluster.state, &Votes::default(), forgotten, to, &mut random)
+    }
+
+    #[test]
+    fn replica_announces_the_claim_and_epoch_of_its_master() {
+        let mut cluster = TestCluster::new(3, &[]);
+        cluster.become_replica_of(2);
+        let slots = cluster.state.slots.set_of(id(2));
+        let header = compose_header(&cluster.state, slots, false);
+        assert_eq!((header.replica_of, header.config_epoch.0), (Some(id(2)), 3));
+        assert!(compose_header(&cluster.state, SlotSet::new(), true).message_flags.has(MessageFlags::PAUSED));
+    }
+
+    #[test]
+    fn all_suspects_are_named_and_the_receiver_only_if_it_asks_or_is_doubted() {
+        let mut cluster = TestCluster::new(9, &[]);
+        let since = cluster.state.now();
+        let cause = crate::SuspicionCause::Silence;
+        for index in [6, 7, 8] {
+            cluster.node(index).health = NodeHealth::Suspected { since, cause };
+        }
+        let forgotten = ForgetList::default();
+        let names = |section: GossipSection| -> Vec<NodeId> {
+            section.entries.into_iter().map(|entry| entry.id).collect()
+        };
+        let all = names(section(&mut cluster, &forgotten, 1, false));
+        assert!([6, 7, 8].iter().all(|index| all.contains(&id(*index))) && !all.contains(&id(1)));
+        assert!(names(section(&mut cluster, &forgotten, 1, true)).contains(&id(1)));
+        assert!(names(section(&mut cluster, &forgotten, 6, false)).contains(&id(6)));
+    }
+
+    #[test]
+    fn only_nodes_that_read_extensions_get_them() {
+        let mut cluster = TestCluster::new(3, &[]);
+        cluster.node(0).hostname = "one.example.org".to_owned();
+        let mut forgotten = ForgetList::default();
+        forgotten.add(id(9), Duration::from_millis(2500), cluster.state.now());
+        let mut kinds = Vec::new();
+        for reads in [Extensions::None, Extensions::Hostname, Extensions::All] {
+            cluster.node(1).extensions = reads;
+            kinds.push(section(&mut cluster, &forgotten, 1, false).extensions);
+        }
+        assert_eq!((kinds[0].len(), kinds[1].len()), (0, 1));
+        let last = Extension::Forgotten { id: id(9), ttl: Duration::from_secs(2) };
+        assert_eq!(kinds[2].last(), Some(&last), "rounded down");
+    }
+}

@@ -1,0 +1,231 @@
+//! What one step of the machine produces: actions, the need to save and publish, and records of failovers.
+
+use clock::Millis;
+use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
+
+use crate::commands::SlotChange;
+use crate::contract::{ClusterAction, LinkId};
+use crate::event::ClusterEvent;
+use crate::state::ClusterState;
+use crate::stats::MessageStats;
+use crate::timeline::{FailoverTimeline, TimelineEntry};
+use crate::wire::Packet;
+
+/// Collects the output of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    actions: Vec<ClusterAction>,
+    pending: PendingWork,
+    claim: ClaimDurability,
+    published: Option<Topology>,
+    stats: MessageStats,
+    timeline: FailoverTimeline,
+    /// Cached slot set of our headers, with its claimant and the version of the slot table.
+    claimed_slots: Option<(NodeId, u64, SlotSet)>,
+}
+
+/// Work left over for the end of the step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct PendingWork {
+    save: Save,
+    /// The published topology may be outdated.
+    publish: bool,
+    /// Resume writes, after the topology with the new slot owners is published.
+    resume: bool,
+    /// Slot changes to write into the replication stream after publishing, so that a snapshot taken in between includes
+    /// them as well.
+    tell_replicas: Vec<(Slot, SlotChange)>,
+}
+
+/// When `nodes.conf` must be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Save {
+    /// It is up to date.
+    #[default]
+    No,
+    /// It is outdated, but other nodes would gossip the changes again.
+    Later,
+    /// It must be durable before the packets of this step leave.
+    BeforeSending,
+    /// It must be durable before any header leaves, because headers carry a new claim.
+    BeforeClaiming,
+}
+
+/// Whether the claim in our headers is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum ClaimDurability {
+    #[default]
+    Durable,
+    Unsaved,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, action: ClusterAction) {
+        self.actions.push(action);
+    }
+
+    pub(crate) fn log(&mut self, event: impl Into<ClusterEvent>) {
+        self.actions.push(ClusterAction::Log(event.into()));
+    }
+
+    pub(crate) fn send(&mut self, link: LinkId, packet: Packet) {
+        self.stats.count_sent(&packet.body);
+        self.actions.push(ClusterAction::Send { link, packet: Box::new(packet), after_persist: false });
+    }
+
+    /// Adds an entry to the failover timeline.
+    pub(crate) fn record(&mut self, node: NodeId, entry: TimelineEntry, at: Millis) {
+        self.timeline.record(node, entry, at);
+    }
+
+    pub(crate) fn save(&mut self, when: Save) {
+        self.pending.save = self.pending.save.max(when);
+    }
+
+    /// Publishes the topology if it has changed.
+    pub(crate) fn publish(&mut self) {
+        self.pending.publish = true;
+    }
+
+    pub(crate) fn resume_writes(&mut self, resume: bool) {
+        self.pending.resume = resume;
+    }
+
+    pub(crate) fn tell_replicas(&mut self, slot: Slot, change: SlotChange) {
+        self.pending.tell_replicas.push((slot, change));
+    }
+
+    /// All claims are durable.
+    pub(crate) fn on_persisted(&mut self) {
+        self.claim = ClaimDurability::Durable;
+    }
+
+    /// The slots of `claimant` for a header. Headers are frequent and the slot table rarely changes, so they are cached.
+    pub(crate) fn claimed_slots(&mut self, state: &ClusterState, claimant: NodeId) -> SlotSet {
+        let version = state.slots.version();
+        match &self.claimed_slots {
+            Some((whose, when, slots)) if (*whose, *when) == (claimant, version) => slots.clone(),
+            _ => {
+                let slots = state.slots.set_of(claimant);
+                self.claimed_slots = Some((claimant, version, slots.clone()));
+                slots
+            }
+        }
+    }
+
+    /// Ends the step: publishes and saves what has changed, and moves the actions to `out`.
+    pub(crate) fn finish(
+        &mut self,
+        state: &ClusterState,
+        last_vote_epoch: Epoch,
+        out: &mut Vec<ClusterAction>,
+    ) {
+        let PendingWork { save, publish, resume, tell_replicas } = std::mem::take(&mut self.pending);
+        if publish {
+            let topology = state.topology();
+            if self.published.as_ref() != Some(&topology) {
+                self.published = Some(topology.clone());
+                self.push(ClusterAction::Publish(Box::new(topology)));
+            }
+        }
+        for (slot, change) in tell_replicas {
+            self.push(ClusterAction::TellReplicas { slot, change, confirm: None });
+        }
+        if resume {
+            self.push(ClusterAction::ResumeWrites);
+        }
+        if save == Save::BeforeClaiming {
+            self.claim = ClaimDurability::Unsaved;
+        }
+        if save >= Save::BeforeSending || self.claim == ClaimDurability::Unsaved {
+            for action in &mut self.actions {
+                if let ClusterAction::Send { after_persist, .. } = action {
+                    *after_persist = true;
+                }
+            }
+        }
+        if save > Save::No {
+            let (text, sync) = (state.nodes_conf_text(last_vote_epoch), save >= Save::BeforeSending);
+            out.push(ClusterAction::Persist { text, sync });
+        }
+        out.append(&mut self.actions);
+    }
+
+    pub(crate) fn stats(&self) -> &MessageStats {
+        &self.stats
+    }
+
+    pub(crate) fn stats_mut(&mut self) -> &mut MessageStats {
+        &mut self.stats
+    }
+
+    pub(crate) fn timeline(&self) -> &FailoverTimeline {
+        &self.timeline
+    }
+
+    /// Records the first write after this node's last takeover.
+    pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
+        self.timeline.record_first_write(me, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_state::TestCluster;
+    use crate::wire::MessageBody;
+
+    fn packet(cluster: &TestCluster) -> Packet {
+        Packet { header: cluster.header_of(0), body: MessageBody::AuthAck }
+    }
+
+    fn finish(outbox: &mut Outbox, cluster: &TestCluster) -> Vec<ClusterAction> {
+        let mut out = Vec::new();
+        outbox.finish(&cluster.state, Epoch(0), &mut out);
+        out
+    }
+
+    fn waits(actions: &[ClusterAction]) -> bool {
+        actions.iter().any(|action| matches!(action, ClusterAction::Send { after_persist: true, .. }))
+    }
+
+    #[test]
+    fn vote_waits_for_its_own_save_and_a_claim_holds_back_all_packets() {
+        let (cluster, mut outbox) = (TestCluster::new(3, &[]), Outbox::default());
+        // the need to save, whether packets of this step wait, whether packets of the next step wait
+        for (save, now, next) in [
+            (Save::No, false, false),
+            (Save::Later, false, false),
+            (Save::BeforeSending, true, false),
+            (Save::BeforeClaiming, true, true),
+        ] {
+            outbox.save(save);
+            outbox.save(Save::No);
+            outbox.send(LinkId::Out(1), packet(&cluster));
+            let actions = finish(&mut outbox, &cluster);
+            let persists = matches!(actions[0], ClusterAction::Persist { sync, .. } if sync == now);
+            assert_eq!((persists, waits(&actions)), (save != Save::No, now), "{save:?}");
+            outbox.send(LinkId::Out(1), packet(&cluster));
+            assert_eq!(waits(&finish(&mut outbox, &cluster)), next, "{save:?}");
+        }
+        outbox.on_persisted();
+        outbox.send(LinkId::Out(1), packet(&cluster));
+        assert!(!waits(&finish(&mut outbox, &cluster)));
+    }
+
+    #[test]
+    fn topology_is_published_before_replicas_are_told_and_writes_resume() {
+        let (cluster, mut outbox) = (TestCluster::new(3, &[]), Outbox::default());
+        let slot = Slot::new(0).unwrap();
+        outbox.resume_writes(true);
+        outbox.tell_replicas(slot, SlotChange::Stable);
+        outbox.publish();
+        let actions = finish(&mut outbox, &cluster);
+        assert!(matches!(
+            actions[..],
+            [ClusterAction::Publish(_), ClusterAction::TellReplicas { .. }, ClusterAction::ResumeWrites]
+        ));
+        outbox.publish();
+        assert_eq!(finish(&mut outbox, &cluster), [], "the topology is the same");
+    }
+}
