@@ -6,6 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use clock::Instant;
+use driver::Driver;
 
 use crate::message::Message;
 use crate::{ACK_PERIOD, RESUME_TIMEOUT};
@@ -21,6 +22,8 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 /// Parameters of a migration.
 #[derive(Debug, Clone, Copy)]
 pub struct ExportConfig {
+    /// How long the first connection may take.
+    pub connect_timeout: Duration,
     /// The migration fails if the target is silent for this long.
     pub timeout: Duration,
     /// Whether to authenticate to the target first.
@@ -31,7 +34,7 @@ pub struct ExportConfig {
 
 /// An event for the source's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExportEvent {
+pub(crate) enum ExportEvent {
     /// Connected to the target.
     Connected,
     /// The connection to the target failed.
@@ -78,7 +81,7 @@ pub enum ExportEvent {
 
 /// An action for the source's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExportAction {
+pub(crate) enum ExportAction {
     /// Authenticate to the target.
     LogIn,
     /// Ask the target whether it supports resumable migrations.
@@ -129,7 +132,7 @@ enum ExportState {
 
 /// State machine of a migration's source.
 #[derive(Debug)]
-pub struct Export {
+pub(crate) struct Export {
     config: ExportConfig,
     state: ExportState,
     last_received: Instant,
@@ -153,7 +156,7 @@ struct Disconnected {
 impl Export {
     /// Starts a migration. The driver must connect to the target.
     #[must_use]
-    pub fn new(now: Instant, config: ExportConfig) -> Self {
+    pub(crate) fn new(now: Instant, config: ExportConfig) -> Self {
         Self {
             config,
             state: ExportState::Connecting,
@@ -167,7 +170,7 @@ impl Export {
 
     /// The name that Valkey has for this state.
     #[must_use]
-    pub fn state_name(&self) -> &'static str {
+    pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
             ExportState::Connecting => "connecting",
             ExportState::LoggingIn => "reading-auth-response",
@@ -182,95 +185,9 @@ impl Export {
         }
     }
 
-    /// When to send [`ExportEvent::Deadline`] if no event occurs before.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let own = match self.state {
-            ExportState::AwaitingSnapshot { retry_at } => retry_at,
-            ExportState::Holding { until }
-            | ExportState::Paused { until }
-            | ExportState::Granted { until } => Some(until),
-            ExportState::Over => return None,
-            _ => None,
-        };
-        let silence = (!matches!(self.state, ExportState::Granted { .. }))
-            .then(|| self.last_received + self.config.timeout);
-        let link = self.disconnected.map_or(self.next_ack, |disconnected| {
-            Some(disconnected.retry_at.unwrap_or(disconnected.until).min(disconnected.until))
-        });
-        [own, silence, link].into_iter().flatten().min()
-    }
-
     fn retry_reconnect_at(&mut self, at: Instant) {
         if let Some(disconnected) = &mut self.disconnected {
             disconnected.retry_at = Some(at);
-        }
-    }
-
-    /// Processes an event and appends the resulting actions.
-    pub fn handle(&mut self, now: Instant, input: ExportEvent, out: &mut Vec<ExportAction>) {
-        if self.state == ExportState::Over {
-            return;
-        }
-        match input {
-            ExportEvent::Connected if self.config.authenticate => {
-                self.transition(ExportState::LoggingIn, ExportAction::LogIn, out);
-            }
-            ExportEvent::Connected => self.transition(ExportState::Asking, ExportAction::AskResumable, out),
-            ExportEvent::NotConnected(why) => {
-                self.fail(format!("Unable to connect to target node: {why}"), out);
-            }
-            ExportEvent::Accepted => self.on_accepted(now, out),
-            // Valkey replies with an error, as it does not know RESUMABLE.
-            ExportEvent::Refused(_) if self.state == ExportState::Asking => self.establish(false, out),
-            ExportEvent::Refused(why) => {
-                self.fail(format!("Received error during handshake to target: -{why}"), out);
-            }
-            ExportEvent::Received(message) => self.on_message(now, message, out),
-            ExportEvent::Closed if self.disconnected.is_some() => {}
-            ExportEvent::Closed if self.resumable => self.on_disconnect(now, out),
-            // The target closes the link when it has claimed the slots.
-            ExportEvent::Closed if matches!(self.state, ExportState::Granted { .. }) => self.next_ack = None,
-            ExportEvent::Closed => self.fail_disconnected(out),
-            ExportEvent::Resumed => self.on_resumed(now, out),
-            ExportEvent::NotResumed => self.retry_reconnect_at(now + RECONNECT_DELAY),
-            // The cluster bus will show whether the target has claimed the slots.
-            ExportEvent::EndedByPeer if matches!(self.state, ExportState::Granted { .. }) => {
-                (self.next_ack, self.disconnected, self.resumable) = (None, None, false);
-            }
-            ExportEvent::EndedByPeer => self.fail_disconnected(out),
-            ExportEvent::SnapshotTaken => self.state = ExportState::Snapshotting,
-            ExportEvent::SnapshotFailed => {
-                self.state = ExportState::AwaitingSnapshot { retry_at: Some(now + SNAPSHOT_RETRY_DELAY) }
-            }
-            ExportEvent::SnapshotSent => {
-                self.transition(ExportState::Replicating, ExportAction::Send(Message::SnapshotEof), out);
-            }
-            ExportEvent::Behind(bytes) => {
-                if self.state == ExportState::AwaitingPause && bytes <= self.config.max_remaining {
-                    let until = now + MAX_HOLD_TIME;
-                    self.transition(ExportState::Holding { until }, ExportAction::HoldWrites, out);
-                }
-            }
-            ExportEvent::Drained => {
-                if let ExportState::Holding { until } = self.state {
-                    self.transition(ExportState::Paused { until }, ExportAction::Send(Message::Paused), out);
-                }
-            }
-            ExportEvent::TakenByTarget if matches!(self.state, ExportState::Granted { .. }) => {
-                self.end(ExportOutcome::Success, out);
-            }
-            ExportEvent::TakenByTarget | ExportEvent::TakenByOther => {
-                self.fail("Slots are no longer owned by myself.", out);
-            }
-            ExportEvent::Flushed => self.fail("Data was flushed", out),
-            ExportEvent::Demoted => self.fail("A failover occurred during slot export", out),
-            ExportEvent::Failed(why) => self.fail(why, out),
-            // The target may have claimed the slots already. The cluster bus will show it before the deadline, or not
-            // at all.
-            ExportEvent::Cancel if matches!(self.state, ExportState::Granted { .. }) => {}
-            ExportEvent::Cancel => self.end(ExportOutcome::Cancelled, out),
-            ExportEvent::Deadline => self.on_deadline(now, out),
         }
     }
 
@@ -403,5 +320,95 @@ impl Export {
 
     fn end(&mut self, outcome: ExportOutcome, out: &mut Vec<ExportAction>) {
         self.transition(ExportState::Over, ExportAction::End(outcome), out);
+    }
+}
+
+impl Driver for Export {
+    type Event = ExportEvent;
+    type Actions = Vec<ExportAction>;
+
+    /// Processes an event and appends the resulting actions.
+    fn handle(&mut self, now: Instant, input: ExportEvent, out: &mut Vec<ExportAction>) {
+        if self.state == ExportState::Over {
+            return;
+        }
+        match input {
+            ExportEvent::Connected if self.config.authenticate => {
+                self.transition(ExportState::LoggingIn, ExportAction::LogIn, out);
+            }
+            ExportEvent::Connected => self.transition(ExportState::Asking, ExportAction::AskResumable, out),
+            ExportEvent::NotConnected(why) => {
+                self.fail(format!("Unable to connect to target node: {why}"), out);
+            }
+            ExportEvent::Accepted => self.on_accepted(now, out),
+            // Valkey replies with an error, as it does not know RESUMABLE.
+            ExportEvent::Refused(_) if self.state == ExportState::Asking => self.establish(false, out),
+            ExportEvent::Refused(why) => {
+                self.fail(format!("Received error during handshake to target: -{why}"), out);
+            }
+            ExportEvent::Received(message) => self.on_message(now, message, out),
+            ExportEvent::Closed if self.disconnected.is_some() => {}
+            ExportEvent::Closed if self.resumable => self.on_disconnect(now, out),
+            // The target closes the link when it has claimed the slots.
+            ExportEvent::Closed if matches!(self.state, ExportState::Granted { .. }) => self.next_ack = None,
+            ExportEvent::Closed => self.fail_disconnected(out),
+            ExportEvent::Resumed => self.on_resumed(now, out),
+            ExportEvent::NotResumed => self.retry_reconnect_at(now + RECONNECT_DELAY),
+            // The cluster bus will show whether the target has claimed the slots.
+            ExportEvent::EndedByPeer if matches!(self.state, ExportState::Granted { .. }) => {
+                (self.next_ack, self.disconnected, self.resumable) = (None, None, false);
+            }
+            ExportEvent::EndedByPeer => self.fail_disconnected(out),
+            ExportEvent::SnapshotTaken => self.state = ExportState::Snapshotting,
+            ExportEvent::SnapshotFailed => {
+                self.state = ExportState::AwaitingSnapshot { retry_at: Some(now + SNAPSHOT_RETRY_DELAY) }
+            }
+            ExportEvent::SnapshotSent => {
+                self.transition(ExportState::Replicating, ExportAction::Send(Message::SnapshotEof), out);
+            }
+            ExportEvent::Behind(bytes) => {
+                if self.state == ExportState::AwaitingPause && bytes <= self.config.max_remaining {
+                    let until = now + MAX_HOLD_TIME;
+                    self.transition(ExportState::Holding { until }, ExportAction::HoldWrites, out);
+                }
+            }
+            ExportEvent::Drained => {
+                if let ExportState::Holding { until } = self.state {
+                    self.transition(ExportState::Paused { until }, ExportAction::Send(Message::Paused), out);
+                }
+            }
+            ExportEvent::TakenByTarget if matches!(self.state, ExportState::Granted { .. }) => {
+                self.end(ExportOutcome::Success, out);
+            }
+            ExportEvent::TakenByTarget | ExportEvent::TakenByOther => {
+                self.fail("Slots are no longer owned by myself.", out);
+            }
+            ExportEvent::Flushed => self.fail("Data was flushed", out),
+            ExportEvent::Demoted => self.fail("A failover occurred during slot export", out),
+            ExportEvent::Failed(why) => self.fail(why, out),
+            // The target may have claimed the slots already. The cluster bus will show it before the deadline, or not
+            // at all.
+            ExportEvent::Cancel if matches!(self.state, ExportState::Granted { .. }) => {}
+            ExportEvent::Cancel => self.end(ExportOutcome::Cancelled, out),
+            ExportEvent::Deadline => self.on_deadline(now, out),
+        }
+    }
+
+    /// When to send [`ExportEvent::Deadline`] if no event occurs before.
+    fn next_deadline(&self) -> Option<Instant> {
+        let own = match self.state {
+            ExportState::AwaitingSnapshot { retry_at } => retry_at,
+            ExportState::Holding { until }
+            | ExportState::Paused { until }
+            | ExportState::Granted { until } => Some(until),
+            ExportState::Over => return None,
+            _ => None,
+        };
+        let silence = (!matches!(self.state, ExportState::Granted { .. }))
+            .then(|| self.last_received + self.config.timeout);
+        let link = self.disconnected.map_or(self.next_ack, |disconnected| {
+            Some(disconnected.retry_at.unwrap_or(disconnected.until).min(disconnected.until))
+        });
+        [own, silence, link].into_iter().flatten().min()
     }
 }

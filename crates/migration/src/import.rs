@@ -6,14 +6,15 @@ mod tests;
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{Slot, SlotSet};
+use driver::Driver;
+use slot_routing::Topology;
 
-use crate::message::Message;
-use crate::{ACK_PERIOD, RESUME_TIMEOUT};
+use crate::message::{Establish, Message};
+use crate::{ACK_PERIOD, RESUME_TIMEOUT, serves};
 
 /// The grant must arrive within this time after the request. The source holds writes for longer, counted from the
 /// arrival of the request.
-pub const GRANT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const GRANT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The slots must be claimed within this time after the request, whatever delays the target: well before the source
 /// accepts writes again.
@@ -21,20 +22,11 @@ pub const CLAIM_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// After this time the target requests the pause even if it is still behind; the source then decides whether too much
 /// remains.
-pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Whether the source may send this command, with keys in these slots. The command must concern slots of the migration,
-/// or the migration itself.
-#[must_use]
-pub fn is_allowed_in_import(name: &[u8], slots: &[Slot], job: &SlotSet) -> bool {
-    const JOB_COMMANDS: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
-    JOB_COMMANDS.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()))
-        || !slots.is_empty() && slots.iter().all(|slot| job.contains(*slot))
-}
+pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An event for the target's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImportEvent {
+pub(crate) enum ImportEvent {
     /// The source sent this message. Everything it sent before has been applied.
     Received(Message),
     /// Other data arrived and was applied.
@@ -75,6 +67,13 @@ pub struct ImportConditions {
 }
 
 impl ImportConditions {
+    /// Reads the conditions from a topology. `flushed`: a FLUSHALL or FLUSHDB ran here since the migration began.
+    #[must_use]
+    pub fn new(topology: &Topology, is_replica: bool, job: &Establish, flushed: bool) -> Self {
+        let source_serves = !is_replica && serves(topology, job.source, &job.slots());
+        Self { is_master: !is_replica, source_serves, flushed }
+    }
+
     /// Why the migration cannot continue, if so.
     #[must_use]
     pub fn failure_reason(self) -> Option<&'static str> {
@@ -89,7 +88,7 @@ impl ImportConditions {
 
 /// An action for the target's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImportAction {
+pub(crate) enum ImportAction {
     /// Send this message to the source.
     Send(Message),
     /// Wait until the replicas have received everything, because the source deletes its data once the slots are
@@ -122,7 +121,7 @@ enum ImportState {
 
 /// State machine of a migration's target.
 #[derive(Debug)]
-pub struct Import {
+pub(crate) struct Import {
     timeout: Duration,
     state: ImportState,
     last_received: Instant,
@@ -136,14 +135,14 @@ impl Import {
     /// Starts a migration announced by a source. It fails after `timeout` without input, and when the link breaks
     /// unless it is `resumable`.
     #[must_use]
-    pub fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
+    pub(crate) fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
         let (state, next_ack) = (ImportState::AwaitingAck, now + ACK_PERIOD);
         Self { timeout, state, last_received: now, next_ack, resumable, disconnected: None }
     }
 
     /// The name that Valkey has for this state.
     #[must_use]
-    pub fn state_name(&self) -> &'static str {
+    pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
             ImportState::AwaitingAck => "waiting-for-ack",
             ImportState::Receiving => "receiving-snapshot",
@@ -151,49 +150,6 @@ impl Import {
             ImportState::Requested { .. } => "failover-requested",
             ImportState::Granted { .. } | ImportState::Claiming => "failover-granted",
             ImportState::Over => "success",
-        }
-    }
-
-    /// When to send [`ImportEvent::Deadline`] if no event occurs before.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let link = (self.last_received + self.timeout).min(self.disconnected.unwrap_or(self.next_ack));
-        match self.state {
-            // The driver reports the result.
-            ImportState::Granted { .. } | ImportState::Claiming | ImportState::Over => None,
-            ImportState::Requested { at } => Some(link.min(at + GRANT_TIMEOUT)),
-            ImportState::CatchingUp { until } => Some(link.min(until)),
-            ImportState::AwaitingAck | ImportState::Receiving | ImportState::AwaitingPaused => Some(link),
-        }
-    }
-
-    /// Processes an event and appends the resulting actions.
-    pub fn handle(&mut self, now: Instant, input: ImportEvent, out: &mut Vec<ImportAction>) {
-        if self.state == ImportState::Over {
-            return;
-        }
-        match input {
-            ImportEvent::Received(message) => self.on_message(now, message, out),
-            ImportEvent::DataApplied => self.last_received = now,
-            ImportEvent::CaughtUp => self.on_caught_up(out),
-            ImportEvent::Claimed => self.end(Ok(()), out),
-            ImportEvent::NotClaimed(why) => self.fail(why, out),
-            ImportEvent::ReplicasCaughtUp(around) => self.on_replicas_caught_up(now, around, out),
-            // During a claim only its result matters.
-            _ if matches!(self.state, ImportState::Granted { .. } | ImportState::Claiming) => {}
-            ImportEvent::Conditions(around) => {
-                if let Some(why) = around.failure_reason() {
-                    self.fail(why, out);
-                }
-            }
-            ImportEvent::Closed if self.resumable => {
-                self.disconnected = Some(self.disconnected.unwrap_or(now + RESUME_TIMEOUT));
-            }
-            ImportEvent::Closed | ImportEvent::EndedByPeer => self.fail_disconnected(out),
-            ImportEvent::Resumed => self.on_resumed(now, out),
-            ImportEvent::Cancel => self.fail("Cancelled", out),
-            ImportEvent::Failed(why) => self.fail(why, out),
-            ImportEvent::Deadline => self.on_deadline(now, out),
         }
     }
 
@@ -291,5 +247,52 @@ impl Import {
 
     fn end(&mut self, outcome: Result<(), String>, out: &mut Vec<ImportAction>) {
         self.transition(ImportState::Over, ImportAction::End(outcome), out);
+    }
+}
+
+impl Driver for Import {
+    type Event = ImportEvent;
+    type Actions = Vec<ImportAction>;
+
+    /// Processes an event and appends the resulting actions.
+    fn handle(&mut self, now: Instant, input: ImportEvent, out: &mut Vec<ImportAction>) {
+        if self.state == ImportState::Over {
+            return;
+        }
+        match input {
+            ImportEvent::Received(message) => self.on_message(now, message, out),
+            ImportEvent::DataApplied => self.last_received = now,
+            ImportEvent::CaughtUp => self.on_caught_up(out),
+            ImportEvent::Claimed => self.end(Ok(()), out),
+            ImportEvent::NotClaimed(why) => self.fail(why, out),
+            ImportEvent::ReplicasCaughtUp(around) => self.on_replicas_caught_up(now, around, out),
+            // During a claim only its result matters.
+            _ if matches!(self.state, ImportState::Granted { .. } | ImportState::Claiming) => {}
+            ImportEvent::Conditions(around) => {
+                if let Some(why) = around.failure_reason() {
+                    self.fail(why, out);
+                }
+            }
+            ImportEvent::Closed if self.resumable => {
+                self.disconnected = Some(self.disconnected.unwrap_or(now + RESUME_TIMEOUT));
+            }
+            ImportEvent::Closed | ImportEvent::EndedByPeer => self.fail_disconnected(out),
+            ImportEvent::Resumed => self.on_resumed(now, out),
+            ImportEvent::Cancel => self.fail("Cancelled", out),
+            ImportEvent::Failed(why) => self.fail(why, out),
+            ImportEvent::Deadline => self.on_deadline(now, out),
+        }
+    }
+
+    /// When to send [`ImportEvent::Deadline`] if no event occurs before.
+    fn next_deadline(&self) -> Option<Instant> {
+        let link = (self.last_received + self.timeout).min(self.disconnected.unwrap_or(self.next_ack));
+        match self.state {
+            // The driver reports the result.
+            ImportState::Granted { .. } | ImportState::Claiming | ImportState::Over => None,
+            ImportState::Requested { at } => Some(link.min(at + GRANT_TIMEOUT)),
+            ImportState::CatchingUp { until } => Some(link.min(until)),
+            ImportState::AwaitingAck | ImportState::Receiving | ImportState::AwaitingPaused => Some(link),
+        }
     }
 }

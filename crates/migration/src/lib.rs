@@ -20,42 +20,56 @@
 //!
 //! Between our nodes a migration survives a broken link. The source first asks for support (`RESUMABLE`, which Valkey
 //! answers with an error), and adds the word to `ESTABLISH`. The target's ACKs then report how many bytes it has
-//! applied, and the source retains the rest ([`ResendWindow`]). After reconnecting, the source sends `RESUME NAME name`,
+//! applied, and the source retains the rest. After reconnecting, the source sends `RESUME NAME name`,
 //! learns how much was applied, and sends the rest again. A side that gives up sends `FINISH`, so that the other does
 //! not wait.
 //!
 //! Invariant: the source accepts no write to a slot between `PAUSED` and the claim. It can hold writes only for a
 //! limited time, because the target may be gone. The target therefore claims the slots only within
-//! [`import::CLAIM_TIMEOUT`] of its request, which is well before the source stops holding writes
-//! ([`export::MAX_HOLD_TIME`]), whenever the request arrived.
+//! [`CLAIM_TIMEOUT`] of its request, which is well before the source stops holding writes
+//! ([`MAX_HOLD_TIME`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 
 mod control;
-pub mod export;
-pub mod import;
+mod export;
+mod export_driver;
+mod filter;
+mod import;
+mod import_driver;
 mod job;
 mod message;
 mod progress;
 pub mod pull;
 mod slot_move;
+mod slots_of_command;
 mod target_replies;
 mod window;
 
 pub use control::{ControlCommand, MalformedControlCommand};
-pub use export::Export;
-pub use import::Import;
+pub use export::{ExportConfig, ExportOutcome, MAX_HOLD_TIME};
+pub use export_driver::{ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob};
+pub use import::{CLAIM_TIMEOUT, ImportConditions};
+pub use import_driver::{ImportDriver, ImportDriverAction, ImportDriverEvent, SourceCommands};
 pub use job::{Job, JobDirection, JobName, Jobs};
 pub use message::{Establish, Finish, MalformedSyncSlots, Message, SyncSlots};
 pub use progress::Progress;
 pub use pull::Pull;
 pub use slot_move::{SlotMove, SlotMoveError, SlotMovePart, parse_slot_moves, parse_slots};
-pub use target_replies::{MalformedReply, TargetReplies, TargetReply};
-pub use window::ResendWindow;
+pub use slots_of_command::SlotsOfCommand;
 
 use std::time::Duration;
+
+use slot_routing::{NodeId, SlotSet, Topology};
 
 /// Interval of ACK messages, as in Valkey.
 pub const ACK_PERIOD: Duration = Duration::from_secs(1);
 
 /// A migration fails if its broken link is not replaced within this time.
 pub const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns whether the shard of `node` serves all of these slots.
+#[must_use]
+pub fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
+    let Some(shard) = topology.member(node).map(|member| member.shard) else { return false };
+    slots.iter().all(|slot| topology.owner(slot).is_some_and(|owner| owner.shard == shard))
+}

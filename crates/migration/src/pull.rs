@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use clock::Instant;
+use driver::Driver;
 
 /// Delay before retrying after a failure.
 pub const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -94,19 +95,23 @@ impl Pull {
         &self.last_error
     }
 
-    /// When to send [`PullEvent::Deadline`] if no event occurs before.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        match self.state {
-            PullState::Agreed { until } | PullState::Waiting { until } | PullState::Unwanted { until } => {
-                Some(until)
-            }
-            PullState::Asking | PullState::Importing | PullState::Cancelling | PullState::Over => None,
-        }
+    fn schedule_retry(&mut self, now: Instant, why: String) {
+        self.last_error = why;
+        self.state = PullState::Waiting { until: now + RETRY_DELAY };
     }
 
+    fn end(&mut self, outcome: PullOutcome, out: &mut Vec<PullAction>) {
+        self.state = PullState::Over;
+        out.push(PullAction::End(outcome));
+    }
+}
+
+impl Driver for Pull {
+    type Event = PullEvent;
+    type Actions = Vec<PullAction>;
+
     /// Processes an event and appends the resulting actions.
-    pub fn handle(&mut self, now: Instant, input: PullEvent, out: &mut Vec<PullAction>) {
+    fn handle(&mut self, now: Instant, input: PullEvent, out: &mut Vec<PullAction>) {
         match (input, self.state) {
             (_, PullState::Over) => {}
             (PullEvent::Ended(Ok(())), _) => self.end(PullOutcome::Completed, out),
@@ -154,14 +159,14 @@ impl Pull {
         }
     }
 
-    fn schedule_retry(&mut self, now: Instant, why: String) {
-        self.last_error = why;
-        self.state = PullState::Waiting { until: now + RETRY_DELAY };
-    }
-
-    fn end(&mut self, outcome: PullOutcome, out: &mut Vec<PullAction>) {
-        self.state = PullState::Over;
-        out.push(PullAction::End(outcome));
+    /// When to send [`PullEvent::Deadline`] if no event occurs before.
+    fn next_deadline(&self) -> Option<Instant> {
+        match self.state {
+            PullState::Agreed { until } | PullState::Waiting { until } | PullState::Unwanted { until } => {
+                Some(until)
+            }
+            PullState::Asking | PullState::Importing | PullState::Cancelling | PullState::Over => None,
+        }
     }
 }
 

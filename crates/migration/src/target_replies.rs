@@ -10,13 +10,13 @@ const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
 /// Received bytes that have not been parsed yet.
 #[derive(Debug, Default)]
-pub struct TargetReplies {
+pub(crate) struct TargetReplies {
     received: Vec<u8>,
 }
 
 /// A reply or message from the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TargetReply {
+pub(crate) enum TargetReply {
     /// `+OK`
     Accepted,
     /// An error reply.
@@ -30,16 +30,16 @@ pub enum TargetReply {
 /// The received bytes are no valid reply or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed reply from the target node")]
-pub struct MalformedReply;
+pub(crate) struct MalformedReply;
 
 impl TargetReplies {
     /// The buffer to append received bytes to.
-    pub fn buffer(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.received
     }
 
     /// Discards unparsed bytes of the previous link.
-    pub fn begin_link(&mut self) {
+    pub(crate) fn begin_link(&mut self) {
         self.received.clear();
     }
 
@@ -47,7 +47,7 @@ impl TargetReplies {
     ///
     /// # Errors
     /// The input is malformed or too long.
-    pub fn next_reply(&mut self) -> Result<Option<TargetReply>, MalformedReply> {
+    pub(crate) fn next_reply(&mut self) -> Result<Option<TargetReply>, MalformedReply> {
         loop {
             let Some((value, len)) = parse_value(&self.received).map_err(|_| MalformedReply)? else {
                 return if self.received.len() > MAX_UNPARSED_BYTES { Err(MalformedReply) } else { Ok(None) };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// The bytes sent by the source of a migration, from the first one that may not have been applied.
 #[derive(Debug, Default)]
-pub struct ResendWindow {
+pub(crate) struct ResendWindow {
     /// Stream offset of the first retained byte.
     first: u64,
     bytes: VecDeque<u8>,
@@ -12,23 +12,23 @@ pub struct ResendWindow {
 
 impl ResendWindow {
     /// The source stops sending while this many bytes are unacknowledged.
-    pub const SIZE: usize = 4 * 1024 * 1024;
+    pub(crate) const SIZE: usize = 4 * 1024 * 1024;
 
     /// Appends bytes that are being sent.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
     /// Whether more bytes may be sent.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.bytes.len() < Self::SIZE
     }
 
     /// Drops acknowledged bytes: `count` is the number applied since the start of the migration. Returns `false` if
     /// `count` is invalid: more than was sent, or less than before.
     #[must_use]
-    pub fn acknowledge(&mut self, count: u64) -> bool {
+    pub(crate) fn acknowledge(&mut self, count: u64) -> bool {
         let Some(more) = count.checked_sub(self.first).and_then(|more| usize::try_from(more).ok()) else {
             return false;
         };
@@ -41,7 +41,7 @@ impl ResendWindow {
     }
 
     /// The bytes to send again on a new link.
-    pub fn unacknowledged(&mut self) -> &[u8] {
+    pub(crate) fn unacknowledged(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
     }
 }

@@ -1,31 +1,36 @@
 //! Atomic slot migration: runs the state machines of the `migration` crate.
 //!
-//! Each job has a task on a separate thread on both sides. [`export`] sends the content of the slots as a snapshot and
-//! then the relevant part of the log ([`filter`]). [`import`] executes what it receives; the keys stay hidden until the
-//! slots are claimed ([`durability::stream::imports`]).
+//! Each job has a task on a separate thread on both sides, which performs the actions of the job's driver. [`export`]
+//! reads the snapshot and the log. [`import`] executes what it receives; the keys stay hidden until the slots are
+//! claimed ([`durability::stream::imports`]).
 
 mod export;
-mod filter;
 mod import;
 mod pulling;
 
 use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use clock::Instant;
 use config::{Config, Values, keys};
 use durability::Durability;
 use durability::stream::random_repl_id;
 use engine::{Commands, Engine};
-use migration::{Establish, Job, JobDirection, JobName, Jobs, SlotMove, SlotMovePart};
+use migration::{Establish, Job, JobDirection, JobName, Jobs, SlotMove, SlotMovePart, SlotsOfCommand};
 use net::context::NetworkContext;
 use net::detached_connection::DetachedConnection;
 use net::pauses::PauseGate;
+use net::transport::Stream;
 use parking_lot::Mutex;
 use process::stop_signal::StopSignal;
 use process::time;
 use resp::encode_request;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
 use crate::cluster::{Cluster, ClusterWatcher};
@@ -374,10 +379,55 @@ fn check_no_manual_moves(topology: &Topology) -> Result<(), String> {
     }
 }
 
-/// Returns whether the shard of `node` serves all of these slots.
-fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
-    let Some(shard) = topology.member(node).map(|member| member.shard) else { return false };
-    slots.iter().all(|slot| topology.owner(slot).is_some_and(|owner| owner.shard == shard))
+/// The slots of a command's keys, by the command table.
+fn slots_of_command(commands: &Arc<Commands>) -> SlotsOfCommand {
+    let commands = commands.clone();
+    SlotsOfCommand::new(move |args, visit| {
+        commands.key_slots(args).unwrap_or_default().into_iter().for_each(visit);
+    })
+}
+
+/// The maximum number of bytes read from a link at once.
+const READ_SIZE: usize = 64 * 1024;
+
+/// The connection between the two nodes of a job.
+struct Link {
+    reader: ReadHalf<Stream>,
+    writer: WriteHalf<Stream>,
+}
+
+impl Link {
+    fn new(stream: Stream) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self { reader, writer }
+    }
+
+    /// Reads some bytes, none at the end of the connection. Waits for ever if there is no link.
+    async fn read(link: &mut Option<Self>) -> io::Result<Vec<u8>> {
+        let Some(link) = link else { return pending().await };
+        let mut bytes = Vec::with_capacity(READ_SIZE);
+        link.reader.read_buf(&mut bytes).await?;
+        Ok(bytes)
+    }
+
+    /// Sends bytes, and drops a link that accepts nothing. Returns whether it was dropped.
+    async fn write(link: &mut Option<Self>, bytes: &[u8], timeout: Duration) -> bool {
+        let Some(open) = link else { return false };
+        let written = tokio::time::timeout(timeout, open.writer.write_all(bytes)).await;
+        let is_broken = !matches!(written, Ok(Ok(())));
+        if is_broken {
+            *link = None;
+        }
+        is_broken
+    }
+}
+
+/// Waits until the deadline of a driver; for ever without one.
+async fn next_wakeup(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep(at.since(time::instant())).await,
+        None => pending().await,
+    }
 }
 
 /// Starts the migration thread.

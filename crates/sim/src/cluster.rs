@@ -37,6 +37,7 @@ mod faults;
 mod formation;
 mod invariants;
 mod key_moves;
+mod migration_link;
 mod operator;
 mod takeovers;
 mod whole_moves;
@@ -243,6 +244,10 @@ impl SimulatedSystem for ClusterWorld {
                 }
             }
         }
+    }
+
+    fn after_event(&mut self) {
+        self.wake_moves();
     }
 
     fn write_data(&mut self) {

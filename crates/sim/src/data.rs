@@ -32,7 +32,7 @@ use self::link::Link;
 use self::requests::Request;
 pub(crate) use self::roles::RoleOrder;
 pub(crate) use self::store::{Key, ReplicaState};
-pub(crate) use self::whole_moves::Change;
+pub(crate) use self::whole_moves::{Change, source_session};
 use crate::simulation::Simulation;
 use crate::{InjectedBug, RandomSource};
 

@@ -1,6 +1,7 @@
 //! Executes commands with the real engine, its keyspace and one command thread.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Millis;
@@ -19,7 +20,7 @@ use snapshot_io::{LoadEvent, LoadHost, Loader, SnapshotState, WriteObserver};
 /// An engine with its command table and a thread.
 pub(crate) struct Executor {
     pub(crate) engine: Engine,
-    pub(crate) commands: Commands,
+    pub(crate) commands: Arc<Commands>,
     worker: Worker,
 }
 
@@ -30,7 +31,7 @@ impl Executor {
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
     ) -> Self {
-        let commands = Commands::new(::commands::for_server());
+        let commands = Arc::new(Commands::new(::commands::for_server()));
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::with_only_slots(1, databases, slots), topology, log);
         engine.begin_routing();

@@ -52,6 +52,8 @@ pub(crate) trait SimulatedSystem {
     fn simulation(&mut self) -> &mut Simulation<Self::Event>;
     fn begin(&mut self);
     fn handle_event(&mut self, event: Self::Event);
+    /// Wakes threads for which the last event of any kind was.
+    fn after_event(&mut self) {}
     /// Issues client writes.
     fn write_data(&mut self);
     /// Injects a fault or an operator action.
@@ -140,7 +142,11 @@ pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
     while let Some(((at, _), event)) = system.simulation().queue.pop_first() {
         system.simulation().now = at;
         system.simulation().check_progress(&event);
-        if let Err(panic) = catch_panic(|| handle_event(&mut system, event)) {
+        let handled = catch_panic(|| {
+            handle_event(&mut system, event);
+            system.after_event();
+        });
+        if let Err(panic) = handled {
             system.simulation().abort_run(&panic);
         }
         if at > heal + phases.converge {

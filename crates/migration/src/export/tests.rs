@@ -1,7 +1,11 @@
 use super::*;
 
-const CONFIG: ExportConfig =
-    ExportConfig { timeout: Duration::from_secs(60), authenticate: false, max_remaining: 100 };
+const CONFIG: ExportConfig = ExportConfig {
+    connect_timeout: Duration::from_secs(1),
+    timeout: Duration::from_secs(60),
+    authenticate: false,
+    max_remaining: 100,
+};
 
 fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)

@@ -79,28 +79,6 @@ fn slots_are_not_claimed_late_or_after_a_change_of_conditions() {
 }
 
 #[test]
-fn source_may_only_send_commands_for_its_slots() {
-    let [first, second, third] = [1, 2, 3].map(|number| Slot::new(number).expect("a slot"));
-    let job: SlotSet = [first, second].into_iter().collect();
-    for (name, about, may) in [
-        ("SET", &[first][..], true),
-        ("MSET", &[first, second], true),
-        ("MSET", &[first, third], false),
-        ("SET", &[third], false),
-        ("FLUSHALL", &[], false),
-        ("SCRIPT", &[], false),
-        ("select", &[], true),
-        ("MULTI", &[], true),
-        ("exec", &[], true),
-        ("PING", &[], true),
-        ("CLUSTER", &[], true),
-        ("", &[], false),
-    ] {
-        assert_eq!(is_allowed_in_import(name.as_bytes(), about, &job), may, "{name} {about:?}");
-    }
-}
-
-#[test]
 fn late_grants_are_ignored() {
     let before = &granted()[..6];
     let (_, mut machine) = run(before);

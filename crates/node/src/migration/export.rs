@@ -1,37 +1,32 @@
-//! The source side of a migration job.
+//! The source side of a migration job: performs the actions of [`migration::ExportDriver`].
 
-use std::collections::VecDeque;
 use std::future::pending;
 use std::io::{self, Write};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use clock::Instant;
 use config::keys;
+use driver::Driver;
 use durability::snapshot::{self, WriteProgress};
-use migration::export::{ExportAction, ExportConfig, ExportEvent, ExportOutcome};
 use migration::{
-    Establish, Export, Finish, JobName, Message, ResendWindow, SlotMove, SyncSlots, TargetReplies,
-    TargetReply,
+    Establish, ExportConfig, ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob, ExportOutcome,
+    JobName, SlotMove,
 };
 use net::dialer::Dialer;
 use net::transport::Stream;
 use process::time;
 use replication::CursorId;
 use slot_routing::{Slot, SlotSet};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
-use super::filter::{Filter, Seen};
-use super::{Migrations, credentials, serves, topology};
+use super::{Link, Migrations, credentials, next_wakeup, slots_of_command, topology};
 
 /// The maximum number of log bytes read at once.
 const CHUNK: usize = 64 * 1024;
 /// Writes may be paused once no more of the log than this remains, since it is sent within moments.
 const NEARLY_ALL: u64 = 64 * 1024;
-/// How long a reconnect may take before it is retried.
-const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// The maximum number of snapshot parts queued for sending.
 const PIECES_AHEAD: usize = 8;
 
@@ -53,10 +48,20 @@ enum SnapshotChunk {
     End,
 }
 
+type Dialing = Pin<Box<dyn Future<Output = Result<Stream, String>> + Send>>;
+
 /// Runs the job to its end.
 pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: SlotMove) {
     migrations.replication.log.begin_migration();
-    let outcome = Source::new(&migrations, name, order).run().await;
+    let outcome = match topology(&migrations) {
+        Ok(topology) => {
+            let establish =
+                Establish { source: topology.myself, name, ranges: order.ranges.clone(), resumable: false };
+            let job = ExportJob { establish, target: order.target };
+            Source::new(&migrations, job).run().await
+        }
+        Err(_) => ExportOutcome::Failed("A failover occurred during slot export".to_owned()),
+    };
     migrations.replication.log.end_migration();
     let (state, message) = match &outcome {
         ExportOutcome::Success => ("success", ""),
@@ -66,419 +71,265 @@ pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: SlotM
     migrations.end(&name, state, message);
 }
 
+/// What the job works with.
 struct Source<'a> {
     migrations: &'a Arc<Migrations>,
-    name: JobName,
-    order: SlotMove,
+    job: ExportJob,
     slots: SlotSet,
-    machine: Export,
-    inputs: VecDeque<ExportEvent>,
-    link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
-    from_target: TargetReplies,
-    /// Sent bytes that a new connection would repeat, if the job can resume.
-    window: Option<ResendWindow>,
+    link: Option<Link>,
+    dialing: Option<Dialing>,
     chunks: Option<mpsc::Receiver<SnapshotChunk>>,
     progress: Arc<SnapshotProgress>,
     cursor: Option<CursorId>,
-    /// Whether the snapshot was sent and the log follows.
-    streams: bool,
-    filter: Filter,
     held: HeldSlots<'a>,
 }
 
-/// An event for the job.
-enum ExportWakeup {
-    Link(io::Result<usize>),
-    Snapshot(Option<SnapshotChunk>),
-    Log,
-    Deadline,
-    Cancel,
-    Rerouted,
-}
-
 impl<'a> Source<'a> {
-    fn new(migrations: &'a Arc<Migrations>, name: JobName, order: SlotMove) -> Self {
-        let config = &migrations.config;
-        let timeout = config.get(keys::REPL_TIMEOUT);
-        let authenticate = config.get(keys::MASTERAUTH).is_some();
-        // -1 means no limit.
-        let max_remaining = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
-        let max_remaining = max_remaining.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL));
-        let slots = order.slots();
+    fn new(migrations: &'a Arc<Migrations>, job: ExportJob) -> Self {
         Self {
-            filter: Filter::new(slots.clone(), migrations.commands.clone()),
             held: HeldSlots { migrations, slots: Vec::new() },
-            machine: Export::new(time::instant(), ExportConfig { timeout, authenticate, max_remaining }),
             migrations,
-            name,
-            order,
-            slots,
-            inputs: VecDeque::new(),
+            slots: job.establish.slots(),
+            job,
             link: None,
-            from_target: TargetReplies::default(),
-            window: None,
+            dialing: None,
             chunks: None,
             progress: Arc::default(),
             cursor: None,
-            streams: false,
+        }
+    }
+
+    fn config(&self) -> ExportConfig {
+        let config = &self.migrations.config;
+        // -1 means no limit.
+        let max_remaining = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
+        ExportConfig {
+            connect_timeout: config.get(keys::CLUSTER_NODE_TIMEOUT),
+            timeout: config.get(keys::REPL_TIMEOUT),
+            authenticate: config.get(keys::MASTERAUTH).is_some(),
+            max_remaining: max_remaining.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL)),
         }
     }
 
     async fn run(mut self) -> ExportOutcome {
-        let cancelled = self.migrations.ways.lock().get(&self.name).map(|way| way.cancelled.clone());
+        let name = self.job.establish.name;
+        let cancelled = self.migrations.ways.lock().get(&name).map(|way| way.cancelled.clone());
         let cancelled = cancelled.unwrap_or_default();
-        let first = self.connect().await;
-        self.inputs.push_back(first);
+        let commands = slots_of_command(&self.migrations.commands);
+        let (mut driver, mut actions) =
+            ExportDriver::new(time::instant(), self.job.clone(), self.config(), commands);
+        let mut event = None;
         loop {
             // No change of the topology is missed from here on.
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
-            self.look_at_topology();
-            if let Some(outcome) = self.handle_all().await {
-                self.say_end(&outcome).await;
-                self.finish();
-                return outcome;
-            }
-            let (deadline, may_send) = (self.machine.next_deadline(), self.may_send());
-            let wakeup = tokio::select! {
-                biased;
-                () = cancelled.notified() => ExportWakeup::Cancel,
-                () = rerouted => ExportWakeup::Rerouted,
-                read = read(&mut self.link, self.from_target.buffer()) => ExportWakeup::Link(read),
-                chunk = next_chunk(&mut self.chunks), if may_send => ExportWakeup::Snapshot(chunk),
-                () = log_grown(self.migrations, self.cursor.filter(|_| self.streams)), if may_send => {
-                    ExportWakeup::Log
+            let topology = self.topology();
+            let mut events: Vec<ExportDriverEvent> = event.take().into_iter().chain(topology).collect();
+            loop {
+                for event in std::mem::take(&mut events) {
+                    driver.handle(time::instant(), event, &mut actions);
                 }
-                () = until(deadline) => ExportWakeup::Deadline,
-            };
-            self.on_wakeup(wakeup).await;
-        }
-    }
-
-    async fn on_wakeup(&mut self, wakeup: ExportWakeup) {
-        let input = match wakeup {
-            ExportWakeup::Cancel => ExportEvent::Cancel,
-            ExportWakeup::Deadline => ExportEvent::Deadline,
-            ExportWakeup::Rerouted => return,
-            ExportWakeup::Link(Ok(read)) if read > 0 => return self.on_received(),
-            ExportWakeup::Link(_) => {
-                self.link = None;
-                ExportEvent::Closed
-            }
-            ExportWakeup::Snapshot(Some(chunk)) => match chunk {
-                SnapshotChunk::Failed => ExportEvent::SnapshotFailed,
-                SnapshotChunk::Started(cursor) => {
-                    self.cursor = Some(cursor);
-                    let keys = self.migrations.keys_in(&self.slots);
-                    self.migrations.note(&self.name, |job| job.progress.all_keys = Some(keys));
-                    ExportEvent::SnapshotTaken
-                }
-                SnapshotChunk::Bytes(bytes) => return self.write(&bytes).await,
-                SnapshotChunk::End => {
-                    self.chunks = None;
-                    self.streams = true;
-                    // Keys may have been added or removed between the snapshot and the count.
-                    self.migrations.note(&self.name, |job| job.progress.all_keys = job.progress.keys);
-                    ExportEvent::SnapshotSent
-                }
-            },
-            ExportWakeup::Snapshot(None) => {
-                self.chunks = None;
-                ExportEvent::Failed("The snapshot failed".to_owned())
-            }
-            ExportWakeup::Log => return self.send_log().await,
-        };
-        self.inputs.push_back(input);
-    }
-
-    /// Handles replies of the target, and then its own messages.
-    fn on_received(&mut self) {
-        self.migrations.note(&self.name, |job| job.heard = time::now());
-        loop {
-            let input = match self.from_target.next_reply() {
-                Ok(Some(said)) => self.on_said(said),
-                Ok(None) => return,
-                Err(error) => return self.inputs.push_back(ExportEvent::Failed(error.to_string())),
-            };
-            self.inputs.extend(input);
-        }
-    }
-
-    fn on_said(&mut self, said: TargetReply) -> Option<ExportEvent> {
-        match said {
-            TargetReply::Accepted => Some(ExportEvent::Accepted),
-            TargetReply::Refused(text) => Some(ExportEvent::Refused(text)),
-            // A reply to RESUME, which only starts a new connection.
-            TargetReply::Applied(_) => None,
-            TargetReply::Command(SyncSlots::Finish(_)) => Some(ExportEvent::EndedByPeer),
-            TargetReply::Command(SyncSlots::Message(message)) => Some(ExportEvent::Received(message)),
-            TargetReply::Command(SyncSlots::Applied(count)) => {
-                let is_possible = self.window.as_mut().is_none_or(|window| window.acknowledge(count));
-                Some(if is_possible { ExportEvent::Received(Message::Ack) } else { applied_too_much() })
-            }
-            // Commands of a source.
-            TargetReply::Command(_) => None,
-        }
-    }
-
-    /// Returns whether more can be sent. Without a connection, or with too many unacknowledged bytes, data is kept
-    /// back.
-    fn may_send(&self) -> bool {
-        self.window.as_ref().is_none_or(|window| window.is_open() && self.link.is_some())
-    }
-
-    /// Passes all pending events to the state machine and performs its actions, until there are none or the job has
-    /// ended.
-    async fn handle_all(&mut self) -> Option<ExportOutcome> {
-        loop {
-            let pending = self.inputs.pop_front();
-            let is_idle = pending.is_none();
-            let input = match pending {
-                Some(input) => input,
-                None => {
-                    let behind = self.behind()?;
-                    self.migrations.note(&self.name, |job| job.progress.remaining = behind);
-                    // Checked again with the next acknowledgement at the latest.
-                    let settings = &self.migrations.engine.settings;
-                    let may_pause = !settings.prevent_migration_pause.load(Ordering::Relaxed);
-                    ExportEvent::Behind(if may_pause { behind } else { u64::MAX })
-                }
-            };
-            let mut actions = Vec::new();
-            self.machine.handle(time::instant(), input, &mut actions);
-            // The end is recorded once its other actions were performed.
-            if !matches!(actions.last(), Some(ExportAction::End(_))) {
-                self.migrations.note_state(&self.name, self.machine.state_name());
-            }
-            if is_idle && actions.is_empty() {
-                return None;
-            }
-            if let Some(outcome) = self.act_all(actions).await {
-                return Some(outcome);
-            }
-        }
-    }
-
-    async fn act_all(&mut self, actions: Vec<ExportAction>) -> Option<ExportOutcome> {
-        for action in actions {
-            match action {
-                ExportAction::End(outcome) => return Some(outcome),
-                ExportAction::LogIn => self.log_in().await,
-                ExportAction::AskResumable => {
-                    self.write(&SyncSlots::AskResumable.encoded()).await;
-                }
-                ExportAction::Establish { resumable } => {
-                    self.establish(resumable).await;
-                    // Everything sent from here on can be repeated.
-                    self.window = resumable.then(ResendWindow::default);
-                }
-                ExportAction::Reconnect => {
-                    let outcome = self.reconnect().await;
-                    let is_resumed = outcome == ExportEvent::Resumed;
-                    self.inputs.push_back(outcome);
-                    if is_resumed {
-                        // The target may have sent more at once.
-                        self.on_received();
+                if actions.is_empty() {
+                    events.extend(self.remaining(&driver));
+                    for event in std::mem::take(&mut events) {
+                        driver.handle(time::instant(), event, &mut actions);
                     }
                 }
-                ExportAction::Send(message) => {
-                    self.write(&SyncSlots::Message(message).encoded()).await;
+                self.note(&driver);
+                if actions.is_empty() {
+                    break;
                 }
-                ExportAction::TakeSnapshot => self.cut(),
-                ExportAction::HoldWrites => self.hold().await,
+                for action in std::mem::take(&mut actions) {
+                    match self.perform(action).await {
+                        Ok(event) => events.extend(event),
+                        Err(outcome) => return outcome,
+                    }
+                }
             }
+            let accepts_data = driver.accepts_data();
+            let cursor = self.cursor.filter(|_| driver.reads_log());
+            event = tokio::select! {
+                biased;
+                () = cancelled.notified() => Some(ExportDriverEvent::Cancel),
+                () = rerouted => None,
+                dialed = dialed(&mut self.dialing) => Some(self.on_dialed(dialed)),
+                read = Link::read(&mut self.link) => Some(self.on_read(read)),
+                () = next_wakeup(driver.next_deadline()) => Some(ExportDriverEvent::Deadline),
+                chunk = next_chunk(&mut self.chunks), if accepts_data => Some(self.on_chunk(chunk)),
+                () = log_grown(self.migrations, cursor), if accepts_data => self.read_log(),
+            };
         }
-        None
+    }
+
+    /// Performs an action. Returns its result, or the end of the job.
+    async fn perform(
+        &mut self,
+        action: ExportDriverAction,
+    ) -> Result<Option<ExportDriverEvent>, ExportOutcome> {
+        match action {
+            ExportDriverAction::Connect(timeout) => self.dialing = Some(self.dial(timeout)),
+            ExportDriverAction::SendCredentials => {
+                let wire = credentials(&self.migrations.config.values()).unwrap_or_default();
+                return Ok(self.write(&wire).await);
+            }
+            ExportDriverAction::Send(bytes) => return Ok(self.write(&bytes).await),
+            ExportDriverAction::LogResumed => {
+                tracing::info!("Slot migration {} goes on with another link", self.job.establish.name);
+            }
+            ExportDriverAction::Close => (self.link, self.dialing) = (None, None),
+            ExportDriverAction::TakeSnapshot => return Ok(self.start_snapshot()),
+            ExportDriverAction::HoldWrites => return Ok(Some(self.hold())),
+            ExportDriverAction::End(outcome) => return Err(outcome),
+        }
+        Ok(None)
+    }
+
+    /// Shows the state of the job.
+    fn note(&self, driver: &ExportDriver) {
+        let name = &self.job.establish.name;
+        if let Some(state) = driver.state_name() {
+            self.migrations.note_state(name, state);
+        }
+        let keys = self.progress.keys.load(Ordering::Relaxed);
+        self.migrations.note(name, |job| {
+            (job.progress.bytes, job.progress.keys) = (driver.sent_bytes(), Some(keys));
+        });
+    }
+
+    fn topology(&self) -> Option<ExportDriverEvent> {
+        let topology = self.migrations.engine.topology.as_ref()?.load_full();
+        Some(ExportDriverEvent::Topology { topology, is_replica: self.migrations.replication.is_replica() })
     }
 
     /// Returns how much of the log remains to be read, once the snapshot is sent.
-    fn behind(&self) -> Option<u64> {
-        let cursor = self.cursor.filter(|_| self.streams)?;
-        self.migrations.replication.log.lock().unread_bytes(cursor).ok()
+    fn remaining(&self, driver: &ExportDriver) -> Option<ExportDriverEvent> {
+        let cursor = self.cursor.filter(|_| driver.reads_log())?;
+        let remaining = self.migrations.replication.log.lock().unread_bytes(cursor).ok()?;
+        self.migrations.note(&self.job.establish.name, |job| job.progress.remaining = remaining);
+        // Checked again with the next acknowledgement at the latest.
+        let is_prevented = self.migrations.engine.settings.prevent_migration_pause.load(Ordering::Relaxed);
+        Some(ExportDriverEvent::Remaining(if is_prevented { u64::MAX } else { remaining }))
     }
 
-    fn look_at_topology(&mut self) {
-        let Some(topology) = self.migrations.engine.topology.as_ref().map(|topology| topology.load_full())
-        else {
-            return;
-        };
-        // Checked first, since a node that lost its last slot becomes a replica of the node that took it.
-        if serves(&topology, self.order.target, &self.slots) {
-            self.inputs.push_back(ExportEvent::TakenByTarget);
-        } else if self.migrations.replication.is_replica() {
-            self.inputs.push_back(ExportEvent::Demoted);
-        } else if !serves(&topology, topology.myself, &self.slots) {
-            self.inputs.push_back(ExportEvent::TakenByOther);
-        }
-    }
-
-    async fn connect(&mut self) -> ExportEvent {
-        let timeout = self.migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
-        match self.dial(timeout).await {
+    fn on_dialed(&mut self, dialed: Result<Stream, String>) -> ExportDriverEvent {
+        self.dialing = None;
+        match dialed {
             Ok(stream) => {
-                self.link = Some(tokio::io::split(stream));
-                ExportEvent::Connected
+                self.link = Some(Link::new(stream));
+                ExportDriverEvent::Connected
             }
-            Err(why) => ExportEvent::NotConnected(why),
+            Err(why) => ExportDriverEvent::NotConnected(why),
         }
     }
 
-    async fn dial(&self, timeout: Duration) -> Result<Stream, String> {
+    fn on_read(&mut self, read: io::Result<Vec<u8>>) -> ExportDriverEvent {
+        match read {
+            Ok(bytes) if !bytes.is_empty() => {
+                self.migrations.note(&self.job.establish.name, |job| job.heard = time::now());
+                ExportDriverEvent::Received(bytes)
+            }
+            Ok(_) | Err(_) => {
+                self.link = None;
+                ExportDriverEvent::Closed
+            }
+        }
+    }
+
+    fn on_chunk(&mut self, chunk: Option<SnapshotChunk>) -> ExportDriverEvent {
+        let name = &self.job.establish.name;
+        match chunk {
+            Some(SnapshotChunk::Failed) => ExportDriverEvent::SnapshotBusy,
+            Some(SnapshotChunk::Started(cursor)) => {
+                self.cursor = Some(cursor);
+                let keys = self.migrations.keys_in(&self.slots);
+                self.migrations.note(name, |job| job.progress.all_keys = Some(keys));
+                ExportDriverEvent::SnapshotTaken
+            }
+            Some(SnapshotChunk::Bytes(bytes)) => ExportDriverEvent::SnapshotPart(bytes),
+            Some(SnapshotChunk::End) => {
+                self.chunks = None;
+                // Keys may have been added or removed between the snapshot and the count.
+                let keys = self.progress.keys.load(Ordering::Relaxed);
+                self.migrations.note(name, |job| job.progress.all_keys = Some(keys));
+                ExportDriverEvent::SnapshotEnd
+            }
+            None => {
+                self.chunks = None;
+                ExportDriverEvent::Failed("The snapshot failed".to_owned())
+            }
+        }
+    }
+
+    fn read_log(&mut self) -> Option<ExportDriverEvent> {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        let read = self.migrations.replication.log.lock().read(self.cursor?, CHUNK, &mut chunk);
+        Some(match read {
+            Ok(()) => ExportDriverEvent::LogRead(chunk),
+            Err(_) => {
+                ExportDriverEvent::Failed("The changes of the slots were more than the log keeps".to_owned())
+            }
+        })
+    }
+
+    /// Connects to the target.
+    fn dial(&self, timeout: Duration) -> Dialing {
         let dialer =
             Dialer::with_link_tls(&self.migrations.config, &self.migrations.network.tls, keys::TLS_CLUSTER);
         let tls = self.migrations.config.get(keys::TLS_CLUSTER);
         let address = topology(self.migrations).ok().and_then(|topology| {
-            let endpoint = &topology.member(self.order.target)?.endpoint;
+            let endpoint = &topology.member(self.job.target)?.endpoint;
             Some((endpoint.ip.clone(), endpoint.port_for(tls)))
         });
-        let Some((host, port)) = address else { return Err("it is not known".to_owned()) };
-        dialer.dial((host.as_str(), port), timeout).await.map_err(|error| error.to_string())
+        Box::pin(async move {
+            let (host, port) = address.ok_or_else(|| "it is not known".to_owned())?;
+            dialer.dial((host.as_str(), port), timeout).await.map_err(|error| error.to_string())
+        })
     }
 
-    /// Reconnects: authenticates, asks how much was applied, and repeats the rest.
-    async fn reconnect(&mut self) -> ExportEvent {
-        let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return ExportEvent::NotResumed };
-        let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
-        SyncSlots::Resume(self.name).encode(&mut wire);
-        self.from_target.begin_link();
-        let from_target = &mut self.from_target;
-        let answered = tokio::time::timeout(RECONNECT_WITHIN, async {
-            stream.write_all(&wire).await?;
-            answer_of_resume(&mut stream, from_target).await
-        });
-        let count = match answered.await {
-            Ok(Ok(Some(count))) => count,
-            Ok(Ok(None)) => return ExportEvent::EndedByPeer,
-            Ok(Err(_)) | Err(_) => return ExportEvent::NotResumed,
-        };
-        self.link = Some(tokio::io::split(stream));
-        let Some(window) = &mut self.window else { return ExportEvent::NotResumed };
-        if !window.acknowledge(count) {
-            return applied_too_much();
-        }
-        let rest = window.unacknowledged().to_vec();
-        if !self.transmit(&rest).await {
-            return ExportEvent::NotResumed;
-        }
-        tracing::info!("Slot migration {} goes on with another link", self.name);
-        ExportEvent::Resumed
-    }
-
-    async fn log_in(&mut self) {
-        let wire = credentials(&self.migrations.config.values());
-        self.write(&wire.unwrap_or_default()).await;
-    }
-
-    async fn establish(&mut self, resumable: bool) {
-        let Ok(topology) = topology(self.migrations) else { return };
-        let ranges = self.order.ranges.clone();
-        let establish = Establish { source: topology.myself, name: self.name, ranges, resumable };
-        self.write(&SyncSlots::Establish(establish).encoded()).await;
-    }
-
-    /// Sends bytes, and keeps them for a reconnect if the job can resume.
-    async fn write(&mut self, bytes: &[u8]) {
-        let keys = self.progress.keys.load(Ordering::Relaxed);
-        self.migrations.note(&self.name, |job| {
-            job.progress.bytes += bytes.len() as u64;
-            job.progress.keys = Some(keys);
-        });
-        if let Some(window) = &mut self.window {
-            window.push(bytes);
-        }
-        if self.link.is_some() && !self.transmit(bytes).await {
-            self.inputs.push_back(ExportEvent::Closed);
-        }
-    }
-
-    /// Sends bytes, or closes a connection that accepts nothing. Returns whether there is still a connection.
-    async fn transmit(&mut self, bytes: &[u8]) -> bool {
-        let Some((_, writer)) = &mut self.link else { return false };
+    /// Sends bytes, or closes a connection that accepts nothing.
+    async fn write(&mut self, bytes: &[u8]) -> Option<ExportDriverEvent> {
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
-        let written = tokio::time::timeout(timeout, writer.write_all(bytes)).await;
-        if !matches!(written, Ok(Ok(()))) {
-            self.link = None;
-        }
-        self.link.is_some()
-    }
-
-    /// Tells a target that waits for a reconnect that there will be none.
-    async fn say_end(&mut self, outcome: &ExportOutcome) {
-        if *outcome == ExportOutcome::Success || self.window.is_none() {
-            return;
-        }
-        self.transmit(&SyncSlots::Finish(Finish::failed(self.name)).encoded()).await;
+        Link::write(&mut self.link, bytes, timeout).await.then_some(ExportDriverEvent::Closed)
     }
 
     /// Starts the thread that writes the snapshot, which is never blocked by a disk or a socket.
-    fn cut(&mut self) {
+    fn start_snapshot(&mut self) -> Option<ExportDriverEvent> {
         let (pieces, chunks) = mpsc::channel(PIECES_AHEAD);
         let (migrations, slots, progress) =
             (self.migrations.clone(), self.slots.clone(), self.progress.clone());
         let walk_on = move || walk_slots(&migrations, &slots, &progress, &pieces);
         match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walk_on) {
-            Ok(_) => self.chunks = Some(chunks),
-            Err(error) => {
-                self.inputs.push_back(ExportEvent::Failed(format!("No thread for a snapshot: {error}")));
+            Ok(_) => {
+                self.chunks = Some(chunks);
+                None
             }
-        }
-    }
-
-    /// Sends the part of the log that concerns the slots.
-    async fn send_log(&mut self) {
-        let Some(cursor) = self.cursor else { return };
-        let (mut chunk, mut out) = (Vec::with_capacity(CHUNK), Vec::new());
-        if self.migrations.replication.log.lock().read(cursor, CHUNK, &mut chunk).is_err() {
-            let why = "The changes of the slots were more than the log keeps";
-            return self.inputs.push_back(ExportEvent::Failed(why.to_owned()));
-        }
-        match self.filter.feed(&chunk, &mut out) {
-            Ok(Seen::Changes) => {}
-            Ok(Seen::Flush) => self.inputs.push_back(ExportEvent::Flushed),
-            Err(error) => self.inputs.push_back(ExportEvent::Failed(error.to_string())),
-        }
-        if !out.is_empty() {
-            self.write(&out).await;
+            Err(error) => Some(ExportDriverEvent::Failed(format!("No thread for a snapshot: {error}"))),
         }
     }
 
     /// Pauses writes to the slots. Each slot is locked once, so every earlier write is in the log afterwards.
-    async fn hold(&mut self) {
+    fn hold(&mut self) -> ExportDriverEvent {
         for slot in self.slots.iter() {
             if !self.held.hold(slot) {
-                let why = format!("Writes to slot {slot} cannot be held");
-                return self.inputs.push_back(ExportEvent::Failed(why));
+                return ExportDriverEvent::Failed(format!("Writes to slot {slot} cannot be held"));
             }
         }
-        let log = &self.migrations.replication.log;
-        let end = log.lock().position().offset;
-        let there = |cursor: CursorId| log.lock().cursor_offset(cursor).is_none_or(|at| at >= end);
-        let before = self.inputs.len();
-        while let Some(cursor) = self.cursor
-            && !there(cursor)
-        {
-            self.send_log().await;
-            let may_go_on = |input: &ExportEvent| *input == ExportEvent::Closed && self.window.is_some();
-            if !self.inputs.iter().skip(before).all(may_go_on) {
-                // The log could not be read, or no connection could be made.
-                return;
-            }
-        }
-        self.inputs.push_back(ExportEvent::Drained);
-    }
-
-    fn finish(&mut self) {
-        self.progress.cancelled_flag.store(true, Ordering::Relaxed);
-        if let Some(cursor) = self.cursor.take() {
-            self.migrations.replication.log.lock().remove_cursor(cursor);
+        let pending = self.cursor.map(|cursor| self.migrations.replication.log.lock().unread_bytes(cursor));
+        match pending {
+            Some(Ok(unread)) => ExportDriverEvent::WritesHeld { unread },
+            // Reading the log reports the reason.
+            Some(Err(_)) | None => ExportDriverEvent::WritesHeld { unread: u64::MAX },
         }
     }
 }
 
 impl Drop for Source<'_> {
     fn drop(&mut self) {
-        self.finish();
+        self.progress.cancelled_flag.store(true, Ordering::Relaxed);
+        if let Some(cursor) = self.cursor.take() {
+            self.migrations.replication.log.lock().remove_cursor(cursor);
+        }
     }
 }
 
@@ -502,32 +353,9 @@ impl Drop for HeldSlots<'_> {
     }
 }
 
-fn applied_too_much() -> ExportEvent {
-    ExportEvent::Failed("Target node has applied more than was sent".to_owned())
-}
-
-/// Reads how much the target has applied from its reply to RESUME; `None` if it does not know the job. The reply to
-/// AUTH may come first.
-async fn answer_of_resume(stream: &mut Stream, from_target: &mut TargetReplies) -> io::Result<Option<u64>> {
-    loop {
-        match from_target.next_reply().map_err(io::Error::other)? {
-            Some(TargetReply::Applied(count)) => return Ok(Some(count)),
-            Some(TargetReply::Refused(_)) => return Ok(None),
-            Some(TargetReply::Accepted | TargetReply::Command(_)) => {}
-            None if stream.read_buf(from_target.buffer()).await? == 0 => {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            None => {}
-        }
-    }
-}
-
-async fn read(
-    link: &mut Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
-    received: &mut Vec<u8>,
-) -> io::Result<usize> {
-    match link {
-        Some((reader, _)) => reader.read_buf(received).await,
+async fn dialed(dialing: &mut Option<Dialing>) -> Result<Stream, String> {
+    match dialing {
+        Some(dialing) => dialing.await,
         None => pending().await,
     }
 }
@@ -535,13 +363,6 @@ async fn read(
 async fn next_chunk(chunks: &mut Option<mpsc::Receiver<SnapshotChunk>>) -> Option<SnapshotChunk> {
     match chunks {
         Some(chunks) => chunks.recv().await,
-        None => pending().await,
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep(at.since(time::instant())).await,
         None => pending().await,
     }
 }

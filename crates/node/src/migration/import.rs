@@ -1,36 +1,30 @@
-//! The target side of a migration job.
+//! The target side of a migration job: performs the actions of [`migration::ImportDriver`].
 
-use std::collections::VecDeque;
-use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::keys;
+use driver::Driver;
 use durability::stream::imports;
 use engine::{CommandOrigin, DispatchStatus, PipelinedRequests, RemainingKeys, Session, Worker};
 use gossip::OperatorCommand;
-use migration::import::{CLAIM_TIMEOUT, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
-use migration::{ControlCommand, Establish, Finish, Import, Message, SyncSlots};
+use migration::{
+    CLAIM_TIMEOUT, Establish, ImportConditions, ImportDriver, ImportDriverAction, ImportDriverEvent,
+    SourceCommands,
+};
 use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
 use net::transport::Stream;
 use process::time;
-use resp::{Args, Batch, ParseLimits, Parser, Value, parse_value};
-use slot_routing::SlotSet;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::{Notify, mpsc};
+use resp::{Value, parse_value};
+use tokio::sync::mpsc;
 
-use super::{Migrations, serves, topology};
+use super::{Link, Migrations, READ_SIZE, next_wakeup, slots_of_command};
 
 /// The id of the session, which no client has.
 const NO_CLIENT: u64 = 0;
-/// The maximum number of requests executed before the connection is read again.
-const MOST_PARSED: usize = 1024;
-const READ: usize = 64 * 1024;
-/// The source is told the applied offset after this many bytes, so that it can discard them.
-const TELL: u64 = 256 * 1024;
 /// How long a claim waits until the replicas have the received data.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 /// How often a claim checks whether DEBUG still prevents it.
@@ -44,8 +38,8 @@ pub(super) async fn run(
     resumes: mpsc::UnboundedReceiver<DetachedConnection>,
 ) {
     let name = import.name;
-    let outcome = match Target::open(&migrations, import.clone(), connection, resumes).await {
-        Ok(target) => target.run().await,
+    let outcome = match Target::open(&migrations, &import, connection).await {
+        Ok((target, received)) => target.run(received, resumes).await,
         Err(error) => Err(error.to_string()),
     };
     drop_keys(&migrations, &import, &outcome).await;
@@ -78,44 +72,25 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
     migrations.replication.master_imports.record_end(&import.name, outcome.clone(), time::now());
 }
 
+/// What the job works with.
 struct Target<'a> {
     migrations: &'a Arc<Migrations>,
     import: Establish,
-    slots: SlotSet,
-    machine: Import,
-    inputs: VecDeque<ImportEvent>,
-    link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
+    link: Option<Link>,
     session: Session,
-    parser: Parser,
-    received: Vec<u8>,
-    /// New connections of the source.
-    resumes: mpsc::UnboundedReceiver<DetachedConnection>,
-    cancelled: Arc<Notify>,
-    /// The number of applied bytes, and the number that the source knows of.
-    applied: u64,
-    told: u64,
     /// The number of FLUSHALL and FLUSHDB when the import started.
     clears: u64,
 }
 
-enum ImportWakeup {
-    Link(io::Result<usize>),
-    Resumed(Option<DetachedConnection>),
-    Cancel,
-    Deadline,
-    Rerouted,
-}
-
 impl<'a> Target<'a> {
+    /// Empties and hides the slots. Also returns the bytes that followed ESTABLISH.
     async fn open(
         migrations: &'a Arc<Migrations>,
-        import: Establish,
+        import: &Establish,
         connection: DetachedConnection,
-        resumes: mpsc::UnboundedReceiver<DetachedConnection>,
-    ) -> io::Result<Target<'a>> {
-        let slots = import.slots();
+    ) -> io::Result<(Target<'a>, Vec<u8>)> {
         // Keys left in these slots would be mistaken for received ones.
-        for slot in slots.iter() {
+        for slot in import.slots().iter() {
             loop {
                 match migrations.engine.delete_unowned_keys(slot) {
                     RemainingKeys::None => break,
@@ -124,122 +99,115 @@ impl<'a> Target<'a> {
                 }
             }
         }
-        let cancelled = migrations.ways.lock().get(&import.name).map(|way| way.cancelled.clone());
         migrations.replication.applied_stream.imports.start_import(&migrations.engine, import.clone());
-        migrations.replication.replicate_import(&imports::encode_begin(&import));
-        let mut link = tokio::io::split(Stream::open(connection.socket)?);
-        link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
-        Ok(Self {
+        migrations.replication.replicate_import(&imports::encode_begin(import));
+        let mut target = Self {
             clears: migrations.engine.settings.cleared_databases.load(Ordering::Relaxed),
-            machine: Import::new(
-                time::instant(),
-                migrations.config.get(keys::REPL_TIMEOUT),
-                import.resumable,
-            ),
             session: Session::new(NO_CLIENT, CommandOrigin::Source, true),
-            parser: Parser::new(),
-            received: connection.input,
-            resumes,
-            cancelled: cancelled.unwrap_or_default(),
-            applied: 0,
-            told: 0,
-            link: Some(link),
-            inputs: VecDeque::new(),
+            link: Some(Link::new(Stream::open(connection.socket)?)),
+            import: import.clone(),
             migrations,
-            import,
-            slots,
-        })
+        };
+        match target.write(&connection.unsent).await {
+            None => Ok((target, connection.input)),
+            Some(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
     }
 
-    async fn run(mut self) -> Result<(), String> {
-        self.run_received().await;
+    async fn run(
+        mut self,
+        received: Vec<u8>,
+        mut resumes: mpsc::UnboundedReceiver<DetachedConnection>,
+    ) -> Result<(), String> {
+        let name = self.import.name;
+        let cancelled = self.migrations.ways.lock().get(&name).map(|way| way.cancelled.clone());
+        let cancelled = cancelled.unwrap_or_default();
+        let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
+        let commands = slots_of_command(&self.migrations.commands);
+        let (mut driver, mut actions) =
+            ImportDriver::new(time::instant(), self.import.clone(), timeout, commands, received);
+        let mut event = None;
         loop {
             // No change of the topology is missed from here on.
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
-            self.inputs.push_back(ImportEvent::Conditions(self.around()));
-            if let Some(outcome) = self.handle_all().await {
-                self.say_end(&outcome).await;
-                return outcome;
-            }
-            let deadline = self.machine.next_deadline();
-            let timer = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep(at.since(time::instant())).await,
-                    None => pending().await,
+            let conditions = ImportDriverEvent::Conditions(self.conditions());
+            let mut events: Vec<ImportDriverEvent> = event.take().into_iter().chain([conditions]).collect();
+            while !events.is_empty() || !actions.is_empty() {
+                for event in events.drain(..) {
+                    driver.handle(time::instant(), event, &mut actions);
                 }
-            };
-            let wakeup = tokio::select! {
-                () = rerouted => ImportWakeup::Rerouted,
-                () = self.cancelled.notified() => ImportWakeup::Cancel,
-                resumed = self.resumes.recv(), if self.import.resumable => ImportWakeup::Resumed(resumed),
-                read = read(&mut self.link, &mut self.received) => ImportWakeup::Link(read),
-                () = timer => ImportWakeup::Deadline,
-            };
-            match wakeup {
-                ImportWakeup::Rerouted => {}
-                ImportWakeup::Cancel => self.inputs.push_back(ImportEvent::Cancel),
-                ImportWakeup::Resumed(connection) => {
-                    if let Some(connection) = connection {
-                        self.resume(connection).await;
-                    }
+                if let Some(state) = driver.state_name() {
+                    self.migrations.note_state(&name, state);
                 }
-                ImportWakeup::Deadline => self.inputs.push_back(ImportEvent::Deadline),
-                ImportWakeup::Link(Ok(read)) if read > 0 => {
-                    self.migrations.note(&self.import.name, |job| {
-                        job.heard = time::now();
-                        job.progress.bytes += read as u64;
+                for action in std::mem::take(&mut actions) {
+                    events.extend(match action {
+                        ImportDriverAction::End(outcome) => return outcome,
+                        other => self.perform(other).await,
                     });
-                    self.inputs.push_back(ImportEvent::DataApplied);
-                    self.run_received().await;
-                    self.tell_applied().await;
-                    // The socket had no more data.
-                    if read < READ {
-                        self.inputs.push_back(ImportEvent::CaughtUp);
-                    }
-                }
-                ImportWakeup::Link(_) => {
-                    self.link = None;
-                    self.inputs.push_back(ImportEvent::Closed);
                 }
             }
+            event = tokio::select! {
+                () = rerouted => None,
+                () = cancelled.notified() => Some(ImportDriverEvent::Cancel),
+                resumed = resumes.recv(), if self.import.resumable => match resumed {
+                    Some(connection) => self.resume(connection).await,
+                    None => None,
+                },
+                read = Link::read(&mut self.link) => Some(self.on_read(read)),
+                () = next_wakeup(driver.next_deadline()) => Some(ImportDriverEvent::Deadline),
+            };
         }
     }
 
-    fn around(&self) -> ImportConditions {
-        let topology = topology(self.migrations).ok();
-        let source_serves =
-            topology.as_ref().is_some_and(|topology| serves(topology, self.import.source, &self.slots));
+    /// Performs an action and returns its result.
+    async fn perform(&mut self, action: ImportDriverAction) -> Option<ImportDriverEvent> {
+        match action {
+            ImportDriverAction::Send(bytes) => self.write(&bytes).await,
+            ImportDriverAction::Apply(commands) => {
+                Some(ImportDriverEvent::Applied(self.apply(&commands).await))
+            }
+            ImportDriverAction::AwaitReplicas => {
+                let replication = &self.migrations.replication;
+                let (offset, replicas) =
+                    (replication.current_offset(), replication.count_acknowledging_replicas());
+                replication.wait_for_replicas(offset, replicas, REPLICAS_WITHIN).await;
+                self.wait_while_prevented().await;
+                Some(ImportDriverEvent::ReplicasCaughtUp(self.conditions()))
+            }
+            ImportDriverAction::Claim => Some(ImportDriverEvent::Claimed(self.claim().await)),
+            ImportDriverAction::End(_) => None,
+        }
+    }
+
+    fn conditions(&self) -> ImportConditions {
         let clears = self.migrations.engine.settings.cleared_databases.load(Ordering::Relaxed);
-        ImportConditions { is_master: topology.is_some(), source_serves, flushed: clears != self.clears }
+        let is_replica = self.migrations.replication.is_replica();
+        match &self.migrations.engine.topology {
+            Some(topology) => {
+                ImportConditions::new(&topology.load(), is_replica, &self.import, clears != self.clears)
+            }
+            None => ImportConditions { is_master: false, source_serves: false, flushed: false },
+        }
     }
 
-    async fn handle_all(&mut self) -> Option<Result<(), String>> {
-        while let Some(input) = self.inputs.pop_front() {
-            let mut actions = Vec::new();
-            self.machine.handle(time::instant(), input, &mut actions);
-            // The end is recorded once its other actions were performed.
-            if !matches!(actions.last(), Some(ImportAction::End(_))) {
-                self.migrations.note_state(&self.import.name, self.machine.state_name());
+    fn on_read(&mut self, read: io::Result<Vec<u8>>) -> ImportDriverEvent {
+        match read {
+            Ok(bytes) if !bytes.is_empty() => {
+                self.migrations.note(&self.import.name, |job| {
+                    job.heard = time::now();
+                    job.progress.bytes += bytes.len() as u64;
+                });
+                // A full buffer means that the socket may have more.
+                let more = bytes.len() >= READ_SIZE;
+                ImportDriverEvent::Received { bytes, more }
             }
-            for action in actions {
-                match action {
-                    ImportAction::End(outcome) => return Some(outcome),
-                    ImportAction::Send(message) => self.send(message).await,
-                    ImportAction::AwaitReplicas => {
-                        let replication = &self.migrations.replication;
-                        let (offset, replicas) =
-                            (replication.current_offset(), replication.count_acknowledging_replicas());
-                        replication.wait_for_replicas(offset, replicas, REPLICAS_WITHIN).await;
-                        self.wait_while_prevented().await;
-                        self.inputs.push_back(ImportEvent::ReplicasCaughtUp(self.around()));
-                    }
-                    ImportAction::Claim => self.claim().await,
-                }
+            Ok(_) | Err(_) => {
+                self.link = None;
+                ImportDriverEvent::Closed
             }
         }
-        None
     }
 
     /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: delays claiming the slots. After [`CLAIM_TIMEOUT`] the job fails.
@@ -252,106 +220,42 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Continues with a new connection of the source, which repeats what was not applied.
-    async fn resume(&mut self, connection: DetachedConnection) {
-        let Ok(stream) = Stream::open(connection.socket) else { return };
-        (self.parser, self.received) = (Parser::new(), connection.input);
-        self.link = Some(tokio::io::split(stream));
-        self.told = self.applied;
-        let answer = format!(":{}\r\n", self.applied);
-        self.write(&[&connection.unsent[..], answer.as_bytes()].concat()).await;
-        if self.link.is_some() {
-            self.inputs.push_back(ImportEvent::Resumed);
-        }
+    /// Replaces the link by a new one of the source.
+    async fn resume(&mut self, connection: DetachedConnection) -> Option<ImportDriverEvent> {
+        self.link = Some(Link::new(Stream::open(connection.socket).ok()?));
+        let closed = self.write(&connection.unsent).await;
+        closed.or(Some(ImportDriverEvent::Resumed(connection.input)))
     }
 
-    async fn tell_applied(&mut self) {
-        if self.import.resumable && self.applied - self.told >= TELL {
-            self.send(Message::Ack).await;
-        }
-    }
-
-    /// Tells a source that would reconnect that the job has ended.
-    async fn say_end(&mut self, outcome: &Result<(), String>) {
-        if outcome.is_ok() || !self.import.resumable {
-            return;
-        }
-        self.write(&SyncSlots::Finish(Finish::failed(self.import.name)).encoded()).await;
-    }
-
-    async fn send(&mut self, message: Message) {
-        let command = if message == Message::Ack && self.import.resumable {
-            self.told = self.applied;
-            SyncSlots::Applied(self.applied)
-        } else {
-            SyncSlots::Message(message)
-        };
-        self.write(&command.encoded()).await;
-    }
-
-    async fn write(&mut self, wire: &[u8]) {
-        let Some((_, writer)) = &mut self.link else { return };
+    /// Sends bytes, or closes a connection that accepts nothing.
+    async fn write(&mut self, bytes: &[u8]) -> Option<ImportDriverEvent> {
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
-        if !matches!(tokio::time::timeout(timeout, writer.write_all(wire)).await, Ok(Ok(()))) {
-            self.link = None;
-            self.inputs.push_back(ImportEvent::Closed);
-        }
+        Link::write(&mut self.link, bytes, timeout).await.then_some(ImportDriverEvent::Closed)
     }
 
-    async fn claim(&mut self) {
-        let command = OperatorCommand::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
+    async fn claim(&mut self) -> Result<(), String> {
+        let command = OperatorCommand::ClaimSlots { slots: self.import.slots(), from: self.import.source };
         let claimed = match &self.migrations.cluster {
             Some(cluster) => cluster.execute(command).await,
             None => None,
         };
-        self.inputs.push_back(match claimed {
-            Some(Ok(_)) => ImportEvent::Claimed,
-            Some(Err(error)) => ImportEvent::NotClaimed(error.to_string()),
-            None => ImportEvent::NotClaimed("The server stops".to_owned()),
-        });
+        match claimed {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err("The server stops".to_owned()),
+        }
     }
 
-    /// Executes all complete commands.
-    async fn run_received(&mut self) {
-        let mut input = std::mem::take(&mut self.received);
-        let limits = ParseLimits {
-            max_bulk_len: i64::from(u32::MAX),
-            requests: MOST_PARSED,
-            allows_inline: false,
-            ..ParseLimits::default()
-        };
-        loop {
-            let mut batch = Batch::default();
-            let parsed = self.parser.parse(&mut input, &mut batch, &limits);
-            if let Err(why) = self.run_batch(&input, &batch).await {
-                self.inputs.push_back(ImportEvent::Failed(why));
-                return;
-            }
-            input.drain(..parsed.consumed);
-            self.applied += parsed.consumed as u64;
-            if let Some(error) = parsed.error {
-                return self.inputs.push_back(ImportEvent::Failed(error.to_string()));
-            }
-            if batch.len() < MOST_PARSED {
-                break;
-            }
-            self.parser = Parser::new();
-            tokio::task::yield_now().await;
-        }
-        self.received = input;
-    }
-
-    async fn run_batch(&mut self, input: &[u8], batch: &Batch) -> Result<(), String> {
-        for index in 0..batch.len() {
-            self.check(batch.args(index, input))?;
-        }
+    /// Executes commands of the source. The error is that of the first command that failed.
+    async fn apply(&mut self, commands: &SourceCommands) -> Result<(), String> {
+        let SourceCommands { bytes, batch } = commands;
         let (mut next, mut replies) = (0, Vec::new());
         while next < batch.len() {
             let ends = self.migrations.engine.pauses.ended_count();
             let (after, flow, failed) = with_scratch(|scratch| {
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(&scratch.worker);
-                let requests = PipelinedRequests { buffer: input, batch, first_pending: next };
+                let requests = PipelinedRequests { buffer: bytes, batch, first_pending: next };
                 let dispatcher = self.migrations.commands.dispatcher(&self.migrations.engine);
                 let (after, flow) = dispatcher.run(
                     &mut scratch.worker,
@@ -363,24 +267,13 @@ impl<'a> Target<'a> {
                 (after, flow, errors(&scratch.worker) > before)
             });
             if failed {
-                return Err(format!("A command of the source failed: {}", first_error(&replies)));
+                return Err(first_error(&replies));
             }
             replies.clear();
             next = after;
             match flow {
-                DispatchStatus::Node(_) => {
-                    match ControlCommand::decode(batch.args(after, input)) {
-                        Ok(Some(ControlCommand::SyncSlots(SyncSlots::Finish(_)))) => {
-                            self.inputs.push_back(ImportEvent::EndedByPeer);
-                        }
-                        Ok(Some(ControlCommand::SyncSlots(SyncSlots::Message(message)))) => {
-                            self.inputs.push_back(ImportEvent::Received(message));
-                        }
-                        // Of no concern to an import.
-                        Ok(_) | Err(_) => {}
-                    }
-                    next += 1;
-                }
+                // A message, which the driver has decoded.
+                DispatchStatus::Node(_) => next += 1,
                 DispatchStatus::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
                 // The session cannot use background workers (`Background::Unavailable`), so no command is deferred.
                 DispatchStatus::Done
@@ -388,20 +281,12 @@ impl<'a> Target<'a> {
                 | DispatchStatus::Blocked
                 | DispatchStatus::SlowCommand
                 | DispatchStatus::SlotsLocked => {}
-                DispatchStatus::Close => return Err("The source sent what ends its connection".to_owned()),
+                DispatchStatus::Close => return Err("it ends the connection".to_owned()),
             }
         }
+        // Other tasks run on this thread too.
+        tokio::task::yield_now().await;
         Ok(())
-    }
-
-    fn check(&self, args: Args<'_>) -> Result<(), String> {
-        let name = args.get(0).unwrap_or_default();
-        let about = self.migrations.commands.key_slots(args).unwrap_or_default();
-        if is_allowed_in_import(name, &about, &self.slots) {
-            return Ok(());
-        }
-        let name = String::from_utf8_lossy(name);
-        Err(format!("The source sent a command that is not about the slots: {}", name.escape_debug()))
     }
 }
 
@@ -422,17 +307,4 @@ fn first_error(replies: &[u8]) -> String {
         rest = &rest[len..];
     }
     String::new()
-}
-
-async fn read(
-    link: &mut Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
-    received: &mut Vec<u8>,
-) -> io::Result<usize> {
-    match link {
-        Some((reader, _)) => {
-            received.reserve(READ);
-            reader.read_buf(received).await
-        }
-        None => pending().await,
-    }
 }

@@ -1,12 +1,12 @@
 //! CLUSTER MIGRATION: requests slots from other nodes and tracks the resulting jobs.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Millis;
 use config::keys;
+use driver::Driver;
 use migration::pull::{PullAction, PullEvent, PullOutcome};
 use migration::{Establish, Job, JobDirection, JobName, Progress, Pull, SlotMove, SyncSlots};
 use net::dialer::Dialer;
@@ -16,7 +16,7 @@ use slot_routing::{NodeId, Slot, SlotSet, Topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::{Migrations, Task, new_name, topology};
+use super::{Migrations, Task, new_name, next_wakeup, topology};
 
 /// How long a source may take to reply.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
@@ -233,16 +233,10 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
         }
         inputs.extend(look(&migrations, &id, &mut watched, (&order, source)));
         if inputs.is_empty() {
-            let timer = async {
-                match pull.next_deadline() {
-                    Some(at) => tokio::time::sleep(at.since(time::instant())).await,
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 () = changed => {}
                 () = cancelled.notified() => inputs.push(PullEvent::Cancel),
-                () = timer => inputs.push(PullEvent::Deadline),
+                () = next_wakeup(pull.next_deadline()) => inputs.push(PullEvent::Deadline),
             }
         }
         for input in std::mem::take(&mut inputs) {
@@ -317,7 +311,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
             match parse_value(&received) {
                 Ok(Some((value, _))) => return Ok(value),
                 Ok(None) if received.len() <= MOST_ANSWERED => {}
-                Ok(None) | Err(_) => return Err("The source sent what makes no sense".to_owned()),
+                Ok(None) | Err(_) => return Err("malformed reply from the source node".to_owned()),
             }
             let read = stream.read_buf(&mut received).await.map_err(|error| error.to_string())?;
             if read == 0 {

@@ -1,73 +1,116 @@
-//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS): the machines of the `migration` crate
-//! run on both sides, and a driver polls them every few milliseconds.
+//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS): the drivers of the `migration` crate run on both sides, as
+//! in the node. The threads around them are simulated: each side works when the topology, its log or its slots change,
+//! when something arrives ([`super::migration_link`]), and at its driver's deadline.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Gossip, OperatorCommand, OperatorError, OperatorReply};
-use migration::{Establish, Export, Import, Message, export, import};
+use driver::Driver;
+use engine::Session;
+use gossip::{OperatorCommand, OperatorError, OperatorReply};
+use migration::{
+    Establish, ExportConfig, ExportDriver, ExportDriverAction, ExportDriverEvent, ExportJob,
+    ImportConditions, ImportDriver, ImportDriverAction, ImportDriverEvent, SourceCommands,
+};
 use replication::CursorId;
-use slot_routing::{NodeId, Ownership, Slot};
+use slot_routing::{NodeId, Ownership, Slot, Topology};
 
+use super::migration_link::MigrationLink;
 use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
-use crate::data::{Change, Key};
-use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
+use crate::data::{Change, Key, source_session};
 
-/// The driver's poll interval.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Lost messages are sent again after this time.
-const RESEND_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest time, in milliseconds, that the target waits for its replicas before it claims the
-/// slots.
+/// The longest time in microseconds until the thread of a side runs.
+const WAKE_MICROS: usize = 1000;
+/// The longest time, in milliseconds, that the target waits for its replicas before it claims the slots.
 const MAX_REPLICA_WAIT_MS: u64 = 500;
+/// `cluster-node-timeout`, for the first connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// `repl-timeout`.
 const REPL_TIMEOUT: Duration = Duration::from_secs(4);
 
 pub(super) const SOURCE: usize = 0;
-const TARGET: usize = 1;
+pub(super) const TARGET: usize = 1;
 
 /// A slot migration.
 #[derive(Debug)]
 pub(super) struct AtomicMigration {
-    /// Hosts of source and target; their incarnations and node ids follow.
+    /// Hosts of source and target; their incarnations follow.
     pub(super) hosts: [usize; 2],
     pub(super) incarnations: [u64; 2],
-    ids: [NodeId; 2],
-    slots: Vec<Slot>,
     pub(super) keys: Vec<Key>,
-    establish: Establish,
-    export: Option<Export>,
-    import: Option<Import>,
+    slots: Vec<Slot>,
+    target_id: NodeId,
+    pub(super) establish: Establish,
+    pub(super) source: Option<MigrationSource>,
+    pub(super) target: Option<MigrationTarget>,
+    pub(super) link: MigrationLink,
+    /// Whether a step of each side is scheduled.
+    is_woken: [bool; 2],
+    /// The scheduled wakeup for each driver's deadline.
+    wakeups: [Option<Instant>; 2],
+}
+
+/// The source's task.
+#[derive(Debug)]
+pub(super) struct MigrationSource {
+    driver: ExportDriver,
+    seen: Option<Arc<Topology>>,
+    snapshot: SnapshotTransfer,
     cursor: Option<CursorId>,
-    is_holding: bool,
-    /// Messages in flight to each side.
-    delivery_queues: [DeliveryQueue<MigrationMessage>; 2],
-    /// The token of the target's command that claims the slots.
+    hold: WriteHold,
+}
+
+/// The snapshot of the slots.
+#[derive(Debug)]
+enum SnapshotTransfer {
+    NotWanted,
+    Wanted,
+    /// These parts are to be sent.
+    Taken(VecDeque<Change>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteHold {
+    None,
+    /// Writes that began earlier are still running.
+    Draining,
+    Held,
+}
+
+/// The target's task.
+pub(super) struct MigrationTarget {
+    pub(super) driver: ImportDriver,
+    seen: Option<Arc<Topology>>,
+    session: Session,
+    /// Commands to execute.
+    commands: Option<SourceCommands>,
+    /// Whether bytes wait on the link until the commands are executed.
+    pub(super) is_behind: bool,
+    /// The token of the command that claims the slots.
     claim: Option<u64>,
 }
 
-#[derive(Debug, Clone)]
-enum MigrationMessage {
-    Establish,
-    Accepted,
-    Refused,
-    Said(Message),
-    Data(Vec<Change>),
-    Ended,
-}
-
-/// A step of the migration driver.
+/// A step of a migration.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MigrationStep {
-    Look,
-    /// A message arrives at a side.
-    Arrives(usize),
-    /// The target's replicas have acknowledged. With the injected bug `LateClaims`, the target's
-    /// clock stands still from `granted` on.
-    ReplicasHave {
-        granted: Instant,
-    },
+    /// The thread of a side runs.
+    Run(usize),
+    /// The deadline of a side's driver.
+    Deadline(usize),
+    /// Something arrives at a side of this connection.
+    Arrives { side: usize, connection: u64 },
+    /// The source's connection reaches its host.
+    Dialled { connection: u64, until: Instant },
+    /// The source's attempt to connect ends.
+    NotConnected { connection: u64 },
+    /// The network breaks the connection.
+    Breaks,
+    /// The target's replicas have acknowledged. With the injected bug `LateClaims`, the target's clock stands still
+    /// from `granted` on.
+    ReplicasHave { granted: Instant },
 }
 
 impl ClusterWorld {
@@ -86,8 +129,12 @@ impl ClusterWorld {
             return;
         }
         self.simulation.note(|| format!("operator: {slots:?} move from {from} to {to} in one piece"));
-        let config =
-            export::ExportConfig { timeout: REPL_TIMEOUT, authenticate: false, max_remaining: u64::MAX };
+        let config = ExportConfig {
+            connect_timeout: CONNECT_TIMEOUT,
+            timeout: REPL_TIMEOUT,
+            authenticate: false,
+            max_remaining: u64::MAX,
+        };
         self.whole_moved += 1;
         let number = self.whole_moved;
         let establish = Establish {
@@ -96,39 +143,116 @@ impl ClusterWorld {
             ranges: slots.iter().map(|slot| (*slot, *slot)).collect(),
             resumable: false,
         };
+        let target_id = self.gossip(to).id();
+        let job = ExportJob { establish: establish.clone(), target: target_id };
+        let commands = self.simulation.data.stores[from].slots_of_command();
+        let (driver, actions) = ExportDriver::new(self.simulation.clock_of(from), job, config, commands);
         let one = AtomicMigration {
             hosts,
             incarnations: hosts.map(|host| self.simulation.processes[host].incarnation),
-            ids: hosts.map(|host| self.gossip(host).id()),
             keys: slots.iter().map(|slot| slot.number()).collect(),
             slots,
+            target_id,
             establish,
-            export: Some(Export::new(self.simulation.clock_of(from), config)),
-            import: None,
-            cursor: None,
-            is_holding: false,
-            delivery_queues: [DeliveryQueue::default(), DeliveryQueue::default()],
-            claim: None,
+            source: Some(MigrationSource {
+                driver,
+                seen: None,
+                snapshot: SnapshotTransfer::NotWanted,
+                cursor: None,
+                hold: WriteHold::None,
+            }),
+            target: None,
+            link: MigrationLink::new(self.simulation.random.percent(60)),
+            is_woken: [false; 2],
+            wakeups: [None; 2],
         };
         self.whole_moves.insert(number, one);
-        self.tell_export(number, export::ExportEvent::Connected);
-        self.simulation.after(POLL_INTERVAL, ClusterEvent::Move { number, step: MigrationStep::Look });
+        self.act_for_source(number, actions);
+        if self.simulation.plan.injected_bug.is_none() && self.simulation.random.percent(40) {
+            let time = self.simulation.random.millis(0, 800);
+            self.simulation.after(time, ClusterEvent::Move { number, step: MigrationStep::Breaks });
+        }
     }
 
-    fn role_for(&self, host: usize, slot: Slot) -> Option<Ownership> {
+    pub(super) fn role_for(&self, host: usize, slot: Slot) -> Option<Ownership> {
         self.hosts[host].topology.as_ref().map(|topology| topology.ownership(slot))
     }
 
     pub(super) fn step_move(&mut self, number: u64, step: MigrationStep) {
         match step {
-            MigrationStep::Look => self.look_at_move(number),
-            MigrationStep::Arrives(side) => self.hear_move(number, side),
+            MigrationStep::Run(side) => self.run_side(number, side, step),
+            MigrationStep::Deadline(side) => self.on_move_deadline(number, side, step),
+            MigrationStep::Arrives { side, connection } => self.receive_move(number, side, connection),
+            MigrationStep::Dialled { connection, until } => self.on_move_dialled(number, connection, until),
+            MigrationStep::NotConnected { connection } => self.on_not_connected(number, connection),
+            MigrationStep::Breaks => self.break_move_link(number),
             MigrationStep::ReplicasHave { granted } => self.on_replicas_have(number, granted),
         }
     }
 
+    /// Wakes the sides that have something to do. Called after every event.
+    pub(super) fn wake_moves(&mut self) {
+        for number in self.whole_moves.keys().copied().collect::<Vec<_>>() {
+            for side in [SOURCE, TARGET] {
+                if self.side(number, side).is_none() {
+                    self.end_side(number, side);
+                    continue;
+                }
+                let has_work =
+                    if side == SOURCE { self.source_has_work(number) } else { self.target_has_work(number) };
+                let Some(one) = self.whole_moves.get_mut(&number) else { continue };
+                if has_work && !std::mem::replace(&mut one.is_woken[side], true) {
+                    let micros = self.simulation.random.below(WAKE_MICROS) as u64;
+                    let step = MigrationStep::Run(side);
+                    self.simulation.after(Duration::from_micros(micros), ClusterEvent::Move { number, step });
+                }
+            }
+            self.plan_deadlines(number);
+            let is_over =
+                |one: &AtomicMigration| one.source.is_none() && one.target.is_none() && one.link.is_quiet();
+            if self.whole_moves.get(&number).is_some_and(is_over) {
+                self.whole_moves.remove(&number);
+            }
+        }
+    }
+
+    /// Schedules the wakeups for the drivers' deadlines.
+    fn plan_deadlines(&mut self, number: u64) {
+        for side in [SOURCE, TARGET] {
+            let Some(one) = self.whole_moves.get_mut(&number) else { return };
+            let deadline = match side {
+                SOURCE => one.source.as_ref().and_then(|source| source.driver.next_deadline()),
+                _ => one.target.as_ref().and_then(|target| target.driver.next_deadline()),
+            };
+            let Some(deadline) = deadline else { continue };
+            let (now, host) = (self.simulation.now, one.hosts[side]);
+            let earliest = self.simulation.frozen_until(host).unwrap_or(now);
+            let at = (deadline - self.simulation.processes[host].skew).max(earliest);
+            if one.wakeups[side].is_none_or(|planned| at < planned || planned < now) {
+                one.wakeups[side] = Some(at);
+                self.simulation.at(at, ClusterEvent::Move { number, step: MigrationStep::Deadline(side) });
+            }
+        }
+    }
+
+    fn on_move_deadline(&mut self, number: u64, side: usize, step: MigrationStep) {
+        if let Some(Some(until)) = self.side(number, side) {
+            return self.simulation.at(until, ClusterEvent::Move { number, step });
+        }
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if one.wakeups[side].is_some_and(|at| at > self.simulation.now) {
+            return;
+        }
+        one.wakeups[side] = None;
+        if side == SOURCE {
+            self.tell_source(number, ExportDriverEvent::Deadline);
+        } else {
+            self.tell_target(number, ImportDriverEvent::Deadline);
+        }
+    }
+
     /// Returns until when a side is frozen; `None` if its process is gone.
-    fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
+    pub(super) fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
         let one = self.whole_moves.get(&number)?;
         let host = one.hosts[side];
         self.simulation
@@ -136,245 +260,230 @@ impl ClusterWorld {
             .then(|| self.simulation.frozen_until(host))
     }
 
-    fn look_at_move(&mut self, number: u64) {
-        for side in [SOURCE, TARGET] {
-            match self.side(number, side) {
-                None => self.end_side(number, side),
-                Some(None) if side == SOURCE => self.look_at_source(number),
-                Some(None) => self.look_at_target(number),
-                Some(Some(_)) => {}
-            }
-        }
-        let Some(one) = self.whole_moves.get(&number) else { return };
-        if one.export.is_none()
-            && one.import.is_none()
-            && one.delivery_queues.iter().all(DeliveryQueue::is_empty)
-        {
-            self.whole_moves.remove(&number);
-            return;
-        }
-        self.simulation.after(POLL_INTERVAL, ClusterEvent::Move { number, step: MigrationStep::Look });
-    }
-
-    /// Ends a side whose process is gone and notifies the other.
+    /// Ends a side whose process died. Without power, nobody closes its connection.
     fn end_side(&mut self, number: u64, side: usize) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        let there = if side == SOURCE { one.export.take().is_some() } else { one.import.take().is_some() };
-        if there {
-            (one.cursor, one.is_holding) = (None, one.is_holding && side != SOURCE);
-            self.post_move(number, 1 - side, MigrationMessage::Ended);
+        let was_there =
+            if side == SOURCE { one.source.take().is_some() } else { one.target.take().is_some() };
+        if was_there && self.simulation.processes[one.hosts[side]].powered {
+            self.close_move_link(number, side);
         }
     }
 
-    fn look_at_source(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
-        let (Some(export), host) = (&one.export, one.hosts[SOURCE]) else { return };
-        let (source, target) = (one.ids[SOURCE], one.ids[TARGET]);
-        let is_due = export.next_deadline().is_some_and(|at| at <= self.simulation.clock_of(host));
-        let gossip = self.gossip(host);
-        let all_are = |owner: NodeId| one.slots.iter().all(|slot| gossip.slot_owner(*slot) == Some(owner));
-        let input = match () {
-            () if all_are(target) => Some(export::ExportEvent::TakenByTarget),
-            () if !gossip.myself().is_master() => Some(export::ExportEvent::Demoted),
-            () if !all_are(source) => Some(export::ExportEvent::TakenByOther),
-            () => is_due.then_some(export::ExportEvent::Deadline),
-        };
-        let (is_holding, keys) = (one.is_holding, one.keys.clone());
-        if let Some(input) = input {
-            return self.tell_export(number, input);
+    fn run_side(&mut self, number: u64, side: usize, step: MigrationStep) {
+        if let Some(Some(until)) = self.side(number, side) {
+            return self.simulation.at(until, ClusterEvent::Move { number, step });
         }
-        let drained = is_holding && self.simulation.slots_are_free(host, &keys);
-        self.send_changes(number);
-        self.tell_export(
-            number,
-            if drained { export::ExportEvent::Drained } else { export::ExportEvent::Behind(0) },
-        );
-    }
-
-    fn send_changes(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
-        let Some(cursor) = one.cursor else { return };
-        let (host, keys) = (one.hosts[SOURCE], one.keys.clone());
-        match self.simulation.changes_since(host, cursor, &keys) {
-            Some(changes) if changes.is_empty() => {}
-            Some(changes) => self.post_move(number, TARGET, MigrationMessage::Data(changes)),
-            None => self.tell_export(number, export::ExportEvent::Failed("the log fell off".to_owned())),
-        }
-    }
-
-    fn look_at_target(&mut self, number: u64) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
-        let (Some(import), host) = (&one.import, one.hosts[TARGET]) else { return };
-        let is_due = import.next_deadline().is_some_and(|at| at <= self.simulation.clock_of(host));
-        let has_all = one.delivery_queues[TARGET].is_empty();
-        self.tell_import(number, import::ImportEvent::Conditions(around_target(one, self.gossip(host))));
-        match () {
-            () if is_due => self.tell_import(number, import::ImportEvent::Deadline),
-            () if has_all => self.tell_import(number, import::ImportEvent::CaughtUp),
-            () => {}
-        }
-    }
-
-    fn hear_move(&mut self, number: u64, side: usize) {
-        let blocked_for = match self.side(number, side) {
-            None => return self.end_side(number, side),
-            Some(until) => until.map(|until| until.since(self.simulation.now)),
-        };
-        let now = self.simulation.now;
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        let apart = self
-            .simulation
-            .cannot_communicate(one.hosts[SOURCE], one.hosts[TARGET])
-            .then_some(RESEND_INTERVAL);
-        // The target executes commands in order: a pause that holds back the first one holds back
-        // all.
-        let is_paused = side == TARGET && self.simulation.is_import_paused(one.hosts[TARGET]);
-        let paused = is_paused.then_some(POLL_INTERVAL);
-        match one.delivery_queues[side].next(now, blocked_for.or(apart).or(paused)) {
-            DeliveryPoll::Nothing => {}
-            DeliveryPoll::At(at) => {
-                self.simulation.at(at, ClusterEvent::Move { number, step: MigrationStep::Arrives(side) });
-            }
-            DeliveryPoll::Item(word) => {
-                self.simulation.at(now, ClusterEvent::Move { number, step: MigrationStep::Arrives(side) });
-                if side == SOURCE {
-                    self.on_source_heard(number, &word);
-                } else {
-                    self.on_target_heard(number, word);
-                }
-            }
+        one.is_woken[side] = false;
+        if side == SOURCE {
+            self.run_source(number);
+        } else {
+            self.run_target(number);
         }
     }
 
-    fn on_source_heard(&mut self, number: u64, word: &MigrationMessage) {
-        let input = match word {
-            MigrationMessage::Accepted => export::ExportEvent::Accepted,
-            MigrationMessage::Refused => export::ExportEvent::Refused("ERR".to_owned()),
-            MigrationMessage::Said(message) => export::ExportEvent::Received(*message),
-            MigrationMessage::Ended => export::ExportEvent::Closed,
-            MigrationMessage::Establish | MigrationMessage::Data(_) => return,
-        };
-        self.tell_export(number, input);
+    fn source_has_work(&self, number: u64) -> bool {
+        let Some(one) = self.whole_moves.get(&number) else { return false };
+        let (Some(source), host) = (&one.source, one.hosts[SOURCE]) else { return false };
+        let log = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor));
+        let accepts_data = source.driver.accepts_data();
+        self.is_rerouted(host, source.seen.as_ref())
+            || matches!(source.snapshot, SnapshotTransfer::Wanted)
+            || accepts_data && matches!(source.snapshot, SnapshotTransfer::Taken(_))
+            || accepts_data && source.driver.reads_log() && source.cursor.is_some() && log != Some(0)
+            || source.hold == WriteHold::Draining && self.simulation.slots_are_free(host, &one.keys)
     }
 
-    fn on_target_heard(&mut self, number: u64, word: MigrationMessage) {
-        match word {
-            MigrationMessage::Establish => {
-                let Some(one) = self.whole_moves.get(&number) else { return };
-                let host = one.hosts[TARGET];
-                let marked = |slot: &Slot| self.role_for(host, *slot) == Some(Ownership::Importing);
-                let is_hindered = around_target(one, self.gossip(host)).failure_reason().is_some()
-                    || one.slots.iter().any(marked);
-                if is_hindered || !self.simulation.begin_import(host, &one.establish) {
-                    return self.post_move(number, SOURCE, MigrationMessage::Refused);
-                }
-                let import = Import::new(self.simulation.clock_of(host), REPL_TIMEOUT, false);
-                self.whole_moves.entry(number).and_modify(|one| one.import = Some(import));
-                self.post_move(number, SOURCE, MigrationMessage::Accepted);
-            }
-            MigrationMessage::Said(message) => {
-                self.tell_import(number, import::ImportEvent::Received(message));
-            }
-            MigrationMessage::Data(changes) => {
-                let Some(one) = self.whole_moves.get(&number).filter(|one| one.import.is_some()) else {
-                    return;
-                };
-                let host = one.hosts[TARGET];
-                self.tell_import(number, import::ImportEvent::DataApplied);
-                if let Err(why) = self.simulation.take_changes(host, &changes) {
-                    self.tell_import(number, import::ImportEvent::Failed(why));
-                }
-            }
-            MigrationMessage::Ended => self.tell_import(number, import::ImportEvent::Closed),
-            MigrationMessage::Accepted | MigrationMessage::Refused => {}
-        }
+    fn is_rerouted(&self, host: usize, seen: Option<&Arc<Topology>>) -> bool {
+        let topology = self.hosts[host].topology.as_ref();
+        topology
+            .zip(seen)
+            .map_or(topology.is_some() != seen.is_some(), |(one, other)| !Arc::ptr_eq(one, other))
     }
 
-    fn post_move(&mut self, number: u64, to: usize, word: MigrationMessage) {
-        let Some(one) = self.whole_moves.get(&number) else { return };
-        let at = self.simulation.now + self.simulation.latency(one.hosts[1 - to], one.hosts[to]);
+    /// Performs what the source's task has to do, as in the node's loop.
+    fn run_source(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        if let Some(at) = one.delivery_queues[to].push(at, word) {
-            self.simulation.at(at, ClusterEvent::Move { number, step: MigrationStep::Arrives(to) });
-        }
-    }
-
-    fn tell_export(&mut self, number: u64, input: export::ExportEvent) {
-        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[SOURCE]) else { return };
-        let (now, mut out) = (self.simulation.clock_of(host), Vec::new());
-        let Some(export) = self.whole_moves.get_mut(&number).and_then(|one| one.export.as_mut()) else {
-            return;
-        };
-        export.handle(now, input, &mut out);
-        for action in out {
-            self.act_for_export(number, host, action);
-        }
-    }
-
-    fn act_for_export(&mut self, number: u64, host: usize, action: export::ExportAction) {
-        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
+        let topology = self.hosts[host].topology.clone();
+        source.seen.clone_from(&topology);
         let keys = one.keys.clone();
-        match action {
-            // The link cannot be resumed, as with Valkey.
-            export::ExportAction::AskResumable => {
-                self.tell_export(number, export::ExportEvent::Refused("ERR".to_owned()));
-            }
-            export::ExportAction::Establish { .. } => {
-                self.post_move(number, TARGET, MigrationMessage::Establish);
-            }
-            export::ExportAction::Send(message) => {
-                self.post_move(number, TARGET, MigrationMessage::Said(message));
-            }
-            export::ExportAction::TakeSnapshot => match self.simulation.cut_slots(host, &keys) {
-                Some((data, cursor)) => {
-                    one.cursor = Some(cursor);
-                    self.tell_export(number, export::ExportEvent::SnapshotTaken);
-                    self.post_move(number, TARGET, MigrationMessage::Data(data));
-                    self.tell_export(number, export::ExportEvent::SnapshotSent);
+        let accepts_data = source.driver.accepts_data();
+        let event = match &mut source.snapshot {
+            SnapshotTransfer::Wanted => match self.simulation.cut_slots(host, &keys) {
+                Some((parts, cursor)) => {
+                    (source.snapshot, source.cursor) = (SnapshotTransfer::Taken(parts.into()), Some(cursor));
+                    Some(ExportDriverEvent::SnapshotTaken)
                 }
-                None => self.tell_export(number, export::ExportEvent::SnapshotFailed),
+                None => {
+                    source.snapshot = SnapshotTransfer::NotWanted;
+                    Some(ExportDriverEvent::SnapshotBusy)
+                }
             },
-            export::ExportAction::HoldWrites => {
-                one.is_holding = true;
-                self.simulation.hold_slots(host, &keys, true);
-                if self.simulation.plan.injected_bug == Some(InjectedBug::EarlySlotHandover) {
-                    self.whole_moves.entry(number).and_modify(|one| one.cursor = None);
-                    self.tell_export(number, export::ExportEvent::Drained);
+            SnapshotTransfer::Taken(parts) if accepts_data => match parts.pop_front() {
+                Some(part) => Some(ExportDriverEvent::SnapshotPart(part)),
+                None => {
+                    source.snapshot = SnapshotTransfer::NotWanted;
+                    Some(ExportDriverEvent::SnapshotEnd)
+                }
+            },
+            SnapshotTransfer::Taken(_) => None,
+            SnapshotTransfer::NotWanted
+                if source.hold == WriteHold::Draining && self.simulation.slots_are_free(host, &keys) =>
+            {
+                source.hold = WriteHold::Held;
+                let unread = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor));
+                Some(ExportDriverEvent::WritesHeld { unread: unread.unwrap_or(u64::MAX) })
+            }
+            SnapshotTransfer::NotWanted => {
+                match source.cursor.filter(|_| accepts_data && source.driver.reads_log()) {
+                    Some(cursor) => Some(match self.simulation.read_log(host, cursor) {
+                        Some(bytes) => ExportDriverEvent::LogRead(bytes),
+                        None => ExportDriverEvent::Failed("the log fell off".to_owned()),
+                    }),
+                    None => None,
                 }
             }
-            export::ExportAction::End(outcome) => {
-                (one.export, one.is_holding) = (None, false);
-                let cursor = one.cursor.take();
-                self.simulation.note(|| format!("move {number} ends at its source: {outcome:?}"));
-                self.simulation.hold_slots(host, &keys, false);
-                if let Some(cursor) = cursor {
-                    self.simulation.forget_changes(host, cursor);
-                }
-                self.post_move(number, TARGET, MigrationMessage::Ended);
-            }
-            // There is no password and only one link.
-            export::ExportAction::LogIn | export::ExportAction::Reconnect => {}
+        };
+        let is_replica = self.simulation.data.stores[host].upstream().is_some();
+        if let Some(topology) = topology {
+            self.tell_source(number, ExportDriverEvent::Topology { topology, is_replica });
+        }
+        if let Some(event) = event {
+            self.tell_source(number, event);
         }
     }
 
-    fn tell_import(&mut self, number: u64, input: import::ImportEvent) {
-        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
-        self.tell_import_at(number, self.simulation.clock_of(host), input);
+    /// Passes an event to the source's driver, and then how much of its log remains.
+    pub(super) fn tell_source(&mut self, number: u64, event: ExportDriverEvent) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
+        let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
+        source.driver.handle(now, event, &mut actions);
+        if actions.is_empty()
+            && let Some(remaining) = source.cursor.and_then(|cursor| self.simulation.unread_log(host, cursor))
+        {
+            source.driver.handle(now, ExportDriverEvent::Remaining(remaining), &mut actions);
+        }
+        self.act_for_source(number, actions);
     }
 
-    fn tell_import_at(&mut self, number: u64, now: Instant, input: import::ImportEvent) {
-        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
-        let mut out = Vec::new();
-        let Some(import) = self.whole_moves.get_mut(&number).and_then(|one| one.import.as_mut()) else {
-            return;
-        };
-        import.handle(now, input, &mut out);
-        for action in out {
+    fn act_for_source(&mut self, number: u64, actions: Vec<ExportDriverAction>) {
+        for action in actions {
+            let Some(one) = self.whole_moves.get_mut(&number) else { return };
+            let (Some(source), host) = (&mut one.source, one.hosts[SOURCE]) else { return };
             match action {
-                import::ImportAction::Send(message) => {
-                    self.post_move(number, SOURCE, MigrationMessage::Said(message));
+                ExportDriverAction::Connect(timeout) => self.dial_target(number, timeout),
+                ExportDriverAction::Send(bytes) => self.send_move(number, SOURCE, bytes),
+                // There is no password.
+                ExportDriverAction::SendCredentials => {}
+                ExportDriverAction::LogResumed => {
+                    self.simulation.note(|| format!("move {number} is resumed"));
                 }
-                import::ImportAction::AwaitReplicas => {
+                ExportDriverAction::Close => self.close_move_link(number, SOURCE),
+                ExportDriverAction::TakeSnapshot => source.snapshot = SnapshotTransfer::Wanted,
+                ExportDriverAction::HoldWrites => {
+                    source.hold = WriteHold::Draining;
+                    let keys = one.keys.clone();
+                    if self.simulation.plan.injected_bug == Some(InjectedBug::EarlySlotHandover) {
+                        (source.hold, source.cursor) = (WriteHold::Held, None);
+                        self.simulation.hold_slots(host, &keys, true);
+                        self.tell_source(number, ExportDriverEvent::WritesHeld { unread: 0 });
+                    } else {
+                        self.simulation.hold_slots(host, &keys, true);
+                    }
+                }
+                ExportDriverAction::End(outcome) => {
+                    let (keys, cursor) = (one.keys.clone(), source.cursor);
+                    one.source = None;
+                    self.simulation.note(|| format!("move {number} ends at its source: {outcome:?}"));
+                    self.simulation.hold_slots(host, &keys, false);
+                    if let Some(cursor) = cursor {
+                        self.simulation.forget_changes(host, cursor);
+                    }
+                    self.close_move_link(number, SOURCE);
+                }
+            }
+        }
+    }
+
+    /// Accepts ESTABLISH, unless the node does not agree with the source. Returns whether it does.
+    pub(super) fn accept_move(&mut self, number: u64, establish: Establish, rest: Vec<u8>) -> bool {
+        let Some(one) = self.whole_moves.get(&number) else { return false };
+        let host = one.hosts[TARGET];
+        let marked = |slot: &Slot| self.role_for(host, *slot) == Some(Ownership::Importing);
+        let is_hindered = one.target.is_some()
+            || self.conditions(host, &establish).failure_reason().is_some()
+            || self.gossip(host).id() != one.target_id
+            || one.slots.iter().any(marked);
+        if is_hindered || !self.simulation.begin_import(host, &establish) {
+            return false;
+        }
+        let commands = self.simulation.data.stores[host].slots_of_command();
+        let now = self.simulation.clock_of(host);
+        let (driver, actions) = ImportDriver::new(now, establish, REPL_TIMEOUT, commands, rest);
+        let (session, seen) = (source_session(), None);
+        let target = MigrationTarget { driver, seen, session, commands: None, is_behind: false, claim: None };
+        self.whole_moves.entry(number).and_modify(|one| one.target = Some(target));
+        self.act_for_target(number, now, actions);
+        true
+    }
+
+    fn conditions(&self, host: usize, job: &Establish) -> ImportConditions {
+        let is_replica = self.simulation.data.stores[host].upstream().is_some();
+        match &self.hosts[host].topology {
+            Some(topology) => ImportConditions::new(topology, is_replica, job, false),
+            None => ImportConditions { is_master: false, source_serves: false, flushed: false },
+        }
+    }
+
+    fn target_has_work(&self, number: u64) -> bool {
+        let Some(one) = self.whole_moves.get(&number) else { return false };
+        let (Some(target), host) = (&one.target, one.hosts[TARGET]) else { return false };
+        self.is_rerouted(host, target.seen.as_ref())
+            || target.commands.is_some() && !self.simulation.is_import_paused(host)
+    }
+
+    fn run_target(&mut self, number: u64) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
+        target.seen.clone_from(&self.hosts[host].topology);
+        // A pause holds back the commands of the source.
+        if !self.simulation.is_import_paused(host)
+            && let Some(commands) = target.commands.take()
+        {
+            let applied = self.simulation.take_changes(host, &mut target.session, commands.bytes);
+            self.tell_target(number, ImportDriverEvent::Applied(applied));
+            self.read_on(number);
+        }
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let Some(target) = &one.target else { return };
+        let conditions = self.conditions(host, target.driver.job());
+        self.tell_target(number, ImportDriverEvent::Conditions(conditions));
+    }
+
+    pub(super) fn tell_target(&mut self, number: u64, event: ImportDriverEvent) {
+        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+        self.tell_target_at(number, self.simulation.clock_of(host), event);
+    }
+
+    fn tell_target_at(&mut self, number: u64, now: Instant, event: ImportDriverEvent) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let Some(target) = &mut one.target else { return };
+        let mut actions = Vec::new();
+        target.driver.handle(now, event, &mut actions);
+        self.act_for_target(number, now, actions);
+    }
+
+    fn act_for_target(&mut self, number: u64, now: Instant, actions: Vec<ImportDriverAction>) {
+        for action in actions {
+            let Some(one) = self.whole_moves.get_mut(&number) else { return };
+            let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
+            match action {
+                ImportDriverAction::Send(bytes) => self.send_move(number, TARGET, bytes),
+                ImportDriverAction::Apply(commands) => target.commands = Some(commands),
+                ImportDriverAction::AwaitReplicas => {
                     let wait = self.simulation.random.millis(0, MAX_REPLICA_WAIT_MS);
                     // This is frequent when the bug that it reveals is injected.
                     if self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims)
@@ -385,13 +494,13 @@ impl ClusterWorld {
                     let step = MigrationStep::ReplicasHave { granted: now };
                     self.simulation.after(wait, ClusterEvent::Move { number, step });
                 }
-                import::ImportAction::Claim => self.claim_move(number),
-                import::ImportAction::End(outcome) => {
+                ImportDriverAction::Claim => self.claim_move(number),
+                ImportDriverAction::End(outcome) => {
+                    let establish = target.driver.job().clone();
+                    one.target = None;
                     self.simulation.note(|| format!("move {number} ends at its target: {outcome:?}"));
-                    let Some(one) = self.whole_moves.get_mut(&number) else { return };
-                    one.import = None;
-                    self.simulation.end_import(host, &one.establish, outcome);
-                    self.post_move(number, SOURCE, MigrationMessage::Ended);
+                    self.simulation.end_import(host, &establish, outcome);
+                    self.close_move_link(number, TARGET);
                 }
             }
         }
@@ -401,27 +510,26 @@ impl ClusterWorld {
         match self.side(number, TARGET) {
             None => return self.end_side(number, TARGET),
             Some(Some(until)) => {
-                return self
-                    .simulation
-                    .at(until, ClusterEvent::Move { number, step: MigrationStep::ReplicasHave { granted } });
+                let step = MigrationStep::ReplicasHave { granted };
+                return self.simulation.at(until, ClusterEvent::Move { number, step });
             }
             Some(None) => {}
         }
         let Some(one) = self.whole_moves.get(&number) else { return };
-        let host = one.hosts[TARGET];
-        let around = around_target(one, self.gossip(host));
+        let (Some(target), host) = (&one.target, one.hosts[TARGET]) else { return };
+        let conditions = self.conditions(host, target.driver.job());
         let is_late = self.simulation.plan.injected_bug == Some(InjectedBug::LateClaims);
         let now = if is_late { granted } else { self.simulation.clock_of(host) };
-        self.tell_import_at(number, now, import::ImportEvent::ReplicasCaughtUp(around));
+        self.tell_target_at(number, now, ImportDriverEvent::ReplicasCaughtUp(conditions));
     }
 
     fn claim_move(&mut self, number: u64) {
-        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
-        let from = one.ids[SOURCE];
-        self.assigned_slots.extend(one.slots.iter().map(|slot| (one.ids[TARGET], *slot)));
+        let (Some(target), host) = (&mut one.target, one.hosts[TARGET]) else { return };
+        let from = one.establish.source;
+        self.assigned_slots.extend(one.slots.iter().map(|slot| (one.target_id, *slot)));
         let command = OperatorCommand::ClaimSlots { slots: one.slots.iter().copied().collect(), from };
-        one.claim = Some(self.hosts[host].tokens + 1);
+        target.claim = Some(self.hosts[host].tokens + 1);
         self.check_moved(number);
         self.ask(host, command, None);
     }
@@ -433,25 +541,20 @@ impl ClusterWorld {
         token: u64,
         result: &Result<OperatorReply, OperatorError>,
     ) {
-        let is_meant = |one: &AtomicMigration| one.hosts[TARGET] == host && one.claim == Some(token);
+        let is_meant = |one: &AtomicMigration| {
+            one.hosts[TARGET] == host && one.target.as_ref().is_some_and(|target| target.claim == Some(token))
+        };
         let Some(number) = self.whole_moves.iter().find(|(_, one)| is_meant(one)).map(|(number, _)| *number)
         else {
             return;
         };
-        let input = match result {
-            Ok(_) => import::ImportEvent::Claimed,
-            Err(error) => import::ImportEvent::NotClaimed(error.to_string()),
-        };
-        self.tell_import(number, input);
+        let claimed = result.as_ref().map(|_| ()).map_err(ToString::to_string);
+        self.tell_target(number, ImportDriverEvent::Claimed(claimed));
     }
 }
 
-/// Returns the environment that the target's machine observes.
-fn around_target(one: &AtomicMigration, gossip: &Gossip) -> import::ImportConditions {
-    let is_theirs = |slot: &Slot| gossip.slot_owner(*slot) == Some(one.ids[SOURCE]);
-    import::ImportConditions {
-        is_master: gossip.myself().is_master() && gossip.id() == one.ids[TARGET],
-        source_serves: one.slots.iter().all(is_theirs),
-        flushed: false,
+impl std::fmt::Debug for MigrationTarget {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.driver.fmt(formatter)
     }
 }

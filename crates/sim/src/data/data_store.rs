@@ -11,7 +11,7 @@ use engine::{
     CapturedKey, CommandError, CommandOrigin, ConnectionInfo, EffectLog, Engine, NodeFlags, ReleaseResult,
     RemainingKeys, Session,
 };
-use migration::ControlCommand;
+use migration::{ControlCommand, SlotsOfCommand};
 use persistence::aof::Manifest;
 use replication::Position;
 use resp::{Args, Value};
@@ -166,13 +166,25 @@ impl DataStore {
     ///
     /// # Panics
     /// If a pause is active, because a blocked command would be lost.
-    pub(super) fn import(&mut self, wall: Millis, requests: Vec<u8>) -> (Result<(), String>, Vec<u8>) {
-        let mut session = Session::new(0, CommandOrigin::Source, true);
-        let (ran, stop) = self.executor.get_mut().run(&mut session, wall, requests);
+    pub(super) fn import(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        requests: Vec<u8>,
+    ) -> (Result<(), String>, Vec<u8>) {
+        let (ran, stop) = self.executor.get_mut().run(session, wall, requests);
         assert_eq!(stop, Stop::Ended, "the commands of a source wait for the end of a pause");
         let replies = values(&ran.replies);
         let failed = replies.iter().find_map(error_in).map(str::to_owned);
         (failed.map_or(Ok(()), Err), self.effects.take())
+    }
+
+    /// Returns the function that finds the slots of a command.
+    pub(super) fn slots_of_command(&self) -> SlotsOfCommand {
+        let commands = self.executor.borrow().commands.clone();
+        SlotsOfCommand::new(move |args, visit| {
+            commands.key_slots(args).unwrap_or_default().into_iter().for_each(visit);
+        })
     }
 
     /// Executes a command of a master's stream. An error means that the master's change was not
@@ -377,7 +389,8 @@ mod tests {
         let mut data_store = DataStore::nothing(&SlotSet::from_iter([slot_of(1)]), true);
         let mut request = Vec::new();
         resp::encode_request(&mut request, ["SET", marker_key(1), "7"].map(str::as_bytes));
-        assert_eq!(data_store.import(Millis(1), request.clone()).0, Ok(()));
+        let mut session = Session::new(0, CommandOrigin::Source, true);
+        assert_eq!(data_store.import(&mut session, Millis(1), request.clone()).0, Ok(()));
         assert_eq!(data_store.get(1), Some(7));
         let engine = data_store.engine();
         engine.pauses.pause(
@@ -387,6 +400,6 @@ mod tests {
             Millis(i64::MAX),
         );
         drop(engine);
-        drop(data_store.import(Millis(1), request));
+        drop(data_store.import(&mut session, Millis(1), request));
     }
 }

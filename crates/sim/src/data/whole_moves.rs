@@ -4,16 +4,28 @@
 use std::fmt::Debug;
 
 use durability::stream::imports;
-use engine::RemainingKeys;
-use migration::Establish;
-use replication::{CursorId, IncomingStream};
+use engine::{CommandOrigin, RemainingKeys, Session};
+use migration::{Establish, SlotsOfCommand};
+use replication::CursorId;
 
-use super::data_store::{slot_of, slot_of_command};
-use super::{DataEvent, Key, LOCK_RETRY_INTERVAL};
+use super::data_store::slot_of;
+use super::{DataEvent, Key, LOCK_RETRY_INTERVAL, ReplicaState};
 use crate::simulation::Simulation;
 
 /// A command that recreates or changes a key.
 pub(crate) type Change = Vec<u8>;
+
+/// Creates a session for the commands of a source.
+pub(crate) fn source_session() -> Session {
+    Session::new(0, CommandOrigin::Source, true)
+}
+
+impl ReplicaState {
+    /// Returns the function that finds the slots of a command.
+    pub(crate) fn slots_of_command(&self) -> SlotsOfCommand {
+        self.data_store.slots_of_command()
+    }
+}
 
 impl<E: Debug> Simulation<E> {
     /// Returns commands that recreate the keys of these slots and a cursor for later changes;
@@ -23,32 +35,24 @@ impl<E: Debug> Simulation<E> {
         if !store.is_whole() || !store.log.is_open() {
             return None;
         }
+        // The next change selects its database.
+        store.log.forget_db();
         let end = store.log.position().offset;
         let copies = keys.iter().flat_map(|key| store.data_store.copies(*key)).collect();
         Some((copies, store.log.add_own_cursor(end)))
     }
 
-    /// Returns the changes in these slots since the last call; `None` if the log no longer has
-    /// them.
-    pub(crate) fn changes_since(
-        &mut self,
-        host: usize,
-        cursor: CursorId,
-        keys: &[Key],
-    ) -> Option<Vec<Change>> {
+    /// Returns the number of log bytes that a cursor has not read; `None` if the log no longer has them.
+    pub(crate) fn unread_log(&self, host: usize, cursor: CursorId) -> Option<u64> {
+        self.data.stores[host].log.unread_bytes(cursor).ok()
+    }
+
+    /// Reads the next part of the log; `None` if the log no longer has it.
+    pub(crate) fn read_log(&mut self, host: usize, cursor: CursorId) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.data.stores[host].log.read(cursor, usize::MAX, &mut bytes).ok()?;
-        let came = IncomingStream::default().add_bytes(bytes);
-        let mut changes = Vec::new();
-        for index in 0..came.batch.len() {
-            let args = came.batch.args(index, &came.bytes);
-            if slot_of_command(args).is_some_and(|key| keys.contains(&key)) {
-                let mut change = Vec::new();
-                resp::encode_request(&mut change, args.iter());
-                changes.push(change);
-            }
-        }
-        Some(changes)
+        let chunk = self.data.settings.chunk;
+        self.data.stores[host].log.read(cursor, chunk, &mut bytes).ok()?;
+        Some(bytes)
     }
 
     pub(crate) fn forget_changes(&mut self, host: usize, cursor: CursorId) {
@@ -94,9 +98,14 @@ impl<E: Debug> Simulation<E> {
 
     /// Executes another node's changes and replicates them. Must not be called while imports are
     /// paused. An error means that a change was not applied.
-    pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) -> Result<(), String> {
+    pub(crate) fn take_changes(
+        &mut self,
+        host: usize,
+        session: &mut Session,
+        commands: Vec<u8>,
+    ) -> Result<(), String> {
         let wall = self.wall_of(host);
-        let (taken, effects) = self.data.stores[host].data_store.import(wall, changes.concat());
+        let (taken, effects) = self.data.stores[host].data_store.import(session, wall, commands);
         self.log_effects(host, &effects);
         taken
     }

@@ -3,17 +3,16 @@
 //! A command is passed on if its keys are in these slots. A transaction is passed on as one, reduced to such commands.
 //! Commands without keys are dropped (functions, messages). FLUSHALL and FLUSHDB cannot be passed on and are reported.
 
-use std::sync::Arc;
-
-use engine::Commands;
 use resp::{Args, Batch, ParseLimits, Parser, ProtocolError, encode_request};
 use slot_routing::SlotSet;
 
+use crate::SlotsOfCommand;
+
 /// Passes on commands about a set of slots.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(crate) struct LogFilter {
     slots: SlotSet,
-    commands: Arc<Commands>,
+    commands: SlotsOfCommand,
     parser: Parser,
     /// An incomplete command.
     input: Vec<u8>,
@@ -25,16 +24,17 @@ pub(super) struct Filter {
     transaction: Option<Vec<u8>>,
 }
 
-/// Reports the deletion of all keys of a database.
+/// What a part of the log contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(crate) enum LogContent {
     Changes,
+    /// All keys of a database were deleted.
     Flush,
 }
 
-impl Filter {
+impl LogFilter {
     /// Creates a filter for a log that selects a database before its first change.
-    pub(super) fn new(slots: SlotSet, commands: Arc<Commands>) -> Self {
+    pub(crate) fn new(slots: SlotSet, commands: SlotsOfCommand) -> Self {
         Self {
             slots,
             commands,
@@ -48,24 +48,24 @@ impl Filter {
     }
 
     /// Handles a part of the log and appends what must be passed on to `out`.
-    pub(super) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Seen, ProtocolError> {
+    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<LogContent, ProtocolError> {
         let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
         input.extend_from_slice(bytes);
         batch.clear();
         let limits = ParseLimits { max_bulk_len: i64::from(u32::MAX), ..ParseLimits::default() };
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
-        let mut seen = Seen::Changes;
+        let mut content = LogContent::Changes;
         for index in 0..batch.len() {
-            if self.pass(batch.args(index, &input), out) == Seen::Flush {
-                seen = Seen::Flush;
+            if self.pass(batch.args(index, &input), out) == LogContent::Flush {
+                content = LogContent::Flush;
             }
         }
         input.drain(..parsed.consumed);
         (self.input, self.batch) = (input, batch);
-        parsed.error.map_or(Ok(seen), Err)
+        parsed.error.map_or(Ok(content), Err)
     }
 
-    fn pass(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> Seen {
+    fn pass(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> LogContent {
         let name = args.get(0).unwrap_or_default().to_ascii_lowercase();
         match name.as_slice() {
             b"select" => self.db = args.get(1).unwrap_or_default().to_vec(),
@@ -77,15 +77,11 @@ impl Filter {
                     encode_request(out, [&b"EXEC"[..]]);
                 }
             }
-            b"flushall" | b"flushdb" | b"swapdb" => return Seen::Flush,
-            _ => {
-                let slots = self.commands.key_slots(args).unwrap_or_default();
-                if slots.iter().any(|slot| self.slots.contains(*slot)) {
-                    self.pass_on(args, out);
-                }
-            }
+            b"flushall" | b"flushdb" | b"swapdb" => return LogContent::Flush,
+            _ if self.commands.touch_any(args, &self.slots) => self.pass_on(args, out),
+            _ => {}
         }
-        Seen::Changes
+        LogContent::Changes
     }
 
     fn pass_on(&mut self, args: Args<'_>, out: &mut Vec<u8>) {
@@ -107,9 +103,11 @@ mod tests {
 
     use super::*;
 
-    fn filter() -> Filter {
-        let commands = Commands::new(::commands::for_server());
-        Filter::new([Slot::of_key(b"{a}")].into_iter().collect(), Arc::new(commands))
+    fn filter() -> LogFilter {
+        LogFilter::new(
+            [Slot::of_key(b"{a}")].into_iter().collect(),
+            crate::slots_of_command::of_tagged_words(),
+        )
     }
 
     fn words(wire: &[u8]) -> String {
@@ -145,16 +143,13 @@ mod tests {
             "RPUSH {a}2 y",
             "EXEC",
             "DEL {a}3 {a}4",
-            "CLUSTER FLUSHSLOT 15495",
-            "cluster flushslot 15496 sync",
             "PUBLISH c m",
         ]);
-        let expected = "SELECT 2 SET {a}1 x MULTI DEL {a}1 SELECT 0 RPUSH {a}2 y EXEC DEL {a}3 {a}4 \
-                        CLUSTER FLUSHSLOT 15495";
+        let expected = "SELECT 2 SET {a}1 x MULTI DEL {a}1 SELECT 0 RPUSH {a}2 y EXEC DEL {a}3 {a}4";
         for at in 0..wire.len() {
             let (mut filter, mut out) = (filter(), Vec::new());
             for piece in [&wire[..at], &wire[at..]] {
-                assert_eq!(filter.feed(piece, &mut out).unwrap(), Seen::Changes);
+                assert_eq!(filter.feed(piece, &mut out).unwrap(), LogContent::Changes);
             }
             assert_eq!(words(&out), expected, "cut at {at}");
         }
@@ -164,7 +159,7 @@ mod tests {
     fn flushing_all_keys_is_reported() {
         for line in ["FLUSHALL", "flushdb ASYNC"] {
             let (mut filter, mut out) = (filter(), Vec::new());
-            assert_eq!(filter.feed(&log(&[line, "SET {a}1 x"]), &mut out).unwrap(), Seen::Flush);
+            assert_eq!(filter.feed(&log(&[line, "SET {a}1 x"]), &mut out).unwrap(), LogContent::Flush);
         }
     }
 }

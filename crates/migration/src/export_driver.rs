@@ -1,0 +1,434 @@
+//! Drives the source side of a slot migration: combines the [`Export`] state machine with the link to the target, the
+//! bytes that a new link repeats, and the filter for the log. The node and the simulator run this same driver.
+//!
+//! The process owns the connection, the snapshot, the log and the pauses. It performs each [`ExportDriverAction`] in
+//! sequence:
+//!
+//! | | the process | the driver |
+//! | --- | --- | --- |
+//! | 1 | [`ExportDriverAction::Connect`]: dials the target; [`ExportDriverEvent::Connected`] | announces the job |
+//! | 2 | [`ExportDriverAction::TakeSnapshot`]: takes a snapshot and notes the log's position; [`ExportDriverEvent::SnapshotTaken`], parts, [`ExportDriverEvent::SnapshotEnd`] | sends them |
+//! | 3 | reads the log from there; [`ExportDriverEvent::LogRead`], [`ExportDriverEvent::Remaining`] | sends what concerns the slots |
+//! | 4 | [`ExportDriverAction::HoldWrites`]: holds the writes; [`ExportDriverEvent::WritesHeld`] | sends the rest, then grants the slots |
+//! | 5 | publishes the target's claim; [`ExportDriverEvent::Topology`] | ends the job |
+//!
+//! The process passes parts of the snapshot and of the log only while [`ExportDriver::accepts_data`] holds. No action
+//! waits for the disk: the slots change hands with the target's claim, which the cluster persists.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::Instant;
+use driver::Driver;
+use slot_routing::{NodeId, SlotSet, Topology};
+
+use crate::export::{Export, ExportAction, ExportEvent};
+use crate::filter::{LogContent, LogFilter};
+use crate::target_replies::{TargetReplies, TargetReply};
+use crate::window::ResendWindow;
+use crate::{Establish, ExportConfig, ExportOutcome, Finish, Message, SlotsOfCommand, SyncSlots, serves};
+
+/// How long a new connection, and then the reply to RESUME, may take before the attempt is repeated.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A migration of slots away from this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportJob {
+    /// The announcement, with this node as the source.
+    pub establish: Establish,
+    /// The node that gets the slots.
+    pub target: NodeId,
+}
+
+/// An event that the process reports.
+#[derive(Debug, Clone)]
+pub enum ExportDriverEvent {
+    /// The topology at the start and after every change.
+    Topology {
+        /// The published topology.
+        topology: Arc<Topology>,
+        /// Whether this node is a replica now.
+        is_replica: bool,
+    },
+    /// Connected to the target.
+    Connected,
+    /// The connection to the target failed.
+    NotConnected(String),
+    /// Bytes of the target.
+    Received(Vec<u8>),
+    /// The connection closed, or accepts no more bytes.
+    Closed,
+    /// The snapshot has been taken.
+    SnapshotTaken,
+    /// The snapshot cannot be taken at the moment.
+    SnapshotBusy,
+    /// The next part of the snapshot.
+    SnapshotPart(Vec<u8>),
+    /// The snapshot is complete; the log follows.
+    SnapshotEnd,
+    /// The next part of the log.
+    LogRead(Vec<u8>),
+    /// The number of log bytes that have not been read. Reported when nothing else is pending.
+    Remaining(u64),
+    /// Writes are held.
+    WritesHeld {
+        /// The number of log bytes that have not been read. The log no longer grows for these slots.
+        unread: u64,
+    },
+    /// The migration cannot continue, for this reason.
+    Failed(String),
+    /// An operator cancels the migration.
+    Cancel,
+    /// The time of [`Driver::next_deadline`] has come.
+    Deadline,
+}
+
+/// An action for the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExportDriverAction {
+    /// Connect to the target within this time.
+    Connect(Duration),
+    /// Send the credentials for other nodes.
+    SendCredentials,
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Log that the migration continues on a new link.
+    LogResumed,
+    /// Close the connection, or stop connecting. No event is expected.
+    Close,
+    /// Take a snapshot of the slots.
+    TakeSnapshot,
+    /// Hold writes to the slots.
+    HoldWrites,
+    /// The migration has ended: close the connection, release held writes, and drop the cursor in the log.
+    End(ExportOutcome),
+}
+
+/// The link to the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TargetLink {
+    Connecting,
+    Up,
+    /// A new link is being opened, or has been opened and asks how much was applied.
+    Resuming {
+        until: Instant,
+    },
+    Down,
+}
+
+/// What is being sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transfer {
+    Nothing,
+    Snapshot,
+    Log,
+    /// The last part of the log: so many bytes are still to be read.
+    LastLog {
+        unread: u64,
+    },
+    Over,
+}
+
+/// Drives the source side of a slot migration.
+#[derive(Debug)]
+pub struct ExportDriver {
+    job: ExportJob,
+    slots: SlotSet,
+    config: ExportConfig,
+    machine: Export,
+    link: TargetLink,
+    replies: TargetReplies,
+    /// Sent bytes that a new link repeats, if the migration can be resumed.
+    window: Option<ResendWindow>,
+    transfer: Transfer,
+    filter: LogFilter,
+    sent: u64,
+}
+
+type Actions = Vec<ExportDriverAction>;
+
+impl ExportDriver {
+    /// Starts a migration.
+    #[must_use]
+    pub fn new(
+        now: Instant,
+        job: ExportJob,
+        config: ExportConfig,
+        commands: SlotsOfCommand,
+    ) -> (Self, Actions) {
+        let slots = job.establish.slots();
+        let driver = Self {
+            filter: LogFilter::new(slots.clone(), commands),
+            machine: Export::new(now, config),
+            job,
+            slots,
+            config,
+            link: TargetLink::Connecting,
+            replies: TargetReplies::default(),
+            window: None,
+            transfer: Transfer::Nothing,
+            sent: 0,
+        };
+        (driver, vec![ExportDriverAction::Connect(config.connect_timeout)])
+    }
+
+    /// The name that Valkey has for the state of a running migration; `None` after its end.
+    #[must_use]
+    pub fn state_name(&self) -> Option<&'static str> {
+        (self.transfer != Transfer::Over).then(|| self.machine.state_name())
+    }
+
+    /// The number of bytes sent, without repetitions.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent
+    }
+
+    /// Whether the next part of the snapshot or of the log can be sent. Without a link, or with too many unacknowledged
+    /// bytes, the process keeps it back.
+    #[must_use]
+    pub fn accepts_data(&self) -> bool {
+        self.link == TargetLink::Up && self.window.as_ref().is_none_or(ResendWindow::is_open)
+    }
+
+    /// Whether the log is being sent.
+    #[must_use]
+    pub fn reads_log(&self) -> bool {
+        matches!(self.transfer, Transfer::Log | Transfer::LastLog { .. })
+    }
+
+    /// The slots that move.
+    #[must_use]
+    pub fn slots(&self) -> &SlotSet {
+        &self.slots
+    }
+
+    /// Passes an event to the state machine and translates its actions.
+    fn feed(&mut self, now: Instant, event: ExportEvent, out: &mut Actions) {
+        let mut actions = Vec::new();
+        self.machine.handle(now, event, &mut actions);
+        for action in actions {
+            match action {
+                ExportAction::LogIn => out.push(ExportDriverAction::SendCredentials),
+                ExportAction::AskResumable => self.send(&SyncSlots::AskResumable.encoded(), out),
+                ExportAction::Establish { resumable } => {
+                    let establish = Establish { resumable, ..self.job.establish.clone() };
+                    self.send(&SyncSlots::Establish(establish).encoded(), out);
+                    // Everything sent from here on can be repeated.
+                    self.window = resumable.then(ResendWindow::default);
+                }
+                ExportAction::Reconnect => {
+                    self.link = TargetLink::Resuming { until: now + RECONNECT_TIMEOUT };
+                    out.push(ExportDriverAction::Connect(RECONNECT_TIMEOUT));
+                }
+                ExportAction::Send(message) => self.send(&SyncSlots::Message(message).encoded(), out),
+                ExportAction::TakeSnapshot => out.push(ExportDriverAction::TakeSnapshot),
+                ExportAction::HoldWrites => out.push(ExportDriverAction::HoldWrites),
+                ExportAction::End(outcome) => self.end(outcome, out),
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: ExportOutcome, out: &mut Actions) {
+        self.transfer = Transfer::Over;
+        // A target that waits for a new link learns that there will be none.
+        if outcome != ExportOutcome::Success && self.window.is_some() && self.link == TargetLink::Up {
+            let finish = Finish::failed(self.job.establish.name);
+            out.push(ExportDriverAction::Send(SyncSlots::Finish(finish).encoded()));
+        }
+        out.push(ExportDriverAction::End(outcome));
+    }
+
+    /// Sends bytes, and keeps them for a new link if the migration can be resumed.
+    fn send(&mut self, bytes: &[u8], out: &mut Actions) {
+        self.sent += bytes.len() as u64;
+        if let Some(window) = &mut self.window {
+            window.push(bytes);
+        }
+        if self.link == TargetLink::Up {
+            out.push(ExportDriverAction::Send(bytes.to_vec()));
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant, out: &mut Actions) {
+        match self.link {
+            TargetLink::Connecting => {
+                self.link = TargetLink::Up;
+                self.feed(now, ExportEvent::Connected, out);
+            }
+            TargetLink::Resuming { .. } => {
+                self.link = TargetLink::Resuming { until: now + RECONNECT_TIMEOUT };
+                self.replies.begin_link();
+                out.extend(self.config.authenticate.then_some(ExportDriverAction::SendCredentials));
+                out.push(ExportDriverAction::Send(SyncSlots::Resume(self.job.establish.name).encoded()));
+            }
+            TargetLink::Up | TargetLink::Down => {}
+        }
+    }
+
+    fn on_closed(&mut self, now: Instant, out: &mut Actions) {
+        match std::mem::replace(&mut self.link, TargetLink::Down) {
+            TargetLink::Up | TargetLink::Connecting => self.feed(now, ExportEvent::Closed, out),
+            TargetLink::Resuming { .. } => self.feed(now, ExportEvent::NotResumed, out),
+            TargetLink::Down => {}
+        }
+    }
+
+    fn on_received(&mut self, now: Instant, bytes: &[u8], out: &mut Actions) {
+        self.replies.buffer().extend_from_slice(bytes);
+        while self.transfer != Transfer::Over {
+            match (self.replies.next_reply(), self.link) {
+                (Ok(Some(reply)), TargetLink::Up) => self.on_reply(now, reply, out),
+                (Ok(Some(reply)), TargetLink::Resuming { .. }) => self.on_reply_to_resume(now, &reply, out),
+                (Ok(Some(_)), TargetLink::Connecting | TargetLink::Down) => {}
+                (Ok(None), _) => return,
+                (Err(error), _) => return self.feed(now, ExportEvent::Failed(error.to_string()), out),
+            }
+        }
+    }
+
+    fn on_reply(&mut self, now: Instant, reply: TargetReply, out: &mut Actions) {
+        let event = match reply {
+            TargetReply::Accepted => ExportEvent::Accepted,
+            TargetReply::Refused(text) => ExportEvent::Refused(text),
+            TargetReply::Command(SyncSlots::Finish(_)) => ExportEvent::EndedByPeer,
+            TargetReply::Command(SyncSlots::Message(message)) => ExportEvent::Received(message),
+            TargetReply::Command(SyncSlots::Applied(count)) => self.acknowledge(count, Message::Ack),
+            // A late reply to RESUME, or a command of a source.
+            TargetReply::Applied(_) | TargetReply::Command(_) => return,
+        };
+        self.feed(now, event, out);
+    }
+
+    /// Drops what the target has applied.
+    fn acknowledge(&mut self, count: u64, message: Message) -> ExportEvent {
+        if self.window.as_mut().is_none_or(|window| window.acknowledge(count)) {
+            ExportEvent::Received(message)
+        } else {
+            ExportEvent::Failed("Target node has applied more than was sent".to_owned())
+        }
+    }
+
+    /// Repeats what the target has not applied. The reply to AUTH may come first.
+    fn on_reply_to_resume(&mut self, now: Instant, reply: &TargetReply, out: &mut Actions) {
+        match reply {
+            TargetReply::Applied(count) => match self.acknowledge(*count, Message::Ack) {
+                failed @ ExportEvent::Failed(_) => self.feed(now, failed, out),
+                _ => {
+                    self.link = TargetLink::Up;
+                    out.push(ExportDriverAction::LogResumed);
+                    let rest = self.window.as_mut().map(|window| window.unacknowledged().to_vec());
+                    out.extend(rest.filter(|rest| !rest.is_empty()).map(ExportDriverAction::Send));
+                    self.feed(now, ExportEvent::Resumed, out);
+                }
+            },
+            TargetReply::Refused(_) => {
+                self.link = TargetLink::Down;
+                out.push(ExportDriverAction::Close);
+                self.feed(now, ExportEvent::EndedByPeer, out);
+            }
+            TargetReply::Accepted | TargetReply::Command(_) => {}
+        }
+    }
+
+    fn on_topology(&mut self, now: Instant, topology: &Topology, is_replica: bool, out: &mut Actions) {
+        // Checked first, since a node that lost its last slot becomes a replica of the node that took it.
+        let event = if serves(topology, self.job.target, &self.slots) {
+            ExportEvent::TakenByTarget
+        } else if is_replica {
+            ExportEvent::Demoted
+        } else if !serves(topology, topology.myself, &self.slots) {
+            ExportEvent::TakenByOther
+        } else {
+            return;
+        };
+        self.feed(now, event, out);
+    }
+
+    fn on_log(&mut self, now: Instant, bytes: &[u8], out: &mut Actions) {
+        let mut passed = Vec::new();
+        let content = self.filter.feed(bytes, &mut passed);
+        if !passed.is_empty() {
+            self.send(&passed, out);
+        }
+        match content {
+            Ok(LogContent::Changes) => {}
+            Ok(LogContent::Flush) => return self.feed(now, ExportEvent::Flushed, out),
+            Err(error) => return self.feed(now, ExportEvent::Failed(error.to_string()), out),
+        }
+        if let Transfer::LastLog { unread } = self.transfer {
+            self.on_unread(now, unread.saturating_sub(bytes.len() as u64), out);
+        }
+    }
+
+    fn on_unread(&mut self, now: Instant, unread: u64, out: &mut Actions) {
+        self.transfer = Transfer::LastLog { unread };
+        if unread == 0 {
+            self.transfer = Transfer::Log;
+            self.feed(now, ExportEvent::Drained, out);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Instant, out: &mut Actions) {
+        if let TargetLink::Resuming { until } = self.link
+            && now >= until
+        {
+            self.link = TargetLink::Down;
+            out.push(ExportDriverAction::Close);
+            self.feed(now, ExportEvent::NotResumed, out);
+        }
+        self.feed(now, ExportEvent::Deadline, out);
+    }
+}
+
+impl Driver for ExportDriver {
+    type Event = ExportDriverEvent;
+    type Actions = Actions;
+
+    fn handle(&mut self, now: Instant, event: ExportDriverEvent, out: &mut Actions) {
+        if self.transfer == Transfer::Over {
+            return;
+        }
+        match event {
+            ExportDriverEvent::Topology { topology, is_replica } => {
+                self.on_topology(now, &topology, is_replica, out);
+            }
+            ExportDriverEvent::Connected => self.on_connected(now, out),
+            ExportDriverEvent::NotConnected(why) if self.link == TargetLink::Connecting => {
+                self.feed(now, ExportEvent::NotConnected(why), out);
+            }
+            ExportDriverEvent::NotConnected(_) | ExportDriverEvent::Closed => self.on_closed(now, out),
+            ExportDriverEvent::Received(bytes) => self.on_received(now, &bytes, out),
+            ExportDriverEvent::SnapshotTaken => {
+                self.transfer = Transfer::Snapshot;
+                self.feed(now, ExportEvent::SnapshotTaken, out);
+            }
+            ExportDriverEvent::SnapshotBusy => self.feed(now, ExportEvent::SnapshotFailed, out),
+            ExportDriverEvent::SnapshotPart(bytes) => self.send(&bytes, out),
+            ExportDriverEvent::SnapshotEnd => {
+                self.transfer = Transfer::Log;
+                self.feed(now, ExportEvent::SnapshotSent, out);
+            }
+            ExportDriverEvent::LogRead(bytes) => self.on_log(now, &bytes, out),
+            ExportDriverEvent::Remaining(bytes) if self.reads_log() => {
+                self.feed(now, ExportEvent::Behind(bytes), out);
+            }
+            ExportDriverEvent::Remaining(_) => {}
+            ExportDriverEvent::WritesHeld { unread } => self.on_unread(now, unread, out),
+            ExportDriverEvent::Failed(why) => self.feed(now, ExportEvent::Failed(why), out),
+            ExportDriverEvent::Cancel => self.feed(now, ExportEvent::Cancel, out),
+            ExportDriverEvent::Deadline => self.on_deadline(now, out),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let resuming = match self.link {
+            TargetLink::Resuming { until } if self.transfer != Transfer::Over => Some(until),
+            _ => None,
+        };
+        self.machine.next_deadline().into_iter().chain(resuming).min()
+    }
+}

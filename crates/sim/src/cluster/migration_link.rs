@@ -1,0 +1,238 @@
+//! Simulates the connections of an atomic slot migration: ordered bytes, or the end of the connection. A new connection
+//! replaces the old one, whose bytes in flight are lost.
+//!
+//! At the target a connection begins at the listener, which handles the first commands as the node's does: it passes a
+//! connection on with ESTABLISH or RESUME.
+
+use std::time::Duration;
+
+use clock::Instant;
+use migration::{ControlCommand, ExportDriverEvent, ImportDriverEvent, SyncSlots};
+use resp::{Batch, ParseLimits, Parser};
+
+use super::whole_moves::{MigrationStep, SOURCE, TARGET};
+use super::{ClusterEvent, ClusterWorld};
+use crate::delivery_queue::{DeliveryPoll, DeliveryQueue};
+
+/// Lost bytes are sent again after this time.
+const RESEND_INTERVAL: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(super) struct MigrationLink {
+    /// The number of connections so far; the last one may be open.
+    connection: u64,
+    state: ConnectionState,
+    /// What is in flight to each side.
+    queues: [DeliveryQueue<LinkItem>; 2],
+    /// Whether the target supports resumable migrations, unlike Valkey.
+    is_resumable: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnectionState {
+    Closed,
+    Dialling,
+    /// The target's listener reads it.
+    AtListener,
+    /// The target's driver reads it.
+    AtDriver,
+}
+
+#[derive(Debug, Clone)]
+enum LinkItem {
+    Connected,
+    Bytes(Vec<u8>),
+    Closed,
+}
+
+impl MigrationLink {
+    pub(super) fn new(is_resumable: bool) -> Self {
+        let queues = [DeliveryQueue::default(), DeliveryQueue::default()];
+        Self { connection: 0, state: ConnectionState::Closed, queues, is_resumable }
+    }
+
+    /// Returns whether nothing can arrive any more.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.queues.iter().all(DeliveryQueue::is_empty)
+    }
+}
+
+impl ClusterWorld {
+    /// Opens a new connection to the target.
+    pub(super) fn dial_target(&mut self, number: u64, timeout: Duration) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        one.link.connection += 1;
+        one.link.state = ConnectionState::Dialling;
+        one.link.queues = [DeliveryQueue::default(), DeliveryQueue::default()];
+        let (connection, [from, to]) = (one.link.connection, one.hosts);
+        let time = self.simulation.latency(from, to);
+        let step = MigrationStep::Dialled { connection, until: self.simulation.now + timeout };
+        self.simulation.after(time, ClusterEvent::Move { number, step });
+    }
+
+    /// A connection attempt reaches its host. A frozen process still accepts connections.
+    pub(super) fn on_move_dialled(&mut self, number: u64, connection: u64, until: Instant) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if one.link.connection != connection || one.link.state != ConnectionState::Dialling {
+            return;
+        }
+        let [from, to] = one.hosts;
+        let not_connected = ClusterEvent::Move { number, step: MigrationStep::NotConnected { connection } };
+        if self.simulation.cannot_communicate(from, to) || !self.simulation.processes[to].powered {
+            return self.simulation.at(until, not_connected);
+        }
+        // Another process at this address does not know the migration.
+        if !self.simulation.is_incarnation(to, one.incarnations[TARGET]) {
+            return self.simulation.at(self.simulation.now, not_connected);
+        }
+        one.link.state = ConnectionState::AtListener;
+        self.put_move(number, SOURCE, LinkItem::Connected);
+    }
+
+    pub(super) fn on_not_connected(&mut self, number: u64, connection: u64) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if one.link.connection == connection && one.link.state == ConnectionState::Dialling {
+            one.link.state = ConnectionState::Closed;
+            self.tell_source(number, ExportDriverEvent::NotConnected("refused".to_owned()));
+        }
+    }
+
+    /// The network breaks the connection: each side learns it, and what is in flight is lost.
+    pub(super) fn break_move_link(&mut self, number: u64) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if matches!(one.link.state, ConnectionState::AtListener | ConnectionState::AtDriver) {
+            self.simulation.note(|| format!("the link of move {number} breaks"));
+            let link = &mut one.link;
+            link.state = ConnectionState::Closed;
+            link.connection += 1;
+            link.queues = [DeliveryQueue::default(), DeliveryQueue::default()];
+            for side in [SOURCE, TARGET] {
+                self.put_move(number, side, LinkItem::Closed);
+            }
+        }
+    }
+
+    /// A side closes the connection.
+    pub(super) fn close_move_link(&mut self, number: u64, side: usize) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let state = std::mem::replace(&mut one.link.state, ConnectionState::Closed);
+        if matches!(state, ConnectionState::AtListener | ConnectionState::AtDriver) {
+            self.put_move(number, 1 - side, LinkItem::Closed);
+        }
+    }
+
+    /// A side sends bytes.
+    pub(super) fn send_move(&mut self, number: u64, side: usize, bytes: Vec<u8>) {
+        let state = self.whole_moves.get(&number).map(|one| one.link.state);
+        if matches!(state, Some(ConnectionState::AtListener | ConnectionState::AtDriver)) {
+            self.put_move(number, 1 - side, LinkItem::Bytes(bytes));
+        }
+    }
+
+    fn put_move(&mut self, number: u64, to: usize, item: LinkItem) {
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let at = self.simulation.now + self.simulation.latency(one.hosts[1 - to], one.hosts[to]);
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let connection = one.link.connection;
+        if let Some(at) = one.link.queues[to].push(at, item) {
+            let step = MigrationStep::Arrives { side: to, connection };
+            self.simulation.at(at, ClusterEvent::Move { number, step });
+        }
+    }
+
+    /// Continues to read the target's link once its commands were executed.
+    pub(super) fn read_on(&mut self, number: u64) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if let Some(target) = &mut one.target
+            && target.driver.reads()
+            && std::mem::take(&mut target.is_behind)
+        {
+            let step = MigrationStep::Arrives { side: TARGET, connection: one.link.connection };
+            self.simulation.at(self.simulation.now, ClusterEvent::Move { number, step });
+        }
+    }
+
+    pub(super) fn receive_move(&mut self, number: u64, side: usize, connection: u64) {
+        let frozen = self.side(number, side).flatten().map(|until| until.since(self.simulation.now));
+        let now = self.simulation.now;
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if one.link.connection != connection {
+            return;
+        }
+        if side == TARGET
+            && let Some(target) = &mut one.target
+            && !target.driver.reads()
+        {
+            target.is_behind = true;
+            return;
+        }
+        let [from, to] = one.hosts;
+        let apart = self.simulation.cannot_communicate(from, to).then_some(RESEND_INTERVAL);
+        let again = ClusterEvent::Move { number, step: MigrationStep::Arrives { side, connection } };
+        match one.link.queues[side].next(now, frozen.or(apart)) {
+            DeliveryPoll::Nothing => {}
+            DeliveryPoll::At(at) => self.simulation.at(at, again),
+            DeliveryPoll::Item(item) => {
+                self.simulation.at(now, again);
+                let more = !one.link.queues[side].is_empty();
+                if self.side(number, side).is_none() {
+                    return;
+                }
+                if side == SOURCE {
+                    self.on_item_for_source(number, item);
+                } else {
+                    self.on_item_for_target(number, item, more);
+                }
+            }
+        }
+    }
+
+    fn on_item_for_source(&mut self, number: u64, item: LinkItem) {
+        let event = match item {
+            LinkItem::Connected => ExportDriverEvent::Connected,
+            LinkItem::Bytes(bytes) => ExportDriverEvent::Received(bytes),
+            LinkItem::Closed => ExportDriverEvent::Closed,
+        };
+        self.tell_source(number, event);
+    }
+
+    fn on_item_for_target(&mut self, number: u64, item: LinkItem, more: bool) {
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        match (item, one.link.state) {
+            (LinkItem::Bytes(bytes), ConnectionState::AtListener) => self.listen(number, bytes),
+            (LinkItem::Bytes(bytes), _) => {
+                self.tell_target(number, ImportDriverEvent::Received { bytes, more });
+            }
+            (LinkItem::Closed, _) => self.tell_target(number, ImportDriverEvent::Closed),
+            (LinkItem::Connected, _) => {}
+        }
+    }
+
+    /// Handles commands on a connection that no migration has yet.
+    fn listen(&mut self, number: u64, mut bytes: Vec<u8>) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let limits = ParseLimits { requests: 1, ..ParseLimits::default() };
+        let mut batch = Batch::default();
+        let parsed = Parser::new().parse(&mut bytes, &mut batch, &limits);
+        assert!(parsed.error.is_none() && batch.len() == 1, "a source begins with whole commands");
+        let rest = bytes.split_off(parsed.consumed);
+        let reply: &[u8] = match ControlCommand::decode(batch.args(0, &bytes)) {
+            Ok(Some(ControlCommand::SyncSlots(SyncSlots::AskResumable))) if one.link.is_resumable => {
+                b"+OK\r\n"
+            }
+            Ok(Some(ControlCommand::SyncSlots(SyncSlots::Establish(establish)))) => {
+                one.link.state = ConnectionState::AtDriver;
+                if self.accept_move(number, establish, rest) {
+                    return;
+                }
+                b"-ERR\r\n"
+            }
+            Ok(Some(ControlCommand::SyncSlots(SyncSlots::Resume(_)))) if one.target.is_some() => {
+                one.link.state = ConnectionState::AtDriver;
+                return self.tell_target(number, ImportDriverEvent::Resumed(rest));
+            }
+            _ => b"-ERR\r\n",
+        };
+        self.send_move(number, TARGET, reply.to_vec());
+    }
+}
