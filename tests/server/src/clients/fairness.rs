@@ -29,12 +29,12 @@ const FLOOD_KINDS: &[RequestFlood] = &[
     RequestFlood { name: "unknown", first_command: "PING", request: b"NOSUCH\r\n" },
 ];
 
-/// Waits up to this long pass without a comparison with Valkey.
-const SHORT_WAIT: Duration = Duration::from_millis(60);
+/// The median wait of another client. It needs a few milliseconds; the fault took half a second and more.
+const MEDIAN_WAIT: Duration = Duration::from_millis(100);
 
-fn start_with_one_worker(program: &Program) -> Node {
-    let node = Node::start(program, "--save  --io-threads 1");
-    node.run("ACL SETUSER nobody on >x");
+fn start_with_one_worker() -> Node {
+    let node = Node::start(&Program::redoubt(), "--save  --io-threads 1");
+    node.call_line("ACL SETUSER nobody on >x");
     node
 }
 
@@ -55,22 +55,22 @@ fn send_flood(node: &Node, flood: &RequestFlood, over: &AtomicBool) {
     });
 }
 
-/// The longest time that another client waits for a reply during the flood.
-fn longest_wait_during(node: &Node, flood: &RequestFlood) -> Duration {
+/// The median time that another client waits for a reply during the flood.
+fn median_wait_during(node: &Node, flood: &RequestFlood) -> Duration {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| send_flood(node, flood, &over));
         let mut bystander = node.connect();
         bystander.call_line("SET b 1").expect_ok();
-        let (began, mut longest, mut asked) = (Instant::now(), Duration::ZERO, 0);
-        while began.elapsed() < Duration::from_secs(2) || asked < 20 {
+        let (began, mut waits) = (Instant::now(), Vec::new());
+        while began.elapsed() < Duration::from_secs(2) || waits.len() < 20 {
             let sent = Instant::now();
             bystander.call_line("GET b");
-            longest = longest.max(sent.elapsed());
-            asked += 1;
+            waits.push(sent.elapsed());
         }
         over.store(true, Ordering::Relaxed);
-        longest
+        waits.sort();
+        waits[waits.len() / 2]
     })
 }
 
@@ -78,19 +78,10 @@ fn longest_wait_during(node: &Node, flood: &RequestFlood) -> Duration {
 /// requests, and longest behind requests refused for lack of permissions.
 #[test]
 fn flooding_client_does_not_delay_others() {
-    let node = start_with_one_worker(&Program::redoubt());
-    let peer = Program::valkey().map(|program| start_with_one_worker(&program));
+    let node = start_with_one_worker();
     for flood in FLOOD_KINDS {
-        // Repeats the measurement only if it fails, because other load on the machine disturbs it. The same applies to
-        // Valkey's measurement.
-        let waits = |node: &Node| (0..3).map(|_| longest_wait_during(node, flood)).collect::<Vec<_>>();
-        let is_short = (0..3).any(|_| longest_wait_during(&node, flood) <= SHORT_WAIT);
-        let theirs =
-            || peer.as_ref().map(&waits).and_then(|waits| waits.into_iter().min()).unwrap_or_default();
-        if !is_short {
-            let (ours, theirs) = (waits(&node), theirs());
-            assert!(ours.iter().any(|wait| *wait <= theirs), "{}: {ours:?}, theirs {theirs:?}", flood.name);
-        }
+        let wait = median_wait_during(&node, flood);
+        assert!(wait <= MEDIAN_WAIT, "{}: {wait:?}", flood.name);
     }
 }
 
@@ -100,38 +91,36 @@ fn flooding_client_does_not_delay_others() {
 fn clients_of_one_key_are_served_fairly() {
     const CLIENT_COUNT: usize = 8;
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
-    node.run("SET k 0").expect_ok();
+    node.call_line("SET k 0").expect_ok();
     let batch: Vec<&[&str]> = vec![&["INCR", "k"][..]; 100];
     let reads: Vec<&[&str]> = vec![&["GET", "k"][..]; 100];
-    let round = || {
-        let over = AtomicBool::new(false);
-        let ask = |batch: &[&[&str]]| {
-            let (mut client, mut served) = (node.connect(), 0);
-            while !over.load(Ordering::Relaxed) {
-                client.send_all(batch).expect("a connection");
-                batch.iter().for_each(|_| drop(client.read().expect("a reply")));
-                served += batch.len();
-            }
-            served
-        };
-        let served = thread::scope(|scope| {
-            let (ask, batch, reads) = (&ask, &batch, &reads);
-            let clients: Vec<_> = (0..CLIENT_COUNT)
-                .map(|number| scope.spawn(move || ask(if number % 2 == 0 { batch } else { reads })))
-                .collect();
-            thread::sleep(Duration::from_millis(700));
-            over.store(true, Ordering::Relaxed);
-            clients.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
-        });
-        let (least, all) = (served.iter().min().copied().unwrap_or(0), served.iter().sum::<usize>());
-        least * CLIENT_COUNT * 4 >= all
+    let over = AtomicBool::new(false);
+    let ask = |batch: &[&[&str]]| {
+        let (mut client, mut served) = (node.connect(), 0);
+        while !over.load(Ordering::Relaxed) {
+            client.send_all(batch).expect("a connection");
+            batch.iter().for_each(|_| drop(client.read().expect("a reply")));
+            served += batch.len();
+        }
+        served
     };
-    assert!((0..5).any(|_| round()), "one has less than a quarter of its share");
+    let served = thread::scope(|scope| {
+        let (ask, batch, reads) = (&ask, &batch, &reads);
+        let clients: Vec<_> = (0..CLIENT_COUNT)
+            .map(|number| scope.spawn(move || ask(if number % 2 == 0 { batch } else { reads })))
+            .collect();
+        // Long enough that a pause of one client by the operating system hardly counts.
+        thread::sleep(Duration::from_secs(3));
+        over.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    let (least, all) = (served.iter().min().copied().unwrap_or(0), served.iter().sum::<usize>());
+    assert!(least * CLIENT_COUNT * 4 >= all, "one has less than a quarter of its share: {served:?}");
 }
 
 #[test]
 fn busiest_client_of_a_worker_is_reported() {
-    let node = start_with_one_worker(&Program::redoubt());
+    let node = start_with_one_worker();
     let over = AtomicBool::new(false);
     let mut operator = node.connect();
     thread::scope(|scope| {

@@ -18,13 +18,8 @@ fn fill_list(connection: &mut Connection, key: &str) {
     connection.call(&["EVAL", script, "1", key, &ELEMENT_COUNT.to_string()]);
 }
 
-/// Counts how often another client is served while `request` runs.
-fn count_replies_during(node: &Node, request: &[&str]) -> usize {
-    count_replies_with_key_during(node, request, "b")
-}
-
-/// Like `count_replies_during`, with another client that reads and writes `key`.
-fn count_replies_with_key_during(node: &Node, request: &[&str], key: &str) -> usize {
+/// Counts how often another client, which reads and writes `key`, is served while `request` runs.
+fn count_replies_during(node: &Node, request: &[&str], key: &str) -> usize {
     let (mut slow, mut other) = (node.connect(), node.connect());
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     other.call_line(&format!("SET {key} 1")).expect_ok();
@@ -64,69 +59,92 @@ fn connect_with_name(node: &Node, name: &str) -> Connection {
     connection
 }
 
-/// A new script has no statistics, so it blocks the only worker; a spare worker then serves the other clients.
-#[test]
-fn spare_worker_serves_clients_of_a_blocked_worker() {
-    let (with, without) = (start_server(""), start_server("--long-command-threads 0"));
-    let mut round = 0;
-    let mut is_seen = || {
-        round += 1;
-        let script = format!("{SPIN_SCRIPT} -- {round}");
-        let request = ["EVAL", &script, "1", "k", "0.3"];
-        // Some requests may be served before the server has read the slow one.
-        count_replies_during(&with, &request) > 10 + 2 * count_replies_during(&without, &request)
-    };
-    assert!((0..5).any(|_| is_seen()));
+/// A script that holds the slot of the key `k` until it is killed.
+struct EndlessScript {
+    script: Connection,
+    /// A client that waits for the key, which shows that the script has begun.
+    waiting: Connection,
+    control: Connection,
 }
 
-/// While one command blocks a worker, its other clients are served: subscribers, clients that access the locked key,
-/// and new clients.
+impl EndlessScript {
+    /// Only reads, so that it can be killed.
+    const TEXT: &str =
+        "local over = os.clock() + ARGV[1] while os.clock() < over do end return redis.call('GET', KEYS[1])";
+
+    /// Runs the script for a short time. After that its statistics classify it as slow.
+    fn classify_as_slow(node: &Node) {
+        node.connect().call(&["EVAL", Self::TEXT, "1", "k", "0.1"]);
+    }
+
+    /// Starts the script. With another `comment` it is a new script, without statistics. Returns once it holds the key.
+    fn start(node: &Node, comment: &str) -> Self {
+        let text = format!("{}{comment}", Self::TEXT);
+        let (mut script, control) = (node.connect(), node.connect());
+        script.send(&["EVAL", &text, "1", "k", "100"]).expect("a connection");
+        let mut started = Self { script, waiting: connect_with_name(node, "waiting"), control };
+        while !started.blocks_reader() {}
+        started
+    }
+
+    /// Sends a GET of the key. It is answered at once if the script has not begun.
+    fn blocks_reader(&mut self) -> bool {
+        self.waiting.send(&["GET", "k"]).expect("a connection");
+        let Self { waiting, control, .. } = self;
+        let waits = eventually("the reader waits or is served", || {
+            if waiting.has_unread_data() {
+                return Some(false);
+            }
+            is_in_background(control, "waiting").then_some(true)
+        });
+        if !waits {
+            self.waiting.read().expect("a reply");
+        }
+        waits
+    }
+
+    /// Kills the script, which must still run. Returns the reply of the client that waited for the key.
+    fn kill(mut self) -> Reply {
+        assert!(!self.script.has_unread_data() && !self.waiting.has_unread_data());
+        self.control.call_line("SCRIPT KILL").expect_ok();
+        assert!(self.script.read().expect("a reply").is_error(""));
+        self.waiting.read().expect("a reply")
+    }
+}
+
+/// A new script has no statistics, so it blocks the only worker; a spare worker then serves the other clients:
+/// subscribers, clients with other keys, and new clients.
 #[test]
 fn all_clients_of_a_blocked_worker_are_served() {
     let node = start_server("");
-    let (mut slow, mut listener, mut other) = (node.connect(), node.connect(), node.connect());
+    let (mut listener, mut other) = (node.connect(), node.connect());
     listener.call_line("SUBSCRIBE c");
-    let served = |round: usize| {
-        slow.send(&["EVAL", &format!("{SPIN_SCRIPT} -- {round}"), "1", "k", "0.5"]).expect("a connection");
-        thread::sleep(Duration::from_millis(50));
-        let mut same = connect_with_name(&node, "same");
-        same.send(&["GET", "k"]).expect("a connection");
-        other.call_line("PUBLISH c m");
-        assert_eq!(listener.read().expect("a message").items().len(), 3);
-        while !slow.has_unread_data() && !is_in_background(&mut other, "same") {}
-        other.call_line("SET b 1").expect_ok();
-        let first = !slow.has_unread_data();
-        let count = slow.read().expect("a reply").int();
-        first && same.read().expect("a reply") == Reply::Bulk(count.to_string().into_bytes())
-    };
-    assert!((0..5).any(served));
+    let script = EndlessScript::start(&node, "");
+    other.call_line("PUBLISH c m");
+    assert_eq!(listener.read().expect("a message").items().len(), 3);
+    other.call_line("SET b 1").expect_ok();
+    assert_eq!(node.connect().call_line("GET b"), Reply::Bulk(b"1".to_vec()));
+    assert_eq!(script.kill(), Reply::NullBulk);
 }
 
 /// A client in BLPOP on a blocked worker is served by another worker, and its timeout is on time.
 #[test]
 fn blocked_clients_of_a_blocked_worker_are_served() {
     let node = start_server("");
-    let (mut slow, mut other, mut popper, mut gives_up) =
-        (node.connect(), node.connect(), node.connect(), node.connect());
-    let served = |round: usize| {
-        popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
-        gives_up.send(&["BLPOP", "nothing", "0.1"]).expect("a connection");
-        eventually("both clients are blocked", || {
-            node.info("clients", "blocked_clients").filter(|count| count == "2")
-        });
-        // Commands sent during the wait run after the wait.
-        popper.send(&["ECHO", "behind"]).expect("a connection");
-        slow.send(&["EVAL", &format!("{SPIN_SCRIPT} -- {round}"), "1", "k", "0.5"]).expect("a connection");
-        thread::sleep(Duration::from_millis(50));
-        assert_eq!(other.call_line("RPUSH queue a").int(), 1);
-        assert_eq!(popper.read().expect("a reply").items()[1], Reply::Bulk(b"a".to_vec()));
-        assert_eq!(popper.read().expect("a reply"), Reply::Bulk(b"behind".to_vec()));
-        assert_eq!(gives_up.read().expect("a reply"), Reply::NullArray);
-        let first = !slow.has_unread_data();
-        slow.read().expect("a reply");
-        first
-    };
-    assert!((0..5).any(served));
+    let (mut other, mut popper, mut gives_up) = (node.connect(), node.connect(), node.connect());
+    popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
+    gives_up.send(&["BLPOP", "nothing", "1"]).expect("a connection");
+    eventually("both clients are blocked", || {
+        node.info("clients", "blocked_clients").filter(|count| count == "2")
+    });
+    // Commands sent during the wait run after the wait.
+    popper.send(&["ECHO", "behind"]).expect("a connection");
+    let script = EndlessScript::start(&node, "");
+    assert_eq!(other.call_line("RPUSH queue a").int(), 1);
+    assert_eq!(popper.read().expect("a reply").items()[1], Reply::Bulk(b"a".to_vec()));
+    assert_eq!(popper.read().expect("a reply"), Reply::Bulk(b"behind".to_vec()));
+    assert_eq!(gives_up.read().expect("a reply"), Reply::NullArray);
+    script.kill();
     // A client that disconnects during its wait is no longer counted as blocked.
     popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
     popper.send(&["ECHO", "behind"]).expect("a connection");
@@ -185,35 +203,29 @@ fn geo_searches_go_to_background_by_members_in_their_area() {
 #[test]
 fn waits_for_slot_locks_are_reported() {
     let node = start_server("--latency-monitor-threshold 20");
-    let (mut slow, mut other) = (connect_with_name(&node, "slow"), node.connect());
-    let mut is_seen = || {
-        send_spin_script(&mut slow, "k", "0.2");
-        // On a busy machine, the script may have ended already.
-        thread::sleep(Duration::from_millis(20));
-        other.call_line("GET k");
-        slow.read().expect("a reply");
-        let events = other.call_line("LATENCY LATEST").items().to_vec();
-        events.iter().any(|event| event.items()[0].text() == "slot-wait")
-    };
-    assert!((0..5).any(|_| is_seen()));
+    let script = EndlessScript::start(&node, "");
+    // Longer than the threshold.
+    thread::sleep(Duration::from_millis(30));
+    script.kill();
+    let events = node.call_line("LATENCY LATEST").items().to_vec();
+    assert!(events.iter().any(|event| event.items()[0].text() == "slot-wait"), "{events:?}");
     let figure = |name| node.info("stats", name).and_then(|value| value.parse::<u64>().ok());
     assert!(figure("slot_waits") >= Some(1) && figure("slot_longest_wait_usec") >= Some(20_000));
-    other.call_line("CONFIG RESETSTAT").expect_ok();
+    node.call_line("CONFIG RESETSTAT").expect_ok();
     assert_eq!(figure("slot_longest_wait_usec"), Some(0));
 }
 
-/// Without background workers, the only worker runs SORT and serves no other client.
+/// Without background workers, the only worker runs SORT.
 #[test]
-fn sort_in_background_does_not_block_other_clients() {
-    let (with, without) = (start_server(""), start_server("--long-command-threads 0"));
-    for node in [&with, &without] {
-        fill_list(&mut node.connect(), "list");
+fn sort_runs_in_background() {
+    for (options, place) in [("", "background"), ("--long-command-threads 0", "worker")] {
+        let node = start_server(&format!("--slowlog-log-slower-than 0 {options}"));
+        let mut connection = node.connect();
+        fill_list(&mut connection, "list");
+        connection.call_line("SORT list ALPHA LIMIT 0 1");
+        let entry = connection.call_line("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
+        assert_eq!(entry[6], Reply::Bulk(place.into()), "{options}");
     }
-    let request = ["SORT", "list", "ALPHA", "LIMIT", "0", "1"];
-    // Some requests may be served before the server has read the slow one.
-    let is_seen =
-        || count_replies_during(&with, &request) > 10 + 2 * count_replies_during(&without, &request);
-    assert!((0..5).any(|_| is_seen()));
 }
 
 /// The replies are equal and in order whether commands run in the background or not.
@@ -286,24 +298,14 @@ fn pipelines_with_background_commands_keep_their_order() {
 #[test]
 fn only_clients_of_the_locked_key_wait() {
     let node = start_server("");
-    let (mut slow, mut same, mut other) = (connect_with_name(&node, "slow"), node.connect(), node.connect());
-    // After the first run, the statistics classify the script as slow.
-    send_spin_script(&mut slow, "k", "0.1");
-    slow.read().expect("a reply");
-    // On a busy machine, the other clients may come too late.
-    let mut are_served_first = |round: i64| {
-        send_spin_script(&mut slow, "k", "0.5");
-        wait_until_in_background(&mut other, "slow");
-        same.send(&["GET", "k"]).expect("a connection");
-        for _ in 0..10 {
-            other.call_line("SET other 1").expect_ok();
-        }
-        let first = !slow.has_unread_data();
-        assert_eq!(slow.read().expect("a reply"), Reply::Int(round));
-        let seen = same.read().expect("a reply");
-        first && seen == Reply::Bulk(round.to_string().into_bytes())
-    };
-    assert!((2..7).any(&mut are_served_first));
+    node.call_line("SET k 1").expect_ok();
+    EndlessScript::classify_as_slow(&node);
+    let mut other = node.connect();
+    let script = EndlessScript::start(&node, "");
+    for _ in 0..10 {
+        other.call_line("SET other 1").expect_ok();
+    }
+    assert_eq!(script.kill(), Reply::Bulk(b"1".to_vec()));
 }
 
 /// A client killed while its command runs in the background is closed when that command ends, and its next command does
@@ -383,7 +385,7 @@ fn monitor_shows_background_commands_once() {
     let node = start_server("--long-command-threshold 0");
     let (mut monitor, mut client) = (node.connect(), node.connect());
     monitor.call_line("MONITOR").expect_ok();
-    client.call_lines(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
+    client.run_all(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
     let words = ["\"SET\" \"k\"", "\"GET\"", "\"MULTI\"", "\"INCR\"", "\"EXEC\"", "\"GET\""];
     for word in words {
         let line = monitor.read().expect("a line").text();
@@ -469,8 +471,8 @@ fn background_writes_are_replicated_in_order() {
             client.read().expect("a reply");
         }
     }
-    let whole = master.run("GET k");
-    eventually("the replica has all of it", || (replica.run("GET k") == whole).then_some(()));
+    let whole = master.call_line("GET k");
+    eventually("the replica has all of it", || (replica.call_line("GET k") == whole).then_some(()));
 }
 
 /// Before a shutdown or failover, commands that run in the background must finish, so that no acknowledged write is
@@ -484,7 +486,7 @@ fn shutdown_and_failover_wait_for_background_commands() {
     assert!(node.terminate().success());
     let answered = slow.read().is_ok_and(|reply| reply == Reply::Int(1));
     node.launch();
-    let kept = node.run("GET k");
+    let kept = node.call_line("GET k");
     assert!(!answered || kept != Reply::NullBulk, "an acknowledged write was lost");
 
     let master = start_server("--long-command-threshold 0");
@@ -495,14 +497,14 @@ fn shutdown_and_failover_wait_for_background_commands() {
     let mut slow = master.connect();
     send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
-    master.run(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
+    master.call_line(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
     assert_eq!(slow.read().expect("a reply"), Reply::Int(1));
     eventually("the roles are swapped", || {
         (replica.info("replication", "role")? == "master" && master.info("replication", "role")? == "slave")
             .then_some(())
     });
     for node in [&replica, &master] {
-        assert_ne!(node.run("GET k"), Reply::NullBulk, "acknowledged writes are on both servers");
+        assert_ne!(node.call_line("GET k"), Reply::NullBulk, "acknowledged writes are on both servers");
     }
 }
 
@@ -511,36 +513,27 @@ fn shutdown_and_failover_wait_for_background_commands() {
 #[test]
 fn commands_that_lock_all_slots_do_not_block_others() {
     let node = start_server("--enable-debug-command yes");
-    let (mut slow, mut other) = (node.connect(), node.connect());
-    // The script itself is now classified as slow and runs in the background. With another comment, it is a new script
-    // without statistics.
-    send_spin_script(&mut slow, "k", "0.1");
-    slow.read().expect("a reply");
-    let mut are_served = |request: &str, comment: &str| {
-        let script = format!("{SPIN_SCRIPT}{comment}");
-        slow.send(&["EVAL", &script, "1", "k", "0.5"]).expect("a connection");
-        thread::sleep(Duration::from_millis(20));
-        let mut wants = node.connect();
+    EndlessScript::classify_as_slow(&node);
+    let are_served = |request: &str, comment: &str| {
+        let script = EndlessScript::start(&node, comment);
+        let (mut other, mut wants) = (node.connect(), node.connect());
         wants.send(&request.split_whitespace().collect::<Vec<_>>()).expect("a connection");
         for key in 0..100 {
             other.call_line(&format!("SET key:{key} 1")).expect_ok();
         }
-        let first = !slow.has_unread_data();
-        assert!(!slow.read().expect("a reply").is_error(""));
+        script.kill();
         let reply = wants.read().expect("a reply");
         assert!(!reply.is_error(""), "{request}: {reply:?}");
         eventually("no save is in progress", || {
             let saves = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress"];
             saves.iter().all(|field| node.info("persistence", field).as_deref() == Some("0")).then_some(())
         });
-        first
     };
     for request in
         ["BGSAVE", "BGREWRITEAOF", "KEYS *", "MEMORY STATS", "FUNCTION FLUSH", "SWAPDB 0 1", "FLUSHALL"]
     {
-        // On a busy machine, the other clients may come too late.
-        assert!((0..5).any(|_| are_served(request, "")), "{request}");
-        assert!((0..5).any(|round| are_served(request, &format!(" -- {request} {round}"))), "{request}");
+        are_served(request, "");
+        are_served(request, &format!(" -- {request}"));
     }
 }
 
@@ -588,10 +581,9 @@ fn slot_is_unlocked_while_its_large_value_is_read() {
         &["ZUNION", "2", "{k}scored", "{k}none"],
     ] {
         // On a busy machine, the other client may come too late.
-        assert!(
-            (0..5).any(|_| count_replies_with_key_during(&node, request, "{k}other") > 10),
-            "{request:?}"
-        );
+        eventually(&format!("another client is served during {request:?}"), || {
+            (count_replies_during(&node, request, "{k}other") > 10).then_some(())
+        });
     }
 }
 
