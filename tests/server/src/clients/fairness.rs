@@ -34,7 +34,7 @@ const MEDIAN_WAIT: Duration = Duration::from_millis(100);
 
 fn start_with_one_worker() -> Node {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 1");
-    node.call_line("ACL SETUSER nobody on >x");
+    node.run("ACL SETUSER nobody on >x");
     node
 }
 
@@ -91,7 +91,7 @@ fn flooding_client_does_not_delay_others() {
 fn clients_of_one_key_are_served_fairly() {
     const CLIENT_COUNT: usize = 8;
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
-    node.call_line("SET k 0").expect_ok();
+    node.run("SET k 0").expect_ok();
     let batch: Vec<&[&str]> = vec![&["INCR", "k"][..]; 100];
     let reads: Vec<&[&str]> = vec![&["GET", "k"][..]; 100];
     let over = AtomicBool::new(false);

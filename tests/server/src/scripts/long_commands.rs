@@ -59,7 +59,7 @@ fn connect_with_name(node: &Node, name: &str) -> Connection {
     connection
 }
 
-/// A script that holds the slot of the key `k` until it is killed.
+/// A script that holds the slot of the key `k` until it is ended.
 struct EndlessScript {
     script: Connection,
     /// A client that waits for the key, which shows that the script has begun.
@@ -68,9 +68,10 @@ struct EndlessScript {
 }
 
 impl EndlessScript {
-    /// Only reads, so that it can be killed.
-    const TEXT: &str =
-        "local over = os.clock() + ARGV[1] while os.clock() < over do end return redis.call('GET', KEYS[1])";
+    /// Runs until somebody subscribes to `end`.
+    const TEXT: &str = "local over = os.clock() + ARGV[1] \
+                        while os.clock() < over and redis.call('PUBSUB', 'NUMSUB', 'end')[2] == 0 do end \
+                        return redis.call('GET', KEYS[1])";
 
     /// Runs the script for a short time. After that its statistics classify it as slow.
     fn classify_as_slow(node: &Node) {
@@ -103,12 +104,15 @@ impl EndlessScript {
         waits
     }
 
-    /// Kills the script, which must still run. Returns the reply of the client that waited for the key.
-    fn kill(mut self) -> Reply {
+    /// Ends the script, which must still run. Returns the reply of the client that waited for the key.
+    fn end(mut self) -> Reply {
         assert!(!self.script.has_unread_data() && !self.waiting.has_unread_data());
-        self.control.call_line("SCRIPT KILL").expect_ok();
-        assert!(self.script.read().expect("a reply").is_error(""));
-        self.waiting.read().expect("a reply")
+        self.control.call_line("SUBSCRIBE end");
+        let result = self.script.read().expect("a reply");
+        self.control.call_line("UNSUBSCRIBE end");
+        let reply = self.waiting.read().expect("a reply");
+        assert_eq!(result, reply);
+        reply
     }
 }
 
@@ -124,7 +128,7 @@ fn all_clients_of_a_blocked_worker_are_served() {
     assert_eq!(listener.read().expect("a message").items().len(), 3);
     other.call_line("SET b 1").expect_ok();
     assert_eq!(node.connect().call_line("GET b"), Reply::Bulk(b"1".to_vec()));
-    assert_eq!(script.kill(), Reply::NullBulk);
+    assert_eq!(script.end(), Reply::NullBulk);
 }
 
 /// A client in BLPOP on a blocked worker is served by another worker, and its timeout is on time.
@@ -144,7 +148,7 @@ fn blocked_clients_of_a_blocked_worker_are_served() {
     assert_eq!(popper.read().expect("a reply").items()[1], Reply::Bulk(b"a".to_vec()));
     assert_eq!(popper.read().expect("a reply"), Reply::Bulk(b"behind".to_vec()));
     assert_eq!(gives_up.read().expect("a reply"), Reply::NullArray);
-    script.kill();
+    script.end();
     // A client that disconnects during its wait is no longer counted as blocked.
     popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
     popper.send(&["ECHO", "behind"]).expect("a connection");
@@ -206,12 +210,12 @@ fn waits_for_slot_locks_are_reported() {
     let script = EndlessScript::start(&node, "");
     // Longer than the threshold.
     thread::sleep(Duration::from_millis(30));
-    script.kill();
-    let events = node.call_line("LATENCY LATEST").items().to_vec();
+    script.end();
+    let events = node.run("LATENCY LATEST").items().to_vec();
     assert!(events.iter().any(|event| event.items()[0].text() == "slot-wait"), "{events:?}");
     let figure = |name| node.info("stats", name).and_then(|value| value.parse::<u64>().ok());
     assert!(figure("slot_waits") >= Some(1) && figure("slot_longest_wait_usec") >= Some(20_000));
-    node.call_line("CONFIG RESETSTAT").expect_ok();
+    node.run("CONFIG RESETSTAT").expect_ok();
     assert_eq!(figure("slot_longest_wait_usec"), Some(0));
 }
 
@@ -298,14 +302,14 @@ fn pipelines_with_background_commands_keep_their_order() {
 #[test]
 fn only_clients_of_the_locked_key_wait() {
     let node = start_server("");
-    node.call_line("SET k 1").expect_ok();
+    node.run("SET k 1").expect_ok();
     EndlessScript::classify_as_slow(&node);
     let mut other = node.connect();
     let script = EndlessScript::start(&node, "");
     for _ in 0..10 {
         other.call_line("SET other 1").expect_ok();
     }
-    assert_eq!(script.kill(), Reply::Bulk(b"1".to_vec()));
+    assert_eq!(script.end(), Reply::Bulk(b"1".to_vec()));
 }
 
 /// A client killed while its command runs in the background is closed when that command ends, and its next command does
@@ -385,7 +389,7 @@ fn monitor_shows_background_commands_once() {
     let node = start_server("--long-command-threshold 0");
     let (mut monitor, mut client) = (node.connect(), node.connect());
     monitor.call_line("MONITOR").expect_ok();
-    client.run_all(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
+    client.call_lines(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
     let words = ["\"SET\" \"k\"", "\"GET\"", "\"MULTI\"", "\"INCR\"", "\"EXEC\"", "\"GET\""];
     for word in words {
         let line = monitor.read().expect("a line").text();
@@ -471,8 +475,8 @@ fn background_writes_are_replicated_in_order() {
             client.read().expect("a reply");
         }
     }
-    let whole = master.call_line("GET k");
-    eventually("the replica has all of it", || (replica.call_line("GET k") == whole).then_some(()));
+    let whole = master.run("GET k");
+    eventually("the replica has all of it", || (replica.run("GET k") == whole).then_some(()));
 }
 
 /// Before a shutdown or failover, commands that run in the background must finish, so that no acknowledged write is
@@ -486,7 +490,7 @@ fn shutdown_and_failover_wait_for_background_commands() {
     assert!(node.terminate().success());
     let answered = slow.read().is_ok_and(|reply| reply == Reply::Int(1));
     node.launch();
-    let kept = node.call_line("GET k");
+    let kept = node.run("GET k");
     assert!(!answered || kept != Reply::NullBulk, "an acknowledged write was lost");
 
     let master = start_server("--long-command-threshold 0");
@@ -497,14 +501,14 @@ fn shutdown_and_failover_wait_for_background_commands() {
     let mut slow = master.connect();
     send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
-    master.call_line(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
+    master.run(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
     assert_eq!(slow.read().expect("a reply"), Reply::Int(1));
     eventually("the roles are swapped", || {
         (replica.info("replication", "role")? == "master" && master.info("replication", "role")? == "slave")
             .then_some(())
     });
     for node in [&replica, &master] {
-        assert_ne!(node.call_line("GET k"), Reply::NullBulk, "acknowledged writes are on both servers");
+        assert_ne!(node.run("GET k"), Reply::NullBulk, "acknowledged writes are on both servers");
     }
 }
 
@@ -521,7 +525,7 @@ fn commands_that_lock_all_slots_do_not_block_others() {
         for key in 0..100 {
             other.call_line(&format!("SET key:{key} 1")).expect_ok();
         }
-        script.kill();
+        script.end();
         let reply = wants.read().expect("a reply");
         assert!(!reply.is_error(""), "{request}: {reply:?}");
         eventually("no save is in progress", || {
