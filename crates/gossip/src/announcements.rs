@@ -88,8 +88,8 @@ fn update_shard(state: &mut ClusterState, id: NodeId, shard: NodeId) -> Option<E
 
 /// Applies the configured addresses and options to this node's own entry.
 pub(crate) fn apply_own_announcement(state: &mut ClusterState) {
-    let announce = state.config.announce.clone();
-    let no_failover = state.config.replica_no_failover;
+    let announce = state.config().announce.clone();
+    let no_failover = state.config().replica_no_failover;
     let me = state.myself_mut();
     me.address.ip = announce.ip.or(me.address.ip);
     let (first, other) = if announce.tls_cluster {

@@ -180,7 +180,7 @@ pub(crate) fn bump_epoch(state: &mut ClusterState) -> Option<Epoch> {
 }
 
 fn enter_epoch(state: &mut ClusterState, epoch: Epoch) {
-    state.current_epoch = epoch;
+    state.raise_epoch(epoch);
     state.myself_mut().config_epoch = epoch;
 }
 

@@ -423,7 +423,7 @@ fn check_data_age(state: &ClusterState) -> Result<(), CannotFailoverReason> {
     if factor == 0 || master.is_some_and(|master| master.declared_fail) {
         return Ok(());
     }
-    let age = match state.replication.source {
+    let age = match state.replication().source {
         ReplicationSource::Streaming { last_heard } => Some(state.now().since(last_heard)),
         ReplicationSource::Lost { since } => Some(state.now().since(since)),
         ReplicationSource::Never => None,
@@ -514,8 +514,8 @@ mod tests {
         let mut cluster = TestCluster::new(5, &[(5, 1)]);
         cluster.become_replica_of(1);
         let now = cluster.state.now();
-        cluster.state.replication.source = ReplicationSource::Streaming { last_heard: now };
-        cluster.state.replication.offset = ReplOffset(100);
+        cluster.state.set_source(ReplicationSource::Streaming { last_heard: now });
+        cluster.state.set_offset(ReplOffset(100));
         cluster.fail(1);
         cluster
     }
@@ -526,7 +526,7 @@ mod tests {
         effects.extend(part.advance(&cluster.state, &mut random()));
         for effect in &effects {
             if let Effect::VoteForMyself { epoch } = effect {
-                cluster.state.current_epoch = *epoch;
+                cluster.state.raise_epoch(*epoch);
             }
         }
         effects
@@ -609,7 +609,7 @@ mod tests {
     #[test]
     fn replica_with_old_data_says_once_why_it_does_not_stand() {
         let (mut cluster, mut part) = (cluster(), Election::default());
-        cluster.state.replication.source = ReplicationSource::Never;
+        cluster.state.set_source(ReplicationSource::Never);
         let reason = CannotFailoverReason::DataTooOld { age: None };
         let effects = step(&mut part, &mut cluster, false);
         assert_eq!(effects.last(), Some(&Effect::log(ElectionEvent::CannotStand(reason))));

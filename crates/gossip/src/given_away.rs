@@ -64,7 +64,7 @@ impl GivenAwaySlots {
         for &slot in slots {
             self.0.remove(&slot);
             state.marks.unmark(slot);
-            state.slots.assign(slot, state.me);
+            state.slots.assign(slot, state.id());
             effects.push(Effect::Log(ClusterEvent::GivenAwaySlotClaimed { slot, from }));
             effects.push(Effect::TellReplicas { slot, change: SlotChange::Stable });
         }

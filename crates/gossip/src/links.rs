@@ -72,7 +72,7 @@ impl Links {
             };
             evicted = Some(self.close_inbound(quietest.0));
         }
-        let (since, last_message) = (state.wall, state.now());
+        let (since, last_message) = (state.wall(), state.now());
         let inbound = InboundLink { peer, local, since, node: None, last_message, bad_epoch_logged: false };
         self.inbound.insert(link, inbound);
         self.next_check.get_or_insert(state.now() + state.config().unknown_peer_timeout());

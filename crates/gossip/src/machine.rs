@@ -136,16 +136,14 @@ impl Gossip {
     /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
     /// actions to `out`. `now` must not go backwards.
     pub fn handle(&mut self, now: Instant, wall: Millis, input: ClusterInput, out: &mut Vec<ClusterAction>) {
-        assert!(now >= self.state.now, "time went back");
-        let before = std::mem::replace(&mut self.state.now, now);
-        self.state.wall = wall;
+        let gap = self.state.begin_step(now, wall);
         match self.phase {
             Phase::Created => {
                 self.phase = Phase::Started;
                 self.votes.on_start(now);
                 self.service.on_start(&mut self.state);
             }
-            Phase::Started => self.detect_process_pause(now.since(before)),
+            Phase::Started => self.detect_process_pause(gap),
         }
         self.dispatch(input);
         self.do_what_is_due();
@@ -169,13 +167,13 @@ impl Gossip {
             ClusterInput::Closed { link } => self.links.on_closed(state, link).into_iter().collect(),
             ClusterInput::Packet { link, packet } => return self.on_packet(link, *packet),
             ClusterInput::Replication(status) => {
-                let before = std::mem::replace(&mut state.replication, status);
+                let before = state.set_replication(status);
                 let changed = has_data(before.offset) != has_data(status.offset);
                 if changed { vec![Effect::Publish] } else { Vec::new() }
             }
             ClusterInput::WritesPaused { offset } => {
-                if self.manual_failover.on_writes_paused(state.now) {
-                    state.replication.offset = offset;
+                if self.manual_failover.on_writes_paused(state.now()) {
+                    state.set_offset(offset);
                 }
                 return;
             }
@@ -198,7 +196,7 @@ impl Gossip {
                 effects.extend(slot_moves::load_marks(state, &moves));
                 effects
             }
-            ClusterInput::FirstWrite { at } => return self.out.record_first_write(state.me, at),
+            ClusterInput::FirstWrite { at } => return self.out.record_first_write(state.id(), at),
             ClusterInput::Publish(publication) => return self.send_publication(&publication),
             ClusterInput::Configure(config) => return self.configure(*config),
         };
@@ -206,13 +204,13 @@ impl Gossip {
     }
 
     fn configure(&mut self, config: ClusterConfig) {
-        let before = std::mem::replace(&mut self.state.config, config);
+        let before = self.state.configure(config);
         apply_own_announcement(&mut self.state);
         self.state.nodes.touch_all();
         self.apply([Effect::ConfigChanged]);
         // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING, because
         // nodes do not update addresses from a PONG.
-        if before.announce != self.state.config.announce {
+        if before.announce != self.state.config().announce {
             for id in self.state.linked() {
                 self.send_gossip(id, GossipKind::Ping);
             }
@@ -248,18 +246,18 @@ impl Gossip {
     /// When to call [`Gossip::handle`] with [`ClusterInput::Deadline`] unless another input comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let now = self.state.now;
+        let now = self.state.now();
         if self.phase == Phase::Created {
             return Some(now);
         }
         // Limits the time between calls, so that a longer gap proves that the process was paused.
-        let quarter = self.state.config.node_timeout / 4;
+        let quarter = self.state.config().node_timeout / 4;
         let heartbeat = self.lease().map(|_| now + quarter.max(Duration::from_millis(1)));
         let deadlines = [
             self.state.nodes.next_due(),
             self.links.next_deadline(),
             self.manual_failover.next_deadline(),
-            self.election.next_deadline(self.state.config.auth_timeout()),
+            self.election.next_deadline(self.state.config().auth_timeout()),
             self.migration.next_deadline(now),
             self.self_fail.next_deadline(now),
             self.service.next_deadline(now),
@@ -293,7 +291,7 @@ impl Gossip {
     /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
     /// have been replaced in the meantime must not serve before it knows.
     fn detect_process_pause(&mut self, gap: Duration) {
-        let node_timeout = self.state.config.node_timeout;
+        let node_timeout = self.state.config().node_timeout;
         if gap < node_timeout / 2 || self.state.nodes.len() == 1 {
             return;
         }
@@ -310,7 +308,7 @@ impl Gossip {
     /// How long after the last call this node may serve without another call. `None` if there are no other nodes.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
-        (self.state.nodes.len() > 1).then(|| max_undetected_pause(self.state.config.node_timeout))
+        (self.state.nodes.len() > 1).then(|| max_undetected_pause(self.state.config().node_timeout))
     }
 
     /// Executes the SETSLOT requests that the replicas have acknowledged.
@@ -392,7 +390,7 @@ impl Gossip {
 
     /// Adopts an epoch that another node took without a vote, to create an epoch collision.
     pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
-        self.state.current_epoch = self.state.current_epoch.max(epoch);
+        self.state.raise_epoch(epoch);
         self.state.myself_mut().config_epoch = epoch;
     }
 }

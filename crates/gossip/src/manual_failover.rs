@@ -296,10 +296,10 @@ mod tests {
         let header = paused(&cluster, 50);
         assert_eq!(part.on_master_paused(&cluster.state, &header).len(), 2);
         assert_eq!(part.on_master_paused(&cluster.state, &header), [], "the first offset counts");
-        cluster.state.replication.offset = ReplOffset(49);
+        cluster.state.set_offset(ReplOffset(49));
         assert_eq!(part.step(&cluster.state), []);
         assert!(!part.is_ready());
-        cluster.state.replication.offset = ReplOffset(50);
+        cluster.state.set_offset(ReplOffset(50));
         assert_eq!(part.step(&cluster.state), [Effect::log(ManualFailoverEvent::Ready)]);
         assert!(part.is_ready());
         assert_eq!(part.end(), Some(WATCH_NOTHING));

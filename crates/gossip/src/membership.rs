@@ -107,7 +107,7 @@ pub(crate) fn find_impossible_epoch(
 ) -> Option<Epoch> {
     let update = if let MessageBody::Update(update) = body { update.config_epoch } else { Epoch(0) };
     let highest = header.current_epoch.max(header.own_epoch()).max(update);
-    let too_far = highest.0 > state.current_epoch.0.saturating_add(MAX_EPOCH_LEAD);
+    let too_far = highest.0 > state.current_epoch().0.saturating_add(MAX_EPOCH_LEAD);
     let unseen = header.own_epoch() > header.current_epoch;
     (too_far || unseen).then_some(highest)
 }
@@ -132,7 +132,7 @@ pub(crate) fn update_sender(state: &mut ClusterState, header: &Header) -> Option
     }
     node.update_from(header);
     if header.current_epoch > state.current_epoch() {
-        state.current_epoch = header.current_epoch;
+        state.raise_epoch(header.current_epoch);
         effects.push(Effect::Save);
     }
     Some(effects)
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(update_my_address(&mut cluster.state, local, false), []);
         assert_eq!(update_my_address(&mut cluster.state, local, true).len(), 2);
         assert_eq!(update_my_address(&mut cluster.state, Ipv4Addr::UNSPECIFIED.into(), true), []);
-        cluster.state.config.announce.ip = Some(local);
+        cluster.state.config_mut().announce.ip = Some(local);
         assert_eq!(update_my_address(&mut cluster.state, Ipv4Addr::LOCALHOST.into(), true), []);
     }
 

@@ -17,12 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use clock::{Instant, Millis};
+use clock::Instant;
 use slot_routing::{ClientEndpoint, Epoch, NodeId, Slot};
 use thiserror::Error;
 
 use crate::config::ClusterConfig;
-use crate::contract::ReplicationStatus;
 use crate::node::{Address, Handshake, Node, NodeHealth, Role};
 use crate::nodes::Nodes;
 use crate::slot_marks::SlotMarks;
@@ -64,18 +63,8 @@ impl SavedConfig {
 
     /// The state of a node that starts with this configuration.
     pub(crate) fn into_state(self, config: ClusterConfig) -> ClusterState {
-        ClusterState {
-            config,
-            me: self.me,
-            nodes: Nodes::from(self.nodes),
-            slots: self.slots,
-            marks: self.marks,
-            current_epoch: self.current_epoch,
-            serving: false,
-            replication: ReplicationStatus::default(),
-            now: Instant::ORIGIN,
-            wall: Millis::default(),
-        }
+        let nodes = Nodes::from(self.nodes);
+        ClusterState::new(config, self.me, nodes, self.slots, self.marks, self.current_epoch)
     }
 }
 
@@ -89,7 +78,8 @@ impl ClusterState {
             self.write_node_state(&mut text, node, &ranges);
             text.push('\n');
         }
-        let _ = writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, last_vote_epoch);
+        let _ =
+            writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch(), last_vote_epoch);
         text
     }
 }

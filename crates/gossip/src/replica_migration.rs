@@ -139,7 +139,7 @@ mod tests {
     fn cluster() -> (TestCluster, ReplicaMigration) {
         let mut cluster = TestCluster::new(4, &[(4, 1), (5, 2)]);
         cluster.become_replica_of(1);
-        cluster.state.serving = true;
+        cluster.state.set_serving(true);
         let part = ReplicaMigration::new(&cluster.state);
         (cluster, part)
     }
@@ -165,13 +165,13 @@ mod tests {
     fn replica_stays_while_the_cluster_is_down_or_at_the_barrier() {
         let (mut cluster, mut part) = cluster();
         cluster.fail(5);
-        cluster.state.serving = false;
+        cluster.state.set_serving(false);
         assert_eq!(after_delay(&mut cluster, &mut part), None);
-        cluster.state.serving = true;
-        cluster.state.config.migration_barrier = 2;
+        cluster.state.set_serving(true);
+        cluster.state.config_mut().migration_barrier = 2;
         assert_eq!(after_delay(&mut cluster, &mut part), None);
-        cluster.state.config.migration_barrier = 1;
-        cluster.state.config.allow_replica_migration = false;
+        cluster.state.config_mut().migration_barrier = 1;
+        cluster.state.config_mut().allow_replica_migration = false;
         assert_eq!(after_delay(&mut cluster, &mut part), None);
     }
 

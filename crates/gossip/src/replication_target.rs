@@ -87,7 +87,7 @@ mod tests {
     fn replicas_use_the_tls_port_if_replication_is_encrypted() {
         let (mut cluster, mut part) = (TestCluster::new(3, &[]), ReplicationTarget::default());
         cluster.become_replica_of(1);
-        cluster.state.config.announce.tls_replication = true;
+        cluster.state.config_mut().announce.tls_replication = true;
         cluster.node(1).address.other_port = 9000;
         let effect = part.update(&cluster.state);
         assert!(matches!(effect, Some(Effect::Act(ClusterAction::BecomeReplica { port: 9000, .. }))));

@@ -72,7 +72,7 @@ impl ClusterState {
         let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_at(time).0);
         let master = node.master().and_then(|id| self.nodes.get(&id));
         let epoch = self.claimed_epoch(node);
-        let connected = node.link.is_up() || node.id == self.me;
+        let connected = node.link.is_up() || node.id == self.id();
         let _ = write!(
             text,
             " {} {} {} {} {epoch} {}",
@@ -88,7 +88,7 @@ impl ClusterState {
                 false => write!(text, " {first}-{last}"),
             };
         }
-        if node.id == self.me {
+        if node.id == self.id() {
             for (slot, to) in self.marks.migrating() {
                 let _ = write!(text, " [{slot}->-{to}]");
             }
@@ -100,13 +100,13 @@ impl ClusterState {
 
     fn flag_words(&self, node: &Node) -> String {
         let words = [
-            (node.id == self.me, "myself"),
+            (node.id == self.id(), "myself"),
             (node.is_master() && node.handshake.is_none(), "master"),
             (!node.is_master(), "slave"),
             (node.is_suspected(), "fail?"),
             (node.has_failed(), "fail"),
             (node.handshake.is_some(), "handshake"),
-            (node.address.ip.is_none() && node.id != self.me, "noaddr"),
+            (node.address.ip.is_none() && node.id != self.id(), "noaddr"),
             (node.no_failover, "nofailover"),
         ];
         let set: Vec<&str> = words.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect();
@@ -130,7 +130,7 @@ impl ClusterState {
              cluster_nodes_pfail:{}\r\ncluster_nodes_fail:{}\r\n\
              cluster_voting_nodes_pfail:{}\r\ncluster_voting_nodes_fail:{}\r\ncluster_known_nodes:{}\r\n\
              cluster_size:{}\r\ncluster_current_epoch:{}\r\ncluster_my_epoch:{epoch}\r\n",
-            if self.serving { "ok" } else { "fail" },
+            if self.is_serving() { "ok" } else { "fail" },
             self.slots.assigned(),
             slots_of(Node::is_healthy),
             slots_of(Node::is_suspected),
@@ -141,7 +141,7 @@ impl ClusterState {
             voters(Node::has_failed),
             self.nodes.len(),
             self.voters(),
-            self.current_epoch,
+            self.current_epoch(),
         );
         write_messages(&mut text, stats);
         let LinkTraffic {
@@ -164,7 +164,7 @@ impl ClusterState {
     #[must_use]
     pub fn topology(&self) -> Topology {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
-        let mut topology = Topology::new(self.me, self.current_epoch, self.serving, members);
+        let mut topology = Topology::new(self.id(), self.current_epoch(), self.is_serving(), members);
         for (first, last, owner) in self.slots.runs() {
             topology.assign_run(first, last, owner);
         }
@@ -182,20 +182,20 @@ impl ClusterState {
     fn member(&self, node: &Node) -> Option<Member> {
         let role = match node.role {
             crate::node::Role::Replica(Some(master)) => slot_routing::Role::Replica(master),
-            crate::node::Role::Replica(None) if node.id != self.me => return None,
+            crate::node::Role::Replica(None) if node.id != self.id() => return None,
             _ => slot_routing::Role::Master,
         };
         if node.handshake.is_some() {
             return None;
         }
-        let me = node.id == self.me;
+        let me = node.id == self.id();
         Some(Member {
             id: node.id,
             shard: node.shard,
             endpoint: self.endpoint(node),
             role,
             config_epoch: self.claimed_epoch(node),
-            offset: if me { self.replication.offset } else { node.offset },
+            offset: if me { self.replication().offset } else { node.offset },
             failed: node.has_failed(),
             suspected: node.is_suspected(),
         })

@@ -302,7 +302,7 @@ mod tests {
         let only_empty = Effect::Act(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty));
         assert_eq!(part.start(&cluster.state, ReplOffset(0)), [only_empty]);
         assert_eq!(part.step(&cluster.state), []);
-        cluster.state.replication.offset = ReplOffset(1);
+        cluster.state.set_offset(ReplOffset(1));
         assert_eq!(part.step(&cluster.state), [ALLOW_ALL]);
     }
 }

@@ -96,7 +96,7 @@ impl ServiceState {
         if !state.myself().is_master() {
             return Vec::new();
         }
-        state.serving = false;
+        state.set_serving(false);
         self.start_replacement_check(state, Duration::ZERO, true);
         let voters = state.slots.owners().map(|(id, _)| id).filter(|id| *id != state.id());
         [Effect::Publish].into_iter().chain(voters.map(Effect::Reconnect)).collect()
@@ -122,7 +122,7 @@ impl ServiceState {
     pub(crate) fn on_answer(&self, state: &mut ClusterState, header: &Header, section: &GossipSection) {
         let Some(ReplacementCheck { known, .. }) = self.replacement_check else { return };
         let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
-        let told = section.entries.iter().find(|entry| entry.id == state.me);
+        let told = section.entries.iter().find(|entry| entry.id == state.id());
         let doubted = told.map(|entry| failing(entry.flags));
         let is_old = header.current_epoch <= known;
         if let Some(node) = state.nodes.get_mut(&header.sender) {
@@ -140,12 +140,12 @@ impl ServiceState {
         self.finish_replacement_check(state, majority);
         let may = majority && self.is_covered(state);
         let early = state.myself().is_master() && now < self.not_before;
-        self.waiting = may && early && !state.serving;
+        self.waiting = may && early && !state.is_serving();
         let serving = may && !self.waiting && !is_self_failed;
-        if serving == state.serving {
+        if serving == state.is_serving() {
             return Vec::new();
         }
-        state.serving = serving;
+        state.set_serving(serving);
         vec![Effect::Publish, Effect::Log(ClusterEvent::StateChanged { serving })]
     }
 
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(update(&mut part, &mut cluster), []);
         cluster.pass(cluster.state.config().node_timeout);
         assert_eq!(update(&mut part, &mut cluster).last(), Some(&STOPS));
-        cluster.state.config.require_full_coverage = false;
+        cluster.state.config_mut().require_full_coverage = false;
         assert_eq!(update(&mut part, &mut cluster).last(), Some(&SERVES));
         cluster.fail(2);
         assert_eq!(update(&mut part, &mut cluster).last(), Some(&STOPS), "a minority");
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn master_in_a_minority_waits_before_it_serves_again() {
         let (mut cluster, mut part) = cluster();
-        cluster.state.config.require_full_coverage = false;
+        cluster.state.config_mut().require_full_coverage = false;
         [1, 2].into_iter().for_each(|index| cluster.fail(index));
         cluster.pass(START_DELAY);
         assert_eq!(update(&mut part, &mut cluster), []);
@@ -275,7 +275,7 @@ mod tests {
         update(&mut part, &mut cluster);
         let effects = part.on_process_paused(&mut cluster.state);
         assert_eq!(effects, [Effect::Publish, Effect::Reconnect(id(1)), Effect::Reconnect(id(2))]);
-        assert!(!cluster.state.serving && part.may_have_been_replaced(&cluster.state));
+        assert!(!cluster.state.is_serving() && part.may_have_been_replaced(&cluster.state));
         let now = Some(cluster.state.now());
         cluster.node(1).contact.last_message = now;
         let section = GossipSection { entries: Vec::new(), extensions: Vec::new() };

@@ -14,7 +14,7 @@ pub(crate) fn add_slots(state: &mut ClusterState, slots: &[Slot]) -> Result<Vec<
     check_no_duplicates(slots)?;
     for &slot in slots {
         state.marks.end_importing(slot);
-        state.slots.assign(slot, state.me);
+        state.slots.assign(slot, state.id());
     }
     Ok(vec![Effect::ConfigChanged])
 }
@@ -37,7 +37,7 @@ pub(crate) fn flush_slots(state: &mut ClusterState, holds_keys: bool) -> Result<
     if holds_keys {
         return Err(OperatorError::FlushNotEmpty);
     }
-    state.slots.release_all(state.me);
+    state.slots.release_all(state.id());
     state.marks.clear_migrating();
     Ok(vec![Effect::ConfigChanged])
 }

@@ -111,7 +111,7 @@ pub(crate) fn claim_slots(
     }
     for slot in slots.iter() {
         state.marks.unmark(slot);
-        state.slots.assign(slot, state.me);
+        state.slots.assign(slot, state.id());
     }
     Ok(vec![Effect::ConfigChanged, Effect::ClaimImportedSlots])
 }
@@ -171,14 +171,14 @@ pub(crate) fn mark_slots_with_keys(state: &mut ClusterState, slots: &SlotSet, at
     let mut effects = Vec::new();
     for slot in slots.iter() {
         match state.slot_owner(slot) {
-            Some(owner) if owner == state.me || state.marks.importing().contains_key(&slot) => {}
+            Some(owner) if owner == state.id() || state.marks.importing().contains_key(&slot) => {}
             Some(owner) => {
                 state.marks.mark_importing(slot, owner);
                 effects.push(Effect::Log(ClusterEvent::KeysInForeignSlot { slot, owner }));
             }
             // After startup, an unassigned slot is usually between two owners, so it is not claimed.
             None if at_start => {
-                state.slots.assign(slot, state.me);
+                state.slots.assign(slot, state.id());
                 effects.push(Effect::Log(ClusterEvent::KeysInUnassignedSlot { slot }));
             }
             None => continue,

@@ -3,6 +3,8 @@
 //! All parts of the machine read this state and decide; only the coordinator
 //! ([`Gossip`](crate::Gossip)) and the parts that own a piece of the state change it.
 
+use std::time::Duration;
+
 use clock::{Instant, Millis};
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
@@ -20,20 +22,84 @@ use crate::wire::Header;
 /// One node's view of the cluster.
 #[derive(Debug)]
 pub struct ClusterState {
-    pub(crate) config: ClusterConfig,
-    pub(crate) me: NodeId,
+    config: ClusterConfig,
+    me: NodeId,
     pub(crate) nodes: Nodes,
     pub(crate) slots: SlotTable,
     pub(crate) marks: SlotMarks,
-    pub(crate) current_epoch: Epoch,
+    current_epoch: Epoch,
     /// Whether `cluster_state` is `ok`.
-    pub(crate) serving: bool,
-    pub(crate) replication: ReplicationStatus,
-    pub(crate) now: Instant,
-    pub(crate) wall: Millis,
+    serving: bool,
+    replication: ReplicationStatus,
+    now: Instant,
+    wall: Millis,
 }
 
 impl ClusterState {
+    /// A node that has just started and does not know the time yet.
+    pub(crate) fn new(
+        config: ClusterConfig,
+        me: NodeId,
+        nodes: Nodes,
+        slots: SlotTable,
+        marks: SlotMarks,
+        current_epoch: Epoch,
+    ) -> Self {
+        Self {
+            config,
+            me,
+            nodes,
+            slots,
+            marks,
+            current_epoch,
+            serving: false,
+            replication: ReplicationStatus::default(),
+            now: Instant::ORIGIN,
+            wall: Millis::default(),
+        }
+    }
+
+    /// Sets the time of the step, and returns the time since the last step.
+    pub(crate) fn begin_step(&mut self, now: Instant, wall: Millis) -> Duration {
+        assert!(now >= self.now, "time went back");
+        let before = std::mem::replace(&mut self.now, now);
+        self.wall = wall;
+        now.since(before)
+    }
+
+    /// Sets the configuration and returns the previous one.
+    pub(crate) fn configure(&mut self, config: ClusterConfig) -> ClusterConfig {
+        std::mem::replace(&mut self.config, config)
+    }
+
+    /// Sets the replication state and returns the previous one.
+    pub(crate) fn set_replication(&mut self, status: ReplicationStatus) -> ReplicationStatus {
+        std::mem::replace(&mut self.replication, status)
+    }
+
+    pub(crate) fn set_offset(&mut self, offset: ReplOffset) {
+        self.replication.offset = offset;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_source(&mut self, source: crate::contract::ReplicationSource) {
+        self.replication.source = source;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn config_mut(&mut self) -> &mut ClusterConfig {
+        &mut self.config
+    }
+
+    pub(crate) fn set_serving(&mut self, serving: bool) {
+        self.serving = serving;
+    }
+
+    /// Notes an epoch that this node has seen or enters.
+    pub(crate) fn raise_epoch(&mut self, epoch: Epoch) {
+        self.current_epoch = self.current_epoch.max(epoch);
+    }
+
     /// This node's own entry.
     #[must_use]
     pub fn myself(&self) -> &Node {
@@ -119,6 +185,16 @@ impl ClusterState {
 
     pub(crate) fn now(&self) -> Instant {
         self.now
+    }
+
+    /// The wall-clock time.
+    pub(crate) fn wall(&self) -> Millis {
+        self.wall
+    }
+
+    /// The replication state of this node.
+    pub(crate) fn replication(&self) -> ReplicationStatus {
+        self.replication
     }
 
     /// The replication offset of this node.

@@ -48,7 +48,7 @@ impl TestCluster {
         }
         saved.nodes = nodes;
         let mut state = saved.into_state(ClusterConfig::default());
-        (state.now, state.wall) = (now, Millis(1_000_000_000));
+        state.begin_step(now, Millis(1_000_000_000));
         state.update_indexes();
         Self { state }
     }
@@ -67,7 +67,7 @@ impl TestCluster {
 
     /// Marks a node as FAIL.
     pub(crate) fn fail(&mut self, index: u8) {
-        let since = self.state.now;
+        let since = self.state.now();
         self.node(index).health = NodeHealth::Failed { since };
         self.state.update_indexes();
     }
@@ -79,7 +79,8 @@ impl TestCluster {
     }
 
     pub(crate) fn pass(&mut self, time: Duration) {
-        self.state.now += time;
+        let (now, wall) = (self.state.now() + time, self.state.wall());
+        self.state.begin_step(now, wall);
     }
 
     /// A header as node `index` would send it.
@@ -95,7 +96,7 @@ impl TestCluster {
             port: node.address.port,
             other_port: 0,
             bus_port: node.address.bus_port,
-            current_epoch: self.state.current_epoch,
+            current_epoch: self.state.current_epoch(),
             config_epoch: self.state.claimed_epoch(node),
             offset: node.offset,
             slots: self.state.slots.set_of(claimant),

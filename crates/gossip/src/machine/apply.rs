@@ -20,7 +20,7 @@ impl Gossip {
             Effect::Log(event) => self.out.log(event),
             Effect::Act(action) => self.out.push(action),
             Effect::Reply { token, result } => self.out.push(ClusterAction::Reply { token, result }),
-            Effect::Record { node, entry } => self.out.record(node, entry, self.state.wall),
+            Effect::Record { node, entry } => self.out.record(node, entry, self.state.wall()),
             Effect::Publish => self.out.publish(),
             Effect::Save => self.out.save(Save::Later),
             Effect::ConfigChanged => {
@@ -48,8 +48,8 @@ impl Gossip {
                 self.send_with(to, header, MessageBody::AuthAck);
             }
             Effect::VoteForMyself { epoch } => {
-                self.state.current_epoch = epoch;
-                self.votes.record(epoch, self.state.me);
+                self.state.raise_epoch(epoch);
+                self.votes.record(epoch, self.state.id());
                 self.out.save(Save::BeforeSending);
             }
             Effect::CloseLink(id) => {

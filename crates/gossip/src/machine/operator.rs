@@ -64,7 +64,7 @@ impl Gossip {
         if self.state.myself().is_master() {
             return Vec::new();
         }
-        self.set_role(self.state.me, Role::Master);
+        self.set_role(self.state.id(), Role::Master);
         let shard = self.random.node_id();
         self.state.myself_mut().shard = shard;
         self.out.log(ClusterEvent::Detached { shard });
@@ -78,18 +78,18 @@ impl Gossip {
 
     fn forget_by_name(&mut self, name: &str) -> Decision {
         let id = parse_name(name).ok_or_else(|| OperatorError::unknown(name))?;
-        if self.state.node(id).is_none() && self.forgotten.contains(id, self.state.now) {
+        if self.state.node(id).is_none() && self.forgotten.contains(id, self.state.now()) {
             // Another node has already gossiped the FORGET to this node.
             return Ok(Vec::new());
         }
         let id = self.state.find_node(name)?;
-        if id == self.state.me {
+        if id == self.state.id() {
             return Err(OperatorError::ForgetMyself);
         }
         if self.state.myself().master() == Some(id) {
             return Err(OperatorError::ForgetMaster);
         }
-        self.forget(id, self.state.config.blacklist_ttl);
+        self.forget(id, self.state.config().blacklist_ttl);
         Ok(Vec::new())
     }
 
@@ -100,7 +100,7 @@ impl Gossip {
         }
         self.out.log(ClusterEvent::NodeReset);
         if !was_master {
-            self.set_role(self.state.me, Role::Master);
+            self.set_role(self.state.id(), Role::Master);
             self.out.push(ClusterAction::DropEverything);
         }
         // The node leaves its shard.
@@ -111,7 +111,7 @@ impl Gossip {
         for id in others {
             self.remove_node(id);
         }
-        self.state.slots.release_all(self.state.me);
+        self.state.slots.release_all(self.state.id());
         self.state.marks.clear();
         if hard {
             self.take_new_identity();
@@ -136,7 +136,7 @@ impl Gossip {
             return Err(OperatorError::EpochAlreadySet);
         }
         self.state.myself_mut().config_epoch = epoch;
-        self.state.current_epoch = self.state.current_epoch.max(epoch);
+        self.state.raise_epoch(epoch);
         self.out.save(Save::BeforeClaiming);
         Ok(vec![Effect::Log(ClusterEvent::ConfigEpochSet(epoch)), Effect::ConfigChanged])
     }

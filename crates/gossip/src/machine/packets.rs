@@ -32,7 +32,7 @@ impl Gossip {
 
     pub(super) fn on_packet(&mut self, link: LinkId, packet: Packet) {
         let Packet { header, body } = packet;
-        if !self.links.on_packet(link, self.state.now) {
+        if !self.links.on_packet(link, self.state.now()) {
             // The link was closed while the packet was queued.
             return;
         }
@@ -73,11 +73,11 @@ impl Gossip {
     }
 
     fn on_vote_request(&mut self, header: &Header) {
-        if !self.state.is_voter(self.state.me) {
+        if !self.state.is_voter(self.state.id()) {
             return self.election.on_rival_request(&self.state, header);
         }
         let status = VoterStatus {
-            yields_to_candidate: self.self_fail.should_yield_to(header, self.state.me),
+            yields_to_candidate: self.self_fail.should_yield_to(header, self.state.id()),
             may_be_replaced: self.service.may_have_been_replaced(&self.state),
         };
         let effects = self.votes.answer(&self.state, header, status);
@@ -92,7 +92,7 @@ impl Gossip {
         }
         let sender = header.sender;
         let known = self.state.knows(sender);
-        if introduced && !known && sender != self.state.me {
+        if introduced && !known && sender != self.state.id() {
             let address = Address::announced(header, self.links.peer_ip(&self.state, link));
             if address.ip.is_some() {
                 // Anyone can send a MEET, so its gossip entries are ignored until the handshake is complete.
@@ -164,7 +164,7 @@ impl Gossip {
     /// Handles the PONG to our PING.
     fn on_answer(&mut self, header: &Header, section: &GossipSection) {
         self.service.on_answer(&mut self.state, header, section);
-        let now = self.state.now;
+        let now = self.state.now();
         let contact = &mut self.state.known_node_mut(header.sender).contact;
         contact.ping_sent = None;
         contact.pong_received = Some(now);
@@ -206,7 +206,7 @@ impl Gossip {
             let effect = membership::add_gossiped_node(state, entry, &self.forgotten);
             return self.apply(effect);
         }
-        if id == state.me {
+        if id == state.id() {
             return;
         }
         if counts {

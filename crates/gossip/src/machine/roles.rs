@@ -26,7 +26,7 @@ impl Gossip {
             self.state.slots.release_all(id);
             self.votes.on_replaced(id);
             if let Role::Replica(Some(master)) = role
-                && master != self.state.me
+                && master != self.state.id()
                 && self.state.are_in_same_shard(id, master)
             {
                 self.state.marks.redirect(id, master);
@@ -38,15 +38,15 @@ impl Gossip {
     /// Makes this node a replica of `master`.
     pub(super) fn become_replica_of(&mut self, master: NodeId) {
         // Within a shard the migrations continue, because this node may become the master again.
-        if !self.state.are_in_same_shard(self.state.me, master) {
+        if !self.state.are_in_same_shard(self.state.id(), master) {
             self.state.marks.clear();
             // Offsets are comparable only within one history, as is the time of the last contact. As in Valkey they are
             // reset; otherwise a larger offset from the old shard would win an election against replicas that have the
             // data of the new one.
-            self.state.replication = ReplicationStatus::default();
+            self.state.set_replication(ReplicationStatus::default());
             self.replication_target.on_shard_change();
         }
-        self.set_role(self.state.me, Role::Replica(Some(master)));
+        self.set_role(self.state.id(), Role::Replica(Some(master)));
         self.end_failover();
         // Masters refuse to vote for a replica that they still take for a master, so the role change spreads at once.
         self.broadcast_pong();
@@ -64,7 +64,7 @@ impl Gossip {
         let state = &self.state;
         let Some(master) = state.myself().master() else { return };
         let root = state.node(master).and_then(Node::master).and_then(|root| state.node(root));
-        let root = root.filter(|root| root.id != state.me && root.is_master()).map(|root| root.id);
+        let root = root.filter(|root| root.id != state.id() && root.is_master()).map(|root| root.id);
         if let Some(root) = root {
             self.out.log(ClusterEvent::SubReplica { master: root, from: master });
             self.become_replica_of(root);
@@ -74,17 +74,18 @@ impl Gossip {
     /// Takes over the master's slots under `epoch`.
     pub(super) fn take_over(&mut self, epoch: Epoch) {
         let Some(old) = self.state.myself().master() else { return };
-        self.set_role(self.state.me, Role::Master);
-        let ClusterState { marks, slots, me, .. } = &mut self.state;
+        self.set_role(self.state.id(), Role::Master);
+        let me = self.state.id();
+        let ClusterState { marks, slots, .. } = &mut self.state;
         for slot in slots.release_all(old).iter() {
-            slots.assign(slot, *me);
+            slots.assign(slot, me);
         }
-        marks.drop_invalid(slots, *me);
+        marks.drop_invalid(slots, me);
+        let entry = TimelineEntry::Replacement { by: me, epoch };
         let me = self.state.myself_mut();
         me.config_epoch = me.config_epoch.max(epoch);
-        let entry = TimelineEntry::Replacement { by: self.state.me, epoch };
         self.end_failover();
-        self.service.on_elected(self.state.now);
+        self.service.on_elected(self.state.now());
         self.apply([Effect::Record { node: old, entry }, Effect::SaveBeforeClaiming, Effect::Publish]);
         self.broadcast_pong();
     }
@@ -142,7 +143,7 @@ impl Gossip {
     pub(super) fn reconnect(&mut self, id: NodeId) {
         let effect = self.links.close(&mut self.state, id);
         self.apply(effect);
-        let retry_at = self.state.now;
+        let retry_at = self.state.now();
         if let Some(node) = self.state.nodes.get_mut(&id) {
             node.link = LinkState::Down { retry_at };
         }
@@ -150,20 +151,20 @@ impl Gossip {
 
     /// Another node gossips that an operator forgot `id`. Only known nodes are forgotten, which ends the propagation.
     pub(super) fn forget_by_gossip(&mut self, id: NodeId, ttl: Duration) {
-        let is_mine = id == self.state.me || self.state.myself().master() == Some(id);
+        let is_mine = id == self.state.id() || self.state.myself().master() == Some(id);
         if !is_mine && self.state.knows(id) {
             self.forget(id, ttl);
         }
     }
 
     pub(super) fn forget(&mut self, id: NodeId, ttl: Duration) {
-        self.forgotten.add(id, ttl, self.state.now);
+        self.forgotten.add(id, ttl, self.state.now());
         self.remove_node(id);
     }
 
     /// Removes a node and all references to it.
     pub(super) fn remove_node(&mut self, id: NodeId) {
-        assert_ne!(id, self.state.me, "a node stays in its own view");
+        assert_ne!(id, self.state.id(), "a node stays in its own view");
         let effect = self.links.close(&mut self.state, id);
         self.apply(effect);
         let role = membership::remove_node(&mut self.state, id);

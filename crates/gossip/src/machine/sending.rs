@@ -12,7 +12,7 @@ use crate::wire::{Header, MessageBody, MessageFlags, Packet, Publication};
 
 impl Gossip {
     pub(super) fn header(&mut self) -> Header {
-        let claimant = self.state.myself().master().unwrap_or(self.state.me);
+        let claimant = self.state.myself().master().unwrap_or(self.state.id());
         let slots = self.out.claimed_slots(&self.state, claimant);
         compose_header(&self.state, slots, self.manual_failover.is_paused())
     }
@@ -58,8 +58,8 @@ impl Gossip {
             return;
         };
         if kind != GossipKind::Pong {
-            let interval = self.state.config.ping_interval(self.state.nodes.len() - 1);
-            let now = self.state.now;
+            let interval = self.state.config().ping_interval(self.state.nodes.len() - 1);
+            let now = self.state.now();
             let contact = &mut self.state.known_node_mut(id).contact;
             contact.ping_sent.get_or_insert(now);
             contact.ping_due = Some(now + interval);
