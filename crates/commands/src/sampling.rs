@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use engine::{CommandError, Context, Random};
 use resp::Writer;
 
-/// Selection by random probes is used if the collection has more than `MIN_PROBE_RATIO` times the wanted number of elements
-/// and at most `MAX_PROBED` are wanted. Otherwise a scan of all elements is as cheap.
+/// Selection by random probes is used if the collection has more than `MIN_PROBE_RATIO` times the wanted number of
+/// elements and at most `MAX_PROBED` are wanted. Otherwise a scan of all elements is as cheap.
 const MIN_PROBE_RATIO: usize = 3;
 const MAX_PROBED: usize = 10_000;
 /// Failed probes allowed per wanted element.

@@ -2,8 +2,8 @@
 //!
 //! A [`Group`] wraps a node of the `raft` crate and adds the features that Sentinel needs:
 //!
-//! * **Sleeping groups.** Nothing happens until [`GroupInput::Activate`]; then a leader is elected within one or two round
-//!   trips, and [`GroupInput::Deactivate`] ends the traffic. A sleeping group still replies and votes.
+//! * **Sleeping groups.** Nothing happens until [`GroupInput::Activate`]; then a leader is elected within one or two
+//!   round trips, and [`GroupInput::Deactivate`] ends the traffic. A sleeping group still replies and votes.
 //! * **A single value.** The state is the last committed value, so the log stays short: older entries are compacted
 //!   into a snapshot that consists of that value.
 //! * **External membership** ([`GroupInput::Members`]), because sentinels discover each other. A member votes only for

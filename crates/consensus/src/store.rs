@@ -1,7 +1,7 @@
 //! The in-memory log, which the `raft` crate reads through its `Storage` trait.
 //!
-//! Its content equals that of the journal once all records are written: every change goes through [`Store::record_change`],
-//! which also adds it to the next record.
+//! Its content equals that of the journal once all records are written: every change goes through
+//! [`Store::record_change`], which also adds it to the next record.
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, StorageError};

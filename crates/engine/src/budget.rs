@@ -1,9 +1,9 @@
 //! Memory accounting against `maxmemory`, exact at each command.
 //!
 //! The page pool knows its usage at any time. The general allocator's usage is tracked per thread: each worker reports
-//! before each command what it has allocated and freed since its last report ([`Budget::report_allocations`]). Other threads' usage
-//! is included when the allocator's total is read ([`Budget::measure`]), many times a second. So memory taken by one
-//! command is visible to the next command on any thread.
+//! before each command what it has allocated and freed since its last report ([`Budget::report_allocations`]). Other
+//! threads' usage is included when the allocator's total is read ([`Budget::measure`]), many times a second. So memory
+//! taken by one command is visible to the next command on any thread.
 //!
 //! Allocations made while the total is being read may or may not be included in it. Small ones are ignored until the
 //! next reading. For large ones the thread reads the total again, so that five values of 20 MB never fit into space for

@@ -56,7 +56,7 @@ bitflags! {
         const READONLY = 1 << 8;
         /// Excluded from client eviction.
         const NO_EVICT = 1 << 9;
-        /// Its reads do not update the keys' LRU or LFU data.
+        /// The client's reads do not update the keys' LRU or LFU data.
         const NO_TOUCH = 1 << 10;
         /// Runs MONITOR.
         const MONITOR = 1 << 11;
@@ -163,8 +163,8 @@ pub type WakeCallback = Box<dyn Fn() + Send + Sync>;
 /// Size of a client's reply buffer in Redis, in bytes.
 const REPLY_BUFFER: usize = 16 << 10;
 
-/// Not in a blocking command. The states of [`Client::unblock`] share one byte with the values of [`UnblockReason`], which
-/// follow.
+/// Not in a blocking command. The states of [`Client::unblock`] share one byte with the values of [`UnblockReason`],
+/// which follow.
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
@@ -200,7 +200,7 @@ impl UnblockReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ForcedClose {
-    /// Its pending output exceeds `client-output-buffer-limit`.
+    /// The client's pending output exceeds `client-output-buffer-limit`.
     OutputLimit = 1,
     /// All clients together exceed `maxmemory-clients`.
     Evicted = 2,
@@ -245,7 +245,7 @@ pub struct Client {
     pub spare_input_bytes: AtomicUsize,
     /// Worker time spent on this client in nanoseconds; written by the shell on one thread.
     worker_nanos: AtomicU64,
-    /// The value of `work` at the last [`Client::take_worker_nanos`].
+    /// The value of `worker_nanos` at the last [`Client::take_worker_nanos`].
     reported_worker_nanos: AtomicU64,
     /// Memory used by watched keys and subscriptions, in bytes.
     pub(crate) watched_bytes: AtomicUsize,

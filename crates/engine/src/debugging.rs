@@ -3,8 +3,8 @@
 //!
 //! In SYNC mode it works on the data set, under the locks of any script, and other clients get the busy error. In YES
 //! mode it works on a private engine whose keys are copied when the script first accesses them
-//! ([`crate::engine::CopyOnAccess`]) and dropped at the end. Commands that visit all keys copy everything, so that mode is
-//! for small data sets only. Neither mode is a snapshot: another client may change a key before it is copied.
+//! ([`crate::engine::CopyOnAccess`]) and dropped at the end. Commands that visit all keys copy everything, so that mode
+//! is for small data sets only. Neither mode is a snapshot: another client may change a key before it is copied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Command dispatch: lookup, prefetching, admission, execution, logging and accounting.
 //!
-//! One read may contain many requests. They are prefetched together, [`PREFETCH_BATCH`] at a time: successive passes prefetch
-//! each key's slot, its index bucket, its entry, and for large collections the element, so that the cache misses of a
-//! batch overlap. Then each request runs to completion under the locks of its slots.
+//! One read may contain many requests. They are prefetched together, [`PREFETCH_BATCH`] at a time: successive passes
+//! prefetch each key's slot, its index bucket, its entry, and for large collections the element, so that the cache
+//! misses of a batch overlap. Then each request runs to completion under the locks of its slots.
 //!
 //! A slot that was locked for prefetching stays locked until its command has run, so it is locked only once and the
 //! lookups stay valid. A thread that has locked slots ahead must not wait for another lock, so these locks are released
@@ -65,7 +65,7 @@ pub enum DispatchStatus {
     /// This request has not run and waits for a slot that another thread has locked for some time. The connection moves
     /// to a background worker reserved for such waits, so that it does not queue behind unrelated slow commands.
     SlotsLocked,
-    /// The session's time slice is over ([`Session::time_slice_ends`]); this request is the first of the next one.
+    /// The session's time slice is over ([`Session::time_slice_end`]); this request is the first of the next one.
     TimeSliceOver,
     /// The connection must be closed after the output has been sent.
     Close,
@@ -127,9 +127,9 @@ type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
 
 /// Result of running a request under its slot locks.
 enum PerformResult<A> {
-    /// It completed, blocked, or must run elsewhere.
+    /// The command completed, blocked, or must run elsewhere.
     Status(DispatchStatus),
-    /// It must restart.
+    /// The command must restart.
     Retry(A),
 }
 
@@ -158,7 +158,7 @@ impl Commands {
 
 impl Dispatcher<'_> {
     /// Runs requests and appends their replies to `out`. Returns why it stopped, and the index of the request at which
-    /// it stopped (`Node`, `Paused`, `Blocked`, `Long`, `TimeSliceOver`) or of the next one.
+    /// it stopped (`Node`, `Paused`, `Blocked`, `SlowCommand`, `TimeSliceOver`) or of the next one.
     pub fn run(
         self,
         worker: &mut Worker,
@@ -178,7 +178,8 @@ impl Dispatcher<'_> {
     }
 
     /// Runs a command again whose wait has ended without a reply ([`WaitEnd::RunsAgain`]), and appends its reply to
-    /// `out`. Until that returns another status than `Paused`, `SlowCommand` or `SlotsLocked`, no other request may run.
+    /// `out`. Until that returns another status than `Paused`, `SlowCommand` or `SlotsLocked`, no other request may
+    /// run.
     pub fn retry(
         self,
         worker: &mut Worker,
@@ -736,7 +737,7 @@ impl Engine {
         }
         let nanos = pipeline.lap_nanos();
         if error.is_refusal() {
-            // It was not executed: count neither a call nor its time.
+            // The command was not executed: count neither a call nor its time.
             pipeline.context.reply_failure(entry, start, error);
             return DispatchStatus::Done;
         }

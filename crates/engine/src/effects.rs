@@ -16,7 +16,8 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// log order matches the execution order within each slot.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
 
-    /// Appends as [`EffectLog::append`]; the append-only file gets other commands in place of some ranges of `commands`.
+    /// Appends as [`EffectLog::append`]; the append-only file gets other commands in place of some ranges of
+    /// `commands`.
     fn append_with_file_versions(&self, db: u16, commands: &[u8], versions: &[FileEffects]) -> ReplOffset {
         let _ = versions;
         self.append(db, commands)

@@ -1,8 +1,8 @@
 //! HOTKEYS: the most expensive keys in Redis 8.6's form and the most frequently used keys in Valkey 9.2's form.
 //!
 //! In Redis's form a client starts and stops a session; Valkey's counts in time windows while `hotkeys-top-k` is not 0.
-//! Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`] is a bit in
-//! a word that each command reads anyway.
+//! Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measurements::KEYS`] is a
+//! bit in a word that each command reads anyway.
 //!
 //! The commands of transactions and scripts are counted one by one, and the enclosing EXEC or script is not. A command
 //! with several keys is charged to them in equal shares.

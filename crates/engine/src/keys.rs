@@ -30,7 +30,7 @@ bitflags! {
         const NOT_KEY = 1 << 8;
         /// There may be keys that the spec does not find.
         const INCOMPLETE = 1 << 9;
-        /// The other flags depend on further arguments.
+        /// Further arguments decide which of the flags apply.
         const VARIABLE_FLAGS = 1 << 10;
     }
 }

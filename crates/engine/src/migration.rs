@@ -7,7 +7,8 @@
 //!
 //! Keys left over in a slot with a new owner are deleted in small batches.
 //!
-//! [`MigrateArgs`] is the parsed command, and [`Migration`] the state machine that decides what to capture, send and release.
+//! [`MigrateArgs`] is the parsed command, and [`Migration`] the state machine that decides what to capture, send and
+//! release.
 
 mod machine;
 mod order;

@@ -5,8 +5,8 @@
 //! on `__keyspace@<db>__:<key>` and the key on `__keyevent@<db>__:<event>`. The key's slot is still locked, so events
 //! of one key arrive in order. With notifications off an event costs one load.
 //!
-//! Commands do not report that a key is new ([`EventClass::NEW`]). If that class is enabled, missing keys among a command's
-//! keys are recorded before it runs; those that exist when it reports its change are new.
+//! Commands do not report that a key is new ([`EventClass::NEW`]). If that class is enabled, missing keys among a
+//! command's keys are recorded before it runs; those that exist when it reports its change are new.
 
 use std::cell::RefCell;
 

@@ -1,13 +1,13 @@
 //! Pauses of commands: CLIENT PAUSE, manual failover, shutdown, and after a process suspension.
 //!
 //! Each purpose has its own pause and ends it independently; the strictest active pause applies. The node flags
-//! ([`crate::Settings::node_flags`]) show the result, so commands pay nothing while there is no pause. An expired pause ends
-//! when someone checks it ([`Pauses::end_expired`]): every command that would wait does, and so should a shell with
-//! waiting connections, at [`Pauses::strictest_pause`].
+//! ([`crate::Settings::node_flags`]) show the result, so commands pay nothing while there is no pause. An expired pause
+//! ends when someone checks it ([`Pauses::end_expired`]): every command that would wait does, and so should a shell
+//! with waiting connections, at [`Pauses::strictest_pause`].
 //!
-//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ended_count`]) and reported to the shell after the
-//! flags are updated. A caller that reads the count, then the flags, and waits for a different count therefore misses
-//! no end.
+//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ended_count`]) and reported to the shell after
+//! the flags are updated. A caller that reads the count, then the flags, and waits for a different count therefore
+//! misses no end.
 
 use std::fmt;
 use std::sync::OnceLock;

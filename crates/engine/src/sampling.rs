@@ -1,7 +1,8 @@
 //! Short-term sampling of the keys used by commands, to show hot keys on demand.
 //!
 //! Sampling is on for a few milliseconds at a time. Otherwise it costs nothing: commands reach it through
-//! [`crate::settings::NodeFlags::MONITORED`], like MONITOR. Memory is bounded: keys beyond the maximum are counted together.
+//! [`crate::settings::NodeFlags::MONITORED`], like MONITOR. Memory is bounded: keys beyond the maximum are counted
+//! together.
 
 use std::collections::BTreeMap;
 

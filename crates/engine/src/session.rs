@@ -1,8 +1,8 @@
 //! The engine's state of one client connection.
 //!
 //! A [`Session`] has a part for each concern, with private fields: who the client is ([`Identity`]) and what it may do
-//! ([`Rights`]), how it is answered ([`ProtocolSettings`]), which command it is in the middle of ([`SessionState`]), and
-//! where its commands run ([`Scheduling`]).
+//! ([`Rights`]), how it is answered ([`ProtocolSettings`]), which command it is in the middle of ([`SessionState`]),
+//! and where its commands run ([`Scheduling`]).
 //!
 //! Whether the client is subscribed or runs MONITOR is not part of [`SessionState`], because neither excludes it: as in
 //! Valkey, a client that runs MONITOR may send MULTI, and a subscriber that speaks RESP3 may block. Other threads end

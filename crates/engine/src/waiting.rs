@@ -1,9 +1,9 @@
 //! Blocking commands (BLPOP and others) and the per-key queues of waiting clients.
 //!
-//! A handler that cannot reply yet returns [`HandlerOutcome::Block`]. Its client joins the queue of each awaited key before
-//! the slot locks are released. A command that changes such a key serves the queue in arrival order before it releases
-//! the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`] and wakes
-//! the connection. A waiter whose command still cannot reply keeps its position.
+//! A handler that cannot reply yet returns [`HandlerOutcome::Block`]. Its client joins the queue of each awaited key
+//! before the slot locks are released. A command that changes such a key serves the queue in arrival order before it
+//! releases the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`] and
+//! wakes the connection. A waiter whose command still cannot reply keeps its position.
 //!
 //! A wait that ends without a reply is ended through the client ([`Client::unblock`]) or by its connection, on a
 //! timeout or disconnection. A waiter that is unblocked or killed is not served any more; its connection removes it
@@ -113,7 +113,7 @@ pub(crate) struct BlockedCommand {
     pub(crate) protocol: Protocol,
     /// Whether ASKING preceded it.
     pub(crate) asking: bool,
-    /// Whether it reads for a client in READONLY mode, which a node that becomes a replica continues to serve.
+    /// Whether the command reads for a client in READONLY mode, which a node that becomes a replica continues to serve.
     pub(crate) reads_from_replicas: bool,
     /// Version of the users for which the command was authorized.
     pub(crate) users_version: u64,
@@ -301,7 +301,7 @@ impl WaitQueues {
             let shard = self.shard_of(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
             let queue = by_db.entry(waiter.command.db).or_default().entry(key.to_vec()).or_default();
-            // The same key may be named twice.
+            // A command may name a key twice.
             shard.count.fetch_add(usize::from(queue.insert(&waiter)), Ordering::Relaxed);
         }
         waiter
@@ -326,8 +326,8 @@ impl WaitQueues {
         self.shard_of(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_removed`, only those that
-    /// wait for removal.
+    /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_removed`, only those
+    /// that wait for removal.
     pub(crate) fn next_waiters(
         &self,
         db: u16,

@@ -406,7 +406,7 @@ impl<V: OverflowValue> Entries<V> {
         let number = overflow?;
         let store = &mut self.extras_mut().store;
         if !died {
-            // Keep the record if a snapshot will reach this entry or has queued it in `pending`.
+            // Keep the record if a snapshot will reach this entry or has queued it in `pending_values`.
             store.mark_kept(number);
             return None;
         }

@@ -162,8 +162,8 @@ impl ValueEncoding {
         }
     }
 
-    /// Like [`Self::encoding_after_adding`] for a set, which stays an intset while it has only integers within the limit,
-    /// and becomes a hash table beyond it.
+    /// Like [`Self::encoding_after_adding`] for a set, which stays an intset while it has only integers within the
+    /// limit, and becomes a hash table beyond it.
     pub(crate) fn set_encoding_after_adding(self, about: &ValueSummary, bounds: SetBounds) -> Self {
         match (self, about.value_encoding()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,

@@ -101,7 +101,7 @@ impl SnapshotOnlyBytes {
         Self { bytes: 0, max_bytes: most }
     }
 
-    /// Adds the bytes shed since [`shed`] returned `before`: the snapshot shared those nodes.
+    /// Adds the bytes shed since [`total_shed_bytes`] returned `before`: the snapshot shared those nodes.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
         let more = total_shed_bytes().wrapping_sub(before).min(self.max_bytes - self.bytes);
         count_snapshot_only(more, 0);

@@ -8,7 +8,7 @@
 //!  u16   u16    48 bits                             ^ end
 //! ```
 //!
-//! `dead` counts the bytes of dead entries. `earliest` is a lower bound of the entries' expiry times: the
+//! `dead_bytes` counts the bytes of dead entries. `earliest_expiry` is a lower bound of the entries' expiry times: the
 //! expiry index costs these six bytes per page.
 
 use clock::Millis;
@@ -17,7 +17,7 @@ use crate::entry::{Header, STATE_DEAD, read_time, write_time};
 
 pub(crate) const HEADER_LEN: usize = 10;
 const EARLIEST_EXPIRY_OFFSET: usize = 4;
-/// The `earliest` of a page without expiring entries.
+/// The `earliest_expiry` of a page without expiring entries.
 pub(crate) const NO_EXPIRY: Millis = Millis((1 << 47) - 1);
 
 pub(crate) fn format(page: &mut [u8]) {

@@ -128,7 +128,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether it is a large collection, which a snapshot visits in parts.
+    /// Whether the value is a large collection, which a snapshot visits in parts.
     #[must_use]
     pub fn is_large(&self) -> bool {
         match self {

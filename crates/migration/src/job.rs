@@ -94,7 +94,7 @@ impl Job {
 pub struct Jobs(VecDeque<Job>);
 
 impl Jobs {
-    /// Adds a migration, and keeps at max_ended `max_ended` ended ones.
+    /// Adds a migration, and keeps at most `max_ended` ended ones.
     pub fn add(&mut self, job: Job, max_ended: usize) {
         self.0.push_front(job);
         self.trim(max_ended);

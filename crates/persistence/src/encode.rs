@@ -22,7 +22,8 @@ pub(crate) const STRING_LZF: u8 = 0xC3;
 /// Shorter strings are not compressed, and compression must save at least four bytes; both as in Redis.
 const MIN_COMPRESSED: usize = 21;
 const MIN_GAIN: usize = 4;
-/// After `MISSES_BEFORE_SAMPLING` futile attempts, only one in `SAMPLE_INTERVAL` strings shorter than `MIN_ALWAYS_COMPRESSED` is compressed.
+/// After `MISSES_BEFORE_SAMPLING` futile attempts, only one in `SAMPLE_INTERVAL` strings shorter than
+/// `MIN_ALWAYS_COMPRESSED` is compressed.
 const MISSES_BEFORE_SAMPLING: u32 = 64;
 const SAMPLE_INTERVAL: u32 = 8;
 const MIN_ALWAYS_COMPRESSED: usize = 512;

@@ -2,9 +2,9 @@
 //!
 //! A supervisor may restart a dead master before the sentinels notice. If its data was not on disk, its replicas would
 //! full-resync to an empty dataset. Sentinels treat a master that answers PING with an error as down and promote a
-//! replica. So a master with replicas that is watched by sentinels writes a small file ([`RecordedReplicas`]). If it starts
-//! with that file but without keys, it waits ([`EmptyMaster`]): it serves no clients, lets no replica synchronise, and
-//! answers the PINGs of sentinels with an error.
+//! replica. So a master with replicas that is watched by sentinels writes a small file ([`RecordedReplicas`]). If it
+//! starts with that file but without keys, it waits ([`EmptyMaster`]): it serves no clients, lets no replica
+//! synchronise, and answers the PINGs of sentinels with an error.
 //!
 //! Sentinels announce the current master in the hello messages that they publish on every server. Once they announce
 //! another master, this node answers their PINGs again, because a sentinel only reconfigures a server that is up. If
@@ -149,9 +149,9 @@ pub struct EmptyMaster {
     deadline: Instant,
     /// The newest epoch in which sentinels announced a master.
     newest_epoch: u64,
-    /// Whether that master is another server.
+    /// Whether the newest announced master is another server.
     is_replaced: bool,
-    /// The other server that was announced last.
+    /// The last announced master that is not this server.
     successor: Option<HostPort>,
     /// Successors that were followed by an announcement of this server, once for each time.
     failed_successors: Vec<HostPort>,

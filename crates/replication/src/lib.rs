@@ -7,8 +7,8 @@
 //!   drives it together with the log.
 //! - [`IncomingStream`] splits a received stream into commands to apply and bytes to log.
 //! - [`wait::Waiters`] holds the clients blocked by WAIT and WAITAOF.
-//! - [`Handover`] implements FAILOVER, [`ShutdownSequence`] implements SHUTDOWN, and [`EmptyMaster`] a master that restarted
-//!   without its data.
+//! - [`Handover`] implements FAILOVER, [`ShutdownSequence`] implements SHUTDOWN, and [`EmptyMaster`] a master that
+//!   restarted without its data.
 //! - [`WriteAuthority`] decides during role changes who may write to the data.
 //!
 //! The state machines do no I/O and read no clock. `handle` takes an event and appends actions for the caller to

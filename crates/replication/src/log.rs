@@ -9,7 +9,8 @@
 //! that falls too far behind is dropped.
 //!
 //! On the wire a replica asks for the number of the first byte that it lacks, counted from one. In this module a
-//! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::retained_range`] use wire offsets.
+//! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::retained_range`] use wire
+//! offsets.
 
 mod chunks;
 mod file_version;
@@ -130,8 +131,8 @@ impl Log {
         self.authority.demote()
     }
 
-    /// Accepts data of this stream from now on ([`WriteAuthority::admit_stream`]). Returns the position from which to ask the
-    /// master to continue; `None` if the data belongs to no history.
+    /// Accepts data of this stream from now on ([`WriteAuthority::admit_stream`]). Returns the position from which to
+    /// ask the master to continue; `None` if the data belongs to no history.
     ///
     /// # Errors
     /// If a newer stream has replaced this one.
@@ -251,8 +252,8 @@ impl Log {
         self.append_with_file_versions(db, commands, &[])
     }
 
-    /// [`Log::append`], where the append-only file gets other commands in place of some ranges of `commands`. The ranges
-    /// are in order, and their ends are command boundaries.
+    /// [`Log::append`], where the append-only file gets other commands in place of some ranges of `commands`. The
+    /// ranges are in order, and their ends are command boundaries.
     pub fn append_with_file_versions(
         &mut self,
         db: u16,
@@ -477,8 +478,8 @@ impl Log {
         self.selected_db = None;
     }
 
-    /// Adopts a master's history ([`Log::adopt_history`]) once its snapshot is loaded. If this node was promoted during the
-    /// load, the history continues under the new id `own`.
+    /// Adopts a master's history ([`Log::adopt_history`]) once its snapshot is loaded. If this node was promoted during
+    /// the load, the history continues under the new id `own`.
     pub fn adopt_loaded_history(&mut self, position: Position, own: ReplId) {
         self.adopt_history(position);
         if self.authority.mode() == WriteMode::Master {

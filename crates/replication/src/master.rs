@@ -149,7 +149,7 @@ pub enum MasterEvent {
     },
     /// This node became a master or a replica.
     RoleChanged {
-        /// Whether it is a master now.
+        /// Whether this node is a master now.
         master: bool,
     },
     /// The history of this node was replaced: its replicas must resynchronise.
@@ -256,13 +256,13 @@ pub enum CloseReason {
     /// Nothing was received for `repl-timeout`.
     #[error("it has been silent for too long")]
     TimedOut,
-    /// Its pending bytes exceed the output limit or were dropped from the log.
+    /// The replica's pending bytes exceed the output limit or were dropped from the log.
     #[error("it is too far behind")]
     TooFarBehind,
     /// The snapshot could not be taken or sent.
     #[error("the snapshot for it failed")]
     SnapshotFailed,
-    /// It only wanted the snapshot, which was sent.
+    /// The client requested only a snapshot, which was sent.
     #[error("it has the snapshot that it came for")]
     SnapshotSent,
     /// The other connection of a dual-channel replica closed or never appeared.
@@ -278,7 +278,7 @@ pub enum CloseReason {
 struct Transfer {
     id: TransferId,
     format: SnapshotFormat,
-    /// Whether it is streamed directly instead of written to a file.
+    /// Whether the snapshot is streamed directly instead of written to a file.
     is_streamed: bool,
     /// The position of a snapshot that is still being written to its file, so that replicas can join it.
     joinable_position: Option<Position>,
@@ -331,7 +331,8 @@ impl Master {
         }
     }
 
-    /// Changes the configuration. It accepts_stream at once, so the caller must ask for [`Master::next_deadline`] again.
+    /// Changes the configuration. It applies at once, so the caller must ask for [`Master::next_deadline`]
+    /// again.
     pub fn set_config(&mut self, config: MasterConfig) {
         self.config = config;
     }

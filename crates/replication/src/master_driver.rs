@@ -235,7 +235,8 @@ impl MasterDriver {
         self.master.next_deadline()
     }
 
-    /// Returns when to call [`MasterDriver::check_pending`]; `None` without replicas, unless throttled writers must be released.
+    /// Returns when to call [`MasterDriver::check_pending`]; `None` without replicas, unless throttled writers must be
+    /// released.
     #[must_use]
     pub fn next_pending_check(&self) -> Option<NextPendingCheck> {
         let PendingCheck { checked_at: at, caught_up_at: all_had, is_throttling: slowed } = self.last_check;
@@ -328,8 +329,8 @@ impl MasterDriver {
         }
     }
 
-    /// Checks how far behind each replica is. Call it when [`MasterDriver::next_pending_check`] says so and when the log dropped a
-    /// cursor. Returns how long writers are delayed after each batch.
+    /// Checks how far behind each replica is. Call it when [`MasterDriver::next_pending_check`] says so and when the
+    /// log dropped a cursor. Returns how long writers are delayed after each batch.
     pub fn check_pending(
         &mut self,
         now: Instant,

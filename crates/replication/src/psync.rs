@@ -48,8 +48,8 @@ impl Default for SnapshotContents {
 pub struct SnapshotFormat {
     /// Whether to use the RDB format of Valkey 9 instead of that of Redis.
     pub valkey_format: bool,
-    /// Whether to include the active times of stream consumers in the format of Redis. Redis 7.0 cannot read them, and Redis
-    /// announces no version; Valkey 8 reads them.
+    /// Whether to include the active times of stream consumers in the format of Redis. Redis 7.0 cannot read them, and
+    /// Redis announces no version; Valkey 8 reads them.
     pub active_times: bool,
     /// The parts to include.
     pub contents: SnapshotContents,

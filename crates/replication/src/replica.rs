@@ -7,8 +7,8 @@
 //! Full synchronisations are expensive for the master. After two in a row without a lasting link the next one waits for
 //! [`FAILED_RETRY`]; each one that fails on an unreadable snapshot or stream doubles that delay.
 //!
-//! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. It is unset while a snapshot
-//! replaces the data, and set again once the snapshot is loaded.
+//! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. It is unset while a
+//! snapshot replaces the data, and set again once the snapshot is loaded.
 //!
 //! Received stream bytes are passed on without a copy.
 
@@ -387,7 +387,7 @@ impl Replica {
         }
     }
 
-    /// Changes the configuration: the timeout accepts_stream at once, the rest with the next handshake.
+    /// Changes the configuration: the timeout applies at once, the rest with the next handshake.
     pub fn set_config(&mut self, config: ReplicaConfig) {
         self.config = config;
     }

@@ -1,8 +1,8 @@
 //! Drives the replica side of replication: combines the [`Replica`] state machine with the log and with role changes.
 //! The node and the simulator run this same driver.
 //!
-//! The process owns the connections, the threads that load and apply data, and the clock. It performs each [`ReplicaDriverAction`]
-//! in sequence:
+//! The process owns the connections, the threads that load and apply data, and the clock. It performs each
+//! [`ReplicaDriverAction`] in sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
@@ -12,8 +12,8 @@
 //! | 4 | is promoted, calls [`ReplicaDriver::promote`] | gives the history a new id; later data of the stream is dropped |
 //!
 //! Invariants: a node follows one master at a time. Late events of an earlier master (an applied batch, a loaded
-//! snapshot, a broken link) change nothing. While the process accepts_stream a part of the stream, the state machine reads
-//! nothing else and its timers stand still.
+//! snapshot, a broken link) change nothing. While the process applies a part of the stream, the state machine
+//! reads nothing else and its timers stand still.
 
 #[cfg(test)]
 mod tests;
@@ -131,7 +131,8 @@ impl<M: PartialEq> ReplicaDriver<M> {
     }
 
     /// Records that the data belongs to another history than the master's, because the replica moved here from another
-    /// shard. [`ReplicaDriver::failover_offset`] is zero until the master has sent its own data. As in Valkey, a restart forgets this.
+    /// shard. [`ReplicaDriver::failover_offset`] is zero until the master has sent its own data. As in Valkey, a
+    /// restart forgets this.
     pub fn mark_data_foreign(&mut self) {
         if let Some(upstream) = &mut self.followed_master {
             upstream.is_data_foreign = true;
@@ -177,7 +178,8 @@ impl<M: PartialEq> ReplicaDriver<M> {
     }
 
     /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends
-    /// [`ReplicaDriverEvent::Drained`] once running writes have finished. Returns `None` if this master is followed already.
+    /// [`ReplicaDriverEvent::Drained`] once running writes have finished. Returns `None` if this master is followed
+    /// already.
     pub fn follow(
         &mut self,
         now: Instant,

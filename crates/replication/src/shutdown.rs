@@ -205,8 +205,8 @@ impl Driver for ShutdownSequence {
         }
     }
 
-    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for replicas and handing
-    /// over have a timeout.
+    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for
+    /// replicas and handing over have a timeout.
     fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { deadline: until, .. } | State::HandingOver { deadline: until } => Some(until),

@@ -12,16 +12,16 @@
 //!
 //! | | [`demote`] | [`promote`] | pause | shutdown |
 //! | --- | --- | --- | --- | --- |
-//! | publish | `Yielding` | `Master`, once no part of the stream is being applied | the node's gate | the node's gate |
+//! | publish | `Demoting` | `Master`, once no part of the stream is being applied | the node's gate | the node's gate |
 //! | drain | the slots | the stream's lock | the slots | the slots |
-//! | record | [`drained`] | the new replication id | the end of the log | the snapshot, then [`seal`] |
+//! | record | [`admit_stream`] | the new replication id | the end of the log | the snapshot, then [`seal`] |
 //!
 //! Each stream has a [`StreamEpoch`], which is checked under the stream's lock before each batch is applied. Data
 //! that arrives from an older stream is dropped and not logged.
 //!
 //! [`demote`]: WriteAuthority::demote
 //! [`promote`]: WriteAuthority::promote
-//! [`drained`]: WriteAuthority::drained
+//! [`admit_stream`]: WriteAuthority::admit_stream
 //! [`seal`]: WriteAuthority::seal
 
 /// Number of a master's stream. A newer stream has a higher number, and only the newest is applied.

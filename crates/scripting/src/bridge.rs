@@ -144,7 +144,8 @@ impl HostBridge {
     /// Calls `work` with the host, or returns `None` if no script runs.
     pub(crate) fn with_host<R>(&self, work: impl FnOnce(&mut dyn LuaHost) -> R) -> Option<R> {
         let mut host = self.host.take()?;
-        // SAFETY: `lend` keeps the host alive, and no one else can access it, since it is taken out of the cell.
+        // SAFETY: `with_host_lent` keeps the host alive, and no one else can access it, since it is taken out of the
+        // cell.
         let done = work(unsafe { host.as_mut() });
         self.host.set(Some(host));
         Some(done)

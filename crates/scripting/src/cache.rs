@@ -1,7 +1,7 @@
 //! The script cache of a server, shared by all threads. A thread looks up only scripts that it has not compiled yet.
 //!
-//! Scripts added by EVAL are evicted after [`MOST`] other scripts were used more recently; scripts added by SCRIPT LOAD
-//! stay.
+//! Scripts added by EVAL are evicted after [`MAX_EVAL_SCRIPTS`] other scripts were used more recently; scripts added by
+//! SCRIPT LOAD stay.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};

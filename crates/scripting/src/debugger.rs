@@ -1,8 +1,9 @@
 //! The Lua script debugger (SCRIPT DEBUG): breakpoints, single steps, variables and stack traces.
 //!
-//! A line hook runs at each line of the script. When the script stops, the debugger reads commands from its [`DebugConsole`]
-//! until one of them continues the script. Its output are lines in the format of `redis-cli --ldb`, sent together as an
-//! array of simple strings. Local variables are read through calls inserted into the script ([`scopes`]).
+//! A line hook runs at each line of the script. When the script stops, the debugger reads commands from its
+//! [`DebugConsole`] until one of them continues the script. Its output are lines in the format of `redis-cli --ldb`,
+//! sent together as an array of simple strings. Local variables are read through calls inserted into the script
+//! ([`scopes`]).
 
 mod scopes;
 mod show;

@@ -1,9 +1,9 @@
 //! A thread's Lua interpreter: compiles scripts once, runs them, and enforces memory and time limits.
 //!
-//! Memory is limited by Lua's allocator. Calls to the server go through [`Bridge`].
+//! Memory is limited by Lua's allocator. Calls to the server go through [`HostBridge`].
 //!
-//! A hook runs every [`STEPS`] instructions and checks whether the script may continue. To stop a script, the hook is
-//! set to raise an error at every instruction, so that `pcall` cannot catch it for good.
+//! A hook runs every [`INSTRUCTIONS_PER_CHECK`] instructions and checks whether the script may continue. To stop a
+//! script, the hook is set to raise an error at every instruction, so that `pcall` cannot catch it for good.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -797,7 +797,7 @@ pub(crate) fn error_text(table: &Table) -> Vec<u8> {
     }
 }
 
-/// Installs the hook that checks every `STEPS` instructions whether the script may continue.
+/// Installs the hook that checks every `INSTRUCTIONS_PER_CHECK` instructions whether the script may continue.
 fn install_hook(lua: &Lua, watch: &Rc<HookState>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK), move |lua, _| {

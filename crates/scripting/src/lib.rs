@@ -1,8 +1,8 @@
 //! Lua scripting: the sandbox, its libraries, and conversions between Lua values and RESP.
 //!
 //! An [`Interpreter`] is the Lua 5.1 state of one thread. It compiles each [`Script`] once and runs it on every call;
-//! commands of the script go through a [`LuaHost`]. Scripts are untrusted: the sandbox (`prelude.lua`) removes all access
-//! to the outside, memory is limited, and other threads can stop a script ([`InterpreterState`]).
+//! commands of the script go through a [`LuaHost`]. Scripts are untrusted: the sandbox (`prelude.lua`) removes all
+//! access to the outside, memory is limited, and other threads can stop a script ([`InterpreterState`]).
 #![deny(unsafe_code)]
 
 mod answer;

@@ -91,9 +91,9 @@ pub(crate) struct Opened {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationFate {
     Works,
-    /// It fails after a part of its work or none.
+    /// The operation fails after a part of its work or none.
     Early,
-    /// It completes but reports an error.
+    /// The operation completes but reports an error.
     Late,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct WaitingClient {
 pub(crate) struct StuckClient {
     pub(crate) words: Words,
     pub(crate) why: &'static str,
-    /// Whether its timeout has passed.
+    /// Whether the client's timeout has passed.
     pub(crate) is_late: bool,
 }
 

@@ -98,7 +98,7 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    /// Builds the topology that node `ME` sees, either as a master (`is_master`) or as a replica of `SIBLING`.
+    /// Builds the topology that node `MYSELF` sees, either as a master (`is_master`) or as a replica of `SIBLING`.
     /// `owners[n]` owns slot `n`.
     fn topology(is_master: bool, owners: &[u8]) -> Topology {
         let role = if is_master { Role::Master } else { Role::Replica(id(SIBLING)) };

@@ -43,7 +43,7 @@ pub enum LoadEvent<'a> {
     FileLoaded {
         /// The file name.
         name: &'a str,
-        /// Whether it is the base.
+        /// Whether the file is the base.
         is_base: bool,
     },
     /// A key was skipped because its collection is empty.

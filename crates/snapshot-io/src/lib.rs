@@ -1,7 +1,7 @@
 //! Loads an engine's data from files and writes it to files.
 //!
 //! [`Loader`] loads a snapshot: one thread reads and decodes it, others store the keys. [`Loader::check`]
-//! only decodes it. [`Loader::run_files`] executes the commands of an append-only file. [`cut`],
+//! only decodes it. [`Loader::run_files`] executes the commands of an append-only file. [`take_snapshot`],
 //! [`write_rdb`] and [`write_commands`] take and write a snapshot.
 //!
 //! Input and output are `Read` and `Write`, and an append-only file is accessed through

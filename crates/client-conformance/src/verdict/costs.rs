@@ -44,7 +44,7 @@ impl MeasuredCosts {
         let redirected: Vec<_> =
             run.refused.iter().filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK")).collect();
         let mut by_command: BTreeMap<&[String], usize> = BTreeMap::new();
-        // Real servers count redirections without encoding_hint the commands.
+        // Real servers count redirections without naming the commands.
         for refusal in redirected.iter().filter(|refusal| !refusal.args.is_empty()) {
             *by_command.entry(&refusal.args).or_default() += 1;
         }

@@ -25,8 +25,8 @@ enum FieldAction {
 
 type Operations = SmallVec<[FieldOperation; 4]>;
 
-/// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW_CODE WRAP | SAT | FAIL`.
-/// OVERFLOW applies to the operations after it.
+/// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW WRAP | SAT |
+/// FAIL`. OVERFLOW applies to the operations after it.
 fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
     let args = context.args;
     let mut operations = Operations::new();

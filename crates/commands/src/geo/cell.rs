@@ -106,7 +106,7 @@ fn interleave_zeros(number: u32) -> u64 {
     bits
 }
 
-/// The inverse of [`spread`].
+/// The inverse of [`interleave_zeros`].
 fn drop_odd_bits(bits: u64) -> u32 {
     let mut bits = bits & 0x5555_5555_5555_5555;
     for (shift, mask) in [

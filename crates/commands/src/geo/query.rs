@@ -103,8 +103,8 @@ enum SearchOption {
     Other,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handler and [`parse_radius_keys`], so that
-/// both agree.
+/// Returns the option at `index` and the index of the next one. Shared by the handler and [`parse_radius_keys`], so
+/// that both agree.
 fn option_at(
     args: Args<'_>,
     form: SearchCommand,

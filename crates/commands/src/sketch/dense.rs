@@ -68,7 +68,7 @@ fn spread_to_bytes(word: u64) -> u64 {
     word & 0x003f_003f_003f_003f | (word & 0x0fc0_0fc0_0fc0_0fc0) << 2
 }
 
-/// The inverse of [`spread`]: packs eight bytes into six bits each.
+/// The inverse of [`spread_to_bytes`]: packs eight bytes into six bits each.
 #[inline(always)]
 fn gather_from_bytes(word: u64) -> u64 {
     let word = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;

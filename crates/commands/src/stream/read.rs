@@ -63,8 +63,8 @@ enum ReadOption {
     Unknown,
 }
 
-/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`parse_xread_keys`], so that
-/// both agree.
+/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`parse_xread_keys`], so
+/// that both agree.
 fn parse_option(args: Args<'_>, index: usize) -> (ReadOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let behind = args.len().saturating_sub(index + 1);

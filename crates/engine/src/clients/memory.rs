@@ -1,10 +1,10 @@
 //! Client memory accounting and client eviction (`maxmemory-clients`).
 //!
-//! Each [`Client`] publishes its memory. While there is a limit, [`Clients::update_memory`] updates the total: each session
-//! does so for its client before each command and after each batch, and the shell for all clients many times a second.
-//! Above the limit the largest clients are evicted, that is closed without their pending replies. An evicted client's
-//! memory counts neither for this limit nor for `maxmemory`, since its own thread will free it soon: clients are
-//! evicted before keys.
+//! Each [`Client`] publishes its memory. While there is a limit, [`Clients::update_memory`] updates the total: each
+//! session does so for its client before each command and after each batch, and the shell for all clients many times a
+//! second. Above the limit the largest clients are evicted, that is closed without their pending replies. An evicted
+//! client's memory counts neither for this limit nor for `maxmemory`, since its own thread will free it soon: clients
+//! are evicted before keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -24,7 +24,7 @@ pub enum TrackingMode {
 pub struct Tracking {
     /// The tracking mode.
     pub mode: TrackingMode,
-    /// Whether its own changes are left out.
+    /// Whether the client's own changes are left out (NOLOOP).
     pub noloop: bool,
     /// Id of the client that receives the invalidations instead.
     pub redirect: Option<u64>,

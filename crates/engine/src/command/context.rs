@@ -107,7 +107,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Starts a command whose slots are locked (all slots if `holds_all_slots`); `key` is the key hashed during prefetching.
+    /// Starts a command whose slots are locked (all slots if `holds_all_slots`); `key` is the key hashed during
+    /// prefetching.
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
@@ -227,8 +228,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Publishes a keyspace event of `key` ([`crate::notifications`]). Called after [`Context::report_modified`], with the
-    /// event's name in Redis.
+    /// Publishes a keyspace event of `key` ([`crate::notifications`]). Called after [`Context::report_modified`], with
+    /// the event's name in Redis.
     #[inline]
     pub fn notify(&self, class: EventClass, event: &str, key: &Key<'_>) {
         self.notify_in(self.session.db(), class, event, key);
@@ -254,8 +255,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Adds `count` to the number of changes. The command is logged as the client sent it unless [`Context::log_effect`]
-    /// replaces it.
+    /// Adds `count` to the number of changes. The command is logged as the client sent it unless
+    /// [`Context::log_effect`] replaces it.
     #[inline]
     pub fn count_changes(&mut self, count: u64) {
         self.worker.effects.changes += count;

@@ -25,19 +25,19 @@ use crate::transaction::Transaction;
 pub(super) struct CommandNeeds {
     /// The flags returned by [`Engine::effective_flags`].
     pub(super) flags: Flags,
-    /// Whether it accesses keys, or channels that have a slot.
+    /// Whether the command accesses keys, or channels that have a slot.
     pub(super) keys: bool,
-    /// Whether its keys decide which cluster node runs it.
+    /// Whether the command's keys decide which cluster node runs it.
     pub(super) is_routed: bool,
-    /// Whether it is queued in a transaction instead of running.
+    /// Whether the command is queued in a transaction instead of running.
     pub(super) is_queued: bool,
-    /// Whether it belongs to a script that has already written.
+    /// Whether the command belongs to a script that has already written.
     pub(super) has_written: bool,
-    /// Whether its client wants to be redirected to the master.
+    /// Whether the client asked to be redirected to the master.
     pub(super) follows_master: bool,
-    /// Whether it may read while the cluster is down.
+    /// Whether the command may read while the cluster is down.
     pub(super) may_read_when_down: bool,
-    /// Whether its slots are locked.
+    /// Whether the command's slots are locked.
     pub(super) is_locked: bool,
     /// Whether one of its slots is paused for writes ([`NodeFlags::SLOT_WRITES_PAUSED`]).
     pub(super) is_slot_held: bool,
@@ -78,7 +78,7 @@ struct AdmissionRule {
     applies_to: fn(&CommandNeeds) -> bool,
     /// Whether the commands wait for the flag to clear instead of being refused.
     waits: bool,
-    /// Whether it also applies to commands of a script that was admitted before.
+    /// Whether the rule also applies to commands of a script that was admitted before.
     for_scripts: bool,
 }
 

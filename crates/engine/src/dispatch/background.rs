@@ -2,8 +2,8 @@
 //!
 //! The decision is made under the command's slot locks: by its estimate ([`crate::Command::long`]), for scripts by the
 //! duration of earlier runs, and for EXEC by the sum of its commands. A slow request does not run here: its connection
-//! moves to a background worker ([`DispatchStatus::SlowCommand`]) and runs it there like any other request. Everything that can happen
-//! to a waiting connection can therefore also happen during the move.
+//! moves to a background worker ([`DispatchStatus::SlowCommand`]) and runs it there like any other request. Everything
+//! that can happen to a waiting connection can therefore also happen during the move.
 
 use std::cell::Cell;
 use std::time::Duration;

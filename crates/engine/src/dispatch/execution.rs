@@ -26,7 +26,7 @@ use crate::waiting::HandlerOutcome;
 pub(super) struct LockedCommand<'a> {
     pub(super) entry: &'static RegisteredCommand,
     pub(super) args: Args<'a>,
-    /// Its first key with its argument index, if already hashed.
+    /// The command's first key and its argument index, if already hashed.
     pub(super) key: Option<&'a (usize, Key<'a>)>,
     /// Whether all slots are locked.
     pub(super) holds_all_slots: bool,
@@ -98,11 +98,11 @@ impl<A> HandlerResult for HandlerOutcome<A> {
 
 /// Result of a command inside EXEC or a script.
 pub(super) enum NestedOutcome {
-    /// Its reply or error is written.
+    /// The reply or error is written.
     Replied,
-    /// It would block a client, and has written nothing.
+    /// The command would block a client, and has written nothing.
     WouldBlock(fn(&mut resp::Writer<'_>)),
-    /// It must wait on the connection, and has done nothing.
+    /// The command must wait on the connection, and has done nothing.
     Defer(NodeCommand),
 }
 

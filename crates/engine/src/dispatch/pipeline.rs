@@ -1,8 +1,8 @@
 //! Pipelined requests of one read: the dispatcher's state across commands.
 //!
 //! While the log has readers, a slot changed by a command stays locked until the effects of several commands are
-//! appended together ([`Pipeline::release_completed`]): at the end of the batch, and before anything that waits or may be
-//! slow. This takes the log's mutex once per group and keeps the log in execution order within each slot.
+//! appended together ([`Pipeline::release_completed`]): at the end of the batch, and before anything that waits or may
+//! be slow. This takes the log's mutex once per group and keeps the log in execution order within each slot.
 
 use keyspace::SlotGuard;
 use slot_routing::Slot;

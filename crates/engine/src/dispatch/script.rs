@@ -81,9 +81,9 @@ struct ScriptHost<'c, 'a> {
     flags: ScriptFlags,
     /// The reply of the last call.
     reply: Vec<u8>,
-    /// Whether it has written.
+    /// Whether the script has written.
     has_written: bool,
-    /// Whether it must not run again, since it has written or published.
+    /// Whether the script must not run again, since it has written or published.
     has_side_effects: bool,
     /// The database of the last logged effect.
     logged_db: u16,
@@ -539,7 +539,7 @@ impl ScriptHost<'_, '_> {
                 }
                 Ok((slots, first))
             }
-            // Its log position is that of the script.
+            // The command is logged at the script's position.
             LockScope::FirstArgument => Ok((KeySlots::new(), None)),
             // A pattern may match a key in any slot.
             LockScope::Keys

@@ -217,7 +217,7 @@ impl<'a> ServingRound<'a> {
         }
         let may = self.is_admitted(context, waiter);
         if !may {
-            // Its connection runs the command again and gets the error.
+            // The client's connection runs the command again and gets the error.
             waiter.retry();
         }
         may

@@ -3,7 +3,8 @@
 //! Before each command the worker checks the memory use ([`crate::budget`]). Above the limit it evicts keys, without
 //! holding a slot lock, until memory use is below the limit or the time allowed by `maxmemory-eviction-tenacity` is
 //! over. Then the command proceeds; eviction goes on before the next command and on the shell's timer. If nothing can
-//! be evicted, commands that need memory are refused ([`NodeFlags::OUT_OF_MEMORY`]). [`crate::eviction`] chooses the keys.
+//! be evicted, commands that need memory are refused ([`NodeFlags::OUT_OF_MEMORY`]). [`crate::eviction`] chooses the
+//! keys.
 //!
 //! The deletion of an evicted key is logged before the command that needed the memory.
 

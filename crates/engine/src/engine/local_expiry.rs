@@ -8,7 +8,8 @@
 //! The deletion is reported to this node's clients but not logged, just like the write itself. A replica that becomes a
 //! master drops these records: all keys expire in the usual way then ([`super::expiry`]).
 //!
-//! At most [`MAX_RECORDED_KEYS`] keys are recorded. Further keys are hidden when they expire and removed when they are next written.
+//! At most [`MAX_RECORDED_KEYS`] keys are recorded. Further keys are hidden when they expire and removed when they are
+//! next written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! connections, must reply OK only when no request of an affected client still runs under the old rules. Each client
 //! therefore has a counter that is odd while its requests run and that changes at every point where the client has
 //! checked for revocations. The client checks before the first request of a batch, and before each further request
-//! while [`NodeFlags::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets the
-//! flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
+//! while [`NodeFlags::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets
+//! the flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
 //!
 //! Invariants: the revoker holds no slot lock while it waits, since a client may wait for that slot; and the revoker
 //! counts as a client without running requests, since another revoker may wait for it. A fence on each side orders its

@@ -62,7 +62,7 @@ impl Engine {
         for client in self.clients.list() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,
-                // Its command runs again and replies with a redirection.
+                // The client's command runs again and replies with a redirection.
                 Some(_) if redirects && client.knows_redirect() => UnblockReason::Retry,
                 Some(_) | None => UnblockReason::RoleChanged,
             };

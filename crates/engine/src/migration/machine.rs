@@ -7,10 +7,10 @@
 //! | read | a key has arrived | release it here, unless COPY is set |
 //! | release | deleted or changed | next reply; changed keys are captured again after the last one |
 //!
-//! A key that is written continuously would be sent forever: after [`MAX_RESEND_ROUNDS`] rounds, writes to the slots of the
-//! remaining keys are paused until the end. A key that was deleted meanwhile is deleted on the target. If the target
-//! does not know a value's format, the value is sent again in Valkey's format. A reused connection may have been closed
-//! by the target: if no reply has come over it, nothing was executed, and a new connection is made.
+//! A key that is written continuously would be sent forever: after [`MAX_RESEND_ROUNDS`] rounds, writes to the slots of
+//! the remaining keys are paused until the end. A key that was deleted meanwhile is deleted on the target. If the
+//! target does not know a value's format, the value is sent again in Valkey's format. A reused connection may have been
+//! closed by the target: if no reply has come over it, nothing was executed, and a new connection is made.
 //!
 //! The driver does one thing at a time: each step has exactly one result, and the last step is the reply.
 //!
@@ -134,7 +134,7 @@ struct KeyTransfer {
 enum TargetLink {
     None,
     Up {
-        /// Whether it is a cached connection without a reply since its reuse.
+        /// Whether the connection came from the cache and has not replied since its reuse.
         untried: bool,
     },
 }

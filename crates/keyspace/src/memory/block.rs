@@ -1,11 +1,11 @@
 //! Pool blocks as byte slices. The only unsafe code of the workspace.
 //!
 //! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the unique owner of its bytes, which
-//! frees them on drop. It takes five bytes instead of sixteen, because a slot has many; a [`Line`], a block
+//! frees them on drop. It takes five bytes instead of sixteen, because a slot has many; a [`CacheLinePair`], a block
 //! of fixed length, takes four.
 //!
 //! Invariants: a mapped chunk is never unmapped or moved; the pool never hands out overlapping blocks; a
-//! `Block` or `Line` is created only from what the pool handed out, and is not copied.
+//! `Block` or `CacheLinePair` is created only from what the pool handed out, and is not copied.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
@@ -197,11 +197,11 @@ pub fn with_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
         if std::arch::is_x86_feature_detected!("avx512vpopcntdq")
             && std::arch::is_x86_feature_detected!("avx512bw")
         {
-            // SAFETY: the CPU supports the features that `widest` is compiled for.
+            // SAFETY: the CPU supports the features that `with_avx512` is compiled for.
             return unsafe { with_avx512(work) };
         }
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {
-            // SAFETY: the CPU supports the features that `wide` is compiled for.
+            // SAFETY: the CPU supports the features that `with_avx2` is compiled for.
             return unsafe { with_avx2(work) };
         }
     }

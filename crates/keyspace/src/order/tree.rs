@@ -50,7 +50,7 @@ struct NewElement<'a> {
     reference: u32,
     score_bits: u64,
     boundary: ElementBoundary<'a>,
-    /// Whether it sorts after all others.
+    /// Whether the element sorts after all others.
     is_last: bool,
 }
 

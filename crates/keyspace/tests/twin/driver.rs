@@ -62,7 +62,7 @@ struct Pinned {
     snapshot: Snapshot,
     model: ReferenceModel,
     walk_position: Option<(Slot, WalkedModel)>,
-    /// It was taken of a single value.
+    /// Whether the snapshot pins a single value.
     pins_one_value: bool,
 }
 

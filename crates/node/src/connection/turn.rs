@@ -2,7 +2,7 @@
 //!
 //! A client that sends without pause always has one more request. So a connection that is polled has a turn: when that
 //! is over it lets the others of its thread go first, also those that become ready meanwhile. It is asked between
-//! reads, between the steps of the shell for it, and by the engine between requests ([`Session::time_slice_ends`]); so a turn
+//! reads, between the steps of the shell for it, and by the engine between requests ([`Session::time_slice_end`]); so a turn
 //! is longer by one request at most. The time is told in CLIENT LIST and INFO.
 
 use std::future::poll_fn;

@@ -43,7 +43,7 @@ pub struct Manifest {
 /// Why a manifest was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// It has no lines.
+    /// The manifest has no lines.
     #[error("Found an empty AOF manifest")]
     Empty,
     /// A malformed line, by line number.

@@ -26,7 +26,7 @@ const TYPE_ZIPLIST: u8 = 10;
 const TYPE_ZIPLISTS: u8 = 14;
 const TYPE_NODES: u8 = 18;
 
-/// Node types of [`NODES`]: one plain element, or a listpack of several.
+/// Node types of [`TYPE_NODES`]: one plain element, or a listpack of several.
 const NODE_PLAIN: u64 = 1;
 const NODE_PACKED: u64 = 2;
 

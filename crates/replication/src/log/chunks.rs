@@ -66,7 +66,8 @@ impl Chunks {
         }
     }
 
-    /// Appends up to `max` bytes from `offset` to `out` and returns their number. `offset` must not lie before the start.
+    /// Appends up to `max` bytes from `offset` to `out` and returns their number. `offset` must not lie before the
+    /// start.
     pub(super) fn read(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> usize {
         // All chunks except the last are full.
         let from = (offset - self.start) as usize;

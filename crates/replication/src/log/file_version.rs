@@ -1,9 +1,9 @@
 //! Ranges of the log for which the append-only file has other commands.
 //!
-//! A script can direct its writes to the replicas only, or to the append-only file only (`redis.set_repl`). Offsets count
-//! the bytes that replicas get. The log therefore contains the replicas' commands, and next to it what the file has in
-//! their place. Such a range is never empty: where replicas get nothing they get a PING, so that each version has an
-//! offset of its own for which replies and WAITAOF can wait.
+//! A script can direct its writes to the replicas only, or to the append-only file only (`redis.set_repl`). Offsets
+//! count the bytes that replicas get. The log therefore contains the replicas' commands, and next to it what the file
+//! has in their place. Such a range is never empty: where replicas get nothing they get a PING, so that each version
+//! has an offset of its own for which replies and WAITAOF can wait.
 
 use std::collections::VecDeque;
 use std::ops::Range;

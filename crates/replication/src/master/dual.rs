@@ -82,7 +82,7 @@ impl Master {
         out.push(MasterAction::Continue { peer, id, with_slot_states: false });
         out.push(MasterAction::Stream { peer, from: offset });
         out.push(MasterAction::RemoveCursor { peer: rdb });
-        // It acknowledges only what it has loaded.
+        // The replica acknowledges only data that it has loaded.
         self.peers.insert(peer, ConnectedReplica::new(profile, Phase::AwaitsMainChannel, None, now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
             rdb.main_channel = Some(peer);

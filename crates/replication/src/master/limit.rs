@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-/// A connection is closed when more than `hard` bytes are pending, or more than `soft` for longer than `soft_for`.
+/// A connection is closed when more than `hard` bytes are pending, or more than `soft` for longer than `soft_duration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputLimit {
     /// The hard limit in bytes; 0 for no limit.

@@ -5,8 +5,8 @@
 //! closed again and again. After the first time, writers are therefore delayed while the pending bytes are in the upper
 //! half of the limit: not at all at half of it, increasing to one second per batch at the limit.
 //!
-//! The delay is bounded: at most [`MAX_TOTAL_DELAY`] within each [`THROTTLE_PERIOD`], since a replica that can never keep up must not stop
-//! its master. Writers are never throttled unless a replica was closed for exceeding its limit.
+//! The delay is bounded: at most [`MAX_TOTAL_DELAY`] within each [`THROTTLE_PERIOD`], since a replica that can never
+//! keep up must not stop its master. Writers are never throttled unless a replica was closed for exceeding its limit.
 
 use std::time::Duration;
 

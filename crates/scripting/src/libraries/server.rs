@@ -114,8 +114,8 @@ fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
     lua.create_string(crate::script::sha1_hex(&text)).map(Value::String)
 }
 
-/// Creates the function table; see [`ask`] for `current`. `log` is also available to library code, and some functions
-/// are for scripts only.
+/// Creates the function table; see [`send_query`] for `current`. `log` is also available to library code, and some
+/// functions are for scripts only.
 pub(super) fn library(lua: &Lua, current: &Function, log: fn(u8, &str)) -> mlua::Result<Table> {
     let (at_run, scripts_only) = (lua.create_table()?, lua.create_table()?);
     let host = current.clone();

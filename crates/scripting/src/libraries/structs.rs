@@ -1,7 +1,7 @@
 //! `struct`: packs numbers and strings in C layouts.
 //!
-//! A format is a sequence of letters, some followed by a number; see [`Format::next_option`]. The default is little-endian
-//! without alignment.
+//! A format is a sequence of letters, some followed by a number; see [`Format::next_option`]. The default is
+//! little-endian without alignment.
 
 use mlua::{Lua, MultiValue, Table, Value};
 

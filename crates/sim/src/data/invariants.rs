@@ -26,7 +26,7 @@ pub(crate) enum DataChange {
         write: u64,
         /// The write's end in the log.
         end: ReplOffset,
-        /// Whether it is claimed to be on the disk.
+        /// Whether the write is reported to be on the disk.
         durable: bool,
     },
     /// The append-only file is synced up to this offset.

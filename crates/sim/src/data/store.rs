@@ -79,7 +79,7 @@ pub(crate) struct ReplicaState {
     /// The number of its history; odd while the history ends and writes may not be logged
     /// (`CommitPoint`).
     pub(super) history: u64,
-    /// Whether it took over at its master's request.
+    /// Whether the node took over at its master's request.
     pub(crate) took_over: bool,
     /// The RDB file on disk, with its position in the history.
     saved: Option<(Vec<u8>, Position)>,

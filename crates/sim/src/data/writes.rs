@@ -201,7 +201,7 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn expire(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
-        // It skips locked slots.
+        // Expiry skips locked slots.
         if store.is_whole() {
             let effects = store.data_store.expire(wall);
             self.log_effects(host, &effects);

@@ -58,7 +58,7 @@ impl Invariant<DataObservation<'_>> for NoLoss {
         match seen.what {
             DataChange::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
-                // It may have reached replicas before its client got the reply.
+                // The write may have reached replicas before the client got the reply.
                 let has_it = |reached: &&mut Reached| reached.master == host && reached.upto >= end;
                 for reached in self.reached.values_mut().filter(has_it) {
                     reached.writes.insert(key, write);

@@ -26,7 +26,7 @@ impl SentinelWorld {
         let Some(sentinel) = self.sentinels.get(leader) else { return };
         let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
         let Some(chosen) = (0..self.ips.len()).find(named) else { return };
-        // It may have last reported as a master and have become a replica since.
+        // The server may have last reported as a master and have become a replica since.
         let Some(best) = sentinel.told.get(&chosen) else { return };
         let fit = |host: usize, told: &ReplicaInfo| {
             self.simulation.contact_duration(leader, host) > MIN_CONTACT
