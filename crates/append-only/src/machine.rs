@@ -262,14 +262,14 @@ impl AppendOnly {
 
     /// From where on the machine needs to be told of the file's versions of ranges of the log, if it follows the log.
     #[must_use]
-    pub fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
+    pub(crate) fn file_versions_wanted_from(&self) -> Option<ReplOffset> {
         let retained = self.retained_from()?;
         Some(self.file_versions.end().map_or(retained, |end| end.max(retained)))
     }
 
     /// Whether ranges remain to be written or synced for which the file has other commands than the log.
     #[must_use]
-    pub fn has_file_versions(&self) -> bool {
+    pub(crate) fn has_file_versions(&self) -> bool {
         !self.file_versions.is_empty()
     }
 
