@@ -104,7 +104,7 @@ pub struct CapacityPlan {
     /// Bytes of one copy of the data today.
     pub total: f64,
     /// Bytes of one copy of the data after the growth.
-    pub total_after_growth: f64,
+    pub grown: f64,
     /// Number of masters.
     pub shards: u64,
     /// Number of masters and replicas.
@@ -153,7 +153,7 @@ fn plan_server(server: PlannedServer, groups: &[KeyGroup], demand: &PlanRequirem
         server: server.name(),
         per_key: sum.multiplied_by(1.0 / keys.max(1) as f64),
         total: sum.total(),
-        total_after_growth: grown,
+        grown,
         shards,
         nodes: shards * (1 + demand.replicas),
         per_node: grown / shards as f64 + server.base_bytes() as f64,

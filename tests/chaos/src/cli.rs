@@ -102,7 +102,7 @@ fn run_and_report(options: &ChaosOptions, report: &Path) -> Result<RunResult> {
     std::fs::write(report, page)
         .with_context(|| format!("the report cannot be written to {}", report.display()))?;
     let timeline = &result.timeline;
-    let healed = timeline.recoveries.iter().map(|healing| healing.duration).max().unwrap_or_default();
+    let healed = timeline.recoveries.iter().map(|healing| healing.took).max().unwrap_or_default();
     println!(
         "seed {}: {} operations, {} faults in {} rounds, healed within {:.1} s, lost and explained: {:?}",
         options.seed,
@@ -122,7 +122,7 @@ fn run_and_report(options: &ChaosOptions, report: &Path) -> Result<RunResult> {
     for text in &result.findings.violations {
         println!("VIOLATION: {text}");
     }
-    for healing in timeline.recoveries.iter().filter_map(|healing| healing.failed_check.as_deref()) {
+    for healing in timeline.recoveries.iter().filter_map(|healing| healing.wrong.as_deref()) {
         println!("NOT HEALED: {healing}");
     }
     println!("The report is in {}.", report.display());

@@ -87,12 +87,12 @@ impl<'a> ChaosClient<'a> {
         op: Operation,
         act: impl FnOnce(&mut Self) -> Result<Option<u64>, CallError>,
     ) -> Option<Operation> {
-        let mut op = Operation { client: self.id, invoked_at: self.history.now(), ..op };
+        let mut op = Operation { client: self.id, invoked: self.history.now(), ..op };
         let done = act(self);
-        op.completed_at = self.history.now();
+        op.completed = self.history.now();
         op.node = self.last_node;
         match done {
-            Ok(read) => (op.outcome, op.read_value) = (OpOutcome::Acknowledged, read),
+            Ok(read) => (op.outcome, op.read) = (OpOutcome::Acknowledged, read),
             Err(CallError::NotExecuted(why)) => (op.outcome, op.error) = (OpOutcome::Failed, Some(why)),
             Err(CallError::UnknownResult(why)) => (op.outcome, op.error) = (OpOutcome::Unknown, Some(why)),
         }

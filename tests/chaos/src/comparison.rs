@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn comparison_runs_the_same_rounds() {
-        let healing = Recovery { began: Duration::ZERO, duration: Duration::ZERO, failed_check: None };
+        let healing = Recovery { began: Duration::ZERO, took: Duration::ZERO, wrong: None };
         let timeline = Timeline { recoveries: vec![healing.clone(), healing], ..Timeline::default() };
         let result = RunResult { ops: Vec::new(), timeline, findings: CheckerFindings::default() };
         let options = ChaosOptions {

@@ -20,11 +20,11 @@ pub enum FaultKind {
     /// One host is cut off from all others.
     Isolate,
     /// The hosts are partitioned into two groups.
-    SplitInHalves,
+    Halves,
     /// Two groups that are connected only through one host, which belongs to both.
-    BridgedPartition,
+    Bridge,
     /// All packets from one host to the others are lost.
-    OneWayLoss,
+    OneWay,
     /// All packets of one host, in both directions, are delayed and reordered.
     Delay,
     /// Some packets from and to one host are lost.
@@ -65,9 +65,9 @@ impl FaultKind {
             | Self::Freeze
             | Self::Restart
             | Self::Isolate
-            | Self::SplitInHalves
-            | Self::BridgedPartition
-            | Self::OneWayLoss
+            | Self::Halves
+            | Self::Bridge
+            | Self::OneWay
             | Self::Delay
             | Self::Loss
             | Self::Duplication
@@ -87,7 +87,7 @@ impl FaultKind {
     /// Returns whether the fault partitions the network.
     #[must_use]
     pub fn cuts_network(self) -> bool {
-        matches!(self, Self::Isolate | Self::SplitInHalves | Self::BridgedPartition | Self::OneWayLoss)
+        matches!(self, Self::Isolate | Self::Halves | Self::Bridge | Self::OneWay)
     }
 
     /// Returns whether the fault degrades the link of a host.

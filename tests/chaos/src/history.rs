@@ -28,13 +28,13 @@ pub struct Operation {
     /// The operation's kind in the workload's terms, such as `add` or `pop`.
     pub verb: &'static str,
     /// The written value, unique in the run.
-    pub written_value: Option<u64>,
+    pub written: Option<u64>,
     /// The value that was read.
-    pub read_value: Option<u64>,
+    pub read: Option<u64>,
     /// Start time since the beginning of the run.
-    pub invoked_at: Duration,
+    pub invoked: Duration,
     /// Completion time since the beginning of the run.
-    pub completed_at: Duration,
+    pub completed: Duration,
     /// The node that replied, or the last one contacted.
     pub node: usize,
     /// Whether the operation took effect.

@@ -69,10 +69,7 @@ fn start_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) -> Vec<u
             deployment.nodes[node].terminate();
             deployment.nodes[node].spawn();
         }
-        FaultKind::Isolate
-        | FaultKind::SplitInHalves
-        | FaultKind::BridgedPartition
-        | FaultKind::OneWayLoss => {
+        FaultKind::Isolate | FaultKind::Halves | FaultKind::Bridge | FaultKind::OneWay => {
             return partition_network(deployment, scheduled);
         }
         FaultKind::Delay | FaultKind::Loss | FaultKind::Duplication => degrade_link(deployment, scheduled),
@@ -100,10 +97,7 @@ fn end_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) {
     match scheduled.fault {
         FaultKind::Kill => deployment.nodes[scheduled.node].spawn(),
         FaultKind::Freeze => deployment.nodes[scheduled.node].thaw(),
-        FaultKind::Isolate
-        | FaultKind::SplitInHalves
-        | FaultKind::BridgedPartition
-        | FaultKind::OneWayLoss => {
+        FaultKind::Isolate | FaultKind::Halves | FaultKind::Bridge | FaultKind::OneWay => {
             if let Some(network) = &deployment.network {
                 network.heal_partition();
             }
@@ -137,12 +131,12 @@ fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec
             network.partition(&[&[node]]);
             vec![node]
         }
-        FaultKind::OneWayLoss => {
+        FaultKind::OneWay => {
             let others: Vec<usize> = all.into_iter().filter(|other| *other != node).collect();
             network.drop_packets(node, &others);
             vec![node]
         }
-        FaultKind::SplitInHalves => {
+        FaultKind::Halves => {
             let (one, _): (Vec<usize>, Vec<usize>) = all.iter().partition(|each| draw >> *each & 1 == 1);
             network.partition(&[&one]);
             all

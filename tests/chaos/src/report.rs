@@ -20,7 +20,7 @@ struct ChartColumn {
     failed: usize,
     unknown: usize,
     /// The highest latency in milliseconds.
-    max_latency: f64,
+    slowest: f64,
 }
 
 /// Renders the report of a run.
@@ -32,7 +32,7 @@ pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String>
     let mut environment = Environment::new();
     environment.add_filter("seconds", |moment: f64| format!("{moment:.1}"));
     environment.add_template("report.html", TEMPLATE)?;
-    let length = result.ops.last().map_or(1.0, |op| op.completed_at.as_secs_f64()).max(1.0);
+    let length = result.ops.last().map_or(1.0, |op| op.completed.as_secs_f64()).max(1.0);
     let span = |begin: Duration, end: Duration| (begin.as_secs_f64(), end.as_secs_f64());
     let faults: Vec<_> = result
         .timeline
@@ -56,7 +56,7 @@ pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String>
         .timeline
         .recoveries
         .iter()
-        .map(|healing| context! { began => healing.began.as_secs_f64(), took => healing.duration.as_secs_f64(), wrong => healing.failed_check })
+        .map(|healing| context! { began => healing.began.as_secs_f64(), took => healing.took.as_secs_f64(), wrong => healing.wrong })
         .collect();
     let text = environment.get_template("report.html")?.render(context! {
         mode => options.mode,
@@ -69,7 +69,7 @@ pub fn render_html(options: &ChaosOptions, result: &RunResult) -> Result<String>
         stalled => result.timeline.total_stall().as_secs_f64(),
         nodes => options.mode.node_count(),
         most => columns.iter().map(|column| column.done).max().unwrap_or(1).max(1),
-        slowest => columns.iter().map(|column| column.max_latency).fold(1.0, f64::max),
+        slowest => columns.iter().map(|column| column.slowest).fold(1.0, f64::max),
         step => COLUMN_WIDTH.as_secs_f64(),
         findings => result.findings,
         columns,
@@ -98,7 +98,7 @@ fn count_errors(ops: &[Operation]) -> Vec<(&str, String, usize)> {
 fn chart_columns(ops: &[Operation]) -> Vec<ChartColumn> {
     let mut columns: Vec<ChartColumn> = Vec::new();
     for op in ops {
-        let at = (op.completed_at.as_millis() / COLUMN_WIDTH.as_millis()) as usize;
+        let at = (op.completed.as_millis() / COLUMN_WIDTH.as_millis()) as usize;
         if columns.len() <= at {
             columns.resize(at + 1, ChartColumn::default());
         }
@@ -108,8 +108,8 @@ fn chart_columns(ops: &[Operation]) -> Vec<ChartColumn> {
             OpOutcome::Failed => column.failed += 1,
             OpOutcome::Unknown => column.unknown += 1,
         }
-        let took = (op.completed_at - op.invoked_at).as_secs_f64() * 1000.0;
-        column.max_latency = column.max_latency.max(took);
+        let took = (op.completed - op.invoked).as_secs_f64() * 1000.0;
+        column.slowest = column.slowest.max(took);
     }
     columns
 }

@@ -70,7 +70,7 @@ impl RunResult {
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.findings.violation_count == 0
-            && self.timeline.recoveries.iter().all(|healing| healing.failed_check.is_none())
+            && self.timeline.recoveries.iter().all(|healing| healing.wrong.is_none())
     }
 }
 
@@ -111,7 +111,7 @@ pub fn run(options: &ChaosOptions) -> Result<RunResult> {
             let since = history.now();
             let (took, wrong) = wait_for_recovery(&mut deployment, RECOVERY_TIMEOUT);
             let broken = wrong.is_some();
-            timeline.recoveries.push(Recovery { began: since, duration: took, failed_check: wrong });
+            timeline.recoveries.push(Recovery { began: since, took, wrong });
             if broken {
                 break;
             }

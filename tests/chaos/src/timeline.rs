@@ -42,9 +42,9 @@ pub struct Recovery {
     /// The end of the round's last fault.
     pub began: Duration,
     /// The time until all nodes agreed.
-    pub duration: Duration,
+    pub took: Duration,
     /// The check that still failed at the time limit.
-    pub failed_check: Option<String>,
+    pub wrong: Option<String>,
 }
 
 /// Time limits for explaining a loss.
@@ -104,7 +104,7 @@ impl Timeline {
             FaultKind::Force | FaultKind::Takeover => fault.end + timeouts.tolerance,
             // Under sentinels, a master that keeps one replica on its side has enough replicas to
             // accept writes.
-            FaultKind::SplitInHalves | FaultKind::BridgedPartition if self.shards == 1 => {
+            FaultKind::Halves | FaultKind::Bridge if self.shards == 1 => {
                 fault.end + timeouts.deposed_after + timeouts.tolerance
             }
             // A lossy or slow link can be as good as cut at any moment.
@@ -113,7 +113,7 @@ impl Timeline {
         };
         let first = self.last_in_sync(op.node, fault, timeouts).saturating_sub(timeouts.max_lag);
         let replaced = fault.fault == FaultKind::Wipe || self.has_successor(op.node, fault.begin);
-        replaced && first <= op.completed_at && op.invoked_at <= last
+        replaced && first <= op.completed && op.invoked <= last
     }
 
     /// Returns whether the fault affects `node` as a master. A forced failover targets the replica

@@ -38,7 +38,7 @@ struct PageState<'a> {
 struct NodeRow {
     id: String,
     name: String,
-    client_address: String,
+    address: String,
     /// Whether it is this node.
     myself: bool,
     /// `None` for a master.
@@ -115,7 +115,7 @@ fn node_row(gossip: &Gossip, node: &Node, slots: usize) -> NodeRow {
     NodeRow {
         id: node.id.to_string(),
         name: if node.human_name.is_empty() { node.hostname.clone() } else { node.human_name.clone() },
-        client_address: client_address(node),
+        address: client_address(node),
         myself,
         master: match node.role {
             Role::Master => None,

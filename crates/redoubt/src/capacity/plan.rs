@@ -219,7 +219,7 @@ fn write_table(
     row("total", &|answer| format_bytes(answer.total))?;
     if demand.growth > 0.0 {
         row(&format!("after growth of {:.0} %", demand.growth * 100.0), &|answer| {
-            format_bytes(answer.total_after_growth)
+            format_bytes(answer.grown)
         })?;
     }
     row("shards", &|answer| answer.shards.to_string())?;

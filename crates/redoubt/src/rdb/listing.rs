@@ -19,7 +19,7 @@ const CSV_COLUMNS: [&str; 8] =
 #[derive(Debug, Serialize)]
 struct ListingRow<'a> {
     db: u16,
-    test_key: String,
+    key: String,
     /// The key in hexadecimal if it is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_hex: Option<String>,
@@ -101,7 +101,7 @@ fn listing_row(key: &KeyInfo, now: Millis) -> ListingRow<'_> {
     let hex = || key.key.iter().map(|byte| format!("{byte:02x}")).collect();
     ListingRow {
         db: key.db,
-        test_key: text.map_or_else(|_| escape_key(&key.key), str::to_owned),
+        key: text.map_or_else(|_| escape_key(&key.key), str::to_owned),
         key_hex: text.is_err().then(hex),
         r#type: key.kind.name(),
         encoding: key.encoding,

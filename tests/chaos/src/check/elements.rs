@@ -8,11 +8,8 @@ use crate::{OpOutcome, Operation};
 pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mut CheckerFindings) {
     for (key, elements) in case.keys(workload) {
         let ops: Vec<&Operation> = case.ops_on_key(workload, key).collect();
-        let added: BTreeMap<u64, &Operation> = ops
-            .iter()
-            .filter(|op| op.verb == "add")
-            .filter_map(|op| Some((op.written_value?, *op)))
-            .collect();
+        let added: BTreeMap<u64, &Operation> =
+            ops.iter().filter(|op| op.verb == "add").filter_map(|op| Some((op.written?, *op))).collect();
         let taken = collect_deliveries(case, &ops, findings);
         let mut there = BTreeSet::new();
         for element in elements {
@@ -62,7 +59,7 @@ fn collect_deliveries<'a>(
             "deliver" => &mut delivered,
             _ => continue,
         };
-        let Some(element) = op.read_value else { continue };
+        let Some(element) = op.read else { continue };
         if let Some(before) = given.insert(element, op)
             && !case.explains(before)
         {

@@ -33,8 +33,8 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
                 Some(false) => findings.add_violation(format!(
                     "{key}: no order explains its {} operations from {:?} to {:?}",
                     segment.len(),
-                    segment[0].invoked_at,
-                    segment[segment.len() - 1].completed_at
+                    segment[0].invoked,
+                    segment[segment.len() - 1].completed
                 )),
                 None => eprintln!("{key}: too many orders to look at"),
             }
@@ -45,8 +45,8 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
 /// Reports values that no client wrote.
 fn check_invented_values(key: &str, ops: &[&Operation], findings: &mut CheckerFindings) {
     let written: HashSet<u64> =
-        ops.iter().filter(|op| may_have_taken_effect(op)).filter_map(|op| op.written_value).collect();
-    for op in ops.iter().filter(|op| op.read_value.is_some_and(|value| !written.contains(&value))) {
+        ops.iter().filter(|op| may_have_taken_effect(op)).filter_map(|op| op.written).collect();
+    for op in ops.iter().filter(|op| op.read.is_some_and(|value| !written.contains(&value))) {
         findings.add_violation(format!("{key}: nobody wrote what was read: {op:?}"));
     }
 }
@@ -69,17 +69,16 @@ fn split_at_disturbances<'a>(
     let mut segments = Vec::new();
     let mut from = Duration::ZERO;
     for (begin, end) in spans {
-        let within = |op: &&&Operation| op.invoked_at >= from && op.completed_at <= begin;
-        let open = |op: &&&Operation| {
-            op.invoked_at < from && op.outcome == OpOutcome::Unknown && op.written_value.is_some()
-        };
+        let within = |op: &&&Operation| op.invoked >= from && op.completed <= begin;
+        let open =
+            |op: &&&Operation| op.invoked < from && op.outcome == OpOutcome::Unknown && op.written.is_some();
         let mut segment: Vec<&Operation> =
             ops.iter().filter(|op| op.outcome != OpOutcome::Failed && within(op)).copied().collect();
         if !segment.is_empty() {
             if from > Duration::ZERO {
                 segment.extend(ops.iter().filter(open).copied());
             }
-            segment.sort_by_key(|op| op.invoked_at);
+            segment.sort_by_key(|op| op.invoked);
             segments.push((from == Duration::ZERO, segment));
         }
         from = from.max(end);
@@ -102,9 +101,9 @@ fn is_linearizable(ops: &[&Operation], initial: RegisterState) -> Option<bool> {
         }
         // An operation can come next only if it began before every pending acknowledged operation
         // completed.
-        let bound = waiting().filter(|(_, op)| is_acknowledged(op)).map(|(_, op)| op.completed_at).min();
+        let bound = waiting().filter(|(_, op)| is_acknowledged(op)).map(|(_, op)| op.completed).min();
         let bound = bound.unwrap_or(Duration::MAX);
-        for (at, op) in waiting().take_while(|(_, op)| op.invoked_at <= bound) {
+        for (at, op) in waiting().take_while(|(_, op)| op.invoked <= bound) {
             let Some(next) = apply_op(op, state) else { continue };
             let mut after = done.clone();
             after[at / 64] |= 1 << (at % 64);
@@ -117,12 +116,10 @@ fn is_linearizable(ops: &[&Operation], initial: RegisterState) -> Option<bool> {
 }
 
 fn apply_op(op: &Operation, state: RegisterState) -> Option<RegisterState> {
-    match (op.written_value, state) {
+    match (op.written, state) {
         (Some(value), _) => Some(RegisterState::Value(Some(value))),
-        (None, RegisterState::Any) => Some(RegisterState::Value(op.read_value)),
-        (None, RegisterState::Value(value)) => {
-            (value == op.read_value || !is_acknowledged(op)).then_some(state)
-        }
+        (None, RegisterState::Any) => Some(RegisterState::Value(op.read)),
+        (None, RegisterState::Value(value)) => (value == op.read || !is_acknowledged(op)).then_some(state),
     }
 }
 
@@ -132,16 +129,16 @@ mod tests {
     use crate::check::tests::{acknowledged_op, unknown_op};
 
     fn set_op(value: u64, from: u64, to: u64) -> Operation {
-        Operation { written_value: Some(value), ..acknowledged_op("register", "set", from, to) }
+        Operation { written: Some(value), ..acknowledged_op("register", "set", from, to) }
     }
 
     fn get_op(value: u64, from: u64, to: u64) -> Operation {
-        Operation { read_value: Some(value), ..acknowledged_op("register", "get", from, to) }
+        Operation { read: Some(value), ..acknowledged_op("register", "get", from, to) }
     }
 
     fn is_explained(ops: &[Operation]) -> bool {
         let mut ops: Vec<&Operation> = ops.iter().collect();
-        ops.sort_by_key(|op| op.invoked_at);
+        ops.sort_by_key(|op| op.invoked);
         is_linearizable(&ops, RegisterState::Value(None)).expect("few orders")
     }
 
@@ -163,7 +160,7 @@ mod tests {
 
     #[test]
     fn unknown_write_may_take_effect_later_or_never() {
-        let lost = Operation { written_value: Some(2), ..unknown_op("register", "set", 10, 20) };
+        let lost = Operation { written: Some(2), ..unknown_op("register", "set", 10, 20) };
         assert!(is_explained(&[set_op(1, 0, 5), lost.clone(), get_op(1, 30, 40), get_op(2, 50, 60)]));
         assert!(is_explained(&[set_op(1, 0, 5), lost.clone(), get_op(1, 30, 40)]));
         assert!(!is_explained(&[set_op(1, 0, 5), lost, get_op(2, 30, 40), get_op(1, 50, 60)]));

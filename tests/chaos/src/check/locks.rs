@@ -10,13 +10,13 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
         .iter()
         .filter(|op| op.workload == "lock" && op.verb == "acquire" && is_acknowledged(op))
         .collect();
-    held.sort_by_key(|op| (&op.key, op.completed_at));
+    held.sort_by_key(|op| (&op.key, op.completed));
     for pair in held.windows(2) {
         let [first, second] = pair else { continue };
-        if first.key != second.key || second.completed_at >= release_time(case, first) {
+        if first.key != second.key || second.completed >= release_time(case, first) {
             continue;
         }
-        if case.timeline.is_clock_wrong(first.node, first.invoked_at, second.completed_at) {
+        if case.timeline.is_clock_wrong(first.node, first.invoked, second.completed) {
             continue;
         }
         // The second client acquired the lock while the first held it, so the first acquisition was
@@ -27,7 +27,6 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
 
 /// Returns when the holder began to release the lock.
 fn release_time(case: &CheckInput<'_>, acquired: &Operation) -> std::time::Duration {
-    let release =
-        case.ops.iter().find(|op| op.verb == "release" && op.written_value == acquired.written_value);
-    release.map_or(acquired.completed_at, |op| op.invoked_at)
+    let release = case.ops.iter().find(|op| op.verb == "release" && op.written == acquired.written);
+    release.map_or(acquired.completed, |op| op.invoked)
 }

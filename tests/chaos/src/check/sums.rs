@@ -15,14 +15,12 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
             check_counter(case, key, value.first().copied().unwrap_or(0), &ops, findings);
         }
     }
-    let pairs = case.ops.iter().filter(|op| op.workload == "transaction" && op.read_value == Some(TORN_PAIR));
+    let pairs = case.ops.iter().filter(|op| op.workload == "transaction" && op.read == Some(TORN_PAIR));
     for op in pairs {
         findings.add_violation(format!("half of a transaction was seen: {op:?}"));
     }
-    let sums = case
-        .ops
-        .iter()
-        .filter(|op| op.workload == "script" && is_acknowledged(op) && op.read_value != Some(0));
+    let sums =
+        case.ops.iter().filter(|op| op.workload == "script" && is_acknowledged(op) && op.read != Some(0));
     for op in sums {
         findings.add_violation(format!("a script saw another's half: {op:?}"));
     }
@@ -50,8 +48,8 @@ fn check_counter(
     let mut answered: BTreeMap<u64, &Operation> = BTreeMap::new();
     let mut forgotten = 0;
     for op in ops.iter().filter(|op| is_acknowledged(op)) {
-        if let Some(before) = op.read_value.and_then(|number| answered.insert(number, op)) {
-            let first = if before.completed_at <= op.completed_at { before } else { op };
+        if let Some(before) = op.read.and_then(|number| answered.insert(number, op)) {
+            let first = if before.completed <= op.completed { before } else { op };
             findings.add_lost_write(first, case);
             forgotten += 1;
         }
@@ -60,8 +58,8 @@ fn check_counter(
     let missing = (acknowledged as u64).saturating_sub(value) as usize;
     // Increments with replies beyond the final value are lost with the last missing one.
     let mut past: Vec<&&Operation> =
-        ops.iter().filter(|op| op.read_value.is_some_and(|number| number > value)).collect();
-    past.sort_by_key(|op| std::cmp::Reverse(op.read_value));
+        ops.iter().filter(|op| op.read.is_some_and(|number| number > value)).collect();
+    past.sort_by_key(|op| std::cmp::Reverse(op.read));
     for op in past.into_iter().take(missing.saturating_sub(forgotten)) {
         findings.add_lost_write(op, case);
     }

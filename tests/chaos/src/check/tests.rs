@@ -21,10 +21,10 @@ pub(super) fn acknowledged_op(workload: &'static str, verb: &'static str, from: 
         client: 0,
         key: format!("{workload}:0"),
         verb,
-        written_value: None,
-        read_value: None,
-        invoked_at: at_second(from),
-        completed_at: at_second(to),
+        written: None,
+        read: None,
+        invoked: at_second(from),
+        completed: at_second(to),
         node: 0,
         outcome: OpOutcome::Acknowledged,
         confirmed: false,
@@ -37,7 +37,7 @@ pub(super) fn unknown_op(workload: &'static str, verb: &'static str, from: u64, 
 }
 
 fn add_operation(workload: &'static str, element: u64, when: u64) -> Operation {
-    Operation { written_value: Some(element), ..acknowledged_op(workload, "add", when, when + 1) }
+    Operation { written: Some(element), ..acknowledged_op(workload, "add", when, when + 1) }
 }
 
 fn injected_fault(fault: FaultKind, node: usize, begin: u64, end: u64) -> InjectedFault {
@@ -156,10 +156,8 @@ fn finds_invented_and_duplicate_elements() {
 
 #[test]
 fn element_is_delivered_once() {
-    let pop = |element, when| Operation {
-        read_value: Some(element),
-        ..acknowledged_op("queue", "pop", when, when + 1)
-    };
+    let pop =
+        |element, when| Operation { read: Some(element), ..acknowledged_op("queue", "pop", when, when + 1) };
     let (quiet, ops) = (Timeline::default(), [add_operation("queue", 1, 0), pop(1, 5), pop(1, 9)]);
     assert!(!violation_count(&ops[..2], "queue", &[], &quiet));
     assert!(violation_count(&ops, "queue", &[], &quiet), "given twice");
@@ -170,10 +168,8 @@ fn element_is_delivered_once() {
 
 #[test]
 fn counter_matches_acknowledged_increments() {
-    let incr = |answer, when| Operation {
-        read_value: Some(answer),
-        ..acknowledged_op("counter", "incr", when, when + 1)
-    };
+    let incr =
+        |answer, when| Operation { read: Some(answer), ..acknowledged_op("counter", "incr", when, when + 1) };
     let (quiet, ops) = (Timeline::default(), [incr(1, 0), incr(2, 5)]);
     assert!(!violation_count(&ops, "counter", &[2], &quiet));
     assert!(violation_count(&ops, "counter", &[1], &quiet), "one is lost");
@@ -188,12 +184,10 @@ fn counter_matches_acknowledged_increments() {
 
 #[test]
 fn finds_partial_transactions_and_scripts() {
-    let torn = Operation {
-        read_value: Some(crate::workload::TORN_PAIR),
-        ..acknowledged_op("transaction", "read", 0, 1)
-    };
+    let torn =
+        Operation { read: Some(crate::workload::TORN_PAIR), ..acknowledged_op("transaction", "read", 0, 1) };
     assert!(violation_count(&[torn], "transaction", &[0], &Timeline::default()));
-    let half = Operation { read_value: Some(1), ..acknowledged_op("script", "move", 0, 1) };
+    let half = Operation { read: Some(1), ..acknowledged_op("script", "move", 0, 1) };
     assert!(violation_count(&[half], "script", &[0], &Timeline::default()));
     assert!(violation_count(&[], "script", &[3], &Timeline::default()));
 }
@@ -201,11 +195,11 @@ fn finds_partial_transactions_and_scripts() {
 #[test]
 fn finds_two_lock_holders() {
     let acquire = |owner, when| Operation {
-        written_value: Some(owner),
+        written: Some(owner),
         ..acknowledged_op("lock", "acquire", when, when + 1)
     };
     let release = |owner, when| Operation {
-        written_value: Some(owner),
+        written: Some(owner),
         ..acknowledged_op("lock", "release", when, when + 1)
     };
     let quiet = Timeline::default();
@@ -236,7 +230,7 @@ fn bad_link_explains_loss_only_while_active() {
 
 #[test]
 fn slow_partition_setup_explains_loss_meanwhile() {
-    let mut timeline = failover_timeline(FaultKind::OneWayLoss, 10_000, 30_000);
+    let mut timeline = failover_timeline(FaultKind::OneWay, 10_000, 30_000);
     let lost = |timeline: &Timeline, when| {
         run_checkers(&[add_operation("set", 1, when)], "set", &[], timeline).violation_count == 0
     };
@@ -260,10 +254,10 @@ fn full_disk_on_replica_extends_loss_window() {
 fn clock_jump_explains_early_lock_expiry() {
     let take = |client: usize, when: u64| Operation {
         client,
-        written_value: Some(client as u64),
+        written: Some(client as u64),
         ..acknowledged_op("lock", "acquire", when, when + 1)
     };
-    let give = Operation { written_value: Some(1), ..acknowledged_op("lock", "release", 5_000, 5_001) };
+    let give = Operation { written: Some(1), ..acknowledged_op("lock", "release", 5_000, 5_001) };
     let ops = [take(1, 1_000), take(2, 3_000), give];
     let quiet = Timeline { shards: 3, ..Timeline::default() };
     assert_eq!(run_checkers(&ops, "lock", &[], &quiet).violation_count, 1);
@@ -273,7 +267,7 @@ fn clock_jump_explains_early_lock_expiry() {
 
 #[test]
 fn partition_with_one_replica_explains_loss_under_sentinels() {
-    let mut timeline = failover_timeline(FaultKind::SplitInHalves, 10_000, 18_000);
+    let mut timeline = failover_timeline(FaultKind::Halves, 10_000, 18_000);
     let lost = |timeline: &Timeline| {
         run_checkers(&[add_operation("set", 1, 16_000)], "set", &[], timeline).violation_count == 0
     };

@@ -34,7 +34,7 @@ impl Workload for StreamWorkload {
                 reply => Ok(parse_first_entry(&reply?)),
             }
         });
-        if delivered.is_some_and(|op| op.read_value.is_some()) {
+        if delivered.is_some_and(|op| op.read.is_some()) {
             client.run_operation(new_op(self.name(), &key, "acknowledge", None), |client| {
                 let consumer = format!("consumer-{}", client.id);
                 let own =
