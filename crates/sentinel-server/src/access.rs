@@ -9,7 +9,7 @@ use super::client::Client;
 /// longer permitted.
 pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     center.users_changed = true;
-    for client in center.clients.values().filter(|client| hears_too_much(center, client)) {
+    for client in center.clients.values().filter(|client| has_forbidden_subscription(center, client)) {
         client.session.client().kill();
     }
     if hears_too_much(center, own) {
@@ -18,7 +18,7 @@ pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
 }
 
 /// Whether a client is subscribed to a channel that its user may no longer access.
-fn hears_too_much(center: &Center, client: &Client) -> bool {
+fn has_forbidden_subscription(center: &Center, client: &Client) -> bool {
     let users = center.engine.users.read();
     let Some(user) = users.find(&client.session.client().user.lock()) else { return true };
     let hears = |names: &std::collections::BTreeSet<Vec<u8>>, is_pattern| {

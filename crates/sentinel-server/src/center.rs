@@ -47,7 +47,7 @@ pub(super) struct Center {
     /// Notified when all events before them have been processed.
     pub(super) flush_waiters: Vec<oneshot::Sender<()>>,
     pub(super) events: Sender<ServerEvent>,
-    pub(super) began: std::time::Instant,
+    pub(super) started_at: std::time::Instant,
     pub(super) traffic: Arc<Traffic>,
     pub(super) pace: RecentRates,
     pub(super) commands: u64,
@@ -57,8 +57,8 @@ pub(super) struct Center {
 
 /// The clock of the state machine starts later than its origin, so that times before the start can be represented.
 pub(super) fn time_since(began: std::time::Instant) -> Instant {
-    const BEFORE: Duration = Duration::from_secs(3600);
-    Instant::ORIGIN + BEFORE + began.elapsed()
+    const CLOCK_MARGIN: Duration = Duration::from_secs(3600);
+    Instant::ORIGIN + CLOCK_MARGIN + began.elapsed()
 }
 
 impl Center {
@@ -90,7 +90,7 @@ impl Center {
             scripts: BTreeMap::new(),
             flush_waiters: Vec::new(),
             events,
-            began,
+            started_at: began,
             traffic,
             pace: RecentRates::new(began),
             commands: 0,
@@ -104,10 +104,10 @@ impl Center {
     }
 
     pub(super) fn uptime(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
     pub(super) fn now(&self) -> Instant {
-        time_since(self.began)
+        time_since(self.started_at)
     }
 }

@@ -10,13 +10,13 @@ use resp::Writer;
 use super::connection::{AcceptedClient, ClientOutput};
 
 /// Maximum number of bytes deferred during a pause; a client that sends more is disconnected.
-const MAX_DEFERRED: usize = 32 * 1024 * 1024;
+const MAX_DEFERRED_BYTES: usize = 32 * 1024 * 1024;
 
 pub(super) struct Client {
     pub(super) output: ClientOutput,
     /// The client's session, which CLIENT shows and changes.
     pub(super) session: Session,
-    known: Arc<AtomicBool>,
+    is_authenticated: Arc<AtomicBool>,
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) patterns: BTreeSet<Vec<u8>>,
     /// Requests that wait for the end of a pause.
@@ -29,7 +29,7 @@ impl Client {
         Self {
             output: accepted.output,
             session,
-            known: accepted.known,
+            is_authenticated: accepted.known,
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
             deferred: VecDeque::new(),
@@ -38,9 +38,9 @@ impl Client {
     }
 
     /// Tells the task that reads from the client whether the client has authenticated.
-    pub(super) fn note_login(&self) {
+    pub(super) fn mark_authenticated(&self) {
         if self.session.is_authenticated() {
-            self.known.store(true, Ordering::Relaxed);
+            self.is_authenticated.store(true, Ordering::Relaxed);
         }
     }
 
@@ -78,7 +78,7 @@ impl Client {
     pub(super) fn defer(&mut self, args: Vec<Vec<u8>>) -> bool {
         self.deferred_bytes += args.iter().map(|arg| arg.len() + size_of::<Vec<u8>>()).sum::<usize>();
         self.deferred.push_back(args);
-        self.deferred_bytes <= MAX_DEFERRED
+        self.deferred_bytes <= MAX_DEFERRED_BYTES
     }
 
     /// Takes the deferred requests in order.

@@ -22,19 +22,19 @@ pub(super) enum CommandReply {
     Shutdown,
 }
 
-pub(super) struct Call<'a> {
+pub(super) struct CommandCall<'a> {
     pub(super) center: &'a mut Center,
     pub(super) client: &'a mut Client,
     pub(super) args: &'a [Vec<u8>],
     pub(super) out: &'a mut Vec<u8>,
 }
 
-impl Call<'_> {
-    pub(super) fn reply(&mut self) -> Writer<'_> {
+impl CommandCall<'_> {
+    pub(super) fn reply_writer(&mut self) -> Writer<'_> {
         Writer::new(self.out, self.client.session.protocol())
     }
 
-    pub(super) fn word(&self, at: usize) -> String {
+    pub(super) fn argument_text(&self, at: usize) -> String {
         self.args.get(at).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase()).unwrap_or_default()
     }
 }
@@ -46,17 +46,17 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         client.session.close_after_reply();
         return CommandReply::Reply(b"+OK\r\n".to_vec());
     }
-    let entry = match admit(center, client, args) {
+    let entry = match find_permitted_command(center, client, args) {
         Ok(entry) => entry,
-        Err(error) => return refusal(&error.to_string()),
+        Err(error) => return error_reply(&error.to_string()),
     };
     client.session.publish(process::time::now(), entry.index);
     let mut out = Vec::new();
-    let mut call = Call { center, client, args, out: &mut out };
+    let mut call = CommandCall { center, client, args, out: &mut out };
     let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol() == Protocol::Resp2;
     if subscriber && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
         let name = &entry.full_name;
-        return refusal(&format!(
+        return error_reply(&format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
              allowed in this context"
         ));
@@ -65,27 +65,27 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         return CommandReply::RetryAfterPause;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
-        "acl" if matches!(entry.command.run, CommandRunner::Shell(_)) => acl(&mut call),
+        "acl" if matches!(entry.command.run, CommandRunner::Shell(_)) => run_acl(&mut call),
         "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
-        "command" => command(&mut call),
-        "info" => info(&mut call),
-        "ping" => ping(&mut call),
-        "psubscribe" | "subscribe" => subscribe(&mut call),
-        "punsubscribe" | "unsubscribe" => unsubscribe(&mut call),
-        "shutdown" => return shutdown(args),
+        "command" => run_command(&mut call),
+        "info" => run_info(&mut call),
+        "ping" => run_ping(&mut call),
+        "psubscribe" | "subscribe" => run_subscribe(&mut call),
+        "punsubscribe" | "unsubscribe" => run_unsubscribe(&mut call),
+        "shutdown" => return run_shutdown(args),
         _ => return CommandReply::FromMachine,
     }
     CommandReply::Reply(out)
 }
 
-fn refusal(text: &str) -> CommandReply {
+fn error_reply(text: &str) -> CommandReply {
     let mut out = Vec::new();
     Writer::new(&mut out, Protocol::Resp2).error(text);
     CommandReply::Reply(out)
 }
 
 /// Looks up the command of a request and checks the client's rights.
-fn admit(
+fn find_permitted_command(
     center: &Center,
     client: &mut Client,
     args: &[Vec<u8>],
@@ -133,7 +133,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
         (process::time::now(), PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 });
     let dispatcher = center.engine_commands.dispatcher(&center.engine);
     dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
-    client.note_login();
+    client.mark_authenticated();
     if center.engine.users_version() != users {
         access::on_changed_users(center, client);
     }
@@ -142,7 +142,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
 
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE], or SHUTDOWN ABORT. A sentinel has nothing to save and shuts down at once, so
 /// there is nothing to abort.
-fn shutdown(args: &[Vec<u8>]) -> CommandReply {
+fn run_shutdown(args: &[Vec<u8>]) -> CommandReply {
     let words: Vec<Vec<u8>> = args[1..].iter().map(|word| word.to_ascii_lowercase()).collect();
     let has = |word: &[u8]| words.iter().any(|said| said == word);
     let known =
@@ -150,42 +150,42 @@ fn shutdown(args: &[Vec<u8>]) -> CommandReply {
     let alone = words.iter().all(|word| word == b"abort");
     match () {
         () if !words.iter().all(known) || has(b"save") && has(b"nosave") || has(b"abort") && !alone => {
-            refusal("ERR syntax error")
+            error_reply("ERR syntax error")
         }
-        () if has(b"abort") => refusal("ERR No shutdown in progress."),
+        () if has(b"abort") => error_reply("ERR No shutdown in progress."),
         () => CommandReply::Shutdown,
     }
 }
 
-fn ping(call: &mut Call<'_>) {
+fn run_ping(call: &mut CommandCall<'_>) {
     let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol() == Protocol::Resp2;
     let text = call.args.get(1).cloned();
     if call.args.len() > 2 {
-        call.reply().error("ERR wrong number of arguments for 'ping' command");
+        call.reply_writer().error("ERR wrong number of arguments for 'ping' command");
     } else if subscriber {
-        let mut reply = call.reply();
+        let mut reply = call.reply_writer();
         reply.array(2);
         reply.bulk(b"pong");
         reply.bulk(&text.unwrap_or_default());
     } else if let Some(text) = text {
-        call.reply().bulk(&text);
+        call.reply_writer().bulk(&text);
     } else {
-        call.reply().simple("PONG");
+        call.reply_writer().simple("PONG");
     }
 }
 
 /// The ACL subcommands that the engine leaves to the process. A sentinel stores its users in the configuration file.
-fn acl(call: &mut Call<'_>) {
-    if call.word(1) != "genpass" {
-        return call.reply().error(acl::NO_FILE_ERROR);
+fn run_acl(call: &mut CommandCall<'_>) {
+    if call.argument_text(1) != "genpass" {
+        return call.reply_writer().error(acl::NO_FILE_ERROR);
     }
     let request: Request = call.args.iter().collect();
-    if let Err(text) = genpass(request.args(), &mut call.reply()) {
-        call.reply().error(&text);
+    if let Err(text) = genpass(request.args(), &mut call.reply_writer()) {
+        call.reply_writer().error(&text);
     }
 }
 
-fn command(call: &mut Call<'_>) {
+fn run_command(call: &mut CommandCall<'_>) {
     let request: Request = call.args.iter().collect();
     let mut reply = Writer::new(call.out, call.client.session.protocol());
     if let Err(error) = ::commands::answer_command(::commands::for_sentinel(), request.args(), &mut reply) {
@@ -193,39 +193,39 @@ fn command(call: &mut Call<'_>) {
     }
 }
 
-fn info(call: &mut Call<'_>) {
-    let asked: Vec<String> = (1..call.args.len()).map(|at| call.word(at)).collect();
-    let text = super::info::text(call.center, &asked);
-    call.reply().verbatim(b"txt", text.as_bytes());
+fn run_info(call: &mut CommandCall<'_>) {
+    let asked: Vec<String> = (1..call.args.len()).map(|at| call.argument_text(at)).collect();
+    let text = super::info::format_info(call.center, &asked);
+    call.reply_writer().verbatim(b"txt", text.as_bytes());
 }
 
-fn subscribe(call: &mut Call<'_>) {
-    let pattern = call.word(0) == "psubscribe";
+fn run_subscribe(call: &mut CommandCall<'_>) {
+    let pattern = call.argument_text(0) == "psubscribe";
     for name in &call.args[1..] {
         let of = if pattern { &mut call.client.patterns } else { &mut call.client.channels };
         of.insert(name.clone());
-        confirm(call, if pattern { b"psubscribe" } else { b"subscribe" }, Some(name));
+        confirm_subscription(call, if pattern { b"psubscribe" } else { b"subscribe" }, Some(name));
     }
 }
 
-fn unsubscribe(call: &mut Call<'_>) {
-    let pattern = call.word(0) == "punsubscribe";
+fn run_unsubscribe(call: &mut CommandCall<'_>) {
+    let pattern = call.argument_text(0) == "punsubscribe";
     let word: &[u8] = if pattern { b"punsubscribe" } else { b"unsubscribe" };
     let all = if pattern { &call.client.patterns } else { &call.client.channels };
     let names = if call.args.len() > 1 { call.args[1..].to_vec() } else { all.iter().cloned().collect() };
     if names.is_empty() {
-        confirm(call, word, None);
+        confirm_subscription(call, word, None);
     }
     for name in names {
         let of = if pattern { &mut call.client.patterns } else { &mut call.client.channels };
         of.remove(&name);
-        confirm(call, word, Some(&name));
+        confirm_subscription(call, word, Some(&name));
     }
 }
 
-fn confirm(call: &mut Call<'_>, word: &[u8], name: Option<&[u8]>) {
+fn confirm_subscription(call: &mut CommandCall<'_>, word: &[u8], name: Option<&[u8]>) {
     let count = call.client.subscriptions() as i64;
-    let mut reply = call.reply();
+    let mut reply = call.reply_writer();
     reply.push(3);
     reply.bulk(word);
     match name {

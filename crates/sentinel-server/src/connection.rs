@@ -16,9 +16,9 @@ use super::ServerEvent;
 use super::figures::Traffic;
 
 /// Maximum request size; sentinel commands contain only names and addresses.
-const MAX_REQUEST: usize = 1024 * 1024;
+const MAX_REQUEST_BYTES: usize = 1024 * 1024;
 /// Maximum number of unsent bytes per client; Redis's hard limit for subscribers.
-const MAX_OUTPUT: usize = 32 * 1024 * 1024;
+const MAX_OUTPUT_BYTES: usize = 32 * 1024 * 1024;
 
 /// An accepted connection.
 pub(super) struct AcceptedClient {
@@ -33,7 +33,7 @@ pub(super) struct AcceptedClient {
 #[derive(Clone)]
 pub(super) struct ClientOutput {
     queue: UnboundedSender<Vec<u8>>,
-    waiting: Arc<AtomicUsize>,
+    queued_bytes: Arc<AtomicUsize>,
     traffic: Arc<Traffic>,
 }
 
@@ -41,15 +41,15 @@ impl ClientOutput {
     /// Creates an output queue and returns both sides.
     pub(super) fn channel(traffic: Arc<Traffic>) -> (Self, UnboundedReceiver<Vec<u8>>) {
         let (queue, replies) = unbounded_channel();
-        (Self { queue, waiting: Arc::new(AtomicUsize::new(0)), traffic }, replies)
+        (Self { queue, queued_bytes: Arc::new(AtomicUsize::new(0)), traffic }, replies)
     }
 
     /// Queues bytes. Empty `bytes` close the connection once everything before them is sent. Returns false if the
     /// client reads too slowly and must be disconnected.
     pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
-        let waiting = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        if waiting > MAX_OUTPUT {
-            self.traffic.output_limit.fetch_add(1, Ordering::Relaxed);
+        let waiting = self.queued_bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        if waiting > MAX_OUTPUT_BYTES {
+            self.traffic.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         self.queue.send(bytes).is_ok()
@@ -74,7 +74,7 @@ impl AcceptConfig {
     }
 
     /// The current limits for a client's requests.
-    fn limits(&self, known: &AtomicBool) -> ParseLimits {
+    fn parse_limits(&self, known: &AtomicBool) -> ParseLimits {
         let known = known.load(Ordering::Relaxed);
         let authenticated = known || self.engine.users.read().default_user().is_open();
         ParseLimits { authenticated, ..ParseLimits::default() }
@@ -99,7 +99,7 @@ pub(super) async fn accept(
             None
         };
         if let Some(text) = refusal {
-            accept_config.traffic.rejected.fetch_add(1, Ordering::Relaxed);
+            accept_config.traffic.rejected_connections.fetch_add(1, Ordering::Relaxed);
             // The connection is closed in any case, without waiting for a TLS handshake.
             if !matches!(stream, Stream::Tls(_)) {
                 stream.write_now(text.as_bytes());
@@ -111,7 +111,7 @@ pub(super) async fn accept(
         let Ok(link) = link else { continue };
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
         let (output, replies) = ClientOutput::channel(accept_config.traffic.clone());
-        let waiting = output.waiting.clone();
+        let waiting = output.queued_bytes.clone();
         let known = Arc::new(AtomicBool::new(accept_config.engine.users.read().default_user().is_open()));
         let accepted = AcceptedClient { client, link, output, known: known.clone() };
         let (events, open, accept_config) = (events.clone(), open.clone(), accept_config.clone());
@@ -123,10 +123,10 @@ pub(super) async fn accept(
                 let talk = ConnectionTask {
                     client,
                     events: &events,
-                    waiting: &waiting,
+                    queued_bytes: &waiting,
                     traffic: &accept_config.traffic,
                 };
-                talk.converse(stream, || accept_config.limits(&known), replies).await;
+                talk.serve_client(stream, || accept_config.parse_limits(&known), replies).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);
             let _ = events.send(ServerEvent::ClientClosed { client }).await;
@@ -138,19 +138,19 @@ pub(super) async fn accept(
 struct ConnectionTask<'a> {
     client: u64,
     events: &'a Sender<ServerEvent>,
-    waiting: &'a AtomicUsize,
+    queued_bytes: &'a AtomicUsize,
     traffic: &'a Traffic,
 }
 
 impl ConnectionTask<'_> {
     /// Reads requests and writes replies until either side closes the connection.
-    async fn converse(
+    async fn serve_client(
         self,
         mut stream: Stream,
         limits: impl Fn() -> ParseLimits,
         mut replies: UnboundedReceiver<Vec<u8>>,
     ) {
-        let Self { client, events, waiting, traffic } = self;
+        let Self { client, events, queued_bytes: waiting, traffic } = self;
         let mut input = RequestReader { client, ..RequestReader::default() };
         loop {
             tokio::select! {
@@ -158,10 +158,10 @@ impl ConnectionTask<'_> {
                     let Ok(len @ 1..) = read else { return };
                     traffic.input.fetch_add(len as u64, Ordering::Relaxed);
                     traffic.reads.fetch_add(1, Ordering::Relaxed);
-                    match input.hand_over(&limits, events).await {
-                        Ok(()) if input.bytes.len() <= MAX_REQUEST => {}
+                    match input.forward_requests(&limits, events).await {
+                        Ok(()) if input.bytes.len() <= MAX_REQUEST_BYTES => {}
                         Ok(()) => {
-                            traffic.query_limit.fetch_add(1, Ordering::Relaxed);
+                            traffic.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
                             return;
                         }
                         Err(ReadError::ShuttingDown) => return,
@@ -215,7 +215,7 @@ enum ReadError {
 impl RequestReader {
     /// Passes on all complete requests. The size limit depends on whether the client has authenticated, so a request is
     /// checked only after all previous ones are answered.
-    async fn hand_over(
+    async fn forward_requests(
         &mut self,
         limits: &impl Fn() -> ParseLimits,
         events: &Sender<ServerEvent>,
@@ -263,7 +263,7 @@ mod tests {
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
         let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
         let look = || {
-            let limits = [&stranger, &known].map(|known| accept_config.limits(known).authenticated);
+            let limits = [&stranger, &known].map(|known| accept_config.parse_limits(known).authenticated);
             (accept_config.rejects(near), accept_config.rejects(far), limits)
         };
         assert_eq!(look(), (false, true, [true, true]));

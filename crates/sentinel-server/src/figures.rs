@@ -10,37 +10,37 @@ pub(super) struct Traffic {
     pub(super) output: AtomicU64,
     pub(super) reads: AtomicU64,
     pub(super) writes: AtomicU64,
-    pub(super) rejected: AtomicU64,
+    pub(super) rejected_connections: AtomicU64,
     pub(super) errors: AtomicU64,
     /// Number of connections closed because the client sent too large a request or read too slowly.
-    pub(super) query_limit: AtomicU64,
-    pub(super) output_limit: AtomicU64,
+    pub(super) query_limit_disconnections: AtomicU64,
+    pub(super) output_limit_disconnections: AtomicU64,
 }
 
 /// Recent rates of commands, received bytes and sent bytes.
 #[derive(Debug)]
 pub(super) struct RecentRates {
-    since: Instant,
+    period_start: Instant,
     counts: [u64; 3],
     pub(super) per_second: [f64; 3],
 }
 
 impl RecentRates {
     /// The interval over which a rate is measured.
-    const PERIOD: Duration = Duration::from_secs(1);
+    const RATE_PERIOD: Duration = Duration::from_secs(1);
 
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, counts: [0; 3], per_second: [0.0; 3] }
+        Self { period_start: now, counts: [0; 3], per_second: [0.0; 3] }
     }
 
     /// Updates the rates with the current counters; must be called before the rates are read.
     pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
-        let passed = now.duration_since(self.since);
-        if passed < Self::PERIOD {
+        let passed = now.duration_since(self.period_start);
+        if passed < Self::RATE_PERIOD {
             return;
         }
         let grown = std::array::from_fn(|at| counts[at].saturating_sub(self.counts[at]) as f64);
-        (self.since, self.counts) = (now, counts);
+        (self.period_start, self.counts) = (now, counts);
         self.per_second = grown.map(|grown| grown / passed.as_secs_f64());
     }
 }

@@ -10,13 +10,13 @@ use config::{ReplaceMethod, replace_atomically, replace_content};
 use consensus::{GroupRecord, SavedGroup, journal};
 
 /// The journal is compacted when it exceeds this size.
-const LONG_JOURNAL: u64 = 256 * 1024;
+const MAX_JOURNAL_BYTES: u64 = 256 * 1024;
 
 pub(super) struct Files {
-    config: PathBuf,
-    journal: PathBuf,
-    file: File,
-    len: u64,
+    config_file: PathBuf,
+    journal_path: PathBuf,
+    journal_file: File,
+    journal_len: u64,
 }
 
 impl Files {
@@ -49,20 +49,23 @@ impl Files {
         io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
         file.sync_all()?;
         sync_folder(&path)?;
-        Ok((Self { config, journal: path, file, len }, read.groups))
+        Ok((
+            Self { config_file: config, journal_path: path, journal_file: file, journal_len: len },
+            read.groups,
+        ))
     }
 
     /// Writes and syncs records as one frame.
     pub(super) fn append(&mut self, records: &[GroupRecord]) -> io::Result<()> {
         let frame = journal::encode_frame(records);
-        self.file.write_all(&frame)?;
-        self.file.sync_data()?;
-        self.len += frame.len() as u64;
+        self.journal_file.write_all(&frame)?;
+        self.journal_file.sync_data()?;
+        self.journal_len += frame.len() as u64;
         Ok(())
     }
 
     pub(super) fn is_long(&self) -> bool {
-        self.len > LONG_JOURNAL
+        self.journal_len > MAX_JOURNAL_BYTES
     }
 
     /// Replaces the journal with a compacted one.
@@ -71,25 +74,25 @@ impl Files {
         groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
     ) -> io::Result<()> {
         let bytes = journal::encode_journal(groups);
-        replace_atomically(&self.journal, &bytes)?;
-        self.file = OpenOptions::new().append(true).open(&self.journal)?;
-        self.len = bytes.len() as u64;
+        replace_atomically(&self.journal_path, &bytes)?;
+        self.journal_file = OpenOptions::new().append(true).open(&self.journal_path)?;
+        self.journal_len = bytes.len() as u64;
         Ok(())
     }
 
     /// Atomically replaces the configuration file.
     pub(super) fn write_config(&self, text: &[u8]) -> io::Result<ReplaceMethod> {
-        replace_content(&self.config, text)
+        replace_content(&self.config_file, text)
     }
 
     /// Makes writes to the journal fail as on a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
-        self.file = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        self.journal_file = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
     }
 
     pub(super) fn config_path(&self) -> &Path {
-        &self.config
+        &self.config_file
     }
 }
 
@@ -124,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    fn vote(term: u64) -> GroupRecord {
+    fn vote_record(term: u64) -> GroupRecord {
         let ballot = GroupChange::Ballot { term: Term(term), vote: 9, commit: 0 };
         GroupRecord { group: "mymaster".into(), changes: vec![ballot] }
     }
@@ -135,18 +138,18 @@ mod tests {
         let config = folder.path().join("sentinel.conf");
         let (mut files, groups) = Files::open(config.clone()).unwrap();
         assert!(groups.is_empty());
-        files.append(&[vote(1)]).unwrap();
-        files.append(&[vote(2)]).unwrap();
+        files.append(&[vote_record(1)]).unwrap();
+        files.append(&[vote_record(2)]).unwrap();
         let journal = folder.path().join("sentinel.conf.raft");
         let whole = fs::read(&journal).unwrap();
         fs::write(&journal, &whole[..whole.len() - 1]).unwrap();
         let (mut files, groups) = Files::open(config.clone()).unwrap();
         assert_eq!(groups["mymaster"].term, Term(1));
-        files.append(&[vote(3)]).unwrap();
+        files.append(&[vote_record(3)]).unwrap();
         let (mut files, groups) = Files::open(config.clone()).unwrap();
         assert_eq!(groups["mymaster"].term, Term(3));
         files.replace(groups.iter().map(|(name, saved)| (name.as_str(), saved))).unwrap();
-        files.append(&[vote(4)]).unwrap();
+        files.append(&[vote_record(4)]).unwrap();
         assert_eq!(Files::open(config).unwrap().1["mymaster"].term, Term(4));
     }
 
@@ -155,8 +158,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
         let (mut files, _) = Files::open(config.clone()).unwrap();
-        files.append(&[vote(1)]).unwrap();
-        files.append(&[vote(2)]).unwrap();
+        files.append(&[vote_record(1)]).unwrap();
+        files.append(&[vote_record(2)]).unwrap();
         let journal = folder.path().join("sentinel.conf.raft");
         let mut bytes = fs::read(&journal).unwrap();
         bytes[20] ^= 1;

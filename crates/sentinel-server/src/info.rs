@@ -10,16 +10,16 @@ use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, writ
 use super::center::Center;
 
 /// A function that writes one section.
-type Section = fn(&Center, &mut InfoText);
+type SectionWriter = fn(&Center, &mut InfoText);
 
 /// The requested sections, or all sections if none is requested.
-pub(super) fn text(center: &Center, asked: &[String]) -> String {
+pub(super) fn format_info(center: &Center, asked: &[String]) -> String {
     let every = asked.is_empty()
         || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
-    let sections: [(&str, Section); 4] = [
-        ("Server", server),
-        ("Clients", clients),
-        ("Stats", stats),
+    let sections: [(&str, SectionWriter); 4] = [
+        ("Server", write_server),
+        ("Clients", write_clients),
+        ("Stats", write_stats),
         ("CPU", |_, text| write_cpu_times(text)),
     ];
     let wanted = |title: &str| every || asked.iter().any(|asked| asked.eq_ignore_ascii_case(title));
@@ -35,7 +35,7 @@ pub(super) fn text(center: &Center, asked: &[String]) -> String {
     shown.join("\r\n")
 }
 
-fn server(center: &Center, text: &mut InfoText) {
+fn write_server(center: &Center, text: &mut InfoText) {
     let executable = std::env::current_exe().unwrap_or_default();
     let facts = ProcessInfo {
         config: &center.config,
@@ -50,7 +50,7 @@ fn server(center: &Center, text: &mut InfoText) {
     facts.write(text);
 }
 
-fn clients(center: &Center, text: &mut InfoText) {
+fn write_clients(center: &Center, text: &mut InfoText) {
     // The requesting client is not in the table while its request is executed.
     text.write_line("connected_clients", center.clients.len() + 1);
     text.write_line("cluster_connections", 0);
@@ -70,7 +70,7 @@ fn clients(center: &Center, text: &mut InfoText) {
     write_pause_state(&center.engine, text);
 }
 
-fn stats(center: &Center, text: &mut InfoText) {
+fn write_stats(center: &Center, text: &mut InfoText) {
     let traffic = &*center.traffic;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let [commands, input, output] = center.pace.per_second;
@@ -86,8 +86,8 @@ fn stats(center: &Center, text: &mut InfoText) {
     text.write_line("instantaneous_output_kbps", kilobytes(output));
     text.write_line("instantaneous_input_repl_kbps", kilobytes(0.0));
     text.write_line("instantaneous_output_repl_kbps", kilobytes(0.0));
-    text.write_line("rejected_connections", count(&traffic.rejected));
-    for name in KEYLESS {
+    text.write_line("rejected_connections", count(&traffic.rejected_connections));
+    for name in ALWAYS_ZERO_FIELDS {
         text.write_line(name, 0);
     }
     text.write_line("expired_stale_perc", "0.00");
@@ -98,8 +98,8 @@ fn stats(center: &Center, text: &mut InfoText) {
     text.write_line("pubsub_patterns", patterns.collect::<std::collections::BTreeSet<_>>().len());
     text.write_line("pubsubshard_channels", 0);
     text.write_line("total_error_replies", count(&traffic.errors));
-    text.write_line("client_query_buffer_limit_disconnections", count(&traffic.query_limit));
-    text.write_line("client_output_buffer_limit_disconnections", count(&traffic.output_limit));
+    text.write_line("client_query_buffer_limit_disconnections", count(&traffic.query_limit_disconnections));
+    text.write_line("client_output_buffer_limit_disconnections", count(&traffic.output_limit_disconnections));
     text.write_line("total_reads_processed", count(&traffic.reads));
     text.write_line("total_writes_processed", count(&traffic.writes));
     for (what, refused) in center.engine.acl_log.lock().reset_refused() {
@@ -108,7 +108,7 @@ fn stats(center: &Center, text: &mut InfoText) {
 }
 
 /// Counters of keys and replicas, which are always zero on a sentinel.
-const KEYLESS: [&str; 25] = [
+const ALWAYS_ZERO_FIELDS: [&str; 25] = [
     "sync_full",
     "sync_partial_ok",
     "sync_partial_err",

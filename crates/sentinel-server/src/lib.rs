@@ -90,10 +90,10 @@ enum ServerEvent {
 /// # Errors
 /// The process could not start, or failed.
 pub fn serve_sentinel(arguments: &[String]) -> Result<(), StartError> {
-    run(arguments).map_err(StartError::Start)
+    start_from_arguments(arguments).map_err(StartError::Start)
 }
 
-fn run(arguments: &[String]) -> Result<()> {
+fn start_from_arguments(arguments: &[String]) -> Result<()> {
     let Some((file, options)) = arguments.split_first().filter(|(file, _)| !file.starts_with("--")) else {
         bail!("Sentinel needs config file on disk to save state. Usage: redoubt sentinel FILE");
     };
@@ -107,10 +107,10 @@ fn run(arguments: &[String]) -> Result<()> {
     let place = LineNumbers { path: &path, lines: text.iter().filter(|byte| **byte == b'\n').count() };
     text.extend(options.into_bytes());
     let mut own = sentinel::SentinelConfig::parse(&text)
-        .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
+        .map_err(|error| place.line_error(error.line, &error.text, error.reason.clone()))?;
     let config = server_config(&own, &place)?;
     let started_in = paths::enter_working_directory(&config)?;
-    check_scripts(&own, &place)?;
+    check_script_files(&own, &place)?;
     let engine = engine::Engine::for_sentinel(::commands::for_sentinel().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
     // The values from the command line are not written to the file, because the next start has a command line of its
@@ -119,11 +119,16 @@ fn run(arguments: &[String]) -> Result<()> {
     if daemon::daemonize(&config, &started_in, None)? {
         return Ok(());
     }
-    serve(config, own, engine, path)
+    run_sentinel(config, own, engine, path)
 }
 
 /// Runs a sentinel with a valid configuration in the final process.
-fn serve(config: Config, own: sentinel::SentinelConfig, engine: engine::Engine, path: PathBuf) -> Result<()> {
+fn run_sentinel(
+    config: Config,
+    own: sentinel::SentinelConfig,
+    engine: engine::Engine,
+    path: PathBuf,
+) -> Result<()> {
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
@@ -155,7 +160,7 @@ struct LineNumbers<'a> {
 }
 
 impl LineNumbers<'_> {
-    fn fault(&self, line: usize, text: &str, reason: String) -> anyhow::Error {
+    fn line_error(&self, line: usize, text: &str, reason: String) -> anyhow::Error {
         let (source, line) = match line.checked_sub(self.lines) {
             None | Some(0) => (ConfigSource::File(self.path.display().to_string()), line),
             Some(option) => (ConfigSource::CommandLine, option),
@@ -164,14 +169,19 @@ impl LineNumbers<'_> {
     }
 
     /// The error message for the line that has these words.
-    fn fault_of(&self, own: &sentinel::SentinelConfig, words: &[&[u8]], reason: String) -> anyhow::Error {
+    fn line_error_for(
+        &self,
+        own: &sentinel::SentinelConfig,
+        words: &[&[u8]],
+        reason: String,
+    ) -> anyhow::Error {
         let (line, text) = own.line_of(words).unwrap_or_default();
-        self.fault(line, &text, reason)
+        self.line_error(line, &text, reason)
     }
 }
 
 /// Checks at startup that the scripts are executable, because a failure to call them would be noticed too late.
-fn check_scripts(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Result<()> {
+fn check_script_files(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Result<()> {
     for master in &own.masters {
         let (name, settings) = (&master.name, &master.settings);
         for (option, path) in [
@@ -181,7 +191,7 @@ fn check_scripts(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Res
             let objection = path.as_ref().and_then(|path| Some((path, scripts::objection(option, path)?)));
             if let Some((path, objection)) = objection {
                 let words = ["sentinel", option, name, path].map(str::as_bytes);
-                return Err(place.fault_of(own, &words, format!("{objection}.")));
+                return Err(place.line_error_for(own, &words, format!("{objection}.")));
             }
         }
     }
@@ -199,7 +209,7 @@ fn set_users(
     access::load(engine, &required, &own.users).map_err(|(line, reason)| {
         let words: Vec<&[u8]> =
             std::iter::once(&b"user"[..]).chain(own.users[line].iter().map(Vec::as_slice)).collect();
-        place.fault_of(own, &words, reason)
+        place.line_error_for(own, &words, reason)
     })?;
     let had_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     own.users = access::lines(engine, &required, had_default);
@@ -220,7 +230,7 @@ fn server_config(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Res
                 }
             };
             let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
-            place.fault_of(own, &words, reason)
+            place.line_error_for(own, &words, reason)
         })?;
     }
     Ok(config)

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::ServerEvent;
 
 /// Maximum reply size: INFO of a large server, with a margin.
-const MAX_REPLY: usize = 4 * 1024 * 1024;
+const MAX_REPLY_BYTES: usize = 4 * 1024 * 1024;
 /// An upper limit only; the state machine closes slow connection attempts much earlier.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -42,7 +42,7 @@ impl LinkHandle {
         let (requests, queue) = unbounded_channel();
         let task = tokio::spawn(async move {
             match dialer.dial((addr.host.as_str(), addr.port), CONNECT_TIMEOUT).await {
-                Ok(stream) => run(link, life, stream, events, queue).await,
+                Ok(stream) => run_link(link, life, stream, events, queue).await,
                 // The event loop outlives its links.
                 Err(error) => {
                     let refused = error.is_refused();
@@ -62,7 +62,7 @@ impl LinkHandle {
     }
 }
 
-async fn run(
+async fn run_link(
     link: LinkId,
     life: u64,
     stream: Stream,
@@ -72,7 +72,7 @@ async fn run(
     let addresses = stream.addresses().ok().flatten();
     let local_ip = addresses.map(|(_, local)| local.ip().to_string()).unwrap_or_default();
     let _ = events.send(ServerEvent::LinkUp { link, life, local_ip }).await;
-    converse(stream, queue, |value| {
+    exchange_requests(stream, queue, |value| {
         let events = events.clone();
         async move {
             let _ = events.send(ServerEvent::LinkReply { link, life, value }).await;
@@ -83,7 +83,7 @@ async fn run(
 }
 
 /// Sends queued requests and passes on replies until the connection ends.
-async fn converse<F: Future<Output = ()>>(
+async fn exchange_requests<F: Future<Output = ()>>(
     mut stream: Stream,
     mut queue: UnboundedReceiver<Vec<u8>>,
     mut take: impl FnMut(Value) -> F,
@@ -110,7 +110,7 @@ async fn converse<F: Future<Output = ()>>(
                     }
                 }
                 input.drain(..used);
-                if input.len() > MAX_REPLY {
+                if input.len() > MAX_REPLY_BYTES {
                     return;
                 }
             }
