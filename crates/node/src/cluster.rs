@@ -8,12 +8,12 @@
 //! use [`Cluster`].
 
 mod background;
-mod bus;
-mod driver;
+mod publication_queue;
+mod cluster_task;
 pub(crate) mod failovers;
 mod links;
 mod options;
-mod store;
+mod nodes_file;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{Slot, Topology};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use driver::{BusFaults, ClusterTask, ClusterWatcher, NodeContext};
+pub(crate) use cluster_task::{BusFaults, ClusterTask, ClusterWatcher, NodeContext};
 pub(crate) use options::bus_port;
 
 use config::{Config, keys};
-use store::NodesFile;
+use nodes_file::NodesFile;
 
 type OperatorResult = Result<OperatorReply, OperatorError>;
 
@@ -53,7 +53,7 @@ enum DriverRequest {
     /// A client has published a message.
     Publish {
         publication: Publication,
-        queued_bytes: bus::QueuedBytes,
+        queued_bytes: publication_queue::QueuedBytes,
     },
 }
 
@@ -179,8 +179,8 @@ impl Cluster {
     }
 
     /// Returns the queue for published messages.
-    pub(crate) fn outbox(&self) -> bus::PublicationQueue {
-        bus::PublicationQueue::new(self.requests.clone())
+    pub(crate) fn outbox(&self) -> publication_queue::PublicationQueue {
+        publication_queue::PublicationQueue::new(self.requests.clone())
     }
 
     fn confirm_replicas(&self, token: u64, slot: Slot, held: bool) {

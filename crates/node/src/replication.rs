@@ -16,16 +16,16 @@
 
 pub(crate) mod apply;
 mod cluster_stream;
-mod empty;
+mod empty_master;
 pub(crate) mod failover;
-mod follow;
-mod intake;
+mod follower;
+mod snapshot_receiver;
 mod master_imports;
-mod peer;
-mod report;
-mod serve;
+mod replica_task;
+mod info_fields;
+mod replication_thread;
 mod transfer;
-pub(crate) mod waits;
+pub(crate) mod copy_waiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -54,10 +54,10 @@ use net::tls::Tls;
 use process::adaptive_tick::AdaptiveTick;
 
 use cluster_stream::ClusterStream;
-pub(crate) use empty::run_replica_recorder as watch_followers;
+pub(crate) use empty_master::run_replica_recorder as watch_followers;
 use master_imports::MasterImports;
-pub(crate) use report::{write_replication_info, write_role, write_sync_stats};
-pub(crate) use serve::{JoiningReplica, ReplicationEvent, spawn_replication_thread};
+pub(crate) use info_fields::{write_replication_info, write_role, write_sync_stats};
+pub(crate) use replication_thread::{JoiningReplica, ReplicationEvent, spawn_replication_thread};
 
 /// Replication counters of INFO.
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ pub(crate) struct Replication {
     /// Signalled when a replica connects that must be recorded.
     replica_connected: Notify,
     role: Mutex<NodeRole>,
-    copy_waiters: Mutex<waits::CopyWaiters>,
+    copy_waiters: Mutex<copy_waiters::CopyWaiters>,
     pub(crate) applied_stream: Arc<AppliedStream>,
     pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,

@@ -8,14 +8,14 @@
 
 mod access;
 mod failovers;
-mod load;
-mod page;
+mod load_sample;
+mod page_files;
 mod patterns;
 mod readiness;
 mod scrape;
 mod slots;
-mod state;
-mod walk;
+mod page_state;
+mod data_sample;
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -67,7 +67,7 @@ type HttpResponse = Response<Full<Bytes>>;
 #[derive(Debug)]
 struct WebState {
     server: Arc<Server>,
-    load: load::LoadSampler,
+    load: load_sample::LoadSampler,
 }
 
 /// Opens the listeners of `metrics-port` and starts their thread, which runs until the process exits.
@@ -89,7 +89,7 @@ pub(crate) fn start_web_server(server: &Arc<Server>) -> Result<()> {
         };
         listeners.into_iter().map(secure).collect()
     };
-    let web = Arc::new(WebState { server: server.clone(), load: load::LoadSampler::default() });
+    let web = Arc::new(WebState { server: server.clone(), load: load_sample::LoadSampler::default() });
     let serve = async move {
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         for listener in listeners {
@@ -161,15 +161,15 @@ async fn handle_request(
             respond_with_query(web, METRICS_TYPE, |server| metrics::render(scrape::collect_metrics(server)))
                 .await
         }
-        "/api/state" => respond_with_query(web, JSON_TYPE, state::state_json).await,
+        "/api/state" => respond_with_query(web, JSON_TYPE, page_state::state_json).await,
         "/api/slots" => {
             let figure = slots::SlotMetric::from_query(request.uri().query().unwrap_or_default());
             respond_with_query(web, JSON_TYPE, move |server| slots::slots_json(server, figure)).await
         }
         "/api/failovers" => respond_with_query(web, JSON_TYPE, failovers::failovers_json).await,
-        "/api/keys" => respond_with_query(web, JSON_TYPE, walk::sample_json).await,
+        "/api/keys" => respond_with_query(web, JSON_TYPE, data_sample::sample_json).await,
         "/api/load" => uncached_response(JSON_TYPE, web.load.load_json(server).await),
-        path => match page::find_file(path) {
+        path => match page_files::find_file(path) {
             Some((kind, text)) => uncached_response(kind, text),
             None => text_response(StatusCode::NOT_FOUND, "There is nothing here.\n"),
         },

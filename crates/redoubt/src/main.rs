@@ -7,7 +7,7 @@
 mod capacity;
 mod check;
 mod cluster;
-mod companion;
+mod test_program;
 mod convert;
 mod doctor;
 mod lock;
@@ -205,9 +205,9 @@ fn run_subcommand(command: Subcommands) -> ExitCode {
         Subcommands::ManualPages { folder } => {
             exit_code_of(pages::write_manual_pages(Cli::command(), &folder))
         }
-        Subcommands::Testkit(told) => companion::run_test_program("testkit", &told.arguments),
-        Subcommands::Judge(told) => companion::run_test_program("judge", &told.arguments),
-        Subcommands::Chaos(told) => companion::run_test_program("chaos", &told.arguments),
+        Subcommands::Testkit(told) => test_program::run_test_program("testkit", &told.arguments),
+        Subcommands::Judge(told) => test_program::run_test_program("judge", &told.arguments),
+        Subcommands::Chaos(told) => test_program::run_test_program("chaos", &told.arguments),
     }
 }
 

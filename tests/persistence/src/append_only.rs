@@ -1,5 +1,5 @@
 //! Tests of the append-only file: kills, failed rewrites and files of other servers.
 
 mod failed_rewrites;
-mod file_forms;
+mod file_formats;
 mod writing;

@@ -1,7 +1,7 @@
 //! Tests of keys: expiry, blocking commands, transactions, notifications, client-side caching and pub/sub.
 
 mod blocking;
-mod edges_beside_valkey;
+mod valkey_edge_cases;
 mod expiry;
 mod notifications;
 mod pubsub;

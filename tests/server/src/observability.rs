@@ -1,7 +1,7 @@
 //! Tests of INFO, its error counters and the log, compared with Valkey.
 
-mod errors_beside_valkey;
+mod error_counters;
 mod info;
-mod info_beside_valkey;
+mod info_comparison;
 mod log_formats;
-mod log_words;
+mod log_phrases;

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use slot_routing::{Slot, SlotSet, SlotsToEmpty, Topology, is_owned_elsewhere};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::store::NodesFile;
+use super::nodes_file::NodesFile;
 
 /// How often a write is retried while the disk is full.
 const DISK_FULL_RETRY_INTERVAL: Duration = Duration::from_millis(250);

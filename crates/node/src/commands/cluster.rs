@@ -1,6 +1,6 @@
 //! CLUSTER commands about the cluster: parsing, and replies from the cluster state.
 
-mod moves;
+mod migrations;
 mod parse;
 mod topology;
 
@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, SharedGossip};
 use crate::connection::Connection;
 use crate::server::Server;
 
-use moves::MigrationCommand;
+use migrations::MigrationCommand;
 use parse::ClusterChange;
 
 /// Replies to a CLUSTER command from the current state. A connection waits until everything requested before has been
@@ -115,7 +115,7 @@ pub(crate) async fn run_cluster_command(
         return Writer::new(connection.output(), protocol).error(CLUSTER_DISABLED);
     };
     if let ParsedCommand::Move(MigrationCommand::Sync) = ParsedCommand::from_command(command) {
-        return moves::execute_syncslots(connection, args);
+        return migrations::execute_syncslots(connection, args);
     }
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
@@ -142,9 +142,9 @@ async fn execute_cluster_command(
         ParsedCommand::Links => reply_links(cluster, reply).await?,
         ParsedCommand::Move(step) => {
             cluster.wait_for_pending_requests().await?;
-            moves::execute_migration_command(server, step, args, reply);
+            migrations::execute_migration_command(server, step, args, reply);
         }
-        ParsedCommand::Change(ClusterChange::SetSlot) if let Some(text) = moves::setslot_conflict(server) => {
+        ParsedCommand::Change(ClusterChange::SetSlot) if let Some(text) = migrations::setslot_conflict(server) => {
             reply.error(text);
         }
         ParsedCommand::Change(change) => {

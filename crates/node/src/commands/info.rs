@@ -2,7 +2,7 @@
 //!
 //! Each section is a function in [`SECTIONS`]; groups of sections have their own files.
 
-mod activity;
+mod stats;
 mod data;
 mod memory;
 mod process;
@@ -65,13 +65,13 @@ const SECTIONS: &[InfoSection] = &[
     server_section("Clients", SectionVisibility::ByDefault, process::write_clients),
     server_section("Memory", SectionVisibility::ByDefault, memory::write_memory),
     server_section("Persistence", SectionVisibility::ByDefault, data::write_persistence),
-    server_section("Stats", SectionVisibility::ByDefault, activity::write_stats),
+    server_section("Stats", SectionVisibility::ByDefault, stats::write_stats),
     server_section("Replication", SectionVisibility::ByDefault, data::write_replication),
     server_section("CPU", SectionVisibility::ByDefault, process::write_cpu),
     server_section("Modules", SectionVisibility::WithModules, |_, _| {}),
-    server_section("Commandstats", SectionVisibility::OnRequest, activity::write_commandstats),
-    server_section("Errorstats", SectionVisibility::ByDefault, activity::write_errorstats),
-    server_section("Latencystats", SectionVisibility::OnRequest, activity::write_latencystats),
+    server_section("Commandstats", SectionVisibility::OnRequest, stats::write_commandstats),
+    server_section("Errorstats", SectionVisibility::ByDefault, stats::write_errorstats),
+    server_section("Latencystats", SectionVisibility::OnRequest, stats::write_latencystats),
     server_section("Cluster", SectionVisibility::ByDefault, process::write_cluster),
     // Client libraries parse headers as one word, so a header with a blank is not included by default.
     server_section("Scripting Engines", SectionVisibility::OnRequest, process::write_scripting_engines),

@@ -10,7 +10,7 @@ use resp::{Args, Writer};
 use super::CommandOutcome;
 use crate::connection::{Connection, Waited};
 use crate::replication::Replication;
-use crate::replication::waits::WaitStart;
+use crate::replication::copy_waiters::WaitStart;
 use crate::server::Server;
 
 /// The required copies and the timeout; `None` waits for ever.

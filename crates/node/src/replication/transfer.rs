@@ -16,7 +16,7 @@ use replication::{ReplId, SnapshotContents};
 use tokio::sync::mpsc;
 
 use super::Replication;
-use super::serve::ReplicationEvent;
+use super::replication_thread::ReplicationEvent;
 
 /// The size of a part in bytes, and how many parts may be queued for one replica.
 const PART_SIZE: usize = 64 * 1024;

@@ -27,7 +27,7 @@ use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::replication::waits::{WaitStart, WaiterToken};
+use crate::replication::copy_waiters::{WaitStart, WaiterToken};
 use crate::server::{Server, ServerIdentity};
 
 /// The options of a shutdown.

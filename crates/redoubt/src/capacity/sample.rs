@@ -5,8 +5,8 @@
 //! resume, and a later scan compare itself with the previous one.
 
 mod groups;
-mod live;
-mod what_ifs;
+mod scan;
+mod savings;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -90,7 +90,7 @@ pub(super) fn run_sample(options: &SampleOptions) -> Result<()> {
     let mut state = ScanState::read_state_file(options.state.as_deref())?;
     state.groups.separator.clone_from(&options.separator);
     if options.from.contains("://") {
-        live::scan_server(options, &mut state)?;
+        scan::scan_server(options, &mut state)?;
     } else {
         sample_file(options, &mut state)?;
     }

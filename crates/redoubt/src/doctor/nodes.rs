@@ -1,6 +1,6 @@
 //! Checks of running servers: reachability, state, and consistency between nodes.
 
-mod ask;
+mod query;
 #[cfg(test)]
 mod tests;
 
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Finding, format_size};
 
-pub(super) use ask::{connect_with_timeout, query_all_nodes, query_server, with_address};
+pub(super) use query::{connect_with_timeout, query_all_nodes, query_server, with_address};
 
 /// Milliseconds. With larger clock differences, keys expire too early or too late after a failover.
 const MAX_CLOCK_DIFFERENCE_MS: i64 = 500;

@@ -1,6 +1,6 @@
 //! Checks of running sentinels: reachability, a writable configuration file, and quorum.
 
-mod ask;
+mod query;
 #[cfg(test)]
 mod tests;
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::finding::Finding;
 use super::nodes::{self, ServerFacts};
 
-pub(super) use ask::query_all_sentinels;
+pub(super) use query::query_all_sentinels;
 
 /// A leader needs a majority of all sentinels, so with two sentinels neither may fail.
 const MIN_SENTINELS: usize = 3;

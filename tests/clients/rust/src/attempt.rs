@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use crate::deployment::ServerAddresses;
-use crate::middle::KillBarrier;
+use crate::kill_barrier::KillBarrier;
 
 /// The result of a feature: `None` if it works, or the mark for a limitation in the table.
 pub type FeatureResult = Result<Option<&'static str>, Box<dyn Error + Send + Sync>>;

@@ -11,7 +11,7 @@ pub mod adapter;
 mod attempt;
 mod deployment;
 mod feature;
-mod middle;
+mod kill_barrier;
 mod run;
 mod table;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::timeout;
 
-use crate::middle::KillEvent;
+use crate::kill_barrier::KillEvent;
 use crate::table::ResultTable;
 use crate::{ClientTestServers, DeploymentMode, Feature, FeatureAttempt, FeatureResult};
 

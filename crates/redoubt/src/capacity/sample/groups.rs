@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::super::quantity::format_bytes;
-use super::what_ifs::{self, MemorySaving, PatternStats};
+use super::savings::{self, MemorySaving, PatternStats};
 use crate::rdb::escape_key;
 use crate::rdb::prefixes::PatternSums;
 
@@ -71,7 +71,7 @@ struct PatternGroup {
 
 impl PatternGroup {
     fn estimate_savings(&self, pattern: &str, separator: &str) -> Vec<MemorySaving> {
-        what_ifs::find_savings(PatternStats {
+        savings::find_savings(PatternStats {
             pattern,
             separator,
             keys: self.keys,

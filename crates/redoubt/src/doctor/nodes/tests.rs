@@ -1,5 +1,5 @@
 use super::super::finding::Severity;
-use super::ask::parse_cluster_nodes;
+use super::query::parse_cluster_nodes;
 use super::*;
 
 const CLUSTER_NODES_REPLY: &str = "\

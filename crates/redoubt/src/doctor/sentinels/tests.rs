@@ -1,5 +1,5 @@
 use super::super::finding::Severity;
-use super::ask::parse_master;
+use super::query::parse_master;
 use super::*;
 
 /// Three healthy sentinels that monitor a master with two replicas.

@@ -26,7 +26,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
 use super::Replication;
-use super::serve::ReplicationEvent;
+use super::replication_thread::ReplicationEvent;
 
 /// The maximum number of parts queued for decoding.
 const MAX_QUEUED_PARTS: usize = 16;

@@ -23,9 +23,9 @@ use replication::{FullSyncReason, PeerProfile, PsyncRequest, SnapshotFormat, Str
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::peer::{self, PeerOutput};
+use super::replica_task::{self, PeerOutput};
 use super::transfer::{self, Destination, MAX_QUEUED_PARTS, PartSender, SnapshotPart, SnapshotRequest};
-use super::{Replication, follow};
+use super::{Replication, follower};
 
 /// How often gates are updated.
 const GATE_UPDATE_PERIOD: Duration = Duration::from_secs(1);
@@ -185,7 +185,7 @@ impl ReplicationThread {
                 self.stop_following();
                 self.process_event(MasterDriverEvent::Demoted);
                 let following =
-                    follow::run_follower(self.replication.clone(), self.durability.clone(), stream);
+                    follower::run_follower(self.replication.clone(), self.durability.clone(), stream);
                 self.follower_task = Some(tokio::spawn(following).abort_handle());
             }
             ReplicationEvent::StopFollowing => {
@@ -239,11 +239,11 @@ impl ReplicationThread {
         let name = format!("{host}:{}", profile.listening_port);
         tracing::info!("Replica {name} asks for synchronization");
         let (orders, sends) = mpsc::unbounded_channel();
-        let stream = peer::open_stream(&self.replication.config, socket)?;
+        let stream = replica_task::open_stream(&self.replication.config, socket)?;
         let _ = orders.send(PeerOutput::Bytes(unsent));
-        let seen = peer::register_client(&self.replication.engine, link, ClientFlags::REPLICA);
+        let seen = replica_task::register_client(&self.replication.engine, link, ClientFlags::REPLICA);
         let client = seen.client.clone();
-        let task = tokio::spawn(peer::run_peer(self.replication.clone(), peer, seen, stream, input, sends));
+        let task = tokio::spawn(replica_task::run_peer(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
         self.peers
             .insert(peer, ReplicaTask { address: name, client, output: orders, task, snapshot_parts: None });

@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 
 use super::Replication;
 use super::apply::{ApplyError, StreamApplier};
-use super::intake::{LoadOutcome, ReceiveError, SnapshotReceiver};
-use super::peer;
-use super::serve::ReplicationEvent;
+use super::snapshot_receiver::{LoadOutcome, ReceiveError, SnapshotReceiver};
+use super::replica_task;
+use super::replication_thread::ReplicationEvent;
 
 /// The maximum number of stream bytes read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -104,12 +104,12 @@ struct Follower {
 struct MasterLink {
     engine: Arc<Engine>,
     stream: Stream,
-    registration: peer::ClientRegistration,
+    registration: replica_task::ClientRegistration,
 }
 
 impl MasterLink {
     fn new(engine: &Arc<Engine>, stream: Stream) -> std::io::Result<Self> {
-        let seen = peer::register_client(engine, stream.link()?, ClientFlags::MASTER);
+        let seen = replica_task::register_client(engine, stream.link()?, ClientFlags::MASTER);
         Ok(Self { engine: engine.clone(), stream, registration: seen })
     }
 

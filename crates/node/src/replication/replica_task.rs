@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
 use super::Replication;
-use super::serve::ReplicationEvent;
+use super::replication_thread::ReplicationEvent;
 use super::transfer::SnapshotPart;
 
 /// The maximum number of log bytes sent with one write.
