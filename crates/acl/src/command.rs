@@ -12,7 +12,7 @@ use crate::users::{DEFAULT, Users};
 /// The client that runs the command, and the time.
 #[derive(Debug, Clone, Copy)]
 pub struct AclClient<'a> {
-    /// The user of the client.
+    /// The name of the authenticated user.
     pub user: &'a [u8],
     /// The current time; ages of log entries are relative to it.
     pub now: Millis,

@@ -15,9 +15,9 @@ pub struct AclRequest<'a> {
     pub command: Option<CommandId>,
     /// The argument after the command name.
     pub first_argument: Option<&'a [u8]>,
-    /// The keys of the request.
+    /// The keys that the command accesses, with the kind of access.
     pub keys: SmallVec<[KeyUse<'a>; 4]>,
-    /// The channels of the request.
+    /// The channels that the command publishes or subscribes to.
     pub channels: SmallVec<[ChannelUse<'a>; 4]>,
     /// The databases that the request accesses.
     pub databases: AccessedDatabases,
@@ -31,7 +31,7 @@ pub enum AccessedDatabases {
     Nothing,
     /// These databases.
     Some(SmallVec<[u32; 2]>),
-    /// All databases.
+    /// Every database, as FLUSHALL accesses.
     All,
 }
 
@@ -67,7 +67,7 @@ pub struct ChannelUse<'a> {
 pub enum Denial {
     /// This database, or all databases.
     Database(Option<u32>),
-    /// The command.
+    /// The command itself is not permitted.
     Command,
     /// The key with this index in [`AclRequest::keys`].
     Key(usize),
@@ -157,7 +157,7 @@ impl AclSelector {
         }
     }
 
-    /// Whether it permits everything.
+    /// Whether it permits every command, key, channel and database.
     pub(crate) fn permits_everything(&self) -> bool {
         self.default_allow
             && self.rules.is_empty()
@@ -323,9 +323,9 @@ impl AclSelector {
         Ok(())
     }
 
-    fn check_databases(&self, touched: &AccessedDatabases) -> Result<(), Denial> {
+    fn check_databases(&self, accessed: &AccessedDatabases) -> Result<(), Denial> {
         let Some(open) = &self.databases else { return Ok(()) };
-        match touched {
+        match accessed {
             AccessedDatabases::Nothing => Ok(()),
             AccessedDatabases::Some(databases) => {
                 match databases.iter().find(|database| !open.contains(database)) {

@@ -111,8 +111,8 @@ impl Users {
     }
 
     /// Sets whether new users may access all channels (`acl-pubsub-default`).
-    pub fn set_all_channels_by_default(&mut self, open: bool) {
-        self.all_channels_by_default = open;
+    pub fn set_all_channels_by_default(&mut self, is_enabled: bool) {
+        self.all_channels_by_default = is_enabled;
     }
 
     /// The commands that rules can name.
@@ -230,9 +230,9 @@ impl Users {
     }
 
     /// The users as lines of a configuration file, each given as the words after `user`. `default` is omitted
-    /// while `requirepass` describes it completely, unless `names_default` is set.
+    /// while `requirepass` describes it completely, unless `has_default_user` is set.
     #[must_use]
-    pub fn lines(&self, required: &[u8], names_default: bool) -> Vec<Vec<Vec<u8>>> {
+    pub fn lines(&self, required: &[u8], has_default_user: bool) -> Vec<Vec<Vec<u8>>> {
         let mut plain = self.reset();
         plain.set_default_password(required);
         let is_plain = |name: &[u8], user: &User| name == DEFAULT && *user == **plain.default_user();
@@ -240,7 +240,7 @@ impl Users {
             let rules = user.describe();
             std::iter::once(name).chain(rules.split(|byte| *byte == b' ')).map(<[u8]>::to_vec).collect()
         };
-        self.iter().filter(|(name, user)| names_default || !is_plain(name, user)).map(words).collect()
+        self.iter().filter(|(name, user)| has_default_user || !is_plain(name, user)).map(words).collect()
     }
 
     /// Loads users from lines of a configuration file.

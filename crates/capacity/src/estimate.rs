@@ -12,7 +12,6 @@ use crate::kinds::memory_model;
 use crate::structures::estimated::{EXPIRY_BYTES, entry_bytes};
 pub use crate::structures::estimated::{ElementCounts, KeyShape};
 
-/// The header of an entry.
 const ENTRY_HEADER: u64 = 6;
 /// A reference to a value outside its page.
 const OVERFLOW_REFERENCE: u64 = 4;

@@ -29,10 +29,10 @@ pub(crate) trait MemoryModel {
     }
 
     /// Memory of one value in Redis.
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown;
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown;
 
     /// Memory of one value in Valkey, including its object.
-    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown;
+    fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown;
 
     /// Appends the elements numbered `numbers` to a value in this server.
     fn add_to_sample(

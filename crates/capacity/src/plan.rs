@@ -13,7 +13,7 @@ use crate::{own, redis, valkey};
 /// A server whose memory is modeled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedServer {
-    /// This server.
+    /// This server, whose estimate is measured with a sample.
     Redoubt,
     /// Redis 7.0.
     Redis7,
@@ -38,7 +38,7 @@ impl PlannedServer {
         }
     }
 
-    /// Returns the bytes of one key. `all` is the number of keys in the cluster, `here` the number
+    /// Returns the bytes of one key. `all` is the number of keys in the cluster, `inputs` the number
     /// in its shard.
     #[must_use]
     pub fn bytes_per_key(
@@ -46,13 +46,13 @@ impl PlannedServer {
         data: &KeyGroup,
         models: ModelInputs,
         groups: u64,
-        here: u64,
+        inputs: u64,
     ) -> MemoryBreakdown {
         match self {
             Self::Redoubt => own::sampled_memory(data, groups, models.heap),
-            Self::Redis7 => redis::bytes_per_key(data, RedisVersion::Seven, models.quantum, here),
-            Self::Redis8 => redis::bytes_per_key(data, RedisVersion::Eight, models.quantum, here),
-            Self::Valkey => valkey::bytes_per_key(data, models.quantum, here),
+            Self::Redis7 => redis::bytes_per_key(data, RedisVersion::Seven, models.quantum, inputs),
+            Self::Redis8 => redis::bytes_per_key(data, RedisVersion::Eight, models.quantum, inputs),
+            Self::Valkey => valkey::bytes_per_key(data, models.quantum, inputs),
         }
     }
 
@@ -77,7 +77,7 @@ pub struct ModelInputs {
     pub heap: own::HeapCounter,
 }
 
-/// The requirements of a plan.
+/// What the planned nodes must be able to hold: replicas, growth, headroom and node size.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanRequirements {
     /// Replicas per master.
@@ -119,12 +119,12 @@ pub struct CapacityPlan {
 
 /// Computes a plan for each server type.
 #[must_use]
-pub fn plan_capacity(groups: &[KeyGroup], demand: &PlanRequirements) -> Vec<CapacityPlan> {
-    PlannedServer::ALL.iter().map(|server| plan_server(*server, groups, demand)).collect()
+pub fn plan_capacity(groups: &[KeyGroup], requirements: &PlanRequirements) -> Vec<CapacityPlan> {
+    PlannedServer::ALL.iter().map(|server| plan_server(*server, groups, requirements)).collect()
 }
 
-fn plan_server(server: PlannedServer, groups: &[KeyGroup], demand: &PlanRequirements) -> CapacityPlan {
-    let growth = 1.0 + demand.growth;
+fn plan_server(server: PlannedServer, groups: &[KeyGroup], requirements: &PlanRequirements) -> CapacityPlan {
+    let growth = 1.0 + requirements.growth;
     let keys: u64 = groups.iter().map(|data| data.keys).sum();
     // The table fill level depends on keys per shard, and the number of shards depends on bytes:
     // iterate twice.
@@ -136,10 +136,12 @@ fn plan_server(server: PlannedServer, groups: &[KeyGroup], demand: &PlanRequirem
             let here = (data.keys / shards).max(1);
             // All keys share the server's hash tables, so the load factor follows the total number
             // of keys.
-            let of_key = server.bytes_per_key(data, demand.models, keys.max(1), here.max(keys / shards));
+            let of_key =
+                server.bytes_per_key(data, requirements.models, keys.max(1), here.max(keys / shards));
             sum += of_key.multiplied_by(data.keys as f64);
         }
-        let room = demand.node_memory as f64 * (1.0 - demand.headroom) - server.base_bytes() as f64;
+        let room =
+            requirements.node_memory as f64 * (1.0 - requirements.headroom) - server.base_bytes() as f64;
         let wanted = (sum.total() * growth / room.max(1.0)).ceil();
         shards = (wanted as u64).clamp(1, SLOT_COUNT as u64);
         if server == PlannedServer::Redoubt {
@@ -155,10 +157,10 @@ fn plan_server(server: PlannedServer, groups: &[KeyGroup], demand: &PlanRequirem
         total: sum.total(),
         grown,
         shards,
-        nodes: shards * (1 + demand.replicas),
+        nodes: shards * (1 + requirements.replicas),
         per_node: grown / shards as f64 + server.base_bytes() as f64,
         sync_bytes,
-        sync_seconds: sync_bytes / demand.bandwidth.max(1) as f64,
+        sync_seconds: sync_bytes / requirements.bandwidth.max(1) as f64,
     }
 }
 

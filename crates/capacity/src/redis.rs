@@ -8,11 +8,16 @@ pub use crate::structures::redis::RedisVersion;
 
 /// Returns the bytes of one key in a server that holds `keys` keys.
 #[must_use]
-pub fn bytes_per_key(data: &KeyGroup, version: RedisVersion, q: Quantum, keys: u64) -> MemoryBreakdown {
+pub fn bytes_per_key(data: &KeyGroup, version: RedisVersion, quantum: Quantum, keys: u64) -> MemoryBreakdown {
     let keys = keys.max(1);
     let table = (keys.next_power_of_two().max(4) * 8) as f64 / keys as f64;
-    let place =
-        MemoryBreakdown { index: table + q.size_class(ENTRY_BYTES) as f64, ..MemoryBreakdown::default() };
+    let place = MemoryBreakdown {
+        index: table + quantum.size_class(ENTRY_BYTES) as f64,
+        ..MemoryBreakdown::default()
+    };
     let expiry = if data.expires { place } else { MemoryBreakdown::default() };
-    q.sds(data.key_bytes) + place + expiry + memory_model(data.kind).redis_memory(q, data, version)
+    quantum.sds(data.key_bytes)
+        + place
+        + expiry
+        + memory_model(data.kind).redis_memory(quantum, data, version)
 }

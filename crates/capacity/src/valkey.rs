@@ -17,7 +17,7 @@ const MAX_EMBEDDED_OBJECT: u64 = 128;
 
 /// Returns the bytes of one key in a server that holds `keys` keys.
 #[must_use]
-pub fn bytes_per_key(data: &KeyGroup, q: Quantum, keys: u64) -> MemoryBreakdown {
+pub fn bytes_per_key(data: &KeyGroup, quantum: Quantum, keys: u64) -> MemoryBreakdown {
     let keys = keys.max(1);
     let place = MemoryBreakdown { index: bucket_bytes(keys) / keys as f64, ..MemoryBreakdown::default() };
     let places = place.multiplied_by(if data.expires { 2.0 } else { 1.0 });
@@ -27,13 +27,13 @@ pub fn bytes_per_key(data: &KeyGroup, q: Quantum, keys: u64) -> MemoryBreakdown 
         let len = data.value_bytes;
         let whole = head + data.key_bytes + len + 4;
         if !data.integers && whole <= MAX_EMBEDDED_OBJECT {
-            return places + q.allocation(data.key_bytes + len, head + 4);
+            return places + quantum.allocation(data.key_bytes + len, head + 4);
         }
-        let object = q.allocation(data.key_bytes, head + POINTER_BYTES);
-        return places + object + if data.integers { MemoryBreakdown::default() } else { q.sds(len) };
+        let object = quantum.allocation(data.key_bytes, head + POINTER_BYTES);
+        return places + object + if data.integers { MemoryBreakdown::default() } else { quantum.sds(len) };
     }
     // The value's `robj`, separate in Redis, is merged with the key.
-    let object = q.allocation(data.key_bytes, head + POINTER_BYTES);
+    let object = quantum.allocation(data.key_bytes, head + POINTER_BYTES);
     let own = MemoryBreakdown { headers: -(ROBJ_BYTES as f64), ..MemoryBreakdown::default() };
-    places + object + memory_model(data.kind).valkey_memory(q, data) + own
+    places + object + memory_model(data.kind).valkey_memory(quantum, data) + own
 }

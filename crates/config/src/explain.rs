@@ -13,13 +13,13 @@ pub struct ExplainedLine {
     pub line: usize,
     /// The trimmed text of the line.
     pub text: String,
-    /// The effect of the line.
+    /// What the server does with the line.
     pub effect: LineEffect,
     /// A hint or an alternative, if there is one.
     pub advice: Option<&'static str>,
 }
 
-/// The effect of a line.
+/// What the server does with a configuration line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineEffect {
     /// Sets this parameter to this value, in the form of CONFIG GET.

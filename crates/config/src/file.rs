@@ -17,7 +17,7 @@ const MAX_INCLUDE_DEPTH: usize = 16;
 pub enum ConfigSource {
     /// A file, with its path as given.
     File(String),
-    /// Standard input.
+    /// Standard input, when the file is given as `-`.
     StandardInput,
     /// Command line options.
     CommandLine,

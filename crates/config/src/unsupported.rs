@@ -79,12 +79,12 @@ const NOT_NEEDED: &[(&str, &[Id])] = &[
     ),
 ];
 
-/// The effect of a parameter.
+/// Whether a parameter works, for docs/CONFIGURATION.md and warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParameterEffect {
     /// The parameter works as documented.
     Applied,
-    /// Not implemented.
+    /// Accepted and stored, without any effect.
     NotImplemented,
     /// Not needed; holds the explanation.
     NotNeeded(&'static str),

@@ -43,15 +43,15 @@ pub struct Durability {
 }
 
 impl Durability {
-    /// Creates the state of a server without data. `told` receives how far the append-only file has synced the log.
+    /// Creates the state of a server without data. `sync_progress` receives how far the append-only file has synced the log.
     pub fn new(
         (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,
         log: Arc<SharedLog>,
         applied: Arc<AppliedStream>,
-        told: (Arc<CommitPoint>, watch::Sender<OnDisk>),
+        sync_progress: (Arc<CommitPoint>, watch::Sender<OnDisk>),
     ) -> Self {
-        let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), told);
+        let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), sync_progress);
         Self { engine, commands, config, log, applied, saving: Saving::new(), append_only }
     }
 }

@@ -21,7 +21,7 @@ use crate::Durability;
 /// Interval of progress messages in the log.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Progress of a load.
+/// Counters for INFO and log messages while data is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct LoadProgress {
     /// Start time, as wall clock milliseconds.
@@ -93,8 +93,8 @@ impl LoadHost for ServerLoadHost<'_> {
         self.last_report.set(time::instant());
     }
 
-    fn report_progress(&self, read: u64, keys: u64) {
-        self.loading.bytes_read.store(read, Ordering::Relaxed);
+    fn report_progress(&self, bytes_read: u64, keys: u64) {
+        self.loading.bytes_read.store(bytes_read, Ordering::Relaxed);
         if time::instant().since(self.last_report.get()) >= PROGRESS_INTERVAL {
             self.last_report.set(time::instant());
             let (percent, left) = self.loading.estimate();
@@ -119,8 +119,8 @@ impl LoadHost for ServerLoadHost<'_> {
         }
     }
 
-    fn report_event(&self, told: LoadEvent<'_>) {
-        match told {
+    fn report_event(&self, event: LoadEvent<'_>) {
+        match event {
             LoadEvent::FileStarted => self.file_started.set(time::instant()),
             LoadEvent::RdbBase => tracing::info!("Reading RDB base file on AOF loading..."),
             LoadEvent::FileLoaded { name, is_base } => {
@@ -194,15 +194,15 @@ pub fn check_snapshot(durability: &Durability, input: impl Read) -> Result<(), L
 /// Replaces all data with a snapshot from a connection ([`Loader::replace_after`]).
 ///
 /// # Errors
-/// The input is truncated or invalid, or `whole` returned `false`. If `before` was called, all data is gone.
+/// The input is truncated or invalid, or `is_complete` returned `false`. If `before` was called, all data is gone.
 pub fn replace_by_stream(
     durability: &Durability,
     input: impl Read,
     len: u64,
     before: impl FnOnce(),
-    whole: impl FnOnce() -> bool,
+    is_complete: impl FnOnce() -> bool,
 ) -> Result<LoadResult, LoadError> {
-    with_loader(durability, |loader| loader.replace_after(input, len, false, before, whole))
+    with_loader(durability, |loader| loader.replace_after(input, len, false, before, is_complete))
 }
 
 /// Replaces all data once a snapshot is loaded completely ([`Loader::replace_by_exchange`]).
@@ -214,10 +214,10 @@ pub fn replace_by_exchange(
     input: impl Read,
     len: u64,
     served: bool,
-    whole: impl FnOnce() -> bool,
+    is_complete: impl FnOnce() -> bool,
     before: impl FnOnce(),
 ) -> Result<LoadResult, LoadError> {
-    with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, whole, before))
+    with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, is_complete, before))
 }
 
 /// Adds a file's keys to the data ([`Loader::add`]).

@@ -9,7 +9,6 @@ use config::SavePoint;
 /// Delay before a save point retries a failed save, as in Redis.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// A running save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunningSave {
     pub(super) started_at: Instant,
@@ -17,7 +16,6 @@ pub(super) struct RunningSave {
     pub(super) is_background: bool,
 }
 
-/// The result of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaveResult {
     /// The file contains all changes up to this count.
@@ -89,7 +87,6 @@ impl SaveTracker {
         self.last_save
     }
 
-    /// Whether the last save succeeded.
     pub(super) fn last_succeeded(&self) -> bool {
         self.last_succeeded
     }
@@ -147,8 +144,8 @@ impl SaveTracker {
     }
 
     /// Records the duration of a full resync, which INFO shows as a save.
-    pub(super) fn record_transfer(&mut self, took: Duration) {
-        self.last_duration = Some(took);
+    pub(super) fn record_transfer(&mut self, duration: Duration) {
+        self.last_duration = Some(duration);
     }
 
     /// Records that a file from elsewhere contains all changes up to this count.
@@ -162,7 +159,7 @@ impl SaveTracker {
         self.flushes = flushes;
     }
 
-    /// Checks whether a save is due.
+    /// Returns the reason to start a background save now, if there is one.
     pub(super) fn check_due(
         &mut self,
         now: Instant,

@@ -547,15 +547,15 @@ pub struct ReloadOptions {
 /// The save failed, or its file cannot be loaded.
 pub fn reload(
     durability: &Durability,
-    how: ReloadOptions,
+    options: ReloadOptions,
     drop_expired: bool,
     on_loaded: impl FnOnce(&SkippedKeys),
 ) -> Result<(), SaveError> {
-    if how.save {
+    if options.save {
         save(durability)?;
     }
     let name = durability.config.get(keys::DBFILENAME);
-    let load = if how.merge { add_file } else { replace_by_file };
+    let load = if options.merge { add_file } else { replace_by_file };
     let loaded = load(durability, Path::new(&*name), drop_expired);
     if let Ok(loaded) = &loaded {
         on_loaded(&loaded.skipped_keys);

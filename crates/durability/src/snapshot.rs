@@ -18,16 +18,16 @@ use crate::pace::YieldPace;
 /// Interval at which a pausing walk checks for cancellation.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Takes a snapshot of all data. `at_cut` runs at that moment, to read the log's position.
+/// Takes a snapshot of all data. `at_snapshot` runs at that moment, to read the log's position.
 ///
 /// # Errors
 /// Too many snapshots exist.
 pub fn take_snapshot<R>(
     durability: &Durability,
-    at_cut: impl FnOnce(&mut Log) -> R,
+    at_snapshot: impl FnOnce(&mut Log) -> R,
 ) -> anyhow::Result<(SnapshotState, R)> {
     let _apply_guard = durability.applied.apply_lock.lock();
-    let at_cut = || at_cut(&mut durability.log.lock());
+    let at_cut = || at_snapshot(&mut durability.log.lock());
     let (cut, nanos) = snapshot_io::take_snapshot(&durability.engine, time::nanos, at_cut);
     durability.saving.count_snapshot(nanos / 1000);
     cut.context("too many snapshots are under way")

@@ -135,17 +135,17 @@ impl Cluster {
         }
     }
 
-    /// Waits until all running nodes agree on an owner of the slot for which `wanted` is true. Returns the owner's
+    /// Waits until all running nodes agree on an owner of the slot for which `is_expected` is true. Returns the owner's
     /// port.
     ///
     /// # Panics
     /// Timeout.
-    pub fn wait_for_owner(&self, slot: u16, wanted: impl Fn(u16) -> bool) -> u16 {
+    pub fn wait_for_owner(&self, slot: u16, is_expected: impl Fn(u16) -> bool) -> u16 {
         eventually(&format!("all agree on a new owner of slot {slot}"), || {
             let mut agreed = None;
             for node in self.running_nodes() {
                 let owner = slot_owner(&mut node.try_connect().ok()?, slot)?;
-                if !wanted(owner) || *agreed.get_or_insert(owner) != owner {
+                if !is_expected(owner) || *agreed.get_or_insert(owner) != owner {
                     return None;
                 }
             }

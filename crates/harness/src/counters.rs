@@ -77,13 +77,13 @@ fn run_counter(mut connection: Connection, key: &str, stop: &AtomicBool, acknowl
 ///
 /// # Panics
 /// A counter is lower.
-pub fn assert_counters_kept(node: &Node, acknowledged: &[i64], how: &str) {
+pub fn assert_counters_kept(node: &Node, acknowledged: &[i64], context: &str) {
     eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
     for (number, acknowledged) in acknowledged.iter().enumerate() {
         let kept: i64 = match node.run(&format!("GET {}", counter_key(number))) {
             Reply::NullBulk => 0,
             value => value.text().parse().expect("a number"),
         };
-        assert!(kept >= *acknowledged, "{how}: {acknowledged} acknowledged, {kept} kept");
+        assert!(kept >= *acknowledged, "{context}: {acknowledged} acknowledged, {kept} kept");
     }
 }

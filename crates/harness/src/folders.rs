@@ -13,7 +13,7 @@ pub fn keep_folders_in(root: &Path) {
     let _ = FOLDERS_ROOT.set(root.to_owned());
 }
 
-/// Creates a temporary folder.
+/// Creates a folder under the root set by [`keep_folders_in`], or in the system's default.
 pub(crate) fn create_temporary_folder(prefix: &str) -> TempDir {
     let mut builder = Builder::new();
     let builder = builder.prefix(prefix);

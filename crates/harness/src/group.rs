@@ -22,7 +22,7 @@ const GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct SentinelGroup {
     /// The servers; the first one starts as master, the others as its replicas.
     pub servers: Vec<Node>,
-    /// The sentinels.
+    /// The sentinels, which all monitor [`MASTER_NAME`].
     pub sentinels: Vec<Node>,
 }
 
@@ -203,8 +203,8 @@ impl SentinelGroup {
     }
 }
 
-fn program_for_member<'a>(place: usize, server: &'a Program, sentinels: &'a [Program]) -> &'a Program {
-    place.checked_sub(SERVER_COUNT).map_or(server, |sentinel| &sentinels[sentinel])
+fn program_for_member<'a>(index: usize, server: &'a Program, sentinels: &'a [Program]) -> &'a Program {
+    index.checked_sub(SERVER_COUNT).map_or(server, |sentinel| &sentinels[sentinel])
 }
 
 /// Starts a sentinel that monitors this master.

@@ -19,7 +19,7 @@ pub enum LocalSetup {
 /// Folder and ports for local servers. Dropping it stops the servers.
 #[derive(Debug)]
 pub struct LocalServers {
-    /// The first port.
+    /// The port of the first server; the others have the following ports.
     pub first_port: u16,
     setup: LocalSetup,
     folder: TempDir,
@@ -87,7 +87,7 @@ impl LocalServers {
         self.run_make(&[goal, &format!("PORT={}", self.first_port)])
     }
 
-    /// Connects to one of the servers.
+    /// Connects to the server with this index, counted from the first port.
     #[must_use]
     pub fn connect(&self, index: u16) -> Connection {
         Connection::open(("127.0.0.1", self.first_port + index)).expect("the server takes connections")

@@ -39,7 +39,6 @@ impl TestHost {
         ["ip", "netns", "exec", &self.namespace]
     }
 
-    /// Path of the namespace.
     pub(crate) fn namespace_path(&self) -> PathBuf {
         path_of_namespace(&self.namespace)
     }
@@ -60,7 +59,7 @@ impl TestHost {
 #[derive(Debug)]
 pub struct TestNetwork {
     hub: String,
-    /// The hosts.
+    /// The hosts; partitions and impairments name them by index.
     pub hosts: Vec<TestHost>,
     locked_ports: Mutex<Vec<HubPort>>,
 }

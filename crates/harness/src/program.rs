@@ -114,7 +114,7 @@ impl Program {
 }
 
 /// A server of at least this version, installed by `scripts/install-peers` or found in PATH.
-fn find_peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
+fn find_peer(name: &str, min_version: (u32, u32)) -> Result<Program, String> {
     let missing = || format!("there is no {name} (scripts/install-peers)");
     let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
     let (binary, told) = candidates
@@ -124,8 +124,8 @@ fn find_peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let version = told.split_once("v=").map_or("", |(_, rest)| rest);
     let mut parts = version.split('.').map_while(|part| part.parse().ok());
-    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < least {
-        return Err(format!("{name} is older than {}.{}: {}", least.0, least.1, told.trim()));
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < min_version {
+        return Err(format!("{name} is older than {}.{}: {}", min_version.0, min_version.1, told.trim()));
     }
     Ok(Program::from_binary(&binary))
 }

@@ -28,7 +28,7 @@ pub enum RelayedProcess {
     Server,
     /// A cluster node.
     Clustered,
-    /// A sentinel.
+    /// A sentinel, whose announced address is in its configuration file.
     Sentinel,
 }
 

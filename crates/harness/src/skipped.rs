@@ -6,12 +6,12 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Reports that `what` is skipped, and why.
+/// Reports that `description` is skipped, and why.
 ///
 /// # Panics
 /// If the environment has `CI`, where nothing may be skipped.
-pub fn report_skipped(what: &str, reason: &str) {
-    let line = format!("left out: {what}: {reason}");
+pub fn report_skipped(description: &str, reason: &str) {
+    let line = format!("left out: {description}: {reason}");
     assert!(std::env::var_os("CI").is_none(), "{line}");
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("LEFT_OUT") {
@@ -22,10 +22,10 @@ pub fn report_skipped(what: &str, reason: &str) {
     }
 }
 
-/// Returns the value, or reports `what` as skipped.
+/// Returns the value, or reports `description` as skipped.
 ///
 /// # Panics
 /// As [`report_skipped`].
-pub fn value_or_skip<T>(what: &str, made: Result<T, String>) -> Option<T> {
-    made.inspect_err(|reason| report_skipped(what, reason)).ok()
+pub fn value_or_skip<T>(description: &str, result: Result<T, String>) -> Option<T> {
+    result.inspect_err(|reason| report_skipped(description, reason)).ok()
 }

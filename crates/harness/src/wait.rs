@@ -10,22 +10,22 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Retries `attempt` until it returns a value.
 ///
 /// # Panics
-/// After a minute; the message names `what`.
-pub fn eventually<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
-    eventually_within(DEFAULT_TIMEOUT, what, attempt)
+/// After a minute; the message names `description`.
+pub fn eventually<T>(description: &str, attempt: impl FnMut() -> Option<T>) -> T {
+    eventually_within(DEFAULT_TIMEOUT, description, attempt)
 }
 
 /// Like [`eventually`], with another bound.
 ///
 /// # Panics
 /// After `bound`.
-pub fn eventually_within<T>(bound: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn eventually_within<T>(bound: Duration, description: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = attempt() {
             return value;
         }
-        assert!(start.elapsed() < bound, "waited {bound:?} in vain: {what}");
+        assert!(start.elapsed() < bound, "waited {bound:?} in vain: {description}");
         thread::sleep(RETRY_INTERVAL);
     }
 }
@@ -34,10 +34,10 @@ pub fn eventually_within<T>(bound: Duration, what: &str, mut attempt: impl FnMut
 ///
 /// # Panics
 /// The condition becomes true.
-pub fn never_within(period: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub fn never_within(period: Duration, description: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < period {
-        assert!(!condition(), "{what}");
+        assert!(!condition(), "{description}");
         thread::sleep(RETRY_INTERVAL);
     }
 }

@@ -296,8 +296,8 @@ impl GuardDriver {
     }
 }
 
-fn reply_to_all(who: impl Iterator<Item = ReleaseReply>, answer: Result<(), RequestError>) {
-    for asker in who {
+fn reply_to_all(waiters: impl Iterator<Item = ReleaseReply>, answer: Result<(), RequestError>) {
+    for asker in waiters {
         // The caller may have stopped waiting.
         let _ = asker.send(answer);
     }

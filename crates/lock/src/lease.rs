@@ -25,7 +25,6 @@ pub enum LossReason {
     Gone,
 }
 
-/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestOutcome {
     /// The request succeeded.

@@ -10,7 +10,6 @@ use redis::cluster_async::ClusterConnection;
 use redis::{PushInfo, PushKind, RedisResult};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// A Pub/Sub connection.
 pub(crate) enum PubSubConnection {
     Single(Box<PubSubSink>, Box<PubSubStream>),
     Cluster(Box<ClusterConnection>, UnboundedReceiver<PushInfo>),

@@ -35,8 +35,8 @@ struct SharedChannels {
 }
 
 impl SharedChannels {
-    fn with_channels<T>(&self, then: impl FnOnce(&mut Channels) -> T) -> T {
-        then(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_channels<T>(&self, action: impl FnOnce(&mut Channels) -> T) -> T {
+        action(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn wake(&self, channel: &str) {

@@ -87,8 +87,8 @@ impl From<f64> for SampleValue {
 }
 
 impl From<bool> for SampleValue {
-    fn from(holds: bool) -> Self {
-        Self::Whole(i64::from(holds))
+    fn from(condition: bool) -> Self {
+        Self::Whole(i64::from(condition))
     }
 }
 

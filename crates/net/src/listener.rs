@@ -49,14 +49,19 @@ pub(crate) fn bind_available(addresses: &[Text], port: u16, backlog: i32) -> Res
     Ok(listeners)
 }
 
-/// Like [`bind`], for use at startup. `what` names the purpose of the port in the error text.
+/// Like [`bind`], for use at startup. `description` names the purpose of the port in the error text.
 ///
 /// # Errors
 /// As [`bind`], worded as the last line of the log.
-pub fn bind_at_startup(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
+pub fn bind_at_startup(
+    addresses: &[Text],
+    port: u16,
+    backlog: i32,
+    description: &str,
+) -> Result<Vec<Listener>> {
     bind(addresses, port, backlog).map_err(|error| {
         tracing::warn!("Warning: {error:#}");
-        anyhow!("Failed listening on port {port} ({what}), aborting.")
+        anyhow!("Failed listening on port {port} ({description}), aborting.")
     })
 }
 

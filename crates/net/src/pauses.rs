@@ -58,9 +58,9 @@ impl PauseGate {
         }
     }
 
-    /// Pauses writes for a manual failover, for at most `longest`.
-    pub fn pause_for_failover(&self, longest: Duration) {
-        let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
+    /// Pauses writes for a manual failover, for at most `max_duration`.
+    pub fn pause_for_failover(&self, max_duration: Duration) {
+        let longest = i64::try_from(max_duration.as_millis()).unwrap_or(i64::MAX);
         let end = process::time::now().0.saturating_add(longest);
         self.pause_writes(PausePurpose::Failover, Millis(end));
     }

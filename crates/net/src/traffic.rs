@@ -9,9 +9,9 @@ use process::adaptive_tick::AdaptiveTick;
 #[derive(Debug)]
 pub struct Traffic {
     tick: Arc<AdaptiveTick>,
-    /// Bytes read.
+    /// Bytes read from the sockets of this thread.
     pub bytes_read: AtomicU64,
-    /// Bytes written.
+    /// Bytes written to the sockets of this thread.
     pub bytes_written: AtomicU64,
     /// Number of reads that returned data.
     pub reads: AtomicU64,

@@ -315,9 +315,9 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection, before any TLS handshake, and returns it with the peer's IP address. `whose` names
+    /// Accepts the next connection, before any TLS handshake, and returns it with the peer's IP address. `purpose` names
     /// the connection in the log.
-    pub async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
+    pub async fn accept(&self, purpose: &str) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match self {
                 Self::Tcp(listener) => listener
@@ -336,7 +336,7 @@ impl Listener {
             match accepted {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    tracing::warn!("Accepting {whose}: {error}");
+                    tracing::warn!("Accepting {purpose}: {error}");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }

@@ -61,9 +61,9 @@ pub trait MigratingConnection: Send {
     /// Assigns the connection to another worker.
     fn set_owner(&mut self, owner: usize);
 
-    /// Marks the connection as served by a background worker. `waits` selects the background worker where blocking
+    /// Marks the connection as served by a background worker. `is_waiting` selects the background worker where blocking
     /// commands wait.
-    fn enter_background(&mut self, in_flight: InFlightCount, waits: bool);
+    fn enter_background(&mut self, in_flight: InFlightCount, is_waiting: bool);
 
     /// Undoes [`Self::enter_background`].
     fn leave_background(&mut self);
@@ -269,14 +269,19 @@ impl WorkerPool {
         self.return_to_owner(client);
     }
 
-    /// Moves a connection to the least loaded background worker, or to the waiting worker if `waits` is set.
-    pub fn move_to_background(&self, mut client: Box<dyn MigratingConnection>, waits: bool, engine: &Engine) {
+    /// Moves a connection to the least loaded background worker, or to the waiting worker if `is_waiting` is set.
+    pub fn move_to_background(
+        &self,
+        mut client: Box<dyn MigratingConnection>,
+        is_waiting: bool,
+        engine: &Engine,
+    ) {
         let mut pool = self.running_pool().pool.lock();
         // The list is empty while the server stops.
         let Some((waiting, running)) = pool.background.split_last() else { return };
         let idlest = || running.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight));
-        let Some(worker) = (if waits { Some(waiting) } else { idlest() }) else { return };
-        client.enter_background(worker.in_flight.clone(), waits);
+        let Some(worker) = (if is_waiting { Some(waiting) } else { idlest() }) else { return };
+        client.enter_background(worker.in_flight.clone(), is_waiting);
         if engine.settings.node_flags().contains(NodeFlags::BUSY) {
             // A stalled background worker may already have sent its connections away, and would not do so again. Back
             // at its owner the client gets the BUSY error.

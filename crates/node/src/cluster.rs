@@ -1,19 +1,19 @@
 //! Cluster mode: runs the state machine of the `gossip` crate.
 //!
-//! [`prepare`] reads `nodes.conf` before anything is served, because the topology determines what this node may serve.
-//! [`ClusterTask`](driver::ClusterTask) is a task of the control thread. It owns the state machine and passes it packets
+//! [`prepare_cluster`] reads `nodes.conf` before anything is served, because the topology determines what this node may serve.
+//! [`ClusterTask`](cluster_task::ClusterTask) is a task of the control thread. It owns the state machine and passes it packets
 //! ([`links`]), time and commands. It performs the resulting actions: sends packets (after persisting state where
 //! required), publishes the topology ([`engine::Engine::apply_topology`]), and starts and stops replication. Slow work runs
-//! on other threads ([`background`]): writing `nodes.conf` ([`store`]) and deleting keys of lost slots. Worker threads
+//! on other threads ([`background`]): writing `nodes.conf` ([`nodes_file`]) and deleting keys of lost slots. Worker threads
 //! use [`Cluster`].
 
 mod background;
-mod publication_queue;
 mod cluster_task;
 pub(crate) mod failovers;
 mod links;
-mod options;
 mod nodes_file;
+mod options;
+mod publication_queue;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -167,12 +167,12 @@ impl Cluster {
     /// Runs a query on the driver's thread. `None` while the server stops.
     pub(crate) async fn run_query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut ClusterTask) -> T + Send + 'static,
+        query: impl FnOnce(&mut ClusterTask) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let ask = DriverRequest::RunQuery(Box::new(move |driver| {
             // The requesting task may have ended.
-            let _ = answer.send(look(driver));
+            let _ = answer.send(query(driver));
         }));
         self.requests.send(ask).ok()?;
         answered.await.ok()

@@ -116,11 +116,8 @@ impl Shell for Server {
             ShellCommand::Wait | ShellCommand::WaitAof => {
                 let is_wait = matches!(command, ShellCommand::Wait);
                 let parse = if is_wait { wait::parse_wait } else { wait::parse_waitaof };
-                return convert_outcome(wait::reply_current_copies(
-                    self,
-                    context,
-                    parse(&self.replication, args),
-                ));
+                let wanted = parse(&self.replication, args);
+                return convert_outcome(wait::reply_current_copies(self, context, wanted));
             }
             ShellCommand::Cluster(command) => return cluster::reply_without_waiting(self, command, context),
             ShellCommand::Bgrewriteaof => {

@@ -1,10 +1,10 @@
 //! Runs the state machines of the `replication` crate with real connections, threads and files.
 //!
 //! One thread with its own event loop does all replication work. A connection that sends PSYNC leaves its worker and
-//! becomes a task of this thread ([`peer`]). [`serve`] drives the master side and takes snapshots
-//! ([`durability::snapshot`]) on helper threads. [`follow`] drives the replica side: it loads the master's snapshots
-//! ([`durability::loading`]) and applies its stream ([`apply`]). [`failover`] implements FAILOVER, [`empty`] a master
-//! that restarted without its data, and [`waits`] the clients that wait for copies. The log itself is in
+//! becomes a task of this thread ([`replica_task`]). [`replication_thread`] drives the master side and takes snapshots
+//! ([`durability::snapshot`]) on helper threads. [`follower`] drives the replica side: it loads the master's snapshots
+//! ([`durability::loading`]) and applies its stream ([`apply`]). [`failover`] implements FAILOVER, [`empty_master`] a master
+//! that restarted without its data, and [`copy_waiters`] the clients that wait for copies. The log itself is in
 //! [`durability::stream`].
 //!
 //! Role changes go through the log's [`replication::WriteAuthority`]. They are published as gates under the role's
@@ -16,16 +16,16 @@
 
 pub(crate) mod apply;
 mod cluster_stream;
+pub(crate) mod copy_waiters;
 mod empty_master;
 pub(crate) mod failover;
 mod follower;
-mod snapshot_receiver;
+mod info_fields;
 mod master_imports;
 mod replica_task;
-mod info_fields;
 mod replication_thread;
+mod snapshot_receiver;
 mod transfer;
-pub(crate) mod copy_waiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -55,8 +55,8 @@ use process::adaptive_tick::AdaptiveTick;
 
 use cluster_stream::ClusterStream;
 pub(crate) use empty_master::run_replica_recorder as watch_followers;
-use master_imports::MasterImports;
 pub(crate) use info_fields::{write_replication_info, write_role, write_sync_stats};
+use master_imports::MasterImports;
 pub(crate) use replication_thread::{JoiningReplica, ReplicationEvent, spawn_replication_thread};
 
 /// Replication counters of INFO.
@@ -322,10 +322,10 @@ impl Replication {
 
     /// Returns whether this node can serve the replica that sends this request: the data of this node belongs to a
     /// history, and it does not have less data than the replica.
-    pub(crate) fn can_serve(&self, asked: Option<&PsyncRequest>) -> bool {
+    pub(crate) fn can_serve(&self, psync_request: Option<&PsyncRequest>) -> bool {
         let may = match **self.replica_admission.load() {
             ReplicaAdmission::All => true,
-            ReplicaAdmission::OnlyEmpty => !asked.is_some_and(PsyncRequest::has_data),
+            ReplicaAdmission::OnlyEmpty => !psync_request.is_some_and(PsyncRequest::has_data),
             ReplicaAdmission::None => false,
         };
         may && self.is_in_sync()
@@ -333,8 +333,8 @@ impl Replication {
 
     /// Returns whether a replica with this request must fetch its snapshot over a second connection. This connection
     /// then stays a normal client.
-    pub(crate) fn needs_rdb_channel(&self, asked: &PsyncRequest, profile: &PeerProfile) -> bool {
-        let refusal = self.master_driver.lock().needs_rdb_channel(&mut &*self.log, asked, profile);
+    pub(crate) fn needs_rdb_channel(&self, psync_request: &PsyncRequest, profile: &PeerProfile) -> bool {
+        let refusal = self.master_driver.lock().needs_rdb_channel(&mut &*self.log, psync_request, profile);
         let Some(refusal) = refusal else { return false };
         if refusal != replication::FullSyncReason::Requested {
             self.stats.partial_syncs_refused.fetch_add(1, Ordering::Relaxed);
@@ -525,7 +525,10 @@ impl Replication {
         all.into_iter().filter(|(_, synced)| *synced).map(|(address, _)| address).collect()
     }
 
-    fn select_replicas(&self, is: impl Fn(&master::ConnectedReplica) -> bool) -> Vec<(MasterAddress, bool)> {
+    fn select_replicas(
+        &self,
+        is_included: impl Fn(&master::ConnectedReplica) -> bool,
+    ) -> Vec<(MasterAddress, bool)> {
         let addresses = self.replica_addresses.lock();
         let serving = self.master_driver.lock();
         let mut each: Vec<(MasterAddress, bool)> = Vec::new();
@@ -534,8 +537,8 @@ impl Replication {
             let address = MasterAddress { host, port: peer.profile.listening_port };
             // Of a replica that reconnected before its old connection timed out, the last connection counts.
             match each.iter_mut().find(|(known, _)| *known == address) {
-                Some((_, former)) => *former = is(peer),
-                None => each.push((address, is(peer))),
+                Some((_, former)) => *former = is_included(peer),
+                None => each.push((address, is_included(peer))),
             }
         }
         each

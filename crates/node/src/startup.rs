@@ -25,7 +25,6 @@ use crate::{web, workers};
 use config::{Config, ConfigError, ConfigSource, PubsubDefault, arguments_to_lines, is_file_argument, keys};
 use crash_report::CrashReport;
 
-/// SIGXFSZ.
 const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
 /// Runs a server until it is stopped. `arguments` are those of `redis-server`: a file or `-`, then `--option value
@@ -252,7 +251,7 @@ fn run_until_stopped(server: &Arc<Server>, cluster: Option<cluster::PreparedClus
 /// Creates the driver of the cluster state machine.
 fn new_cluster_task(
     server: &Server,
-    own: cluster::Cluster,
+    handle: cluster::Cluster,
     prepared: cluster::PreparedCluster,
 ) -> Result<cluster::ClusterTask> {
     let node = cluster::NodeContext {
@@ -263,7 +262,7 @@ fn new_cluster_task(
         replication: server.replication.clone(),
         watcher: server.migrations.clone(),
     };
-    cluster::ClusterTask::new(node, own, prepared)
+    cluster::ClusterTask::new(node, handle, prepared)
 }
 
 /// Logs a line of `redis.log`.

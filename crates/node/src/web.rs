@@ -7,15 +7,15 @@
 //! read, and request heads are bounded.
 
 mod access;
+mod data_sample;
 mod failovers;
 mod load_sample;
 mod page_files;
+mod page_state;
 mod patterns;
 mod readiness;
 mod scrape;
 mod slots;
-mod page_state;
-mod data_sample;
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -102,8 +102,8 @@ pub(crate) fn start_web_server(server: &Arc<Server>) -> Result<()> {
     Ok(())
 }
 
-async fn accept_connections(web: Arc<WebState>, listener: Listener, room: Arc<Semaphore>) {
-    while let Ok(place) = room.clone().acquire_owned().await {
+async fn accept_connections(web: Arc<WebState>, listener: Listener, permits: Arc<Semaphore>) {
+    while let Ok(place) = permits.clone().acquire_owned().await {
         let (stream, peer) = listener.accept("a reader of figures").await;
         tokio::spawn(serve_connection(web.clone(), stream, peer, place));
     }
@@ -114,7 +114,7 @@ async fn serve_connection(
     web: Arc<WebState>,
     mut stream: Stream,
     peer: Option<IpAddr>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await {
         Ok(Ok(())) => {}
@@ -133,7 +133,7 @@ async fn serve_connection(
     if let Ok(Err(error)) = tokio::time::timeout(MAX_LIFETIME, conversation).await {
         tracing::debug!("a reader of figures was lost: {error}");
     }
-    drop(place);
+    drop(permit);
 }
 
 async fn handle_request(
@@ -180,10 +180,10 @@ async fn handle_request(
 async fn respond_with_query(
     web: &Arc<WebState>,
     kind: &'static str,
-    look: impl FnOnce(&Server) -> String + Send + 'static,
+    query: impl FnOnce(&Server) -> String + Send + 'static,
 ) -> HttpResponse {
     let web = web.clone();
-    match tokio::task::spawn_blocking(move || look(&web.server)).await {
+    match tokio::task::spawn_blocking(move || query(&web.server)).await {
         Ok(body) => uncached_response(kind, body),
         Err(error) => {
             tracing::warn!("Figures could not be shown: {error}");
@@ -198,9 +198,9 @@ fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Formats at most `most` bytes in readable form.
-fn format_bytes(bytes: &[u8], most: usize) -> String {
-    let kept = &bytes[..bytes.len().min(most)];
+/// Formats at most `max` bytes in readable form.
+fn format_bytes(bytes: &[u8], max: usize) -> String {
+    let kept = &bytes[..bytes.len().min(max)];
     let mut text = String::new();
     for chunk in kept.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -214,7 +214,7 @@ fn format_bytes(bytes: &[u8], most: usize) -> String {
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
-    if bytes.len() > most {
+    if bytes.len() > max {
         text.push('…');
     }
     text

@@ -171,13 +171,13 @@ fn serve_connection(connection: Box<Connection>) {
     });
 }
 
-/// Moves a connection of the calling worker to a background worker; to the one for waiting commands if `waits`.
-fn move_to_background(mut connection: Box<Connection>, waits: bool) {
+/// Moves a connection of the calling worker to a background worker; to the one for waiting commands if `is_waiting`.
+fn move_to_background(mut connection: Box<Connection>, is_waiting: bool) {
     let server = connection.server.clone();
     // An error means that the socket is gone, and the connection with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
     let client = Box::new(MovedConnection(connection, socket));
-    server.network.worker_pool.move_to_background(client, waits, &server.engine);
+    server.network.worker_pool.move_to_background(client, is_waiting, &server.engine);
 }
 
 /// Returns a connection to its own worker.
@@ -233,8 +233,8 @@ impl MigratingConnection for MovedConnection {
         self.0.set_owner(owner);
     }
 
-    fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
-        self.0.enter_background(in_flight, waits);
+    fn enter_background(&mut self, in_flight: InFlightCount, is_waiting: bool) {
+        self.0.enter_background(in_flight, is_waiting);
     }
 
     fn leave_background(&mut self) {

@@ -38,7 +38,6 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A captured panic.
 #[derive(Debug)]
 struct CapturedPanic {
     thread: String,

@@ -158,8 +158,8 @@ impl TestkitServer {
         Ok(shown)
     }
 
-    fn deployment_index(&self, at: &TargetDeployment) -> Result<usize> {
-        match (&at.place, &self.deployments[..]) {
+    fn deployment_index(&self, target: &TargetDeployment) -> Result<usize> {
+        match (&target.place, &self.deployments[..]) {
             (Some(name), places) => {
                 let index = places.iter().position(|place| place.name == *name);
                 index.with_context(|| format!("there is no deployment {name}"))
@@ -170,8 +170,8 @@ impl TestkitServer {
         }
     }
 
-    fn find_deployment(&mut self, at: &TargetDeployment) -> Result<&mut TestDeployment> {
-        let index = self.deployment_index(at)?;
+    fn find_deployment(&mut self, target: &TargetDeployment) -> Result<&mut TestDeployment> {
+        let index = self.deployment_index(target)?;
         Ok(&mut self.deployments[index])
     }
 }

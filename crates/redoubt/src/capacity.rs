@@ -23,8 +23,8 @@ pub(crate) enum CapacityCommand {
 ///
 /// # Errors
 /// The file or the server cannot be read.
-pub(crate) fn run_capacity(question: &CapacityCommand) -> Result<()> {
-    match question {
+pub(crate) fn run_capacity(command: &CapacityCommand) -> Result<()> {
+    match command {
         CapacityCommand::Plan(options) => plan::run_plan(options),
         CapacityCommand::Sample(options) => sample::run_sample(options),
     }

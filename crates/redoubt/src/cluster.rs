@@ -40,8 +40,8 @@ pub(crate) struct HistoryOptions {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run_cluster(question: &ClusterCommand) -> Result<()> {
-    let text = match question {
+pub(crate) fn run_cluster(command: &ClusterCommand) -> Result<()> {
+    let text = match command {
         ClusterCommand::Failovers(options) => {
             let mut told = query_failovers(&mut connect(options)?)?;
             told.drain(..told.len().saturating_sub(options.last));

@@ -124,8 +124,8 @@ pub(crate) fn run_lock(arguments: &LockArguments) -> ExitCode {
     runtime.block_on(hold_and_run(arguments))
 }
 
-fn print_error(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
-    eprintln!("redoubt lock: {why}");
+fn print_error(status: u8, reason: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("redoubt lock: {reason}");
     ExitCode::from(status)
 }
 

@@ -7,7 +7,6 @@
 mod capacity;
 mod check;
 mod cluster;
-mod test_program;
 mod convert;
 mod doctor;
 mod lock;
@@ -16,6 +15,7 @@ mod pages;
 mod ping;
 mod progress;
 mod rdb;
+mod test_program;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

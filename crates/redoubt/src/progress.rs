@@ -8,7 +8,6 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyl
 
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Unit of the progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ProgressUnit {
     Bytes,

@@ -12,7 +12,7 @@ pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     for client in center.clients.values().filter(|client| has_forbidden_subscription(center, client)) {
         client.session.client().kill();
     }
-    if hears_too_much(center, own) {
+    if has_forbidden_subscription(center, own) {
         own.session.close_after_reply();
     }
 }

@@ -56,9 +56,9 @@ pub(super) struct Center {
 }
 
 /// The clock of the state machine starts later than its origin, so that times before the start can be represented.
-pub(super) fn time_since(began: std::time::Instant) -> Instant {
+pub(super) fn time_since(started_at: std::time::Instant) -> Instant {
     const CLOCK_MARGIN: Duration = Duration::from_secs(3600);
-    Instant::ORIGIN + CLOCK_MARGIN + began.elapsed()
+    Instant::ORIGIN + CLOCK_MARGIN + started_at.elapsed()
 }
 
 impl Center {

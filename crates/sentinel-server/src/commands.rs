@@ -16,7 +16,7 @@ pub(super) enum CommandReply {
     Engine(Vec<u8>),
     /// The state machine replies.
     FromMachine,
-    /// Retry after the pause.
+    /// CLIENT PAUSE blocks the command; execute it when the pause ends.
     RetryAfterPause,
     /// Shut down the process.
     Shutdown,

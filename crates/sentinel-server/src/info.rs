@@ -13,16 +13,16 @@ use super::center::Center;
 type SectionWriter = fn(&Center, &mut InfoText);
 
 /// The requested sections, or all sections if none is requested.
-pub(super) fn format_info(center: &Center, asked: &[String]) -> String {
-    let every = asked.is_empty()
-        || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
+pub(super) fn format_info(center: &Center, request: &[String]) -> String {
+    let every = request.is_empty()
+        || request.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
     let sections: [(&str, SectionWriter); 4] = [
         ("Server", write_server),
         ("Clients", write_clients),
         ("Stats", write_stats),
         ("CPU", |_, text| write_cpu_times(text)),
     ];
-    let wanted = |title: &str| every || asked.iter().any(|asked| asked.eq_ignore_ascii_case(title));
+    let wanted = |title: &str| every || request.iter().any(|asked| asked.eq_ignore_ascii_case(title));
     let mut shown: Vec<String> = Vec::new();
     for (title, write) in sections.into_iter().filter(|(title, _)| wanted(title)) {
         let mut text = InfoText::default();

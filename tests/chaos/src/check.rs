@@ -37,11 +37,11 @@ impl CheckerFindings {
     }
 
     /// Records that an acknowledged write is missing.
-    fn add_lost_write(&mut self, op: &Operation, case: &CheckInput<'_>) {
+    fn add_lost_write(&mut self, op: &Operation, input: &CheckInput<'_>) {
         self.lost += 1;
         if op.confirmed {
             self.add_violation(format!("confirmed by a replica, and lost: {op:?}"));
-        } else if case.explains(op) {
+        } else if input.explains(op) {
             *self.explained.entry(op.workload).or_default() += 1;
         } else {
             self.add_violation(format!("lost without a reason: {op:?}"));
@@ -90,17 +90,17 @@ fn may_have_taken_effect(op: &Operation) -> bool {
 
 /// Runs all checkers.
 #[must_use]
-pub fn check(case: &CheckInput<'_>) -> CheckerFindings {
+pub fn check(input: &CheckInput<'_>) -> CheckerFindings {
     let mut findings = CheckerFindings::default();
-    for text in &case.timeline.violations {
+    for text in &input.timeline.violations {
         findings.add_violation(text.clone());
     }
-    linear::check(case, &mut findings);
+    linear::check(input, &mut findings);
     for workload in ["set", "list", "stream", "queue", "confirmed"] {
-        elements::check(case, workload, &mut findings);
+        elements::check(input, workload, &mut findings);
     }
-    sums::check(case, &mut findings);
-    locks::check(case, &mut findings);
+    sums::check(input, &mut findings);
+    locks::check(input, &mut findings);
     findings
 }
 

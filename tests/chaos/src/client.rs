@@ -81,14 +81,14 @@ impl<'a> ChaosClient<'a> {
         self.rng.random_range(0..end)
     }
 
-    /// Runs `act` as one operation and records it. `act` returns the value read.
+    /// Runs `operation` as one operation and records it. `operation` returns the value read.
     pub fn run_operation(
         &mut self,
         op: Operation,
-        act: impl FnOnce(&mut Self) -> Result<Option<u64>, CallError>,
+        operation: impl FnOnce(&mut Self) -> Result<Option<u64>, CallError>,
     ) -> Option<Operation> {
         let mut op = Operation { client: self.id, invoked: self.history.now(), ..op };
-        let done = act(self);
+        let done = operation(self);
         op.completed = self.history.now();
         op.node = self.last_node;
         match done {
@@ -188,7 +188,7 @@ impl<'a> ChaosClient<'a> {
     fn send_to_node(
         &mut self,
         node: usize,
-        asking: bool,
+        is_asking: bool,
         commands: &[&[&str]],
     ) -> Result<Vec<Reply>, CallError> {
         let mut connection = match self.connections.remove(&node) {
@@ -202,13 +202,13 @@ impl<'a> ChaosClient<'a> {
             }
         };
         let lost = |error: std::io::Error| CallError::UnknownResult(format!("no reply: {:?}", error.kind()));
-        if asking {
+        if is_asking {
             connection.send(&["ASKING"]).map_err(lost)?;
         }
         for words in commands {
             connection.send(words).map_err(lost)?;
         }
-        if asking {
+        if is_asking {
             connection.read().map_err(lost)?;
         }
         let mut replies = Vec::with_capacity(commands.len());

@@ -30,11 +30,11 @@ pub fn with_same_rounds(options: &ChaosOptions, result: &RunResult, other: Progr
     }
 }
 
-/// Returns whether `lost` is at least ten times `others`. Zero losses of the other server count as
+/// Returns whether `lost_writes` is at least ten times `others`. Zero losses of the other server count as
 /// one.
 #[must_use]
-pub fn loses_far_more(lost: usize, others: usize) -> bool {
-    lost >= MAX_LOSS_RATIO * others.max(1)
+pub fn loses_far_more(lost_writes: usize, others: usize) -> bool {
+    lost_writes >= MAX_LOSS_RATIO * others.max(1)
 }
 
 #[cfg(test)]

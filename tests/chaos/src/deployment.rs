@@ -152,7 +152,7 @@ impl Deployment {
         self.nodes.iter().map(Node::endpoint).collect()
     }
 
-    /// Returns the node on this port.
+    /// Returns the index of the node whose client port this is.
     #[must_use]
     pub fn node_on_port(&self, port: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.port.to_string() == port)

@@ -12,7 +12,6 @@ const SLOW_OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The operator intervenes after this time.
 const OPERATOR_DELAY: Duration = Duration::from_secs(4);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Clock jumps in seconds.
 const CLOCK_JUMP_SECONDS: [i64; 5] = [1, 5, 30, 600, 3600];
 
 /// Runs one round: each fault begins and ends on schedule, and all have ended on return.
@@ -184,9 +183,9 @@ fn is_master(node: &Node) -> bool {
     has_role(node, "master")
 }
 
-fn has_role(node: &Node, wanted: &str) -> bool {
+fn has_role(node: &Node, expected: &str) -> bool {
     let role = send_command(node, "ROLE");
-    role.is_some_and(|role| matches!(role, Reply::Array(items) if items[0].text() == wanted))
+    role.is_some_and(|role| matches!(role, Reply::Array(items) if items[0].text() == expected))
 }
 
 /// Requests a failover as an operator would, at the replica in the drawn node's shard.
@@ -198,19 +197,19 @@ fn request_failover(deployment: &Deployment, node: usize, how: &str) {
 }
 
 /// Migrates the slot of a key in use, with the steps of redis-cli.
-fn migrate_random_slot(deployment: &Deployment, draw: u64) {
+fn migrate_random_slot(deployment: &Deployment, random: u64) {
     let keys = workload::all_keys();
-    let slot = slot_of(&keys[draw as usize % keys.len()]);
+    let slot = slot_of(&keys[random as usize % keys.len()]);
     let masters: Vec<usize> =
         (0..deployment.nodes.len()).filter(|each| is_master(&deployment.nodes[*each])).collect();
-    if let Some(target) = masters.get(draw as usize / 7 % masters.len().max(1)) {
+    if let Some(target) = masters.get(random as usize / 7 % masters.len().max(1)) {
         // An interrupted migration is left as it is; the servers must recover.
         let _ = harness::move_slot(&deployment.nodes, slot, *target);
     }
 }
 
 /// Changes runtime parameters that trigger work at once.
-fn change_settings(node: &Node, draw: u64) {
+fn change_settings(node: &Node, random: u64) {
     let lines = [
         "CONFIG SET repl-backlog-size 65536",
         "CONFIG SET repl-backlog-size 4194304",
@@ -222,7 +221,7 @@ fn change_settings(node: &Node, draw: u64) {
         "CLIENT KILL TYPE normal",
         "CONFIG SET maxclients 5000",
     ];
-    send_command(node, lines[draw as usize % lines.len()]);
+    send_command(node, lines[random as usize % lines.len()]);
 }
 
 /// Returns the first failed check, or `None` if all nodes run, agree and are in sync.

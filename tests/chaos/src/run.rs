@@ -54,7 +54,7 @@ pub struct ChaosOptions {
     pub log_folder: Option<PathBuf>,
 }
 
-/// The result of a run.
+/// The recorded history of a run and what the checkers found in it.
 #[derive(Debug)]
 pub struct RunResult {
     /// The recorded operations of all clients.

@@ -11,7 +11,7 @@ use crate::{FaultKind, Mode};
 /// The maximum number of faults per round.
 const MAX_FAULTS_PER_ROUND: usize = 3;
 
-/// A scheduled fault.
+/// A fault with its target node, start and duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledFault {
     /// The fault.

@@ -9,7 +9,7 @@ use crate::{FaultKind, Operation};
 /// After a clock jump the faked clock takes this long to reach the node.
 const CLOCK_DELAY: Duration = Duration::from_millis(1500);
 
-/// An injected fault.
+/// A fault that was injected, with the times at which it could take effect.
 #[derive(Debug, Clone, Serialize)]
 pub struct InjectedFault {
     /// The fault.

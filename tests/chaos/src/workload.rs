@@ -46,7 +46,7 @@ pub trait Workload: Send + Sync {
     }
 }
 
-/// Returns all workloads.
+/// Returns one instance of each workload; every client runs all of them.
 #[must_use]
 pub fn all_workloads() -> Vec<Box<dyn Workload>> {
     vec![

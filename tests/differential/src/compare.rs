@@ -146,18 +146,18 @@ fn comparison_mode(command: &Command) -> ComparisonMode {
     }
 }
 
-/// Whether two times, or lists of times, differ by at most `most`.
-fn are_within_tolerance(ours: &Reply, theirs: &Reply, most: i64) -> bool {
+/// Whether two times, or lists of times, differ by at most `max`.
+fn are_within_tolerance(ours: &Reply, theirs: &Reply, max: i64) -> bool {
     match (ours, theirs) {
         (Reply::Int(a), Reply::Int(b)) => {
-            a == b || *a >= 0 && *b >= 0 && a.abs_diff(*b) <= most.unsigned_abs()
+            a == b || *a >= 0 && *b >= 0 && a.abs_diff(*b) <= max.unsigned_abs()
         }
         (Reply::Array(a), Reply::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_within_tolerance(a, b, most))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_within_tolerance(a, b, max))
         }
         (Reply::Map(a), Reply::Map(b)) => {
             let pairs = || a.iter().zip(b);
-            a.len() == b.len() && pairs().all(|(a, b)| a.0 == b.0 && are_within_tolerance(&a.1, &b.1, most))
+            a.len() == b.len() && pairs().all(|(a, b)| a.0 == b.0 && are_within_tolerance(&a.1, &b.1, max))
         }
         (ours, theirs) => ours == theirs,
     }

@@ -17,7 +17,7 @@ const DIFFERENCES_PAGE: &str = "differences.md";
 /// The commands of the three servers.
 #[derive(Debug, Clone)]
 pub struct ServerCommands {
-    /// Redoubt.
+    /// All commands of the server under test.
     pub redoubt_commands: Vec<CommandDocument>,
     /// Valkey 9.1.
     pub valkey_commands: Vec<CommandDocument>,

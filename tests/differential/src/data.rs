@@ -14,7 +14,6 @@ const DIGEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// The default number of databases.
 const DATABASE_COUNT: usize = 16;
 
-/// The data of one server.
 pub(crate) struct ServerData {
     connection: Connection,
 }
@@ -84,10 +83,10 @@ impl ServerData {
             .filter(|(_, ours, theirs)| ![ours, theirs].iter().any(|it| it.is_error("ERR unknown command")))
     }
 
-    fn compare_replies(&mut self, theirs: &mut Self, question: &Command) -> Option<(Command, Reply, Reply)> {
-        let answers = [&mut self.connection, &mut theirs.connection].map(|side| run_query(side, question));
+    fn compare_replies(&mut self, theirs: &mut Self, query: &Command) -> Option<(Command, Reply, Reply)> {
+        let answers = [&mut self.connection, &mut theirs.connection].map(|side| run_query(side, query));
         let [ours, theirs] = answers;
-        (!are_equivalent(question, &ours, &theirs)).then(|| (question.clone(), ours, theirs))
+        (!are_equivalent(query, &ours, &theirs)).then(|| (query.clone(), ours, theirs))
     }
 }
 
@@ -98,8 +97,8 @@ fn members_with_scores(list: &Reply) -> Vec<(Vec<u8>, Option<f64>)> {
     words.chunks_exact(2).map(|pair| (pair[0].clone(), score(&pair[1]))).collect()
 }
 
-fn run_query(connection: &mut Connection, question: &Command) -> Reply {
-    connection.send(question).expect("the server takes commands");
+fn run_query(connection: &mut Connection, query: &Command) -> Reply {
+    connection.send(query).expect("the server takes commands");
     connection.read().expect("a reply")
 }
 

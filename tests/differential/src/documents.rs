@@ -54,12 +54,12 @@ fn collect_documents(reply: &Reply, documents: &mut Vec<CommandDocument>) {
 }
 
 /// Collects the tokens of these arguments and of nested arguments.
-fn collect_tokens(arguments: &Reply, found: &mut BTreeSet<String>) {
+fn collect_tokens(arguments: &Reply, tokens: &mut BTreeSet<String>) {
     for argument in arguments.items() {
         for (name, value) in iter_fields(argument) {
             match name.as_str() {
-                "token" => found.extend(value.text().split(' ').map(str::to_uppercase)),
-                "arguments" => collect_tokens(value, found),
+                "token" => tokens.extend(value.text().split(' ').map(str::to_uppercase)),
+                "arguments" => collect_tokens(value, tokens),
                 _ => {}
             }
         }

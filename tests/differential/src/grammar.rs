@@ -21,7 +21,6 @@ pub(crate) enum SyntaxPart {
     Repeated(Vec<SyntaxPart>),
 }
 
-/// One form of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandForm {
     pub(crate) weight: u32,

@@ -165,12 +165,12 @@ impl<'a> BlockingServer<'a> {
     }
 
     /// Waits until every client has received its reply or is blocked.
-    fn wait_until_settled(&mut self, told: &mut ClientReplies) {
+    fn wait_until_settled(&mut self, replies: &mut ClientReplies) {
         let start = Instant::now();
         loop {
             for (number, client) in self.clients.iter_mut().enumerate() {
                 if self.is_blocked[number] && client.has_unread_data() {
-                    told.push((number, client.read().expect("a reply")));
+                    replies.push((number, client.read().expect("a reply")));
                     self.is_blocked[number] = false;
                 }
             }

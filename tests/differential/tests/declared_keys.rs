@@ -33,9 +33,9 @@ fn key_queries(requests: &[Command]) -> Vec<Command> {
     requests.iter().flat_map(both).collect()
 }
 
-fn query_replies(connection: &mut Connection, questions: &[Command]) -> Vec<Reply> {
-    connection.send_all(questions).expect("it reads");
-    questions.iter().map(|_| sort_flags(connection.read().expect("it answers"))).collect()
+fn query_replies(connection: &mut Connection, queries: &[Command]) -> Vec<Reply> {
+    connection.send_all(queries).expect("it reads");
+    queries.iter().map(|_| sort_flags(connection.read().expect("it answers"))).collect()
 }
 
 /// Sorts flags, which have no order.

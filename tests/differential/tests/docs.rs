@@ -11,8 +11,8 @@ fn read_fields(value: &Reply) -> BTreeMap<String, Reply> {
     value.items().chunks_exact(2).map(|pair| (pair[0].text(), pair[1].clone())).collect()
 }
 
-fn collect_documents(of: &Reply, documents: &mut DocumentFields) {
-    for (name, document) in read_fields(of) {
+fn collect_documents(reply: &Reply, documents: &mut DocumentFields) {
+    for (name, document) in read_fields(reply) {
         let document = read_fields(&document);
         if let Some(subcommands) = document.get("subcommands") {
             collect_documents(subcommands, documents);

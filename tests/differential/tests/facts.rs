@@ -82,13 +82,13 @@ fn is_known_missing(name: &str) -> bool {
 /// Reports the properties of a command that differ between the servers.
 fn report_differences(
     name: &str,
-    here: &CommandProperties,
-    there: &CommandProperties,
+    ours: &CommandProperties,
+    theirs: &CommandProperties,
     peer: &str,
     report: &mut Vec<String>,
 ) {
-    for (about, fact) in here.iter().filter(|(about, fact)| there.get(*about) != Some(fact)) {
-        report.push(format!("{name}, {about}:\n    here    {fact}\n    {peer}  {}", there[about]));
+    for (about, fact) in ours.iter().filter(|(about, fact)| theirs.get(*about) != Some(fact)) {
+        report.push(format!("{name}, {about}:\n    here    {fact}\n    {peer}  {}", theirs[about]));
     }
 }
 

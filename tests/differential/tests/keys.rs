@@ -144,8 +144,8 @@ fn has_moving_keys(command: &Command) -> bool {
 }
 
 /// Runs one command, and returns whether its handler accessed an undeclared key.
-fn accesses_undeclared_key(client: &mut InProcessClient, way: ExecutionMode, command: &Command) -> bool {
-    let last = Cell::new(way.wrap_commands(Protocol::V2, vec![command.clone()]));
+fn accesses_undeclared_key(client: &mut InProcessClient, mode: ExecutionMode, command: &Command) -> bool {
+    let last = Cell::new(mode.wrap_commands(Protocol::V2, vec![command.clone()]));
     let commands = last.take();
     last.set(commands.clone());
     let witness = PrintOnPanic(&last);
@@ -156,8 +156,8 @@ fn accesses_undeclared_key(client: &mut InProcessClient, way: ExecutionMode, com
 }
 
 fn assert_scrambled_requests_access_declared_keys(
-    make: fn() -> InProcessClient,
-    way: ExecutionMode,
+    create: fn() -> InProcessClient,
+    mode: ExecutionMode,
     in_one_slot: bool,
 ) {
     let grammar = Grammar::all_tables();
@@ -165,7 +165,7 @@ fn assert_scrambled_requests_access_declared_keys(
     let mut report = Vec::new();
     for round in 0..lists.div_ceil(REQUESTS_PER_DATASET) {
         let seed = first + round;
-        let mut client = make();
+        let mut client = create();
         let mut generator = Generator::new(&grammar, &[], seed);
         if in_one_slot {
             generator = generator.with_keys_of_one_slot();
@@ -186,12 +186,12 @@ fn assert_scrambled_requests_access_declared_keys(
             });
         let lists = prepared.into_iter().chain(known).chain(scrambled.take(REQUESTS_PER_DATASET as usize));
         for command in lists {
-            if accesses_undeclared_key(&mut client, way, &command) {
+            if accesses_undeclared_key(&mut client, mode, &command) {
                 report.push(format!("seed {seed}: {}", format_command(&command)));
             }
         }
     }
-    assert!(report.is_empty(), "keys that were not declared, {way:?}:\n{}", report.join("\n"));
+    assert!(report.is_empty(), "keys that were not declared, {mode:?}:\n{}", report.join("\n"));
 }
 
 #[test]

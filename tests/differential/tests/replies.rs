@@ -43,8 +43,8 @@ fn plain_commands() -> Vec<Command> {
 }
 
 /// Compares the replies for all seeds; the first difference of each kind is shrunk and reported.
-fn assert_equal_replies(protocol: Protocol, way: ExecutionMode, seeds: u64) {
-    assert_equal_replies_of(ReferenceServer::Valkey, |pair| pair, protocol, way, seeds);
+fn assert_equal_replies(protocol: Protocol, mode: ExecutionMode, seeds: u64) {
+    assert_equal_replies_of(ReferenceServer::Valkey, |pair| pair, protocol, mode, seeds);
 }
 
 /// Like [`assert_equal_replies`], between servers that `prepare` has configured.
@@ -52,7 +52,7 @@ fn assert_equal_replies_of(
     peer: ReferenceServer,
     prepare: fn(ServerPair) -> ServerPair,
     protocol: Protocol,
-    way: ExecutionMode,
+    mode: ExecutionMode,
     seeds: u64,
 ) {
     let Some(theirs) = peer.program() else { return };
@@ -66,7 +66,7 @@ fn assert_equal_replies_of(
         let sequence =
             |seed| (seed, Generator::new(&grammar, &payloads, seed).generate_sequence(SEQUENCE_LENGTH));
         for (seed, commands) in std::iter::once(plain).chain(seeds.map(sequence)) {
-            let commands = way.wrap_commands(protocol, commands);
+            let commands = mode.wrap_commands(protocol, commands);
             for difference in pair.compare_servers(protocol, &commands) {
                 let kind = difference.group_key();
                 let is_new = |found: &BTreeMap<_, _>| found.len() < MAX_SHRUNK && !found.contains_key(&kind);
@@ -94,7 +94,7 @@ fn assert_equal_replies_of(
     let found = found.into_inner().unwrap();
     let report: Vec<String> = found
         .values()
-        .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {way:?}:\n{difference}"))
+        .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {mode:?}:\n{difference}"))
         .collect();
     assert!(report.is_empty(), "replies differ from those of {peer:?}:\n{}", report.join("\n"));
     // With other seeds there may be too few commands for full coverage.
@@ -104,7 +104,7 @@ fn assert_equal_replies_of(
             .all(|name| std::env::var_os(name).is_none())
     {
         let missing_commands =
-            executed.map(|executed| executed.missing_commands(way.caller())).unwrap_or_default();
+            executed.map(|executed| executed.missing_commands(mode.caller())).unwrap_or_default();
         assert!(missing_commands.is_empty(), "{protocol:?}:\n{}", missing_commands.join("\n"));
     }
 }

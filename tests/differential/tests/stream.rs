@@ -86,13 +86,13 @@ fn format_effects(effects: &[CommandWords]) -> String {
 }
 
 /// The mismatch between the effects of a story, if there is one.
-fn find_mismatch(story: &Story, here: &[CommandWords], there: &[CommandWords]) -> Option<String> {
+fn find_mismatch(story: &Story, ours: &[CommandWords], theirs: &[CommandWords]) -> Option<String> {
     let right = match story.reason {
-        Some(_) => here == story.our_effects && there == story.valkey_effects,
-        None => here == there,
+        Some(_) => ours == story.our_effects && theirs == story.valkey_effects,
+        None => ours == theirs,
     };
     (!right).then(|| {
-        format!("{}\n    here:{}\n    there:{}\n", story.text, format_effects(here), format_effects(there))
+        format!("{}\n    here:{}\n    there:{}\n", story.text, format_effects(ours), format_effects(theirs))
     })
 }
 

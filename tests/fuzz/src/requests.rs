@@ -18,9 +18,9 @@ pub fn run_requests(bytes: &[u8]) {
 }
 
 /// Parses like a connection does: consumed bytes are removed from the buffer, and the next piece is appended.
-fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, Option<ProtocolError>) {
+fn parse_pieces<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (ParsedRequests, Option<ProtocolError>) {
     let (mut parser, mut buffer, mut requests) = (Parser::new(), Vec::new(), Vec::new());
-    for piece in pieces {
+    for piece in parts {
         buffer.extend_from_slice(piece);
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut buffer, &mut batch, &ParseLimits::default());

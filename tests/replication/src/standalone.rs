@@ -419,7 +419,6 @@ fn assert_failover_can_be_aborted(program: &Program) {
     master.run("REPLICAOF NO ONE").expect_ok();
 }
 
-/// Blocking commands.
 const BLOCKING_COMMANDS: [(&[&str], &str); 4] = [
     (&[], "BLPOP l 0"),
     (&["CLIENT CAPA redirect"], "BLPOP l 0"),

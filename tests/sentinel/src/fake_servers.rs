@@ -23,11 +23,11 @@ use tokio::sync::watch;
 /// # Panics
 /// A sentinel does not start.
 #[must_use]
-pub fn start_sentinels(farm: &FakeServers, masters: usize) -> [Node; 3] {
+pub fn start_sentinels(servers: &FakeServers, masters: usize) -> [Node; 3] {
     std::array::from_fn(|_| {
         let mut node = Node::prepare(&Program::redoubt(), "");
         let monitor =
-            |number| format!("sentinel monitor m{number} {} {} 2\n", server_address(number), farm.port());
+            |number| format!("sentinel monitor m{number} {} {} 2\n", server_address(number), servers.port());
         let file = node.folder().join("sentinel.conf");
         std::fs::write(&file, (0..masters).map(monitor).collect::<String>()).expect("a folder of its own");
         node.set_configuration(&file);

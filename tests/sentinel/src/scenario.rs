@@ -34,7 +34,7 @@ pub enum GroupMember {
     Sentinel(usize),
 }
 
-/// A step of a scenario.
+/// An action of the test on a server or sentinel, or a wait for its result.
 #[derive(Debug, Clone, Copy)]
 pub enum ScenarioStep {
     /// A command to the first sentinel, which must succeed.
@@ -74,19 +74,24 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// # Panics
 /// One of them does not publish, log or show what a scenario expects.
-pub fn run_with_both_sentinels(servers: usize, chapter: &[Scenario]) {
+pub fn run_with_both_sentinels(servers: usize, scenarios: &[Scenario]) {
     let Some(valkey) = Program::valkey() else { return };
     let redoubt = Program::redoubt();
     let missing = std::thread::scope(|scope| {
         let tellers = [&valkey, &redoubt]
-            .map(|sentinels| scope.spawn(|| run_scenarios(&valkey, sentinels, servers, chapter)));
+            .map(|sentinels| scope.spawn(|| run_scenarios(&valkey, sentinels, servers, scenarios)));
         tellers.map(|teller| teller.join().expect("a chapter is told to its end")).concat()
     });
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
 /// Runs the scenarios one after the other and returns what was missing.
-fn run_scenarios(server: &Program, sentinels: &Program, servers: usize, chapter: &[Scenario]) -> Vec<String> {
+fn run_scenarios(
+    server: &Program,
+    sentinels: &Program,
+    servers: usize,
+    scenarios: &[Scenario],
+) -> Vec<String> {
     let mut group = start_group(server, sentinels, servers);
     let names = member_names(&group);
     let mut events: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
@@ -98,7 +103,7 @@ fn run_scenarios(server: &Program, sentinels: &Program, servers: usize, chapter:
         group.sentinels.iter().map(|node| log_lines(&node.log())).collect()
     };
     let mut missing = Vec::new();
-    for scenario in chapter {
+    for scenario in scenarios {
         let before: Vec<usize> = logs(&group).iter().map(Vec::len).collect();
         let mut heard = Vec::new();
         scenario.steps.iter().for_each(|step| execute_step(&mut group, step));
@@ -160,7 +165,6 @@ fn group_member(group: &mut SentinelGroup, member: GroupMember) -> &mut Node {
     }
 }
 
-/// Executes a step.
 fn execute_step(group: &mut SentinelGroup, step: &ScenarioStep) {
     match *step {
         ScenarioStep::CommandSentinel(command) => {
@@ -274,45 +278,45 @@ fn log_lines(log: &str) -> Vec<String> {
     said.collect()
 }
 
-fn read_flags(asker: &mut Connection, group: &SentinelGroup, of: GroupMember) -> Option<String> {
+fn read_flags(sentinel: &mut Connection, group: &SentinelGroup, of: GroupMember) -> Option<String> {
     let (what, port) = match of {
         GroupMember::Master => {
             return Some(
-                field_map(&asker.call_line(&format!("SENTINEL MASTER {MASTER_NAME}")))["flags"].clone(),
+                field_map(&sentinel.call_line(&format!("SENTINEL MASTER {MASTER_NAME}")))["flags"].clone(),
             );
         }
         GroupMember::Server(place) => ("REPLICAS", group.servers[place].port),
         GroupMember::Sentinel(place) => ("SENTINELS", group.sentinels[place].port),
     };
-    let reply = asker.call_line(&format!("SENTINEL {what} {MASTER_NAME}"));
+    let reply = sentinel.call_line(&format!("SENTINEL {what} {MASTER_NAME}"));
     let mut all = reply.items().iter().map(field_map);
     all.find(|fields| fields["port"] == port.to_string()).map(|fields| fields["flags"].clone())
 }
 
 /// Reads the events that have arrived so far.
-fn take_events(events: &mut Connection, heard: &mut Vec<String>, names: &[(String, String)]) {
+fn take_events(events: &mut Connection, events_seen: &mut Vec<String>, names: &[(String, String)]) {
     while events.has_unread_data() {
         let Ok(message) = events.read() else { return };
         if let [_, _, name, payload] = message.items() {
-            heard.push(abbreviate_members(names, &format!("{} {}", name.text(), payload.text())));
+            events_seen.push(abbreviate_members(names, &format!("{} {}", name.text(), payload.text())));
         }
     }
 }
 
 /// Expected lines that are in no log, and expected events that were not published.
-fn missing_lines(scenario: &Scenario, logged: &[String], heard: &[String]) -> Vec<String> {
+fn missing_lines(scenario: &Scenario, logged: &[String], events: &[String]) -> Vec<String> {
     let in_logs = scenario.expected_lines.iter().filter(|line| !logged.iter().any(|said| said == *line));
     let event = |line: &str| line.split_once(' ').map_or(String::new(), |(_, event)| event.to_owned());
-    let published = scenario.expected_lines.iter().filter(|line| !heard.contains(&event(line)));
+    let published = scenario.expected_lines.iter().filter(|line| !events.contains(&event(line)));
     let in_logs = in_logs.map(|line| format!("in no log: {line}"));
     in_logs.chain(published.map(|line| format!("not published: {line}"))).collect()
 }
 
 /// Expected flags that the first sentinel does not show.
-fn missing_flags(scenario: &Scenario, asker: &mut Connection, group: &SentinelGroup) -> Vec<String> {
+fn missing_flags(scenario: &Scenario, sentinel: &mut Connection, group: &SentinelGroup) -> Vec<String> {
     let mut left = Vec::new();
     for (of, expected) in scenario.expected_flags {
-        let shown = read_flags(asker, group, *of);
+        let shown = read_flags(sentinel, group, *of);
         if shown.as_deref() != Some(*expected) {
             left.push(format!("{of:?}: {expected}, and not {shown:?}"));
         }

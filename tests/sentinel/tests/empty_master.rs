@@ -87,7 +87,6 @@ fn empty_master_without_sentinels_serves_after_the_timeout() {
     });
 }
 
-/// An operator can end the wait.
 #[test]
 fn operator_can_end_the_wait_of_an_empty_master() {
     let mut group = SentinelGroup::start(

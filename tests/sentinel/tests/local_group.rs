@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use harness::{Connection, LocalServers, LocalSetup, Reply, eventually};
 
 /// The role reported by a server, or `None` while its connections are being closed.
-fn read_role(place: &LocalServers, index: u16) -> Option<Vec<String>> {
-    let mut connection = Connection::open(("127.0.0.1", place.first_port + index)).ok()?;
+fn read_role(servers: &LocalServers, index: u16) -> Option<Vec<String>> {
+    let mut connection = Connection::open(("127.0.0.1", servers.first_port + index)).ok()?;
     let reply = connection.try_call(&["ROLE"]).ok()?;
     let word = |value: &Reply| match value {
         Reply::Bulk(_) => value.text(),

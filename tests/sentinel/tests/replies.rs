@@ -101,8 +101,8 @@ fn conversations_equal_those_of_valkey() {
     }
 }
 
-fn reply_fields(node: &Node, question: &str) -> BTreeMap<String, String> {
-    let reply = node.run(question);
+fn reply_fields(node: &Node, query: &str) -> BTreeMap<String, String> {
+    let reply = node.run(query);
     match reply.items().first() {
         Some(Reply::Array(_)) => field_map(&reply.items()[0]),
         _ => field_map(&reply),

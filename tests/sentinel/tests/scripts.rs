@@ -16,10 +16,10 @@ fn create_script(folder: &Path, name: &str, body: &str) -> PathBuf {
 }
 
 /// Prepares a sentinel that decides alone about the first server of the farm, without starting it.
-fn prepare_sentinel(farm: &FakeServers, lines: &str) -> Node {
+fn prepare_sentinel(servers: &FakeServers, lines: &str) -> Node {
     let mut node = Node::prepare(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
-    let monitor = format!("sentinel monitor mymaster {} {} 1\n", server_address(0), farm.port());
+    let monitor = format!("sentinel monitor mymaster {} {} 1\n", server_address(0), servers.port());
     fs::write(&file, monitor + lines).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");

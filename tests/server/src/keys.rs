@@ -1,9 +1,9 @@
 //! Tests of keys: expiry, blocking commands, transactions, notifications, client-side caching and pub/sub.
 
 mod blocking;
-mod valkey_edge_cases;
 mod expiry;
 mod notifications;
 mod pubsub;
 mod tracking;
 mod transactions;
+mod valkey_edge_cases;

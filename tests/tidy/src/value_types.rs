@@ -33,7 +33,6 @@ pub fn check_value_type_files(files: &[SourceFile]) -> Vec<String> {
     unlisted.chain(idle).chain(many).collect()
 }
 
-/// Returns the listed paths.
 fn listed_paths(files: &[SourceFile]) -> BTreeSet<String> {
     let docs = files.iter().find(|file| file.path == KEYSPACE_DOC).map_or("", |file| file.text.as_str());
     let section = docs.lines().skip_while(|line| *line != LIST_HEADING).skip(1);

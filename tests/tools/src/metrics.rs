@@ -10,7 +10,6 @@ use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually};
 /// The metrics port of a node, claimed before its start.
 struct MetricsPort(PortClaim);
 
-/// An HTTP response.
 struct HttpResponse {
     status: u16,
     head: String,

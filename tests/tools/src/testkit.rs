@@ -45,10 +45,10 @@ impl TestkitProcess {
         answer["ok"].clone()
     }
 
-    fn expect_error(&mut self, request: &Value, why: &str) {
+    fn expect_error(&mut self, request: &Value, reason: &str) {
         let answer = self.send_request(request);
         let said = answer["error"].as_str().unwrap_or_default();
-        assert!(said.contains(why), "{request}: {answer}");
+        assert!(said.contains(reason), "{request}: {answer}");
     }
 }
 

@@ -25,16 +25,16 @@ impl MemoryModel for Hashes {
         length(data.field_bytes)
     }
 
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
-        redis::hash_memory(q, data)
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::hash_memory(quantum, data)
     }
 
-    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+    fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         if fits_listpack(data, MAX_PACKED_FIELDS) {
-            return listpack_hash_memory(q, data);
+            return listpack_hash_memory(quantum, data);
         }
-        let fields = sum_values(data, |len| valkey::field_memory(q, data.field_bytes, len));
-        q.allocation(0, ROBJ_BYTES) + valkey::table_memory(q, data.elements_per_key()) + fields
+        let fields = sum_values(data, |len| valkey::field_memory(quantum, data.field_bytes, len));
+        quantum.allocation(0, ROBJ_BYTES) + valkey::table_memory(quantum, data.elements_per_key()) + fields
     }
 
     fn add_to_sample(

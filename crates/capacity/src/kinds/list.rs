@@ -19,12 +19,12 @@ const SEGMENT_OVERHEAD_PERCENT: u64 = 6;
 pub(super) struct Lists;
 
 impl MemoryModel for Lists {
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
-        redis::list_memory(q, data, version >= RedisVersion::Eight)
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
+        redis::list_memory(quantum, data, version >= RedisVersion::Eight)
     }
 
-    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-        redis::list_memory(q, data, true)
+    fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+        redis::list_memory(quantum, data, true)
     }
 
     fn add_to_sample(

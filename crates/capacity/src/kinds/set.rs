@@ -15,14 +15,16 @@ use crate::structures::valkey;
 pub(super) struct Sets;
 
 impl MemoryModel for Sets {
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
-        redis::set_memory(q, data, version)
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
+        redis::set_memory(quantum, data, version)
     }
 
-    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-        packed_set_memory(q, data, true).unwrap_or_else(|| {
-            let members = sum_values(data, |len| q.sds(len));
-            q.allocation(0, ROBJ_BYTES) + valkey::table_memory(q, data.elements_per_key()) + members
+    fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+        packed_set_memory(quantum, data, true).unwrap_or_else(|| {
+            let members = sum_values(data, |len| quantum.sds(len));
+            quantum.allocation(0, ROBJ_BYTES)
+                + valkey::table_memory(quantum, data.elements_per_key())
+                + members
         })
     }
 

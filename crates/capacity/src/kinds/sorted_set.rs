@@ -29,22 +29,22 @@ impl MemoryModel for SortedSets {
         RDB_SCORE_BYTES
     }
 
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
-        redis::zset_memory(q, data)
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::zset_memory(quantum, data)
     }
 
-    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+    fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         if fits_listpack(data, MAX_PACKED_MEMBERS) {
-            return listpack_zset_memory(q, data);
+            return listpack_zset_memory(quantum, data);
         }
         let nodes = sum_values(data, |len| {
-            let node = skiplist_node_bytes(q, 16 + 1 + sds_overhead(len), len);
+            let node = skiplist_node_bytes(quantum, 16 + 1 + sds_overhead(len), len);
             // The score is client data.
             MemoryBreakdown { payload: node.payload + 8.0, index: node.index - 8.0, ..node }
         });
-        let own = q.allocation(0, ROBJ_BYTES)
+        let own = quantum.allocation(0, ROBJ_BYTES)
             + MemoryBreakdown { headers: ZSET_BYTES as f64, ..MemoryBreakdown::default() };
-        own + valkey::table_memory(q, data.elements_per_key()) + nodes
+        own + valkey::table_memory(quantum, data.elements_per_key()) + nodes
     }
 
     fn add_to_sample(

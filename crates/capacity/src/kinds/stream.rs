@@ -20,12 +20,12 @@ const MILLIS_APART: u64 = 10;
 pub(super) struct Streams;
 
 impl MemoryModel for Streams {
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
-        redis::stream_memory(q, data)
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::stream_memory(quantum, data)
     }
 
-    fn valkey_memory(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
-        redis::stream_memory(q, data)
+    fn valkey_memory(&self, quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+        redis::stream_memory(quantum, data)
     }
 
     fn add_to_sample(
@@ -60,14 +60,14 @@ impl MemoryModel for Streams {
     }
 }
 
-fn count_piece(piece: &StreamPiece<'_>, seen: &mut ElementCounts) {
+fn count_piece(part: &StreamPiece<'_>, seen: &mut ElementCounts) {
     /// Bytes of a consumer group, a consumer and a pending entry in their trees.
     const GROUP_BYTES: u64 = 160;
     const CONSUMER_BYTES: u64 = 96;
     const PENDING_ENTRY_BYTES: u64 = 56;
     /// Bytes of the metadata of a stream node.
     const NODE_METADATA_BYTES: u64 = 64;
-    match piece {
+    match part {
         StreamPiece::Node { bytes, .. } => {
             seen.add_string(bytes);
             seen.payload += NODE_METADATA_BYTES;

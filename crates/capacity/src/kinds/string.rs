@@ -13,8 +13,8 @@ use crate::structures::redis::{self, RedisVersion};
 pub(super) struct Strings;
 
 impl MemoryModel for Strings {
-    fn redis_memory(&self, q: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
-        redis::string_memory(q, data.value_bytes, data.integers)
+    fn redis_memory(&self, quantum: Quantum, data: &KeyGroup, _version: RedisVersion) -> MemoryBreakdown {
+        redis::string_memory(quantum, data.value_bytes, data.integers)
     }
 
     /// Valkey stores the value in its key's object.

@@ -23,9 +23,9 @@ const MAX_EMBEDDED_STRING: u64 = 44;
 /// The modeled Redis version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RedisVersion {
-    /// Redis 7.0.
+    /// Redis 7.0, as packaged by Debian.
     Seven,
-    /// Redis 8.0.
+    /// Redis 8.0 or later.
     Eight,
 }
 
@@ -45,35 +45,35 @@ pub(crate) fn listpack_entry_overhead(len: u64) -> u64 {
     before + behind
 }
 
-pub(crate) fn string_memory(q: Quantum, len: u64, integer: bool) -> MemoryBreakdown {
+pub(crate) fn string_memory(quantum: Quantum, len: u64, integer: bool) -> MemoryBreakdown {
     match len {
         // The integer is stored in the pointer field.
         0..20 if integer => {
             MemoryBreakdown { payload: 8.0, headers: (ROBJ_BYTES - 8) as f64, ..MemoryBreakdown::default() }
         }
-        0..=MAX_EMBEDDED_STRING => q.allocation(len, ROBJ_BYTES + 4),
-        _ => q.allocation(0, ROBJ_BYTES) + q.allocation(len, sds_overhead(len)),
+        0..=MAX_EMBEDDED_STRING => quantum.allocation(len, ROBJ_BYTES + 4),
+        _ => quantum.allocation(0, ROBJ_BYTES) + quantum.allocation(len, sds_overhead(len)),
     }
 }
 
-/// Sums `of` over all values of a key, one of which may be longer than the others.
-pub(crate) fn sum_values(data: &KeyGroup, of: impl Fn(u64) -> MemoryBreakdown) -> MemoryBreakdown {
+/// Sums `cost` over all values of a key, one of which may be longer than the others.
+pub(crate) fn sum_values(data: &KeyGroup, cost: impl Fn(u64) -> MemoryBreakdown) -> MemoryBreakdown {
     let (rest, longest) = data.value_lengths();
-    of(rest).multiplied_by((data.elements_per_key() - 1) as f64) + of(longest)
+    cost(rest).multiplied_by((data.elements_per_key() - 1) as f64) + cost(longest)
 }
 
-/// Returns whether the value keeps the listpack encoding with at most `most` elements.
-pub(crate) fn fits_listpack(data: &KeyGroup, most: u64) -> bool {
-    data.elements <= most && data.longest_value().max(data.field_bytes) <= MAX_PACKED_LENGTH
+/// Returns whether the value keeps the listpack encoding with at most `max` elements.
+pub(crate) fn fits_listpack(data: &KeyGroup, max: u64) -> bool {
+    data.elements <= max && data.longest_value().max(data.field_bytes) <= MAX_PACKED_LENGTH
 }
 
 /// Returns the cost of a `dict` and its bucket arrays.
-fn dict_memory(q: Quantum, elements: u64, entries: f64, moves: bool) -> MemoryBreakdown {
+fn dict_memory(quantum: Quantum, elements: u64, entries: f64, moves: bool) -> MemoryBreakdown {
     let buckets = elements.next_power_of_two().max(4);
-    let old = if moves { q.size_class(buckets / 2 * 8) } else { 0 };
+    let old = if moves { quantum.size_class(buckets / 2 * 8) } else { 0 };
     MemoryBreakdown {
-        headers: q.size_class(DICT_BYTES) as f64,
-        index: (q.size_class(buckets * 8) + old) as f64 + entries,
+        headers: quantum.size_class(DICT_BYTES) as f64,
+        index: (quantum.size_class(buckets * 8) + old) as f64 + entries,
         ..MemoryBreakdown::default()
     }
 }
@@ -86,17 +86,17 @@ fn is_rehashing(elements: u64) -> bool {
     half >= 4 && elements > half && ((elements - half) as f64) < 0.63 * half as f64
 }
 
-pub(crate) fn listpack_hash_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn listpack_hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let (rest, longest) = data.value_lengths();
     let heads = data.elements * listpack_entry_overhead(data.field_bytes)
         + (data.elements - 1) * listpack_entry_overhead(rest)
         + listpack_entry_overhead(longest);
-    q.listpack((data.field_bytes + data.value_bytes) * data.elements_per_key(), heads)
+    quantum.listpack((data.field_bytes + data.value_bytes) * data.elements_per_key(), heads)
 }
 
-pub(crate) fn hash_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn hash_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     if fits_listpack(data, MAX_PACKED_FIELDS) {
-        return listpack_hash_memory(q, data);
+        return listpack_hash_memory(quantum, data);
     }
     let n = data.elements;
     // A hash converted at its entry limit is presized for all fields including the new one. One
@@ -104,9 +104,10 @@ pub(crate) fn hash_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let (rest, longest) = data.value_lengths();
     let whole =
         rest.max(data.field_bytes) <= MAX_PACKED_LENGTH && (longest > rest || n <= 2 * MAX_PACKED_FIELDS);
-    let fields = q.sds(data.field_bytes).multiplied_by(n as f64) + sum_values(data, |len| q.sds(len));
-    q.allocation(0, ROBJ_BYTES)
-        + dict_memory(q, n, (n * q.size_class(ENTRY_BYTES)) as f64, !whole && is_rehashing(n))
+    let fields =
+        quantum.sds(data.field_bytes).multiplied_by(n as f64) + sum_values(data, |len| quantum.sds(len));
+    quantum.allocation(0, ROBJ_BYTES)
+        + dict_memory(quantum, n, (n * quantum.size_class(ENTRY_BYTES)) as f64, !whole && is_rehashing(n))
         + fields
 }
 
@@ -120,21 +121,27 @@ fn integer_width(digits: u64) -> u64 {
 }
 
 /// Returns the cost of a set in a compact encoding, or `None` if it is a hash table.
-pub(crate) fn packed_set_memory(q: Quantum, data: &KeyGroup, listpacks: bool) -> Option<MemoryBreakdown> {
+pub(crate) fn packed_set_memory(
+    quantum: Quantum,
+    data: &KeyGroup,
+    listpacks: bool,
+) -> Option<MemoryBreakdown> {
     let n = data.elements;
     if data.integers && n <= MAX_INTSET_MEMBERS {
-        return Some(q.allocation(0, ROBJ_BYTES) + q.allocation(n * integer_width(data.value_bytes), 8));
+        return Some(
+            quantum.allocation(0, ROBJ_BYTES) + quantum.allocation(n * integer_width(data.value_bytes), 8),
+        );
     }
     let packed = listpacks && fits_listpack(data, MAX_PACKED_MEMBERS);
-    packed.then(|| q.listpack(n * data.value_bytes, n * listpack_entry_overhead(data.value_bytes)))
+    packed.then(|| quantum.listpack(n * data.value_bytes, n * listpack_entry_overhead(data.value_bytes)))
 }
 
-pub(crate) fn set_memory(q: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
-    packed_set_memory(q, data, version >= RedisVersion::Eight).unwrap_or_else(|| {
+pub(crate) fn set_memory(quantum: Quantum, data: &KeyGroup, version: RedisVersion) -> MemoryBreakdown {
+    packed_set_memory(quantum, data, version >= RedisVersion::Eight).unwrap_or_else(|| {
         let n = data.elements;
         let buckets = n.next_power_of_two().max(4) as f64;
         let entries = match version {
-            RedisVersion::Seven => (n * q.size_class(ENTRY_BYTES)) as f64,
+            RedisVersion::Seven => (n * quantum.size_class(ENTRY_BYTES)) as f64,
             // A member alone in its bucket needs no entry; others have a 16-byte entry.
             RedisVersion::Eight => {
                 let chained = |buckets: f64| n as f64 - buckets * (1.0 - (-(n as f64) / buckets).exp());
@@ -142,21 +149,21 @@ pub(crate) fn set_memory(q: Quantum, data: &KeyGroup, version: RedisVersion) -> 
                 16.0 * (chained(buckets) + chained(old)) / 2.0
             }
         };
-        q.allocation(0, ROBJ_BYTES)
-            + dict_memory(q, n, entries, is_rehashing(n))
-            + sum_values(data, |len| q.sds(len))
+        quantum.allocation(0, ROBJ_BYTES)
+            + dict_memory(quantum, n, entries, is_rehashing(n))
+            + sum_values(data, |len| quantum.sds(len))
     })
 }
 
 /// Returns the cost of a list with nodes of up to 8 KB. With `alone`, a list of one node is a plain
 /// listpack.
-pub(crate) fn list_memory(q: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown {
+pub(crate) fn list_memory(quantum: Quantum, data: &KeyGroup, alone: bool) -> MemoryBreakdown {
     const QUICKLIST_BYTES: u64 = 40;
     const QUICKLIST_NODE_BYTES: u64 = 40;
     let item = data.value_bytes + listpack_entry_overhead(data.value_bytes);
     let total = item * data.elements + 7;
     if alone && total <= LIST_NODE_BYTES {
-        return q.listpack(
+        return quantum.listpack(
             data.value_bytes * data.elements,
             item * data.elements - data.value_bytes * data.elements,
         );
@@ -164,22 +171,22 @@ pub(crate) fn list_memory(q: Quantum, data: &KeyGroup, alone: bool) -> MemoryBre
     // A node is full when the next item plus eight bytes would exceed the limit.
     let in_node = ((LIST_NODE_BYTES - 15) / item).max(1);
     let node = |items: u64| {
-        q.allocation(data.value_bytes * items, (item - data.value_bytes) * items + 7)
-            + q.index_allocation(QUICKLIST_NODE_BYTES)
+        quantum.allocation(data.value_bytes * items, (item - data.value_bytes) * items + 7)
+            + quantum.index_allocation(QUICKLIST_NODE_BYTES)
     };
     let (full, rest) = (data.elements / in_node, data.elements % in_node);
     let last = if rest > 0 { node(rest) } else { MemoryBreakdown::default() };
-    q.allocation(0, ROBJ_BYTES)
-        + q.allocation(0, QUICKLIST_BYTES)
+    quantum.allocation(0, ROBJ_BYTES)
+        + quantum.allocation(0, QUICKLIST_BYTES)
         + node(in_node).multiplied_by(full as f64)
         + last
 }
 
 /// Returns the cost of a skiplist node with the average number of levels.
-pub(crate) fn skiplist_node_bytes(q: Quantum, fixed: u64, payload: u64) -> MemoryBreakdown {
+pub(crate) fn skiplist_node_bytes(quantum: Quantum, fixed: u64, payload: u64) -> MemoryBreakdown {
     (1..=32).fold(MemoryBreakdown::default(), |sum, level: u64| {
         let share = 0.75 * 0.25_f64.powi(level as i32 - 1);
-        let found = q.index_allocation(fixed + 16 * level + payload);
+        let found = quantum.index_allocation(fixed + 16 * level + payload);
         sum + MemoryBreakdown { index: found.index - payload as f64, payload: payload as f64, ..found }
             .multiplied_by(share)
     })
@@ -190,27 +197,28 @@ const PACKED_SCORE_BYTES: u64 = 5;
 /// A sorted set object, including the skiplist's header node of maximum height.
 pub(crate) const ZSET_BYTES: u64 = 16 + 32 + 640;
 
-pub(crate) fn listpack_zset_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn listpack_zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let n = data.elements;
-    q.listpack(n * data.value_bytes, n * (listpack_entry_overhead(data.value_bytes) + PACKED_SCORE_BYTES))
+    quantum
+        .listpack(n * data.value_bytes, n * (listpack_entry_overhead(data.value_bytes) + PACKED_SCORE_BYTES))
 }
 
-pub(crate) fn zset_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn zset_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let n = data.elements;
     if fits_listpack(data, MAX_PACKED_MEMBERS) {
-        return listpack_zset_memory(q, data);
+        return listpack_zset_memory(quantum, data);
     }
-    let order = skiplist_node_bytes(q, 24, 0).multiplied_by(n as f64);
+    let order = skiplist_node_bytes(quantum, 24, 0).multiplied_by(n as f64);
     let heads = MemoryBreakdown { headers: (ROBJ_BYTES + ZSET_BYTES) as f64, ..MemoryBreakdown::default() };
     heads
-        + dict_memory(q, n, (n * q.size_class(ENTRY_BYTES)) as f64, is_rehashing(n))
+        + dict_memory(quantum, n, (n * quantum.size_class(ENTRY_BYTES)) as f64, is_rehashing(n))
         + order
-        + sum_values(data, |len| q.sds(len))
+        + sum_values(data, |len| quantum.sds(len))
 }
 
 /// Returns the cost of a stream: nodes of up to 4 KB or 100 entries in a radix tree by id. The last
 /// node is preallocated with 4 KB and shrunk when the next one begins.
-pub(crate) fn stream_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
+pub(crate) fn stream_memory(quantum: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     const NODE_BYTES: u64 = 4096;
     const NODE_ENTRIES: u64 = 100;
     const STREAM_BYTES: u64 = 80;
@@ -230,17 +238,17 @@ pub(crate) fn stream_memory(q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
     let in_node = fits.min(NODE_ENTRIES);
     let place = RAX_NODE_BYTES
         .into_iter()
-        .fold(MemoryBreakdown::default(), |sum, bytes| sum + q.index_allocation(bytes));
-    let node = |entries: u64| q.allocation(data.value_bytes * entries, entry * entries + head) + place;
+        .fold(MemoryBreakdown::default(), |sum, bytes| sum + quantum.index_allocation(bytes));
+    let node = |entries: u64| quantum.allocation(data.value_bytes * entries, entry * entries + head) + place;
     let n = data.elements_per_key();
     let last = match n % in_node {
         0 => in_node,
         rest => rest,
     };
     let reserved = NODE_BYTES.saturating_sub(node(last).total() as u64 - place.total() as u64);
-    q.allocation(0, ROBJ_BYTES)
-        + q.allocation(0, STREAM_BYTES)
-        + q.allocation(0, RAX_BYTES)
+    quantum.allocation(0, ROBJ_BYTES)
+        + quantum.allocation(0, STREAM_BYTES)
+        + quantum.allocation(0, RAX_BYTES)
         + node(in_node).multiplied_by(((n - last) / in_node) as f64)
         + node(last)
         + MemoryBreakdown { rounding: reserved as f64, ..MemoryBreakdown::default() }

@@ -31,19 +31,19 @@ pub(crate) fn bucket_bytes(elements: u64) -> f64 {
     count * (1.0 + behind) * BUCKET_BYTES
 }
 
-pub(crate) fn table_memory(q: Quantum, elements: u64) -> MemoryBreakdown {
+pub(crate) fn table_memory(quantum: Quantum, elements: u64) -> MemoryBreakdown {
     MemoryBreakdown {
-        headers: q.size_class(TABLE_HEADER_BYTES) as f64,
+        headers: quantum.size_class(TABLE_HEADER_BYTES) as f64,
         index: bucket_bytes(elements),
         ..MemoryBreakdown::default()
     }
 }
 
 /// Returns the cost of a hash field with its value.
-pub(crate) fn field_memory(q: Quantum, name: u64, value: u64) -> MemoryBreakdown {
+pub(crate) fn field_memory(quantum: Quantum, name: u64, value: u64) -> MemoryBreakdown {
     let heads = sds_overhead(name) + sds_overhead(value);
     if name + value + heads <= MAX_EMBEDDED_FIELD {
-        return q.allocation(name + value, heads);
+        return quantum.allocation(name + value, heads);
     }
-    q.allocation(name, sds_overhead(name) + POINTER_BYTES) + q.sds(value)
+    quantum.allocation(name, sds_overhead(name) + POINTER_BYTES) + quantum.sds(value)
 }

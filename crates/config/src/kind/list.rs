@@ -40,7 +40,6 @@ impl ValueKind for WordList {
     }
 }
 
-/// A set of SHUTDOWN options.
 #[derive(Debug)]
 pub(crate) struct ShutdownOptionSet;
 
@@ -89,7 +88,7 @@ impl ValueKind for ShutdownOptionSet {
     }
 }
 
-/// A list of percentiles from 0 to 100.
+/// Percentiles from 0 to 100.
 #[derive(Debug)]
 pub(crate) struct PercentileList;
 
@@ -163,7 +162,7 @@ impl ValueKind for OomAdjustments {
     }
 }
 
-/// The address of a master.
+/// The address of the master that `replicaof` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterAddress {
     /// Host name or IP address.
@@ -224,7 +223,6 @@ pub struct SavePoint {
     pub changes: u64,
 }
 
-/// A list of save points.
 #[derive(Debug)]
 pub(crate) struct SavePointList;
 

@@ -141,9 +141,9 @@ impl ValueKind for ClampedNumber {
 pub(crate) struct MinBytes(i64);
 
 /// Accepts a number of bytes and raises it to at least this value.
-pub(crate) const fn min_bytes(least: i64) -> MinBytes {
-    assert!(0 < least, "a number of bytes is not negative");
-    MinBytes(least)
+pub(crate) const fn min_bytes(min: i64) -> MinBytes {
+    assert!(0 < min, "a number of bytes is not negative");
+    MinBytes(min)
 }
 
 impl ValueKind for MinBytes {
@@ -313,12 +313,12 @@ pub enum MemoryShare {
 }
 
 impl MemoryShare {
-    /// Converts to bytes; `whole` is `maxmemory`.
+    /// Converts to bytes; `total` is `maxmemory`.
     #[must_use]
-    pub fn to_bytes(self, whole: usize) -> usize {
+    pub fn to_bytes(self, total: usize) -> usize {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Percent(percent) => whole / 100 * usize::from(percent),
+            Self::Percent(percent) => total / 100 * usize::from(percent),
         }
     }
 }

@@ -155,8 +155,8 @@ pub(crate) const fn append_folder_name() -> CheckedText {
     }
 }
 
-fn reject_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
-    if word.contains('/') { Err(refusal) } else { Ok(()) }
+fn reject_path(word: &str, error: &'static str) -> Result<(), &'static str> {
+    if word.contains('/') { Err(error) } else { Ok(()) }
 }
 
 /// Maximum length of a host name on the cluster bus.

@@ -27,7 +27,7 @@ impl SlotImports {
         self.0.lock().is_empty()
     }
 
-    /// The running imports.
+    /// Returns the imports that have started and not ended, for snapshots and new replicas.
     pub fn running_imports(&self) -> Vec<Establish> {
         self.0.lock().values().cloned().collect()
     }

@@ -235,8 +235,8 @@ impl Drop for RegisteredReader<'_> {
 }
 
 impl LogLock for &SharedLog {
-    fn with_log<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
-        work(&mut self.lock())
+    fn with_log<R>(&mut self, action: impl FnOnce(&mut Log) -> R) -> R {
+        action(&mut self.lock())
     }
 }
 

@@ -10,12 +10,12 @@ use crate::{TestHost, TestNetwork, value_or_skip};
 
 const TEST_PORT: u16 = 7;
 
-/// Runs `make` in a thread on this host.
-fn run_on<T: Send + 'static>(host: &TestHost, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
+/// Runs `action` in a thread on this host.
+fn run_on<T: Send + 'static>(host: &TestHost, action: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
     let (path, ip) = (host.namespace_path(), host.run_iproute);
     let making = thread::spawn(move || {
         enter_namespace(&path).expect("a host of this test");
-        make(ip)
+        action(ip)
     });
     making.join().expect("no panic")
 }

@@ -314,15 +314,15 @@ impl Model {
         message.outcome = Some(if granted { RequestOutcome::Done } else { RequestOutcome::NotHeld });
     }
 
-    fn deliver_reply(&mut self, index: usize, lost: bool) {
-        let Some(message) = self.messages.get(index).filter(|message| lost || message.outcome.is_some())
+    fn deliver_reply(&mut self, index: usize, lost_keys: bool) {
+        let Some(message) = self.messages.get(index).filter(|message| lost_keys || message.outcome.is_some())
         else {
             return;
         };
-        let outcome = message.outcome.filter(|_| !lost).unwrap_or(RequestOutcome::Unknown);
+        let outcome = message.outcome.filter(|_| !lost_keys).unwrap_or(RequestOutcome::Unknown);
         let message = self.messages.remove(index);
         // The message may still arrive.
-        if lost && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
+        if lost_keys && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
             self.messages.push(Message { from: None, ..message });
         }
         let Some(from) = message.from.filter(|from| self.actors[*from].0 == message.owner) else { return };

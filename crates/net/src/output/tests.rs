@@ -6,11 +6,11 @@ fn append_reply(output: &mut Output, text: &str) {
     output.buffer().extend_from_slice(text.as_bytes());
 }
 
-/// Appends a reply that must wait for the offset `until`.
-fn append_held_reply(output: &mut Output, text: &str, until: u64) {
+/// Appends a reply that must wait for the offset `offset`.
+fn append_held_reply(output: &mut Output, text: &str, offset: u64) {
     let from = output.mark();
     append_reply(output, text);
-    output.hold_from(from, ReplOffset(until));
+    output.hold_from(from, ReplOffset(offset));
 }
 
 /// Sends all sendable bytes and returns them.

@@ -246,7 +246,7 @@ fn build_server_config(
     provider: &Arc<CryptoProvider>,
     anchors: &Arc<TrustAnchors>,
     identity: &TlsIdentity,
-    asked: TlsAuthClients,
+    auth_mode: TlsAuthClients,
 ) -> Result<Arc<ServerConfig>, String> {
     let versions = ciphers::parse_protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -257,7 +257,7 @@ fn build_server_config(
         let webpki = builder.build().map_err(|error| error.to_string())?;
         Ok::<_, String>(Arc::new(ClientVerifier { webpki, anchors: anchors.clone() }))
     };
-    let builder = match asked {
+    let builder = match auth_mode {
         TlsAuthClients::No => builder.with_no_client_auth(),
         TlsAuthClients::Optional => {
             builder.with_client_cert_verifier(with_anchors(verifier().allow_unauthenticated())?)

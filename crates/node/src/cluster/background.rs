@@ -197,48 +197,48 @@ impl SaveFailurePolicy {
 
 fn run_config_writer(
     mut store: NodesFile,
-    orders: &Receiver<SaveRequest>,
-    done: &UnboundedSender<JobResult>,
+    requests: &Receiver<SaveRequest>,
+    results: &UnboundedSender<JobResult>,
     on_failure: &impl Fn() -> SaveFailurePolicy,
 ) {
-    let mut latest = orders.recv().ok();
+    let mut latest = requests.recv().ok();
     while let Some(order) = latest.take() {
-        let (order, ended) = latest_request(order, orders);
+        let (order, ended) = latest_request(order, requests);
         match store.write(&order.text, order.sync) {
             Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
             Err(error) if on_failure() == SaveFailurePolicy::Continue => {
                 tracing::warn!(
                     "Cluster config updated even though writing the cluster config file to disk failed: {error}"
                 );
-                drop(done.send(JobResult::Written(order.number, Ok(()))));
+                drop(results.send(JobResult::Written(order.number, Ok(()))));
             }
             // State that must be persisted before it is announced waits for space on the disk.
             Err(error) if is_disk_full(&error) => {
                 tracing::warn!("can't update cluster config file: {error}; trying again");
-                let waited = orders.recv_timeout(DISK_FULL_RETRY_INTERVAL);
+                let waited = requests.recv_timeout(DISK_FULL_RETRY_INTERVAL);
                 let sync = order.sync;
                 latest =
                     Some(waited.map_or(order, |newer| SaveRequest { sync: sync || newer.sync, ..newer }));
                 continue;
             }
             Err(error) => {
-                drop(done.send(JobResult::Written(order.number, Err(error))));
+                drop(results.send(JobResult::Written(order.number, Err(error))));
                 return;
             }
-            Ok(()) => drop(done.send(JobResult::Written(order.number, Ok(())))),
+            Ok(()) => drop(results.send(JobResult::Written(order.number, Ok(())))),
         }
         // Closing the last handle of a replaced file frees its blocks, which can take longer than the write.
         store.close_replaced_files();
-        latest = orders.recv().ok();
+        latest = requests.recv().ok();
     }
 }
 
 /// Returns the last queued request, and whether there will be no more.
-fn latest_request(mut order: SaveRequest, orders: &Receiver<SaveRequest>) -> (SaveRequest, bool) {
+fn latest_request(mut request: SaveRequest, requests: &Receiver<SaveRequest>) -> (SaveRequest, bool) {
     loop {
-        match orders.try_recv() {
-            Ok(newer) => order = SaveRequest { sync: order.sync || newer.sync, ..newer },
-            Err(why) => return (order, why == TryRecvError::Disconnected),
+        match requests.try_recv() {
+            Ok(newer) => request = SaveRequest { sync: request.sync || newer.sync, ..newer },
+            Err(why) => return (request, why == TryRecvError::Disconnected),
         }
     }
 }
@@ -249,25 +249,25 @@ fn is_disk_full(error: &std::io::Error) -> bool {
 
 fn run_data_jobs(
     engine: &Engine,
-    leaving: &Mutex<SlotsToEmpty>,
+    slots_to_empty: &Mutex<SlotsToEmpty>,
     jobs: &Receiver<DataJob>,
-    done: &UnboundedSender<JobResult>,
+    results: &UnboundedSender<JobResult>,
 ) {
     while let Ok(job) = jobs.recv() {
         match job {
             DataJob::DeleteLostSlots => {
-                if delete_lost_slots(engine, leaving) == RemainingKeys::Paused {
-                    let _ = done.send(JobResult::DeletionPaused);
+                if delete_lost_slots(engine, slots_to_empty) == RemainingKeys::Paused {
+                    let _ = results.send(JobResult::DeletionPaused);
                 }
             }
             DataJob::DeleteAllKeys => {
                 engine.clear_all_unlogged();
-                let _ = done.send(JobResult::KeysDeleted);
+                let _ = results.send(JobResult::KeysDeleted);
             }
             DataJob::FindStrayKeys { at_start } => {
                 let slots = slots_with_foreign_keys(engine);
                 if !slots.is_empty() {
-                    let _ = done.send(JobResult::StrayKeysFound { slots, at_start });
+                    let _ = results.send(JobResult::StrayKeysFound { slots, at_start });
                 }
             }
         }
@@ -275,11 +275,11 @@ fn run_data_jobs(
 }
 
 /// Deletes keys until none are left or a pause forbids it.
-fn delete_lost_slots(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> RemainingKeys {
+fn delete_lost_slots(engine: &Engine, slots_to_empty: &Mutex<SlotsToEmpty>) -> RemainingKeys {
     loop {
-        let Some(slot) = leaving.lock().first() else { return RemainingKeys::None };
+        let Some(slot) = slots_to_empty.lock().first() else { return RemainingKeys::None };
         let mut is_told = false;
-        while leaving.lock().contains(slot) {
+        while slots_to_empty.lock().contains(slot) {
             match engine.delete_unowned_keys(slot) {
                 RemainingKeys::MaybeMore if !is_told => {
                     is_told = true;
@@ -287,7 +287,7 @@ fn delete_lost_slots(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> Remainin
                 }
                 RemainingKeys::MaybeMore => {}
                 RemainingKeys::Paused => return RemainingKeys::Paused,
-                RemainingKeys::None => leaving.lock().remove(slot),
+                RemainingKeys::None => slots_to_empty.lock().remove(slot),
             }
         }
     }

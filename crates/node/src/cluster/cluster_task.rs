@@ -153,10 +153,10 @@ impl ClusterTask {
         })
     }
 
-    /// Starts the state machine; the role of this node is settled on return. `found` is the offset of the loaded data,
+    /// Starts the state machine; the role of this node is settled on return. `loaded_offset` is the offset of the loaded data,
     /// if known.
-    pub(crate) fn start(&mut self, found: Option<ReplOffset>) -> Result<()> {
-        if let Some(upto) = found {
+    pub(crate) fn start(&mut self, loaded_offset: Option<ReplOffset>) -> Result<()> {
+        if let Some(upto) = loaded_offset {
             self.step_state_machine(ClusterInput::Loaded { upto })?;
         }
         self.step_state_machine(ClusterInput::Start)
@@ -310,8 +310,8 @@ impl ClusterTask {
         }
     }
 
-    fn on_request(&mut self, ask: DriverRequest) -> Result<()> {
-        match ask {
+    fn on_request(&mut self, request: DriverRequest) -> Result<()> {
+        match request {
             DriverRequest::Command { command, answer } => {
                 let token = self.next_token;
                 self.next_token += 1;
@@ -412,11 +412,11 @@ impl ClusterTask {
         }
     }
 
-    fn perform_action(&mut self, action: ClusterAction, given_up: &mut Vec<LinkId>) {
+    fn perform_action(&mut self, action: ClusterAction, slow_links: &mut Vec<LinkId>) {
         match action {
             ClusterAction::Connect { link, ip, port } => self.connect_link(link, ip, port),
             ClusterAction::Close { link } => self.links.close_link(link),
-            ClusterAction::Send { link, packet, .. } => given_up.extend(self.send_packet(link, &packet)),
+            ClusterAction::Send { link, packet, .. } => slow_links.extend(self.send_packet(link, &packet)),
             ClusterAction::Persist { text, sync } => {
                 self.save_count += 1;
                 self.background.request_save(self.save_count, text, sync);
@@ -526,9 +526,9 @@ impl ClusterTask {
     }
 
     /// Closes the selected links to and from a node (DEBUG CLUSTERLINK KILL). Returns false if the node is unknown.
-    pub(crate) fn kill_links(&mut self, node: NodeId, which: impl Fn(LinkId) -> bool) -> bool {
+    pub(crate) fn kill_links(&mut self, node: NodeId, is_selected: impl Fn(LinkId) -> bool) -> bool {
         let reports = self.link_reports();
-        for report in reports.iter().filter(|report| report.node == node && which(report.link)) {
+        for report in reports.iter().filter(|report| report.node == node && is_selected(report.link)) {
             self.links.abort_link(report.link);
         }
         self.shared.gossip.lock().node(node).is_some()

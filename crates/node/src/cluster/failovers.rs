@@ -50,8 +50,8 @@ struct FailoverSteps<'a> {
 }
 
 impl FailoverSteps<'_> {
-    fn add_step(&mut self, at: Millis, text: String) {
-        self.steps.push((at, text));
+    fn add_step(&mut self, time: Millis, text: String) {
+        self.steps.push((time, text));
     }
 
     fn node_name(&self, id: NodeId) -> String {

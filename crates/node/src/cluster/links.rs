@@ -18,7 +18,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
-/// An event of a link.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
     Accepted { stream: Stream, peer: IpAddr, local: IpAddr },
@@ -61,7 +60,7 @@ struct DirectionCounters {
 }
 
 impl TrafficCounters {
-    /// Returns the counters.
+    /// Returns the current counts.
     pub(crate) fn snapshot(&self) -> gossip::LinkTraffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Self { sent, received, overflowed_links: overflown } = self;
@@ -121,7 +120,7 @@ impl BusLinks {
         Self { links: BTreeMap::new(), events, next_inbound_id: 0, traffic }
     }
 
-    /// Starts to connect a link.
+    /// Connects in the background; the result arrives as a [`LinkEvent`].
     pub(super) fn start_connecting(
         &mut self,
         link: LinkId,

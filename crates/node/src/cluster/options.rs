@@ -14,7 +14,7 @@ const BUS_PORT_OFFSET: u16 = 10_000;
 const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(10);
 const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Returns the port of the bus.
+/// Returns `cluster-port`, or else the client port plus [`BUS_PORT_OFFSET`].
 pub(crate) fn bus_port(values: &Values) -> Result<u16> {
     let counted = || base_port(values).checked_add(BUS_PORT_OFFSET);
     values[keys::CLUSTER_PORT].or_else(counted).context(

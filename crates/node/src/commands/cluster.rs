@@ -129,13 +129,13 @@ async fn execute_cluster_command(
     cluster: &Cluster,
     command: ClusterCommand,
     args: Args<'_>,
-    via: ClientTransport,
+    transport: ClientTransport,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
     match ParsedCommand::from_command(command) {
         ParsedCommand::Query(query) => {
             cluster.wait_for_pending_requests().await?;
-            if let Err(text) = reply_to_query(server, &cluster.shared, query, args, via, reply) {
+            if let Err(text) = reply_to_query(server, &cluster.shared, query, args, transport, reply) {
                 reply.error(&text);
             }
         }
@@ -144,7 +144,9 @@ async fn execute_cluster_command(
             cluster.wait_for_pending_requests().await?;
             migrations::execute_migration_command(server, step, args, reply);
         }
-        ParsedCommand::Change(ClusterChange::SetSlot) if let Some(text) = migrations::setslot_conflict(server) => {
+        ParsedCommand::Change(ClusterChange::SetSlot)
+            if let Some(text) = migrations::setslot_conflict(server) =>
+        {
             reply.error(text);
         }
         ParsedCommand::Change(change) => {
@@ -162,25 +164,25 @@ async fn execute_cluster_command(
 /// Replies from the present state.
 fn reply_to_query(
     server: &Server,
-    machine: &SharedGossip,
+    shared: &SharedGossip,
     query: StateQuery,
     args: Args<'_>,
-    via: ClientTransport,
+    transport: ClientTransport,
     reply: &mut Writer<'_>,
 ) -> Result<(), String> {
-    let mut gossip = machine.gossip.lock();
+    let mut gossip = shared.gossip.lock();
     let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
     let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
     let failed = |error: gossip::OperatorError| format!("ERR {error}");
     match query {
-        StateQuery::Nodes => reply.verbatim(b"txt", gossip.nodes_text(via).as_bytes()),
-        StateQuery::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.snapshot()).as_bytes()),
+        StateQuery::Nodes => reply.verbatim(b"txt", gossip.nodes_text(transport).as_bytes()),
+        StateQuery::Info => reply.verbatim(b"txt", gossip.info_text(&shared.traffic.snapshot()).as_bytes()),
         StateQuery::MyId => reply.bulk(gossip.id().as_bytes()),
         StateQuery::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        StateQuery::Slots => topology::write_slots(preferred, via, &gossip.topology(), reply),
-        StateQuery::Shards => topology::write_shards(preferred, via, &gossip.topology(), reply),
+        StateQuery::Slots => topology::write_slots(preferred, transport, &gossip.topology(), reply),
+        StateQuery::Shards => topology::write_shards(preferred, transport, &gossip.topology(), reply),
         StateQuery::Replicas => {
-            let lines = gossip.replicas_text(&node, via).map_err(failed)?;
+            let lines = gossip.replicas_text(&node, transport).map_err(failed)?;
             reply.array(lines.len());
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
         }

@@ -62,13 +62,13 @@ pub(super) async fn run_debugger(connection: &mut Connection, args: Args<'_>) {
 /// Transfers commands and output until the script has ended or the client disconnects, which the debugger then notices.
 async fn relay(
     connection: &mut Connection,
-    said: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
+    output: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
     commands: Sender<CommandWords>,
 ) {
     loop {
         tokio::select! {
             biased;
-            words = said.recv() => match words {
+            words = output.recv() => match words {
                 Some(bytes) => connection.output().extend_from_slice(&bytes),
                 // The script's thread has ended, and its reply was taken.
                 None => break,

@@ -2,10 +2,10 @@
 //!
 //! Each section is a function in [`SECTIONS`]; groups of sections have their own files.
 
-mod stats;
 mod data;
 mod memory;
 mod process;
+mod stats;
 
 use std::fmt::Write;
 
@@ -91,9 +91,9 @@ pub(super) fn reply_info(server: &Server, context: &mut Context<'_>) {
 }
 
 /// Renders the named sections, without those about the data where it cannot be read.
-pub(crate) fn render_sections(server: &Server, wanted: &[String], data: &mut DataAccess<'_, '_>) -> String {
+pub(crate) fn render_sections(server: &Server, names: &[String], data: &mut DataAccess<'_, '_>) -> String {
     let mut text = InfoText::default();
-    for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
+    for section in SECTIONS.iter().filter(|section| is_wanted(names, section)) {
         if !text.write_raw().is_empty() {
             text.write_raw().push_str("\r\n");
         }
@@ -106,10 +106,10 @@ pub(crate) fn render_sections(server: &Server, wanted: &[String], data: &mut Dat
     std::mem::take(text.write_raw())
 }
 
-fn is_wanted(wanted: &[String], section: &InfoSection) -> bool {
+fn is_wanted(names: &[String], section: &InfoSection) -> bool {
     let by_default = section.visibility == SectionVisibility::ByDefault;
-    wanted.is_empty() && by_default
-        || wanted.iter().any(|word| match word.as_str() {
+    names.is_empty() && by_default
+        || names.iter().any(|word| match word.as_str() {
             "everything" => true,
             "all" => section.visibility != SectionVisibility::WithModules,
             "default" => by_default,

@@ -37,10 +37,9 @@ impl From<usize> for StatValue {
     }
 }
 
-/// MEMORY STATS.
-pub(super) fn reply_memory_stats(house: &Housekeeping, context: &mut Context<'_>) {
+pub(super) fn reply_memory_stats(housekeeping: &Housekeeping, context: &mut Context<'_>) {
     let (sizes, overheads) = (context.database_sizes(), context.database_overheads());
-    let (figures, reply) = (collect_memory_stats(house, &sizes, &overheads), &mut context.reply);
+    let (figures, reply) = (collect_memory_stats(housekeeping, &sizes, &overheads), &mut context.reply);
     reply.map(figures.len());
     for (name, figure) in figures {
         reply.bulk(name.as_bytes());
@@ -60,13 +59,13 @@ pub(super) fn reply_memory_stats(house: &Housekeeping, context: &mut Context<'_>
 }
 
 fn collect_memory_stats(
-    house: &Housekeeping,
+    housekeeping: &Housekeeping,
     sizes: &[DatabaseSize],
     overheads: &[usize],
 ) -> Vec<(String, StatValue)> {
     let usage = memory_usage();
-    house.memory.record(usage.used);
-    let (peak, overhead) = (house.memory.peak(), MemoryOverhead::measure(house));
+    housekeeping.memory.record(usage.used);
+    let (peak, overhead) = (housekeeping.memory.peak(), MemoryOverhead::measure(housekeeping));
     let keys: usize = sizes.iter().map(|size| size.keys).sum();
     let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, (size, _))| size.keys > 0);
     let databases: Vec<(u16, usize)> = in_use.map(|(db, (_, bytes))| (db, *bytes)).collect();
@@ -82,11 +81,11 @@ fn collect_memory_stats(
     add("replicas.repl.buffer", StatValue::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
-    add("cluster.links", house.network.stats.bus_bytes.load(Ordering::Relaxed).into());
+    add("cluster.links", housekeeping.network.stats.bus_bytes.load(Ordering::Relaxed).into());
     for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
         add(name, StatValue::Integer(0));
     }
-    let scripts = &house.engine.scripts;
+    let scripts = &housekeeping.engine.scripts;
     add("lua.caches", scripts.bytes().into());
     add("functions.caches", scripts.functions.bytes().into());
     let index: usize = databases.iter().map(|(_, bytes)| bytes).sum();

@@ -99,8 +99,8 @@ impl<'a> MigrateSource<'a> {
         }
     }
 
-    fn capture_keys(&mut self, hold: &[Slot], keys: &[(usize, Dialect)]) -> MigrateStepResult {
-        self.paused_slots.pause_slots(hold);
+    fn capture_keys(&mut self, slots: &[Slot], keys: &[(usize, Dialect)]) -> MigrateStepResult {
+        self.paused_slots.pause_slots(slots);
         let now = time::now();
         let engine = &self.server.engine;
         let capture = |(key, dialect): &(usize, Dialect)| {
@@ -119,9 +119,9 @@ impl<'a> MigrateSource<'a> {
         MigrateStepResult::Released(outcome)
     }
 
-    async fn connect_target(&mut self, anew: bool) -> MigrateStepResult {
+    async fn connect_target(&mut self, reconnects: bool) -> MigrateStepResult {
         let (destination, timeout) = (&self.request.destination, self.request.timeout);
-        let target = match anew {
+        let target = match reconnects {
             true => TargetConnection::connect(&self.dialer, destination, timeout).await,
             false => {
                 TargetConnection::acquire(&self.server.migration_targets, &self.dialer, destination, timeout)
@@ -158,10 +158,10 @@ impl<'a> MigrateSource<'a> {
 
 /// Waits for the result of a step within the remaining time.
 async fn with_time_left(
-    left: Duration,
+    time_left: Duration,
     outcome: impl Future<Output = MigrateStepResult>,
 ) -> MigrateStepResult {
-    tokio::time::timeout(left, outcome).await.unwrap_or(MigrateStepResult::Deadline)
+    tokio::time::timeout(time_left, outcome).await.unwrap_or(MigrateStepResult::Deadline)
 }
 
 /// Slots whose writes are paused while this value exists.

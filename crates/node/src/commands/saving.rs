@@ -49,7 +49,6 @@ pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>
     Ok(())
 }
 
-/// BGREWRITEAOF.
 pub(super) fn run_bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> CommandOutcome {
     append_only::rewrite_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
     reply.simple("Background append only file rewriting started");

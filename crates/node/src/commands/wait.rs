@@ -17,8 +17,8 @@ use crate::server::Server;
 pub(super) type WaitRequest = Result<(RequiredCopies, Option<Duration>), &'static str>;
 
 /// Replies once there are enough copies, or at the timeout.
-pub(super) async fn run_wait(connection: &mut Connection, asked: WaitRequest) {
-    let outcome = match asked {
+pub(super) async fn run_wait(connection: &mut Connection, request: WaitRequest) {
+    let outcome = match request {
         Ok((wanted, timeout)) => {
             wait_for_copies(connection, wanted, timeout).await.map(|copies| (wanted, copies))
         }
@@ -34,9 +34,9 @@ pub(super) async fn run_wait(connection: &mut Connection, asked: WaitRequest) {
 pub(super) fn reply_current_copies(
     server: &Server,
     context: &mut Context<'_>,
-    asked: WaitRequest,
+    request: WaitRequest,
 ) -> CommandOutcome {
-    let (wanted, _) = asked?;
+    let (wanted, _) = request?;
     let copies = server
         .replication
         .count_copies(context.session.last_write(), wanted)
@@ -87,13 +87,13 @@ fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
 
 async fn wait_for_copies(
     connection: &mut Connection,
-    wanted: RequiredCopies,
+    required: RequiredCopies,
     timeout: Option<Duration>,
 ) -> Result<CopyCount, &'static str> {
     let server = connection.server.clone();
     let replication = &server.replication;
     let offset = connection.session.last_write();
-    let (token, woken) = match replication.start_waiting(offset, wanted) {
+    let (token, woken) = match replication.start_waiting(offset, required) {
         WaitStart::Finished(copies) => return copies.map_err(append_only_off_error),
         WaitStart::Waiting(token, woken) => (token, woken),
     };
@@ -120,7 +120,7 @@ async fn wait_for_copies(
     }
     match how.error() {
         Some(error) => Err(error),
-        None => replication.count_copies(offset, wanted).map_err(append_only_off_error),
+        None => replication.count_copies(offset, required).map_err(append_only_off_error),
     }
 }
 
@@ -128,9 +128,9 @@ fn append_only_off_error(_: AppendOnlyOff) -> &'static str {
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
 }
 
-fn write_copies(reply: &mut Writer<'_>, wanted: RequiredCopies, copies: CopyCount) {
+fn write_copies(reply: &mut Writer<'_>, required: RequiredCopies, copies: CopyCount) {
     let replicas = copies.replicas as i64;
-    match wanted {
+    match required {
         RequiredCopies::Acknowledged { .. } => reply.integer(replicas),
         RequiredCopies::Synced { .. } => {
             reply.array(2);

@@ -44,51 +44,54 @@ const MEMORY_CHECK_PERIOD: Duration = Duration::from_millis(10);
 const EVICTION_YIELD: Duration = Duration::from_micros(500);
 
 /// Runs until the server stops.
-pub(crate) async fn run_cron(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
-    let tick = house.network.tick.clone();
+pub(crate) async fn run_cron(housekeeping: Arc<Housekeeping>, targets: Arc<LinkPool>) {
+    let tick = housekeeping.network.tick.clone();
     let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
     let (mut counts, mut faults) = (ActivityCounters::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
-        if quiet >= IDLE_TICKS && can_skip_tick(&house) {
-            tick.drive_idle_tick(last, || ActivityCounters::read(&house) == counts).await;
+        if quiet >= IDLE_TICKS && can_skip_tick(&housekeeping) {
+            tick.drive_idle_tick(last, || ActivityCounters::read(&housekeeping) == counts).await;
         } else {
             tick.drive_tick(last).await;
         }
-        house.engine.set_wall_clock(time::nanos(), time::unix_micros());
-        house.engine.set_initial_usage(time::now());
-        house.engine.send_invalidations();
-        if house.cron_paused.load(Ordering::Relaxed) {
+        housekeeping.engine.set_wall_clock(time::nanos(), time::unix_micros());
+        housekeeping.engine.set_initial_usage(time::now());
+        housekeeping.engine.send_invalidations();
+        if housekeeping.cron_paused.load(Ordering::Relaxed) {
             continue;
         }
-        house.network.worker_pool.watch_scripts(&house.engine);
-        let (now, clients) = (time::instant(), house.engine.clients.list());
+        housekeeping.network.worker_pool.watch_scripts(&housekeeping.engine);
+        let (now, clients) = (time::instant(), housekeeping.engine.clients.list());
         let since = now.since(looked);
         if since + adaptive_tick::TICK_PERIOD / 2 >= CLIENT_CHECK_PERIOD {
             (looked, seconds) = (now, seconds + 1);
-            run_each_second(&house, &clients, since, seconds);
-            faults.log_faults(&house.engine, seconds);
+            run_each_second(&housekeeping, &clients, since, seconds);
+            faults.log_faults(&housekeeping.engine, seconds);
             targets.close_expired(now);
         }
-        house.engine.pauses.end_expired(&house.engine.settings, time::now());
-        let before = std::mem::replace(&mut counts, ActivityCounters::read(&house));
+        housekeeping.engine.pauses.end_expired(&housekeeping.engine.settings, time::now());
+        let before = std::mem::replace(&mut counts, ActivityCounters::read(&housekeeping));
         quiet = if counts == before { quiet + 1 } else { 0 };
-        house.is_quiet.store(quiet > 0, Ordering::Relaxed);
-        house.rates.sample(now, counts.rates);
+        housekeeping.is_quiet.store(quiet > 0, Ordering::Relaxed);
+        housekeeping.rates.sample(now, counts.rates);
     }
 }
 
 /// Checks clients and everything else that is not needed at each tick. `seconds` counts the calls; the last was `since`
 /// ago.
-fn run_each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
-    age_keys(&house.engine, seconds);
-    house.network.stats.update_busiest_client(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-    close_idle_clients(&house.config, clients);
-    close_slow_clients(&house.network.limits, clients, time::now());
-    house.oom_score.apply(&house.config, house.replication.is_replica());
-    let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
+fn run_each_second(housekeeping: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
+    age_keys(&housekeeping.engine, seconds);
+    housekeeping
+        .network
+        .stats
+        .update_busiest_client(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+    close_idle_clients(&housekeeping.config, clients);
+    close_slow_clients(&housekeeping.network.limits, clients, time::now());
+    housekeeping.oom_score.apply(&housekeeping.config, housekeeping.replication.is_replica());
+    let interval = housekeeping.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
     if interval > 0 && (seconds as u64).is_multiple_of(interval) {
-        house.network.tls.reload_changed(&house.config);
+        housekeeping.network.tls.reload_changed(&housekeeping.config);
     }
 }
 
@@ -118,11 +121,11 @@ impl FaultLog {
 }
 
 /// Returns whether no deadline must be checked at the next tick.
-fn can_skip_tick(house: &Housekeeping) -> bool {
-    let pauses = house.engine.pauses.end_expired(&house.engine.settings, time::now());
-    let busy = house.engine.settings.node_flags().contains(NodeFlags::BUSY)
-        || house.network.worker_pool.has_stalled_worker();
-    pauses.is_none() && !busy && house.is_memory_purged.load(Ordering::Relaxed)
+fn can_skip_tick(housekeeping: &Housekeeping) -> bool {
+    let pauses = housekeeping.engine.pauses.end_expired(&housekeeping.engine.settings, time::now());
+    let busy = housekeeping.engine.settings.node_flags().contains(NodeFlags::BUSY)
+        || housekeeping.network.worker_pool.has_stalled_worker();
+    pauses.is_none() && !busy && housekeeping.is_memory_purged.load(Ordering::Relaxed)
 }
 
 /// Counters of work received and done.
@@ -134,10 +137,10 @@ struct ActivityCounters {
 }
 
 impl ActivityCounters {
-    fn read(house: &Housekeeping) -> Self {
-        let workers = house.engine.worker_stats();
-        let traffic = StatisticsTotals::sum_traffic(&house.network);
-        let replicated = &house.replication.stats;
+    fn read(housekeeping: &Housekeeping) -> Self {
+        let workers = housekeeping.engine.worker_stats();
+        let traffic = StatisticsTotals::sum_traffic(&housekeeping.network);
+        let replicated = &housekeeping.replication.stats;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
             rates: [
@@ -148,38 +151,38 @@ impl ActivityCounters {
                 load(&replicated.output_bytes),
                 traffic[Counter::Reads],
             ],
-            change_count: count_changes(house),
+            change_count: count_changes(housekeeping),
             commands_taken: pool_used_bytes(),
         }
     }
 }
 
 /// Returns a counter that grows with each change of the data. A load is visible in the memory it uses.
-fn count_changes(house: &Housekeeping) -> u64 {
+fn count_changes(housekeeping: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
     };
-    house.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum()
+    housekeeping.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum()
 }
 
 /// Suspends this thread whenever DEBUG SLEEP requests it. Never returns.
-pub(crate) async fn run_sleep_requests(house: Arc<Housekeeping>) {
+pub(crate) async fn run_sleep_requests(housekeeping: Arc<Housekeeping>) {
     loop {
-        house.sleep_request.sleep_when_requested().await;
+        housekeeping.sleep_request.sleep_when_requested().await;
     }
 }
 
 /// Returns free memory to the system in small steps, until two rounds have passed without changes. Never returns.
-pub(crate) async fn run_memory_purge(house: Arc<Housekeeping>) {
-    let keyspace = &house.engine.keyspace;
-    let data = || (count_changes(&house), pool_used_bytes());
+pub(crate) async fn run_memory_purge(housekeeping: Arc<Housekeeping>) {
+    let keyspace = &housekeeping.engine.keyspace;
+    let data = || (count_changes(&housekeeping), pool_used_bytes());
     // A keyspace that never had keys has no memory to return.
     let (mut step, mut calm, mut seen) = (0, PURGE_ROUNDS_UNCHANGED, data());
     loop {
-        house.network.tick.wait_for_tick().await;
+        housekeeping.network.tick.wait_for_tick().await;
         let is_purged = calm >= PURGE_ROUNDS_UNCHANGED && data() == seen;
-        house.is_memory_purged.store(is_purged, Ordering::Relaxed);
+        housekeeping.is_memory_purged.store(is_purged, Ordering::Relaxed);
         if is_purged {
             continue;
         }
@@ -200,33 +203,34 @@ pub(crate) async fn run_memory_purge(house: Arc<Housekeeping>) {
 
 /// Deletes expired keys. However many keys are due, a cycle takes a few milliseconds at most and does not block
 /// workers; remaining keys are deleted in the next cycle.
-pub(crate) async fn run_active_expiry(house: Arc<Housekeeping>) {
+pub(crate) async fn run_active_expiry(housekeeping: Arc<Housekeeping>) {
     let sooner = Arc::new(Notify::new());
     let ring = sooner.clone();
-    house.engine.keyspace.on_earlier_expiry(move || ring.notify_one());
+    housekeeping.engine.keyspace.on_earlier_expiry(move || ring.notify_one());
     loop {
-        let more = run_expiry_cycle(&house);
-        let rest = if more { EXPIRE_YIELD } else { expire_period(house.config.get(keys::HZ)) };
-        wait_until_due(&house, &sooner, tokio::time::Instant::now() + rest).await;
+        let more = run_expiry_cycle(&housekeeping);
+        let rest = if more { EXPIRE_YIELD } else { expire_period(housekeeping.config.get(keys::HZ)) };
+        wait_until_due(&housekeeping, &sooner, tokio::time::Instant::now() + rest).await;
     }
 }
 
 /// Runs one cycle. Returns whether more keys are due.
-pub(crate) fn run_expiry_cycle(house: &Housekeeping) -> bool {
+pub(crate) fn run_expiry_cycle(housekeeping: &Housekeeping) -> bool {
     let end = time::instant() + EXPIRE_CYCLE;
-    let mut more = !house.cron_paused.load(Ordering::Relaxed) && run_expiry_slice(house);
+    let mut more = !housekeeping.cron_paused.load(Ordering::Relaxed) && run_expiry_slice(housekeeping);
     while more && time::instant() < end {
         std::thread::yield_now();
-        more = run_expiry_slice(house);
+        more = run_expiry_slice(housekeeping);
     }
-    house.expiry.timed_out_cycles.fetch_add(u64::from(more), Ordering::Relaxed);
+    housekeeping.expiry.timed_out_cycles.fetch_add(u64::from(more), Ordering::Relaxed);
     more
 }
 
 /// Waits until a key expires, but at least until `earliest`.
-async fn wait_until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time::Instant) {
+async fn wait_until_due(housekeeping: &Housekeeping, wake_up: &Notify, earliest: tokio::time::Instant) {
     loop {
-        let left = house.engine.keyspace.next_due().map(|due| due.0.saturating_sub(time::now().0).max(0));
+        let left =
+            housekeeping.engine.keyspace.next_due().map(|due| due.0.saturating_sub(time::now().0).max(0));
         let due = async {
             match left {
                 Some(left) => {
@@ -238,18 +242,19 @@ async fn wait_until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::
         };
         tokio::select! {
             () = due => return,
-            () = sooner.notified() => {}
+            () = wake_up.notified() => {}
         }
     }
 }
 
 /// Runs a short part of a cycle. Returns whether more keys are due.
-fn run_expiry_slice(house: &Housekeeping) -> bool {
+fn run_expiry_slice(housekeeping: &Housekeeping) -> bool {
     let (begun, now) = (time::nanos(), time::now());
-    let more = with_scratch(|scratch| house.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
+    let more =
+        with_scratch(|scratch| housekeeping.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
     let nanos = time::nanos().saturating_sub(begun);
-    house.expiry.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
-    house.engine.latency.sample("expire-cycle", now, nanos);
+    housekeeping.expiry.spent_nanos.fetch_add(nanos, Ordering::Relaxed);
+    housekeeping.engine.latency.sample("expire-cycle", now, nanos);
     more
 }
 
@@ -311,33 +316,33 @@ fn close_slow_clients(limits: &ClientLimits, clients: &[Arc<Client>], now: Milli
 }
 
 /// Monitors memory usage: its peak and its limits.
-pub(crate) async fn monitor_memory(house: Arc<Housekeeping>) {
+pub(crate) async fn monitor_memory(housekeeping: Arc<Housekeeping>) {
     loop {
         // An idle server's memory changes little, and querying the allocator takes time.
-        if house.engine.budget.is_limited() || !house.is_quiet.load(Ordering::Relaxed) {
-            check_memory(&house);
+        if housekeeping.engine.budget.is_limited() || !housekeeping.is_quiet.load(Ordering::Relaxed) {
+            check_memory(&housekeeping);
         }
-        house.engine.evict_clients();
-        let evicts = house.engine.budget.is_limited() && evict_keys(&house);
-        let limited = house.engine.budget.is_checked_per_command();
-        match (evicts, limited && !house.network.tick.is_idle()) {
+        housekeeping.engine.evict_clients();
+        let evicts = housekeeping.engine.budget.is_limited() && evict_keys(&housekeeping);
+        let limited = housekeeping.engine.budget.is_checked_per_command();
+        match (evicts, limited && !housekeeping.network.tick.is_idle()) {
             (true, _) => tokio::time::sleep(EVICTION_YIELD).await,
             (false, true) => tokio::time::sleep(MEMORY_CHECK_PERIOD).await,
-            (false, false) => house.network.tick.wait_for_tick().await,
+            (false, false) => housekeeping.network.tick.wait_for_tick().await,
         }
     }
 }
 
 /// Reads the allocator's statistics, which include memory that workers do not count.
-pub(crate) fn check_memory(house: &Housekeeping) {
-    let heap = house.engine.budget.measure(memory::HEAP_COUNTER.total_bytes);
-    house.memory.record(heap + pool_used_bytes());
+pub(crate) fn check_memory(housekeeping: &Housekeeping) {
+    let heap = housekeeping.engine.budget.measure(memory::HEAP_COUNTER.total_bytes);
+    housekeeping.memory.record(heap + pool_used_bytes());
 }
 
 /// Evicts keys for a short time if memory exceeds the limit. Returns whether more must be evicted.
-fn evict_keys(house: &Housekeeping) -> bool {
+fn evict_keys(housekeeping: &Housekeeping) -> bool {
     let now = time::now();
-    with_scratch(|scratch| house.engine.evict_if_over_limit(&mut scratch.worker, now))
+    with_scratch(|scratch| housekeeping.engine.evict_if_over_limit(&mut scratch.worker, now))
         == MemoryState::Evicting
 }
 

@@ -22,16 +22,16 @@ pub(crate) struct MemoryOverhead {
 }
 
 impl MemoryOverhead {
-    pub(crate) fn measure(house: &Housekeeping) -> Self {
-        let startup = house.memory.startup();
+    pub(crate) fn measure(housekeeping: &Housekeeping) -> Self {
+        let startup = housekeeping.memory.startup();
         let (kept, beyond_backlog) = {
-            let log = house.replication.log.lock();
+            let log = housekeeping.replication.log.lock();
             (log.retained_range().map_or(0, |(_, len)| len as usize), log.len_beyond_capacity() as usize)
         };
         let backlog = kept - beyond_backlog;
         let mut overhead =
             Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
-        for client in house.engine.clients.list() {
+        for client in housekeeping.engine.clients.list() {
             match client.kind() {
                 // The output of a replica is in the log.
                 ClientKind::Replica => {

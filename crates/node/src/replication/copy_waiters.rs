@@ -33,8 +33,8 @@ pub(crate) enum WaitStart {
 
 impl Replication {
     /// Counts the copies of the log before `offset`.
-    pub(crate) fn count_copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> CopiesResult {
-        self.log_progress().count_copies(offset, wanted)
+    pub(crate) fn count_copies(&self, offset: ReplOffset, required: RequiredCopies) -> CopiesResult {
+        self.log_progress().count_copies(offset, required)
     }
 
     /// Returns how many replicas have acknowledged the log before `offset`.
@@ -55,28 +55,33 @@ impl Replication {
     }
 
     /// Waits for copies of the log before `offset` unless there are enough already.
-    pub(crate) fn start_waiting(&self, offset: ReplOffset, wanted: RequiredCopies) -> WaitStart {
+    pub(crate) fn start_waiting(&self, offset: ReplOffset, required: RequiredCopies) -> WaitStart {
         let mut waiting = self.copy_waiters.lock();
-        let copies = self.count_copies(offset, wanted);
-        if copies.map_or(true, |copies| copies.satisfies(wanted)) {
+        let copies = self.count_copies(offset, required);
+        if copies.map_or(true, |copies| copies.satisfies(required)) {
             return WaitStart::Finished(copies);
         }
         waiting.next_token += 1;
         let token = waiting.next_token;
         let (wake, woken) = oneshot::channel();
         waiting.result_senders.insert(token, wake);
-        waiting.waiters.add(token, offset, wanted);
+        waiting.waiters.add(token, offset, required);
         drop(waiting);
         self.log.request_acknowledgements();
-        if wanted.is_for_disk() {
+        if required.is_for_disk() {
             self.send_event(ReplicationEvent::DiskAwaited);
         }
         WaitStart::Waiting(token, woken)
     }
 
-    /// Waits until `by` replicas have acknowledged the log before `offset`. Returns false on a timeout.
-    pub(crate) async fn wait_for_replicas(&self, offset: ReplOffset, by: usize, timeout: Duration) -> bool {
-        match self.start_waiting(offset, RequiredCopies::Acknowledged { replicas: by }) {
+    /// Waits until `count` replicas have acknowledged the log before `offset`. Returns false on a timeout.
+    pub(crate) async fn wait_for_replicas(
+        &self,
+        offset: ReplOffset,
+        count: usize,
+        timeout: Duration,
+    ) -> bool {
+        match self.start_waiting(offset, RequiredCopies::Acknowledged { replicas: count }) {
             WaitStart::Finished(copies) => copies.is_ok(),
             WaitStart::Waiting(token, woken) => {
                 let reached = tokio::time::timeout(timeout, woken).await.is_ok();

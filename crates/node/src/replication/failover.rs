@@ -36,7 +36,6 @@ struct FailoverProgress {
     machine: Handover,
     /// Actions that have not been performed yet.
     pending_actions: VecDeque<HandoverAction>,
-    /// Whether the task is running.
     is_task_running: bool,
 }
 
@@ -155,14 +154,14 @@ impl Failover {
 }
 
 /// Executes FAILOVER. The failover continues after the reply.
-pub(crate) fn start_failover(failover: &Arc<Failover>, order: HandoverCommand) -> Result<(), String> {
+pub(crate) fn start_failover(failover: &Arc<Failover>, command: HandoverCommand) -> Result<(), String> {
     if failover.engine.topology.is_some() {
         return Err("ERR FAILOVER not allowed in cluster mode.".to_owned());
     }
     let situation = failover.handover_context();
     let mut actions = Vec::new();
     let mut steps = failover.progress.lock();
-    let ordered = steps.machine.handle_command(time::instant(), order, &situation, &mut actions);
+    let ordered = steps.machine.handle_command(time::instant(), command, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
     // Performed before the reply, as in Valkey, so that a write sent after the reply waits.
     for action in &actions {

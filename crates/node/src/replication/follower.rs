@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 
 use super::Replication;
 use super::apply::{ApplyError, StreamApplier};
-use super::snapshot_receiver::{LoadOutcome, ReceiveError, SnapshotReceiver};
 use super::replica_task;
 use super::replication_thread::ReplicationEvent;
+use super::snapshot_receiver::{LoadOutcome, ReceiveError, SnapshotReceiver};
 
 /// The maximum number of stream bytes read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -138,9 +138,9 @@ fn is_wrong_password_error(text: &str) -> bool {
 }
 
 /// Reads from a connection; waits for ever if there is none or it must not be read now.
-async fn read_if_allowed(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>> {
+async fn read_if_allowed(link: &mut Option<MasterLink>, is_allowed: bool) -> Option<Vec<u8>> {
     match link {
-        Some(link) if reads => link.read_available().await,
+        Some(link) if is_allowed => link.read_available().await,
         Some(link) => {
             link.registration.wait_until_killed().await;
             None
@@ -473,8 +473,8 @@ impl Follower {
         }
     }
 
-    fn abort_transfer(&mut self, why: &str) -> Option<ReplicaEvent> {
-        tracing::warn!("{why}");
+    fn abort_transfer(&mut self, reason: &str) -> Option<ReplicaEvent> {
+        tracing::warn!("{reason}");
         Some(self.close_links())
     }
 

@@ -83,18 +83,18 @@ pub(crate) fn write_replication_info(replication: &Replication, failover: &Failo
 }
 
 /// Writes the fields about the link to the master.
-fn write_master_link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
+fn write_master_link(replica: &Replica, offset: u64, peak_buffered: u64, text: &mut String) {
     let now = process::time::instant();
-    let up = machine.link_state() == LinkState::Connected;
-    let since_heard = now.since(machine.last_heard()).as_secs();
+    let up = replica.link_state() == LinkState::Connected;
+    let since_heard = now.since(replica.last_heard()).as_secs();
     write_field(text, "master_link_status", if up { "up" } else { "down" });
     write_field(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
-    write_field(text, "master_sync_in_progress", u8::from(machine.link_state() == LinkState::Sync));
-    write_field(text, "slave_read_repl_offset", reach);
-    write_field(text, "slave_repl_offset", reach);
-    write_field(text, "replicas_repl_buffer_size", machine.buffered_bytes());
-    write_field(text, "replicas_repl_buffer_peak", held_peak);
-    if let Some((len, received)) = machine.transfer_progress() {
+    write_field(text, "master_sync_in_progress", u8::from(replica.link_state() == LinkState::Sync));
+    write_field(text, "slave_read_repl_offset", offset);
+    write_field(text, "slave_repl_offset", offset);
+    write_field(text, "replicas_repl_buffer_size", replica.buffered_bytes());
+    write_field(text, "replicas_repl_buffer_peak", peak_buffered);
+    if let Some((len, received)) = replica.transfer_progress() {
         let total = len.unwrap_or(0);
         let percent = if total == 0 { 0.0 } else { received as f64 / total as f64 * 100.0 };
         write_field(text, "master_sync_total_bytes", total);
@@ -103,7 +103,7 @@ fn write_master_link(machine: &Replica, reach: u64, held_peak: u64, text: &mut S
         write_field(text, "master_sync_perc", format_args!("{percent:.2}"));
         write_field(text, "master_sync_last_io_seconds_ago", since_heard);
     }
-    if let Some(since) = machine.down_since() {
+    if let Some(since) = replica.down_since() {
         write_field(text, "master_link_down_since_seconds", now.since(since).as_secs());
     }
 }

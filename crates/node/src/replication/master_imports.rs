@@ -9,15 +9,15 @@ use parking_lot::Mutex;
 pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
-    /// Records a command of the stream that starts or ends an import; at most `most` finished imports are kept.
-    pub(super) fn record_change(&self, command: SyncSlots, now: Millis, most: usize) {
+    /// Records a command of the stream that starts or ends an import; at most `max` finished imports are kept.
+    pub(super) fn record_change(&self, command: SyncSlots, now: Millis, max: usize) {
         match command {
             // Every snapshot repeats the running imports.
             SyncSlots::Establish(import) if self.0.lock().active_mut(&import.name).is_some() => {}
             SyncSlots::Establish(Establish { name, ranges, .. }) => self
                 .0
                 .lock()
-                .add(Job::new((name, JobDirection::Import), ranges, None, "occurring-on-primary", now), most),
+                .add(Job::new((name, JobDirection::Import), ranges, None, "occurring-on-primary", now), max),
             SyncSlots::Finish(Finish { name, is_success, message }) => {
                 self.record_end(&name, if is_success { Ok(()) } else { Err(message) }, now);
             }
@@ -29,7 +29,6 @@ impl MasterImports {
         }
     }
 
-    /// Records the end of an import.
     pub(crate) fn record_end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
         if let Some(job) = self.0.lock().active_mut(name) {
             (job.is_active, job.updated) = (false, now);
@@ -38,9 +37,9 @@ impl MasterImports {
         }
     }
 
-    /// Removes all but the newest `most` finished imports.
-    pub(crate) fn drop_old(&self, most: usize) {
-        self.0.lock().trim(most);
+    /// Removes all but the newest `max` finished imports.
+    pub(crate) fn drop_old(&self, max: usize) {
+        self.0.lock().trim(max);
     }
 
     /// Removes all imports: the stream of a new master names its own.

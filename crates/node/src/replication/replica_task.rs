@@ -71,14 +71,14 @@ pub(super) async fn run_peer(
     seen: ClientRegistration,
     stream: Stream,
     input: Vec<u8>,
-    orders: mpsc::UnboundedReceiver<PeerOutput>,
+    outputs: mpsc::UnboundedReceiver<PeerOutput>,
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let client = &seen.client;
     let sender = PeerSender { replication: &replication, client, writer };
     tokio::select! {
         () = read_acknowledgements(&replication, (peer, client), reader, input) => {}
-        () = sender.send_outputs(peer, orders) => {}
+        () = sender.send_outputs(peer, outputs) => {}
         () = seen.wait_until_killed() => {}
     }
     replication.send_event(ReplicationEvent::MasterEvent(MasterDriverEvent::Closed(peer)));
@@ -128,8 +128,8 @@ struct PeerSender<'a> {
 }
 
 impl PeerSender<'_> {
-    async fn send_outputs(mut self, peer: PeerId, mut orders: mpsc::UnboundedReceiver<PeerOutput>) {
-        while let Some(order) = orders.recv().await {
+    async fn send_outputs(mut self, peer: PeerId, mut outputs: mpsc::UnboundedReceiver<PeerOutput>) {
+        while let Some(order) = outputs.recv().await {
             let sent = match order {
                 PeerOutput::Bytes(bytes) => self.write_all(&bytes).await,
                 PeerOutput::Snapshot(pieces) => self.send_snapshot(peer, pieces).await,
@@ -154,8 +154,8 @@ impl PeerSender<'_> {
         sent
     }
 
-    async fn send_snapshot(&mut self, peer: PeerId, mut pieces: mpsc::Receiver<SnapshotPart>) -> bool {
-        while let Some(SnapshotPart { bytes, is_last }) = pieces.recv().await {
+    async fn send_snapshot(&mut self, peer: PeerId, mut parts: mpsc::Receiver<SnapshotPart>) -> bool {
+        while let Some(SnapshotPart { bytes, is_last }) = parts.recv().await {
             let timeout = self.replication.config.get(keys::REPL_TIMEOUT);
             if tokio::time::timeout(timeout, self.write_all(&bytes)).await != Ok(true) {
                 return false;

@@ -131,8 +131,8 @@ async fn run_replication(
 }
 
 /// Waits until the next check of pending bytes is due; for ever if there is none.
-async fn wait_for_pending_check(look: Option<NextPendingCheck>, log: &SharedLog) {
-    let Some(NextPendingCheck { log_end: past, earliest_check: at }) = look else {
+async fn wait_for_pending_check(next_check: Option<NextPendingCheck>, log: &SharedLog) {
+    let Some(NextPendingCheck { log_end: past, earliest_check: at }) = next_check else {
         return std::future::pending().await;
     };
     if let Some(end) = past {
@@ -141,7 +141,6 @@ async fn wait_for_pending_check(look: Option<NextPendingCheck>, log: &SharedLog)
     tokio::time::sleep(at.since(process::time::instant())).await;
 }
 
-/// The task of a replica.
 #[derive(Debug)]
 struct ReplicaTask {
     address: String,
@@ -243,7 +242,8 @@ impl ReplicationThread {
         let _ = orders.send(PeerOutput::Bytes(unsent));
         let seen = replica_task::register_client(&self.replication.engine, link, ClientFlags::REPLICA);
         let client = seen.client.clone();
-        let task = tokio::spawn(replica_task::run_peer(self.replication.clone(), peer, seen, stream, input, sends));
+        let task =
+            tokio::spawn(replica_task::run_peer(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
         self.peers
             .insert(peer, ReplicaTask { address: name, client, output: orders, task, snapshot_parts: None });
@@ -324,15 +324,15 @@ impl ReplicationThread {
         self.perform_actions(orders);
     }
 
-    fn perform_actions(&mut self, orders: Vec<MasterDriverAction>) {
-        for order in orders {
+    fn perform_actions(&mut self, actions: Vec<MasterDriverAction>) {
+        for order in actions {
             self.perform_action(order);
         }
     }
 
-    fn perform_action(&mut self, order: MasterDriverAction) {
+    fn perform_action(&mut self, action: MasterDriverAction) {
         let log = &self.replication.log;
-        match order {
+        match action {
             MasterDriverAction::SendPsyncAnswer(peer, answer) => self.record_psync_answer(peer, answer),
             MasterDriverAction::Snapshot { transfer, peers, eof, format: form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
@@ -372,7 +372,7 @@ impl ReplicationThread {
         }
     }
 
-    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, form: SnapshotFormat) {
+    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, format: SnapshotFormat) {
         let cancelled = Arc::new(AtomicBool::new(false));
         let (to, receivers) = if eof {
             let mut receivers = Vec::new();
@@ -391,12 +391,12 @@ impl ReplicationThread {
         // Only one snapshot is in progress at a time.
         self.transfers.clear();
         self.transfers.insert(transfer, SnapshotTransfer { cancel: cancelled.clone(), receivers });
-        let dialect = match form {
+        let dialect = match format {
             SnapshotFormat { valkey_format: true, .. } => Dialect::Valkey,
             SnapshotFormat { active_times: true, .. } => Dialect::Own,
             SnapshotFormat { .. } => Dialect::Redis,
         };
-        let (contents, peers) = (form.contents, peers.to_vec());
+        let (contents, peers) = (format.contents, peers.to_vec());
         let target = SnapshotRequest { transfer, dialect, contents, peers, destination: to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // Needs a thread of its own, because it changes its scheduling priority.

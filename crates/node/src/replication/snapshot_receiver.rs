@@ -279,17 +279,17 @@ impl PartReader {
 fn load_streamed(
     replication: &Replication,
     durability: &Durability,
-    pieces: PartReader,
+    parts: PartReader,
     (position, len): (Position, u64),
-    way: DirectLoadMode,
+    mode: DirectLoadMode,
 ) -> LoadOutcome {
     let apply_guard = replication.applied_stream.apply_lock.lock();
     // Used by the loader and by the check for the end of the snapshot, one after the other.
-    let pieces = std::cell::RefCell::new(pieces);
+    let pieces = std::cell::RefCell::new(parts);
     let input = SharedReader(&pieces);
     let all_came = || pieces.borrow_mut().is_whole_snapshot();
     let mut kept = true;
-    let loaded = match way {
+    let loaded = match mode {
         DirectLoadMode::ReplaceData => {
             tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
             let before = || {

@@ -94,7 +94,7 @@ pub(crate) async fn apply_changes(
 async fn apply_fallible_steps(
     server: &Arc<Server>,
     changes: &ChangedParameters,
-    done: &mut Vec<AppliedStep>,
+    completed: &mut Vec<AppliedStep>,
 ) -> Result<(), ConfigSetError> {
     if changes.contains(keys::BIND) && server.config.values()[keys::BIND].len() > MAX_BIND_ADDRESSES {
         return Err(ConfigSetError::new(keys::BIND.name(), "Too many bind addresses specified."));
@@ -106,25 +106,25 @@ async fn apply_fallible_steps(
     if changes.contains(keys::DIR) {
         paths::change_to_dir(&server.config)
             .map_err(|error| ConfigSetError::new(keys::DIR.name(), format_system_error(&error)))?;
-        done.push(AppliedStep::Directory);
+        completed.push(AppliedStep::Directory);
     }
     if let Some(name) = changes.names().find(|name| name.starts_with("tls-")) {
         let replaced = server.network.tls.replace(&server.config).map_err(|reason| {
             tracing::warn!("Unable to update TLS configuration: {reason}");
             ConfigSetError::new(name, "Unable to update TLS configuration. Check server logs.")
         })?;
-        done.push(AppliedStep::Tls(replaced));
+        completed.push(AppliedStep::Tls(replaced));
     }
     if changes.contains(keys::BIND) || changes.contains(keys::PORT) || changes.contains(keys::TLS_PORT) {
         // The old listeners are closed first, so this must be undone even if the new ones cannot be opened.
-        done.push(AppliedStep::Listeners);
+        completed.push(AppliedStep::Listeners);
         open_listeners(server, changes).await?;
     }
     if changes.contains(keys::APPENDONLY) {
         switch_append_only(server)
             .await
             .map_err(|reason| ConfigSetError::new(keys::APPENDONLY.name(), reason))?;
-        done.push(AppliedStep::AppendOnly);
+        completed.push(AppliedStep::AppendOnly);
     }
     // Comes last, because worker threads that serve clients cannot be removed again.
     if changes.contains(keys::IO_THREADS) {

@@ -139,9 +139,9 @@ struct ReplicaWait<'a> {
 }
 
 impl<'a> ReplicaWait<'a> {
-    fn new(server: &'a Server, end: ReplOffset, replicas: usize, longest: Duration) -> Self {
+    fn new(server: &'a Server, end: ReplOffset, replicas: usize, max_duration: Duration) -> Self {
         let aborted = Box::pin(server.shutdown.aborted.notified());
-        let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
+        let longest = i64::try_from(max_duration.as_millis()).unwrap_or(i64::MAX);
         server.shutdown.wait_deadline.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
         server.shutdown.replica_waits.lock().started += 1;
         let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =

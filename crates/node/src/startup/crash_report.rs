@@ -19,15 +19,15 @@ impl crash::CrashReportSource for CrashReport {
         engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));
     }
 
-    fn write_sections(&self, say: &mut dyn FnMut(&str, &str)) {
+    fn write_sections(&self, write_section: &mut dyn FnMut(&str, &str)) {
         let server = &self.0;
         let text =
             info::render_sections(server, &["everything".to_owned()], &mut info::DataAccess::MaybeLocked);
-        say("INFO OUTPUT", &text.replace('\r', ""));
+        write_section("INFO OUTPUT", &text.replace('\r', ""));
         let (now, clients) = (time::now(), server.engine.clients.list());
         let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));
         let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
-        say("CLIENT LIST OUTPUT", &lines.join("\n"));
+        write_section("CLIENT LIST OUTPUT", &lines.join("\n"));
         daemon::remove_files(&server.config);
     }
 }

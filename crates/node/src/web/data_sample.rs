@@ -83,8 +83,8 @@ struct DataSampler {
 
 impl DataSampler {
     /// Examines this many keys of a slot.
-    fn sample_slot(&mut self, keyspace: &Keyspace, slot: Slot, wanted: usize) {
-        let mut left = wanted;
+    fn sample_slot(&mut self, keyspace: &Keyspace, slot: Slot, count: usize) {
+        let mut left = count;
         let databases = keyspace.lock(slot).databases();
         for db in databases {
             let mut position = Some(0);
@@ -102,15 +102,15 @@ impl DataSampler {
         data: &SlotData,
         (slot, db): (Slot, u16),
         from: u64,
-        left: &mut usize,
+        remaining: &mut usize,
     ) -> Option<u64> {
         let (table, now) = (data.table_if(db)?, process::time::now());
-        table.scan(from, KEYS_PER_LOCK.min(*left), &mut |item| {
+        table.scan(from, KEYS_PER_LOCK.min(*remaining), &mut |item| {
             let KeyLookup::Live(place) = table.find(&keyspace.key_in_slot(slot, item.key), now) else {
                 return;
             };
-            if *left > 0 {
-                *left -= 1;
+            if *remaining > 0 {
+                *remaining -= 1;
                 self.add_key(item.key, item.kind.name(), slot, table.entry_bytes(place));
             }
         })

@@ -2,7 +2,6 @@
 
 use crate::server::Server;
 
-/// Returns the failovers as JSON.
 pub(super) fn failovers_json(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return "[]".to_owned() };
     let mut told =

@@ -69,7 +69,7 @@ impl LoadSampler {
     }
 }
 
-fn summarize_sample(sample: engine::KeySample, lasted: Duration) -> LoadSample {
+fn summarize_sample(sample: engine::KeySample, duration: Duration) -> LoadSample {
     let named = sample.keys.values().sum::<u64>() + sample.other_keys;
     let mut slots: BTreeMap<u16, u64> = BTreeMap::new();
     for ((_, slot), count) in &sample.keys {
@@ -83,7 +83,7 @@ fn summarize_sample(sample: engine::KeySample, lasted: Duration) -> LoadSample {
         named,
     };
     LoadSample {
-        seconds: lasted.as_secs_f64(),
+        seconds: duration.as_secs_f64(),
         named,
         slots: slots.into_iter().collect(),
         keys: keys.into_iter().take(MAX_KEYS).map(hot).collect(),

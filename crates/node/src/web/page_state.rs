@@ -39,7 +39,6 @@ struct NodeRow {
     id: String,
     name: String,
     address: String,
-    /// Whether it is this node.
     myself: bool,
     /// `None` for a master.
     master: Option<String>,
@@ -69,7 +68,6 @@ struct SlowCommandRow {
     client: String,
 }
 
-/// Returns the state as JSON.
 pub(super) fn state_json(server: &Server) -> String {
     let sections = PAGE_SECTIONS.map(str::to_owned);
     let info = render_sections(server, &sections, &mut DataAccess::Unlocked(&server.engine.keyspace));

@@ -10,7 +10,6 @@ const MIN_ID_LENGTH: usize = 8;
 /// The maximum length of a pattern in characters.
 const MAX_PATTERN_CHARS: usize = 80;
 
-/// Returns the pattern of a key.
 pub(super) fn key_pattern(key: &[u8]) -> String {
     let text = replace_uuids(&super::format_bytes(key, 256));
     let mut pattern = String::new();

@@ -28,10 +28,9 @@ struct SlotMap {
     figures: Vec<usize>,
 }
 
-/// Returns the slots as JSON.
-pub(super) fn slots_json(server: &Server, figure: SlotMetric) -> String {
+pub(super) fn slots_json(server: &Server, metric: SlotMetric) -> String {
     let keyspace = &server.engine.keyspace;
-    let figures = Slot::all().map(|slot| match figure {
+    let figures = Slot::all().map(|slot| match metric {
         SlotMetric::Keys => keyspace.keys_in_slot(slot),
         SlotMetric::Bytes if keyspace.keys_in_slot(slot) == 0 => 0,
         SlotMetric::Bytes => keyspace.lock(slot).heap_bytes(),

@@ -51,14 +51,14 @@ impl ConnectionSlots {
     }
 
     /// Returns whether there is a connection with such an owner.
-    pub(super) fn has_owner(&self, is_such: impl Fn(usize) -> bool) -> bool {
-        self.0.lock().values().any(|(owner, _)| is_such(*owner))
+    pub(super) fn has_owner(&self, is_selected: impl Fn(usize) -> bool) -> bool {
+        self.0.lock().values().any(|(owner, _)| is_selected(*owner))
     }
 
     /// Removes idle connections with such owners from their event loop.
-    pub(super) fn take_idle(&self, is_such: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
+    pub(super) fn take_idle(&self, is_selected: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
         let slots = self.0.lock();
-        let slots = slots.values().filter(|(owner, _)| is_such(*owner));
+        let slots = slots.values().filter(|(owner, _)| is_selected(*owner));
         let slots: Vec<_> = slots.filter_map(|(_, slot)| slot.upgrade()).collect();
         let leave = |slot: Arc<ConnectionSlot>| {
             // The connection whose command blocks the thread is locked.

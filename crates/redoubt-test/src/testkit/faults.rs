@@ -89,12 +89,12 @@ impl TestDeployment {
     }
 
     /// Starts a failover and waits until the new master serves.
-    pub(super) fn start_failover(&mut self, number: Option<usize>, how: FailoverKind) -> Result<Value> {
+    pub(super) fn start_failover(&mut self, number: Option<usize>, kind: FailoverKind) -> Result<Value> {
         match self.kind {
             DeploymentKind::Server => bail!("a single server has no replica"),
             DeploymentKind::Cluster => {
                 let number = number.context("set \"node\" to the replica to promote")?;
-                let how = match how {
+                let how = match kind {
                     FailoverKind::Planned => "",
                     FailoverKind::Force => " FORCE",
                     FailoverKind::Takeover => " TAKEOVER",
@@ -109,7 +109,7 @@ impl TestDeployment {
             }
             DeploymentKind::Sentinel => {
                 ensure!(
-                    number.is_none() && how == FailoverKind::Planned,
+                    number.is_none() && kind == FailoverKind::Planned,
                     "sentinels choose the replica themselves"
                 );
                 let sentinel = self.responsive_nodes().find(|number| *number >= self.server_count());

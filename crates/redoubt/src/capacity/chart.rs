@@ -13,20 +13,20 @@ const BAR_PARTS: [(&str, RGBColor); 4] = [
 ];
 
 /// Draws the chart as SVG.
-pub(super) fn draw_svg(answers: &[CapacityPlan]) -> Result<String> {
+pub(super) fn draw_svg(plans: &[CapacityPlan]) -> Result<String> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, CHART_SIZE).into_drawing_area();
         root.fill(&WHITE)?;
-        let most = answers.iter().map(|answer| answer.per_key.total()).fold(1.0, f64::max);
+        let most = plans.iter().map(|answer| answer.per_key.total()).fold(1.0, f64::max);
         let mut chart = ChartBuilder::on(&root)
             .caption("Bytes per key", ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(30)
             .y_label_area_size(60)
-            .build_cartesian_2d(0.0..answers.len() as f64, 0.0..most * 1.1)?;
+            .build_cartesian_2d(0.0..plans.len() as f64, 0.0..most * 1.1)?;
         let name = |at: &f64| {
-            answers
+            plans
                 .get(at.floor() as usize)
                 .filter(|_| at.fract() == 0.5)
                 .map_or_else(String::new, |a| a.server.to_owned())
@@ -34,12 +34,12 @@ pub(super) fn draw_svg(answers: &[CapacityPlan]) -> Result<String> {
         chart
             .configure_mesh()
             .disable_x_mesh()
-            .x_labels(answers.len() * 2 + 1)
+            .x_labels(plans.len() * 2 + 1)
             .x_label_formatter(&name)
             .draw()?;
-        let mut bases = vec![0.0; answers.len()];
+        let mut bases = vec![0.0; plans.len()];
         for (part, (label, colour)) in BAR_PARTS.iter().enumerate() {
-            let bars: Vec<_> = answers
+            let bars: Vec<_> = plans
                 .iter()
                 .enumerate()
                 .map(|(index, answer)| {

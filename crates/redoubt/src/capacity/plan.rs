@@ -192,8 +192,8 @@ fn check_limits(data: &[KeyGroup]) -> Result<()> {
 
 fn write_table(
     data: &[KeyGroup],
-    demand: &PlanRequirements,
-    answers: &[CapacityPlan],
+    requirements: &PlanRequirements,
+    plans: &[CapacityPlan],
     out: &mut impl Write,
 ) -> io::Result<()> {
     for data in data {
@@ -206,10 +206,10 @@ fn write_table(
         )?;
     }
     write!(out, "\n{:<28}", "")?;
-    answers.iter().try_for_each(|answer| write!(out, "{:>12}", answer.server))?;
+    plans.iter().try_for_each(|answer| write!(out, "{:>12}", answer.server))?;
     let mut row = |name: &str, of: &dyn Fn(&CapacityPlan) -> String| {
         write!(out, "\n{name:<28}")?;
-        answers.iter().try_for_each(|answer| write!(out, "{:>12}", of(answer)))
+        plans.iter().try_for_each(|answer| write!(out, "{:>12}", of(answer)))
     };
     row("bytes per key", &|answer| format!("{:.1}", answer.per_key.total()))?;
     row("  payload", &|answer| format!("{:.1}", answer.per_key.payload))?;
@@ -217,8 +217,8 @@ fn write_table(
     row("  index", &|answer| format!("{:.1}", answer.per_key.index))?;
     row("  rounding", &|answer| format!("{:.1}", answer.per_key.rounding))?;
     row("total", &|answer| format_bytes(answer.total))?;
-    if demand.growth > 0.0 {
-        row(&format!("after growth of {:.0} %", demand.growth * 100.0), &|answer| {
+    if requirements.growth > 0.0 {
+        row(&format!("after growth of {:.0} %", requirements.growth * 100.0), &|answer| {
             format_bytes(answer.grown)
         })?;
     }

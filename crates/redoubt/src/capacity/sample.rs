@@ -5,8 +5,8 @@
 //! resume, and a later scan compare itself with the previous one.
 
 mod groups;
-mod scan;
 mod savings;
+mod scan;
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -41,7 +41,7 @@ impl HostRequirements {
 }
 
 /// Runs all checks of the machine.
-pub(super) fn check_host(facts: &HostFacts, wanted: &HostRequirements) -> Vec<Finding> {
+pub(super) fn check_host(facts: &HostFacts, expected: &HostRequirements) -> Vec<Finding> {
     let checks = [
         check_overcommit,
         check_huge_pages,
@@ -54,7 +54,7 @@ pub(super) fn check_host(facts: &HostFacts, wanted: &HostRequirements) -> Vec<Fi
         check_clock_source,
         check_clock_sync,
     ];
-    checks.iter().filter_map(|check| check(facts, wanted)).collect()
+    checks.iter().filter_map(|check| check(facts, expected)).collect()
 }
 
 fn check_overcommit(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
@@ -85,9 +85,9 @@ fn check_huge_pages(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> 
     })
 }
 
-fn check_backlog(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
+fn check_backlog(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
     let (about, most) = ("backlog", facts.max_backlog?);
-    let wanted = wanted.backlog;
+    let wanted = expected.backlog;
     Some(if most < wanted {
         Finding::warning(
             about,
@@ -121,30 +121,30 @@ fn check_swap(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     })
 }
 
-fn check_open_files(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
+fn check_open_files(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
     let (about, most) = ("open files", facts.max_open_files?);
-    let needed = wanted.clients.saturating_add(RESERVED_FILES);
+    let needed = expected.clients.saturating_add(RESERVED_FILES);
     Some(if most < needed {
         Finding::warning(
             about,
             format!(
                 "the limit of open files is {most}: maxclients will be {} instead of {}",
                 most.saturating_sub(RESERVED_FILES).max(1),
-                wanted.clients
+                expected.clients
             ),
             format!("LimitNOFILE={needed} in the systemd unit, or 'ulimit -Hn {needed}' before the start"),
         )
     } else {
-        Finding::fine(about, format!("the limit is {most}; maxclients {} needs {needed}", wanted.clients))
+        Finding::fine(about, format!("the limit is {most}; maxclients {} needs {needed}", expected.clients))
     })
 }
 
-fn check_memory(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
+fn check_memory(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
     let about = "memory";
     let there = [facts.memory_total, facts.memory_limit].into_iter().flatten().min()?;
     let shown = format_size(there);
     let three_quarters = format_size(there / 4 * 3);
-    Some(match wanted.max_memory {
+    Some(match expected.max_memory {
         None => Finding::warning(
             about,
             format!(
@@ -181,10 +181,10 @@ fn check_folder(facts: &HostFacts, _: &HostRequirements) -> Option<Finding> {
     })
 }
 
-fn check_disk(facts: &HostFacts, wanted: &HostRequirements) -> Option<Finding> {
-    let free = facts.disk_free.filter(|_| wanted.persists_data)?;
+fn check_disk(facts: &HostFacts, expected: &HostRequirements) -> Option<Finding> {
+    let free = facts.disk_free.filter(|_| expected.persists_data)?;
     // The old file is deleted only after the new one is complete.
-    let needed = facts.files_size.max(wanted.max_memory.unwrap_or(0));
+    let needed = facts.files_size.max(expected.max_memory.unwrap_or(0));
     let free_shown = format_size(free);
     Some(if facts.files_size > free {
         Finding::fault(

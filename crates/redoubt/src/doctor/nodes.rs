@@ -144,8 +144,8 @@ fn check_status(node: &ServerFacts) -> Vec<Finding> {
 }
 
 /// Checks the cluster bus links of this node.
-fn check_bus_links(about: &str, place: &ClusterView) -> Vec<Finding> {
-    let broken = place.peers.iter().filter(|peer| !peer.is_linked && !peer.has_failed && peer.id != place.id);
+fn check_bus_links(about: &str, view: &ClusterView) -> Vec<Finding> {
+    let broken = view.peers.iter().filter(|peer| !peer.is_linked && !peer.has_failed && peer.id != view.id);
     broken
         .map(|peer| {
             Finding::fault(
@@ -190,20 +190,20 @@ pub(super) fn check_clocks(nodes: &[ServerFacts]) -> Option<Finding> {
     })
 }
 
-fn check_cluster(place: &ClusterView) -> Vec<Finding> {
+fn check_cluster(view: &ClusterView) -> Vec<Finding> {
     let about = "cluster";
     let mut findings = Vec::new();
     let masters: Vec<&ClusterPeer> =
-        place.peers.iter().filter(|peer| peer.slot_count > 0 && !peer.has_failed).collect();
+        view.peers.iter().filter(|peer| peer.slot_count > 0 && !peer.has_failed).collect();
     let served: usize = masters.iter().map(|peer| peer.slot_count).sum();
-    if !place.is_ok || served < SLOTS {
+    if !view.is_ok || served < SLOTS {
         findings.push(Finding::fault(
             about,
             format!("{} slots are not served", SLOTS.saturating_sub(served)),
             "restart the failed nodes, or assign the slots to others: redis-cli --cluster fix",
         ));
     }
-    for failed in place.peers.iter().filter(|peer| peer.has_failed) {
+    for failed in view.peers.iter().filter(|peer| peer.has_failed) {
         findings.push(Finding::warning(
             about,
             format!("{} has failed", failed.address),
@@ -211,7 +211,7 @@ fn check_cluster(place: &ClusterView) -> Vec<Finding> {
         ));
     }
     let has_replica = |master: &ClusterPeer| {
-        place.peers.iter().any(|peer| peer.master.as_deref() == Some(&*master.id) && !peer.has_failed)
+        view.peers.iter().any(|peer| peer.master.as_deref() == Some(&*master.id) && !peer.has_failed)
     };
     for alone in masters.iter().filter(|master| !has_replica(master)) {
         findings.push(Finding::warning(

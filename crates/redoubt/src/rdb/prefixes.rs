@@ -73,7 +73,6 @@ impl PatternSums {
         all
     }
 
-    /// Returns the pattern of a key.
     pub(crate) fn pattern_of_key(&self, key: &[u8]) -> Vec<u8> {
         let mut pattern = Vec::new();
         for (index, part) in split_parts(key, &self.separator).enumerate() {

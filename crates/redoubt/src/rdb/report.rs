@@ -63,7 +63,6 @@ impl MemoryReport {
         }
     }
 
-    /// Prints the report.
     pub(super) fn print(self, format: RdbFormat, out: &mut impl Write) -> io::Result<()> {
         let tables = estimate::slot_overhead_bytes(self.total_sums.keys);
         match format {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{CheckInput, CheckerFindings, is_acknowledged, may_have_taken_effect};
 use crate::{OpOutcome, Operation};
 
-pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mut CheckerFindings) {
-    for (key, elements) in case.keys(workload) {
-        let ops: Vec<&Operation> = case.ops_on_key(workload, key).collect();
+pub(super) fn check(input: &CheckInput<'_>, workload: &'static str, findings: &mut CheckerFindings) {
+    for (key, elements) in input.keys(workload) {
+        let ops: Vec<&Operation> = input.ops_on_key(workload, key).collect();
         let added: BTreeMap<u64, &Operation> =
             ops.iter().filter(|op| op.verb == "add").filter_map(|op| Some((op.written?, *op))).collect();
-        let taken = collect_deliveries(case, &ops, findings);
+        let taken = collect_deliveries(input, &ops, findings);
         let mut there = BTreeSet::new();
         for element in elements {
             if !added.get(element).is_some_and(|op| may_have_taken_effect(op)) {
@@ -20,7 +20,7 @@ pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mu
                 findings.add_violation(format!("{key} holds {element} twice"));
             }
             if let Some(pop) = taken.get(element)
-                && !case.explains(pop)
+                && !input.explains(pop)
             {
                 findings.add_violation(format!("{key} holds {element}, which was taken: {pop:?}"));
             }
@@ -35,7 +35,7 @@ pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mu
             if perhaps > 0 {
                 perhaps -= 1;
             } else {
-                findings.add_lost_write(op, case);
+                findings.add_lost_write(op, input);
             }
         }
         if workload == "list" {
@@ -47,7 +47,7 @@ pub(super) fn check(case: &CheckInput<'_>, workload: &'static str, findings: &mu
 /// Returns the elements that were popped or delivered as new, with the operation that received
 /// each.
 fn collect_deliveries<'a>(
-    case: &CheckInput<'_>,
+    input: &CheckInput<'_>,
     ops: &[&'a Operation],
     findings: &mut CheckerFindings,
 ) -> BTreeMap<u64, &'a Operation> {
@@ -61,7 +61,7 @@ fn collect_deliveries<'a>(
         };
         let Some(element) = op.read else { continue };
         if let Some(before) = given.insert(element, op)
-            && !case.explains(before)
+            && !input.explains(before)
         {
             findings.add_violation(format!("given twice: {before:?}, {op:?}"));
         }

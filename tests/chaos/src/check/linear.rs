@@ -11,7 +11,7 @@ use crate::{OpOutcome, Operation};
 /// The number of states after which the search for one key is abandoned.
 const MAX_STATES: usize = 2_000_000;
 
-/// The state of a register.
+/// What a client may read from a register at some point of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum RegisterState {
     /// Unknown, because a write before the segment may have been lost.
@@ -19,14 +19,14 @@ enum RegisterState {
     Value(Option<u64>),
 }
 
-pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
+pub(super) fn check(input: &CheckInput<'_>, findings: &mut CheckerFindings) {
     let mut keys: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for op in case.ops.iter().filter(|op| op.workload == "register") {
+    for op in input.ops.iter().filter(|op| op.workload == "register") {
         keys.entry(&op.key).or_default().push(op);
     }
     for (key, ops) in keys {
         check_invented_values(key, &ops, findings);
-        for (first, segment) in split_at_disturbances(case, &ops) {
+        for (first, segment) in split_at_disturbances(input, &ops) {
             let state = if first { RegisterState::Value(None) } else { RegisterState::Any };
             match is_linearizable(&segment, state) {
                 Some(true) => {}
@@ -54,7 +54,7 @@ fn check_invented_values(key: &str, ops: &[&Operation], findings: &mut CheckerFi
 /// Splits the operations at disturbances. Each segment includes earlier operations that may still
 /// take effect; the flag marks the first segment.
 fn split_at_disturbances<'a>(
-    case: &CheckInput<'_>,
+    input: &CheckInput<'_>,
     ops: &[&'a Operation],
 ) -> Vec<(bool, Vec<&'a Operation>)> {
     let mut spans: Vec<(Duration, Duration)> = ops
@@ -62,7 +62,7 @@ fn split_at_disturbances<'a>(
         .map(|op| op.node)
         .collect::<HashSet<_>>()
         .into_iter()
-        .flat_map(|node| case.timeline.disturbed_periods(node, case.timeouts))
+        .flat_map(|node| input.timeline.disturbed_periods(node, input.timeouts))
         .collect();
     spans.sort();
     spans.push((Duration::MAX, Duration::MAX));

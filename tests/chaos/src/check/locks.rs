@@ -4,8 +4,8 @@
 use super::{CheckInput, CheckerFindings, is_acknowledged};
 use crate::Operation;
 
-pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
-    let mut held: Vec<&Operation> = case
+pub(super) fn check(input: &CheckInput<'_>, findings: &mut CheckerFindings) {
+    let mut held: Vec<&Operation> = input
         .ops
         .iter()
         .filter(|op| op.workload == "lock" && op.verb == "acquire" && is_acknowledged(op))
@@ -13,20 +13,20 @@ pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
     held.sort_by_key(|op| (&op.key, op.completed));
     for pair in held.windows(2) {
         let [first, second] = pair else { continue };
-        if first.key != second.key || second.completed >= release_time(case, first) {
+        if first.key != second.key || second.completed >= release_time(input, first) {
             continue;
         }
-        if case.timeline.is_clock_wrong(first.node, first.invoked, second.completed) {
+        if input.timeline.is_clock_wrong(first.node, first.invoked, second.completed) {
             continue;
         }
         // The second client acquired the lock while the first held it, so the first acquisition was
         // lost.
-        findings.add_lost_write(first, case);
+        findings.add_lost_write(first, input);
     }
 }
 
 /// Returns when the holder began to release the lock.
-fn release_time(case: &CheckInput<'_>, acquired: &Operation) -> std::time::Duration {
-    let release = case.ops.iter().find(|op| op.verb == "release" && op.written == acquired.written);
+fn release_time(input: &CheckInput<'_>, acquired: &Operation) -> std::time::Duration {
+    let release = input.ops.iter().find(|op| op.verb == "release" && op.written == acquired.written);
     release.map_or(acquired.completed, |op| op.invoked)
 }

@@ -7,30 +7,30 @@ use super::{CheckInput, CheckerFindings, is_acknowledged, may_have_taken_effect}
 use crate::Operation;
 use crate::workload::TORN_PAIR;
 
-pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
+pub(super) fn check(input: &CheckInput<'_>, findings: &mut CheckerFindings) {
     for workload in ["counter", "transaction"] {
-        for (key, value) in case.keys(workload) {
+        for (key, value) in input.keys(workload) {
             let ops: Vec<&Operation> =
-                case.ops_on_key(workload, key).filter(|op| op.verb == "incr").collect();
-            check_counter(case, key, value.first().copied().unwrap_or(0), &ops, findings);
+                input.ops_on_key(workload, key).filter(|op| op.verb == "incr").collect();
+            check_counter(input, key, value.first().copied().unwrap_or(0), &ops, findings);
         }
     }
-    let pairs = case.ops.iter().filter(|op| op.workload == "transaction" && op.read == Some(TORN_PAIR));
+    let pairs = input.ops.iter().filter(|op| op.workload == "transaction" && op.read == Some(TORN_PAIR));
     for op in pairs {
         findings.add_violation(format!("half of a transaction was seen: {op:?}"));
     }
     let sums =
-        case.ops.iter().filter(|op| op.workload == "script" && is_acknowledged(op) && op.read != Some(0));
+        input.ops.iter().filter(|op| op.workload == "script" && is_acknowledged(op) && op.read != Some(0));
     for op in sums {
         findings.add_violation(format!("a script saw another's half: {op:?}"));
     }
-    for (key, sum) in case.keys("script").filter(|(_, sum)| **sum != [0]) {
+    for (key, sum) in input.keys("script").filter(|(_, sum)| **sum != [0]) {
         findings.add_violation(format!("{key}: the sum of both is {sum:?} in the end"));
     }
 }
 
 fn check_counter(
-    case: &CheckInput<'_>,
+    input: &CheckInput<'_>,
     key: &str,
     value: u64,
     ops: &[&Operation],
@@ -50,7 +50,7 @@ fn check_counter(
     for op in ops.iter().filter(|op| is_acknowledged(op)) {
         if let Some(before) = op.read.and_then(|number| answered.insert(number, op)) {
             let first = if before.completed <= op.completed { before } else { op };
-            findings.add_lost_write(first, case);
+            findings.add_lost_write(first, input);
             forgotten += 1;
         }
     }
@@ -61,6 +61,6 @@ fn check_counter(
         ops.iter().filter(|op| op.read.is_some_and(|number| number > value)).collect();
     past.sort_by_key(|op| std::cmp::Reverse(op.read));
     for op in past.into_iter().take(missing.saturating_sub(forgotten)) {
-        findings.add_lost_write(op, case);
+        findings.add_lost_write(op, input);
     }
 }

@@ -111,15 +111,15 @@ impl ClientRequest {
 }
 
 impl RedisClient {
-    async fn send_request(&mut self, question: &ClientRequest) -> Result<Json, RequestFailure> {
+    async fn send_request(&mut self, query: &ClientRequest) -> Result<Json, RequestFailure> {
         let outcome: RedisResult<Value> = match self {
-            Self::Cluster(connection) => question.send_over(connection).await,
+            Self::Cluster(connection) => query.send_over(connection).await,
             Self::Sentinel(client, config, kept) => {
                 let mut connection = match kept.clone() {
                     Some(connection) => connection,
                     None => client.get_async_connection_with_config(config).await?,
                 };
-                let outcome = question.send_over(&mut connection).await;
+                let outcome = query.send_over(&mut connection).await;
                 let is_lost = outcome.as_ref().is_err_and(|error| {
                     error.is_unrecoverable_error()
                         || error.is_timeout()
@@ -136,7 +136,7 @@ impl RedisClient {
                 if error.to_string().contains("CrossSlot")
                     || error.to_string().contains("multiple slots") =>
             {
-                match question {
+                match query {
                     ClientRequest::Pipeline(pipeline) if !pipeline.is_transaction() => Err(
                         RequestFailure::Unsupported("the library's asynchronous pipelines are of one slot"),
                     ),

@@ -23,9 +23,9 @@ impl<E: std::error::Error> From<E> for RequestFailure {
     }
 }
 
-fn write_line(said: &AdapterLine) {
+fn write_line(line: &AdapterLine) {
     // If the write fails, the parent process has closed the pipe and will end this program.
-    let _ = writeln!(std::io::stdout().lock(), "{}", said.to_line());
+    let _ = writeln!(std::io::stdout().lock(), "{}", line.to_line());
 }
 
 /// Reports a received pub/sub message.

@@ -25,8 +25,8 @@ pub fn test_key(name: &str) -> String {
 ///
 /// # Errors
 /// The given text, which says what was expected.
-pub fn check_condition(holds: bool, what: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-    if holds { Ok(()) } else { Err(what.into()) }
+pub fn check_condition(condition: bool, description: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    if condition { Ok(()) } else { Err(description.into()) }
 }
 
 /// The environment of a feature's test: the servers and the protocol.

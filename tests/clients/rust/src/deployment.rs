@@ -58,7 +58,7 @@ impl DeploymentMode {
 /// The addresses for clients.
 #[derive(Debug, Clone)]
 pub struct ServerAddresses {
-    /// The mode of the servers.
+    /// Whether clients connect to one server, to sentinels or to a cluster.
     pub mode: DeploymentMode,
     /// The ports of the data servers.
     pub ports: Vec<u16>,

@@ -42,8 +42,8 @@ fn run_scenarios(scenarios: &[Scenario], fault: &str) -> Scorecard {
         .unwrap()
 }
 
-fn is_good(case: &ScenarioResult) {
-    assert_eq!(case.verdict.findings, [], "{}", evidence(case));
+fn is_good(input: &ScenarioResult) {
+    assert_eq!(input.verdict.findings, [], "{}", evidence(input));
 }
 
 #[test]

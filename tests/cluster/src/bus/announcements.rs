@@ -33,10 +33,10 @@ fn saved_line(node: &Node, id: &str) -> String {
 }
 
 /// Waits until `words` is present in (or absent from) the saved line of `id`.
-fn wait_for_saved(node: &Node, id: &str, words: &str, there: bool) {
-    eventually(&format!("{} has {words:?} of {id} in its file: {there}", node.port), || {
+fn wait_for_saved(node: &Node, id: &str, words: &str, is_present: bool) {
+    eventually(&format!("{} has {words:?} of {id} in its file: {is_present}", node.port), || {
         let line = saved_line(node, id);
-        (!line.is_empty() && line.contains(words) == there).then_some(())
+        (!line.is_empty() && line.contains(words) == is_present).then_some(())
     });
 }
 
@@ -53,9 +53,9 @@ fn start_cluster(kinds: [&Program; 3]) -> Cluster {
 
 /// Everything that clients see of the first node. Ids and ports, which differ between runs, are replaced by
 /// placeholders.
-fn read_client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
+fn read_client_view(cluster: &Cluster, request: usize, host: &str) -> Vec<String> {
     let mut client =
-        Connection::open((host, cluster.nodes[asked].port)).expect("it listens on both families");
+        Connection::open((host, cluster.nodes[request].port)).expect("it listens on both families");
     let ids = [0, 1, 2].map(|node| cluster.node_id(node));
     let plain = |text: String| {
         let mut text = text;
@@ -71,7 +71,7 @@ fn read_client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> 
     let line = nodes.lines().find(|line| line.starts_with(&ids[0])).expect("it is known");
     lines.push(format!("NODES {}", plain(line.split(' ').nth(1).expect("an address").to_owned())));
     for kind in ["ip", "hostname", "unknown-endpoint"] {
-        set_parameter(&cluster.nodes[asked], "cluster-preferred-endpoint-type", kind);
+        set_parameter(&cluster.nodes[request], "cluster-preferred-endpoint-type", kind);
         let slots = client.call_line("CLUSTER SLOTS");
         let run = slots.items().iter().find(|run| run.items()[2].items()[2].text() == ids[0]);
         lines.push(format!("{kind}: SLOTS {}", plain(flatten_reply(&run.expect("it has slots").items()[2]))));
@@ -91,12 +91,12 @@ fn read_client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> 
         lines.push(format!("{kind}: SHARDS {}", plain(format!("{fields:?}"))));
         assert_eq!(shard[4].text(), "id");
         assert_eq!(shard[5], cluster.nodes[0].run("CLUSTER MYSHARDID"));
-        if asked != 0 {
+        if request != 0 {
             // The slot of this key belongs to the first node.
             lines.push(format!("{kind}: GET {}", plain(flatten_reply(&client.call(&["GET", "bar"])))));
         }
     }
-    set_parameter(&cluster.nodes[asked], "cluster-preferred-endpoint-type", "ip");
+    set_parameter(&cluster.nodes[request], "cluster-preferred-endpoint-type", "ip");
     lines
 }
 

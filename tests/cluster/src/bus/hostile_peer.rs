@@ -63,15 +63,15 @@ fn record_bus_traffic(node: &Node) -> RecordedPackets {
 }
 
 /// Sends bytes to a node's bus and closes the sending side; the node must close the connection.
-fn send_and_expect_close(node: &Node, what: &str, bytes: &[u8]) {
-    let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{what}: {error}"));
+fn send_and_expect_close(node: &Node, description: &str, bytes: &[u8]) {
+    let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{description}: {error}"));
     // The node may close the connection before everything is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
     let ended = stream.read_to_end(&mut Vec::new());
     let open = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-    assert!(!open, "{what}: the link stays open");
+    assert!(!open, "{description}: the link stays open");
 }
 
 /// The offset of each extension of a packet.

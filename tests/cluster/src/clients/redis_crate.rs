@@ -53,13 +53,13 @@ fn connect(cluster: &Cluster) -> BlockingClient {
 }
 
 /// Retries until a failover must have completed, even on a slow machine.
-fn retry_until_success<T>(what: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
+fn retry_until_success<T>(description: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
     let start = Instant::now();
     loop {
         match attempt() {
             Ok(value) => return value,
             Err(error) => {
-                assert!(start.elapsed() < Duration::from_secs(60), "{what}: {error}");
+                assert!(start.elapsed() < Duration::from_secs(60), "{description}: {error}");
                 thread::sleep(Duration::from_millis(20));
             }
         }

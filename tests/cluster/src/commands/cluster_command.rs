@@ -40,9 +40,9 @@ impl ComparedCluster {
         self.names.iter().fold(reply, |reply, (name, sign)| reply.replace(name, sign))
     }
 
-    fn wait_for(&self, index: usize, line: &str, wanted: &str) {
-        eventually(&format!("{line} on {} shows {wanted}", self.nodes[index].port), || {
-            format!("{:?}", self.nodes[index].run(line)).contains(wanted).then_some(())
+    fn wait_for(&self, index: usize, line: &str, expected: &str) {
+        eventually(&format!("{line} on {} shows {expected}", self.nodes[index].port), || {
+            format!("{:?}", self.nodes[index].run(line)).contains(expected).then_some(())
         });
     }
 }
@@ -79,9 +79,9 @@ impl ClusterPair {
     }
 
     /// Waits until the node gives the wanted reply, on both sides.
-    fn wait_for(&self, index: usize, line: &str, wanted: &str) {
-        self.redoubt.wait_for(index, line, wanted);
-        self.reference.wait_for(index, line, wanted);
+    fn wait_for(&self, index: usize, line: &str, expected: &str) {
+        self.redoubt.wait_for(index, line, expected);
+        self.reference.wait_for(index, line, expected);
     }
 
     fn assert_no_differences(&self) {

@@ -166,15 +166,15 @@ fn master_hands_over_before_shutdown() {
     }
 }
 
-/// Increments the key on whichever node accepts it until `over` is set. Returns the highest acknowledged count.
-fn increment_counter_on_any_node(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
+/// Increments the key on whichever node accepts it until `is_over` is set. Returns the highest acknowledged count.
+fn increment_counter_on_any_node(ports: &[u16], key: &str, is_over: &AtomicBool) -> u64 {
     let (mut highest, mut turn) = (0, 0);
-    while !over.load(Ordering::Relaxed) {
+    while !is_over.load(Ordering::Relaxed) {
         let Ok(mut connection) = Connection::open(("127.0.0.1", ports[turn % ports.len()])) else {
             turn += 1;
             continue;
         };
-        while !over.load(Ordering::Relaxed)
+        while !is_over.load(Ordering::Relaxed)
             && let Ok(Reply::Int(count)) = connection.try_call(&["INCR", key])
         {
             highest = count.unsigned_abs();
@@ -184,11 +184,11 @@ fn increment_counter_on_any_node(ports: &[u16], key: &str, over: &AtomicBool) ->
     highest
 }
 
-/// Increments the key, following redirections, until `over` is set. Returns the number of acknowledged increments.
-fn increment_counter(port: u16, key: &str, over: &AtomicBool) -> u64 {
+/// Increments the key, following redirections, until `is_over` is set. Returns the number of acknowledged increments.
+fn increment_counter(port: u16, key: &str, is_over: &AtomicBool) -> u64 {
     let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");
     let mut acknowledged = 0;
-    while !over.load(Ordering::Relaxed) {
+    while !is_over.load(Ordering::Relaxed) {
         match connection.call(&["INCR", key]) {
             Reply::Int(_) => acknowledged += 1,
             Reply::Error(text) if text.starts_with("MOVED") => {

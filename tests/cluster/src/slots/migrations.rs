@@ -602,9 +602,9 @@ fn invalid_migrations_are_refused_like_valkey() {
     assert!(message.contains("Slot migration can only be used on primary nodes."), "{message}");
 }
 
-/// The tasks that CLUSTER MIGRATION STATUS returns for `which`, as maps of their fields.
-fn list_tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
-    let reply = node.run(&format!("CLUSTER MIGRATION STATUS {which}"));
+/// The tasks that CLUSTER MIGRATION STATUS returns for `ids`, as maps of their fields.
+fn list_tasks(node: &Node, ids: &str) -> Vec<BTreeMap<String, String>> {
+    let reply = node.run(&format!("CLUSTER MIGRATION STATUS {ids}"));
     let shown = |value: &Reply| match value {
         Reply::Int(number) => number.to_string(),
         text => text.text(),

@@ -47,9 +47,9 @@ fn main() -> Result<()> {
     })
 }
 
-async fn increment_until_end(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> {
+async fn increment_until_end(locks: Locks, file: String, is_over: Arc<AtomicBool>) -> Result<()> {
     let mut resource = FencedFile::open(Path::new(&file))?;
-    while !over.load(Ordering::Relaxed) {
+    while !is_over.load(Ordering::Relaxed) {
         let guard = locks.lock("counter").acquire().await.context("acquiring")?;
         let token = guard.token();
         let read = resource.read(token)?;

@@ -25,11 +25,11 @@ fn main() {
     print_times(&format!("{name}, SIGKILL of the master and the leading sentinel"), both);
 }
 
-fn print_times(what: &str, mut times: Vec<Duration>) {
+fn print_times(description: &str, mut times: Vec<Duration>) {
     times.sort();
     let millis: Vec<String> = times.iter().map(|time| time.as_millis().to_string()).collect();
     let median = millis.get(millis.len() / 2).map_or("-", String::as_str);
-    println!("{what}: median {median} ms of {}", millis.join(" "));
+    println!("{description}: median {median} ms of {}", millis.join(" "));
 }
 
 fn measure_killed_master(group: &mut SentinelGroup) -> Duration {

@@ -185,16 +185,19 @@ fn idle_connections_use_little_memory() {
     });
 }
 
-/// Raises the soft limit on open files up to `wanted`; returns the new limit.
-fn raise_file_limit(wanted: u64) -> u64 {
+/// Raises the soft limit on open files up to `requested`; returns the new limit.
+fn raise_file_limit(requested: u64) -> u64 {
     let current = getrlimit(Resource::Nofile);
     let raised = [
-        Rlimit { current: Some(wanted), maximum: Some(current.maximum.unwrap_or(wanted).max(wanted)) },
-        Rlimit { current: current.maximum.map(|most| most.min(wanted)), maximum: current.maximum },
+        Rlimit {
+            current: Some(requested),
+            maximum: Some(current.maximum.unwrap_or(requested).max(requested)),
+        },
+        Rlimit { current: current.maximum.map(|most| most.min(requested)), maximum: current.maximum },
     ];
     // The first limit needs privileges, the second does not.
     let _ = raised.iter().find(|limit| setrlimit(Resource::Nofile, **limit).is_ok());
-    getrlimit(Resource::Nofile).current.unwrap_or(wanted)
+    getrlimit(Resource::Nofile).current.unwrap_or(requested)
 }
 
 #[test]

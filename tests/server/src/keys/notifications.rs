@@ -72,7 +72,6 @@ fn expired_events_in_a_cluster_come_only_from_the_owner_of_the_key() {
     assert_eq!(next_message(&mut elsewhere).0, "end");
 }
 
-/// Events of a transaction arrive in order.
 #[test]
 fn events_of_a_transaction_arrive_in_order() {
     let node = Node::start(&Program::redoubt(), "--save  --notify-keyspace-events AKEmn");

@@ -119,10 +119,10 @@ fn no_reply_is_lost_or_reordered_by_busy_scripts() {
     });
 }
 
-/// Increments a key with pipelined requests until `over` is set; returns the number of successful increments.
-fn count_pipelined(mut connection: Connection, key: &str, over: &AtomicBool, refused: &AtomicU64) -> i64 {
+/// Increments a key with pipelined requests until `is_over` is set; returns the number of successful increments.
+fn count_pipelined(mut connection: Connection, key: &str, is_over: &AtomicBool, refused: &AtomicU64) -> i64 {
     let mut done = 0;
-    while !over.load(Ordering::Relaxed) {
+    while !is_over.load(Ordering::Relaxed) {
         for step in 0..20 {
             connection.send(&["ECHO", &step.to_string()]).expect("a link");
             connection.send(&["INCR", key]).expect("a link");

@@ -147,15 +147,15 @@ fn write_pull_task(task: &PullTask, reply: &mut Writer<'_>) {
 const PROGRESS_FIELDS: usize = 5;
 
 /// Writes the progress of a job; unknown values are -1.
-fn write_progress(progress: &Progress, began: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
+fn write_progress(progress: &Progress, started: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
     let now = time::now();
-    let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(began, now) };
+    let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(started, now) };
     let known = |number: Option<u64>| number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX));
     for (name, number) in [
         ("keys_total", progress.all_keys),
         ("keys_moved", progress.keys),
         ("bytes_moved", Some(progress.bytes)),
-        ("bytes_per_sec", Some(progress.bytes_per_sec(began, ended.unwrap_or(now)))),
+        ("bytes_per_sec", Some(progress.bytes_per_sec(started, ended.unwrap_or(now)))),
         ("left_ms", left),
     ] {
         reply.bulk(name.as_bytes());

@@ -8,7 +8,7 @@ use slot_routing::{ClientTransport, EndpointType, Member, NodeId, ReplOffset, Ro
 /// CLUSTER SLOTS: for each range of slots its ends, the owner and the owner's replicas.
 pub(super) fn write_slots(
     preferred: EndpointType,
-    via: ClientTransport,
+    transport: ClientTransport,
     topology: &Topology,
     reply: &mut Writer<'_>,
 ) {
@@ -22,7 +22,7 @@ pub(super) fn write_slots(
         reply.integer(i64::from(first.number()));
         reply.integer(i64::from(last.number()));
         for node in std::iter::once(owner).chain(replicas) {
-            write_slot_node(preferred, via, node, reply);
+            write_slot_node(preferred, transport, node, reply);
         }
     }
 }
@@ -43,21 +43,26 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
 }
 
 /// Writes the preferred endpoint, port and id of a node, and its other endpoints.
-fn write_slot_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
+fn write_slot_node(
+    preferred: EndpointType,
+    transport: ClientTransport,
+    node: &Member,
+    reply: &mut Writer<'_>,
+) {
     reply.array(4);
     match preferred {
         // Clients use the address they are connected to.
         EndpointType::Unknown => reply.null(),
-        kind => reply.bulk(node.endpoint.host(kind, via).as_bytes()),
+        kind => reply.bulk(node.endpoint.host(kind, transport).as_bytes()),
     }
-    reply.integer(i64::from(node.endpoint.client_port(via)));
+    reply.integer(i64::from(node.endpoint.client_port(transport)));
     reply.bulk(node.id.as_bytes());
     let (hostname, zone) = (&node.endpoint.hostname, &node.endpoint.zone);
     let ip = preferred != EndpointType::Ip;
     let name = preferred != EndpointType::Hostname && !hostname.is_empty();
     reply.map(usize::from(ip) + usize::from(name) + usize::from(!zone.is_empty()));
     if ip {
-        write_field(reply, b"ip", &node.endpoint.ip_for(via));
+        write_field(reply, b"ip", &node.endpoint.ip_for(transport));
     }
     if name {
         write_field(reply, b"hostname", hostname);
@@ -75,7 +80,7 @@ fn write_field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
 /// CLUSTER SHARDS: each shard with its slots and all of its nodes, including a failed former master.
 pub(super) fn write_shards(
     preferred: EndpointType,
-    via: ClientTransport,
+    transport: ClientTransport,
     topology: &Topology,
     reply: &mut Writer<'_>,
 ) {
@@ -98,7 +103,7 @@ pub(super) fn write_shards(
         reply.bulk(b"nodes");
         reply.array(nodes.len());
         for node in nodes {
-            write_shard_node(preferred, via, node, reply);
+            write_shard_node(preferred, transport, node, reply);
         }
         reply.bulk(b"id");
         reply.bulk(id.as_bytes());
@@ -113,7 +118,12 @@ struct Shard<'a> {
     slot_owners: BTreeSet<NodeId>,
 }
 
-fn write_shard_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
+fn write_shard_node(
+    preferred: EndpointType,
+    transport: ClientTransport,
+    node: &Member,
+    reply: &mut Writer<'_>,
+) {
     let at = &node.endpoint;
     let replica = node.role != Role::Master;
     let (port, tls_port) = at.client_ports();
@@ -129,8 +139,8 @@ fn write_shard_node(preferred: EndpointType, via: ClientTransport, node: &Member
         reply.bulk(b"tls-port");
         reply.integer(i64::from(tls_port));
     }
-    write_field(reply, b"ip", &at.ip_for(via));
-    write_field(reply, b"endpoint", &at.host(preferred, via));
+    write_field(reply, b"ip", &at.ip_for(transport));
+    write_field(reply, b"endpoint", &at.host(preferred, transport));
     if !at.hostname.is_empty() {
         write_field(reply, b"hostname", &at.hostname);
     }

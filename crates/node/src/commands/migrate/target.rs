@@ -10,7 +10,6 @@ use net::transport::Stream;
 use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A connection to the target.
 pub(super) struct TargetConnection {
     stream: Stream,
     input: Vec<u8>,

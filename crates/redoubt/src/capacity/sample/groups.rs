@@ -22,7 +22,6 @@ const LISTPACK_LIMITS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set",
 /// Keys and bytes per pattern.
 pub(super) type PatternTotals = BTreeMap<String, (u64, u64)>;
 
-/// A sampled key.
 #[derive(Debug)]
 pub(super) struct SampledKey<'a> {
     pub(super) key: &'a [u8],
@@ -107,12 +106,12 @@ pub(super) struct KeyGroups {
     pub(super) separator: String,
 }
 
-fn insert_ranked(list: &mut Vec<RankedKey>, by: u64, seen: &SampledKey<'_>) {
-    if list.len() == MAX_RANKED && list.last().is_some_and(|least| least.by >= by) {
+fn insert_ranked(list: &mut Vec<RankedKey>, rank: u64, seen: &SampledKey<'_>) {
+    if list.len() == MAX_RANKED && list.last().is_some_and(|least| least.by >= rank) {
         return;
     }
-    let ranked = RankedKey { by, key: escape_key(seen.key), kind: seen.kind.to_owned() };
-    let at = list.partition_point(|other| other.by >= by);
+    let ranked = RankedKey { by: rank, key: escape_key(seen.key), kind: seen.kind.to_owned() };
+    let at = list.partition_point(|other| other.by >= rank);
     list.insert(at, ranked);
     list.truncate(MAX_RANKED);
 }

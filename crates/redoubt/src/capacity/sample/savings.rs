@@ -41,9 +41,9 @@ pub(super) struct PatternStats<'a> {
 }
 
 /// Returns the changes that are worthwhile, the largest saving first.
-pub(super) fn find_savings(means: PatternStats<'_>) -> Vec<MemorySaving> {
+pub(super) fn find_savings(stats: PatternStats<'_>) -> Vec<MemorySaving> {
     let mut all: Vec<MemorySaving> =
-        [shorter_key_names(means), shorter_field_names(means), grouped_strings(means)]
+        [shorter_key_names(stats), shorter_field_names(stats), grouped_strings(stats)]
             .into_iter()
             .flatten()
             .collect();
@@ -52,35 +52,35 @@ pub(super) fn find_savings(means: PatternStats<'_>) -> Vec<MemorySaving> {
 }
 
 /// Savings if each fixed part of the key name had one letter.
-fn shorter_key_names(means: PatternStats<'_>) -> Option<MemorySaving> {
-    let parts = means.pattern.split(means.separator).filter(|part| !part.contains('*'));
+fn shorter_key_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
+    let parts = stats.pattern.split(stats.separator).filter(|part| !part.contains('*'));
     let each: usize = parts.map(|part| part.len().saturating_sub(1)).sum();
-    let saves = each as u64 * means.keys;
+    let saves = each as u64 * stats.keys;
     (saves > 0)
         .then(|| MemorySaving { change: "shorten each part of the key name to one letter".to_owned(), saves })
 }
 
 /// Savings if field names had two letters.
-fn shorter_field_names(means: PatternStats<'_>) -> Option<MemorySaving> {
-    let seen = means.fields_seen.max(1);
-    let each = (means.field_bytes_seen / seen).saturating_sub(2);
-    let saves = each * means.fields;
-    let change = format!("shorten field names from {} to 2 bytes", means.field_bytes_seen / seen);
+fn shorter_field_names(stats: PatternStats<'_>) -> Option<MemorySaving> {
+    let seen = stats.fields_seen.max(1);
+    let each = (stats.field_bytes_seen / seen).saturating_sub(2);
+    let saves = each * stats.fields;
+    let change = format!("shorten field names from {} to 2 bytes", stats.field_bytes_seen / seen);
     (saves > 0).then_some(MemorySaving { change, saves })
 }
 
 /// Savings if small strings without TTL were grouped into hashes.
-fn grouped_strings(means: PatternStats<'_>) -> Option<MemorySaving> {
-    let strings = means.strings;
-    let value_bytes = means.string_bytes / strings.max(1);
-    if strings != means.keys
+fn grouped_strings(stats: PatternStats<'_>) -> Option<MemorySaving> {
+    let strings = stats.strings;
+    let value_bytes = stats.string_bytes / strings.max(1);
+    if strings != stats.keys
         || strings < STRINGS_PER_HASH
-        || means.expiring > 0
+        || stats.expiring > 0
         || value_bytes > MAX_VALUE_BYTES
     {
         return None;
     }
-    let key_bytes = means.key_bytes / means.keys.max(1);
+    let key_bytes = stats.key_bytes / stats.keys.max(1);
     let one = KeyGroup {
         name: String::new(),
         kind: Kind::String,

@@ -28,8 +28,8 @@ fn test_requirements() -> HostRequirements {
 }
 
 /// Severity and subject of the findings that are not fine.
-fn list_problems(facts: &HostFacts, wanted: &HostRequirements) -> Vec<(Severity, String)> {
-    let findings = check_host(facts, wanted);
+fn list_problems(facts: &HostFacts, expected: &HostRequirements) -> Vec<(Severity, String)> {
+    let findings = check_host(facts, expected);
     let bad = findings.iter().filter(|finding| finding.verdict != Severity::Fine);
     bad.map(|finding| {
         assert!(finding.fix.is_some(), "{finding:?}: a finding needs a fix");

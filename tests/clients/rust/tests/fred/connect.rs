@@ -15,7 +15,6 @@ use harness::MASTER_NAME;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// The options of a connection.
 #[derive(Default)]
 pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
@@ -91,11 +90,11 @@ pub(crate) async fn set_key(client: &Client, key: &str, value: &str) -> Result<(
 }
 
 /// Reads until the key has this value.
-pub(crate) async fn read_until(client: &Client, key: &str, wanted: &str) -> FeatureResult {
+pub(crate) async fn read_until(client: &Client, key: &str, expected: &str) -> FeatureResult {
     let began = Instant::now();
     loop {
         let value: Result<Option<String>, Error> = client.get(key).await;
-        if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
+        if value.as_ref().is_ok_and(|value| value.as_deref() == Some(expected)) {
             return Ok(None);
         }
         check_condition(began.elapsed() < OPERATION_TIMEOUT, &format!("{key} is {value:?}"))?;

@@ -181,10 +181,10 @@ async fn test_caching(attempt: &FeatureAttempt, client: &Client) -> FeatureResul
     Ok(None)
 }
 
-async fn wait_for_invalidation(invalid: &mut Receiver<Invalidation>, wanted: &str) -> FeatureResult {
+async fn wait_for_invalidation(invalid: &mut Receiver<Invalidation>, expected: &str) -> FeatureResult {
     loop {
         let told = timeout(OPERATION_TIMEOUT, invalid.recv()).await??;
-        if told.keys.iter().any(|key| key.as_str_lossy() == wanted) {
+        if told.keys.iter().any(|key| key.as_str_lossy() == expected) {
             return Ok(None);
         }
     }
@@ -276,11 +276,11 @@ async fn test_replicas(attempt: &FeatureAttempt, client: &Client) -> FeatureResu
 }
 
 /// The servers list a replica only after its first sync, so the first attempts may fail.
-async fn read_replica_until(client: &Client, key: &str, wanted: &str) -> FeatureResult {
+async fn read_replica_until(client: &Client, key: &str, expected: &str) -> FeatureResult {
     let began = Instant::now();
     loop {
         let value: Result<Option<String>, Error> = client.replicas().get(key).await;
-        if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
+        if value.as_ref().is_ok_and(|value| value.as_deref() == Some(expected)) {
             return Ok(None);
         }
         check_condition(began.elapsed() < OPERATION_TIMEOUT, &format!("{key} is {value:?}"))?;

@@ -22,7 +22,6 @@ use tokio::sync::mpsc::UnboundedSender;
 const LOCAL_HOST: &str = "127.0.0.1";
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The options of a connection.
 #[derive(Default)]
 pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
@@ -162,11 +161,11 @@ impl TestConnection {
     }
 
     /// Reads until the key has this value.
-    pub(crate) async fn read_until(&mut self, key: &str, wanted: &str) -> FeatureResult {
+    pub(crate) async fn read_until(&mut self, key: &str, expected: &str) -> FeatureResult {
         let began = Instant::now();
         loop {
             let value = self.get(key).await;
-            if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
+            if value.as_ref().is_ok_and(|value| value.as_deref() == Some(expected)) {
                 return Ok(None);
             }
             check_condition(began.elapsed() < OPERATION_TIMEOUT, &format!("{key} is {value:?}"))?;
@@ -247,7 +246,6 @@ pub(crate) fn sentinel_client(
     builder.build()
 }
 
-/// A client of the cluster.
 pub(crate) fn cluster_client(attempt: &FeatureAttempt, options: &ConnectionOptions) -> ClusterClientBuilder {
     let mut builder = ClusterClient::builder(server_urls(&attempt.addresses, options.tls))
         .use_protocol(protocol_version(attempt));

@@ -9,7 +9,6 @@ use tokio::time::timeout;
 
 use crate::link::{ConnectionOptions, TestConnection, sentinel_client, standalone_client};
 
-/// A kind of channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChannelKind {
     Plain,
