@@ -167,6 +167,7 @@ impl Dispatcher<'_> {
         requests: PipelinedRequests<'_>,
         out: &mut Vec<u8>,
     ) -> (usize, DispatchStatus) {
+        worker.failures.clear();
         self.begin_batch(session, out);
         let ran = if self.engine.check_session(session) {
             self.run_batch(worker, session, now, requests, out)

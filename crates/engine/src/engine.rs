@@ -126,6 +126,17 @@ pub struct Engine {
     slot_cost_baseline: SlotCostBaseline,
 }
 
+/// A command of another node's stream ([`CommandOrigin::is_stream`]) that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandFailure {
+    /// Index of the request in its batch; of EXEC for a command of a transaction.
+    pub request_index: usize,
+    /// The error reply.
+    pub error: String,
+    /// Whether the command was skipped because it does not change data, so that the data is as at the other node.
+    pub is_harmless: bool,
+}
+
 /// The state that one thread needs to run commands.
 #[derive(Debug)]
 pub struct Worker {
@@ -154,6 +165,8 @@ pub struct Worker {
     pub(crate) frozen_wall_micros: Option<i64>,
     /// Index of the current request in its batch, or of the last one.
     pub request_index: usize,
+    /// The commands of another node's stream that failed in the last run.
+    pub(crate) failures: Vec<CommandFailure>,
     /// A monotonic clock in nanoseconds, read once per command for statistics.
     pub(crate) clock_nanos: fn() -> u64,
 }
@@ -246,6 +259,7 @@ impl Engine {
             scripting: Scripting::default(),
             frozen_wall_micros: None,
             request_index: 0,
+            failures: Vec::new(),
             clock_nanos: nanos,
         }
     }
@@ -306,6 +320,11 @@ impl Engine {
 }
 
 impl Worker {
+    /// Takes the failures of the last run, in the order of the commands. There are none for a client.
+    pub fn take_failures(&mut self) -> Vec<CommandFailure> {
+        std::mem::take(&mut self.failures)
+    }
+
     /// Lets the worker report the general allocator's memory that its thread allocates and frees.
     #[must_use]
     pub fn with_allocator_stats(mut self, heap: AllocatorStats) -> Self {

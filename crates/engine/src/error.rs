@@ -6,7 +6,7 @@ use std::fmt;
 use slot_routing::Slot;
 
 /// Error code for commands in a master's stream that are meant for a node's own operators.
-pub const NO_EFFECT: &str = "NOEFFECT";
+const NO_EFFECT: &str = "NOEFFECT";
 
 /// An error of a command. Its [`fmt::Display`] is the only place that produces the texts known from Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]

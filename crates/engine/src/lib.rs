@@ -61,8 +61,8 @@ pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};
 pub use debugging::DebuggedScript;
 pub use dispatch::{DispatchStatus, Dispatcher, ExecutedCommand, PipelinedRequests, WaitEnd};
 pub use effects::{EffectLog, FileEffects, NoLog};
-pub use engine::{Engine, TopologyChange, Worker};
-pub use error::{CommandError, NO_EFFECT, quote, truncate_at_nul, wrong_subcommand_arguments};
+pub use engine::{CommandFailure, Engine, TopologyChange, Worker};
+pub use error::{CommandError, quote, truncate_at_nul, wrong_subcommand_arguments};
 pub use eviction::{EvictionOrder, EvictionRule, MemoryState};
 pub use histogram::Distribution;
 pub use hot_keys::{

@@ -63,11 +63,14 @@ impl Executor {
     /// Executes the remaining requests.
     pub(crate) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
         while running.next < running.batch.len() {
-            let Running { buffer, batch, next, replies, unanswered, .. } = running;
+            let Running { buffer, batch, next, replies, unanswered, failure, .. } = running;
             let requests = PipelinedRequests { buffer, batch, first_pending: *next };
             let dispatcher = self.commands.dispatcher(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
             *next = after;
+            *failure = failure
+                .take()
+                .or_else(|| self.worker.take_failures().into_iter().next().map(|failure| failure.error));
             match flow {
                 DispatchStatus::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
                 DispatchStatus::Paused => return Stop::Paused,
@@ -223,6 +226,8 @@ pub(crate) struct Running {
     pub(crate) replies: Vec<u8>,
     /// The number of requests without a reply.
     pub(crate) unanswered: usize,
+    /// The first error of a command of another node's stream.
+    pub(crate) failure: Option<String>,
 }
 
 /// Why execution stopped.
@@ -244,7 +249,7 @@ impl Running {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
         let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
-        Self { buffer, batch, is_whole, next: 0, replies: Vec::new(), unanswered: 0 }
+        Self { buffer, batch, is_whole, next: 0, replies: Vec::new(), unanswered: 0, failure: None }
     }
 }
 

@@ -20,7 +20,7 @@ use slot_routing::Slot;
 
 use super::{Caller, Command, Commands, Flags, RegisteredCommand};
 use crate::clients::Client;
-use crate::engine::{Engine, Worker};
+use crate::engine::{CommandFailure, Engine, Worker};
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::long_commands::LongSlots;
@@ -377,6 +377,16 @@ impl<'a> Context<'a> {
         let text = error.to_string();
         self.worker.stats.count_error(&text);
         self.reply.error(&text);
+        self.record_failure(&text, matches!(error, CommandError::NoEffect(_)));
+    }
+
+    /// Records an error for the process, which does not read the replies to another node's stream.
+    pub(crate) fn record_failure(&mut self, error: &str, is_harmless: bool) {
+        if self.session.origin().is_stream() {
+            let request_index = self.worker.request_index;
+            let failure = CommandFailure { request_index, error: error.to_owned(), is_harmless };
+            self.worker.failures.push(failure);
+        }
     }
 
     /// Returns whether a script runs the command; its results must not depend on the memory layout then.

@@ -366,6 +366,7 @@ impl<'a> Context<'a> {
                 }
                 add(&self.worker.stats.commands[self.command_index].failed_calls, 1);
                 self.reply.error_bytes(&text);
+                self.record_failure(&String::from_utf8_lossy(&text), false);
                 Ok(HandlerOutcome::Done)
             }
             Err(failure @ (ScriptFailure::Syntax(_) | ScriptFailure::Memory)) => {

@@ -289,6 +289,7 @@ impl Engine {
         add(&context.worker.stats.commands[entry.index].rejected_calls, 1);
         context.worker.stats.count_error(&text);
         context.reply.error(&text);
+        context.record_failure(&text, false);
         true
     }
 

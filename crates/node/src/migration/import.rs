@@ -8,7 +8,7 @@ use std::time::Duration;
 use config::keys;
 use driver::Driver;
 use durability::stream::imports;
-use engine::{CommandOrigin, DispatchStatus, PipelinedRequests, RemainingKeys, Session, Worker};
+use engine::{CommandOrigin, DispatchStatus, PipelinedRequests, RemainingKeys, Session};
 use gossip::OperatorCommand;
 use migration::{
     CLAIM_TIMEOUT, Establish, ImportConditions, ImportDriver, ImportDriverAction, ImportDriverEvent,
@@ -18,7 +18,6 @@ use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
 use net::transport::Stream;
 use process::time;
-use resp::{Value, parse_value};
 use tokio::sync::mpsc;
 
 use super::{Link, Migrations, READ_SIZE, next_wakeup, slots_of_command};
@@ -252,22 +251,20 @@ impl<'a> Target<'a> {
         let (mut next, mut replies) = (0, Vec::new());
         while next < batch.len() {
             let ends = self.migrations.engine.pauses.ended_count();
-            let (after, flow, failed) = with_scratch(|scratch| {
-                let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
-                let before = errors(&scratch.worker);
+            let ((after, flow), failures) = with_scratch(|scratch| {
                 let requests = PipelinedRequests { buffer: bytes, batch, first_pending: next };
                 let dispatcher = self.migrations.commands.dispatcher(&self.migrations.engine);
-                let (after, flow) = dispatcher.run(
+                let ran = dispatcher.run(
                     &mut scratch.worker,
                     &mut self.session,
                     time::now(),
                     requests,
                     &mut replies,
                 );
-                (after, flow, errors(&scratch.worker) > before)
+                (ran, scratch.worker.take_failures())
             });
-            if failed {
-                return Err(first_error(&replies));
+            if let Some(first) = failures.into_iter().next() {
+                return Err(first.error);
             }
             replies.clear();
             next = after;
@@ -288,23 +285,4 @@ impl<'a> Target<'a> {
         tokio::task::yield_now().await;
         Ok(())
     }
-}
-
-fn first_error(replies: &[u8]) -> String {
-    let mut rest = replies;
-    while let Ok(Some((reply, len))) = parse_value(rest) {
-        match reply {
-            Value::Error(text) => return text,
-            Value::Array(items) => {
-                if let Some(Value::Error(text)) =
-                    items.into_iter().find(|item| matches!(item, Value::Error(_)))
-                {
-                    return text;
-                }
-            }
-            _ => {}
-        }
-        rest = &rest[len..];
-    }
-    String::new()
 }

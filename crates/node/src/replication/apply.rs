@@ -2,14 +2,13 @@
 //! bytes under the same lock.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use config::keys;
-use engine::{CommandOrigin, ConnectionInfo, DispatchStatus, NO_EFFECT, PipelinedRequests, Session, Worker};
+use engine::{CommandFailure, CommandOrigin, ConnectionInfo, DispatchStatus, PipelinedRequests, Session};
 use migration::ControlCommand;
 use net::scratch::with_scratch;
 use replication::{IncomingStream, StreamBatch, StreamEpoch, StreamSuperseded};
-use resp::{Args, Batch, ProtocolError, Value};
+use resp::{Args, ProtocolError};
 
 use super::Replication;
 
@@ -100,24 +99,23 @@ impl StreamApplier {
         let mut next = 0;
         let mut replies = Vec::new();
         while next < batch.len() {
-            let (first, (after, flow), failed) = with_scratch(|scratch| {
+            let ((after, flow), failures) = with_scratch(|scratch| {
                 let Replication { engine, commands, .. } = &*self.replication;
-                let worker = &mut scratch.worker;
-                let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
-                let before = errors(worker);
                 let ran = commands.dispatcher(engine).run(
-                    worker,
+                    &mut scratch.worker,
                     &mut self.session,
                     now,
                     PipelinedRequests { buffer: input, batch, first_pending: next },
                     &mut replies,
                 );
-                (next, ran, errors(worker) - before)
+                (ran, scratch.worker.take_failures())
             });
             next = after;
-            if failed > 0 {
-                let passed_over = log_failed_commands(&replies, first, input, batch);
-                self.replication.count_unapplied(failed - passed_over.min(failed));
+            for failure in failures {
+                let name = batch.args(failure.request_index, input).get(0).map(String::from_utf8_lossy);
+                if !log_failure(&failure, &name.unwrap_or_default()) {
+                    self.replication.count_unapplied(1);
+                }
             }
             if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
                 self.run_control(batch.args(next, input), applied);
@@ -145,36 +143,19 @@ impl StreamApplier {
     }
 }
 
-/// Logs which commands from number `first` on failed: the data now differs from the master's. Returns the number of
-/// failed commands that would not have changed the data.
-fn log_failed_commands(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
-    let (mut rest, mut index, mut passed_over) = (replies, first, 0);
-    while let Ok(Some((reply, len))) = resp::parse_value(rest) {
-        let errors = match &reply {
-            Value::Error(text) => vec![text],
-            Value::Array(items) => items
-                .iter()
-                .filter_map(|item| if let Value::Error(text) = item { Some(text) } else { None })
-                .collect(),
-            _ => Vec::new(),
-        };
-        let name = batch.args(index, input).get(0).map(String::from_utf8_lossy).unwrap_or_default();
-        for text in errors {
-            if text.starts_with(NO_EFFECT) {
-                tracing::warn!("Passed over a command of the master: {}", text.escape_debug());
-                passed_over += 1;
-                continue;
-            }
-            tracing::error!(
-                "== CRITICAL == This replica cannot do what its master did, their data differs: '{}' after processing \
-                 the command '{}'",
-                text.escape_debug(),
-                name.escape_debug()
-            );
-        }
-        (rest, index) = (&rest[len..], index + 1);
+/// Logs that a command failed. Returns whether the data is the master's nevertheless.
+fn log_failure(failure: &CommandFailure, name: &str) -> bool {
+    let error = failure.error.escape_debug();
+    if failure.is_harmless {
+        tracing::warn!("Passed over a command of the master: {error}");
+    } else {
+        tracing::error!(
+            "== CRITICAL == This replica cannot do what its master did, their data differs: '{error}' after processing \
+             the command '{}'",
+            name.escape_debug()
+        );
     }
-    passed_over
+    failure.is_harmless
 }
 
 #[cfg(test)]
@@ -184,7 +165,7 @@ mod tests {
     use engine::{Commands, Engine};
     use keyspace::Keyspace;
 
-    use resp::{ParseLimits, Parser};
+    use resp::{Batch, ParseLimits, Parser};
 
     use super::*;
     use durability::stream::{EngineLogHandle, SharedLog};
@@ -277,6 +258,8 @@ mod tests {
         assert_eq!((engine.users.read().iter().count(), replication.unapplied_commands()), (1, 0));
         applier.apply(b"RPUSH k x\r\n".to_vec()).unwrap();
         assert_eq!(replication.unapplied_commands(), 1, "it is a string");
+        applier.apply(b"MULTI\r\nRPUSH k x\r\nINCR k\r\nEXEC\r\n".to_vec()).unwrap();
+        assert_eq!(replication.unapplied_commands(), 2, "one of the transaction");
     }
 
     #[test]

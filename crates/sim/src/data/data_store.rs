@@ -174,9 +174,7 @@ impl DataStore {
     ) -> (Result<(), String>, Vec<u8>) {
         let (ran, stop) = self.executor.get_mut().run(session, wall, requests);
         assert_eq!(stop, Stop::Ended, "the commands of a source wait for the end of a pause");
-        let replies = values(&ran.replies);
-        let failed = replies.iter().find_map(error_in).map(str::to_owned);
-        (failed.map_or(Ok(()), Err), self.effects.take())
+        (ran.failure.map_or(Ok(()), Err), self.effects.take())
     }
 
     /// Returns the function that finds the slots of a command.
@@ -197,7 +195,7 @@ impl DataStore {
     ) -> Result<(), String> {
         let (ran, _) = self.executor.get_mut().run(session, wall, request);
         self.effects.take();
-        values(&ran.replies).first().and_then(error_in).map_or(Ok(()), |error| Err(error.to_owned()))
+        ran.failure.map_or(Ok(()), Err)
     }
 
     /// Expires keys and returns the effects.
@@ -354,15 +352,6 @@ fn values(mut replies: &[u8]) -> Vec<Value> {
         values.push(value);
     }
     values
-}
-
-/// Returns the first error in a reply.
-fn error_in(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::Error(text) => Some(text),
-        Value::Array(items) => items.iter().find_map(error_in),
-        _ => None,
-    }
 }
 
 /// Does nothing between the slots of a snapshot.
