@@ -126,7 +126,7 @@ pub enum OperatorError {
     /// SETSLOT on a replica.
     #[error("Please use SETSLOT only with masters.")]
     SetSlotOnReplica,
-    /// Not all replicas acknowledged the SETSLOT in time.
+    /// Not all replicas acknowledged the SETSLOT in time, or this restarted master accepts no replicas yet.
     #[error("Not enough good replicas to write.")]
     NoReplicas,
     /// SETSLOT names a replica as the other node.

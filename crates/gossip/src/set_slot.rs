@@ -7,7 +7,8 @@
 //! afterwards follow it in the stream. A master without known replicas does not wait but writes the change all the
 //! same. Snapshots contain the marks ([`ClusterInput::MovesLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
 //! masters and replicas. During a manual failover the stream must not grow, so a SETSLOT waits until the failover is
-//! over.
+//! over. A restarted master that still compares its data with its replicas' ([`self_fail`](crate::self_fail)) accepts no
+//! replica yet, and one of them may take over without the mark, so it refuses SETSLOT.
 
 use std::collections::VecDeque;
 

@@ -104,7 +104,9 @@ impl Gossip {
                 claims::apply_claim(&mut self.state, sender, header.config_epoch, &header.slots, stream);
             self.apply(effects);
         }
-        if self.state.nodes[&sender].is_master() && !self.state.marks.importing().is_empty() {
+        // A master that may be replaced by a replica takes no slots: the replica would not know of them.
+        let may_take = !self.state.marks.importing().is_empty() && !self.self_fail.is_open();
+        if may_take && self.state.nodes[&sender].is_master() {
             let is_pending = |slot| self.set_slots.is_pending(slot);
             let effects =
                 self.given_away.on_claim(&mut self.state, sender, &header.slots, stream, is_pending);

@@ -186,6 +186,34 @@ fn setslot_fails_if_a_replica_does_not_acknowledge_it() {
     assert_eq!(migrating(&net, 3), None, "{}", net.merged_logs());
 }
 
+/// Found by the simulator (cluster of five, seed 113): a master restarted with less data than its replica and answered
+/// SETSLOT while it accepted no replica. The source then gave it the slot, and the promoted replica did not know of the
+/// import, so no node served the slot.
+#[test]
+fn restarted_master_refuses_setslot_until_it_has_compared_its_data() {
+    let mut net = six_nodes(8);
+    (0..6).for_each(|host| net.hosts[host].offset = 500);
+    net.run(Duration::from_millis(500));
+    net.kill(1);
+    net.restart_with(1, 499);
+    let source = net.id(0).to_string();
+    let changes = [
+        SlotChange::Importing { from: source.clone() },
+        SlotChange::Stable,
+        SlotChange::Node(source.clone()),
+        SlotChange::Migrating { to: source },
+    ];
+    for change in changes {
+        let set =
+            OperatorCommand::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+        let token = net.ask(1, set);
+        assert_eq!(net.hosts[1].replies.remove(&token), Some(Err(OperatorError::NoReplicas)));
+    }
+    net.run_until("its replica takes over", |net| net.writer_of(6000) == Some(4));
+    import(&mut net, 4, 0);
+    assert_eq!(importing(&net, 4), Some(net.id(0)));
+}
+
 /// Regression test: an import was cancelled twice. The first SETSLOT failed because a replica was gone, so the import
 /// was resent to the replicas. The second SETSLOT was already in the stream before that and was not repeated.
 #[test]
