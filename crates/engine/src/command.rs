@@ -559,10 +559,10 @@ impl Command {
         selected.then(|| self.named_databases(args, databases).first().copied()).flatten()
     }
 
-    /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE counts always.
+    /// Returns whether a request that runs in `db` moves or copies a key to another database. MOVE always counts, and so
+    /// does COPY to a database that is no number.
     pub(crate) fn crosses_databases(&self, args: Args<'_>, db: u16) -> bool {
-        let crosses =
-            |parse: ParseKeys| parse(args).named_databases().iter().any(|named| *named != i64::from(db));
+        let crosses = |parse: ParseKeys| parse(args).names_other_database(db);
         matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(crosses)
     }
 

@@ -207,6 +207,7 @@ impl KeySpec {
 pub struct RequestKeys {
     keys: SmallVec<[(usize, KeyFlags); 4]>,
     databases: SmallVec<[i64; 2]>,
+    has_invalid_database: bool,
 }
 
 /// Parses the keys and databases of a request whose positions depend on options. The handler parses its options with
@@ -233,6 +234,18 @@ impl RequestKeys {
     pub fn databases(mut self, numbers: impl IntoIterator<Item = i64>) -> Self {
         self.databases.extend(numbers);
         self
+    }
+
+    /// Says whether one of the database numbers is malformed.
+    #[must_use]
+    pub fn invalid_database(mut self, is_invalid: bool) -> Self {
+        self.has_invalid_database = is_invalid;
+        self
+    }
+
+    /// Returns whether the request names another database than `db`, or one that is no number.
+    pub(crate) fn names_other_database(&self, db: u16) -> bool {
+        self.has_invalid_database || self.databases.iter().any(|named| *named != i64::from(db))
     }
 
     /// Returns the argument index and use of each key.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use scripting::{DebugConsole, Interpreter, Library, Script};
+use slot_routing::Slot;
 
 /// Maximum number of EVAL texts that a thread looks up without computing their SHA1.
 const MAX_CACHED_TEXTS: usize = 512;
@@ -115,6 +116,20 @@ pub(crate) struct Scripting {
     pub(crate) console: Option<Box<dyn DebugConsole + Send>>,
     /// Start time of the last script on the thread's monotonic clock.
     pub(crate) started_at: u64,
+    /// The slot to which the last script is charged.
+    pub(crate) charged_slot: ScriptSlot,
+}
+
+/// The slot to which a script is charged ([`crate::slot_costs`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ScriptSlot {
+    /// That of its declared keys, if any.
+    #[default]
+    Declared,
+    /// That of the first key of its calls, since it declares no keys.
+    Used(Slot),
+    /// None: it may access keys of several slots and has called a command.
+    Several,
 }
 
 impl Scripting {

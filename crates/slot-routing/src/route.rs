@@ -29,12 +29,20 @@ pub enum Ownership {
     Unassigned,
 }
 
+impl Ownership {
+    /// Whether the slot is this replica's for its master: owned or imported by it.
+    #[must_use]
+    pub fn is_masters(self) -> bool {
+        matches!(self, Self::MasterOwned | Self::MasterMigrating | Self::MasterImporting)
+    }
+}
+
 /// The state of the client and the command that routing depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteRequest {
     /// The client sent ASKING before this command, or the command implies it.
     pub asking: bool,
-    /// The client is in READONLY mode and the command only reads.
+    /// The client is in READONLY mode and the command is no write; a script that declares_key no flags is none.
     pub replica_read: bool,
     /// Number of distinct keys in the command.
     pub keys: usize,

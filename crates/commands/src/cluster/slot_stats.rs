@@ -248,8 +248,7 @@ mod tests {
         assert_eq!(told.replace("\r\n", "|"), format!("*1|*2|:5|*8|$9|key-count|:3|{costs}"));
     }
 
-    /// Same as Valkey, with two differences: Valkey counts replies within an EXEC twice, and for a script it counts the
-    /// replies of the called commands instead of the script's own request, time and reply.
+    /// Same as Valkey, except that Valkey counts replies within an EXEC more than once.
     #[test]
     fn bytes_count_for_the_slot_of_the_first_key() {
         for (lines, expected) in [
@@ -268,11 +267,37 @@ mod tests {
             (&["multi", "ping", "set {460}a 1", "exec"], (61, 16)),
             (&["multi", "set {460}a 1", "discard"], (32, 0)),
             (&["multi", "ping", "exec"], (0, 0)),
-            (
-                &["eval \"redis.call('set', KEYS[1], 1) return redis.call('get', KEYS[1])\" 1 {460}a"],
-                (103, 7),
-            ),
             (&["spublish {460}a hello"], (41, 4)),
+        ] {
+            assert_eq!(counted_bytes(lines), expected, "{lines:?}");
+        }
+    }
+
+    /// The bytes are those that Valkey counts.
+    #[test]
+    fn script_counts_for_the_slot_of_its_keys_and_its_calls_for_theirs() {
+        const LIBRARY: &str = "function load \"#!lua name=lib\nserver.register_function('put', function(k, a) \
+            return server.call('set', k[1] or a[1], 1) end)\"";
+        for (lines, expected) in [
+            // Without a call, and with calls: only a script with flags stays within one slot.
+            (&["eval \"return 5\" 1 {460}a"][..], (47, 4)),
+            (&["eval \"#!lua\nreturn redis.call('set', KEYS[1], 1)\" 1 {460}a"], (82, 5 + 5)),
+            (&["eval \"return redis.call('set', KEYS[1], 1)\" 1 {460}a"], (0, 5)),
+            (&["eval \"redis.call('set', KEYS[1], 1) return redis.call('get', KEYS[1])\" 1 {460}a"], (0, 12)),
+            (&["eval \"return redis.call('ping')\" 1 {460}a"], (0, 0)),
+            (&["eval \"redis.call('set', '{460}a', 1) redis.call('set', '{06S}b', 1)\" 0"], (0, 5)),
+            (&["eval \"return redis.pcall('lpush', KEYS[1], 1)\" 1 {460}a"], (0, 4)),
+            (&["eval \"error('x')\" 1 {460}a"], (50, 50)),
+            (&["eval \"redis.call('spublish', KEYS[1], 'hello')\" 1 {460}a"], (0, 4)),
+            (&[LIBRARY, "fcall put 1 {460}a"], (43, 5 + 5)),
+            // A function without keys is pinned to the slot of its first call.
+            (&[LIBRARY, "fcall put 0 {460}a"], (43, 5 + 5)),
+            // The two requests are counted when they are queued; EXEC itself is not, because of the script.
+            (
+                &["multi", "set {460}a 1", "eval \"return redis.call('get', KEYS[1])\" 1 {460}a", "exec"],
+                (32 + 73, 7),
+            ),
+            (&["multi", "eval \"return 1\" 1 {460}a", "exec"], (47 + 29, 8)),
         ] {
             assert_eq!(counted_bytes(lines), expected, "{lines:?}");
         }
@@ -311,6 +336,13 @@ mod tests {
         assert_eq!(slot_cost(&client, 5).bytes_in, 18);
         client.call(&["set", "{460}a", "12345"]);
         assert_eq!(slot_cost(&client, 5).bytes_in, 18 + 36);
+        // Quotes and further blanks do not count, as in Valkey.
+        client.run_to_text("  set  {460}a \"1 345\" ");
+        assert_eq!(slot_cost(&client, 5).bytes_in, 18 + 36 + 18);
+        client.run_to_text("multi");
+        client.run_to_text("set {460}a 12345");
+        client.run_to_text("exec");
+        assert_eq!(slot_cost(&client, 5).bytes_in, 18 + 36 + 18 + 15 + 18 + 6);
     }
 
     #[test]
@@ -324,6 +356,11 @@ mod tests {
         client.call(&["set", "{460}a", "1"]);
         let SlotCost { bytes_in, bytes_out, .. } = slot_cost(&client, 5);
         assert_eq!((bytes_in, bytes_out), (32, 0));
+        for words in [&["multi"][..], &["set", "{460}a", "1"], &["set", "{460}b", "1"], &["exec"]] {
+            client.call(words);
+        }
+        let SlotCost { bytes_in, bytes_out, .. } = slot_cost(&client, 5);
+        assert_eq!((bytes_in, bytes_out), (32 + 93, 0));
     }
 
     #[test]

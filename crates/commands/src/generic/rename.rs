@@ -123,7 +123,11 @@ pub(super) fn parse_copy_keys(args: Args<'_>) -> RequestKeys {
         CopyOption::Unknown => Some(None),
     };
     let numbers: Option<Vec<i64>> = parse_copy_options(args).filter_map(number).collect();
-    keys.databases(numbers.unwrap_or_default())
+    let is_malformed = |option| match option {
+        CopyOption::Db(place) => args.get(place).and_then(resp::parse_i64).is_none(),
+        CopyOption::Replace | CopyOption::Unknown => false,
+    };
+    keys.databases(numbers.unwrap_or_default()).invalid_database(parse_copy_options(args).any(is_malformed))
 }
 
 /// COPY source destination [DB number] [REPLACE]

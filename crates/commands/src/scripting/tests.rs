@@ -1,4 +1,6 @@
 use clock::Millis;
+use engine::NodeFlags;
+use slot_routing::{Ownership, Slot};
 
 use crate::testing::Client;
 
@@ -280,6 +282,56 @@ fn flagged_script_stays_in_one_slot_in_cluster_mode() {
     assert_eq!(run(&["fcall", "one", "1", "a"]), other_slot);
     assert_eq!(run(&["fcall", "one", "0"]), "2");
     assert_eq!(run(&["fcall", "any", "1", "a"]), "2");
+}
+
+/// As in Valkey, a READONLY client may run any script on a replica that does not declare that it writes; the script's
+/// writes are refused.
+#[test]
+fn readonly_client_of_a_replica_runs_scripts_that_may_read() {
+    const MOVED: &str = "-MOVED 15495 127.0.0.1:6379";
+    let mut client = Client::in_cluster();
+    client.check_replies(&[("set a 1", "+OK")]);
+    let library = "#!lua name=l\nserver.register_function('put', function(k) return server.call('set', k[1], 1) end)\n\
+        server.register_function{function_name='get', callback=function(k) return server.call('get', k[1]) end, \
+        flags={'no-writes'}}";
+    client.call(&["function", "load", library]);
+    client.engine.keyspace.lock(Slot::of_key(b"a")).set_ownership(Ownership::MasterOwned);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA | NodeFlags::READ_ONLY_REPLICA, true);
+    let get = "return redis.call('get', KEYS[1])";
+    let (declared, writes) = (format!("#!lua flags=no-writes\n{get}"), format!("#!lua\n{get}"));
+    let put = "return redis.call('set', KEYS[1], 1)";
+    let undeclared = "#!lua\nreturn redis.call('get', 'a')";
+    let (read_only, not_local, unknown) =
+        ("-READONLY", "-ERR Attempted to access a non local key", "-NOSCRIPT");
+    let sha = "0000000000000000000000000000000000000000";
+    for (words, readonly, readwrite) in [
+        (&["eval", get, "1", "a"][..], "1", MOVED),
+        (&["eval", &declared, "1", "a"], "1", MOVED),
+        (&["eval", &writes, "1", "a"], MOVED, MOVED),
+        (&["eval", put, "1", "a"], not_local, MOVED),
+        (&["eval_ro", get, "1", "a"], "1", MOVED),
+        (&["eval_ro", &writes, "1", "a"], MOVED, MOVED),
+        (&["eval", undeclared, "0"], read_only, read_only),
+        (&["evalsha", sha, "1", "a"], unknown, MOVED),
+        (&["fcall", "get", "1", "a"], "1", MOVED),
+        (&["fcall", "put", "1", "a"], MOVED, MOVED),
+        (&["fcall_ro", "put", "1", "a"], MOVED, MOVED),
+        (&["pfcount", "{a}h"], ":0", MOVED),
+        (&["watch", "a"], "+OK", MOVED),
+    ] {
+        for (mode, expected) in [("readonly", readonly), ("readwrite", readwrite)] {
+            client.run_to_text(mode);
+            let reply = shown(&client.call(words));
+            assert!(reply.starts_with(expected), "{mode} {words:?}: {reply}");
+        }
+    }
+    client.run_to_text("readonly");
+    client.check_replies(&[
+        ("multi", "+OK"),
+        ("get a", "+QUEUED"),
+        ("eval \"return redis.call('get', KEYS[1])\" 1 a", "+QUEUED"),
+        ("exec", "*2|$1|1|$1|1"),
+    ]);
 }
 
 #[test]

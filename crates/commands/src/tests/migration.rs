@@ -126,6 +126,10 @@ fn migrating_slot_refuses_moves_between_databases() {
         ("copy {t}8 {t}9", ASK),
         ("copy {t}8 {t}9 db 0", ASK),
         ("copy {t}1 {t}1 db 0", "-ERR source and destination objects are the same"),
+        // A database that is no number counts as another one; a syntax error does not.
+        ("copy {t}1 {t}1 db x", TRY_AGAIN),
+        ("copy {t}8 {t}9 db x", TRY_AGAIN),
+        ("copy {t}1 {t}1 nonsense", "-ERR syntax error"),
         (
             "multi\nmove {t}1 1\nexec",
             &format!("+OK|{TRY_AGAIN}|-EXECABORT Transaction discarded because of previous errors."),
@@ -147,6 +151,22 @@ fn queued_select_determines_database_of_migrating_slot() {
             "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*4|$1|v|+OK|$1|v|+OK",
         ),
         ("multi\nselect 99\nget {t}1\nexec", "+OK|+QUEUED|+QUEUED|*2|-ERR DB index is out of range|$1|v"),
+    ]);
+}
+
+/// As in Valkey, a queued COPY names another database if it is not the one before MULTI; EXEC compares with the selected
+/// one.
+#[test]
+fn queued_copy_is_compared_with_the_database_before_multi() {
+    const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
+    let mut client = client_with_migrating_slot();
+    let aborted = format!("{TRY_AGAIN}|-EXECABORT Transaction discarded because of previous errors.");
+    client.check_replies(&[
+        ("multi\nselect 1\ncopy {t}2 {t}3 db 0\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN}")),
+        ("multi\nselect 1\ncopy {t}2 {t}3 db 1\nexec", &format!("+OK|+QUEUED|{aborted}")),
+        ("multi\nselect 1\nselect 0\ncopy {t}1 {t}1 db 1\nexec", &format!("+OK|+QUEUED|+QUEUED|{aborted}")),
+        ("multi\ncopy {t}1 {t}3 db x\nexec", &format!("+OK|{aborted}")),
+        ("multi\ncopy {t}1 {t}3 db 0\nexec", &format!("+OK|+QUEUED|{TRY_AGAIN}")),
     ]);
 }
 

@@ -37,8 +37,9 @@ pub(super) struct CommandNeeds {
     pub(super) follows_master: bool,
     /// Whether the command may read while the cluster is down.
     pub(super) may_read_when_down: bool,
-    /// Whether the command's slots are locked.
-    pub(super) is_locked: bool,
+    /// Whether the command's slots are locked, and not yet marked as its master's if this
+    /// node has become a replica.
+    pub(super) is_slot_writable: bool,
     /// Whether one of its slots is paused for writes ([`NodeFlags::SLOT_WRITES_PAUSED`]).
     pub(super) is_slot_held: bool,
 }
@@ -121,7 +122,7 @@ const RULES: &[AdmissionRule] = &[
     refused(NodeFlags::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
     refused(NodeFlags::LOADING, |need| !need.flags.contains(Flags::LOADING)),
     // The slot still belongs to this node but the role has changed: slots are being given up or not taken over yet.
-    refused(NodeFlags::REPLICA, |need| need.is_locked && need.is_routed && need.may_change_slots()),
+    refused(NodeFlags::REPLICA, |need| need.is_slot_writable && need.is_routed && need.may_change_slots()),
 ];
 
 /// Returns whether a command may run for `caller` while the flags in `gate` are set.
@@ -231,12 +232,13 @@ impl Engine {
             has_written: false,
             follows_master: session.knows_redirect() && moves,
             may_read_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
-            is_locked: false,
+            is_slot_writable: false,
             is_slot_held: false,
         }
     }
 
-    /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's.
+    /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's, and only
+    /// its declared keys count.
     pub(super) fn effective_flags(
         &self,
         worker: &Worker,
@@ -244,7 +246,11 @@ impl Engine {
         args: resp::Args<'_>,
     ) -> (Flags, bool) {
         let flags = match entry.command.run {
-            CommandRunner::Script(_) => self.flags_of_script(worker, entry, args),
+            CommandRunner::Script(_) => {
+                let mut has_keys = false;
+                entry.command.visit_keys(args, &mut |_, _| has_keys = true);
+                return (self.flags_of_script(worker, entry, args), has_keys);
+            }
             CommandRunner::Engine(_)
             | CommandRunner::MayBlock(_)
             | CommandRunner::Shell(_)
@@ -300,8 +306,8 @@ impl Engine {
         let is_slot_held = gate.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());
         // A command that its connection runs (MIGRATE) locks no slots here.
-        let is_locked = slots.iter_mut().next().is_some();
-        self.check_client_command(gate, session, &CommandNeeds { is_locked, is_slot_held, ..need })
+        let is_slot_writable = slots.iter_mut().any(|slot| !slot.ownership().is_masters());
+        self.check_client_command(gate, session, &CommandNeeds { is_slot_writable, is_slot_held, ..need })
     }
 
     /// Returns the error for a command refused by a flag.

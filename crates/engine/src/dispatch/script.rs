@@ -27,9 +27,9 @@ use super::slots::KeySlots;
 use crate::command::{Caller, Command, CommandRunner, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{CopyOnAccess, Engine, Worker};
 use crate::error::CommandError;
-use crate::scripting::{Runnable, ScriptCall};
+use crate::scripting::{Runnable, ScriptCall, ScriptSlot};
 use crate::session::CommandOrigin;
-use crate::settings::NodeFlags;
+use crate::settings::{Measurements, NodeFlags};
 use crate::stats::add;
 use crate::waiting::HandlerOutcome;
 
@@ -39,6 +39,9 @@ const WAIT_ROUND: Duration = Duration::from_micros(100);
 
 const NOT_FOR_SCRIPTS: CommandError =
     CommandError::text("ERR This Valkey command is not allowed from script");
+
+const NOT_LOCAL: CommandError =
+    CommandError::text("ERR Attempted to access a non local key in a cluster node");
 
 /// Why a call of a script was refused.
 enum CallError {
@@ -278,6 +281,7 @@ impl<'a> Context<'a> {
         let nanos = self.worker.clock_nanos;
         if self.caller != Caller::Exec {
             self.worker.frozen_wall_micros = None;
+            self.worker.scripting.charged_slot = ScriptSlot::Declared;
         }
         let console = self.worker.scripting.console.take();
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
@@ -492,7 +496,9 @@ impl ScriptHost<'_, '_> {
         let need = engine.needs_of_flags(context.session, flags - needs_memory, !command.keys.is_empty());
         // Refused regardless of its slot: the script was admitted on this node.
         let need = CommandNeeds { has_written: self.has_written, is_routed: false, ..need };
+        let is_in_cluster = engine.topology.is_some() && !command.keys.is_empty();
         match admit(gate, Caller::Script.for_nested_command(context.session), &need) {
+            Verdict::Refuse(NodeFlags::READ_ONLY_REPLICA) if is_in_cluster => Err(NOT_LOCAL.into()),
             Verdict::Refuse(state) => Err(CallError::Error(self.refusal_error(state, flags))),
             _ => Ok(()),
         }
@@ -663,12 +669,12 @@ impl ScriptHost<'_, '_> {
         if crosses || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
             let call = Invocation { entry, args, asking: session.is_asking(), db: session.db() };
-            let access = engine.route_request(session, call, locked, *now);
+            let access = engine.route_request(session, call, entry.command.flags, locked, *now);
             let ownership = locked.slot(*first).ownership();
             let via = session.client().connection.transport;
             let routed = engine.check_route(&topology.load(), *first, ownership, access, via);
             if crosses || routed.is_err() {
-                return Err(denied("ERR Attempted to access a non local key in a cluster node"));
+                return Err(NOT_LOCAL.into());
             }
         }
         match self.allowed_slots {
@@ -688,6 +694,15 @@ impl ScriptHost<'_, '_> {
         let LockedCall { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
         let (engine, holds_all) = (outer.engine, outer.holds_all_slots);
+        let counts_slots =
+            engine.topology.is_some() && engine.settings.measurements().contains(Measurements::SLOTS);
+        if counts_slots {
+            outer.worker.scripting.charged_slot = match self.allowed_slots {
+                AllowedSlots::Any => ScriptSlot::Several,
+                AllowedSlots::Single(slot) if self.first_key.is_none() => ScriptSlot::Used(slot),
+                AllowedSlots::Single(_) | AllowedSlots::SlotOfFirstKey => ScriptSlot::Declared,
+            };
+        }
         self.has_side_effects |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
         if entry.command.flags.contains(Flags::WRITE) && !self.has_written {
             self.has_written = true;
@@ -709,13 +724,16 @@ impl ScriptHost<'_, '_> {
         }
         let call = LockedCommand { entry, args, key: call.key.as_ref(), holds_all_slots: holds_all };
         match engine.execute_nested(&mut context, call) {
-            NestedOutcome::Replied => Ok(()),
+            NestedOutcome::Replied => {}
             NestedOutcome::WouldBlock(nothing) => {
                 nothing(&mut context.reply);
                 engine.record_call(&mut context, (entry, args), 0, 0);
-                Ok(())
             }
-            NestedOutcome::Defer(_) => Err(NOT_FOR_SCRIPTS.into()),
+            NestedOutcome::Defer(_) => return Err(NOT_FOR_SCRIPTS.into()),
         }
+        if counts_slots {
+            engine.charge_script_call(&context, entry, args);
+        }
+        Ok(())
     }
 }

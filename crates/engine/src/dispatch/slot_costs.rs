@@ -8,6 +8,7 @@ use super::ExecutedCommand;
 use crate::command::{Caller, CommandRunner, Context, RegisteredCommand};
 use crate::engine::Engine;
 use crate::hot_keys::KeyCost;
+use crate::scripting::ScriptSlot;
 use crate::session::CommandOrigin;
 use crate::settings::Measurements;
 use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
@@ -27,21 +28,52 @@ impl Engine {
             return;
         }
         let logged = self.take_bytes_sent_to_replicas(context);
-        let replied = match context.session.origin() {
-            CommandOrigin::Client => context.reply.len().saturating_sub(start) as u64,
-            // Applied replication commands cost a replica time and input bytes, but no replies.
-            CommandOrigin::Master if self.settings.is_replica() => 0,
-            CommandOrigin::Master | CommandOrigin::Source => return,
-        };
+        let Some(replied) = self.reply_cost(context, start) else { return };
         if self.topology.is_none() {
             return;
         }
-        if let Some(slot) = self.key_slots(entry, args).first() {
+        let charged = match entry.command.run {
+            CommandRunner::Script(_) => std::mem::take(&mut context.worker.scripting.charged_slot),
+            _ => ScriptSlot::Declared,
+        };
+        let slot = match charged {
+            ScriptSlot::Declared => self.key_slots(entry, args).first().copied(),
+            ScriptSlot::Used(slot) => Some(slot),
+            ScriptSlot::Several => None,
+        };
+        if let Some(slot) = slot {
             let bytes_out = replied + logged;
             // A waiter's request is a re-encoded copy, so its length differs from the input.
             let is_copy = context.caller == Caller::Waiter;
             let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
-            context.worker.stats.slots.add(*slot, SlotCost { nanos, bytes_in, bytes_out });
+            context.worker.stats.slots.add(slot, SlotCost { nanos, bytes_in, bytes_out });
+        }
+    }
+
+    /// Returns the bytes of the reply that begins at `start`; `None` if the command is not charged, because it comes
+    /// from a file or another node.
+    fn reply_cost(&self, context: &Context<'_>, start: usize) -> Option<u64> {
+        match context.session.origin() {
+            CommandOrigin::Client => Some(context.reply.len().saturating_sub(start) as u64),
+            // Applied replication commands cost a replica time and input bytes, but no replies.
+            CommandOrigin::Master if self.settings.is_replica() => Some(0),
+            CommandOrigin::Master | CommandOrigin::Source => None,
+        }
+    }
+
+    /// Charges the reply of a script's call to the slot of the call's first key.
+    #[cold]
+    pub(super) fn charge_script_call(
+        &self,
+        context: &Context<'_>,
+        entry: &RegisteredCommand,
+        args: Args<'_>,
+    ) {
+        if let (CommandOrigin::Client, Some(slot)) =
+            (context.session.origin(), self.key_slots(entry, args).first())
+        {
+            let cost = SlotCost { bytes_out: context.reply.len() as u64, ..SlotCost::default() };
+            context.worker.stats.slots.add(*slot, cost);
         }
     }
 
@@ -66,7 +98,8 @@ impl Engine {
         self.transaction_slot(context.commands, context.session.transaction()?)
     }
 
-    /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already.
+    /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already. An
+    /// EXEC with a script that may access several slots is not charged, as in Valkey.
     pub(super) fn charge_exec(
         &self,
         context: &mut Context<'_>,
@@ -74,10 +107,14 @@ impl Engine {
         start: usize,
         nanos: u64,
     ) {
-        let bytes_out =
-            context.reply.len().saturating_sub(start) as u64 + self.take_bytes_sent_to_replicas(context);
-        let cost = SlotCost { nanos, bytes_in: MULTI_LEN + wire_len(args), bytes_out };
-        context.worker.stats.slots.add(slot, cost);
+        let logged = self.take_bytes_sent_to_replicas(context);
+        let replied = self.reply_cost(context, start);
+        let has_several = std::mem::take(&mut context.worker.scripting.charged_slot) == ScriptSlot::Several;
+        if let Some(replied) = replied.filter(|_| !has_several) {
+            let cost =
+                SlotCost { nanos, bytes_in: MULTI_LEN + request_len(args), bytes_out: replied + logged };
+            context.worker.stats.slots.add(slot, cost);
+        }
     }
 
     /// Returns the bytes sent to replicas for the command's log entries.

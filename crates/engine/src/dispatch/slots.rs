@@ -150,7 +150,7 @@ impl Engine {
             (&self.topology, first, pipeline.context.session.origin())
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Local
         {
-            let db = pipeline.context.session.db_of_next();
+            let db = pipeline.context.session.db();
             let call = Invocation { entry, args: request.args, asking: asked, db };
             return self.check_slot_served(&mut pipeline.context, call, slot, &topology.load());
         }
@@ -172,7 +172,7 @@ impl Engine {
         let slots = self.key_slots(entry, args);
         let Some(first) = slots.first() else { return Ok(()) };
         context.slots = self.lock_slots(context, &slots)?;
-        let call = Invocation { entry, args, asking: asked, db: context.session.db_of_next() };
+        let call = Invocation { entry, args, asking: asked, db: context.session.db() };
         let served = self.check_slot_served(context, call, *first, &topology.load());
         context.slots.release();
         served
@@ -186,11 +186,13 @@ impl Engine {
         slot: Slot,
         topology: &Topology,
     ) -> Result<(), CommandError> {
+        let (flags, _) = self.effective_flags(context.worker, call.entry, call.args);
         let Context { session, slots, now, .. } = context;
-        let mut access = self.route_request(session, call, slots, *now);
+        let mut access = self.route_request(session, call, flags, slots, *now);
         if session.in_transaction() {
             // Earlier commands of the queue may create or move the keys, so the missing keys are counted when EXEC
-            // runs.
+            // runs. Whether a command crosses databases is decided here by the database before MULTI, as in Valkey, and
+            // by the selected one when EXEC runs.
             access.missing_keys = 0;
         }
         let via = session.client().connection.transport;
@@ -298,21 +300,22 @@ impl Engine {
         slots
     }
 
-    /// Collects the inputs of the routing decision. Looks up keys only in a slot that is being migrated.
+    /// Collects the inputs of the routing decision for a command with these flags ([`Engine::effective_flags`]). Looks up keys
+    /// only in a slot that is being migrated.
     pub(super) fn route_request(
         &self,
         session: &Session,
         call: Invocation<'_>,
+        flags: Flags,
         locked: &mut LockedSlots<'_>,
         now: Millis,
     ) -> RouteRequest {
         let Invocation { entry, args, asking: asked, db } = call;
-        let flags = entry.command.flags;
         // Shard channels also work on replicas and contain no keys of the slot.
         let channels = flags.contains(Flags::PUBSUB);
         let mut access = RouteRequest {
             asking: asked || flags.contains(Flags::ASKING),
-            replica_read: channels || (session.is_readonly() && flags.contains(Flags::READONLY)),
+            replica_read: channels || (session.is_readonly() && !flags.contains(Flags::WRITE)),
             crosses_databases: entry.command.crosses_databases(args, db),
             ..RouteRequest::default()
         };

@@ -367,7 +367,8 @@ impl Engine {
         let mut db = session.db();
         for (entry, request) in queued_commands(context.commands, transaction) {
             let call = Invocation { entry, args: request.args(), asking: asked, db };
-            let access = self.route_request(session, call, locked, context.now);
+            let (flags, _) = self.effective_flags(context.worker, entry, request.args());
+            let access = self.route_request(session, call, flags, locked, context.now);
             whole.replica_read &= access.replica_read || access.keys == 0;
             whole.keys += access.keys;
             whole.missing_keys += access.missing_keys;

@@ -71,7 +71,7 @@ fn new_engine() -> Engine {
 /// Returns the admission properties for a client's command.
 fn client_needs(engine: &Engine, flags: Flags, keys: bool) -> CommandNeeds {
     let need = engine.needs_of_flags(&Session::new(1, CommandOrigin::Client, true), flags, keys);
-    CommandNeeds { is_slot_held: true, is_locked: true, ..need }
+    CommandNeeds { is_slot_held: true, is_slot_writable: true, ..need }
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn admission_depends_on_more_than_flags() {
     let routed = CommandNeeds { is_routed: true, ..set };
     assert!(admitted(NodeFlags::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(NodeFlags::REPLICA, Caller::Client, routed));
-    assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_locked: false, ..routed }));
+    assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_slot_writable: false, ..routed }));
     let spublish = client_needs(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
     assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_routed: true, ..spublish }));
     let beside_a_write = client_needs(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
