@@ -8,13 +8,26 @@ use slot_routing::{Slot, hash_tag};
 
 bitflags! {
     /// The options that a command accepts in addition to MATCH and COUNT.
-    #[derive(Debug, Clone, Copy)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct AcceptedOptions: u8 {
         const TYPE = 1;
         const NOVALUES = 1 << 1;
         const NOSCORES = 1 << 2;
         const SLOT = 1 << 3;
     }
+}
+
+/// The option with this name that leaves out a part of each element.
+fn element_option(word: &[u8]) -> Option<AcceptedOptions> {
+    let options = [(&b"novalues"[..], AcceptedOptions::NOVALUES), (b"noscores", AcceptedOptions::NOSCORES)];
+    options.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, option)| option)
+}
+
+fn not_accepted(option: AcceptedOptions) -> CommandError {
+    CommandError::text(match option {
+        AcceptedOptions::NOVALUES => "ERR NOVALUES option can only be used in HSCAN",
+        _ => "ERR NOSCORES option can only be used in ZSCAN",
+    })
 }
 
 /// The arguments after the cursor.
@@ -37,11 +50,10 @@ impl<'a> ScanOptions<'a> {
         let mut index = from;
         while let Some(word) = context.args.get(index) {
             index += 1;
-            if allowed.contains(AcceptedOptions::NOVALUES) && word.eq_ignore_ascii_case(b"novalues") {
-                options.values = false;
-                continue;
-            }
-            if allowed.contains(AcceptedOptions::NOSCORES) && word.eq_ignore_ascii_case(b"noscores") {
+            if let Some(option) = element_option(word) {
+                if !allowed.contains(option) {
+                    return Err(not_accepted(option));
+                }
                 options.values = false;
                 continue;
             }

@@ -29,12 +29,13 @@ impl Cursor {
 
     fn parse(text: &[u8], fingerprint: &str) -> Result<Self, CommandError> {
         let mut parts = text.splitn(3, |byte| *byte == b'-');
-        let (Some(of), Some(tag), Some(position)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(of), Some(_), Some(position)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(invalid_cursor());
         };
         let position = parse_cursor(position).map_err(|_| invalid_cursor())?;
         let is_ours = of == fingerprint.as_bytes();
-        Ok(Self { slot: Slot::of_key(tag), position: if is_ours { position } else { 0 } })
+        // The slot by which the request was routed, also without braces.
+        Ok(Self { slot: Slot::of_key(text), position: if is_ours { position } else { 0 } })
     }
 
     fn format(self, fingerprint: &str) -> String {
@@ -237,6 +238,9 @@ mod tests {
         let (cursor, slot) = ("-ERR Invalid cursor", "-ERR Invalid or out of range slot");
         Client::in_cluster().check_replies(&[
             ("clusterscan abc foo", "-ERR syntax error"),
+            // The slot is that by which the request was routed, also without braces.
+            ("clusterscan 0-06S-0 slot 0", "-ERR Cursor slot mismatch with SLOT argument"),
+            ("clusterscan 0-06S-0 slot 9263", "*2|$1|0|*0"),
             ("clusterscan abc slot x", slot),
             ("clusterscan abc slot 16384", slot),
             ("clusterscan abc slot -1", slot),

@@ -32,7 +32,10 @@ mod tests {
             ("sscan nosuch 0", "*2|$1|0|*0"),
             ("sscan nosuch 0 bla", "*2|$1|0|*0"),
             ("sscan s 0 bla", "-ERR syntax error"),
-            ("sscan s 0 novalues", "-ERR syntax error"),
+            ("sscan s 0 novalues", "-ERR NOVALUES option can only be used in HSCAN"),
+            ("sscan s 0 noscores bla", "-ERR NOSCORES option can only be used in ZSCAN"),
+            ("scan 0 novalues", "-ERR NOVALUES option can only be used in HSCAN"),
+            ("scan 0 bla novalues", "-ERR syntax error"),
             ("sscan s 0 count 0", "-ERR syntax error"),
             ("sscan s 0 count x", "-ERR value is not an integer or out of range"),
         ]);
