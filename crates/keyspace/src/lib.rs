@@ -54,7 +54,7 @@ pub use locked_slots::LockedSlots;
 pub use memory::{PoolUsage, keep_chunk_ready, pool_usage, pool_used_bytes, purge_pool, with_wide_vectors};
 pub use overflow::snapshot_only_bytes;
 pub use packed::{PackedBuilder, PackedValue, ValueSummary};
-pub use pages::{FillLevel, limit_pages, was_ever_crowded};
+pub use pages::{FillLevel, limit_pages, slot_capacity, was_ever_crowded};
 pub use prefetched::PrefetchedSlot;
 pub use set::{Digits, SetBuilder, SetMember};
 pub use slot::{RemovedKeys, SlotData, SlotGuard};

@@ -37,6 +37,13 @@ pub fn limit_pages(most: usize) {
     MAX_PAGES.store(most.min(ADDRESSABLE_PAGES), Ordering::Relaxed);
 }
 
+/// Bytes of small values in one slot above which [`Table::load`](crate::Table::load) certainly finds it full. It may
+/// find it full earlier, because pages have unused bytes.
+#[must_use]
+pub fn slot_capacity() -> u64 {
+    (MAX_PAGES.load(Ordering::Relaxed) * 3 / 4 * Block::MAX_BLOCK_BYTES) as u64
+}
+
 /// Whether any store of this process was ever crowded. While false, callers can skip checking [`FillLevel`].
 #[must_use]
 #[inline]

@@ -1,14 +1,28 @@
 //! Validates a snapshot completely before the current data is dropped.
 //!
-//! The check decodes every value and verifies the checksum without storing anything: it needs memory for one
-//! value, or for one part of a large one. It cannot detect an element that occurs in two parts of a large
-//! value, because that requires the whole value.
+//! The check decodes every value and verifies the checksum without storing anything. It needs memory for one value, or
+//! for one part of a large one, and in addition:
+//!
+//! - MultipartValue of one set, sorted set or hash must not share an element, and the parts of a stream must fit. For this the
+//!   check keeps a hash of each element of the value that is being read, or the stream, up to [`MAX_KEPT_BYTES`]. Of a
+//!   larger value only the parts are checked; the load finds the rest after the old data is gone.
+//! - The small values of one slot must fit in its pages. The check adds up their sizes, eight bytes per slot. The unused
+//!   bytes of the pages are known only to the load, so a slot that is fuller than three quarters of
+//!   [`slot_capacity`](keyspace::slot_capacity) may be found only there.
 
 use std::io::Read;
 
-use persistence::RdbItem;
+use keyspace::{DetachedValue, EncodingLimits, Keyspace, Kind, NewEntry, PackedValue, slot_capacity};
+use persistence::{RdbEntry, RdbError, RdbItem};
+use slot_routing::{SLOT_COUNT, Slot};
 
-use crate::rdb::{LoadError, Loader};
+use crate::rdb::{DUPLICATE_ELEMENT, LoadError, Loader};
+use crate::store_queue::PREFETCH_BATCH;
+
+/// Memory for the elements of one value: 8,388,608 hashes, or a stream of this size.
+const MAX_KEPT_BYTES: usize = 128 << 20;
+/// The load checks a slot before each batch of keys, so the last batch may exceed the capacity.
+const MAX_BATCH_BYTES: u64 = (PREFETCH_BATCH as u64) << 13;
 
 impl Loader<'_> {
     /// Checks that [`Loader::replace`] would accept `input`. The data is not changed.
@@ -17,18 +31,124 @@ impl Loader<'_> {
     /// The error that the load would return.
     pub fn check(&self, input: impl Read) -> Result<(), LoadError> {
         let mut loader = self.open(input)?;
-        let databases = self.engine.keyspace.databases();
-        let mut libraries = Vec::new();
-        while let Some(item) = loader.next_item()? {
-            match item {
-                RdbItem::Entry(entry) if entry.db >= databases => {
+        let keyspace = &self.engine.keyspace;
+        let (databases, limits) = (keyspace.databases(), self.engine.settings.encoding_limits());
+        let (mut libraries, mut slots) = (Vec::new(), SlotSizes::default());
+        let mut open = KeptElements::None;
+        loop {
+            let offset = loader.offset();
+            let fits = match loader.next_item()? {
+                None => break,
+                Some(RdbItem::Entry(entry)) if entry.db >= databases => {
                     return Err(LoadError::Database(entry.db, databases));
                 }
-                RdbItem::Function(code) => libraries.push(code.to_vec()),
-                _ => {}
+                Some(RdbItem::Entry(entry)) if entry.is_part => {
+                    open = KeptElements::of(entry.value.kind());
+                    open.add(entry.value, keyspace, &limits)
+                }
+                Some(RdbItem::Entry(entry)) => {
+                    slots.add(keyspace, &entry)?;
+                    true
+                }
+                Some(RdbItem::NextPart { part, is_last }) => {
+                    let fits = open.add(part, keyspace, &limits);
+                    fits && (!is_last || std::mem::take(&mut open).are_unique())
+                }
+                Some(RdbItem::Function(code)) => {
+                    libraries.push(code.to_vec());
+                    true
+                }
+                Some(RdbItem::Aux { .. } | RdbItem::Sizes { .. } | RdbItem::Empty(_)) => true,
+            };
+            if !fits {
+                return Err(RdbError { offset, reason: DUPLICATE_ELEMENT }.into());
             }
         }
         Ok(self.engine.check_libraries(&libraries, self.host.nanos())?)
+    }
+}
+
+/// What the check keeps of a large value whose parts are being read.
+#[derive(Debug, Default)]
+enum KeptElements {
+    /// Nothing: no large value, one of a kind that may contain an element twice, or one that is too large.
+    #[default]
+    None,
+    /// Two hashes per element. One hash of 64 bits is not enough: an accidental collision in a correct snapshot would
+    /// keep a replica from synchronizing.
+    Hashes(Vec<[u64; 2]>),
+    Stream(DetachedValue, usize),
+}
+
+impl KeptElements {
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Set | Kind::SortedSet | Kind::Hash => Self::Hashes(Vec::new()),
+            Kind::Stream => Self::Stream(DetachedValue::large(kind), 0),
+            Kind::String | Kind::List => Self::None,
+        }
+    }
+
+    /// Adds a part. Returns false if a stream's part does not fit the earlier ones.
+    fn add(&mut self, part: PackedValue<'_>, keyspace: &Keyspace, limits: &EncodingLimits) -> bool {
+        let (is_within, fits) = match self {
+            Self::None => return true,
+            Self::Hashes(hashes) => {
+                push_hashes(hashes, part, keyspace);
+                (size_of_val(hashes.as_slice()) <= MAX_KEPT_BYTES, true)
+            }
+            Self::Stream(stream, bytes) => {
+                *bytes += part.bytes().len();
+                (*bytes <= MAX_KEPT_BYTES, stream.add(part, limits))
+            }
+        };
+        if !is_within {
+            *self = Self::None;
+        }
+        fits
+    }
+
+    /// Returns whether no element occurs twice.
+    fn are_unique(self) -> bool {
+        let Self::Hashes(mut hashes) = self else { return true };
+        hashes.sort_unstable();
+        hashes.windows(2).all(|pair| pair[0] != pair[1])
+    }
+}
+
+fn push_hashes(hashes: &mut Vec<[u64; 2]>, part: PackedValue<'_>, keyspace: &Keyspace) {
+    let mut copy = Vec::new();
+    let mut push = |name: &[u8]| {
+        copy.clear();
+        copy.push(0);
+        copy.extend_from_slice(name);
+        hashes.push([keyspace.hash_element_name(name), keyspace.hash_element_name(&copy)]);
+    };
+    match part.kind() {
+        Kind::Set => part.unordered_members().for_each(push),
+        Kind::SortedSet => part.scored_members().for_each(|member| push(member.name)),
+        Kind::Hash => part.fields().for_each(|field| push(field.name)),
+        Kind::String | Kind::List | Kind::Stream => {}
+    }
+}
+
+/// Bytes of small values per database and slot.
+#[derive(Debug, Default)]
+struct SlotSizes(Vec<Vec<u64>>);
+
+impl SlotSizes {
+    fn add(&mut self, keyspace: &Keyspace, entry: &RdbEntry<'_>) -> Result<(), LoadError> {
+        let (slot, db) = (Slot::of_key(entry.key), usize::from(entry.db));
+        if self.0.len() <= db {
+            self.0.resize_with(db + 1, Vec::new);
+        }
+        let sizes = &mut self.0[db];
+        sizes.resize(SLOT_COUNT, 0);
+        let key = keyspace.key_in_slot(slot, entry.key);
+        let stored = NewEntry { key, value: entry.value, expiry: entry.expiry, usage: None };
+        let size = &mut sizes[slot.index()];
+        *size += stored.inline_bytes() as u64;
+        if *size > slot_capacity() + MAX_BATCH_BYTES { Err(LoadError::SlotFull) } else { Ok(()) }
     }
 }
 
@@ -122,6 +242,76 @@ mod tests {
                 loader.replace(good.as_slice(), 0, false, || true).unwrap();
             }
             loader.check(good.as_slice()).unwrap();
+        });
+    }
+
+    /// A length in the encoding of RDB files.
+    fn len(number: usize) -> [u8; 2] {
+        [0x40 | (number >> 8) as u8, number as u8]
+    }
+
+    fn string(bytes: &[u8]) -> Vec<u8> {
+        [&len(bytes.len())[..], bytes].concat()
+    }
+
+    /// A snapshot with the key `k`: a value of this type with a hundred bytes per element, so that it is read in parts.
+    fn large_value(code: u8, elements: &[usize]) -> Vec<u8> {
+        let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0, code, 1, b'k'], &len(elements.len())].concat();
+        for element in elements {
+            bytes.extend(string(format!("{element:0>100}").as_bytes()));
+            match code {
+                4 => bytes.extend(string(b"value")),
+                5 => bytes.extend([0; 8]),
+                _ => {}
+            }
+        }
+        bytes.push(0xFF);
+        bytes.extend([0; 8]);
+        bytes
+    }
+
+    #[test]
+    fn check_finds_an_element_in_two_parts_of_a_large_value() {
+        let unique: Vec<usize> = (0..5000).collect();
+        let repeated: Vec<usize> = (0..4999).chain([7]).collect();
+        for code in [2, 4, 5] {
+            with_loader(|loader| {
+                let bytes = large_value(code, &unique);
+                loader.check(bytes.as_slice()).unwrap();
+                loader.replace(bytes.as_slice(), 0, false, || true).unwrap();
+                let bytes = large_value(code, &repeated);
+                let refused = loader.check(bytes.as_slice()).map_err(|error| error.to_string());
+                assert!(refused.is_err_and(|text| text.contains("the same element twice")), "type {code}");
+                assert!(has_data(loader));
+                assert!(loader.replace(bytes.as_slice(), 0, false, || true).is_err(), "the load agrees");
+            });
+        }
+        // A list may contain an element twice.
+        with_loader(|loader| loader.check(large_value(1, &repeated).as_slice()).unwrap());
+    }
+
+    #[test]
+    fn check_finds_a_slot_with_too_many_small_values() {
+        keyspace::limit_pages(64);
+        let snapshot = |keys: usize| {
+            let mut bytes = [&b"REDIS0011"[..], &[0xFE, 0]].concat();
+            for key in 0..keys {
+                bytes.push(0);
+                bytes.extend(string(format!("{{slot}}{key}").as_bytes()));
+                bytes.extend(string(&[b'v'; 200]));
+            }
+            bytes.push(0xFF);
+            bytes.extend([0; 8]);
+            bytes
+        };
+        let most = (keyspace::slot_capacity() + MAX_BATCH_BYTES) as usize / 200;
+        with_loader(|loader| {
+            let (few, many) = (snapshot(most / 4), snapshot(most));
+            loader.check(few.as_slice()).unwrap();
+            loader.replace(few.as_slice(), 0, false, || true).unwrap();
+            assert!(matches!(loader.check(many.as_slice()), Err(LoadError::SlotFull)));
+            assert!(has_data(loader));
+            assert!(matches!(loader.replace(many.as_slice(), 0, false, || true), Err(LoadError::SlotFull)));
         });
     }
 

@@ -23,6 +23,8 @@ const MAX_BYTES_IN_FLIGHT: usize = 1 << 20;
 const MIN_BYTES_PER_KEY: u64 = 4;
 /// Maximum number of skipped keys that are logged by name.
 const MAX_LOGGED_KEYS: u64 = 10;
+pub(crate) const DUPLICATE_ELEMENT: RdbErrorReason =
+    RdbErrorReason::BadValue("a value with the same element twice");
 /// Items between progress reports.
 const ITEMS_PER_PROGRESS_REPORT: usize = 1024;
 
@@ -249,8 +251,7 @@ impl Loader<'_> {
             return Err(LoadError::SlotFull);
         }
         if let Some(offset) = errors.first_duplicate() {
-            let reason = RdbErrorReason::BadValue("a value with the same element twice");
-            return Err(RdbError { offset, reason }.into());
+            return Err(RdbError { offset, reason: DUPLICATE_ELEMENT }.into());
         }
         if drop_expired {
             drop_expired_fields(keyspace, self.host.now(), &mut loaded, self.max_deletion_bytes);

@@ -17,7 +17,7 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 /// Number of keys whose memory is prefetched together.
-const PREFETCH_BATCH: usize = 32;
+pub(crate) const PREFETCH_BATCH: usize = 32;
 
 /// Errors found by the storing threads.
 #[derive(Debug)]

@@ -28,7 +28,8 @@ pub struct NewEntry<'a> {
 
 impl NewEntry<'_> {
     /// Returns how many bytes the entry takes in a page; 0 if it may be stored outside of the page.
-    fn inline_bytes(&self) -> usize {
+    #[must_use]
+    pub fn inline_bytes(&self) -> usize {
         let (key, value, form) =
             (self.key.bytes.len(), self.value.bytes().len(), self.value.value_encoding());
         let most = if form.is_collection() { MAX_ALWAYS_INLINE } else { usize::MAX };
