@@ -17,7 +17,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which injected bug violates each invariant, and the number of processes needed.
-const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 53] = [
+const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 52] = [
     (Machine::Cluster, InvariantName::OneVote, InjectedBug::UnsavedVotes, 9),
     (Machine::Cluster, InvariantName::Majority, InjectedBug::IgnoredQuorum, 5),
     (Machine::Cluster, InvariantName::OnePromotion, InjectedBug::IgnoredQuorum, 7),
@@ -44,7 +44,6 @@ const INJECTED_BUGS: [(Machine, InvariantName, InjectedBug, usize); 53] = [
     (Machine::Cluster, InvariantName::SameData, InjectedBug::ResumedTransactions, 5),
     (Machine::Cluster, InvariantName::NoOverwrite, InjectedBug::StreamAfterPromotion, 5),
     (Machine::Cluster, InvariantName::NoLoss, InjectedBug::EarlyAcknowledgement, 5),
-    (Machine::Cluster, InvariantName::NoLoss, InjectedBug::ReplyAfterDemotion, 5),
     (Machine::Cluster, InvariantName::NoOverwrite, InjectedBug::ReplyAfterDemotion, 5),
     (Machine::Cluster, InvariantName::NoErasure, InjectedBug::EmptyMasterServes, 5),
     (Machine::Sentinel, InvariantName::Handover, InjectedBug::SkippedDrain, 6),
