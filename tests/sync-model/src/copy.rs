@@ -1,0 +1,345 @@
+//! One copy of the shard: a process with its log, as replica, candidate or master.
+
+use std::collections::BTreeMap;
+
+use crate::group::{Incarnation, Incarnations, SetState};
+use crate::log::Entry;
+use crate::log::Log;
+use crate::message::{Acknowledgement, Append};
+use crate::model::{Durability, Speed};
+use crate::omission::Omission;
+
+/// The part that a copy plays.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Role {
+    /// Follows the master of the newest epoch that it knows.
+    Replica,
+    /// Has dropped its data for a full synchronisation and acknowledges nothing.
+    Syncing,
+    /// Has asked the group to be promoted.
+    Candidate,
+    /// The master of its epoch, as far as it knows.
+    Master(Leadership),
+}
+
+/// A master's state.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Leadership {
+    /// The newest set that the master knows to be decided.
+    pub(crate) decided: Incarnations,
+    /// The version of `decided`.
+    pub(crate) version: u8,
+    /// The members of a proposal whose outcome is unknown.
+    pub(crate) proposal: Option<Incarnations>,
+    /// How many entries each incarnation has acknowledged in this epoch.
+    pub(crate) acknowledged: BTreeMap<Incarnation, u8>,
+    /// The number of committed entries.
+    pub(crate) committed: u8,
+    /// The master serves once this many entries are committed.
+    pub(crate) serves_from: u8,
+    /// The newest lease round.
+    pub(crate) round: u8,
+    /// Ticks until the lease of that round ends.
+    pub(crate) round_left: u8,
+    /// Who has answered in that round.
+    pub(crate) promised: Incarnations,
+    /// A lease was held at some time, which counts only if a rule is left out.
+    pub(crate) had_lease: bool,
+}
+
+/// A copy.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Copy {
+    /// Whether the process runs.
+    pub(crate) is_up: bool,
+    /// The identity of its data.
+    pub(crate) incarnation: Incarnation,
+    /// Its log; kept over a crash only with [`Durability::Disk`].
+    pub(crate) log: Log,
+    /// The newest epoch that it has heard of.
+    pub(crate) epoch: u8,
+    /// Its role.
+    pub(crate) role: Role,
+    /// Ticks until it may stand for promotion.
+    pub(crate) promise: u8,
+}
+
+impl Leadership {
+    fn new(state: &SetState, log: &Log) -> Self {
+        Self {
+            decided: state.members,
+            version: state.version,
+            proposal: None,
+            acknowledged: BTreeMap::new(),
+            committed: 0,
+            serves_from: log.len() as u8,
+            round: 0,
+            round_left: 0,
+            promised: Incarnations::default(),
+            had_lease: false,
+        }
+    }
+
+    /// The members whose acknowledgements the master waits for.
+    fn effective(&self, omitted: Option<Omission>) -> Incarnations {
+        match (omitted, self.proposal) {
+            (Some(Omission::ShrinkBeforeDecision), Some(proposal)) => proposal,
+            (Some(Omission::GrowWithoutWaiting), _) | (_, None) => self.decided,
+            (_, Some(proposal)) => self.decided.union(proposal),
+        }
+    }
+
+    fn commit(&mut self, log: &Log, omitted: Option<Omission>) {
+        let acknowledged = |member| self.acknowledged.get(&member).copied().unwrap_or_default();
+        let of_all = self.effective(omitted).iter().map(acknowledged).min();
+        let committed = of_all.map_or(log.len() as u8, |len| len.min(log.len() as u8));
+        self.committed = self.committed.max(committed);
+    }
+
+    fn has_lease(&self, omitted: Option<Omission>) -> bool {
+        let has_promises =
+            |members: Incarnations| members.iter().all(|member| self.promised.contains(member));
+        let members = self.effective(omitted);
+        members == Incarnations::default() || (self.round_left > 0 && has_promises(members))
+    }
+}
+
+impl Copy {
+    /// A replica without data.
+    pub(crate) fn new(node: u8) -> Self {
+        Self {
+            is_up: true,
+            incarnation: Incarnation { node, generation: 0 },
+            log: Log::default(),
+            epoch: 0,
+            role: Role::Replica,
+            promise: 0,
+        }
+    }
+
+    /// The master's state, if the process runs as a master.
+    pub(crate) fn leadership(&self) -> Option<&Leadership> {
+        match &self.role {
+            Role::Master(leadership) if self.is_up => Some(leadership),
+            _ => None,
+        }
+    }
+
+    /// The number of committed entries, if this is a master that serves clients.
+    pub(crate) fn served(&self) -> Option<u8> {
+        self.leadership()
+            .filter(|master| master.committed >= master.serves_from)
+            .map(|master| master.committed)
+    }
+
+    /// Whether this is a master that serves reads.
+    pub(crate) fn serves_reads(&self, omitted: Option<Omission>) -> bool {
+        let checked_once = omitted == Some(Omission::CheckLeaseOnce);
+        let has_lease = |master: &Leadership| master.has_lease(omitted) || (checked_once && master.had_lease);
+        self.served().is_some() && self.leadership().is_some_and(has_lease)
+    }
+
+    /// Makes this the master that `state` names.
+    pub(crate) fn lead(&mut self, state: &SetState, omitted: Option<Omission>) {
+        self.epoch = state.epoch;
+        if state.epoch > 1 {
+            self.log.push(Entry { epoch: state.epoch, value: 0 });
+        }
+        let mut leadership = Leadership::new(state, &self.log);
+        if omitted == Some(Omission::ServeBeforeCommit) {
+            leadership.committed = leadership.serves_from;
+        }
+        leadership.commit(&self.log, omitted);
+        self.role = Role::Master(leadership);
+    }
+
+    /// Appends a write.
+    pub(crate) fn write(&mut self, value: u8, omitted: Option<Omission>) {
+        self.log.push(Entry { epoch: self.epoch, value });
+        if let Role::Master(leadership) = &mut self.role {
+            leadership.commit(&self.log, omitted);
+        }
+    }
+
+    /// The message that the master sends to its replicas.
+    pub(crate) fn append(&self) -> Option<Append> {
+        let round = self.leadership()?.round;
+        Some(Append { epoch: self.epoch, round, log: self.log.clone() })
+    }
+
+    /// Takes entries from a master. Returns the acknowledgement.
+    pub(crate) fn receive(
+        &mut self,
+        message: &Append,
+        promise: u8,
+        omitted: Option<Omission>,
+    ) -> Option<Acknowledgement> {
+        if message.epoch < self.epoch {
+            return None;
+        }
+        let is_newer = message.epoch > self.epoch;
+        match self.role {
+            Role::Master(_) if !is_newer => return None,
+            Role::Candidate if !is_newer && omitted != Some(Omission::AcknowledgeAsCandidate) => return None,
+            Role::Master(_) | Role::Candidate if is_newer => self.role = Role::Replica,
+            _ => {}
+        }
+        self.epoch = message.epoch;
+        if self.role == Role::Syncing {
+            self.log = message.log.clone();
+            self.role = Role::Replica;
+        } else if omitted == Some(Omission::MergeOldTail) {
+            self.log.append_by_length(&message.log);
+        } else if self.log.is_prefix_of(&message.log) {
+            self.log = message.log.clone();
+        } else if !message.log.is_prefix_of(&self.log) {
+            self.drop_data();
+            self.role = Role::Syncing;
+            let early = Acknowledgement {
+                from: self.incarnation,
+                epoch: message.epoch,
+                round: message.round,
+                len: message.log.len() as u8,
+            };
+            return (omitted == Some(Omission::AcknowledgeDuringFullSync)).then_some(early);
+        }
+        self.promise = promise;
+        Some(Acknowledgement {
+            from: self.incarnation,
+            epoch: message.epoch,
+            round: message.round,
+            len: self.log.len() as u8,
+        })
+    }
+
+    /// Counts an acknowledgement.
+    pub(crate) fn count(&mut self, message: &Acknowledgement, speed: Speed, omitted: Option<Omission>) {
+        let own_epoch = message.epoch == self.epoch;
+        let Role::Master(leadership) = &mut self.role else { return };
+        if !own_epoch && omitted != Some(Omission::CountOtherHistories) {
+            return;
+        }
+        let mut from = message.from;
+        if omitted == Some(Omission::IgnoreIncarnations) {
+            let known = leadership.effective(omitted).iter().find(|member| member.node == from.node);
+            from = known.unwrap_or(from);
+        }
+        let len = leadership.acknowledged.entry(from).or_default();
+        *len = message.len.max(*len);
+        if own_epoch && message.round == leadership.round && message.round > 0 {
+            if omitted == Some(Omission::LeaseFromReply) {
+                leadership.round_left = speed.lease(omitted);
+            }
+            leadership.promised = leadership.promised.with(from);
+        }
+        leadership.commit(&self.log, omitted);
+    }
+
+    /// Begins a lease round.
+    pub(crate) fn renew(&mut self, speed: Speed, omitted: Option<Omission>) {
+        if let Role::Master(leadership) = &mut self.role {
+            leadership.round += 1;
+            leadership.round_left = speed.lease(omitted);
+            leadership.promised = Incarnations::default();
+        }
+    }
+
+    /// Proposes other members.
+    pub(crate) fn propose(&mut self, members: Incarnations, omitted: Option<Omission>) {
+        if let Role::Master(leadership) = &mut self.role {
+            leadership.proposal = Some(members);
+            leadership.commit(&self.log, omitted);
+        }
+    }
+
+    /// Learns a state of the group.
+    pub(crate) fn learn(&mut self, state: &SetState, omitted: Option<Omission>) {
+        if state.epoch > self.epoch {
+            let is_promoted = self.role == Role::Candidate
+                && state.master == self.incarnation
+                && state.epoch == self.epoch + 1;
+            if is_promoted {
+                self.lead(state, omitted);
+                return;
+            }
+            self.epoch = state.epoch;
+            if matches!(self.role, Role::Master(_) | Role::Candidate) {
+                self.role = Role::Replica;
+            }
+        } else if let Role::Master(leadership) = &mut self.role
+            && state.epoch == self.epoch
+            && state.version > leadership.version
+        {
+            leadership.decided = state.members;
+            leadership.version = state.version;
+            leadership.proposal = None;
+            leadership.commit(&self.log, omitted);
+        } else if self.role == Role::Candidate
+            && state.epoch == self.epoch
+            && state.version > 0
+            && !state.members.contains(self.incarnation)
+        {
+            // The master has removed it. A request of its own that arrives late may still begin an epoch, but only a
+            // candidate becomes the master of it.
+            self.role = Role::Replica;
+        }
+    }
+
+    /// Lets a tick of time pass.
+    pub(crate) fn tick(&mut self) {
+        self.promise = self.promise.saturating_sub(1);
+        if let Role::Master(leadership) = &mut self.role {
+            leadership.round_left = leadership.round_left.saturating_sub(1);
+        }
+    }
+
+    /// Ends the process.
+    pub(crate) fn crash(&mut self, omitted: Option<Omission>) {
+        self.is_up = false;
+        if omitted != Some(Omission::RestartAsMaster) || !matches!(self.role, Role::Master(_)) {
+            self.role = match self.role {
+                Role::Syncing => Role::Syncing,
+                _ => Role::Replica,
+            };
+        }
+    }
+
+    /// Starts the process again.
+    pub(crate) fn restart(&mut self, durability: Durability, promise: u8, omitted: Option<Omission>) {
+        self.is_up = true;
+        match durability {
+            Durability::Memory => {
+                self.drop_data();
+                self.promise = 0;
+                if let Role::Master(leadership) = &mut self.role {
+                    leadership.acknowledged.clear();
+                    (leadership.committed, leadership.serves_from) = (0, 0);
+                } else {
+                    self.role = Role::Replica;
+                    self.epoch = 0;
+                }
+            }
+            Durability::Disk => {
+                self.promise = if omitted == Some(Omission::ForgetPromiseAtRestart) { 0 } else { promise };
+                if omitted == Some(Omission::ForgetEpochAtRestart) {
+                    self.epoch = 0;
+                }
+            }
+        }
+    }
+
+    fn drop_data(&mut self) {
+        self.incarnation.generation += 1;
+        self.log = Log::default();
+    }
+
+    /// Records that the lease was checked.
+    pub(crate) fn check_lease(&mut self, omitted: Option<Omission>) {
+        if omitted == Some(Omission::CheckLeaseOnce)
+            && self.serves_reads(omitted)
+            && let Role::Master(leadership) = &mut self.role
+        {
+            leadership.had_lease = true;
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The configuration group's replicated state, as one register.
+
+use crate::message::GroupRequest;
+use crate::omission::Omission;
+
+/// The data of a copy: the node, and how often it has dropped its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Incarnation {
+    /// The index of the node.
+    pub(crate) node: u8,
+    /// How often the node has lost or dropped its data.
+    pub(crate) generation: u8,
+}
+
+/// A set of incarnations, at most four generations of each node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Incarnations(u16);
+
+impl Incarnations {
+    fn bit(incarnation: Incarnation) -> u16 {
+        assert!(incarnation.generation < 4, "the bounds allow four generations");
+        1 << (incarnation.node * 4 + incarnation.generation)
+    }
+
+    /// Whether it contains `incarnation`.
+    pub(crate) fn contains(self, incarnation: Incarnation) -> bool {
+        self.0 & Self::bit(incarnation) != 0
+    }
+
+    /// Whether it contains any generation of the node.
+    pub(crate) fn contains_node(self, node: u8) -> bool {
+        self.0 & 0b1111 << (node * 4) != 0
+    }
+
+    /// The set with `incarnation`.
+    pub(crate) fn with(self, incarnation: Incarnation) -> Self {
+        Self(self.0 | Self::bit(incarnation))
+    }
+
+    /// The set without `incarnation`.
+    pub(crate) fn without(self, incarnation: Incarnation) -> Self {
+        Self(self.0 & !Self::bit(incarnation))
+    }
+
+    /// The members of either set.
+    pub(crate) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// All members.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Incarnation> {
+        (0..12)
+            .filter(move |bit| self.0 & 1 << bit != 0)
+            .map(|bit| Incarnation { node: bit / 4, generation: bit % 4 })
+    }
+}
+
+/// The group's state for the shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SetState {
+    /// Increased by each promotion.
+    pub(crate) epoch: u8,
+    /// Increased by each change of the members within an epoch.
+    pub(crate) version: u8,
+    /// The promoted incarnation.
+    pub(crate) master: Incarnation,
+    /// The in-sync set without the master.
+    pub(crate) members: Incarnations,
+}
+
+impl SetState {
+    /// Decides a request. Returns the new state, or `None` if the request is refused.
+    pub(crate) fn decide(&self, request: &GroupRequest, omitted: Option<Omission>) -> Option<Self> {
+        match *request {
+            GroupRequest::Change { epoch, version, members } => {
+                let is_next = version == self.version + 1 || omitted == Some(Omission::AcceptAnyVersion);
+                (epoch == self.epoch && is_next).then_some(Self { version, members, ..*self })
+            }
+            GroupRequest::Promote { epoch, candidate } => {
+                let is_member = match omitted {
+                    Some(Omission::PromoteNonMember) => true,
+                    Some(Omission::IgnoreIncarnations) => {
+                        self.members.contains_node(candidate.node) || self.master.node == candidate.node
+                    }
+                    // The master's own data after a restart holds everything, too.
+                    _ => self.members.contains(candidate) || self.master == candidate,
+                };
+                let members = self.members.without(candidate);
+                (epoch == self.epoch && is_member).then_some(Self {
+                    epoch: epoch + 1,
+                    version: 0,
+                    master: candidate,
+                    members,
+                })
+            }
+        }
+    }
+}

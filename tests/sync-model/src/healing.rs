@@ -1,0 +1,101 @@
+//! Liveness: a fair schedule without faults, tried from every state.
+
+use crate::COPIES;
+use crate::copy::Role;
+use crate::model::{Action, Shard, State, is_alive};
+
+/// Rounds after which a shard without faults has to serve.
+const ROUNDS: usize = 12;
+
+impl Shard {
+    /// Whether the shard serves reads after some rounds without faults, provided that a copy that may be promoted is
+    /// alive.
+    pub(crate) fn heals(&self, state: &State) -> bool {
+        let mut state = state.clone();
+        // The limits of the search do not apply to the fair schedule.
+        let mut unlimited = self.clone();
+        unlimited.bounds.versions = u8::MAX;
+        unlimited.bounds.epochs = u8::MAX;
+        unlimited.bounds.rounds = u8::MAX;
+        for _ in 0..ROUNDS {
+            let decided = *state.decided();
+            let mut candidates = decided.members.iter().chain([decided.master]);
+            // Without anyone to promote, the shard rightly stays down until its data is back. A removal that was under
+            // way when the master died may lead there.
+            let is_lost = !candidates.any(|member| is_alive(&state, member));
+            if is_lost || state.copies.iter().any(|copy| copy.serves_reads(self.omitted)) {
+                return true;
+            }
+            state = unlimited.fair_round(state);
+        }
+        false
+    }
+
+    fn step(&self, state: &mut State, action: &Action) {
+        *state = self.after(state, action);
+    }
+
+    /// Everything that is under way arrives, and every copy does what its timers ask for.
+    fn fair_round(&self, mut state: State) -> State {
+        for request in state.requests.clone() {
+            self.step(&mut state, &Action::Decide(request));
+        }
+        for index in (0..COPIES).filter(|index| state.copies[*index].is_up).collect::<Vec<_>>() {
+            for decided in state.group.clone() {
+                self.step(&mut state, &Action::Learn(index, decided));
+            }
+        }
+        let newest = state.decided().epoch;
+        for index in 0..COPIES {
+            if state.copies[index].leadership().is_some() && state.copies[index].epoch == newest {
+                self.lead_round(&mut state, index);
+            }
+        }
+        let has_master = state.copies.iter().any(|copy| copy.leadership().is_some() && copy.epoch == newest);
+        if !has_master {
+            self.step(&mut state, &Action::Tick);
+            self.promote(&mut state);
+        }
+        state
+    }
+
+    /// The master hears from everyone who is up, and removes the others from its set.
+    fn lead_round(&self, state: &mut State, master: usize) {
+        self.step(state, &Action::Renew(master));
+        // A full synchronisation takes two messages.
+        for _ in 0..2 {
+            let Some(message) = state.copies[master].append() else { return };
+            for index in (0..COPIES).filter(|index| *index != master) {
+                // The bound on dropped data stays: a node beyond it counts as dead.
+                let may_drop = state.copies[index].incarnation.generation < self.bounds.generations;
+                if state.copies[index].is_up && may_drop {
+                    self.step(state, &Action::Append(index, message.clone()));
+                }
+            }
+        }
+        for message in state.acknowledgements.clone() {
+            self.step(state, &Action::Acknowledge(master, message));
+        }
+        let Some(leadership) = state.copies[master].leadership() else { return };
+        let silent = leadership.decided.iter().find(|member| !leadership.promised.contains(*member));
+        if leadership.proposal.is_none()
+            && let Some(silent) = silent
+        {
+            let members = leadership.decided.without(silent);
+            self.step(state, &Action::Propose(master, members));
+        }
+    }
+
+    /// A member whose promise has run out asks to be promoted.
+    fn promote(&self, state: &mut State) {
+        let decided = *state.decided();
+        for index in 0..COPIES {
+            let copy = &state.copies[index];
+            let may_win = decided.members.contains(copy.incarnation) || decided.master == copy.incarnation;
+            if copy.is_up && copy.role == Role::Replica && may_win && copy.promise == 0 {
+                self.step(state, &Action::Stand(index));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Replication logs of a few entries.
+
+/// An entry: the epoch in which a master appended it, and a value that no other entry has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Entry {
+    /// The epoch of the master.
+    pub(crate) epoch: u8,
+    /// The written value; zero for the first entry of a new master.
+    pub(crate) value: u8,
+}
+
+/// A log. Two logs of the same length may differ.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Log(Vec<Entry>);
+
+impl Log {
+    /// The number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Appends an entry.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.0.push(entry);
+    }
+
+    /// Whether `longer` continues this log.
+    pub(crate) fn is_prefix_of(&self, longer: &Self) -> bool {
+        longer.0.starts_with(&self.0)
+    }
+
+    /// Appends the entries of `longer` behind this log's length, whatever stands before.
+    pub(crate) fn append_by_length(&mut self, longer: &Self) {
+        self.0.extend(longer.0.iter().skip(self.0.len()));
+    }
+
+    /// The values among the first `len` entries, as bits.
+    pub(crate) fn values(&self, len: usize) -> u8 {
+        let values = self.0.iter().take(len).filter(|entry| entry.value > 0);
+        values.fold(0, |bits, entry| bits | 1 << (entry.value - 1))
+    }
+}

@@ -1,0 +1,428 @@
+//! The whole system as a model for the checker.
+
+use std::collections::BTreeSet;
+
+use stateright::{Model, Property};
+
+use crate::COPIES;
+use crate::copy::{Copy, Leadership, Role};
+use crate::group::{Incarnation, Incarnations, SetState};
+use crate::message::{Acknowledgement, Append, GroupRequest};
+use crate::omission::Omission;
+
+/// What a copy keeps over a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Durability {
+    /// Nothing.
+    Memory,
+    /// Its log, incarnation and newest epoch.
+    Disk,
+}
+
+/// The speed of a process' clock. The error is exaggerated: a timer of two ticks runs for one to three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Speed {
+    /// Timers end early.
+    Fast,
+    /// Timers end in time.
+    Exact,
+    /// Timers end late.
+    Slow,
+}
+
+impl Speed {
+    const fn ticks(self) -> u8 {
+        match self {
+            Self::Fast => 1,
+            Self::Exact => 2,
+            Self::Slow => 3,
+        }
+    }
+
+    /// How long a member that answers does not stand.
+    pub(crate) const fn promise(self) -> u8 {
+        self.ticks()
+    }
+
+    /// How long a master counts on promises, from the moment of its request. The margin makes it end before the promise
+    /// of any member.
+    pub(crate) fn lease(self, omitted: Option<Omission>) -> u8 {
+        if omitted == Some(Omission::LeaseWithoutMargin) { self.ticks() } else { 1 }
+    }
+}
+
+/// How far the checker goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// Writes in total.
+    pub(crate) writes: u8,
+    /// The largest epoch.
+    pub(crate) epochs: u8,
+    /// Changes of the set in each epoch.
+    pub(crate) versions: u8,
+    /// Lease rounds of each master.
+    pub(crate) rounds: u8,
+    /// Crashes in total.
+    pub(crate) crashes: u8,
+    /// Times that a node drops its data; at most 3.
+    pub(crate) generations: u8,
+}
+
+/// The model.
+#[derive(Debug, Clone)]
+pub(crate) struct Shard {
+    /// The bounds.
+    pub(crate) bounds: Bounds,
+    /// What is kept over a crash.
+    pub(crate) durability: Durability,
+    /// Whether masters serve reads, which needs leases. Without reads there are no promises and far fewer states.
+    pub(crate) serves_reads: bool,
+    /// The clock of each copy.
+    pub(crate) speeds: [Speed; COPIES],
+    /// The rule that is left out.
+    pub(crate) omitted: Option<Omission>,
+    /// Whether the property of liveness is checked as well, which takes longer.
+    pub(crate) checks_liveness: bool,
+}
+
+/// A state of the system.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    /// The copies.
+    pub(crate) copies: Vec<Copy>,
+    /// All states of the group so far; the last one is the present.
+    pub(crate) group: Vec<SetState>,
+    /// All messages from masters.
+    pub(crate) appends: BTreeSet<Append>,
+    /// All acknowledgements.
+    pub(crate) acknowledgements: BTreeSet<Acknowledgement>,
+    /// All requests to the group.
+    pub(crate) requests: BTreeSet<GroupRequest>,
+    /// The number of writes so far.
+    pub(crate) writes: u8,
+    /// The number of crashes so far.
+    pub(crate) crashes: u8,
+    /// The values that a client has seen, by a reply or a read, as bits.
+    pub(crate) acknowledged: u8,
+}
+
+/// A step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A client writes.
+    Write(usize),
+    /// A replica receives entries.
+    Append(usize, Append),
+    /// A master receives an acknowledgement.
+    Acknowledge(usize, Acknowledgement),
+    /// The group decides a request.
+    Decide(GroupRequest),
+    /// A copy learns a state of the group.
+    Learn(usize, SetState),
+    /// A master proposes to add or remove a member.
+    Propose(usize, Incarnations),
+    /// A master gives up its proposal; only if a rule is left out.
+    Forget(usize),
+    /// A member asks to be promoted.
+    Stand(usize),
+    /// A master begins a lease round.
+    Renew(usize),
+    /// Time passes.
+    Tick,
+    /// A process ends.
+    Crash(usize),
+    /// A process starts.
+    Restart(usize),
+}
+
+impl State {
+    /// The group's present state.
+    pub(crate) fn decided(&self) -> &SetState {
+        self.group.last().expect("the group has a state from the start")
+    }
+}
+
+impl Shard {
+    /// The first state: node 0 is the master, node 1 the only member of its set, node 2 an empty replica.
+    pub(crate) fn first_state(&self) -> State {
+        let mut copies: Vec<Copy> = (0..COPIES as u8).map(Copy::new).collect();
+        let members = Incarnations::default().with(copies[1].incarnation);
+        let group = SetState { epoch: 1, version: 0, master: copies[0].incarnation, members };
+        copies[1].epoch = 1;
+        copies[0].lead(&group, self.omitted);
+        State {
+            copies,
+            group: vec![group],
+            appends: BTreeSet::new(),
+            acknowledgements: BTreeSet::new(),
+            requests: BTreeSet::new(),
+            writes: 0,
+            crashes: 0,
+            acknowledged: 0,
+        }
+    }
+
+    fn proposals(&self, state: &State, index: usize, actions: &mut Vec<Action>) {
+        let copy = &state.copies[index];
+        let Some(master) = copy.leadership() else { return };
+        if master.proposal.is_some() || master.version >= self.bounds.versions {
+            return;
+        }
+        for member in master.decided.iter() {
+            actions.push(Action::Propose(index, master.decided.without(member)));
+        }
+        for (&from, &len) in &master.acknowledged {
+            let is_complete = usize::from(len) == copy.log.len();
+            if is_complete && !master.decided.contains(from) && usize::from(from.node) != index {
+                actions.push(Action::Propose(index, master.decided.with(from)));
+            }
+        }
+    }
+
+    fn actions_of(&self, state: &State, index: usize, actions: &mut Vec<Action>) {
+        let copy = &state.copies[index];
+        if !copy.is_up {
+            if copy.incarnation.generation < self.bounds.generations {
+                actions.push(Action::Restart(index));
+            }
+            return;
+        }
+        if state.crashes < self.bounds.crashes {
+            actions.push(Action::Crash(index));
+        }
+        if let Some(master) = copy.leadership() {
+            if copy.served().is_some() && state.writes < self.bounds.writes {
+                actions.push(Action::Write(index));
+            }
+            if self.serves_reads && master.round < self.bounds.rounds {
+                actions.push(Action::Renew(index));
+            }
+            if self.omitted == Some(Omission::ForgetProposal) && master.proposal.is_some() {
+                actions.push(Action::Forget(index));
+            }
+            self.proposals(state, index, actions);
+            let is_open = |message: &&Acknowledgement| {
+                let counted = master.acknowledged.get(&message.from).is_some_and(|len| *len >= message.len);
+                let has_promise = message.round != master.round || master.promised.contains(message.from);
+                !counted || !has_promise || self.omitted.is_some()
+            };
+            let open = state.acknowledgements.iter().filter(is_open);
+            actions.extend(open.map(|message| Action::Acknowledge(index, *message)));
+        }
+        if self.may_stand(copy) {
+            actions.push(Action::Stand(index));
+        }
+        let may_drop = copy.incarnation.generation < self.bounds.generations;
+        let is_open = |message: &&Append| {
+            may_drop
+                && (message.epoch > copy.epoch
+                    || (message.epoch == copy.epoch && copy.leadership().is_none()))
+        };
+        let messages = state.appends.iter().filter(is_open);
+        actions.extend(messages.map(|message| Action::Append(index, message.clone())));
+        let is_news = |decided: &&SetState| {
+            let has_newer =
+                |master: &Leadership| decided.epoch == copy.epoch && decided.version > master.version;
+            let is_removed =
+                copy.role == Role::Candidate && decided.epoch == copy.epoch && decided.version > 0;
+            decided.epoch > copy.epoch || is_removed || copy.leadership().is_some_and(has_newer)
+        };
+        actions.extend(state.group.iter().filter(is_news).map(|decided| Action::Learn(index, *decided)));
+    }
+
+    fn promise(&self, index: usize) -> u8 {
+        if self.serves_reads { self.speeds[index].promise() } else { 0 }
+    }
+
+    fn may_stand(&self, copy: &Copy) -> bool {
+        let is_complete = match copy.role {
+            Role::Replica => true,
+            Role::Syncing => self.omitted == Some(Omission::AcknowledgeDuringFullSync),
+            _ => false,
+        };
+        let may_stand = copy.promise == 0 || self.omitted == Some(Omission::StandDespitePromise);
+        is_complete && may_stand && copy.epoch > 0 && copy.epoch < self.bounds.epochs
+    }
+
+    fn perform(&self, state: &mut State, action: &Action) {
+        let omitted = self.omitted;
+        match action {
+            Action::Write(index) => {
+                state.writes += 1;
+                let value = state.writes;
+                state.copies[*index].write(value, omitted);
+                if omitted == Some(Omission::AcknowledgeBeforeCommit) {
+                    state.acknowledged |= 1 << (value - 1);
+                }
+            }
+            Action::Append(index, message) => {
+                let reply = state.copies[*index].receive(message, self.promise(*index), omitted);
+                state.acknowledgements.extend(reply);
+            }
+            Action::Acknowledge(index, message) => {
+                state.copies[*index].count(message, self.speeds[*index], omitted);
+            }
+            Action::Decide(request) => {
+                let decided = state.decided().decide(request, omitted);
+                state.group.extend(decided);
+            }
+            Action::Learn(index, decided) => state.copies[*index].learn(decided, omitted),
+            Action::Propose(index, members) => {
+                let copy = &mut state.copies[*index];
+                copy.propose(*members, omitted);
+                let version = copy.leadership().map_or(0, |master| master.version) + 1;
+                state.requests.insert(GroupRequest::Change { epoch: copy.epoch, version, members: *members });
+            }
+            Action::Forget(index) => {
+                if let Role::Master(leadership) = &mut state.copies[*index].role {
+                    leadership.proposal = None;
+                }
+            }
+            Action::Stand(index) => {
+                let copy = &mut state.copies[*index];
+                copy.role = Role::Candidate;
+                state
+                    .requests
+                    .insert(GroupRequest::Promote { epoch: copy.epoch, candidate: copy.incarnation });
+            }
+            Action::Renew(index) => state.copies[*index].renew(self.speeds[*index], omitted),
+            Action::Tick => state.copies.iter_mut().for_each(Copy::tick),
+            Action::Crash(index) => {
+                state.crashes += 1;
+                state.copies[*index].crash(omitted);
+            }
+            Action::Restart(index) => {
+                let promise = self.promise(*index);
+                state.copies[*index].restart(self.durability, promise, omitted);
+            }
+        }
+    }
+
+    /// Sends what each master has, and notes what clients have seen.
+    fn publish(&self, state: &mut State) {
+        for copy in &mut state.copies {
+            copy.check_lease(self.omitted);
+            state.appends.extend(copy.append());
+            if let Some(committed) = copy.served() {
+                state.acknowledged |= copy.log.values(committed.into());
+            }
+        }
+    }
+
+    /// Removes messages that nobody can act on any more, so that states that differ only in them are one.
+    fn forget_dead_messages(&self, state: &mut State) {
+        let decided = *state.decided();
+        let oldest = state.copies.iter().map(|copy| copy.epoch).min().unwrap_or_default();
+        state.appends.retain(|message| message.epoch >= oldest);
+        state.requests.retain(|request| match *request {
+            GroupRequest::Change { epoch, version, .. } => {
+                let is_open = version > decided.version || self.omitted == Some(Omission::AcceptAnyVersion);
+                epoch == decided.epoch && is_open
+            }
+            GroupRequest::Promote { epoch, .. } => epoch == decided.epoch,
+        });
+        let other_histories = self.omitted == Some(Omission::CountOtherHistories);
+        let has_master = |epoch| {
+            let leads = |copy: &Copy| copy.epoch == epoch && matches!(copy.role, Role::Master(_));
+            let may_lead = |copy: &Copy| copy.epoch + 1 == epoch && copy.role == Role::Candidate;
+            state.copies.iter().any(|copy| leads(copy) || may_lead(copy))
+        };
+        let is_useful = |message: &Acknowledgement| other_histories || has_master(message.epoch);
+        state.acknowledgements.retain(is_useful);
+        let newest = decided;
+        state.group.retain(|known| {
+            *known == newest || known.epoch > oldest || (known.epoch == oldest && has_master(known.epoch))
+        });
+    }
+
+    /// The state after an action.
+    pub(crate) fn after(&self, state: &State, action: &Action) -> State {
+        let mut next = state.clone();
+        self.perform(&mut next, action);
+        self.publish(&mut next);
+        self.forget_dead_messages(&mut next);
+        next
+    }
+
+    fn serving_master_has_all(&self, state: &State) -> bool {
+        let newest = state.decided().epoch;
+        state
+            .copies
+            .iter()
+            .filter(|copy| copy.epoch == newest && copy.served().is_some())
+            .all(|copy| copy.log.values(copy.log.len()) & state.acknowledged == state.acknowledged)
+    }
+
+    fn reads_are_fresh(&self, state: &State) -> bool {
+        let readers = state.copies.iter().filter(|copy| self.serves_reads && copy.serves_reads(self.omitted));
+        readers.clone().all(|copy| {
+            let seen = copy.log.values(copy.served().unwrap_or_default().into());
+            seen & state.acknowledged == state.acknowledged
+        })
+    }
+
+    fn one_master_serves_reads(&self, state: &State) -> bool {
+        !self.serves_reads || state.copies.iter().filter(|copy| copy.serves_reads(self.omitted)).count() <= 1
+    }
+
+    fn writes_are_on_disk(&self, state: &State) -> bool {
+        let has_all =
+            |copy: &Copy| copy.log.values(copy.log.len()) & state.acknowledged == state.acknowledged;
+        self.durability == Durability::Memory || state.copies.iter().any(has_all)
+    }
+}
+
+/// The name of the property that an acknowledged write is in every later serving master.
+pub(crate) const NOTHING_LOST: &str = "a serving master has every acknowledged write";
+/// The name of the property of reads.
+pub(crate) const FRESH_READS: &str = "reads see every acknowledged write";
+/// The name of the property that one history is served.
+pub(crate) const ONE_MASTER: &str = "one master serves reads";
+/// The name of the property of disks.
+pub(crate) const ON_DISK: &str = "a copy on disk has every acknowledged write";
+/// The name of the property of liveness.
+pub(crate) const SERVES_AGAIN: &str = "the shard serves again once faults end";
+
+impl Model for Shard {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut first = self.first_state();
+        self.publish(&mut first);
+        vec![first]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for index in 0..COPIES {
+            self.actions_of(state, index, actions);
+        }
+        actions.extend(state.requests.iter().map(|request| Action::Decide(*request)));
+        if self.serves_reads {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let next = self.after(state, &action);
+        (next != *state).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always(NOTHING_LOST, Self::serving_master_has_all),
+            Property::always(FRESH_READS, Self::reads_are_fresh),
+            Property::always(ONE_MASTER, Self::one_master_serves_reads),
+            Property::always(ON_DISK, Self::writes_are_on_disk),
+        ];
+        if self.checks_liveness {
+            properties.push(Property::always(SERVES_AGAIN, |model: &Self, state| model.heals(state)));
+        }
+        properties
+    }
+}
+
+/// Whether `incarnation` is alive: its process runs and has not dropped its data since.
+pub(crate) fn is_alive(state: &State, incarnation: Incarnation) -> bool {
+    state.copies.iter().any(|copy| copy.is_up && copy.incarnation == incarnation)
+}

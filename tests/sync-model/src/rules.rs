@@ -1,0 +1,159 @@
+//! Checks the rules within small bounds, and finds a counterexample for each rule that is left out.
+
+use crate::model::{Bounds, Durability, FRESH_READS, NOTHING_LOST, ON_DISK, ONE_MASTER, Shard, Speed};
+use crate::omission::Omission;
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// The most unfavourable clocks: a lease of node 0 lasts long, the promises of the others are short.
+const SPEEDS: [Speed; 3] = [Speed::Slow, Speed::Fast, Speed::Fast];
+
+fn bounds(text: &str) -> Bounds {
+    let mut bounds = Bounds { writes: 0, epochs: 0, versions: 0, rounds: 0, crashes: 0, generations: 0 };
+    for word in text.split_whitespace() {
+        let (name, number) = word.split_once('=').expect("name=number");
+        let field = match name {
+            "writes" => &mut bounds.writes,
+            "epochs" => &mut bounds.epochs,
+            "versions" => &mut bounds.versions,
+            "rounds" => &mut bounds.rounds,
+            "crashes" => &mut bounds.crashes,
+            "generations" => &mut bounds.generations,
+            _ => panic!("no bound is called {name}"),
+        };
+        *field = number.parse().expect("a number");
+    }
+    bounds
+}
+
+fn shard(durability: Durability, limits: &str) -> Shard {
+    let bounds = bounds(limits);
+    let serves_reads = bounds.rounds > 0;
+    Shard { bounds, durability, serves_reads, speeds: SPEEDS, omitted: None, checks_liveness: false }
+}
+
+/// Visits all states within the bounds.
+fn check(shard: Shard) {
+    let description = format!("{:?} {:?} {:?}", shard.durability, shard.speeds, shard.bounds);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let checker = shard.checker().threads(threads).spawn_bfs().join();
+    println!("{description}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+}
+
+/// Finds a counterexample, which the names of `expected` may describe.
+fn find_counterexample(omitted: Omission, durability: Durability, limits: &str, expected: &[&str]) {
+    let shard = Shard { omitted: Some(omitted), ..shard(durability, limits) };
+    let checker = shard.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let found = checker.discoveries();
+    let steps = found.values().map(|path| path.clone().into_actions().len()).min();
+    println!("{omitted:?}: {} states, {steps:?} steps", checker.unique_state_count());
+    assert!(found.keys().any(|name| expected.contains(name)), "{omitted:?}: {:?}", found.keys());
+}
+
+/// A counterexample is found for each omitted rule; `make soak` visits all states of the complete rules.
+mod counterexamples {
+    use super::*;
+
+    macro_rules! counterexamples {
+        ($($test:ident: $omitted:ident, $durability:ident, $limits:literal, $expected:expr;)*) => {
+            $(
+                #[test]
+                fn $test() {
+                    find_counterexample(Omission::$omitted, Durability::$durability, $limits, &$expected);
+                }
+            )*
+
+            #[test]
+            fn every_omission_has_a_test() {
+                let tested = [$(Omission::$omitted),*];
+                assert!(Omission::ALL.iter().all(|omitted| tested.contains(omitted)));
+            }
+        };
+    }
+
+    counterexamples! {
+        reply_before_commit: AcknowledgeBeforeCommit, Memory,
+            "writes=1 epochs=2", [NOTHING_LOST];
+        acknowledgement_of_another_history: CountOtherHistories, Disk,
+            "writes=1 epochs=3 versions=1 crashes=1 generations=2", [ON_DISK, NOTHING_LOST];
+        acknowledgement_of_another_incarnation: IgnoreIncarnations, Memory,
+            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [NOTHING_LOST];
+        acknowledgement_during_full_sync: AcknowledgeDuringFullSync, Memory,
+            "writes=2 epochs=3 versions=1 generations=1", [NOTHING_LOST];
+        removal_before_the_decision: ShrinkBeforeDecision, Memory,
+            "writes=1 epochs=2 versions=1", [NOTHING_LOST];
+        addition_without_waiting: GrowWithoutWaiting, Memory,
+            "writes=1 epochs=2 versions=2 generations=1", [NOTHING_LOST];
+        forgotten_proposal: ForgetProposal, Memory,
+            "writes=1 epochs=2 versions=2 generations=1", [NOTHING_LOST];
+        late_change_of_an_older_version: AcceptAnyVersion, Memory,
+            "writes=1 epochs=2 versions=3 generations=1", [NOTHING_LOST];
+        promotion_of_a_non_member: PromoteNonMember, Memory,
+            "writes=1 epochs=2 versions=1", [NOTHING_LOST];
+        candidate_that_acknowledges: AcknowledgeAsCandidate, Memory,
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+        new_master_that_serves_its_tail: ServeBeforeCommit, Memory,
+            "writes=2 epochs=3 versions=1 generations=1", [NOTHING_LOST];
+        old_master_that_keeps_its_tail: MergeOldTail, Memory,
+            "writes=3 epochs=3 versions=1 generations=1", [NOTHING_LOST];
+        master_that_restarts_as_master: RestartAsMaster, Memory,
+            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [NOTHING_LOST];
+        restart_that_forgets_its_promise: ForgetPromiseAtRestart, Disk,
+            "writes=1 epochs=2 rounds=1 crashes=1 generations=1", [ONE_MASTER, FRESH_READS];
+        restart_that_forgets_its_epoch: ForgetEpochAtRestart, Disk,
+            "writes=1 epochs=2 versions=1 crashes=1 generations=1", [ON_DISK];
+        lease_from_the_reply: LeaseFromReply, Memory,
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+        lease_without_margin: LeaseWithoutMargin, Memory,
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+        lease_checked_once: CheckLeaseOnce, Memory,
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+        refused_connection_taken_for_death: StandDespitePromise, Memory,
+            "writes=1 epochs=2 rounds=1 generations=1", [ONE_MASTER, FRESH_READS];
+    }
+}
+
+#[test]
+fn small_bounds_have_no_counterexample() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        let limits = "writes=1 epochs=2 versions=1 crashes=1 generations=1";
+        check(Shard { checks_liveness: true, ..shard(durability, limits) });
+    }
+}
+
+#[test]
+fn reads_under_leases_have_no_counterexample() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        check(shard(durability, "writes=1 epochs=2 rounds=1 generations=1"));
+    }
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn two_writes_and_three_epochs_have_no_counterexample() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        check(shard(durability, "writes=2 epochs=3 versions=1 crashes=1 generations=1"));
+        check(shard(durability, "writes=1 epochs=3 versions=2 crashes=1 generations=2"));
+    }
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn leases_with_crashes_and_any_clocks_have_no_counterexample() {
+    let clocks = [[Speed::Exact; 3], [Speed::Fast, Speed::Slow, Speed::Exact], SPEEDS];
+    for durability in [Durability::Memory, Durability::Disk] {
+        for speeds in clocks {
+            let limits = "writes=1 epochs=2 versions=1 rounds=1 crashes=1 generations=1";
+            check(Shard { speeds, ..shard(durability, limits) });
+        }
+    }
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn shard_serves_again_after_any_fault() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        let limits = "writes=1 epochs=3 versions=1 crashes=2 generations=2";
+        check(Shard { checks_liveness: true, ..shard(durability, limits) });
+    }
+}
