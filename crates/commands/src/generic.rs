@@ -76,7 +76,7 @@ pub(super) const COMMANDS: &[Command] = &[
     generic("keys", "1.0.0", 2, READ, &[], "Returns all key names that match a pattern.")
         .category(Categories::DANGEROUS)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
-        .run(scan::keys)
+        .may_offload(scan::keys)
         .long(estimates::key_listing_cost)
         .each_slot(),
     generic("move", "1.0.0", 3, WRITE_FAST, READ_UPDATE_KEY, "Moves a key to another database.")

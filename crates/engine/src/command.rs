@@ -23,9 +23,9 @@ use smallvec::SmallVec;
 
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec, ParseKeys};
+use crate::outcome::CommandOutcome;
 use crate::scripting::ScriptCall;
 use crate::shell_commands::{NodeCommand, ShellCommand};
-use crate::waiting::HandlerOutcome;
 pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
@@ -168,7 +168,7 @@ impl Group {
 pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
 
 /// A handler that may also block the client.
-pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<HandlerOutcome, CommandError>;
+pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<CommandOutcome, CommandError>;
 
 /// A handler that finds the script or function that the command runs.
 pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, CommandError>;
@@ -178,7 +178,7 @@ pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, Comma
 pub enum CommandRunner {
     /// The engine, under locks of the slots of the declared keys.
     Engine(Handler),
-    /// The engine, like `Engine`, and the command may block. For [`Flags::BLOCKING`].
+    /// The engine, like `Engine`, and the command may block ([`Flags::BLOCKING`]) or move to another worker.
     MayBlock(BlockingHandler),
     /// The engine, as a script that runs other commands.
     Script(ScriptHandler),
@@ -451,6 +451,13 @@ impl Command {
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
         self.run = CommandRunner::Node(command);
+        self
+    }
+
+    /// Sets a handler that may find that its command must run on another worker.
+    #[must_use]
+    pub const fn may_offload(mut self, handler: BlockingHandler) -> Self {
+        self.run = CommandRunner::MayBlock(handler);
         self
     }
 

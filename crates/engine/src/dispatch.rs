@@ -31,15 +31,15 @@ use smallvec::SmallVec;
 use crate::command::{CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
+use crate::outcome::{CommandOutcome, OffloadReason};
 use crate::session::{BackgroundMode, CommandOrigin, ReplySuppression, Session};
 use crate::settings::{Measurements, NodeFlags};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
-use crate::waiting::{HandlerOutcome, Waiter};
+use crate::waiting::Waiter;
 use admission::is_cross_protocol;
 use background::MIN_RECORDED_NANOS;
-pub(crate) use execution::Retry;
-use execution::{HandlerResult, LockedCommand, Restartable, execute};
+use execution::{HandlerResult, LockedCommand, execute};
 use pipeline::Pipeline;
 pub use waiting::WaitEnd;
 
@@ -125,13 +125,8 @@ impl PrefetchedRequest<'_> {
 /// Slots locked ahead, by index of the prefetched request.
 type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; PREFETCH_BATCH]>;
 
-/// Result of running a request under its slot locks.
-enum PerformResult<A> {
-    /// The command completed, blocked, or must run elsewhere.
-    Status(DispatchStatus),
-    /// The command must restart.
-    Retry(A),
-}
+/// A command must start again with permission to lock undeclared slots ([`CommandOutcome::Restart`]).
+struct MustRestart;
 
 /// An element of a large value that a request will access.
 struct ElementHint<'a> {
@@ -454,8 +449,9 @@ impl Engine {
             && let Some(handler) = entry.unrestricted_handler(request.args)
             && self.settings.node_flags().is_empty()
         {
-            let PerformResult::Status(flow) = self.perform(pipeline, request, entry, handler, false);
-            return flow;
+            // A plain handler never restarts.
+            let performed = self.perform(pipeline, request, entry, handler, false);
+            return performed.unwrap_or(DispatchStatus::Done);
         }
         pipeline.release_all();
         // CLIENT REPLY does not suppress its own reply.
@@ -570,10 +566,10 @@ impl Engine {
             | CommandRunner::Shell(_)
             | CommandRunner::Node(_)
             | CommandRunner::Container => loop {
-                let run = |context: &mut Context<'r>| context.invoke::<Restartable>(entry);
+                let run = |context: &mut Context<'r>| context.invoke(entry);
                 match self.perform(pipeline, request, entry, run, asked) {
-                    PerformResult::Status(flow) => return flow,
-                    PerformResult::Retry(Retry) => pipeline.context.slots.release(),
+                    Ok(status) => return status,
+                    Err(MustRestart) => pipeline.context.slots.release(),
                 }
             },
         }
@@ -590,50 +586,45 @@ impl Engine {
         entry: &'static RegisteredCommand,
         handler: impl FnOnce(&mut Context<'r>) -> Result<E, CommandError>,
         asked: bool,
-    ) -> PerformResult<E::Retry> {
+    ) -> Result<DispatchStatus, MustRestart> {
         let start = pipeline.context.reply.len();
+        let call =
+            |session: &Session| Invocation { entry, args: request.args, asking: asked, db: session.db() };
         let brief = entry.command.flags.intersects(Flags::LINEAR_IN_ARGS.union(Flags::FAST));
         if !brief {
             pipeline.locked_ahead.clear();
             pipeline.release_completed();
         }
-        if let Err(error) = self.lock(pipeline, request, entry, asked) {
-            return PerformResult::Status(self.complete_failed(pipeline, entry, request.args, start, &error));
+        if let Err(outcome) = self.lock(pipeline, request, entry, asked) {
+            let call = call(pipeline.context.session);
+            return self.finish_without_reply(pipeline, call, start, outcome);
         }
         let gate = self.settings.node_flags();
         if !brief && self.must_move_to_background(&pipeline.context, entry, request.args, gate) {
-            return PerformResult::Status(DispatchStatus::SlowCommand);
+            return Ok(DispatchStatus::SlowCommand);
         }
         let is_logged = pipeline.context.session.origin().is_logged();
         if gate.contains(NodeFlags::MONITORED) && !is_logged {
             pipeline.context.show_to_monitors(entry, request.args, false);
         }
-        if !gate.is_empty() && is_logged {
-            match self.check_admission_again(pipeline, request, entry, gate) {
-                Ok(DispatchStatus::Done) => {}
-                Ok(flow) => return PerformResult::Status(flow),
-                Err(error) => {
-                    return PerformResult::Status(self.complete_failed(
-                        pipeline,
-                        entry,
-                        request.args,
-                        start,
-                        &error,
-                    ));
-                }
-            }
+        if !gate.is_empty()
+            && is_logged
+            && let Err(outcome) = self.check_admission_again(pipeline, request, entry, gate)
+        {
+            let call = call(pipeline.context.session);
+            return self.finish_without_reply(pipeline, call, start, outcome);
         }
         let context = &mut pipeline.context;
         // Checked under the locks: the log is opened at a point in time at which all slots are locked.
         context.worker.effects.begin(is_logged && self.is_logged_under(gate));
         let holds_all = entry.command.lock_scope == LockScope::AllSlots;
-        let call = LockedCommand {
+        let locked = LockedCommand {
             entry,
             args: request.args,
             key: request.key.as_ref(),
             holds_all_slots: holds_all,
         };
-        let outcome = execute(context, call, handler);
+        let outcome = execute(context, locked, handler);
         context.global_lock = None;
         if context.worker.effects.has_begun() {
             context.finish_effects();
@@ -645,38 +636,41 @@ impl Engine {
             }
         }
         if outcome.as_ref().is_ok_and(E::is_done) {
-            return PerformResult::Status(self.complete(pipeline, entry, request.args, start));
+            return Ok(self.complete(pipeline, entry, request.args, start));
         }
-        let call = Invocation { entry, args: request.args, asking: asked, db: pipeline.context.session.db() };
-        self.finish_without_reply(pipeline, call, start, outcome.map(E::into_outcome))
+        let call = call(pipeline.context.session);
+        let outcome = outcome.map_or_else(CommandOutcome::Fail, E::into_outcome);
+        self.finish_without_reply(pipeline, call, start, outcome)
     }
 
-    /// Handles a command that did not simply reply: it failed, blocked, must restart, or runs on its connection.
+    /// Handles a command that did not simply reply. This is the only place that tells the connection what becomes of
+    /// such a command.
     #[cold]
-    fn finish_without_reply<'r, A>(
+    fn finish_without_reply<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         call: Invocation<'_>,
         start: usize,
-        outcome: Result<HandlerOutcome<A>, CommandError>,
-    ) -> PerformResult<A> {
+        outcome: CommandOutcome,
+    ) -> Result<DispatchStatus, MustRestart> {
         match outcome {
-            Ok(HandlerOutcome::Retry(again)) => return PerformResult::Retry(again),
-            Ok(HandlerOutcome::Defer(command)) => {
-                return PerformResult::Status(DispatchStatus::Node(command));
+            CommandOutcome::Restart => return Err(MustRestart),
+            CommandOutcome::Pause => return Ok(DispatchStatus::Paused),
+            CommandOutcome::Offload(reason) => {
+                pipeline.context.reply.truncate(start);
+                return Ok(reason.into());
             }
-            Ok(HandlerOutcome::Block(wait)) if pipeline.context.can_block() => {
-                return PerformResult::Status(self.block_client(&mut pipeline.context, call, wait));
+            CommandOutcome::Defer(command) => return Ok(DispatchStatus::Node(command)),
+            CommandOutcome::Block(wait) if pipeline.context.can_block() => {
+                return Ok(self.block_client(&mut pipeline.context, call, wait));
             }
-            Ok(HandlerOutcome::Block(wait)) => (wait.timeout_reply)(&mut pipeline.context.reply),
-            Ok(HandlerOutcome::Done) => {}
-            Err(error) => {
-                return PerformResult::Status(
-                    self.complete_failed(pipeline, call.entry, call.args, start, &error),
-                );
+            CommandOutcome::Fail(error) => {
+                return Ok(self.complete_failed(pipeline, call.entry, call.args, start, &error));
             }
+            CommandOutcome::Block(wait) => (wait.timeout_reply)(&mut pipeline.context.reply),
+            CommandOutcome::Done => {}
         }
-        PerformResult::Status(self.complete(pipeline, call.entry, call.args, start))
+        Ok(self.complete(pipeline, call.entry, call.args, start))
     }
 
     /// Checks the admission of a client's command under its slot locks, and shows the command to monitors.
@@ -687,19 +681,19 @@ impl Engine {
         request: &PrefetchedRequest<'_>,
         entry: &'static RegisteredCommand,
         gate: NodeFlags,
-    ) -> Result<DispatchStatus, CommandError> {
+    ) -> Result<(), CommandOutcome> {
         let context = &mut pipeline.context;
         if gate.contains(NodeFlags::BACKGROUND)
             && self.must_move_to_background(context, entry, request.args, gate)
         {
-            return Ok(DispatchStatus::SlowCommand);
+            return Err(CommandOutcome::Offload(OffloadReason::SlowCommand));
         }
         let nature = self.effective_flags(context.worker, entry, request.args);
-        let flow = self.check_under_locks(context.session, gate, nature, &mut context.slots)?;
-        if flow == DispatchStatus::Done && !std::mem::replace(&mut pipeline.is_shown, true) {
+        self.check_under_locks(context.session, gate, nature, &mut context.slots)?;
+        if !std::mem::replace(&mut pipeline.is_shown, true) {
             context.show_to_monitors(entry, request.args, false);
         }
-        Ok(flow)
+        Ok(())
     }
 
     /// Completes a command whose reply begins at `start`.
@@ -722,7 +716,7 @@ impl Engine {
         DispatchStatus::Done
     }
 
-    /// Completes a failed command, unless it must run elsewhere.
+    /// Completes a failed command.
     #[cold]
     fn complete_failed(
         &self,
@@ -732,10 +726,6 @@ impl Engine {
         start: usize,
         error: &CommandError,
     ) -> DispatchStatus {
-        if let Some(flow) = error.deferred_status() {
-            pipeline.context.reply.truncate(start);
-            return flow;
-        }
         let nanos = pipeline.lap_nanos();
         if error.is_refusal() {
             // The command was not executed: count neither a call nor its time.
@@ -766,9 +756,6 @@ impl Engine {
             && let Some(queued) = self.queue_command(pipeline, request, asked)
         {
             match queued {
-                Err(error) if error.deferred_status().is_some() => {
-                    return Err(error.deferred_status().unwrap_or(DispatchStatus::SlowCommand));
-                }
                 Ok(()) => {
                     pipeline.context.reply.simple("QUEUED");
                     let start = pipeline.context.reply.len();
@@ -778,14 +765,17 @@ impl Engine {
                         self.charge_command(&mut pipeline.context, (entry, request.args), start, 0);
                     }
                 }
-                Err(error) => pipeline.context.reject(request.command, &error),
+                Err(CommandOutcome::Pause) => return Err(DispatchStatus::Paused),
+                Err(CommandOutcome::Offload(reason)) => return Err(reason.into()),
+                Err(outcome) => pipeline.context.reject(request.command, &outcome.into_error()),
             }
             return Err(DispatchStatus::Done);
         }
         match self.admit(&pipeline.context, request) {
-            Ok((entry, DispatchStatus::Done)) => Ok(entry),
-            Ok((_, flow)) => Err(flow),
-            Err(error) => {
+            Ok(entry) => Ok(entry),
+            Err(CommandOutcome::Pause) => Err(DispatchStatus::Paused),
+            Err(outcome) => {
+                let error = outcome.into_error();
                 let error = self.refuse_exec(pipeline.context.session, request, error);
                 pipeline.context.reject(request.command, &error);
                 Err(DispatchStatus::Done)

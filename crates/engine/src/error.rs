@@ -96,11 +96,6 @@ pub enum CommandError {
     Busy,
     /// A function is blocking the server.
     BusyFunction,
-    /// A slow command has locked the slots. Clients never see this error, since their connection moves to a background
-    /// worker.
-    SlowCommandHoldsSlots,
-    /// An unknown holder keeps the slots locked for long; handled like [`Self::SlowCommandHoldsSlots`].
-    SlotsLocked,
     /// Write on a read-only replica.
     ReadOnlyReplica,
     /// The link to the master is down and `replica-serve-stale-data` is off.
@@ -205,7 +200,7 @@ impl fmt::Display for CommandError {
             Self::SlotNotServed => "CLUSTERDOWN Hash slot not served",
             Self::ClusterDown => "CLUSTERDOWN The cluster is down",
             Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
-            Self::Busy | Self::SlowCommandHoldsSlots | Self::SlotsLocked => BUSY,
+            Self::Busy => BUSY,
             Self::BusyFunction => BUSY_FUNCTION,
             Self::Loading => "LOADING Valkey is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",

@@ -1,7 +1,7 @@
 //! Blocking commands (BLPOP and others) and the per-key queues of waiting clients.
 //!
-//! A handler that cannot reply yet returns [`HandlerOutcome::Block`]. Its client joins the queue of each awaited key
-//! before the slot locks are released. A command that changes such a key serves the queue in arrival order before it
+//! A handler that cannot reply yet returns [`crate::CommandOutcome::Block`]. Its client joins the queue of each awaited
+//! key before the slot locks are released. A command that changes such a key serves the queue in arrival order before it
 //! releases the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`] and
 //! wakes the connection. A waiter whose command still cannot reply keeps its position.
 //!
@@ -13,7 +13,6 @@
 //! missed. Queues are sharded by slot; without waiters in the shard a change costs one load.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,35 +26,10 @@ use smallvec::SmallVec;
 
 use crate::clients::{Client, UnblockReason};
 use crate::session::LogProgress;
-use crate::shell_commands::NodeCommand;
 
 const SHARDS: usize = 64;
 /// Maximum number of waiters fetched from a queue at once.
 pub(crate) const FETCH_BATCH: usize = 64;
-
-/// The result of a command. `A` is the data for a retry; most commands cannot be retried.
-#[derive(Debug)]
-pub enum HandlerOutcome<A = Infallible> {
-    /// The reply is written.
-    Done,
-    /// The client must wait; nothing was written or changed.
-    Block(KeyWait),
-    /// Nothing was done: the command waits for more than keys, and the client's connection must run it.
-    Defer(NodeCommand),
-    /// Nothing was done: the command must restart with permission to lock undeclared slots.
-    Retry(A),
-}
-
-impl HandlerOutcome {
-    /// Converts to a result type that allows retries.
-    pub(crate) fn allow_retry<A>(self) -> HandlerOutcome<A> {
-        match self {
-            Self::Done => HandlerOutcome::Done,
-            Self::Block(wait) => HandlerOutcome::Block(wait),
-            Self::Defer(command) => HandlerOutcome::Defer(command),
-        }
-    }
-}
 
 /// The keys that a command waits for, and when it stops waiting.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ mod wait;
 use std::pin::Pin;
 
 use engine::{
-    AclCommand, CommandError, Context, ExecutedCommand, Flags, HandlerOutcome as Done, NodeCommand, Shell,
+    AclCommand, CommandError, CommandOutcome, Context, ExecutedCommand, Flags, NodeCommand, Shell,
     ShellCommand,
 };
 use net::output::OutputMark;
@@ -99,7 +99,11 @@ impl Server {
 }
 
 impl Shell for Server {
-    fn run_command(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Done, CommandError> {
+    fn run_command(
+        &self,
+        command: ShellCommand,
+        context: &mut Context<'_>,
+    ) -> Result<CommandOutcome, CommandError> {
         let (args, waits) = (context.args, context.can_block());
         let outcome = match command {
             ShellCommand::Acl(AclCommand::Load) => acl::load_acl_file(self, context.session),
@@ -109,63 +113,63 @@ impl Shell for Server {
                 self.reset_statistics();
                 Ok(())
             }
-            ShellCommand::MemoryPurge if waits => return Ok(Done::Defer(NodeCommand::MemoryPurge)),
+            ShellCommand::MemoryPurge if waits => return Ok(CommandOutcome::Defer(NodeCommand::MemoryPurge)),
             ShellCommand::MemoryPurge => memory::purge_in_background(self.engine.keyspace.clone()),
-            ShellCommand::Wait if waits => return Ok(Done::Defer(NodeCommand::Wait)),
-            ShellCommand::WaitAof if waits => return Ok(Done::Defer(NodeCommand::WaitAof)),
+            ShellCommand::Wait if waits => return Ok(CommandOutcome::Defer(NodeCommand::Wait)),
+            ShellCommand::WaitAof if waits => return Ok(CommandOutcome::Defer(NodeCommand::WaitAof)),
             ShellCommand::Wait | ShellCommand::WaitAof => {
                 let is_wait = matches!(command, ShellCommand::Wait);
                 let parse = if is_wait { wait::parse_wait } else { wait::parse_waitaof };
                 let wanted = parse(&self.replication, args);
-                return convert_outcome(wait::reply_current_copies(self, context, wanted));
+                return convert_result(wait::reply_current_copies(self, context, wanted));
             }
             ShellCommand::Cluster(command) => return cluster::reply_without_waiting(self, command, context),
             ShellCommand::Bgrewriteaof => {
-                return convert_outcome(saving::run_bgrewriteaof(self, &mut context.reply));
+                return convert_result(saving::run_bgrewriteaof(self, &mut context.reply));
             }
             ShellCommand::Bgsave => {
-                return convert_outcome(saving::run_bgsave(self, args, &mut context.reply));
+                return convert_result(saving::run_bgsave(self, args, &mut context.reply));
             }
             ShellCommand::Acl(AclCommand::GenPass) => {
-                return convert_outcome(process::access::genpass(args, &mut context.reply));
+                return convert_result(process::access::genpass(args, &mut context.reply));
             }
             ShellCommand::ConfigGet => {
                 config::get_parameters(&self.config, args, &mut context.reply);
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
             ShellCommand::Info => {
                 info::reply_info(self, context);
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
             ShellCommand::Lastsave => {
                 context.reply.integer(self.durability.saving.last_save());
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryDoctor => {
                 memory::reply_diagnosis(self.housekeeping.memory.peak(), &mut context.reply);
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryMallocStats => {
                 memory::reply_malloc_stats(&mut context.reply);
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
             ShellCommand::MemoryStats => {
                 memory::reply_memory_stats(&self.housekeeping, context);
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
             ShellCommand::Role => {
                 crate::replication::write_role(&self.replication, &mut context.reply);
-                return Ok(Done::Done);
+                return Ok(CommandOutcome::Done);
             }
         };
         outcome.map(|()| context.reply.ok()).map_err(error_reply)?;
-        Ok(Done::Done)
+        Ok(CommandOutcome::Done)
     }
 }
 
 /// Converts the result of a command that has replied or failed.
-fn convert_outcome(outcome: CommandOutcome) -> Result<Done, CommandError> {
-    outcome.map(|()| Done::Done).map_err(error_reply)
+fn convert_result(result: ShellResult) -> Result<CommandOutcome, CommandError> {
+    result.map(|()| CommandOutcome::Done).map_err(error_reply)
 }
 
 fn error_reply(text: String) -> CommandError {
@@ -190,4 +194,4 @@ fn record_call(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Ou
 }
 
 /// The result of a command. An error is the reply; `Ok` is replied as +OK if nothing was written.
-type CommandOutcome = Result<(), String>;
+type ShellResult = Result<(), String>;

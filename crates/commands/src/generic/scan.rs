@@ -1,6 +1,6 @@
 //! KEYS, SCAN, RANDOMKEY and DBSIZE. SCAN never blocks other commands for the whole iteration.
 
-use engine::{CommandError, Context};
+use engine::{CommandError, CommandOutcome, Context};
 use keyspace::{ScanItem, Table};
 
 use crate::scanning::{AcceptedOptions, BulkStringCollector, ScanOptions, parse_cursor, reply_page};
@@ -17,18 +17,21 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
+pub(super) fn keys(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let (pattern, now) = (context.arg(1), context.expiry_cutoff());
     let all = pattern == b"*";
     let mut found = BulkStringCollector::default();
-    context.visit_names(&mut |key, expiry| {
+    let visited = context.visit_names(&mut |key, expiry| {
         let alive = expiry.is_none_or(|at| at > now);
         if alive && (all || glob::matches(pattern, key)) {
             found.push(key);
         }
-    })?;
+    });
+    if let Err(outcome) = visited {
+        return Ok(outcome);
+    }
     found.reply(&mut context.reply);
-    Ok(())
+    Ok(CommandOutcome::Done)
 }
 
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {

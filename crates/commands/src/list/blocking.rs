@@ -3,7 +3,7 @@
 //! Each is replicated as its non-blocking form, since a replica or the AOF loader must neither block nor take another
 //! element.
 
-use engine::{CommandError, Context, HandlerOutcome, KeyWait};
+use engine::{CommandError, CommandOutcome, Context, KeyWait};
 use keyspace::{Kind, ListEnd};
 
 use super::elements::ListAccess;
@@ -12,16 +12,16 @@ use super::moving::move_element;
 use super::options::{MultiPopArguments, parse_list_end};
 use crate::time_arg::parse_timeout;
 
-pub(super) fn blpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn blpop(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     pop_or_block(context, ListEnd::Head)
 }
 
-pub(super) fn brpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn brpop(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     pop_or_block(context, ListEnd::Tail)
 }
 
 /// BLPOP key [key ...] timeout
-fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, CommandError> {
+fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = parse_timeout(context, keys.end)?;
     for index in keys.clone() {
@@ -35,31 +35,31 @@ fn pop_or_block(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcom
         reply_item(reply, list.get(index).expect("no list is empty"));
         context.pop(&key, place, end, 1);
         context.log_effect(&[pop_command(end), key.bytes()]);
-        return Ok(HandlerOutcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
+    Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
 }
 
 /// BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]
-pub(super) fn blmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn blmpop(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let options = MultiPopArguments::parse(context, 2)?;
     let until = parse_timeout(context, 1)?;
     if super::ends::pop_from_first_list(context, &options)? {
-        return Ok(HandlerOutcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let keys = options.keys;
-    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
+    Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
 }
 
 /// BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout
-pub(super) fn blmove(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn blmove(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let (from, to) = (context.arg(3), context.arg(4));
     let ends = (parse_list_end(from)?, parse_list_end(to)?);
     move_or_block(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
 }
 
 /// BRPOPLPUSH source destination timeout
-pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let ends = (ListEnd::Tail, ListEnd::Head);
     move_or_block(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
 }
@@ -69,20 +69,20 @@ fn move_or_block(
     ends: (ListEnd, ListEnd),
     timeout_at: usize,
     logged: &[&[u8]],
-) -> Result<HandlerOutcome, CommandError> {
+) -> Result<CommandOutcome, CommandError> {
     let until = parse_timeout(context, timeout_at)?;
     if move_element(context, ends)? {
         context.log_effect(logged);
-        return Ok(HandlerOutcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     if !context.can_block() {
         // Where blocking is not allowed (in a transaction), the reply is null as from LMOVE. Only a timeout gives a
         // null array.
         context.reply.null();
-        return Ok(HandlerOutcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(HandlerOutcome::Block(KeyWait::new(1..2, Kind::List, until, nothing)))
+    Ok(CommandOutcome::Block(KeyWait::new(1..2, Kind::List, until, nothing)))
 }
 
 #[cfg(test)]

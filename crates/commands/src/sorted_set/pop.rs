@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context, HandlerOutcome, KeyWait};
+use engine::{CommandError, CommandOutcome, Context, KeyWait};
 use keyspace::{EntryRef, Key, Kind, ScoredMember};
 use resp::Protocol;
 
@@ -158,26 +158,26 @@ fn pop_from_first_set(context: &mut Context<'_>, options: &MultiPopArguments) ->
 }
 
 /// BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]
-pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let until = parse_timeout(context, 1)?;
     let options = MultiPopArguments::parse(context, 2)?;
     if pop_from_first_set(context, &options)? {
-        return Ok(HandlerOutcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(HandlerOutcome::Block(KeyWait::new(options.keys, Kind::SortedSet, until, nothing)))
+    Ok(CommandOutcome::Block(KeyWait::new(options.keys, Kind::SortedSet, until, nothing)))
 }
 
-pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     pop_or_block(context, PopEnd::Min)
 }
 
-pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     pop_or_block(context, PopEnd::Max)
 }
 
 /// BZPOPMIN key [key ...] timeout
-fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome, CommandError> {
+fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = parse_timeout(context, keys.end)?;
     for index in keys.clone() {
@@ -195,10 +195,10 @@ fn pop_or_block(context: &mut Context<'_>, end: PopEnd) -> Result<HandlerOutcome
         let place = context.table(&key).sorted_set_remove_ranks(place, &key, rank..rank + 1, &mut |_| ());
         context.report_removed_members(&key, place, end.event_name());
         context.log_effect(&[end.command_name(), key.bytes()]);
-        return Ok(HandlerOutcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::SortedSet, until, nothing)))
+    Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::SortedSet, until, nothing)))
 }
 
 #[cfg(test)]

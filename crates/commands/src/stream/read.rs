@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use clock::Millis;
-use engine::{CommandError, Context, HandlerOutcome, KeyWait, RequestKeys};
+use engine::{CommandError, CommandOutcome, Context, KeyWait, RequestKeys};
 use keyspace::{EntryRef, Group, Key, Kind, PendingEntry, StreamEntry, StreamId};
 use resp::{Args, Protocol, Request, Writer};
 use smallvec::SmallVec;
@@ -214,14 +214,14 @@ impl<'a> ReadArguments<'a> {
         start: usize,
         streams: usize,
         found: &ResolvedStreams<'a>,
-    ) -> HandlerOutcome {
+    ) -> CommandOutcome {
         if streams > 0 {
             finish_reply(&mut context.reply, start, streams);
-            return HandlerOutcome::Done;
+            return CommandOutcome::Done;
         }
         let Some(until) = self.blocks_until else {
             context.reply.null_array();
-            return HandlerOutcome::Done;
+            return CommandOutcome::Done;
         };
         let early = self.reader.and_then(|reader| reader.next_claimable_at(context, found));
         let early = early.filter(|early| until.is_none_or(|until| *early < until));
@@ -237,7 +237,7 @@ impl<'a> ReadArguments<'a> {
                 },
             };
         let request: Request = (0..context.args.len()).map(resolved).collect();
-        HandlerOutcome::Block(KeyWait {
+        CommandOutcome::Block(KeyWait {
             keys: self.keys.clone(),
             kind: Kind::Stream,
             deadline: early.or(until),
@@ -297,7 +297,7 @@ fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
     reply.bulk(key.bytes());
 }
 
-pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn xread(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let reading = ReadArguments::parse(context, false)?;
     let found = reading.resolve(context)?;
     let (start, mut streams) = (context.reply.len(), 0);
@@ -319,7 +319,7 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, Command
     Ok(reading.reply_or_block(context, start, streams, &found))
 }
 
-pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let reading = ReadArguments::parse(context, true)?;
     let found = reading.resolve(context)?;
     let Some(reader) = reading.reader else { return Err(CommandError::Syntax) };

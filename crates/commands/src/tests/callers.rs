@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use engine::{
-    CommandError, CommandOrigin, Context, DispatchStatus, HandlerOutcome, NodeCommand, NodeFlags, PauseMode,
+    CommandError, CommandOrigin, CommandOutcome, Context, DispatchStatus, NodeCommand, NodeFlags, PauseMode,
     PausePurpose, Session, Shell, ShellCommand, UnblockReason,
 };
 use keyspace::LockedSlots;
@@ -21,20 +21,20 @@ impl Shell for ImmediateShell {
         &self,
         command: ShellCommand,
         context: &mut Context<'_>,
-    ) -> Result<HandlerOutcome, CommandError> {
+    ) -> Result<CommandOutcome, CommandError> {
         match command {
             ShellCommand::Info => {
                 let mut keys = 0;
                 context.each_slot(|_, data| keys += data.table_if(0).map_or(0, |table| table.len()));
                 context.reply.integer(keys as i64);
-                Ok(HandlerOutcome::Done)
+                Ok(CommandOutcome::Done)
             }
             ShellCommand::Role => {
                 context.reply.simple("master");
-                Ok(HandlerOutcome::Done)
+                Ok(CommandOutcome::Done)
             }
             ShellCommand::Lastsave => Err(CommandError::text("ERR never")),
-            _ => Ok(HandlerOutcome::Defer(NodeCommand::Wait)),
+            _ => Ok(CommandOutcome::Defer(NodeCommand::Wait)),
         }
     }
 }

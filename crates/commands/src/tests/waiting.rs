@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::{
-    ClientFlags, Command, CommandError, CommandOrigin, Commands, ConnectionInfo, Context, DispatchStatus,
-    Engine, Flags, Group, HandlerOutcome, KeyFlags, KeySpec, KeyWait, PauseMode, PausePurpose, Registry,
+    ClientFlags, Command, CommandError, CommandOrigin, CommandOutcome, Commands, ConnectionInfo, Context,
+    DispatchStatus, Engine, Flags, Group, KeyFlags, KeySpec, KeyWait, PauseMode, PausePurpose, Registry,
     Session, UnblockReason, WaitEnd, Worker,
 };
 use keyspace::{Key, Keyspace, Kind, PackedValue};
@@ -61,27 +61,27 @@ fn put_item(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
     }
 }
 
-fn block_on(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<HandlerOutcome, CommandError> {
+fn block_on(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<CommandOutcome, CommandError> {
     let seconds = context.integer(context.args.len() - 1)?;
     let until = (seconds > 0).then(|| Millis(context.now.0 + seconds * 1000));
-    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::String, until, |reply| reply.null_array())))
+    Ok(CommandOutcome::Block(KeyWait::new(keys, Kind::String, until, |reply| reply.null_array())))
 }
 
 /// TAKE key [key ...] seconds
-fn run_take(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+fn run_take(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     for index in keys.clone() {
         if take_items(context, index)? {
             let key = context.arg(index);
             context.reply.bulk(key);
-            return Ok(HandlerOutcome::Done);
+            return Ok(CommandOutcome::Done);
         }
     }
     block_on(context, keys)
 }
 
 /// PASS from to seconds
-fn run_pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
+fn run_pass(context: &mut Context<'_>) -> Result<CommandOutcome, CommandError> {
     if !take_items(context, 1)? {
         return block_on(context, 1..2);
     }
@@ -94,7 +94,7 @@ fn run_pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     };
     put_item(context, &key, before + 1);
     context.reply.ok();
-    Ok(HandlerOutcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// A server with several clients.

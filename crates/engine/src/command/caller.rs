@@ -37,4 +37,13 @@ impl Caller {
             CommandOrigin::Source => Self::Source,
         }
     }
+
+    /// Returns whether a script that needs more locks may start again: its caller has run nothing before it, and can
+    /// release everything that it holds.
+    pub(crate) fn may_restart(self) -> bool {
+        match self {
+            Self::Client | Self::Master | Self::Source => true,
+            Self::Exec | Self::Script | Self::Waiter => false,
+        }
+    }
 }

@@ -3,12 +3,12 @@
 //! Most of them need a file, process statistics or the role, and do not wait. They run like the engine's own commands,
 //! under the caller's slot locks, so that a transaction with INFO or ROLE is still atomic and scripts may call them.
 //! The rest waits (for a disk, a replica or another node): the shell defers those to the client's connection
-//! ([`HandlerOutcome::Defer`]), which holds no slot lock while it waits.
+//! ([`CommandOutcome::Defer`]), which holds no slot lock while it waits.
 
 use super::Context;
 use crate::error::CommandError;
+use crate::outcome::CommandOutcome;
 use crate::shell_commands::ShellCommand;
-use crate::waiting::HandlerOutcome;
 
 /// Runs the shell's commands.
 pub trait Shell: Send + Sync + std::fmt::Debug {
@@ -24,5 +24,5 @@ pub trait Shell: Send + Sync + std::fmt::Debug {
         &self,
         command: ShellCommand,
         context: &mut Context<'_>,
-    ) -> Result<HandlerOutcome, CommandError>;
+    ) -> Result<CommandOutcome, CommandError>;
 }

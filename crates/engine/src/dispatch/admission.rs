@@ -12,10 +12,11 @@ use keyspace::LockedSlots;
 use slot_routing::Topology;
 
 use super::transaction::queued_commands;
-use super::{DispatchStatus, PrefetchedRequest, is_http};
+use super::{PrefetchedRequest, is_http};
 use crate::command::{Caller, CommandRunner, Context, Flags, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
+use crate::outcome::CommandOutcome;
 use crate::session::{CommandOrigin, ListenerState, Session};
 use crate::settings::NodeFlags;
 use crate::transaction::Transaction;
@@ -152,11 +153,11 @@ impl Engine {
         &self,
         context: &Context<'_>,
         request: &PrefetchedRequest<'_>,
-    ) -> Result<(&'static RegisteredCommand, DispatchStatus), CommandError> {
+    ) -> Result<&'static RegisteredCommand, CommandOutcome> {
         let session = &*context.session;
         let is_open = |entry: &RegisteredCommand| entry.command.flags.contains(Flags::NO_AUTH);
         if !session.is_authenticated() && !request.command.is_some_and(is_open) {
-            return Err(CommandError::NoAuth);
+            return Err(CommandError::NoAuth.into());
         }
         let entry = self.find_callable(context, request)?;
         self.check_access(session, entry, request.args, context.now)?;
@@ -165,16 +166,18 @@ impl Engine {
             self.pauses.end_expired(&self.settings, context.now);
             gate = self.settings.node_flags();
         }
-        let flow = match gate.is_empty() {
-            true => DispatchStatus::Done,
-            false => {
-                let need = self.collect_needs(context, entry, request);
-                self.check_client_command(gate, session, &need)
-                    .map_err(|error| self.refine_cluster_down(error, entry, request))?
+        let mut paused = false;
+        if !gate.is_empty() {
+            let need = self.collect_needs(context, entry, request);
+            match self.check_client_command(gate, session, &need) {
+                Err(CommandOutcome::Fail(error)) => {
+                    return Err(self.refine_cluster_down(error, entry, request).into());
+                }
+                checked => paused = checked.is_err(),
             }
-        };
+        }
         self.check_listener(session, entry)?;
-        Ok((entry, flow))
+        if paused { Err(CommandOutcome::Pause) } else { Ok(entry) }
     }
 
     /// Checks whether the client's subscriptions, or MONITOR, forbid this command.
@@ -278,17 +281,17 @@ impl Engine {
         })
     }
 
-    /// Checks a client's command: `Done` if it may run, `Paused`, or an error.
+    /// Checks whether a client's command may run; otherwise it waits until a pause ends, or is refused.
     fn check_client_command(
         &self,
         gate: NodeFlags,
         session: &Session,
         need: &CommandNeeds,
-    ) -> Result<DispatchStatus, CommandError> {
+    ) -> Result<(), CommandOutcome> {
         match admit(gate, Caller::of_session(session), need) {
-            Verdict::Run => Ok(DispatchStatus::Done),
-            Verdict::Wait | Verdict::Rerun => Ok(DispatchStatus::Paused),
-            Verdict::Refuse(state) => Err(self.refusal_error(state, need.flags)),
+            Verdict::Run => Ok(()),
+            Verdict::Wait | Verdict::Rerun => Err(CommandOutcome::Pause),
+            Verdict::Refuse(state) => Err(self.refusal_error(state, need.flags).into()),
         }
     }
 
@@ -301,7 +304,7 @@ impl Engine {
         gate: NodeFlags,
         (flags, keys): (Flags, bool),
         slots: &mut LockedSlots<'_>,
-    ) -> Result<DispatchStatus, CommandError> {
+    ) -> Result<(), CommandOutcome> {
         let need = self.needs_of_flags(session, flags, keys);
         let is_slot_held = gate.contains(NodeFlags::SLOT_WRITES_PAUSED)
             && slots.iter_mut().any(|slot| slot.has_paused_writes());

@@ -16,8 +16,8 @@ use super::transaction::queued_commands;
 use super::{DispatchStatus, PrefetchedRequest};
 use crate::command::{CommandRunner, Context, EstimateInput, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
-use crate::error::CommandError;
 use crate::long_commands::LongSlots;
+use crate::outcome::{CommandOutcome, OffloadReason};
 use crate::scripting::Runnable;
 use crate::session::{BackgroundMode, CommandOrigin};
 use crate::settings::NodeFlags;
@@ -167,13 +167,11 @@ impl Engine {
     }
 }
 
-impl CommandError {
-    /// Returns where a deferred request that has not run continues, if this error defers it.
-    pub(super) fn deferred_status(&self) -> Option<DispatchStatus> {
-        match self {
-            Self::SlowCommandHoldsSlots => Some(DispatchStatus::SlowCommand),
-            Self::SlotsLocked => Some(DispatchStatus::SlotsLocked),
-            _ => None,
+impl From<OffloadReason> for DispatchStatus {
+    fn from(reason: OffloadReason) -> Self {
+        match reason {
+            OffloadReason::SlowCommand => Self::SlowCommand,
+            OffloadReason::SlotsLocked => Self::SlotsLocked,
         }
     }
 }
@@ -204,28 +202,31 @@ impl SlotWait<'_> {
         if self.began.get().is_none() {
             self.began.set(Some((self.clock)()));
         }
-        self.give_up_error(waited).is_none()
+        self.reason_to_give_up(waited).is_none()
     }
 
-    /// Returns the error for a wait that was given up.
+    /// Returns what becomes of a command whose wait was given up.
     #[cold]
-    pub(crate) fn wait_error(&self) -> CommandError {
+    pub(crate) fn outcome(&self) -> CommandOutcome {
         // The reason may have disappeared meanwhile.
-        self.give_up_error(MAX_WAIT_ON_WORKER).unwrap_or_else(|| match self.background_mode {
-            BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker => CommandError::SlotsLocked,
-            BackgroundMode::OnBackgroundWorker | BackgroundMode::Unavailable => self.engine.busy_error(),
+        self.reason_to_give_up(MAX_WAIT_ON_WORKER).unwrap_or_else(|| {
+            if self.background_mode.can_leave() {
+                CommandOutcome::Offload(OffloadReason::SlotsLocked)
+            } else {
+                self.engine.busy_error().into()
+            }
         })
     }
 
-    fn give_up_error(&self, waited: Duration) -> Option<CommandError> {
+    fn reason_to_give_up(&self, waited: Duration) -> Option<CommandOutcome> {
         if self.is_from_client && self.engine.settings.node_flags().contains(NodeFlags::BUSY) {
-            return Some(self.engine.busy_error());
+            return Some(self.engine.busy_error().into());
         }
         if self.background_mode.can_leave() && self.engine.long_commands.uses_any_slot(self.slots) {
-            return Some(CommandError::SlowCommandHoldsSlots);
+            return Some(CommandOutcome::Offload(OffloadReason::SlowCommand));
         }
         (self.background_mode == BackgroundMode::Offloadable && waited >= MAX_WAIT_ON_WORKER)
-            .then_some(CommandError::SlotsLocked)
+            .then_some(CommandOutcome::Offload(OffloadReason::SlotsLocked))
     }
 
     /// Keeps waiting for a command that has started and needs the lock; if others would give up, the thread's other

@@ -4,8 +4,6 @@
 //! ([`Context::invoke`]), collects its effects, and counts and replies errors. The caller decides when effects are
 //! logged: after a client's command, or at the end of a whole EXEC or script.
 
-use std::convert::Infallible;
-
 use keyspace::Key;
 use resp::Args;
 
@@ -15,11 +13,11 @@ use super::slots::run_handler;
 use crate::command::{Caller, CommandRunner, Context, RegisteredCommand};
 use crate::engine::Engine;
 use crate::error::CommandError;
+use crate::outcome::CommandOutcome;
 use crate::session::CommandOrigin;
 use crate::settings::Measurements;
-use crate::shell_commands::{NodeCommand, ShellCommand};
+use crate::shell_commands::ShellCommand;
 use crate::stats::add;
-use crate::waiting::HandlerOutcome;
 
 /// A command whose slots are locked.
 #[derive(Clone, Copy)]
@@ -32,60 +30,26 @@ pub(super) struct LockedCommand<'a> {
     pub(super) holds_all_slots: bool,
 }
 
-/// Whether a caller can restart a script that needs more locks and has not written yet. Only callers that can release
-/// everything they hold support this.
-pub(super) trait Restart {
-    /// The restart request; an uninhabited type if restarts are impossible.
-    type Retry;
-    /// The restart request, or `None` if restarts are impossible.
-    const RETRY: Option<Self::Retry>;
-}
-
-/// For commands of a client, which can restart.
-pub(super) struct Restartable;
-/// For commands inside EXEC or a script, which cannot restart.
-pub(super) struct NoRestart;
-
-/// Request to restart the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Retry;
-
-impl Restart for Restartable {
-    type Retry = Retry;
-    const RETRY: Option<Retry> = Some(Retry);
-}
-
-impl Restart for NoRestart {
-    type Retry = Infallible;
-    const RETRY: Option<Infallible> = None;
-}
-
 /// Result of a handler. Most commands can only complete, and their result is zero-sized.
 pub(super) trait HandlerResult {
-    /// The restart request.
-    type Retry;
     /// Returns whether the command has completed.
     fn is_done(&self) -> bool;
     /// Converts to the general outcome.
-    fn into_outcome(self) -> HandlerOutcome<Self::Retry>;
+    fn into_outcome(self) -> CommandOutcome;
 }
 
 impl HandlerResult for () {
-    type Retry = Infallible;
-
     #[inline(always)]
     fn is_done(&self) -> bool {
         true
     }
 
-    fn into_outcome(self) -> HandlerOutcome<Infallible> {
-        HandlerOutcome::Done
+    fn into_outcome(self) -> CommandOutcome {
+        CommandOutcome::Done
     }
 }
 
-impl<A> HandlerResult for HandlerOutcome<A> {
-    type Retry = A;
-
+impl HandlerResult for CommandOutcome {
     #[inline(always)]
     fn is_done(&self) -> bool {
         matches!(self, Self::Done)
@@ -94,16 +58,6 @@ impl<A> HandlerResult for HandlerOutcome<A> {
     fn into_outcome(self) -> Self {
         self
     }
-}
-
-/// Result of a command inside EXEC or a script.
-pub(super) enum NestedOutcome {
-    /// The reply or error is written.
-    Replied,
-    /// The command would block a client, and has written nothing.
-    WouldBlock(fn(&mut resp::Writer<'_>)),
-    /// The command must wait on the connection, and has done nothing.
-    Defer(NodeCommand),
 }
 
 /// Runs a command under its slot locks and collects its effects.
@@ -124,19 +78,19 @@ pub(super) fn execute<'r, T>(
 
 impl Context<'_> {
     /// Invokes the handler of a command.
-    pub(super) fn invoke<R: Restart>(
+    pub(super) fn invoke(
         &mut self,
         entry: &'static RegisteredCommand,
-    ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
+    ) -> Result<CommandOutcome, CommandError> {
         match entry.command.run {
-            CommandRunner::Engine(handler) => handler(self).map(|()| HandlerOutcome::Done),
-            CommandRunner::MayBlock(handler) => handler(self).map(HandlerOutcome::allow_retry),
+            CommandRunner::Engine(handler) => handler(self).map(|()| CommandOutcome::Done),
+            CommandRunner::MayBlock(handler) => handler(self),
             CommandRunner::Script(find) => {
                 let script = find(self)?;
-                self.run_script::<R>(&script)
+                self.run_script(&script)
             }
-            CommandRunner::Shell(command) => self.run_shell_command(command).map(HandlerOutcome::allow_retry),
-            CommandRunner::Node(command) => Ok(HandlerOutcome::Defer(command)),
+            CommandRunner::Shell(command) => self.run_shell_command(command),
+            CommandRunner::Node(command) => Ok(CommandOutcome::Defer(command)),
             CommandRunner::Exec => Err(CommandError::WrongArity(entry.full_name.clone())),
             CommandRunner::Container => {
                 let name = self.args.get(1).unwrap_or_default().to_vec();
@@ -146,43 +100,44 @@ impl Context<'_> {
     }
 
     /// Lets the shell run a command. A master's stream refers to commands by their original names.
-    fn run_shell_command(&mut self, command: ShellCommand) -> Result<HandlerOutcome, CommandError> {
+    fn run_shell_command(&mut self, command: ShellCommand) -> Result<CommandOutcome, CommandError> {
         match (self.session.origin(), self.commands.shell()) {
             (CommandOrigin::Client, Some(shell)) => shell.run_command(command, self),
             (CommandOrigin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
-            (CommandOrigin::Master | CommandOrigin::Source, _) => Ok(HandlerOutcome::Done),
+            (CommandOrigin::Master | CommandOrigin::Source, _) => Ok(CommandOutcome::Done),
         }
     }
 }
 
 impl Engine {
-    /// Runs a command inside EXEC or a script, counts it, and replies its error if it fails. The client never waits for
-    /// it.
+    /// Runs a command inside EXEC or a script, or for a waiter, counts it, and replies its error if it fails. The client
+    /// does not wait for it: a command that blocks or must run on its connection has done nothing, and its caller decides
+    /// ([`CommandOutcome::Block`], [`CommandOutcome::Defer`]); otherwise the result is [`CommandOutcome::Done`].
     pub(super) fn execute_nested<'r>(
         &self,
         context: &mut Context<'r>,
         call: LockedCommand<'r>,
-    ) -> NestedOutcome {
+    ) -> CommandOutcome {
         let (start, begin) = (context.reply.len(), context.monotonic_nanos());
-        let outcome = execute(context, call, |context| context.invoke::<NoRestart>(call.entry));
-        match outcome {
-            Ok(HandlerOutcome::Defer(command)) => return NestedOutcome::Defer(command),
-            Ok(HandlerOutcome::Block(wait)) => return NestedOutcome::WouldBlock(wait.timeout_reply),
-            Ok(HandlerOutcome::Done) | Err(_) => {}
-        }
+        let failure = match execute(context, call, |context| context.invoke(call.entry)) {
+            Ok(outcome @ (CommandOutcome::Defer(_) | CommandOutcome::Block(_))) => return outcome,
+            Ok(CommandOutcome::Done) => None,
+            Ok(outcome) => Some(outcome.into_error()),
+            Err(error) => Some(error),
+        };
         let nanos = context.monotonic_nanos().saturating_sub(begin);
         let measures = self.record_call(context, (call.entry, call.args), start, nanos);
         if nanos >= MIN_RECORDED_NANOS {
             self.record_script_time(context.worker, (call.entry, call.args), begin + nanos, nanos);
         }
-        if let Err(error) = outcome {
+        if let Some(error) = failure {
             context.reply_failure(call.entry, start, &error);
         }
         // Commands of EXEC or a script are charged with the whole.
         if measures.contains(Measurements::SLOTS) && context.caller == Caller::Waiter {
             self.charge_command(context, (call.entry, call.args), start, nanos);
         }
-        NestedOutcome::Replied
+        CommandOutcome::Done
     }
 
     /// Counts a command whose reply begins at `start`; returns the enabled optional measurements.

@@ -22,16 +22,16 @@ use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
 use super::admission::{CommandNeeds, Verdict, admit};
-use super::execution::{LockedCommand, NestedOutcome, Restart};
+use super::execution::LockedCommand;
 use super::slots::KeySlots;
 use crate::command::{Caller, Command, CommandRunner, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{CopyOnAccess, Engine, Worker};
 use crate::error::CommandError;
+use crate::outcome::CommandOutcome;
 use crate::scripting::{Runnable, ScriptCall, ScriptSlot};
 use crate::session::CommandOrigin;
 use crate::settings::{Measurements, NodeFlags};
 use crate::stats::add;
-use crate::waiting::HandlerOutcome;
 
 /// Rounds for which a call waits for a locked slot or for the script lock.
 const MAX_WAIT_ROUNDS: u32 = 1000;
@@ -178,7 +178,7 @@ impl Engine {
         context: &mut Context<'r>,
         entry: &RegisteredCommand,
         args: Args<'r>,
-    ) -> Result<Option<Slot>, CommandError> {
+    ) -> Result<Option<Slot>, CommandOutcome> {
         context.slots.release();
         let found = self.find_cached_script(&context.worker.scripting, entry.command.name, args);
         let has_undeclared_keys = found.as_ref().is_some_and(Runnable::has_undeclared_keys);
@@ -189,7 +189,7 @@ impl Engine {
         let slots = self.key_slots(entry, args);
         // Applies even with `allow-cross-slot-keys`, which is about undeclared keys.
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
-            return Err(CommandError::CrossSlot);
+            return Err(CommandError::CrossSlot.into());
         }
         let mut locked = LockedSlots::default();
         context.global_lock = Some(self.lock_with_global_lock(context, &mut locked, &slots)?);
@@ -268,10 +268,7 @@ impl<'a> Context<'a> {
     }
 
     /// Runs a script or function whose first key is argument 3.
-    pub(super) fn run_script<R: Restart>(
-        &mut self,
-        script: &ScriptCall,
-    ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
+    pub(super) fn run_script(&mut self, script: &ScriptCall) -> Result<CommandOutcome, CommandError> {
         let ScriptCall { runnable: ref what, keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db());
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
@@ -296,7 +293,7 @@ impl<'a> Context<'a> {
             runnable: what,
             first_key: named,
             read_only: read_only || flags.no_writes,
-            can_restart: R::RETRY.is_some() && console.is_none(),
+            can_restart: self.caller.may_restart() && console.is_none(),
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
             has_written: false,
@@ -326,7 +323,7 @@ impl<'a> Context<'a> {
         }
         let ended = ran.and_then(|outcome| self.write_returned(&mut interpreter, &outcome));
         self.worker.scripting.return_interpreter(interpreter);
-        self.end_script::<R>(ended, what)
+        self.end_script(ended, what)
     }
 
     /// Writes a script's return value and counts the errors in it.
@@ -349,20 +346,20 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    fn end_script<R: Restart>(
+    fn end_script(
         &mut self,
         ran: Result<(), ScriptFailure>,
         what: &Runnable,
-    ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
+    ) -> Result<CommandOutcome, CommandError> {
         let engine = self.engine;
         if engine.settings.node_flags().contains(NodeFlags::BUSY) && !engine.scripts.any_busy() {
             engine.settings.set_node_flag(NodeFlags::BUSY, false);
         }
         match ran {
-            Ok(()) => Ok(HandlerOutcome::Done),
+            Ok(()) => Ok(CommandOutcome::Done),
             Err(ScriptFailure::Restart) => {
                 what.record_undeclared_keys();
-                R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| to_command_error(ScriptFailure::Restart))
+                Ok(CommandOutcome::Restart)
             }
             Err(ScriptFailure::Error { to_lua_string: text, is_counted: counted }) => {
                 if !counted {
@@ -371,7 +368,7 @@ impl<'a> Context<'a> {
                 add(&self.worker.stats.commands[self.command_index].failed_calls, 1);
                 self.reply.error_bytes(&text);
                 self.record_failure(&String::from_utf8_lossy(&text), false);
-                Ok(HandlerOutcome::Done)
+                Ok(CommandOutcome::Done)
             }
             Err(failure @ (ScriptFailure::Syntax(_) | ScriptFailure::Memory)) => {
                 Err(to_command_error(failure))
@@ -724,12 +721,16 @@ impl ScriptHost<'_, '_> {
         }
         let call = LockedCommand { entry, args, key: call.key.as_ref(), holds_all_slots: holds_all };
         match engine.execute_nested(&mut context, call) {
-            NestedOutcome::Replied => {}
-            NestedOutcome::WouldBlock(nothing) => {
-                nothing(&mut context.reply);
+            CommandOutcome::Block(wait) => {
+                (wait.timeout_reply)(&mut context.reply);
                 engine.record_call(&mut context, (entry, args), 0, 0);
             }
-            NestedOutcome::Defer(_) => return Err(NOT_FOR_SCRIPTS.into()),
+            CommandOutcome::Defer(_) => return Err(NOT_FOR_SCRIPTS.into()),
+            CommandOutcome::Done
+            | CommandOutcome::Pause
+            | CommandOutcome::Restart
+            | CommandOutcome::Offload(_)
+            | CommandOutcome::Fail(_) => {}
         }
         if counts_slots {
             engine.charge_script_call(&context, entry, args);

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::notifications::EventClass;
+use crate::outcome::CommandOutcome;
 use crate::session::{CommandOrigin, Session};
 
 /// The slots of a command's keys.
@@ -81,7 +82,7 @@ fn check_slot_space(context: &Context<'_>, command: &Command) -> Result<(), Comm
 impl Engine {
     /// Waits for a slot lock held by another thread.
     #[cold]
-    fn wait_for_slot<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandError> {
+    fn wait_for_slot<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandOutcome> {
         pipeline.locked_ahead.clear();
         pipeline.release_completed();
         let wanted = [slot];
@@ -92,7 +93,7 @@ impl Engine {
             .wait_for_slot(&self.keyspace, slot, &|waited| wait.should_keep_waiting(waited))
         {
             true => Ok(()),
-            false => Err(wait.wait_error()),
+            false => Err(wait.outcome()),
         }
     }
 
@@ -104,7 +105,7 @@ impl Engine {
         request: &PrefetchedRequest<'r>,
         entry: &'static RegisteredCommand,
         asked: bool,
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), CommandOutcome> {
         let first = match request.slot() {
             Some(slot) => {
                 let touched = pipeline.locked_ahead.get_mut(request.index).and_then(Option::take);
@@ -129,7 +130,9 @@ impl Engine {
                     pipeline.context.global_lock = Some(self.take_global_lock(&pipeline.context)?);
                 }
                 match entry.command.run {
-                    CommandRunner::Engine(_) if entry.command.lock_scope == LockScope::EachSlot => {
+                    CommandRunner::Engine(_) | CommandRunner::MayBlock(_)
+                        if entry.command.lock_scope == LockScope::EachSlot =>
+                    {
                         return self.check_routed_scan(&mut pipeline.context, request.args, entry, asked);
                     }
                     CommandRunner::Script(_) => {
@@ -152,7 +155,7 @@ impl Engine {
         {
             let db = pipeline.context.session.db();
             let call = Invocation { entry, args: request.args, asking: asked, db };
-            return self.check_slot_served(&mut pipeline.context, call, slot, &topology.load());
+            return Ok(self.check_slot_served(&mut pipeline.context, call, slot, &topology.load())?);
         }
         Ok(())
     }
@@ -164,7 +167,7 @@ impl Engine {
         args: Args<'r>,
         entry: &'static RegisteredCommand,
         asked: bool,
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), CommandOutcome> {
         context.slots.release();
         let (Some(topology), CommandOrigin::Client) = (&self.topology, context.session.origin()) else {
             return Ok(());
@@ -175,7 +178,7 @@ impl Engine {
         let call = Invocation { entry, args, asking: asked, db: context.session.db() };
         let served = self.check_slot_served(context, call, *first, &topology.load());
         context.slots.release();
-        served
+        Ok(served?)
     }
 
     #[cold]
@@ -205,7 +208,7 @@ impl Engine {
         context: &mut Context<'r>,
         entry: &RegisteredCommand,
         args: Args<'r>,
-    ) -> Result<Option<Slot>, CommandError> {
+    ) -> Result<Option<Slot>, CommandOutcome> {
         context.slots.release();
         if entry.command.lock_scope == LockScope::AllSlots {
             context.slots = self.lock_all(context)?;
@@ -224,11 +227,11 @@ impl Engine {
         }
         let slots = self.hash_keys(context, entry, args);
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
-            return Err(CommandError::CrossSlot);
+            return Err(CommandError::CrossSlot.into());
         }
         let wait = self.start_slot_wait(context, &slots);
         if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.should_keep_waiting(waited)) {
-            return Err(wait.wait_error());
+            return Err(wait.outcome());
         }
         if context.keys.len() > 1 {
             context.slots.prefetch(context.session.db(), &context.keys);
@@ -258,17 +261,17 @@ impl Engine {
         &self,
         context: &Context<'_>,
         slots: &[Slot],
-    ) -> Result<LockedSlots<'_>, CommandError> {
+    ) -> Result<LockedSlots<'_>, CommandOutcome> {
         let (mut locked, wait) = (LockedSlots::default(), self.start_slot_wait(context, slots));
         let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.should_keep_waiting(waited));
-        free.then_some(locked).ok_or_else(|| wait.wait_error())
+        free.then_some(locked).ok_or_else(|| wait.outcome())
     }
 
     /// Acquires the global script lock.
-    pub(crate) fn take_global_lock(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandError> {
+    pub(crate) fn take_global_lock(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandOutcome> {
         let wait = self.start_slot_wait(context, &[]);
         let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.should_keep_waiting(waited));
-        turn.ok_or_else(|| wait.wait_error())
+        turn.ok_or_else(|| wait.outcome())
     }
 
     /// Locks slots together with the script lock, for a command that may need further slots.
@@ -277,18 +280,18 @@ impl Engine {
         context: &Context<'_>,
         locked: &mut LockedSlots<'s>,
         slots: &[Slot],
-    ) -> Result<GlobalLock<'s>, CommandError> {
+    ) -> Result<GlobalLock<'s>, CommandOutcome> {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, slots));
         let all =
             slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.should_keep_waiting(waited)));
-        if all { Ok(turn) } else { Err(wait.wait_error()) }
+        if all { Ok(turn) } else { Err(wait.outcome()) }
     }
 
     /// Locks every slot.
-    pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
+    pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandOutcome> {
         let (turn, wait) = (self.take_global_lock(context)?, self.start_slot_wait(context, &[]));
         let locked = LockedSlots::all_while(&turn, &|waited| wait.should_keep_waiting(waited));
-        locked.ok_or_else(|| wait.wait_error())
+        locked.ok_or_else(|| wait.outcome())
     }
 
     pub(super) fn key_slots(&self, entry: &RegisteredCommand, args: Args<'_>) -> KeySlots {

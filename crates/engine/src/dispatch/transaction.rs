@@ -16,12 +16,13 @@ use keyspace::{GlobalLock, KeyLookup, LockedSlots};
 use resp::{Args, Request, Writer};
 use slot_routing::{Ownership, RouteRequest, Slot};
 
-use super::execution::{LockedCommand, NestedOutcome};
+use super::execution::LockedCommand;
 use super::pipeline::Pipeline;
 use super::{DispatchStatus, Dispatcher, Invocation, PrefetchedRequest};
 use crate::command::{Caller, CommandRunner, Commands, Context, Flags, LockScope, RegisteredCommand};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
+use crate::outcome::CommandOutcome;
 use crate::session::{CommandOrigin, Session};
 use crate::shell_commands::NodeCommand;
 use crate::stats::add;
@@ -60,12 +61,12 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
         asked: bool,
-    ) -> Option<Result<(), CommandError>> {
+    ) -> Option<Result<(), CommandOutcome>> {
         if request.command.is_some_and(|entry| entry.command.flags.contains(Flags::NOT_QUEUED)) {
             return None;
         }
         let admitted = self.admit(&pipeline.context, request);
-        let queued = admitted.and_then(|(entry, _)| self.check_queued(pipeline, request, asked, entry));
+        let queued = admitted.and_then(|entry| self.check_queued(pipeline, request, asked, entry));
         let session = &mut *pipeline.context.session;
         Some(match queued {
             Ok(entry) => {
@@ -73,11 +74,12 @@ impl Engine {
                 session.queue_command(entry.index, request.args, selected);
                 Ok(())
             }
-            // The request will start again elsewhere.
-            Err(error) if error.deferred_status().is_some() => Err(error),
-            Err(error) => {
-                session.fail_transaction();
-                Err(error)
+            Err(outcome) => {
+                // A deferred request will start again.
+                if !outcome.is_deferred() {
+                    session.fail_transaction();
+                }
+                Err(outcome)
             }
         })
     }
@@ -88,10 +90,10 @@ impl Engine {
         request: &'r PrefetchedRequest<'r>,
         asked: bool,
         entry: &'static RegisteredCommand,
-    ) -> Result<&'static RegisteredCommand, CommandError> {
+    ) -> Result<&'static RegisteredCommand, CommandOutcome> {
         if entry.command.flags.contains(Flags::NO_MULTI) {
             let text = format!("ERR Command '{}' not allowed inside a transaction", entry.full_name);
-            return Err(CommandError::Text(text.into()));
+            return Err(CommandError::Text(text.into()).into());
         }
         if self.topology.is_some() && !entry.command.keys.is_empty() {
             let served = self.lock(pipeline, request, entry, asked);
@@ -128,16 +130,17 @@ impl Engine {
                     self.effective_flags_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
                 self.check_under_locks(context.session, gate, nature, &mut held.slots)
             }
-            _ => Ok(DispatchStatus::Done),
+            _ => Ok(()),
         };
         let Context { session, reply, now, .. } = context;
-        if passed == Ok(DispatchStatus::Paused) {
+        if let Err(CommandOutcome::Pause) = passed {
             drop(held);
             session.restore_transaction(transaction);
             return Ok(DispatchStatus::Paused);
         }
         session.leave_transaction();
-        let held = passed.map_err(abort_error).and(held).map(|mut held| {
+        let passed = passed.map_err(|outcome| abort_error(outcome.into_error()));
+        let held = passed.and(held.map_err(CommandOutcome::into_error)).map(|mut held| {
             let changed =
                 session.watching().is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
             (!changed).then_some(held)
@@ -172,13 +175,14 @@ impl Engine {
         &self,
         context: &Context<'_>,
         transaction: &Transaction,
-        held: &Result<HeldLocks<'_>, CommandError>,
+        held: &Result<HeldLocks<'_>, CommandOutcome>,
     ) -> Option<DispatchStatus> {
         match held {
             Ok(held) => self
                 .transaction_must_move_to_background(context, &held.slots, transaction)
                 .then_some(DispatchStatus::SlowCommand),
-            Err(error) => error.deferred_status(),
+            Err(CommandOutcome::Offload(reason)) => Some((*reason).into()),
+            Err(_) => None,
         }
     }
 
@@ -257,21 +261,25 @@ impl Engine {
             context.show_to_monitors(call.entry, call.args, false);
         }
         match self.execute_nested(context, call) {
-            NestedOutcome::Replied => {
+            CommandOutcome::Done
+            | CommandOutcome::Pause
+            | CommandOutcome::Restart
+            | CommandOutcome::Offload(_)
+            | CommandOutcome::Fail(_) => {
                 if is_shell_command {
                     context.show_to_monitors(call.entry, call.args, false);
                 }
                 None
             }
-            NestedOutcome::WouldBlock(nothing) => {
-                nothing(&mut context.reply);
+            CommandOutcome::Block(wait) => {
+                (wait.timeout_reply)(&mut context.reply);
                 self.record_call(context, (call.entry, call.args), context.reply.len(), 0);
                 None
             }
-            NestedOutcome::Defer(command) if context.session.origin() == CommandOrigin::Client => {
+            CommandOutcome::Defer(command) if context.session.origin() == CommandOrigin::Client => {
                 Some(command)
             }
-            NestedOutcome::Defer(_) => {
+            CommandOutcome::Defer(_) => {
                 context.reply_error(&CommandError::text("ERR Command not allowed inside a transaction"));
                 None
             }
@@ -299,7 +307,7 @@ impl Engine {
         context: &Context<'_>,
         transaction: &Transaction,
         asked: bool,
-    ) -> Result<HeldLocks<'s>, CommandError> {
+    ) -> Result<HeldLocks<'s>, CommandOutcome> {
         let (session, worker) = (&*context.session, &*context.worker);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
@@ -313,7 +321,7 @@ impl Engine {
         }
         let routes = self.topology.is_some() && session.origin() == CommandOrigin::Client;
         if routes && slots.iter().any(|slot| *slot != slots[0]) {
-            return Err(CommandError::CrossSlot);
+            return Err(CommandError::CrossSlot.into());
         }
         let routed = slots.first().copied();
         slots.extend(session.watching().keys.iter().map(|watched| Slot::of_key(&watched.key)));
@@ -332,7 +340,7 @@ impl Engine {
         transaction: &Transaction,
         slots: &[Slot],
         goes_beyond: bool,
-    ) -> Result<HeldLocks<'s>, CommandError> {
+    ) -> Result<HeldLocks<'s>, CommandOutcome> {
         let mut held = HeldLocks::default();
         let walks = |by: fn(CommandRunner) -> bool| {
             any_visits_all_slots(queued_commands(context.commands, transaction), by)

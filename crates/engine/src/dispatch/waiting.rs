@@ -8,11 +8,12 @@ use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 
 use super::admission::{Verdict, admit};
-use super::execution::{LockedCommand, NestedOutcome};
+use super::execution::LockedCommand;
 use super::{DispatchStatus, Dispatcher, ExecutedCommand, Invocation};
 use crate::clients::UnblockReason;
 use crate::command::{Caller, Commands, Context, Flags};
 use crate::engine::{Engine, Worker};
+use crate::outcome::CommandOutcome;
 use crate::session::{CommandOrigin, Session};
 use crate::settings::NodeFlags;
 use crate::waiting::{BlockedCommand, FETCH_BATCH, KeyWait, ReadyKey, ServedReply, Waiter};
@@ -268,12 +269,16 @@ impl<'a> ServingRound<'a> {
         context.finish_effects();
         context.append_effects(waiter.command.db);
         match part {
-            NestedOutcome::Replied => {}
-            NestedOutcome::WouldBlock(_) | NestedOutcome::Defer(_) => {
+            CommandOutcome::Block(_) | CommandOutcome::Defer(_) => {
                 context.reply.truncate(0);
                 waiter.client.release_messages();
                 return true;
             }
+            CommandOutcome::Done
+            | CommandOutcome::Pause
+            | CommandOutcome::Restart
+            | CommandOutcome::Offload(_)
+            | CommandOutcome::Fail(_) => {}
         }
         let reply = std::mem::take(context.reply.buffer());
         *served = Some(ServedReply { reply, progress: context.session.progress() });

@@ -4,11 +4,11 @@ use config::keys;
 use engine::Session;
 use process::access;
 
-use super::CommandOutcome;
+use super::ShellResult;
 use crate::server::Server;
 
 /// ACL LOAD, from a connection with this session.
-pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> CommandOutcome {
+pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> ShellResult {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::load_acl_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
     let others = server.engine.close_unauthorized_clients(Some(session));
@@ -17,7 +17,7 @@ pub(super) fn load_acl_file(server: &Server, session: &mut Session) -> CommandOu
 }
 
 /// ACL SAVE.
-pub(super) fn save_acl_file(server: &Server) -> CommandOutcome {
+pub(super) fn save_acl_file(server: &Server) -> ShellResult {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE_ERROR)?;
     access::save_acl_file(&server.engine, &path).map_err(|error| {
         tracing::warn!("Saving the ACL file '{path}': {error}");

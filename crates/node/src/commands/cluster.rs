@@ -5,7 +5,7 @@ mod parse;
 mod topology;
 
 use config::keys;
-use engine::{ClusterCommand, CommandError, Context, HandlerOutcome, NodeCommand};
+use engine::{ClusterCommand, CommandError, CommandOutcome, Context, NodeCommand};
 use gossip::{LinkId, OperatorCommand, OperatorReply};
 use resp::{Args, Writer};
 use slot_routing::ClientTransport;
@@ -23,7 +23,7 @@ pub(super) fn reply_without_waiting(
     server: &Server,
     command: ClusterCommand,
     context: &mut Context<'_>,
-) -> Result<HandlerOutcome, CommandError> {
+) -> Result<CommandOutcome, CommandError> {
     let Some(cluster) = &server.cluster else { return Err(CommandError::text(CLUSTER_DISABLED)) };
     let query = match ParsedCommand::from_command(command) {
         ParsedCommand::Query(query) if !context.can_block() => query,
@@ -31,12 +31,12 @@ pub(super) fn reply_without_waiting(
         | ParsedCommand::Links
         | ParsedCommand::Change(_)
         | ParsedCommand::Move(_) => {
-            return Ok(HandlerOutcome::Defer(NodeCommand::Cluster(command)));
+            return Ok(CommandOutcome::Defer(NodeCommand::Cluster(command)));
         }
     };
     let via = context.session.client().connection.transport;
     reply_to_query(server, &cluster.shared, query, context.args, via, &mut context.reply)
-        .map(|()| HandlerOutcome::Done)
+        .map(|()| CommandOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
 

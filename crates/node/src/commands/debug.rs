@@ -17,7 +17,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use slot_routing::NodeId;
 use tikv_jemalloc_ctl::{arenas, background_thread, epoch, max_background_threads, stats, version};
 
-use super::CommandOutcome;
+use super::ShellResult;
 use crate::cluster::BusFaults;
 use crate::connection::Connection;
 use crate::replication::ReplicationEvent;
@@ -83,7 +83,7 @@ fn escape_line_breaks(text: &[u8]) -> String {
 }
 
 /// DEBUG SLEEP seconds: suspends clients, the bus and the replication links.
-async fn debug_sleep(server: &Server, args: Args<'_>) -> CommandOutcome {
+async fn debug_sleep(server: &Server, args: Args<'_>) -> ShellResult {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
     if duration.is_zero() {
@@ -102,7 +102,7 @@ async fn debug_sleep(server: &Server, args: Args<'_>) -> CommandOutcome {
 
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike Redis, a key that exists in both places without MERGE does not end
 /// the process; the value of the file wins.
-async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> CommandOutcome {
+async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> ShellResult {
     let mut how = ReloadOptions { save: true, merge: false };
     for word in args.iter().skip(2) {
         match word.to_ascii_lowercase().as_slice() {
@@ -134,7 +134,7 @@ async fn reload_dataset(server: &Arc<Server>, args: Args<'_>) -> CommandOutcome 
 }
 
 /// DEBUG LOADAOF.
-async fn reload_aof(server: &Arc<Server>) -> CommandOutcome {
+async fn reload_aof(server: &Arc<Server>) -> ShellResult {
     let loading = server.clone();
     let outcome = tokio::task::spawn_blocking(move || append_only::reload(&loading.durability)).await;
     match outcome {
@@ -150,7 +150,7 @@ async fn reload_aof(server: &Arc<Server>) -> CommandOutcome {
 }
 
 /// DEBUG SEGFAULT: the process ends, and with it this connection.
-fn raise_segfault() -> CommandOutcome {
+fn raise_segfault() -> ShellResult {
     tracing::error!("Redoubt crashed by signal: 11, asked for by DEBUG SEGFAULT");
     loop {
         kill_process(getpid(), Signal::SEGV).map_err(|error| format!("ERR {error}"))?;
@@ -160,7 +160,7 @@ fn raise_segfault() -> CommandOutcome {
 
 /// DEBUG RESTART [milliseconds] saves first; DEBUG CRASH-AND-RECOVER [milliseconds] does not. Both replace this process
 /// by a new server.
-async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> CommandOutcome {
+async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> ShellResult {
     let delay = match args.get(2) {
         None => 0,
         Some(word) => resp::parse_i64(word).unwrap_or(0).max(0).unsigned_abs(),
@@ -194,7 +194,7 @@ async fn restart_server(server: &Arc<Server>, args: Args<'_>, in_order: bool) ->
 }
 
 /// DEBUG CLUSTERLINK KILL to|from|all node-id.
-async fn kill_links(server: &Server, args: Args<'_>) -> CommandOutcome {
+async fn kill_links(server: &Server, args: Args<'_>) -> ShellResult {
     let Some(cluster) = &server.cluster else {
         return Err("ERR Debug option only available for cluster mode enabled setup!".to_owned());
     };
@@ -216,7 +216,7 @@ async fn kill_links(server: &Server, args: Args<'_>) -> CommandOutcome {
 }
 
 /// DEBUG DROP-CLUSTER-PACKET-FILTER and similar commands. Without a cluster they have no effect.
-async fn inject_bus_faults(server: &Server, command: DebugCommand, args: Args<'_>) -> CommandOutcome {
+async fn inject_bus_faults(server: &Server, command: DebugCommand, args: Args<'_>) -> ShellResult {
     let number = resp::parse_i64(&args[2]).ok_or("ERR value is not an integer or out of range")?;
     let change = move |interference: &mut BusFaults| match command {
         DebugCommand::CloseLinkOnDrop => interference.closes_link_on_drop = number == 1,

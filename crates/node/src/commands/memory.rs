@@ -8,7 +8,7 @@ use keyspace::{DatabaseSize, Keyspace, pool_usage};
 use process::memory::{MemoryUsage, memory_usage};
 use resp::Writer;
 
-use super::CommandOutcome;
+use super::ShellResult;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::overhead::MemoryOverhead;
 
@@ -168,7 +168,7 @@ pub(super) fn reply_malloc_stats(reply: &mut Writer<'_>) {
 }
 
 /// MEMORY PURGE on another thread, for callers that cannot wait.
-pub(super) fn purge_in_background(keyspace: Arc<Keyspace>) -> CommandOutcome {
+pub(super) fn purge_in_background(keyspace: Arc<Keyspace>) -> ShellResult {
     let steps = move || {
         for step in 0..Keyspace::PURGE_STEPS {
             keyspace.purge_step(step);

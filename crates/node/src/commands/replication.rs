@@ -7,7 +7,7 @@ use engine::{Client, NodeFlags, SentinelState};
 use replication::{PsyncRequest, ReplconfAction};
 use resp::{Args, Writer};
 
-use super::CommandOutcome;
+use super::ShellResult;
 use crate::connection::Connection;
 use crate::replication::failover;
 use crate::replication::{JoiningReplica, ReplicationEvent};
@@ -91,7 +91,7 @@ fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result
 }
 
 /// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds].
-pub(super) fn run_failover(server: &Arc<Server>, args: Args<'_>) -> CommandOutcome {
+pub(super) fn run_failover(server: &Arc<Server>, args: Args<'_>) -> ShellResult {
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
     failover::start_failover(&server.failover, failover::parse_failover(&words)?)
 }

@@ -7,7 +7,7 @@ use durability::saving::{self, SaveError};
 use engine::ClientFlags;
 use resp::{Args, Writer};
 
-use super::CommandOutcome;
+use super::ShellResult;
 use crate::connection::Connection;
 use crate::server::Server;
 use crate::server::shutdown::{self, ShutdownCommand};
@@ -30,7 +30,7 @@ pub(super) async fn run_save(connection: &mut Connection) {
 }
 
 /// BGSAVE [SCHEDULE | CANCEL].
-pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> CommandOutcome {
+pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> ShellResult {
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
         Some(b"cancel") if args.len() == 2 => {
@@ -49,7 +49,7 @@ pub(super) fn run_bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>
     Ok(())
 }
 
-pub(super) fn run_bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> CommandOutcome {
+pub(super) fn run_bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> ShellResult {
     append_only::rewrite_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
     reply.simple("Background append only file rewriting started");
     Ok(())

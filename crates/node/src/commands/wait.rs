@@ -7,7 +7,7 @@ use process::time;
 use replication::wait::{AppendOnlyOff, CopyCount, RequiredCopies};
 use resp::{Args, Writer};
 
-use super::CommandOutcome;
+use super::ShellResult;
 use crate::connection::{Connection, Waited};
 use crate::replication::Replication;
 use crate::replication::copy_waiters::WaitStart;
@@ -35,7 +35,7 @@ pub(super) fn reply_current_copies(
     server: &Server,
     context: &mut Context<'_>,
     request: WaitRequest,
-) -> CommandOutcome {
+) -> ShellResult {
     let (wanted, _) = request?;
     let copies = server
         .replication

@@ -4,7 +4,7 @@ use clock::Millis;
 use keyspace::{LockedSlots, SlotData};
 
 use super::Context;
-use crate::error::CommandError;
+use crate::outcome::CommandOutcome;
 
 /// Up to this many keys, all their slots are locked together for the listing.
 pub const MAX_KEYS_LOCKED_TOGETHER: usize = 4096;
@@ -21,7 +21,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// Slots are locked for long, and the command has to run on another worker.
-    pub fn visit_names(&mut self, visit: &mut KeyVisitor<'_>) -> Result<(), CommandError> {
+    pub fn visit_names(&mut self, visit: &mut KeyVisitor<'_>) -> Result<(), CommandOutcome> {
         let (engine, db) = (self.engine, self.session.db());
         if self.holds_all_slots {
             self.slots.iter_mut().for_each(|data| visit_slot(data, db, visit));
@@ -37,7 +37,7 @@ impl Context<'_> {
             let mut locked = LockedSlots::default();
             if !locked.add_each(&turn, keyspace.non_empty_slots(), &|waited| wait.should_keep_waiting(waited))
             {
-                return Err(wait.wait_error());
+                return Err(wait.outcome());
             }
             // No unlocked slot got its first key meanwhile.
             if keyspace.non_empty_changes() == changes {
