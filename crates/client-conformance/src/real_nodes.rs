@@ -60,7 +60,7 @@ pub(crate) struct RealNodes {
 }
 
 struct Inner {
-    began: Instant,
+    started_at: Instant,
     deployment: Mutex<Deployment>,
     record: Arc<MonitorRecord>,
 }
@@ -142,14 +142,14 @@ impl RealNodes {
                 watch_node(index, node, &record);
             }
         }
-        let servers = Arc::new(Inner { began, deployment: Mutex::new(deployment), record });
+        let servers = Arc::new(Inner { started_at: began, deployment: Mutex::new(deployment), record });
         Self { servers, delayed_events: Mutex::default() }
     }
 }
 
 impl Inner {
     fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.started_at.elapsed().as_millis() as u64
     }
 
     fn log_event(&self, event: LogEvent) {
@@ -254,7 +254,7 @@ impl Inner {
 
     /// Waits until all MONITOR lines have arrived: each node must show a marker sent now.
     fn wait_for_monitor(&self, deployment: &Deployment) {
-        self.record.forget_marks();
+        self.record.clear_markers();
         let is_watched = |index: &usize| !deployment.frozen.contains(index) && self.record.is_watched(*index);
         let nodes = deployment.nodes.iter().enumerate();
         let mut missing: Vec<usize> = nodes

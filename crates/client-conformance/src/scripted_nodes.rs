@@ -45,7 +45,7 @@ pub(crate) struct ScriptedNodes {
 
 #[derive(Debug)]
 struct SharedState {
-    began: Instant,
+    started_at: Instant,
     simulation: Mutex<ClusterSimulation>,
     streams: Mutex<BTreeMap<ConnectionId, Arc<TcpStream>>>,
     encryption: Option<TlsFrontend>,
@@ -69,7 +69,7 @@ impl ScriptedNodes {
         let simulation = ClusterSimulation::new(scenario, &ports)?;
         let encryption = scenario.tls.then(TlsFrontend::new).transpose()?;
         let shared = Arc::new(SharedState {
-            began: Instant::now(),
+            started_at: Instant::now(),
             streams: Mutex::default(),
             listening: ports.iter().map(|_| AtomicBool::new(false)).collect(),
             simulation: Mutex::new(simulation),
@@ -158,7 +158,7 @@ impl Drop for ScriptedNodes {
 
 impl SharedState {
     fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.started_at.elapsed().as_millis() as u64
     }
 
     fn connection_handling(&self, node: NodeIndex) -> ConnectionHandling {

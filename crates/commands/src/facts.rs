@@ -82,7 +82,7 @@ pub(crate) fn docs_of(full_name: &str) -> Option<&'static CommandDocs> {
 }
 
 /// The indentation depth of a line and its text without the indentation.
-type Line = (usize, &'static str);
+type IndentedLine = (usize, &'static str);
 
 fn parse_text(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>) {
     let depth = |line: &str| (line.len() - line.trim_start().len()) / 2;
@@ -105,7 +105,10 @@ fn parse_text(text: &'static str, all: &mut BTreeMap<&'static str, CommandDocs>)
     }
 }
 
-fn parse_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize) -> Vec<ArgumentDocs> {
+fn parse_arguments(
+    lines: &mut Peekable<impl Iterator<Item = IndentedLine>>,
+    depth: usize,
+) -> Vec<ArgumentDocs> {
     let mut arguments = Vec::new();
     while let Some((_, line)) = lines.next_if(|(found, _)| *found == depth) {
         let mut argument = parse_argument(line);

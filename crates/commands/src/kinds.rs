@@ -56,7 +56,7 @@ pub(crate) trait Sortable {
 }
 
 /// A member's name, borrowed from the set wherever possible.
-pub(crate) type Name<'a> = Cow<'a, [u8]>;
+pub(crate) type ElementName<'a> = Cow<'a, [u8]>;
 
 /// A collection of members with scores.
 pub(crate) trait ScoredMembers<'a> {
@@ -70,7 +70,7 @@ pub(crate) trait ScoredMembers<'a> {
     fn score(&self, name: &[u8], hash: u64) -> Option<f64>;
 
     /// Visits members and their scores until `visit` returns false.
-    fn visit_members(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool);
+    fn visit_members(&self, visit: &mut dyn FnMut(ElementName<'a>, f64) -> bool);
 }
 
 /// Returns the implementation for the value's type.

@@ -34,9 +34,9 @@ pub(super) fn parse_count(context: &Context<'_>) -> Result<i64, CommandError> {
 pub(super) trait SamplePool {
     type Element: Copy;
     /// Identity of an element; distinct elements have distinct names.
-    type Name: Ord;
+    type ElementName: Ord;
 
-    fn name(element: &Self::Element) -> Self::Name;
+    fn name(element: &Self::Element) -> Self::ElementName;
 
     /// The number of elements, including expired ones.
     fn len(&self) -> usize;

@@ -1,4 +1,5 @@
-//! Script and function commands. Execution is in `dispatch/script.rs`; the Lua interpreter is the crate `scripting`.
+//! Script and function commands. Execution is in `dispatch/script.rs`; the Lua interpreter is the crate
+//! `scripting`.
 
 mod eval;
 mod functions;

@@ -23,7 +23,7 @@ mod hash;
 mod sparse;
 
 pub(crate) use hash::Observation;
-pub(crate) use sparse::Run;
+pub(crate) use sparse::RegisterRun;
 
 use estimate::Histogram;
 
@@ -73,7 +73,7 @@ impl<'a> Sketch<'a> {
     }
 
     /// The runs of a sparse sketch.
-    pub(crate) fn runs(self) -> impl Iterator<Item = Run> + use<'a> {
+    pub(crate) fn runs(self) -> impl Iterator<Item = RegisterRun> + use<'a> {
         sparse::runs(self.register_bytes())
     }
 

@@ -67,15 +67,15 @@ fn reads_only_source(args: Args<'_>) -> bool {
 }
 
 fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, StoreOption::Allowed)
+    run_sort(context, StoreOption::Allowed)
 }
 
 fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, StoreOption::Forbidden)
+    run_sort(context, StoreOption::Forbidden)
 }
 
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]
-fn run(context: &mut Context<'_>, stores: StoreOption) -> Result<(), CommandError> {
+fn run_sort(context: &mut Context<'_>, stores: StoreOption) -> Result<(), CommandError> {
     let mut options = SortOptions::parse(context, stores)?;
     let all = load_elements(context, &mut options)?;
     let sorted =

@@ -292,7 +292,7 @@ fn write_file(
         // The next log entry names its database, so a replica that resumes from this file need not know it.
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
-            log.forget_db();
+            log.reset_selected_db();
         }
         // Data that deviates from the replication history must not claim a position in it. The file lacks the slots
         // that are being imported, which the history includes.
@@ -320,7 +320,7 @@ fn write_file(
         durability,
         state,
         &RdbOptions {
-            dialect: Dialect::Own,
+            dialect: Dialect::Redoubt,
             position: position.map(|at| (at, stream_db)),
             aof_base: false,
             slot_states: String::new(),

@@ -70,7 +70,7 @@ impl DebuggedScript {
         if !said.load(Ordering::Relaxed) {
             out.splice(0..0, END_OF_SESSION.iter().copied());
         }
-        engine.forget_worker(&worker);
+        engine.remove_worker(&worker);
         out
     }
 }

@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Removes the counters of a thread that has ended.
-    pub(crate) fn forget_worker(&self, worker: &Worker) {
+    pub(crate) fn remove_worker(&self, worker: &Worker) {
         let mut workers = self.workers.lock();
         workers.retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
         self.slot_cost_baseline.keep_ended_worker(&worker.stats.slots);

@@ -163,7 +163,7 @@ impl Scripting {
         self.scripts_by_text.retain(|_, script| script.is_live());
         self.next_script = None;
         if let Some(interpreter) = &mut self.interpreter {
-            interpreter.forget_released();
+            interpreter.drop_released();
         }
     }
 

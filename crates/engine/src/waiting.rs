@@ -99,7 +99,7 @@ pub struct Waiter {
     /// Increases in order of arrival.
     sequence: u64,
     pub(crate) command: BlockedCommand,
-    pub(crate) wait: KeyWait,
+    pub(crate) key_wait: KeyWait,
     pub(crate) client: Arc<Client>,
     /// The reply, once served. Locked while the command is being tried.
     pub(crate) served_reply: Mutex<Option<ServedReply>>,
@@ -135,21 +135,21 @@ impl WaitQueue {
     /// Returns whether the waiter was new.
     fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
         let is_new = self.waiters.insert(waiter.sequence, waiter.clone()).is_none();
-        self.removal_waiter_count += usize::from(is_new && waiter.wait.wakes_on_removal);
+        self.removal_waiter_count += usize::from(is_new && waiter.key_wait.wakes_on_removal);
         is_new
     }
 
     /// Returns whether the waiter was present.
     fn remove(&mut self, waiter: &Waiter) -> bool {
         let was_there = self.waiters.remove(&waiter.sequence).is_some();
-        self.removal_waiter_count -= usize::from(was_there && waiter.wait.wakes_on_removal);
+        self.removal_waiter_count -= usize::from(was_there && waiter.key_wait.wakes_on_removal);
         was_there
     }
 
     /// Returns the waiters that also wait for the key's removal.
     fn removal_waiters(&self) -> impl Iterator<Item = &Arc<Waiter>> {
         let all = if self.removal_waiter_count > 0 { 0.. } else { u64::MAX.. };
-        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.wakes_on_removal)
+        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.key_wait.wakes_on_removal)
     }
 }
 
@@ -164,12 +164,12 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
     shards: [Shard; SHARDS],
-    next: AtomicU64,
+    next_sequence: AtomicU64,
 }
 
 impl Default for WaitQueues {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Shard::default()), next: AtomicU64::new(0) }
+        Self { shards: std::array::from_fn(|_| Shard::default()), next_sequence: AtomicU64::new(0) }
     }
 }
 
@@ -183,13 +183,13 @@ impl Waiter {
     /// Returns the deadline; `None` means no timeout.
     #[must_use]
     pub fn deadline(&self) -> Option<Millis> {
-        self.wait.deadline
+        self.key_wait.deadline
     }
 
     /// Returns how the wait ends at its deadline.
     #[must_use]
     pub fn deadline_reason(&self) -> UnblockReason {
-        if self.wait.retries_at_deadline { UnblockReason::Retry } else { UnblockReason::Timeout }
+        if self.key_wait.retries_at_deadline { UnblockReason::Retry } else { UnblockReason::Timeout }
     }
 
     /// Returns whether the waiter can still be served. Called with `served` locked.
@@ -220,7 +220,7 @@ impl Waiter {
 
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let args = self.command.request.args();
-        self.wait.keys.clone().filter_map(move |place| args.get(place))
+        self.key_wait.keys.clone().filter_map(move |place| args.get(place))
     }
 }
 
@@ -261,11 +261,11 @@ impl WaitQueues {
 
     /// Blocks a client. The caller has locked the command's slots.
     pub(crate) fn add(&self, client: &Arc<Client>, call: BlockedCommand, wait: KeyWait) -> Arc<Waiter> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_sequence.fetch_add(1, Ordering::Relaxed);
         let waiter = Arc::new(Waiter {
             sequence: number,
             command: call,
-            wait,
+            key_wait: wait,
             client: client.clone(),
             served_reply: Mutex::new(None),
         });

@@ -407,11 +407,11 @@ impl<V: OverflowValue> Entries<V> {
         let store = &mut self.extras_mut().store;
         if !died {
             // Keep the record if a snapshot will reach this entry or has queued it in `pending_values`.
-            store.mark_kept(number);
+            store.mark_snapshot_only(number);
             return None;
         }
         if store.record(number).shared > 0 {
-            store.mark_kept(number);
+            store.mark_snapshot_only(number);
         }
         store.release(number)
     }

@@ -256,7 +256,7 @@ impl ListLimit {
 
     /// Whether a quicklist has shrunk enough to be a listpack again: to half the limit, which avoids
     /// flapping.
-    pub(crate) fn permits_listpack_again(self, bytes: usize, len: usize) -> bool {
+    pub(crate) fn permits_conversion_to_listpack(self, bytes: usize, len: usize) -> bool {
         match self.byte_or_element_limit() {
             Ok(most) => bytes + Self::LISTPACK_OVERHEAD <= most / 2,
             Err(most) => len <= most / 2,

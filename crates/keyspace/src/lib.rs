@@ -51,7 +51,7 @@ pub use keyspace::{DatabaseSize, Keyspace};
 pub use kind::{EncodingHint, EncodingLimits, Kind, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds};
 pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRun};
 pub use locked_slots::LockedSlots;
-pub use memory::{PoolUsage, keep_chunk_ready, pool_usage, pool_used_bytes, purge_pool, with_wide_vectors};
+pub use memory::{PoolUsage, pool_usage, pool_used_bytes, prepare_chunk, purge_pool, with_wide_vectors};
 pub use overflow::snapshot_only_bytes;
 pub use packed::{PackedBuilder, PackedValue, ValueSummary};
 pub use pages::{FillLevel, limit_pages, slot_capacity, was_ever_crowded};

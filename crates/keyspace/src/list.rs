@@ -29,7 +29,7 @@ pub enum ListEnd {
 #[derive(Debug, Clone, Copy)]
 pub struct ListRef<'a> {
     pub(crate) shape: Shape<'a, Segments>,
-    pub(crate) form: ValueEncoding,
+    pub(crate) value_encoding: ValueEncoding,
 }
 
 /// Consecutive elements encoded as listpack entries.
@@ -65,7 +65,7 @@ impl<'a> ListRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.form == ValueEncoding::QuicklistList { "quicklist" } else { "listpack" }
+        if self.value_encoding == ValueEncoding::QuicklistList { "quicklist" } else { "listpack" }
     }
 
     /// Bytes of the records.

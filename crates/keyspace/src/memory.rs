@@ -10,5 +10,5 @@ mod runs;
 
 pub use block::with_wide_vectors;
 pub(crate) use block::{Block, CacheLinePair, FullChunk, prefetch};
-pub use pool::{PoolUsage, keep_chunk_ready, pool_usage, pool_used_bytes, purge_pool};
+pub use pool::{PoolUsage, pool_usage, pool_used_bytes, prepare_chunk, purge_pool};
 pub(crate) use pool::{begin_purge_round, is_moving_lower};

@@ -324,7 +324,7 @@ impl<V: OverflowValue> RecordStore<V> {
     }
 
     /// Marks a record that only snapshots still need.
-    pub(crate) fn mark_kept(&mut self, number: u32) {
+    pub(crate) fn mark_snapshot_only(&mut self, number: u32) {
         let record = self.record_mut(number);
         if record.kept_bytes == 0 {
             record.kept_bytes = record.flat_bytes();

@@ -42,7 +42,7 @@ impl FieldKind for SetFields {
 #[derive(Debug, Clone, Copy)]
 pub struct SetRef<'a> {
     pub(crate) shape: Shape<'a, LargeFields<SetFields>>,
-    pub(crate) form: ValueEncoding,
+    pub(crate) value_encoding: ValueEncoding,
 }
 
 impl<'a> SetRef<'a> {
@@ -61,7 +61,7 @@ impl<'a> SetRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        match self.form {
+        match self.value_encoding {
             ValueEncoding::IntsetSet => "intset",
             ValueEncoding::ListpackSet => "listpack",
             _ => "hashtable",

@@ -148,7 +148,7 @@ impl<'a> From<records::MemberRecord<'a>> for ScoredMember<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct SortedSetRef<'a> {
     pub(crate) shape: Shape<'a, LargeFields<SortedSetFields>>,
-    pub(crate) form: ValueEncoding,
+    pub(crate) value_encoding: ValueEncoding,
 }
 
 impl<'a> SortedSetRef<'a> {
@@ -167,7 +167,7 @@ impl<'a> SortedSetRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.form == ValueEncoding::SkiplistSortedSet { "skiplist" } else { "listpack" }
+        if self.value_encoding == ValueEncoding::SkiplistSortedSet { "skiplist" } else { "listpack" }
     }
 
     /// The score of a member, if it exists.

@@ -74,13 +74,13 @@ impl<'a> Value<'a> {
                 Self::String(StringRef { bytes, encoding_hint: EncodingHint::NeverInt })
             }
             ValueEncoding::ListpackList | ValueEncoding::QuicklistList => {
-                Self::List(ListRef { shape: Shape::Packed(bytes), form })
+                Self::List(ListRef { shape: Shape::Packed(bytes), value_encoding: form })
             }
             ValueEncoding::IntsetSet | ValueEncoding::ListpackSet | ValueEncoding::TableSet => {
-                Self::Set(SetRef { shape: Shape::Packed(bytes), form })
+                Self::Set(SetRef { shape: Shape::Packed(bytes), value_encoding: form })
             }
             ValueEncoding::ListpackSortedSet | ValueEncoding::SkiplistSortedSet => {
-                Self::SortedSet(SortedSetRef { shape: Shape::Packed(bytes), form })
+                Self::SortedSet(SortedSetRef { shape: Shape::Packed(bytes), value_encoding: form })
             }
             ValueEncoding::ListpackHash | ValueEncoding::TableHash => {
                 Self::Hash(HashRef { shape: Shape::Packed(bytes), value_encoding: form })
@@ -94,9 +94,11 @@ impl<'a> Value<'a> {
     pub(crate) fn from_overflow(form: ValueEncoding, large: &'a Large) -> Self {
         match large {
             Large::Bytes(bytes) => Self::flat(form, bytes),
-            Large::List(large) => Self::List(ListRef { shape: Shape::Large(large), form }),
-            Large::Set(large) => Self::Set(SetRef { shape: Shape::Large(large), form }),
-            Large::SortedSet(large) => Self::SortedSet(SortedSetRef { shape: Shape::Large(large), form }),
+            Large::List(large) => Self::List(ListRef { shape: Shape::Large(large), value_encoding: form }),
+            Large::Set(large) => Self::Set(SetRef { shape: Shape::Large(large), value_encoding: form }),
+            Large::SortedSet(large) => {
+                Self::SortedSet(SortedSetRef { shape: Shape::Large(large), value_encoding: form })
+            }
             Large::Hash(large) => Self::Hash(HashRef { shape: Shape::Large(large), value_encoding: form }),
             Large::Stream(large) => Self::Stream(StreamRef { shape: Shape::Large(large) }),
         }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use durability::stream::{EngineLogHandle, SharedLog};
 use durability::{append_only, saving};
 use engine::{Commands, Engine, NodeFlags, Registry, RenameError, ScriptHooks};
-use keyspace::{Keyspace, keep_chunk_ready};
+use keyspace::{Keyspace, prepare_chunk};
 use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
 use net::worker_pool::{SpawnWorker, WorkerHandle};
@@ -186,7 +186,7 @@ fn start_node(configured: StartConfig) -> Result<()> {
     // The thread runs until the process exits and owns nothing that needs cleanup.
     std::thread::Builder::new().name("pool".to_owned()).spawn(|| {
         loop {
-            keep_chunk_ready();
+            prepare_chunk();
         }
     })?;
     tracing::info!("Server initialized");

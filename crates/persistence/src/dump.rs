@@ -35,15 +35,15 @@ impl From<RdbError> for RestoreError {
 /// Serializes a value as DUMP does.
 #[must_use]
 pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
-    const NEVER: &str = "writing to memory does not fail";
+    const NO_EXPIRY: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), compress, true);
     let code = value::type_code(value, dialect);
-    encoder.byte(code).expect(NEVER);
-    value::write(code, value, &mut encoder).expect(NEVER);
-    encoder.bytes(&dialect.written_version().to_le_bytes()).expect(NEVER);
-    let checksum = encoder.checksum().expect(NEVER);
-    encoder.bytes(&checksum.to_le_bytes()).expect(NEVER);
-    encoder.into_out().expect(NEVER)
+    encoder.byte(code).expect(NO_EXPIRY);
+    value::write(code, value, &mut encoder).expect(NO_EXPIRY);
+    encoder.bytes(&dialect.written_version().to_le_bytes()).expect(NO_EXPIRY);
+    let checksum = encoder.checksum().expect(NO_EXPIRY);
+    encoder.bytes(&checksum.to_le_bytes()).expect(NO_EXPIRY);
+    encoder.into_out().expect(NO_EXPIRY)
 }
 
 /// A deserialized value.
@@ -96,16 +96,16 @@ pub fn restore<'a>(
 /// Serializes function libraries as FUNCTION DUMP does.
 #[must_use]
 pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    const NEVER: &str = "writing to memory does not fail";
+    const NO_EXPIRY: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), true, true);
     for code in codes {
-        encoder.byte(FUNCTION).expect(NEVER);
-        encoder.string(code).expect(NEVER);
+        encoder.byte(FUNCTION).expect(NO_EXPIRY);
+        encoder.string(code).expect(NO_EXPIRY);
     }
-    encoder.bytes(&Dialect::Redis.written_version().to_le_bytes()).expect(NEVER);
-    let checksum = encoder.checksum().expect(NEVER);
-    encoder.bytes(&checksum.to_le_bytes()).expect(NEVER);
-    encoder.into_out().expect(NEVER)
+    encoder.bytes(&Dialect::Redis.written_version().to_le_bytes()).expect(NO_EXPIRY);
+    let checksum = encoder.checksum().expect(NO_EXPIRY);
+    encoder.bytes(&checksum.to_le_bytes()).expect(NO_EXPIRY);
+    encoder.into_out().expect(NO_EXPIRY)
 }
 
 /// The source texts of the libraries in a FUNCTION DUMP payload.

@@ -97,7 +97,7 @@ pub enum Dialect {
     Redis,
     /// Like `Redis` where that loses nothing, otherwise what Redis 7.2 and Valkey read: for this server's own
     /// files and DUMP.
-    Own,
+    Redoubt,
     /// Valkey 9, with field expiry times.
     Valkey,
 }
@@ -105,7 +105,7 @@ pub enum Dialect {
 impl Dialect {
     pub(crate) fn written_version(self) -> u16 {
         match self {
-            Self::Redis | Self::Own => WRITTEN_VERSION,
+            Self::Redis | Self::Redoubt => WRITTEN_VERSION,
             Self::Valkey => VALKEY_WRITTEN_VERSION,
         }
     }

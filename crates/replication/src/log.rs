@@ -310,7 +310,7 @@ impl Log {
     }
 
     /// Makes the next append select its database, for a new reader that does not know the current one.
-    pub fn forget_db(&mut self) {
+    pub fn reset_selected_db(&mut self) {
         self.selected_db = None;
     }
 

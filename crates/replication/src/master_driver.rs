@@ -65,7 +65,7 @@ impl SnapshotPosition {
     /// the stream if the replicas are told it; with `None` the stream selects one next.
     pub fn record(log: &mut Log, transfer: TransferId, peers: &[PeerId], db: Option<u16>) -> Self {
         if db.is_none() {
-            log.forget_db();
+            log.reset_selected_db();
         }
         let position = log.position();
         let cursors = peers.iter().map(|peer| (*peer, log.add_cursor(position.offset))).collect();

@@ -453,7 +453,7 @@ impl Pair {
         }
     }
 
-    fn run(&mut self, millis: u64) {
+    fn run_for(&mut self, millis: u64) {
         for _ in 0..millis {
             self.advance();
         }
@@ -479,14 +479,14 @@ impl Pair {
 fn replica_synchronises_streams_and_continues_after_a_broken_link() {
     let mut pair = Pair::new(10_000);
     pair.master.write(1);
-    pair.run(1000);
+    pair.run_for(1000);
     pair.master.write(2);
-    pair.run(2000);
+    pair.run_for(2000);
     pair.assert_converged();
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 0));
     pair.cut_link();
     pair.master.write(3);
-    pair.run(1500);
+    pair.run_for(1500);
     pair.assert_converged();
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
@@ -494,15 +494,15 @@ fn replica_synchronises_streams_and_continues_after_a_broken_link() {
 #[test]
 fn replica_away_beyond_the_backlog_takes_a_snapshot_again() {
     let mut pair = Pair::new(1000);
-    pair.run(1000);
+    pair.run_for(1000);
     pair.is_master_up = false;
     pair.cut_link();
     for number in 0..8000 {
         pair.master.write(number);
     }
-    pair.run(5000);
+    pair.run_for(5000);
     pair.is_master_up = true;
-    pair.run(3000);
+    pair.run_for(3000);
     pair.assert_converged();
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (2, 0));
 }
@@ -510,16 +510,16 @@ fn replica_away_beyond_the_backlog_takes_a_snapshot_again() {
 #[test]
 fn changed_replication_id_needs_no_snapshot() {
     let mut pair = Pair::new(10_000);
-    pair.run(1000);
+    pair.run_for(1000);
     pair.master.write(1);
-    pair.run(10);
+    pair.run_for(10);
     pair.is_master_up = false;
     pair.cut_link();
     // As after a promotion: the same stream continues under a new id.
     pair.master.log.change_id(id(9));
     pair.master.write(2);
     pair.is_master_up = true;
-    pair.run(2000);
+    pair.run_for(2000);
     pair.assert_converged();
     assert_eq!(pair.replica.link_state_machine.position().unwrap().id, id(9));
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
@@ -528,7 +528,7 @@ fn changed_replication_id_needs_no_snapshot() {
 #[test]
 fn both_sides_detect_a_silent_link() {
     let mut pair = Pair::new(10_000);
-    pair.run(1000);
+    pair.run_for(1000);
     // All packets are lost for 30 seconds, and neither side is notified.
     for _ in 0..30_000 {
         pair.advance();
@@ -537,7 +537,7 @@ fn both_sides_detect_a_silent_link() {
     }
     pair.cut_link();
     pair.master.write(5);
-    pair.run(4000);
+    pair.run_for(4000);
     pair.assert_converged();
 }
 
@@ -547,17 +547,17 @@ fn dual_channel_stream_arrives_beside_the_snapshot() {
     for number in 0..200 {
         pair.master.write(number);
     }
-    pair.run(235);
+    pair.run_for(235);
     assert!(pair.master.connection.iter().all(Option::is_some));
     assert_eq!(pair.master.driver.master().peers().len(), 2);
     for number in 200..400 {
         pair.master.write(number);
     }
-    pair.run(10);
+    pair.run_for(10);
     assert!(pair.replica.link_state_machine.buffered_bytes() > 1000, "it waits here");
     let cursor = pair.master.connection[MAIN].as_ref().unwrap().streams.unwrap();
     assert_eq!(pair.master.log.unread_bytes(cursor), Ok(0), "and not there");
-    pair.run(2000);
+    pair.run_for(2000);
     pair.assert_converged();
     assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1));
 }
@@ -570,7 +570,7 @@ fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
         let mut pair = Pair::with_config(100, true);
         pair.master.rest_of_snapshot = second_half;
         pair.master.write(1);
-        pair.run(500);
+        pair.run_for(500);
         pair.master.write(2);
         pair.assert_converged();
         assert_eq!((pair.master.full_syncs, pair.master.partial_syncs), (1, 1), "{second_half}");
@@ -583,10 +583,10 @@ fn losing_either_channel_at_any_moment_is_recovered() {
         for moment in 0..280 {
             let mut pair = Pair::with_config(1000, true);
             pair.master.write(1);
-            pair.run(moment);
+            pair.run_for(moment);
             pair.master.write(2);
             pair.cut_channel(channel);
-            pair.run(3000);
+            pair.run_for(3000);
             pair.assert_converged();
             assert!(pair.master.full_syncs <= 2, "cut at {moment}");
         }
@@ -625,10 +625,10 @@ proptest! {
                     pair.master.write(number);
                 },
             }
-            pair.run(millis);
+            pair.run_for(millis);
         }
         pair.is_master_up = true;
-        pair.run(5000);
+        pair.run_for(5000);
         pair.assert_converged();
     }
 }

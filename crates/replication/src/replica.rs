@@ -429,7 +429,7 @@ impl Replica {
             ReplicaEvent::Applied { bytes } => {
                 let position = self.position.as_mut().expect("only a stream is applied, and it has a place");
                 position.offset.0 += bytes;
-                self.apply_held(now, out);
+                self.apply_buffered(now, out);
             }
             ReplicaEvent::LoadRejected => {
                 if let State::Loading { position_before_load: before, .. } = self.state {
@@ -644,11 +644,11 @@ impl Replica {
         self.was_ever_up = true;
         self.down_since = None;
         out.push(ReplicaAction::LinkUp);
-        self.apply_held(now, out);
+        self.apply_buffered(now, out);
     }
 
     /// Passes on the next buffered part; the previous one has been applied. There is no deadline in between.
-    fn apply_held(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
+    fn apply_buffered(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         let State::Streaming { next_ack, buffered: held, lost, .. } = &mut self.state else { return };
         let lost = *lost;
         match held.pop() {

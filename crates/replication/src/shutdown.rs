@@ -34,7 +34,7 @@ pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PausedLog {
     /// The end of the log.
-    pub end: ReplOffset,
+    pub log_end: ReplOffset,
     /// The number of replicas; zero on a replica, whose sub-replicas can get the data from the master.
     pub replicas: usize,
     /// The number of replicas that have the whole log.
@@ -68,7 +68,7 @@ pub enum ShutdownAction {
     /// Report with [`ShutdownEvent::InSync`] as replicas acknowledge the log up to `end`.
     AwaitReplicas {
         /// The end of the log.
-        end: ReplOffset,
+        log_end: ReplOffset,
         /// The number of replicas to wait for.
         replicas: usize,
     },
@@ -123,7 +123,7 @@ impl ShutdownSequence {
     }
 
     fn begin_waiting(&mut self, now: Instant, held: PausedLog, out: &mut Vec<ShutdownAction>) {
-        let PausedLog { end, replicas: of, in_sync, replica_timeout: longest } = held;
+        let PausedLog { log_end: end, replicas: of, in_sync, replica_timeout: longest } = held;
         if of == 0 {
             self.save(out);
         } else if self.options.skips_replicas || longest.is_zero() {
@@ -132,7 +132,7 @@ impl ShutdownSequence {
             self.end_waiting(now, in_sync, of, out);
         } else {
             self.state = State::Waiting { deadline: now + longest, in_sync, total: of };
-            out.push(ShutdownAction::AwaitReplicas { end, replicas: of });
+            out.push(ShutdownAction::AwaitReplicas { log_end: end, replicas: of });
         }
     }
 
@@ -154,7 +154,7 @@ impl ShutdownSequence {
         out.push(ShutdownAction::Save);
     }
 
-    fn end(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
+    fn finish(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
         self.state = State::Finished;
         out.push(how);
     }
@@ -184,11 +184,11 @@ impl Driver for ShutdownSequence {
                 self.save(out);
             }
             (State::Waiting { .. }, ShutdownEvent::Aborted) => {
-                self.end(ShutdownAction::Cancel(CancelReason::Aborted), out);
+                self.finish(ShutdownAction::Cancel(CancelReason::Aborted), out);
             }
             (State::Saving, ShutdownEvent::Saved(saved)) => {
                 let stops = saved || self.options.ignores_save_errors;
-                self.end(
+                self.finish(
                     if stops { ShutdownAction::Exit } else { ShutdownAction::Cancel(CancelReason::NotSaved) },
                     out,
                 );
@@ -219,10 +219,14 @@ impl Driver for ShutdownSequence {
 mod tests {
     use super::*;
 
-    const WRITES_HELD: PausedLog =
-        PausedLog { end: ReplOffset(70), replicas: 2, in_sync: 0, replica_timeout: Duration::from_secs(10) };
+    const WRITES_HELD: PausedLog = PausedLog {
+        log_end: ReplOffset(70),
+        replicas: 2,
+        in_sync: 0,
+        replica_timeout: Duration::from_secs(10),
+    };
     const AWAITS_REPLICAS: ShutdownAction =
-        ShutdownAction::AwaitReplicas { end: ReplOffset(70), replicas: 2 };
+        ShutdownAction::AwaitReplicas { log_end: ReplOffset(70), replicas: 2 };
 
     fn logged_in_sync(in_sync: usize) -> ShutdownAction {
         ShutdownAction::LogInSync { in_sync, total: 2 }

@@ -258,7 +258,7 @@ impl Interpreter {
     /// If the sandbox's own code fails.
     #[must_use]
     pub fn new(scripts: &Scripts, options: &InterpreterOptions) -> Self {
-        let running = Arc::new(InterpreterState::of(&scripts.server_stops, &scripts.lua_bytes));
+        let running = Arc::new(InterpreterState::new(&scripts.server_stops, &scripts.lua_bytes));
         let mut all = scripts.running.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&running));
@@ -365,7 +365,7 @@ impl Interpreter {
     }
 
     /// Drops compiled scripts and libraries that can no longer be called ([`Scripts::announced_releases`]).
-    pub fn forget_released(&mut self) {
+    pub fn drop_released(&mut self) {
         if self.last_script.as_ref().is_some_and(|(script, _)| !script.is_live()) {
             self.last_script = None;
         }

@@ -21,7 +21,7 @@ pub enum KillResult {
     WrongKind,
 }
 
-const RUN: u8 = 0;
+const KEEP_RUNNING: u8 = 0;
 const KILLED: u8 = 1;
 /// Values of `server_stops`: during shutdown, scripts without writes are stopped, or all scripts.
 const STOP_UNWRITTEN: u8 = 1;
@@ -69,7 +69,7 @@ impl Drop for StateMemory {
 }
 
 impl InterpreterState {
-    pub(crate) fn of(server_stops: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(server_stops: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
         let memory = StateMemory { own_bytes: AtomicUsize::new(0), total_bytes: lua_bytes.clone() };
         Self { server_stops: server_stops.clone(), memory, ..Self::default() }
     }
@@ -80,7 +80,7 @@ impl InterpreterState {
         self.started.store(nanos, Ordering::Relaxed);
         self.is_function.store(is_function, Ordering::Relaxed);
         self.has_written.store(false, Ordering::Relaxed);
-        self.stop_request.store(RUN, Ordering::Relaxed);
+        self.stop_request.store(KEEP_RUNNING, Ordering::Relaxed);
     }
 
     /// Start time of the last script or function by the thread's clock.
@@ -96,7 +96,7 @@ impl InterpreterState {
         if busy {
             self.command.lock().clear();
             self.busy.store(false, Ordering::Release);
-            self.stop_request.store(RUN, Ordering::Release);
+            self.stop_request.store(KEEP_RUNNING, Ordering::Release);
         }
         busy
     }
@@ -124,7 +124,7 @@ impl InterpreterState {
 
     /// Whether the script must stop.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stop_request.load(Ordering::Acquire) != RUN
+        self.stop_request.load(Ordering::Acquire) != KEEP_RUNNING
     }
 
     /// Whether the script delays a shutdown beyond its grace period. `now` reads the thread's clock.
@@ -202,7 +202,7 @@ impl crate::Scripts {
 
     /// Cancels a shutdown.
     pub fn cancel_shutdown(&self) {
-        self.server_stops.store(RUN, Ordering::Release);
+        self.server_stops.store(KEEP_RUNNING, Ordering::Release);
     }
 
     /// Whether any script is busy.

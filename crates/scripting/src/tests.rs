@@ -397,7 +397,7 @@ fn deleted_libraries_free_memory() {
             interpreter.compile_library(&library).expect("it is one");
         }
         if number % 100 == 0 {
-            interpreter.forget_released();
+            interpreter.drop_released();
         }
     }
     assert!(interpreter.memory() < 4 << 20, "{} bytes", interpreter.memory());
@@ -409,7 +409,7 @@ fn deleted_libraries_free_memory() {
         interpreter.compile_library(&library).expect("it is one");
     }
     functions.flush();
-    interpreter.forget_released();
+    interpreter.drop_released();
     let left = interpreter.memory();
     assert!(left < fresh + (200 << 10), "{fresh} bytes became {left}");
 }
@@ -425,14 +425,14 @@ fn evicted_and_flushed_scripts_free_memory() {
         script.record_use(number);
         if scripts.announced_releases() != seen {
             seen = scripts.announced_releases();
-            interpreter.forget_released();
+            interpreter.drop_released();
         }
         interpreter.compile(&script).expect("it is Lua");
     }
     assert!(seen > 0 && interpreter.memory() < 8 << 20, "{} bytes", interpreter.memory());
     scripts.flush();
     assert!(scripts.announced_releases() > seen);
-    interpreter.forget_released();
+    interpreter.drop_released();
     assert!(interpreter.memory() < 1 << 20, "{} bytes", interpreter.memory());
 }
 

@@ -8,15 +8,15 @@ use append_only::{
 };
 use persistence::Disk as _;
 
-use crate::disk::{Opened, SimDisk};
+use crate::disk::{OpenFile, SimDisk};
 
 /// The value of `appendfilename`.
 pub(crate) const AOF_NAME: &str = "a";
 
-pub(crate) type SimAofDriver = AofDriver<Opened>;
+pub(crate) type SimAofDriver = AofDriver<OpenFile>;
 
 /// Opens the file's folder on `disk`.
-pub(crate) fn folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
+pub(crate) fn aof_folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
     AofDirectory::new(disk.folder("appendonlydir/"), AOF_NAME)
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
 pub(crate) struct AofWriter {
     executor: FileExecutor<SimDisk>,
     /// The operation in progress.
-    pending: Option<PendingOperation<Opened>>,
+    pending: Option<PendingOperation<OpenFile>>,
 }
 
 impl AofWriter {
@@ -42,7 +42,7 @@ impl AofWriter {
     }
 
     /// Starts an operation.
-    pub(crate) fn begin(&mut self, pending: PendingOperation<Opened>) {
+    pub(crate) fn begin(&mut self, pending: PendingOperation<OpenFile>) {
         self.pending = Some(pending);
     }
 
@@ -53,7 +53,7 @@ impl AofWriter {
     }
 
     /// Writes and syncs the base file of a rewrite.
-    pub(crate) fn write_base(&self, rdb: &[u8]) -> io::Result<Opened> {
+    pub(crate) fn write_base(&self, rdb: &[u8]) -> io::Result<OpenFile> {
         let mut base = self.folder().temporary_base()?;
         for piece in rdb.chunks(4096) {
             base.write_all(piece)?;

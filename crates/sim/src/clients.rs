@@ -173,7 +173,7 @@ pub(crate) fn plain_values(data: &mut Executor) -> Vec<String> {
     let mut values = Vec::new();
     for db in 0..DATABASE_COUNT {
         let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
-        let reply = data.ask(db, Millis(0), &words);
+        let reply = data.run_command(db, Millis(0), &words);
         let text = String::from_utf8_lossy(&reply).into_owned();
         values
             .extend(text.split("\r\n").filter(|line| !line.starts_with(['*', '$', '_'])).map(str::to_owned));

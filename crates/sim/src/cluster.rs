@@ -26,9 +26,9 @@ use self::key_moves::KeyMigration;
 use self::takeovers::Takeovers;
 use self::whole_moves::AtomicMigration;
 use self::wire::BusLink;
-use crate::data::{Data, RoleOrder};
-use crate::simulation::{Phases, SimulatedSystem, Simulation, plan_tick, run_simulation};
-use crate::trace::{START, nanos};
+use crate::data::{Data, RoleChange};
+use crate::simulation::{Phases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
+use crate::trace::{START_TIME, nanos};
 use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
 
 mod data;
@@ -58,7 +58,7 @@ enum ClusterEvent {
         side: usize,
     },
     /// A duplicated or delayed packet arrives.
-    Stray {
+    StrayPacket {
         from: usize,
         to: usize,
         packet: Box<Packet>,
@@ -71,7 +71,7 @@ enum ClusterEvent {
     Drained {
         host: usize,
         incarnation: u64,
-        under_way: BTreeSet<u64>,
+        running_writes: BTreeSet<u64>,
     },
     /// A topology becomes visible to all slots.
     Published {
@@ -79,7 +79,7 @@ enum ClusterEvent {
         incarnation: u64,
     },
     /// The driver thread may be free again.
-    Hear {
+    ProcessQueuedInputs {
         host: usize,
         incarnation: u64,
     },
@@ -87,7 +87,7 @@ enum ClusterEvent {
     PendingSlotChange {
         host: usize,
         incarnation: u64,
-        told: data::PendingSlotChange,
+        change: data::PendingSlotChange,
     },
     /// A step of an atomic slot migration.
     Move {
@@ -96,8 +96,8 @@ enum ClusterEvent {
     },
     /// Continues a MIGRATE.
     MoveKeys(u64),
-    Operate(operator::OperatorStep),
-    Die {
+    OperatorCommand(operator::OperatorStep),
+    ProcessDies {
         host: usize,
         incarnation: u64,
     },
@@ -109,7 +109,7 @@ struct ClusterHost {
     /// The node id of the previous run of this process.
     id: Option<NodeId>,
     /// The wall clock's offset.
-    wall_skew: i64,
+    wall_clock_offset: i64,
     gossip: Option<Gossip>,
     driver: ClusterDriver,
     /// The time of the last call of its machine, by its own clock.
@@ -125,14 +125,14 @@ struct ClusterHost {
     /// The topology being published, and the writes that must end first.
     publishing: Option<(TopologyChange, BTreeSet<u64>)>,
     /// The machine is notified when this offset is processed.
-    watched: Option<ReplOffset>,
+    watched_offset: Option<ReplOffset>,
     /// The latest information received from each node.
     received_headers: BTreeMap<NodeId, ReceivedHeader>,
     /// The rank of its candidacy; `None` for a manual failover.
     rank: Option<u32>,
     /// The master that it wants to replace.
     failed_master: Option<NodeId>,
-    tokens: u64,
+    last_token: u64,
     /// The operator's follow-up steps, by the token of the command that must succeed first.
     next_steps: BTreeMap<u64, operator::OperatorStep>,
 }
@@ -148,7 +148,7 @@ struct ClusterWorld {
     simulation: Simulation<ClusterEvent>,
     hosts: Vec<ClusterHost>,
     wires: BTreeMap<u64, BusLink>,
-    dialled: u64,
+    last_wire: u64,
     /// Packet loss in percent.
     loss: u32,
     /// Representative slots of each initial master.
@@ -157,13 +157,13 @@ struct ClusterWorld {
     moves: Vec<(operator::SlotMigration, Instant)>,
     /// Atomic slot migrations in progress, and the number started so far.
     whole_moves: BTreeMap<u64, AtomicMigration>,
-    whole_moved: u64,
+    slots_migrated: u64,
     /// Key migrations in progress, and the number started so far.
     key_moves: BTreeMap<u64, KeyMigration>,
-    moved_keys: u64,
+    keys_migrated: u64,
     takeovers: Takeovers,
     /// The node that lost its disk.
-    lost: Option<NodeId>,
+    disk_lost_by: Option<NodeId>,
     /// Whether the lost node must be replaced without an operator, once that is known.
     lost_is_replaced: Option<bool>,
     /// Masters whose replica was moved away by an operator.
@@ -173,7 +173,7 @@ struct ClusterWorld {
     /// When two nodes that can communicate began to serve one slot.
     conflicting_owners: BTreeMap<(Slot, usize, usize), Instant>,
     /// The number of address changes of a machine so far.
-    moved: u8,
+    address_changes: u8,
     invariants: Vec<invariants::NamedInvariant>,
 }
 
@@ -206,16 +206,16 @@ impl SimulatedSystem for ClusterWorld {
     fn handle_event(&mut self, event: ClusterEvent) {
         match event {
             ClusterEvent::Dialled { wire } => self.on_dialled(wire),
-            ClusterEvent::Arrives { wire, side } => self.pump(wire, side),
-            ClusterEvent::Stray { from, to, packet } => self.deliver_stray(from, to, packet),
+            ClusterEvent::Arrives { wire, side } => self.deliver_due(wire, side),
+            ClusterEvent::StrayPacket { from, to, packet } => self.deliver_stray(from, to, packet),
             ClusterEvent::Synced { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     let number = self.hosts[host].disk.sync();
                     self.on_written(host, number);
-                    self.write_next(host);
+                    self.write_next_queued(host);
                 }
             }
-            ClusterEvent::Drained { host, incarnation, under_way } => {
+            ClusterEvent::Drained { host, incarnation, running_writes: under_way } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.on_drained(host, under_way);
                 }
@@ -225,20 +225,20 @@ impl SimulatedSystem for ClusterWorld {
                     self.on_published(host);
                 }
             }
-            ClusterEvent::Hear { host, incarnation } => {
+            ClusterEvent::ProcessQueuedInputs { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.process_queued_inputs(host);
                 }
             }
-            ClusterEvent::PendingSlotChange { host, incarnation, told } => {
+            ClusterEvent::PendingSlotChange { host, incarnation, change: told } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.check_slot_change_acks(host, told);
                 }
             }
-            ClusterEvent::Operate(step) => self.operate(step),
+            ClusterEvent::OperatorCommand(step) => self.run_step(step),
             ClusterEvent::MoveKeys(number) => self.continue_key_migration(number),
             ClusterEvent::Move { number, step } => self.step_move(number, step),
-            ClusterEvent::Die { host, incarnation } => {
+            ClusterEvent::ProcessDies { host, incarnation } => {
                 if self.simulation.is_incarnation(host, incarnation) {
                     self.crash(host, 40);
                 }
@@ -266,10 +266,10 @@ impl SimulatedSystem for ClusterWorld {
     }
 
     fn on_deadline(&mut self, host: usize) {
-        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let save = self.hosts[host].driver.take_due_save(now);
         self.hosts[host].pending_actions.extend(save);
-        self.feed(host, ClusterInput::Deadline);
+        self.handle_input(host, ClusterInput::Deadline);
     }
 
     fn restart(&mut self, host: usize) {
@@ -282,7 +282,7 @@ impl SimulatedSystem for ClusterWorld {
 
     fn continue_process(&mut self, host: usize) {
         // A resumed process notices the elapsed time first.
-        self.feed(host, ClusterInput::Deadline);
+        self.handle_input(host, ClusterInput::Deadline);
     }
 
     fn disagreement(&mut self) -> Option<String> {
@@ -300,7 +300,7 @@ impl SimulatedSystem for ClusterWorld {
                 .as_ref()
                 .map(|gossip| gossip.nodes_text(ClientTransport::default()))
                 .unwrap_or_default();
-            text.lines().for_each(|line| self.simulation.note(|| format!("host {host} sees {line}")));
+            text.lines().for_each(|line| self.simulation.trace(|| format!("host {host} sees {line}")));
         }
     }
 }
@@ -316,31 +316,31 @@ impl ClusterWorld {
         let data = Data::new(&mut random, slots, true);
         let mut simulation = Simulation::new(plan, random, data, longest_latency, traced);
         (0..formation.nodes_confs.len()).for_each(|number| simulation.add_process(address_of(ip_of(number))));
-        let host = |(number, nodes_conf)| ClusterHost::new(ip_of(number), Disk::holding(nodes_conf));
+        let host = |(number, nodes_conf)| ClusterHost::new(ip_of(number), Disk::with_content(nodes_conf));
         Self {
             simulation,
             hosts: formation.nodes_confs.into_iter().enumerate().map(host).collect(),
             wires: BTreeMap::new(),
-            dialled: 0,
+            last_wire: 0,
             loss,
             sample_slots: formation.sample_slots,
             moves: Vec::new(),
             whole_moves: BTreeMap::new(),
-            whole_moved: 0,
+            slots_migrated: 0,
             key_moves: BTreeMap::new(),
-            moved_keys: 0,
+            keys_migrated: 0,
             takeovers: Takeovers::default(),
-            lost: None,
+            disk_lost_by: None,
             lost_is_replaced: None,
             masters_without_replica: BTreeSet::new(),
             assigned_slots: BTreeSet::new(),
             conflicting_owners: BTreeMap::new(),
-            moved: 0,
+            address_changes: 0,
             invariants: invariants::all(),
         }
     }
 
-    fn tell(&mut self, seen: &ClusterObservation<'_>) {
+    fn check_invariants(&mut self, seen: &ClusterObservation<'_>) {
         for (rule, invariant) in &mut self.invariants {
             if let Err(violation) = invariant.check(seen) {
                 self.simulation.record_violation(*rule, &violation);
@@ -373,28 +373,28 @@ impl ClusterWorld {
         };
         let id = gossip.id();
         (self.hosts[host].gossip, self.hosts[host].id) = (Some(gossip), Some(id));
-        self.simulation.note(|| format!("host {host} starts as {id}"));
+        self.simulation.trace(|| format!("host {host} starts as {id}"));
         if self.simulation.plan.injected_bug != Some(InjectedBug::EmptyMasterServes) {
             let upto = self.simulation.data.stores[host].offset();
-            self.note_forgotten(host);
-            self.feed(host, ClusterInput::Loaded { upto });
+            self.record_forgotten(host);
+            self.handle_input(host, ClusterInput::Loaded { upto });
         }
-        self.feed(host, ClusterInput::Start);
+        self.handle_input(host, ClusterInput::Start);
         self.simulation.begin_data(host);
     }
 
     /// Restarts a machine at a new address. Old addresses are never reused.
     fn change_address(&mut self, host: usize) {
-        self.moved += 1;
-        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.moved));
-        self.simulation.note(|| format!("host {host} has the address {ip} from now on"));
+        self.address_changes += 1;
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.address_changes));
+        self.simulation.trace(|| format!("host {host} has the address {ip} from now on"));
         self.hosts[host].ip = ip;
         self.simulation.data.addresses[host] = address_of(ip);
     }
 
     /// Records that an operator made a node forget its replica, so the replica's copy no longer
     /// counts.
-    fn note_forgotten(&mut self, host: usize) {
+    fn record_forgotten(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let own = |other: &ClusterHost| {
             let mut nodes = gossip.nodes().filter(|node| node.master() == Some(gossip.id()));
@@ -402,12 +402,12 @@ impl ClusterWorld {
         };
         let others = (0..self.hosts.len()).filter(|other| !own(&self.hosts[*other]));
         for other in others.collect::<Vec<_>>() {
-            self.simulation.forget_replica(other, Some(host));
+            self.simulation.remove_replica(other, Some(host));
         }
     }
 
     /// Passes an input to the machine once the driver thread is free.
-    fn feed(&mut self, host: usize, input: ClusterInput) {
+    fn handle_input(&mut self, host: usize, input: ClusterInput) {
         if !self.is_driver_busy(host) && self.hosts[host].pending_inputs.is_empty() {
             return self.call_machine(host, input);
         }
@@ -427,14 +427,17 @@ impl ClusterWorld {
 
     fn schedule_queued_inputs(&mut self, host: usize) {
         let incarnation = self.simulation.processes[host].incarnation;
-        self.simulation.after(DRIVER_POLL_INTERVAL, ClusterEvent::Hear { host, incarnation });
+        self.simulation
+            .schedule_after(DRIVER_POLL_INTERVAL, ClusterEvent::ProcessQueuedInputs { host, incarnation });
     }
 
     /// Passes the queued inputs to the machine.
     fn process_queued_inputs(&mut self, host: usize) {
         if let Some(until) = self.simulation.frozen_until(host) {
             let incarnation = self.simulation.processes[host].incarnation;
-            return self.simulation.at(until, ClusterEvent::Hear { host, incarnation });
+            return self
+                .simulation
+                .schedule_at(until, ClusterEvent::ProcessQueuedInputs { host, incarnation });
         }
         while !self.is_driver_busy(host)
             && let Some(input) = self.hosts[host].pending_inputs.pop_front()
@@ -449,9 +452,9 @@ impl ClusterWorld {
     /// Passes an input to the machine, preceded by the replication state, and carries out the
     /// resulting actions.
     fn call_machine(&mut self, host: usize, input: ClusterInput) {
-        let (now, skew) = (self.simulation.now, self.simulation.processes[host].skew);
+        let (now, skew) = (self.simulation.now, self.simulation.processes[host].clock_offset);
         let facts = self.replication_state(host);
-        let ClusterHost { gossip, driver, wall_skew, .. } = &mut self.hosts[host];
+        let ClusterHost { gossip, driver, wall_clock_offset: wall_skew, .. } = &mut self.hosts[host];
         let Some(gossip) = gossip else { return };
         let wall = Millis(WALL + now.as_millis() as i64 + *wall_skew);
         let heard = self.simulation.data.stores[host].moves.take();
@@ -462,7 +465,7 @@ impl ClusterWorld {
         let out = self.hosts[host].driver.order_actions(pending_actions);
         self.hosts[host].pending_actions.extend(out);
         self.run_pending_actions(host);
-        plan_tick(self, host);
+        schedule_tick(self, host);
     }
 
     /// Carries out actions one by one like the driver thread: while a topology is being published,
@@ -472,7 +475,7 @@ impl ClusterWorld {
             let Some(action) = self.hosts[host].pending_actions.pop_front() else {
                 return self.renew_lease(host);
             };
-            self.carry_out(host, action);
+            self.perform(host, action);
         }
     }
 
@@ -483,17 +486,17 @@ impl ClusterWorld {
         self.simulation.data.stores[host].engine().renew_lease(until);
     }
 
-    fn carry_out(&mut self, host: usize, action: ClusterAction) {
+    fn perform(&mut self, host: usize, action: ClusterAction) {
         match action {
             ClusterAction::Connect { link, ip, .. } => self.dial(host, link, ip),
-            ClusterAction::Close { link } => self.hang_up(host, link),
+            ClusterAction::Close { link } => self.close_link(host, link),
             ClusterAction::Send { link, packet, .. } => self.send(host, link, packet),
             ClusterAction::Persist { text, sync } => {
                 self.hosts[host].disk.queue_write(text, sync);
-                self.write_next(host);
+                self.write_next_queued(host);
             }
             ClusterAction::Publish(mut topology) => {
-                self.tell(&ClusterObservation::Published { topology: &topology });
+                self.check_invariants(&ClusterObservation::Published { topology: &topology });
                 let before = self.hosts[host].topology.as_ref();
                 topology.serving |= self.simulation.plan.injected_bug == Some(InjectedBug::ServingWhenDown)
                     && before.is_some_and(|before| before.serving);
@@ -502,11 +505,11 @@ impl ClusterWorld {
             ClusterAction::AllowReplicas(copies) => self.simulation.data.stores[host].copies = copies,
             ClusterAction::BecomeMaster => {
                 assert_ne!(self.simulation.plan.injected_bug, Some(InjectedBug::Panic), "injected panic");
-                self.simulation.note(|| format!("host {host} becomes a master"));
-                self.simulation.order(host, RoleOrder::Lead);
+                self.simulation.trace(|| format!("host {host} becomes a master"));
+                self.simulation.queue_role_change(host, RoleChange::BecomeMaster);
             }
             ClusterAction::BecomeReplica { ip, foreign, .. } => {
-                self.simulation.note(|| format!("host {host} follows {ip}"));
+                self.simulation.trace(|| format!("host {host} follows {ip}"));
                 self.follow(host, ip, foreign);
             }
             ClusterAction::PauseWrites { until } => self.pause(host, until),
@@ -514,17 +517,17 @@ impl ClusterWorld {
                 self.send_slot_change(host, slot, &change, confirm);
             }
             ClusterAction::ResumeWrites => self.simulation.resume_writes(host, PausePurpose::Failover),
-            ClusterAction::WatchOffset(offset) => self.hosts[host].watched = offset,
+            ClusterAction::WatchOffset(offset) => self.hosts[host].watched_offset = offset,
             ClusterAction::DropSlots(slots) => self.drop_slots(host, &slots),
             ClusterAction::Reply { token, result } => {
                 self.simulation.data.stores[host].moves.carried_out(token);
                 self.on_answer(host, token, &result);
             }
-            ClusterAction::Log(told) => self.on_told(host, &told),
+            ClusterAction::Log(told) => self.on_slot_change(host, &told),
             ClusterAction::DropEverything => {
                 let id = self.gossip(host).id();
-                self.tell(&ClusterObservation::Reset { id });
-                self.simulation.order(host, RoleOrder::Empty);
+                self.check_invariants(&ClusterObservation::Reset { id });
+                self.simulation.queue_role_change(host, RoleChange::Empty);
                 let reply = self.hosts[host].driver.note_emptied();
                 self.hosts[host].pending_actions.extend(reply);
             }
@@ -534,8 +537,8 @@ impl ClusterWorld {
     }
 
     /// The writer thread performs the queued writes until the disk is busy.
-    fn write_next(&mut self, host: usize) {
-        while self.simulation.processes[host].up
+    fn write_next_queued(&mut self, host: usize) {
+        while self.simulation.processes[host].is_up
             && let Some((number, mut text, sync)) = self.hosts[host].disk.next_queued_write()
         {
             let disk = &mut self.hosts[host].disk;
@@ -548,7 +551,7 @@ impl ClusterWorld {
             if sync {
                 let (incarnation, time) =
                     (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 4));
-                self.simulation.after(time, ClusterEvent::Synced { host, incarnation });
+                self.simulation.schedule_after(time, ClusterEvent::Synced { host, incarnation });
             } else {
                 self.on_written(host, number);
             }
@@ -560,12 +563,12 @@ impl ClusterWorld {
         self.hosts[host].pending_actions.extend(released);
         self.run_pending_actions(host);
         if is_all {
-            self.feed(host, ClusterInput::Persisted);
+            self.handle_input(host, ClusterInput::Persisted);
         }
     }
 
-    fn on_told(&mut self, host: usize, told: &gossip::ClusterEvent) {
-        self.simulation.note(|| format!("host {host}: {told}"));
+    fn on_slot_change(&mut self, host: usize, told: &gossip::ClusterEvent) {
+        self.simulation.trace(|| format!("host {host}: {told}"));
         self.simulation.promotions +=
             usize::from(matches!(told, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
     }
@@ -574,15 +577,15 @@ impl ClusterWorld {
     fn check_packet(&mut self, packet: &Packet, from: usize, to: usize) {
         if packet.header.replica_of.is_none() {
             let (id, epoch) = (packet.header.sender, packet.header.config_epoch);
-            self.tell(&ClusterObservation::Claimed { id, epoch });
+            self.check_invariants(&ClusterObservation::EpochClaimed { id, epoch });
         }
         if matches!(packet.body, MessageBody::AuthAck) {
             let candidate = self.hosts[to].gossip.as_ref().map(|gossip| gossip.id());
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
-            self.simulation.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
+            self.simulation.trace(|| format!("{voter} votes for host {to} in epoch {epoch}"));
             if let Some(candidate) = candidate {
-                self.takeovers.vote(voter, candidate);
-                self.tell(&ClusterObservation::Voted { voter, epoch, candidate });
+                self.takeovers.record_vote(voter, candidate);
+                self.check_invariants(&ClusterObservation::Voted { voter, epoch, candidate });
             }
             // Crashing right after a vote and restarting before the election ends is the worst
             // case. It happens often when the bug that it reveals is injected, because that test
@@ -592,7 +595,7 @@ impl ClusterWorld {
             if !self.simulation.healed && self.simulation.random.percent(often) {
                 let incarnation = self.simulation.processes[from].incarnation;
                 let soon = self.simulation.random.millis(0, 5);
-                self.simulation.after(soon, ClusterEvent::Die { host: from, incarnation });
+                self.simulation.schedule_after(soon, ClusterEvent::ProcessDies { host: from, incarnation });
             }
         }
     }
@@ -603,10 +606,10 @@ impl ClusterHost {
         Self {
             ip,
             id: None,
-            wall_skew: 0,
+            wall_clock_offset: 0,
             gossip: None,
             driver: ClusterDriver::default(),
-            last_called_at: START,
+            last_called_at: START_TIME,
             disk,
             pending_actions: VecDeque::new(),
             pending_inputs: VecDeque::new(),
@@ -614,11 +617,11 @@ impl ClusterHost {
             accepted: 0,
             topology: None,
             publishing: None,
-            watched: None,
+            watched_offset: None,
             received_headers: BTreeMap::new(),
             rank: None,
             failed_master: None,
-            tokens: 0,
+            last_token: 0,
             next_steps: BTreeMap::new(),
         }
     }

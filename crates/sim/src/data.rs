@@ -30,7 +30,7 @@ pub(crate) use self::invariants::DataChange;
 use self::invariants::{DataObservation, NamedInvariant};
 use self::link::Link;
 use self::requests::Request;
-pub(crate) use self::roles::RoleOrder;
+pub(crate) use self::roles::RoleChange;
 pub(crate) use self::store::{Key, ReplicaState};
 pub(crate) use self::whole_moves::{Change, source_session};
 use crate::simulation::Simulation;
@@ -86,7 +86,7 @@ pub(crate) enum DataEvent {
         at: Process,
     },
     /// The replication thread takes its next message.
-    Inbox {
+    NextMessage {
         at: Process,
     },
     /// A new replica waits for running writes to end.
@@ -112,7 +112,7 @@ pub(crate) enum DataEvent {
         at: Process,
     },
     /// A snapshot is to be taken.
-    Cut {
+    TakeSnapshot {
         at: Process,
         transfer: TransferId,
         peers: Vec<PeerId>,
@@ -124,7 +124,7 @@ pub(crate) enum DataEvent {
         transfer: TransferId,
     },
     /// The log may have new data for a replica.
-    Grown {
+    LogGrown {
         at: Process,
         peer: PeerId,
     },
@@ -155,15 +155,15 @@ impl DataEvent {
             | Self::Imported { at, .. }
             | Self::End { at, .. }
             | Self::Published { at }
-            | Self::Inbox { at }
+            | Self::NextMessage { at }
             | Self::Start { at, .. }
             | Self::Apply { at }
             | Self::File { at }
             | Self::Stop { at }
             | Self::Loaded { at }
-            | Self::Cut { at, .. }
+            | Self::TakeSnapshot { at, .. }
             | Self::Written { at, .. }
-            | Self::Grown { at, .. }
+            | Self::LogGrown { at, .. }
             | Self::Tick { at } => Some(*at),
             Self::Dialled { .. } | Self::Arrives { .. } => None,
         }
@@ -176,13 +176,13 @@ pub(crate) struct Data {
     /// The client address of each process.
     pub(crate) addresses: Vec<String>,
     links: BTreeMap<u64, Link>,
-    linked: u64,
+    last_link: u64,
     /// The number of writes so far; each write is identified by its number.
     writes: u64,
     /// The number of started requests, including retries.
-    begun: u64,
+    requests_started: u64,
     /// The number of distinct values written by other commands.
-    issued: u64,
+    values_issued: u64,
     /// The slots in use.
     slots: SlotSet,
     settings: Settings,
@@ -195,7 +195,7 @@ struct Settings {
     /// `repl-backlog-size`.
     backlog: u64,
     /// The maximum distance of a cursor from the log's end.
-    behind: u64,
+    max_lag: u64,
     /// `repl-diskless-sync` and `dual-channel-replication-enabled`.
     diskless: bool,
     dual_channel: bool,
@@ -203,7 +203,7 @@ struct Settings {
     /// connection; 0 is unlimited.
     replica_buffer_limit: u64,
     /// The largest chunk sent to a replica.
-    chunk: usize,
+    max_chunk: usize,
     /// The maximum time in microseconds from a command's arrival to its slot lock, and from there
     /// to its end.
     command: u64,
@@ -222,11 +222,11 @@ impl Data {
     pub(crate) fn new(random: &mut RandomSource, slots: SlotSet, clustered: bool) -> Self {
         let settings = Settings {
             backlog: random.pick(&[0, 2000, 12_000, 1 << 20]),
-            behind: random.pick(&[16_000, 1 << 20]),
+            max_lag: random.pick(&[16_000, 1 << 20]),
             diskless: random.percent(70),
             dual_channel: random.percent(50),
             replica_buffer_limit: random.pick(&[0, 1200]),
-            chunk: random.pick(&[50, 500, 1 << 16]),
+            max_chunk: random.pick(&[50, 500, 1 << 16]),
             command: random.pick(&[2000, 2000, 20_000]),
             apply: random.pick(&[100, 100, 3000, 15_000]),
             appendfsync: random.pick(&[
@@ -242,10 +242,10 @@ impl Data {
             stores: Vec::new(),
             addresses: Vec::new(),
             links: BTreeMap::new(),
-            linked: 0,
+            last_link: 0,
             writes: 0,
-            begun: 0,
-            issued: 0,
+            requests_started: 0,
+            values_issued: 0,
             slots,
             settings,
             invariants: invariants::all(),
@@ -279,7 +279,7 @@ impl<E: Debug> Simulation<E> {
         let Some(at) = event.process() else {
             return match event {
                 DataEvent::Dialled { link } => self.on_dialled(link),
-                DataEvent::Arrives { link, side } => self.pump(link, side),
+                DataEvent::Arrives { link, side } => self.deliver_due(link, side),
                 _ => {}
             };
         };
@@ -287,24 +287,26 @@ impl<E: Debug> Simulation<E> {
             return;
         }
         if let Some(until) = self.frozen_until(at.host) {
-            return self.data_at(until, event);
+            return self.schedule_data(until, event);
         }
         let host = at.host;
         match event {
             DataEvent::Begin { request, .. } => self.begin_write(host, request),
-            DataEvent::Leave { key, .. } => self.leave(host, key),
+            DataEvent::Leave { key, .. } => self.empty_slot(host, key),
             DataEvent::Imported { import, outcome, .. } => self.end_import(host, &import, outcome),
             DataEvent::End { command, .. } => self.end_write(host, command),
             DataEvent::Published { .. } => self.publish_role(host),
-            DataEvent::Inbox { .. } => self.take_messages(host),
+            DataEvent::NextMessage { .. } => self.take_messages(host),
             DataEvent::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
-            DataEvent::Apply { .. } => self.apply_some(host),
+            DataEvent::Apply { .. } => self.apply_some_commands(host),
             DataEvent::File { .. } => self.work_on_file(host),
             DataEvent::Stop { .. } => self.drive_stop(host),
             DataEvent::Loaded { .. } => self.on_loaded(host),
-            DataEvent::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
+            DataEvent::TakeSnapshot { transfer, peers, eof, .. } => {
+                self.take_snapshot(host, transfer, peers, eof)
+            }
             DataEvent::Written { transfer, .. } => self.written(host, transfer),
-            DataEvent::Grown { peer, .. } => self.send_log(host, peer),
+            DataEvent::LogGrown { peer, .. } => self.send_log(host, peer),
             DataEvent::Tick { .. } => self.tick_data(host),
             DataEvent::Dialled { .. } | DataEvent::Arrives { .. } => {}
         }
@@ -337,7 +339,7 @@ impl<E: Debug> Simulation<E> {
     /// Schedules an event within the given number of microseconds.
     fn data_within(&mut self, micros: u64, event: DataEvent) {
         let at = self.now + Duration::from_micros(self.random.below(micros as usize + 1) as u64);
-        self.data_at(at, event);
+        self.schedule_data(at, event);
     }
 
     /// Returns the wall-clock time of a process.
@@ -347,7 +349,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Returns the monotonic time of a process.
     pub(crate) fn clock_of(&self, host: usize) -> Instant {
-        self.now + self.processes[host].skew
+        self.now + self.processes[host].clock_offset
     }
 
     /// Ends a process. It restarts from its file if that is kept. `told`: its machine still runs
@@ -362,7 +364,7 @@ impl<E: Debug> Simulation<E> {
         if let Some(file) = file {
             self.find_file(host, file, kept, told);
         }
-        self.see(host, DataChange::Restarted { kept });
+        self.check_invariants(host, DataChange::Restarted { keeps_data: kept });
     }
 
     /// Starts a process in its role. A master takes a new replication id, since writes after its
@@ -392,7 +394,7 @@ impl<E: Debug> Simulation<E> {
                 self.try_disk(host);
             }
             if self.is_running(host) && !self.data.stores[host].is_loading() {
-                self.let_wait(host);
+                self.block_client(host);
                 self.end_waits_for_copies(host);
                 self.break_within_transaction(host);
             }
@@ -400,27 +402,27 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Records that a process, or every process, no longer counts another as its replica.
-    pub(crate) fn forget_replica(&mut self, host: usize, by: Option<usize>) {
-        self.see(host, DataChange::Forgotten { by });
+    pub(crate) fn remove_replica(&mut self, host: usize, by: Option<usize>) {
+        self.check_invariants(host, DataChange::Forgotten { master: by });
     }
 
-    fn note_data(&mut self, host: usize, text: impl FnOnce(&ReplicaState) -> String) {
+    fn trace_data(&mut self, host: usize, text: impl FnOnce(&ReplicaState) -> String) {
         let text = text(&self.data.stores[host]);
-        self.note(|| format!("data of {host}: {text}"));
+        self.trace(|| format!("data of {host}: {text}"));
     }
 
     fn new_history(&mut self) -> ReplId {
         self.random.history()
     }
 
-    fn is_injected(&self, injected_bug: InjectedBug) -> bool {
+    fn has_injected_bug(&self, injected_bug: InjectedBug) -> bool {
         self.plan.injected_bug == Some(injected_bug)
     }
 
     /// Passes an event about a process's data to the invariants.
-    pub(crate) fn see(&mut self, host: usize, what: DataChange) {
+    pub(crate) fn check_invariants(&mut self, host: usize, what: DataChange) {
         let Data { stores, invariants, .. } = &mut self.data;
-        let seen = DataObservation { host, store: &stores[host], what };
+        let seen = DataObservation { host, store: &stores[host], change: what };
         let found: Vec<_> = invariants
             .iter_mut()
             .filter_map(|(rule, invariant)| Some((*rule, invariant.check(&seen).err()?)))

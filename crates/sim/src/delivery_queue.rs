@@ -9,7 +9,7 @@ use clock::Instant;
 pub(crate) struct DeliveryQueue<T> {
     items: VecDeque<(Instant, T)>,
     /// Whether a delivery event for the first item is scheduled.
-    planned: bool,
+    is_scheduled: bool,
 }
 
 /// The result of polling a lane.
@@ -17,13 +17,13 @@ pub(crate) struct DeliveryQueue<T> {
 pub(crate) enum DeliveryPoll<T> {
     Item(T),
     /// Poll again at this time.
-    At(Instant),
-    Nothing,
+    Later(Instant),
+    Empty,
 }
 
 impl<T> Default for DeliveryQueue<T> {
     fn default() -> Self {
-        Self { items: VecDeque::new(), planned: false }
+        Self { items: VecDeque::new(), is_scheduled: false }
     }
 }
 
@@ -32,7 +32,7 @@ impl<T> DeliveryQueue<T> {
     pub(crate) fn push(&mut self, at: Instant, item: T) -> Option<Instant> {
         let at = self.items.back().map_or(at, |(last, _)| at.max(*last));
         self.items.push_back((at, item));
-        (!std::mem::replace(&mut self.planned, true)).then_some(at)
+        (!std::mem::replace(&mut self.is_scheduled, true)).then_some(at)
     }
 
     /// Returns whether no item is in flight.
@@ -44,13 +44,13 @@ impl<T> DeliveryQueue<T> {
     /// An empty lane needs no poll until the next push.
     pub(crate) fn next(&mut self, now: Instant, blocked_for: Option<Duration>) -> DeliveryPoll<T> {
         let first = self.items.front().map(|(at, _)| *at);
-        self.planned = first.is_some();
+        self.is_scheduled = first.is_some();
         match (first, blocked_for) {
-            (None, _) => DeliveryPoll::Nothing,
-            (Some(at), Some(pause)) => DeliveryPoll::At(at.max(now + pause)),
-            (Some(at), None) if at > now => DeliveryPoll::At(at),
+            (None, _) => DeliveryPoll::Empty,
+            (Some(at), Some(pause)) => DeliveryPoll::Later(at.max(now + pause)),
+            (Some(at), None) if at > now => DeliveryPoll::Later(at),
             (Some(_), None) => {
-                self.items.pop_front().map_or(DeliveryPoll::Nothing, |(_, item)| DeliveryPoll::Item(item))
+                self.items.pop_front().map_or(DeliveryPoll::Empty, |(_, item)| DeliveryPoll::Item(item))
             }
         }
     }

@@ -43,31 +43,31 @@ impl DirectoryChange {
     }
 }
 
-type Names = BTreeMap<String, usize>;
+type DirectoryNames = BTreeMap<String, usize>;
 
 #[derive(Debug, Default, Clone)]
 struct File {
-    seen: Vec<u8>,
+    readable: Vec<u8>,
     durable: Vec<u8>,
     /// Byte ranges whose sync failed.
-    forgotten: Vec<(usize, usize)>,
+    unsynced_ranges: Vec<(usize, usize)>,
 }
 
 #[derive(Debug)]
 struct State {
     files: Vec<File>,
-    names: Names,
-    durable: Names,
+    names: DirectoryNames,
+    durable: DirectoryNames,
     /// Directory changes that are not durable yet.
     changes: Vec<DirectoryChange>,
     random: RandomSource,
     injected_bug: Option<InjectedBug>,
     /// The probability of failure per operation, in percent.
-    failing: u32,
-    full: bool,
+    is_failing: u32,
+    is_full: bool,
     /// The number of operations until the process dies.
-    dies_after: Option<usize>,
-    dead: bool,
+    operations_until_death: Option<usize>,
+    is_dead: bool,
     temporaries: u64,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct SimDisk {
 
 /// An open file.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenFile {
     disk: SimDisk,
     name: String,
     file: usize,
@@ -90,26 +90,26 @@ pub(crate) struct Opened {
 /// The fate of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationFate {
-    Works,
+    Succeeds,
     /// The operation fails after a part of its work or none.
-    Early,
+    FailsEarly,
     /// The operation completes but reports an error.
-    Late,
+    FailsLate,
 }
 
 impl SimDisk {
     pub(crate) fn new(random: RandomSource, injected_bug: Option<InjectedBug>) -> Self {
         let state = State {
             files: Vec::new(),
-            names: Names::new(),
-            durable: Names::new(),
+            names: DirectoryNames::new(),
+            durable: DirectoryNames::new(),
             changes: Vec::new(),
             random,
             injected_bug,
-            failing: 0,
-            full: false,
-            dies_after: None,
-            dead: false,
+            is_failing: 0,
+            is_full: false,
+            operations_until_death: None,
+            is_dead: false,
             temporaries: 0,
         };
         Self { state: Rc::new(RefCell::new(state)), folder: "" }
@@ -120,7 +120,7 @@ impl SimDisk {
         Self { state: self.state.clone(), folder }
     }
 
-    fn whole(&self, name: &str) -> String {
+    fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.folder)
     }
 
@@ -128,34 +128,34 @@ impl SimDisk {
         self.state.borrow_mut()
     }
 
-    fn look(&self) -> Ref<'_, State> {
+    fn borrow_state(&self) -> Ref<'_, State> {
         self.state.borrow()
     }
 
     /// Sets the probability of failure per operation, in percent.
     pub(crate) fn set_failing(&self, percent: u32) {
-        self.state().failing = percent;
+        self.state().is_failing = percent;
     }
 
     /// Makes the disk full, or frees space.
     pub(crate) fn set_full(&self, full: bool) {
-        self.state().full = full;
+        self.state().is_full = full;
     }
 
     /// Makes the process die after this many operations; `None` cancels that.
     pub(crate) fn set_death(&self, operations: Option<usize>) {
-        self.state().dies_after = operations;
+        self.state().operations_until_death = operations;
     }
 
     /// Returns whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
-        self.look().dead
+        self.borrow_state().is_dead
     }
 
     /// Kills the process if it still runs, and restarts it.
-    pub(crate) fn start_again(&self, death: ProcessDeath) {
+    pub(crate) fn restart(&self, death: ProcessDeath) {
         let state = &mut *self.state();
-        (state.dead, state.dies_after) = (false, None);
+        (state.is_dead, state.operations_until_death) = (false, None);
         if death == ProcessDeath::PowerCut {
             state.lose_power();
         }
@@ -169,36 +169,36 @@ impl SimDisk {
         all: impl FnOnce(&mut State) -> T,
     ) -> io::Result<T> {
         let state = &mut *self.state();
-        let (fate, error) = state.fate(needs_room)?;
+        let (fate, error) = state.draw_fate(needs_room)?;
         match fate {
-            OperationFate::Works => Ok(all(state)),
-            OperationFate::Early => {
+            OperationFate::Succeeds => Ok(all(state)),
+            OperationFate::FailsEarly => {
                 early(state);
                 Err(io::Error::other(error))
             }
-            OperationFate::Late => {
+            OperationFate::FailsLate => {
                 all(state);
                 Err(io::Error::other(error))
             }
         }
     }
 
-    fn find(&self, name: &str) -> io::Result<usize> {
-        let found = self.look().names.get(&self.whole(name)).copied();
+    fn find_file(&self, name: &str) -> io::Result<usize> {
+        let found = self.borrow_state().names.get(&self.full_name(name)).copied();
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn open(&self, name: &str, file: usize) -> Opened {
-        Opened { disk: self.clone(), name: name.to_owned(), file }
+    fn open(&self, name: &str, file: usize) -> OpenFile {
+        OpenFile { disk: self.clone(), name: name.to_owned(), file }
     }
 
     fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
         let early = |state: &mut State| {
             // A dying process leaves its written pages to the kernel.
-            if !state.dead {
+            if !state.is_dead {
                 let file = &mut state.files[file];
-                let range = (file.durable.len(), file.seen.len());
-                file.forgotten.push(range);
+                let range = (file.durable.len(), file.readable.len());
+                file.unsynced_ranges.push(range);
             }
         };
         self.operate(false, early, |state| {
@@ -216,27 +216,27 @@ impl SimDisk {
 
 impl State {
     /// Draws the fate of the next operation, with its error text.
-    fn fate(&mut self, needs_room: bool) -> io::Result<(OperationFate, &'static str)> {
-        if self.dead {
+    fn draw_fate(&mut self, needs_room: bool) -> io::Result<(OperationFate, &'static str)> {
+        if self.is_dead {
             return Err(io::Error::other("dead"));
         }
         let failed = |random: &mut RandomSource| {
-            if random.percent(50) { OperationFate::Early } else { OperationFate::Late }
+            if random.percent(50) { OperationFate::FailsEarly } else { OperationFate::FailsLate }
         };
-        if let Some(left) = &mut self.dies_after {
+        if let Some(left) = &mut self.operations_until_death {
             if *left == 0 {
-                self.dead = true;
+                self.is_dead = true;
                 return Ok((failed(&mut self.random), "dead"));
             }
             *left -= 1;
         }
-        if needs_room && self.full {
-            return Ok((OperationFate::Early, "No space left on device"));
+        if needs_room && self.is_full {
+            return Ok((OperationFate::FailsEarly, "No space left on device"));
         }
-        if self.failing > 0 && self.random.percent(self.failing) {
+        if self.is_failing > 0 && self.random.percent(self.is_failing) {
             return Ok((failed(&mut self.random), "Input/output error"));
         }
-        Ok((OperationFate::Works, ""))
+        Ok((OperationFate::Succeeds, ""))
     }
 
     fn add_file(&mut self) -> usize {
@@ -256,19 +256,19 @@ impl State {
         }
         self.names = self.durable.clone();
         for file in &mut self.files {
-            let lost = file.seen.len().saturating_sub(file.durable.len());
-            if lost > 0 && file.forgotten.is_empty() {
+            let lost = file.readable.len().saturating_sub(file.durable.len());
+            if lost > 0 && file.unsynced_ranges.is_empty() {
                 let more = self.random.below(lost + 1);
                 let end = file.durable.len() + more;
-                file.durable = file.seen[..end].to_vec();
+                file.durable = file.readable[..end].to_vec();
             }
-            file.forgotten.clear();
-            file.seen = file.durable.clone();
+            file.unsynced_ranges.clear();
+            file.readable = file.durable.clone();
         }
     }
 }
 
-fn apply(names: &mut Names, change: &DirectoryChange) {
+fn apply(names: &mut DirectoryNames, change: &DirectoryChange) {
     match change {
         DirectoryChange::Name(name, file) => {
             names.retain(|_, named| named != file);
@@ -280,27 +280,27 @@ fn apply(names: &mut Names, change: &DirectoryChange) {
 
 impl File {
     fn sync(&mut self) {
-        self.durable.clone_from(&self.seen);
-        for (from, to) in &self.forgotten {
+        self.durable.clone_from(&self.readable);
+        for (from, to) in &self.unsynced_ranges {
             let end = (*to).min(self.durable.len());
             self.durable[(*from).min(end)..end].fill(0);
         }
-        self.forgotten.clear();
+        self.unsynced_ranges.clear();
     }
 
     fn cut_back(&mut self, len: usize) {
-        self.seen.truncate(len);
+        self.readable.truncate(len);
         self.durable.truncate(len);
-        for range in &mut self.forgotten {
+        for range in &mut self.unsynced_ranges {
             *range = (range.0.min(len), range.1.min(len));
         }
-        self.forgotten.retain(|(from, to)| from < to);
+        self.unsynced_ranges.retain(|(from, to)| from < to);
     }
 }
 
 impl Disk for SimDisk {
-    type File = Opened;
-    type Temporary = Opened;
+    type File = OpenFile;
+    type Temporary = OpenFile;
     type Reader = Cursor<Vec<u8>>;
 
     fn exists(&self) -> bool {
@@ -315,39 +315,39 @@ impl Disk for SimDisk {
         self.operate(
             true,
             |_| (),
-            |state| match state.names.get(&self.whole(name)).copied() {
+            |state| match state.names.get(&self.full_name(name)).copied() {
                 Some(file) => state.files[file].cut_back(0),
                 None => {
                     let file = state.add_file();
-                    state.change(DirectoryChange::Name(self.whole(name), file));
+                    state.change(DirectoryChange::Name(self.full_name(name), file));
                 }
             },
         )
     }
 
-    fn append(&self, name: &str) -> io::Result<Opened> {
-        let file = self.find(name)?;
+    fn append(&self, name: &str) -> io::Result<OpenFile> {
+        let file = self.find_file(name)?;
         self.operate(false, |_| (), |_| self.open(name, file))
     }
 
-    fn sync_file(&self, file: &Opened) -> io::Result<()> {
-        let lies = self.look().injected_bug == Some(InjectedBug::EarlySync);
+    fn sync_file(&self, file: &OpenFile) -> io::Result<()> {
+        let lies = self.borrow_state().injected_bug == Some(InjectedBug::EarlySync);
         self.sync_content(file.file, lies)
     }
 
     fn overwrite(&self, name: &str) -> io::Result<()> {
-        let file = self.find(name)?;
-        self.operate(false, |_| (), |state| state.files[file].forgotten.clear())
+        let file = self.find_file(name)?;
+        self.operate(false, |_| (), |state| state.files[file].unsynced_ranges.clear())
     }
 
-    fn truncate_file(&self, file: &Opened, len: u64) -> io::Result<()> {
+    fn truncate_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
         self.cut_content(file.file, len)
     }
 
     fn read(&self, name: &str) -> io::Result<Cursor<Vec<u8>>> {
-        let file = self.find(name)?;
-        let mut content = self.look().files[file].seen.clone();
-        if self.look().injected_bug == Some(InjectedBug::CorruptedReads)
+        let file = self.find_file(name)?;
+        let mut content = self.borrow_state().files[file].readable.clone();
+        if self.borrow_state().injected_bug == Some(InjectedBug::CorruptedReads)
             && let Some(at) = content.windows(2).position(|two| two == b"v1")
         {
             content[at + 1] = b'x';
@@ -355,7 +355,7 @@ impl Disk for SimDisk {
         Ok(Cursor::new(content))
     }
 
-    fn temporary(&self, suffix: &str) -> io::Result<Opened> {
+    fn temporary(&self, suffix: &str) -> io::Result<OpenFile> {
         self.operate(
             true,
             |_| (),
@@ -363,18 +363,18 @@ impl Disk for SimDisk {
                 state.temporaries += 1;
                 let name = format!("{TEMP_PREFIX}{}{suffix}", state.temporaries);
                 let file = state.add_file();
-                state.change(DirectoryChange::Name(self.whole(&name), file));
+                state.change(DirectoryChange::Name(self.full_name(&name), file));
                 self.open(&name, file)
             },
         )
     }
 
-    fn temporary_name(&self, file: &Opened) -> String {
+    fn temporary_name(&self, file: &OpenFile) -> String {
         file.name.clone()
     }
 
-    fn sync_temporary(&self, file: &Opened) -> io::Result<()> {
-        let lies = match self.look().injected_bug {
+    fn sync_temporary(&self, file: &OpenFile) -> io::Result<()> {
+        let lies = match self.borrow_state().injected_bug {
             Some(InjectedBug::UnsyncedBase) => file.name.ends_with(".base"),
             Some(InjectedBug::UnsyncedSave) => file.name.ends_with(".rdb"),
             _ => false,
@@ -382,31 +382,31 @@ impl Disk for SimDisk {
         self.sync_content(file.file, lies)
     }
 
-    fn rename(&self, file: Opened, name: &str) -> io::Result<()> {
-        let change = DirectoryChange::Name(self.whole(name), file.file);
+    fn rename(&self, file: OpenFile, name: &str) -> io::Result<()> {
+        let change = DirectoryChange::Name(self.full_name(name), file.file);
         self.operate(false, |_| (), |state| state.change(change))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.find(name)?;
-        self.operate(false, |_| (), |state| state.change(DirectoryChange::Remove(self.whole(name))))
+        self.find_file(name)?;
+        self.operate(false, |_| (), |state| state.change(DirectoryChange::Remove(self.full_name(name))))
     }
 
     fn list_names(&self) -> io::Result<Vec<String>> {
-        let state = self.look();
+        let state = self.borrow_state();
         Ok(state.names.keys().filter_map(|name| name.strip_prefix(self.folder)).map(str::to_owned).collect())
     }
 
     fn len(&self, name: &str) -> io::Result<u64> {
-        let file = self.find(name)?;
-        Ok(self.look().files[file].seen.len() as u64)
+        let file = self.find_file(name)?;
+        Ok(self.borrow_state().files[file].readable.len() as u64)
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
-        if self.look().injected_bug == Some(InjectedBug::UntruncatedTail) {
+        if self.borrow_state().injected_bug == Some(InjectedBug::UntruncatedTail) {
             return Ok(());
         }
-        let file = self.find(name)?;
+        let file = self.find_file(name)?;
         self.cut_content(file, len)?;
         self.sync_content(file, false)
     }
@@ -444,15 +444,15 @@ impl AofStorage for SimDisk {
     fn report(&self, _event: DirectoryEvent<'_>) {}
 }
 
-impl Write for Opened {
+impl Write for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let file = self.file;
         let part = |state: &mut State| {
             let len = state.random.below(bytes.len() + 1);
-            state.files[file].seen.extend_from_slice(&bytes[..len]);
+            state.files[file].readable.extend_from_slice(&bytes[..len]);
         };
         self.disk.operate(true, part, |state| {
-            state.files[file].seen.extend_from_slice(bytes);
+            state.files[file].readable.extend_from_slice(bytes);
             bytes.len()
         })
     }

@@ -47,23 +47,35 @@ impl Executor {
 
     /// Executes requests up to the first one that a pause blocks. Requests sent to the background
     /// complete before any other client's.
-    pub(crate) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Running, Stop) {
-        let mut running = Running::of(buffer);
+    pub(crate) fn run(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        buffer: Vec<u8>,
+    ) -> (RequestProgress, ExecutionStop) {
+        let mut running = RequestProgress::from_buffer(buffer);
         session.set_time_slice_end(u64::MAX);
         let stop = loop {
-            match self.go_on(session, wall, &mut running) {
-                Stop::Long => session.set_background(BackgroundMode::OnBackgroundWorker),
+            match self.continue_execution(session, wall, &mut running) {
+                ExecutionStop::Long => session.set_background(BackgroundMode::OnBackgroundWorker),
                 stop => break stop,
             }
         };
-        leave_background(session);
+        return_from_background(session);
         (running, stop)
     }
 
     /// Executes the remaining requests.
-    pub(crate) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
+    pub(crate) fn continue_execution(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        running: &mut RequestProgress,
+    ) -> ExecutionStop {
         while running.next < running.batch.len() {
-            let Running { buffer, batch, next, replies, unanswered, failure, .. } = running;
+            let RequestProgress {
+                buffer, batch, next, replies, unanswered_count: unanswered, failure, ..
+            } = running;
             let requests = PipelinedRequests { buffer, batch, first_pending: *next };
             let dispatcher = self.commands.dispatcher(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
@@ -73,18 +85,18 @@ impl Executor {
                 .or_else(|| self.worker.take_failures().into_iter().next().map(|failure| failure.error));
             match flow {
                 DispatchStatus::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
-                DispatchStatus::Paused => return Stop::Paused,
+                DispatchStatus::Paused => return ExecutionStop::Paused,
                 DispatchStatus::Blocked => break,
-                DispatchStatus::SlowCommand | DispatchStatus::SlotsLocked => return Stop::Long,
-                DispatchStatus::TimeSliceOver => return Stop::TurnOver,
+                DispatchStatus::SlowCommand | DispatchStatus::SlotsLocked => return ExecutionStop::Long,
+                DispatchStatus::TimeSliceOver => return ExecutionStop::TimeSliceOver,
                 DispatchStatus::Done | DispatchStatus::Close => {}
             }
         }
-        Stop::Ended
+        ExecutionStop::Ended
     }
 
     /// Executes one command without a client.
-    pub(crate) fn ask(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
+    pub(crate) fn run_command(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Client, true);
         session.select(db);
         self.call(&mut session, wall, words)
@@ -110,7 +122,7 @@ impl Executor {
                 ) {
                     session.set_background(BackgroundMode::OnBackgroundWorker);
                 }
-                leave_background(session);
+                return_from_background(session);
                 reply
             }
         }
@@ -118,8 +130,8 @@ impl Executor {
 
     /// Returns a digest of all data and functions.
     pub(crate) fn digest(&mut self, wall: Millis) -> String {
-        let mut text = self.ask(0, wall, &["DEBUG", "DIGEST"]);
-        text.extend(self.ask(0, wall, &["FUNCTION", "LIST"]));
+        let mut text = self.run_command(0, wall, &["DEBUG", "DIGEST"]);
+        text.extend(self.run_command(0, wall, &["FUNCTION", "LIST"]));
         String::from_utf8_lossy(&text).into_owned()
     }
 
@@ -147,19 +159,19 @@ impl Executor {
 }
 
 /// The host of a load.
-pub(crate) struct Quiet<'a> {
+pub(crate) struct QuietLoadHost<'a> {
     pub(crate) now: Millis,
     /// Called for commands that the engine does not execute.
     pub(crate) on_command: &'a dyn Fn(Args<'_>),
 }
 
-impl Quiet<'_> {
+impl QuietLoadHost<'_> {
     pub(crate) fn at(now: Millis) -> Self {
         Self { now, on_command: &|_| () }
     }
 }
 
-impl LoadHost for Quiet<'_> {
+impl LoadHost for QuietLoadHost<'_> {
     fn now(&self) -> Millis {
         self.now
     }
@@ -216,45 +228,53 @@ pub(crate) fn nanos() -> u64 {
 }
 
 /// The requests of one read and the progress of their execution.
-pub(crate) struct Running {
+pub(crate) struct RequestProgress {
     pub(crate) buffer: Vec<u8>,
     pub(crate) batch: Batch,
     /// Whether the buffer ended with a complete request.
-    pub(crate) is_whole: bool,
+    pub(crate) is_complete: bool,
     /// The index of the next request.
     pub(crate) next: usize,
     pub(crate) replies: Vec<u8>,
     /// The number of requests without a reply.
-    pub(crate) unanswered: usize,
+    pub(crate) unanswered_count: usize,
     /// The first error of a command of another node's stream.
     pub(crate) failure: Option<String>,
 }
 
 /// Why execution stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum ExecutionStop {
     /// All requests have been executed.
     Ended,
     /// The next request must run in the background.
     Long,
     /// The time slice is used up.
-    TurnOver,
+    TimeSliceOver,
     /// A pause blocks the next request.
     Paused,
 }
 
-impl Running {
+impl RequestProgress {
     /// Parses the complete requests of a buffer.
-    pub(crate) fn of(mut buffer: Vec<u8>) -> Self {
+    pub(crate) fn from_buffer(mut buffer: Vec<u8>) -> Self {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
         let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
-        Self { buffer, batch, is_whole, next: 0, replies: Vec::new(), unanswered: 0, failure: None }
+        Self {
+            buffer,
+            batch,
+            is_complete: is_whole,
+            next: 0,
+            replies: Vec::new(),
+            unanswered_count: 0,
+            failure: None,
+        }
     }
 }
 
 /// Returns a session from the background, if it is there.
-pub(crate) fn leave_background(session: &mut Session) {
+pub(crate) fn return_from_background(session: &mut Session) {
     if session.background() == BackgroundMode::OnBackgroundWorker {
         session.set_background(BackgroundMode::Offloadable);
     }

@@ -45,10 +45,11 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> SearchRe
 
 /// Runs a part of a simulation and converts a panic into a violation.
 pub(crate) fn catch_panic(part: impl FnOnce()) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(part)).map_err(|panic| format!("panicked: {}", said(panic.as_ref())))
+    catch_unwind(AssertUnwindSafe(part))
+        .map_err(|panic| format!("panicked: {}", panic_message(panic.as_ref())))
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
 }

@@ -38,7 +38,7 @@ impl<K, N> Default for NonDecreasing<K, N> {
 }
 
 impl<K: Ord + Display + Clone, N: Ord + Copy + Display> NonDecreasing<K, N> {
-    pub(crate) fn see(&mut self, whose: &K, number: N, what: &str) -> Result<(), String> {
+    pub(crate) fn check_next(&mut self, whose: &K, number: N, what: &str) -> Result<(), String> {
         let Some(highest) = self.0.get_mut(whose) else {
             self.0.insert(whose.clone(), number);
             return Ok(());
@@ -51,7 +51,7 @@ impl<K: Ord + Display + Clone, N: Ord + Copy + Display> NonDecreasing<K, N> {
     }
 
     /// Forgets a key, whose value may then start anew.
-    pub(crate) fn forget(&mut self, whose: &K) {
+    pub(crate) fn remove(&mut self, whose: &K) {
         self.0.remove(whose);
     }
 }

@@ -43,7 +43,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if !options.scale.is_empty() {
-        return measure(&options);
+        return run_measurements(&options);
     }
     let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
     // Run every machine even after a failure.
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 }
 
 /// Measures large clusters and prints one table row each.
-fn measure(options: &Options) -> ExitCode {
+fn run_measurements(options: &Options) -> ExitCode {
     println!("| nodes | masters that die | bytes/s sent by a node | messages/s | replaced | last new view |");
     println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
     for words in &options.scale {
@@ -68,7 +68,12 @@ fn measure(options: &Options) -> ExitCode {
             Duration::from_millis(options.node_timeout),
             options.seed.unwrap_or(1),
         ) {
-            Ok(sim::ClusterMeasurements { bytes, messages, replaced, agreed }) => {
+            Ok(sim::ClusterMeasurements {
+                bytes,
+                messages,
+                replacement_time: replaced,
+                agreement_time: agreed,
+            }) => {
                 let (replaced, agreed) = (replaced.as_millis(), agreed.as_millis());
                 println!("| {nodes} | {deaths} | {bytes} | {messages} | {replaced} ms | {agreed} ms |");
             }

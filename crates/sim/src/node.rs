@@ -26,11 +26,11 @@ use replication::Position;
 use snapshot_io::{SnapshotState, WriteObserver};
 
 use crate::clients::DATABASE_COUNT;
-use crate::disk::{Opened, ProcessDeath, SimDisk};
-use crate::trace::{START, Trace, micros};
+use crate::disk::{OpenFile, ProcessDeath, SimDisk};
+use crate::trace::{START_TIME, Trace, micros};
 use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult, catch_panic, clients, executor};
-use incarnation::{Found, RunningNode};
-use invariants::{Loaded, NamedInvariant, NodeObservation};
+use incarnation::{FoundData, RunningNode};
+use invariants::{LoadedData, NamedInvariant, NodeObservation};
 use model::Model;
 use saves::Saves;
 
@@ -59,15 +59,15 @@ struct NodeWorld {
     history: Vec<u8>,
     /// The number of values written by clients.
     issued: u64,
-    starts: usize,
+    start_count: usize,
     /// The operation that [`InjectedBug::RecreatedIncrement`] repeats.
-    again: Option<String>,
+    repeated_operation: Option<String>,
 }
 
 /// Runs a simulation of one node.
 pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
     let mut world = NodeWorld::new(plan, traced);
-    if let Err(panic) = catch_panic(|| world.play())
+    if let Err(panic) = catch_panic(|| world.run_incarnations())
         && plan.only.is_none()
     {
         let at = micros(world.now);
@@ -77,7 +77,7 @@ pub(crate) fn run(plan: Plan, traced: bool) -> RunResult {
         violation: world.violation.take(),
         digest: world.trace.digest,
         trace: world.trace.take_lines(),
-        promotions: world.starts,
+        promotions: world.start_count,
     }
 }
 
@@ -96,7 +96,7 @@ impl NodeWorld {
             random,
             saves: Saves::new(&disk),
             disk,
-            now: START,
+            now: START_TIME,
             policy,
             trace: Trace::new(traced),
             invariants: invariants::all(),
@@ -104,8 +104,8 @@ impl NodeWorld {
             model: Model::new(),
             history: Vec::new(),
             issued: 0,
-            starts: 0,
-            again: None,
+            start_count: 0,
+            repeated_operation: None,
         }
     }
 
@@ -113,11 +113,11 @@ impl NodeWorld {
         Millis(WALL + (micros(self.now) / 1000) as i64)
     }
 
-    fn note(&mut self, text: &str) {
-        self.trace.note(self.now, text);
+    fn trace(&mut self, text: &str) {
+        self.trace.record(self.now, text);
     }
 
-    fn see(&mut self, seen: &NodeObservation) {
+    fn check_invariants(&mut self, seen: &NodeObservation) {
         for (rule, invariant) in &mut self.invariants {
             let Err(what) = invariant.check(seen) else { continue };
             if self.plan.only.is_none_or(|only| only == *rule) {
@@ -127,7 +127,7 @@ impl NodeWorld {
         }
     }
 
-    fn play(&mut self) {
+    fn run_incarnations(&mut self) {
         let mut death = ProcessDeath::Killed;
         for _ in 0..INCARNATIONS {
             let Some(mut incarnation) = self.start(death) else { continue };
@@ -138,20 +138,20 @@ impl NodeWorld {
                     break;
                 }
             }
-            death = self.end(&incarnation);
+            death = self.end_incarnation(&incarnation);
             if self.violation.is_some() {
                 return;
             }
         }
-        self.heal(death);
+        self.check_recovery(death);
     }
 
     /// Kills the node if it still runs.
-    fn end(&mut self, incarnation: &RunningNode) -> ProcessDeath {
+    fn end_incarnation(&mut self, incarnation: &RunningNode) -> ProcessDeath {
         let death = self.random.pick(&[ProcessDeath::Killed, ProcessDeath::PowerCut]);
         self.history.clone_from(&incarnation.log.lock().history);
-        self.note(&format!("{death:?} at {}", self.history.len()));
-        self.disk.start_again(death);
+        self.trace(&format!("{death:?} at {}", self.history.len()));
+        self.disk.restart(death);
         self.disk.set_failing(0);
         self.disk.set_full(false);
         death
@@ -163,36 +163,36 @@ impl NodeWorld {
         let wall = self.wall();
         let dies = self.random.percent(15).then(|| self.random.below(12));
         self.disk.set_death(dies);
-        self.again = None;
+        self.repeated_operation = None;
         let started =
             RunningNode::start(&self.disk, &self.history, self.policy, (self.now, wall), &mut self.random);
         if self.disk.is_dead() {
-            self.note("it dies at its start");
-            self.disk.start_again(death);
+            self.trace("it dies at its start");
+            self.disk.restart(death);
             return None;
         }
         self.disk.set_death(None);
         let (mut incarnation, found) = match started {
             Ok(started) => started,
             Err(error) => {
-                self.note(&format!("it does not start: {error}"));
+                self.trace(&format!("it does not start: {error}"));
                 let issued = self.issued;
-                self.see(&NodeObservation::Started { death, loaded: Err(error), issued });
+                self.check_invariants(&NodeObservation::Started { death, loaded: Err(error), issued });
                 return None;
             }
         };
-        self.starts += 1;
-        assert!(self.plan.injected_bug != Some(InjectedBug::Panic) || self.starts < 2, "injected panic");
+        self.start_count += 1;
+        assert!(self.plan.injected_bug != Some(InjectedBug::Panic) || self.start_count < 2, "injected panic");
         self.check_data(&mut incarnation, death, &found);
-        if matches!(found, Found::Nothing) {
+        if matches!(found, FoundData::Nothing) {
             // Before the first client is served.
             self.rewrite(&mut incarnation, false);
             for _ in 0..20 {
                 self.now += Duration::from_millis(1);
-                self.work(&mut incarnation);
+                self.work_on_file(&mut incarnation);
             }
             if !incarnation.aof.is_complete() {
-                self.note("there is no base");
+                self.trace("there is no base");
                 return None;
             }
             incarnation.data.engine.settings.set_node_flag(engine::NodeFlags::LOADING, false);
@@ -201,20 +201,20 @@ impl NodeWorld {
     }
 
     /// Compares the data of a freshly started node with the history.
-    fn check_data(&mut self, incarnation: &mut RunningNode, death: ProcessDeath, found: &Found) {
+    fn check_data(&mut self, incarnation: &mut RunningNode, death: ProcessDeath, found: &FoundData) {
         let reached = match found {
-            Found::Nothing => 0,
-            Found::Data(position) => position.map_or(0, |position| position.offset.0),
+            FoundData::Nothing => 0,
+            FoundData::Data(position) => position.map_or(0, |position| position.offset.0),
         };
         let wall = self.wall();
         let digest = incarnation.data.digest(wall);
         let before = self.history.get(..reached as usize).map(<[u8]>::to_vec);
         let expected = before.as_ref().map(|history| self.model.digest(history, wall));
-        self.note(&format!("starts at {reached}: {}", digest.escape_debug()));
+        self.trace(&format!("starts at {reached}: {}", digest.escape_debug()));
         let plain = clients::plain_values(&mut incarnation.data);
-        let loaded = Loaded { reached, digest, expected, plain };
+        let loaded = LoadedData { claimed_offset: reached, digest, expected, plain_values: plain };
         let issued = self.issued;
-        self.see(&NodeObservation::Started { death, loaded: Ok(loaded), issued });
+        self.check_invariants(&NodeObservation::Started { death, loaded: Ok(loaded), issued });
         self.history = before.unwrap_or_default();
     }
 
@@ -226,21 +226,21 @@ impl NodeWorld {
             30..40 => self.read(incarnation),
             40..45 => self.wait(incarnation),
             45..50 => self.watch(incarnation),
-            50..85 => self.work(incarnation),
+            50..85 => self.work_on_file(incarnation),
             85..88 => {
                 self.now += self.random.millis(1, 1500);
                 incarnation.data.expire(self.wall());
             }
             88..92 if rewrites => self.rewrite(incarnation, true),
-            92..93 => self.tell(incarnation, AofDriverEvent::SyncRequested),
+            92..93 => self.handle_event(incarnation, AofDriverEvent::SyncRequested),
             93..95 => {
                 let percent = self.random.pick(&[0, 0, 10, 40]);
-                self.note(&format!("{percent} of a hundred operations fail"));
+                self.trace(&format!("{percent} of a hundred operations fail"));
                 self.disk.set_failing(percent);
             }
             95..96 => {
                 let full = self.random.percent(50);
-                self.note(if full { "the disk is full" } else { "there is room" });
+                self.trace(if full { "the disk is full" } else { "there is room" });
                 self.disk.set_full(full);
             }
             96 => {
@@ -251,7 +251,7 @@ impl NodeWorld {
             98 if rewrites => self.save(incarnation, true),
             _ => {}
         }
-        self.look(incarnation);
+        self.record_and_release(incarnation);
     }
 
     fn evict(&mut self, incarnation: &mut RunningNode) {
@@ -264,7 +264,7 @@ impl NodeWorld {
         ]);
         incarnation.data.evict(self.wall(), policy);
         let end = incarnation.log.end();
-        self.note(&format!("memory is short, {policy:?}: {before} .. {end}"));
+        self.trace(&format!("memory is short, {policy:?}: {before} .. {end}"));
         self.on_written(incarnation, before);
     }
 
@@ -276,16 +276,16 @@ impl NodeWorld {
             let batch = clients::pipeline(&mut self.random, &mut self.issued);
             client.send(&batch);
             let lines: Vec<String> = batch.iter().map(|words| words.join(" ")).collect();
-            self.note(&format!("{number}: {}", lines.join("; ").escape_debug()));
+            self.trace(&format!("{number}: {}", lines.join("; ").escape_debug()));
         }
         let (before, wall) = (incarnation.log.end(), self.wall());
         let how =
             (self.random.percent(50), self.plan.injected_bug == Some(InjectedBug::LostBackgroundRequests));
-        let answered = incarnation.clients[number].go_on(&mut incarnation.data, wall, how);
+        let answered = incarnation.clients[number].continue_requests(&mut incarnation.data, wall, how);
         let end = incarnation.log.end();
-        self.note(&format!("{number}: {before} .. {end}, {answered:?}"));
+        self.trace(&format!("{number}: {before} .. {end}, {answered:?}"));
         if let Some(answered) = answered {
-            self.see(&NodeObservation::Answered(answered));
+            self.check_invariants(&NodeObservation::Answered(answered));
         }
         self.on_written(incarnation, before);
     }
@@ -295,7 +295,7 @@ impl NodeWorld {
         let end = incarnation.log.end();
         if end > before {
             let early = self.plan.injected_bug == Some(InjectedBug::EarlyReply);
-            if incarnation.holds && !early {
+            if incarnation.holds_writes && !early {
                 incarnation.waiting.push(end);
             } else {
                 self.acknowledge(incarnation, end);
@@ -308,13 +308,17 @@ impl NodeWorld {
         let (before, wall) = (incarnation.log.end(), self.wall());
         let db = self.random.below(DATABASE_COUNT.into()) as u16;
         for words in clients::read_commands(&mut self.random) {
-            let got = incarnation.data.ask(db, wall, &words);
+            let got = incarnation.data.run_command(db, wall, &words);
             let shared = incarnation.log.clone();
             let expected = self.model.ask(&shared.lock().history, db, wall, &words);
             let asked = format!("{db}> {}", words.join(" "));
             let text = |reply: &[u8]| String::from_utf8_lossy(reply).into_owned();
-            self.note(&format!("{asked}: {}", text(&got).escape_debug()));
-            self.see(&NodeObservation::Served { asked, got: text(&got), expected: text(&expected) });
+            self.trace(&format!("{asked}: {}", text(&got).escape_debug()));
+            self.check_invariants(&NodeObservation::Served {
+                command: asked,
+                reply: text(&got),
+                expected: text(&expected),
+            });
         }
         self.on_written(incarnation, before);
     }
@@ -323,11 +327,11 @@ impl NodeWorld {
     fn wait(&mut self, incarnation: &mut RunningNode) {
         let (before, wall) = (incarnation.log.end(), self.wall());
         let client = self.random.below(incarnation.waiters.len());
-        if !incarnation.waiters[client].waits() {
+        if !incarnation.waiters[client].is_blocked() {
             let db = self.random.below(DATABASE_COUNT.into()) as u16;
             let wait = clients::blocking_command("", &mut self.random);
             let told = incarnation.waiters[client].send(&mut incarnation.data, (db, wall), wait);
-            self.note(&told.escape_debug().to_string());
+            self.trace(&told.escape_debug().to_string());
         }
         self.on_written(incarnation, before);
     }
@@ -339,8 +343,8 @@ impl NodeWorld {
         let executed =
             incarnation.watcher.step(&mut incarnation.data, (wall, before), &mut self.random, forgets);
         if let Some(executed) = executed {
-            self.note(&format!("{executed:?}"));
-            self.see(&NodeObservation::Executed(executed));
+            self.trace(&format!("{executed:?}"));
+            self.check_invariants(&NodeObservation::Executed(executed));
         }
         self.on_written(incarnation, before);
     }
@@ -353,10 +357,10 @@ impl NodeWorld {
             if self.plan.injected_bug != Some(InjectedBug::MissedWakeups)
                 && let Some(told) = client.end(&mut incarnation.data, wall)
             {
-                self.note(&told.escape_debug().to_string());
+                self.trace(&told.escape_debug().to_string());
             }
             if let Some(stuck) = incarnation.waiters[number].check_stuck(&mut incarnation.data, wall) {
-                self.see(&NodeObservation::Waits(stuck));
+                self.check_invariants(&NodeObservation::Waits(stuck));
             }
         }
         self.on_written(incarnation, before);
@@ -365,17 +369,17 @@ impl NodeWorld {
     fn acknowledge(&mut self, incarnation: &RunningNode, end: u64) {
         let file = incarnation.file();
         if file.policy == FsyncPolicy::Always && file.state == AofState::Complete {
-            self.see(&NodeObservation::Acknowledged(end));
+            self.check_invariants(&NodeObservation::Acknowledged(end));
         }
     }
 
     /// Records the node's own claims and releases replies.
-    fn look(&mut self, incarnation: &mut RunningNode) {
+    fn record_and_release(&mut self, incarnation: &mut RunningNode) {
         if self.disk.is_dead() {
             return;
         }
         self.end_waits(incarnation);
-        let committed = if incarnation.holds { incarnation.committed } else { u64::MAX };
+        let committed = if incarnation.holds_writes { incarnation.committed } else { u64::MAX };
         let done: Vec<u64> = incarnation.waiting.extract_if(.., |end| *end <= committed).collect();
         for end in done {
             self.acknowledge(incarnation, end);
@@ -386,26 +390,26 @@ impl NodeWorld {
         let is_well = !file.has_error && incarnation.writer.operation().is_none();
         let is_whole = file.state == AofState::Complete;
         let written = file.written.filter(|_| is_well && is_whole);
-        self.see(&NodeObservation::Synced(synced));
-        self.see(&NodeObservation::Written(written.map_or(synced, |written| written.0)));
+        self.check_invariants(&NodeObservation::Synced(synced));
+        self.check_invariants(&NodeObservation::Written(written.map_or(synced, |written| written.0)));
     }
 
-    fn tell(&mut self, incarnation: &mut RunningNode, event: AofDriverEvent<Opened>) {
+    fn handle_event(&mut self, incarnation: &mut RunningNode, event: AofDriverEvent<OpenFile>) {
         let (now, wall, mut actions) = (self.now, self.wall(), Vec::new());
         let shared = incarnation.log.clone();
         incarnation.aof.handle(&mut shared.lock().log, now, wall, event, &mut actions);
-        self.take(incarnation, actions);
+        self.perform_effects(incarnation, actions);
     }
 
-    fn take(&mut self, incarnation: &mut RunningNode, actions: Vec<AofAction>) {
+    fn perform_effects(&mut self, incarnation: &mut RunningNode, actions: Vec<AofAction>) {
         for action in actions {
-            self.note(&format!("{action:?}"));
+            self.trace(&format!("{action:?}"));
             match action {
                 AofAction::PublishCommitPoint(_)
                     if self.plan.injected_bug == Some(InjectedBug::LostFileProgress) => {}
                 AofAction::DeleteHistory(history) => match incarnation.writer.folder().delete(&history) {
-                    true => self.tell(incarnation, AofDriverEvent::HistoryDeleted),
-                    false => self.tell(incarnation, AofDriverEvent::HistoryKept),
+                    true => self.handle_event(incarnation, AofDriverEvent::HistoryDeleted),
+                    false => self.handle_event(incarnation, AofDriverEvent::HistoryKept),
                 },
                 action => incarnation.take(&action),
             }
@@ -413,12 +417,12 @@ impl NodeWorld {
     }
 
     /// Starts or finishes an operation of the file's writer thread.
-    fn work(&mut self, incarnation: &mut RunningNode) {
+    fn work_on_file(&mut self, incarnation: &mut RunningNode) {
         let mut actions = Vec::new();
         if incarnation.writer.operation().is_some() {
             self.before_operation(incarnation);
             if let Some(completed) = incarnation.writer.finish() {
-                completed.error().into_iter().for_each(|error| self.note(error));
+                completed.error().into_iter().for_each(|error| self.trace(error));
                 incarnation.aof.complete(self.now, completed, &mut actions);
             }
         } else {
@@ -428,17 +432,17 @@ impl NodeWorld {
                 incarnation.writer.begin(pending);
             }
         }
-        self.take(incarnation, actions);
+        self.perform_effects(incarnation, actions);
     }
 
     fn before_operation(&mut self, incarnation: &RunningNode) {
         let Some(operation) = incarnation.writer.operation() else { return };
-        self.note(&format!("{operation:?}").escape_debug().to_string());
+        self.trace(&format!("{operation:?}").escape_debug().to_string());
         if self.plan.injected_bug == Some(InjectedBug::RecreatedIncrement) {
             if let FileOperation::BeginIncrement { name, .. } = operation {
-                self.again = Some(name.clone());
+                self.repeated_operation = Some(name.clone());
             } else if *operation == FileOperation::Sync
-                && let Some(name) = self.again.take()
+                && let Some(name) = self.repeated_operation.take()
             {
                 // As if the first attempt had seemed to fail.
                 let _ = persistence::Disk::create(&incarnation.writer.folder().disk, &name);
@@ -449,24 +453,26 @@ impl NodeWorld {
     /// Takes a snapshot and writes it while other events happen.
     fn rewrite(&mut self, incarnation: &mut RunningNode, serving: bool) {
         let Ok(rewrite) = incarnation.aof.begin_rewrite(self.now) else { return };
-        let (state, position) = incarnation.cut();
-        self.note(&format!("a rewrite is cut at {}", position.offset));
+        let (state, position) = incarnation.take_snapshot();
+        self.trace(&format!("a rewrite is cut at {}", position.offset));
         let late = self.plan.injected_bug == Some(InjectedBug::LateIncrementStart);
         if !late {
-            self.tell(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
+            self.handle_event(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
         }
         let written = self.write_base(incarnation, state, position, serving);
         if self.disk.is_dead() {
             return;
         }
         if late {
-            self.tell(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
+            self.handle_event(incarnation, AofDriverEvent::SnapshotTaken { rewrite, db: None });
         }
         match written {
-            Ok(base) => self.tell(incarnation, AofDriverEvent::BaseWritten { rewrite, base, rdb: true }),
+            Ok(base) => {
+                self.handle_event(incarnation, AofDriverEvent::BaseWritten { rewrite, base, rdb: true })
+            }
             Err(error) => {
-                self.note(&format!("the rewrite fails: {error}"));
-                self.tell(incarnation, AofDriverEvent::RewriteFailed(rewrite));
+                self.trace(&format!("the rewrite fails: {error}"));
+                self.handle_event(incarnation, AofDriverEvent::RewriteFailed(rewrite));
             }
         }
     }
@@ -477,7 +483,7 @@ impl NodeWorld {
         state: SnapshotState,
         position: Position,
         serving: bool,
-    ) -> io::Result<Opened> {
+    ) -> io::Result<OpenFile> {
         let rdb = self.write_rdb(incarnation, state, position, (true, serving))?;
         incarnation.writer.write_base(&rdb)
     }
@@ -497,24 +503,24 @@ impl NodeWorld {
     }
 
     /// Stops all faults: everything written must reach the disk and survive another start.
-    fn heal(&mut self, death: ProcessDeath) {
-        self.note("everything works");
+    fn check_recovery(&mut self, death: ProcessDeath) {
+        self.trace("everything works");
         let Some(mut incarnation) = (0..4).find_map(|_| self.start(death)) else { return };
         self.serve(&mut incarnation);
         self.rewrite(&mut incarnation, false);
         self.save(&mut incarnation, false);
         self.serve(&mut incarnation);
-        self.tell(&mut incarnation, AofDriverEvent::SyncRequested);
+        self.handle_event(&mut incarnation, AofDriverEvent::SyncRequested);
         for _ in 0..MAX_HEALING_ROUNDS {
             self.now += Duration::from_millis(100);
-            self.work(&mut incarnation);
-            self.look(&mut incarnation);
+            self.work_on_file(&mut incarnation);
+            self.record_and_release(&mut incarnation);
         }
-        self.see(&NodeObservation::Rested { waiting: incarnation.waiting.len() });
-        self.see(&NodeObservation::Synced(incarnation.log.end()));
+        self.check_invariants(&NodeObservation::DiskRecovered { waiting: incarnation.waiting.len() });
+        self.check_invariants(&NodeObservation::Synced(incarnation.log.end()));
         let served = incarnation.data.digest(self.wall());
         let end = incarnation.log.end();
-        self.end(&incarnation);
+        self.end_incarnation(&incarnation);
         let Some(mut incarnation) = (0..4).find_map(|_| self.start(ProcessDeath::PowerCut)) else { return };
         let reached = incarnation.log.end();
         let found = incarnation.data.digest(self.wall());

@@ -22,7 +22,7 @@ use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
 
 const LATENCY: Duration = Duration::from_millis(1);
 const FIRST_PORT: usize = 2000;
-const BUS: usize = 30_000;
+const BUS_PORT_OFFSET: usize = 30_000;
 /// The time to establish links and settle before measuring.
 const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// A run that takes longer has failed.
@@ -36,9 +36,9 @@ pub struct ClusterMeasurements {
     /// Messages sent per second and node in a settled cluster.
     pub messages: u64,
     /// The time from the deaths until another node serves all affected slots.
-    pub replaced: Duration,
+    pub replacement_time: Duration,
     /// The time from the deaths until every running node knows the new owners.
-    pub agreed: Duration,
+    pub agreement_time: Duration,
 }
 
 /// Runs a cluster of `nodes` in which `killed` masters die at once after a settling time.
@@ -53,13 +53,13 @@ pub fn scale(
 ) -> Result<ClusterMeasurements, String> {
     let mut world = ScaleWorld::new(nodes, node_timeout, seed);
     world.run(SETTLE_TIME);
-    world.sent = (0, 0);
+    world.sent_messages = (0, 0);
     // Long enough for each node to ping every other, in clusters of more than a hundred nodes.
     let measured = node_timeout / 2;
     world.run(measured);
     let per_second =
         |sum: u64| sum * 1000 / nodes as u64 / u64::try_from(measured.as_millis()).unwrap_or(1).max(1);
-    let (bytes, messages) = (per_second(world.sent.0), per_second(world.sent.1));
+    let (bytes, messages) = (per_second(world.sent_messages.0), per_second(world.sent_messages.1));
     let died = world.now;
     (0..killed).for_each(|master| world.kill(master));
     let mut replaced = None;
@@ -71,7 +71,12 @@ pub fn scale(
         if let Some(replaced) = replaced
             && world.have_new_view(killed)
         {
-            return Ok(ClusterMeasurements { bytes, messages, replaced, agreed: world.now.since(died) });
+            return Ok(ClusterMeasurements {
+                bytes,
+                messages,
+                replacement_time: replaced,
+                agreement_time: world.now.since(died),
+            });
         }
     }
     Err(format!("of {killed} masters not all were replaced: {replaced:?}"))
@@ -83,7 +88,7 @@ struct ScaleHost {
     replicates: bool,
     /// Our link id, the other host, and its link id.
     links: BTreeMap<LinkId, (usize, LinkId)>,
-    next_in: u64,
+    last_link: u64,
     /// The scheduled deadline.
     deadline: Option<Instant>,
 }
@@ -93,15 +98,15 @@ struct ScaleWorld {
     hosts: Vec<ScaleHost>,
     queue: BinaryHeap<ScheduledInput>,
     /// The number of scheduled events.
-    planned: u64,
+    last_event: u64,
     /// Bytes and messages since the last measurement.
-    sent: (u64, u64),
+    sent_messages: (u64, u64),
 }
 
 /// A scheduled input or deadline of a host; a deadline is skipped if it has been moved.
 struct ScheduledInput {
     at: Instant,
-    number: u64,
+    sequence: u64,
     host: usize,
     input: Option<ClusterInput>,
 }
@@ -109,7 +114,7 @@ struct ScheduledInput {
 impl ScheduledInput {
     /// Orders the earliest event first in the max-heap.
     fn order(&self) -> Reverse<(Instant, u64)> {
-        Reverse((self.at, self.number))
+        Reverse((self.at, self.sequence))
     }
 }
 
@@ -140,7 +145,7 @@ fn id_of(index: usize) -> NodeId {
 }
 
 /// Returns the slots of a master as first slot and end.
-fn share(master: usize, masters: usize) -> (usize, usize) {
+fn slot_share(master: usize, masters: usize) -> (usize, usize) {
     (SLOT_COUNT * master / masters, SLOT_COUNT * (master + 1) / masters)
 }
 
@@ -149,9 +154,9 @@ fn nodes_conf(me: usize, nodes: usize) -> String {
     let mut text = String::new();
     for index in 0..nodes {
         let (port, mine) = (FIRST_PORT + index, if index == me { "myself," } else { "" });
-        let _ = write!(text, "{} 127.0.0.1:{port}@{} {mine}", id_of(index), port + BUS);
+        let _ = write!(text, "{} 127.0.0.1:{port}@{} {mine}", id_of(index), port + BUS_PORT_OFFSET);
         let _ = if index < masters {
-            let (first, end) = share(index, masters);
+            let (first, end) = slot_share(index, masters);
             writeln!(text, "master - 0 0 {} connected {first}-{}", index + 1, end - 1)
         } else {
             let master = (index - masters) % masters;
@@ -165,9 +170,14 @@ fn nodes_conf(me: usize, nodes: usize) -> String {
 impl ScaleWorld {
     fn new(nodes: usize, node_timeout: Duration, seed: u64) -> Self {
         let hosts = (0..nodes).map(|index| ScaleHost::new(index, nodes, node_timeout, seed)).collect();
-        let mut world =
-            Self { now: Instant::ORIGIN, hosts, queue: BinaryHeap::new(), planned: 0, sent: (0, 0) };
-        (0..nodes).for_each(|index| world.feed(index, ClusterInput::Start));
+        let mut world = Self {
+            now: Instant::ORIGIN,
+            hosts,
+            queue: BinaryHeap::new(),
+            last_event: 0,
+            sent_messages: (0, 0),
+        };
+        (0..nodes).for_each(|index| world.handle_input(index, ClusterInput::Start));
         world
     }
 
@@ -179,15 +189,15 @@ impl ScaleWorld {
             let ScaleHost { is_dead, deadline, .. } = self.hosts[host];
             match input {
                 _ if is_dead => {}
-                Some(input) => self.feed(host, input),
-                None if deadline == Some(at) => self.feed(host, ClusterInput::Deadline),
+                Some(input) => self.handle_input(host, input),
+                None if deadline == Some(at) => self.handle_input(host, ClusterInput::Deadline),
                 None => {}
             }
         }
         self.now = end;
     }
 
-    fn feed(&mut self, index: usize, input: ClusterInput) {
+    fn handle_input(&mut self, index: usize, input: ClusterInput) {
         let now = self.now;
         let wall = Millis(1_790_000_000_000 + i64::try_from(now.as_millis()).unwrap_or(0));
         let host = &mut self.hosts[index];
@@ -204,7 +214,7 @@ impl ScaleWorld {
         }
         host.gossip.handle(now, wall, input, &mut out);
         for action in out {
-            self.carry_out(index, action);
+            self.perform(index, action);
         }
         let host = &mut self.hosts[index];
         let next = host.gossip.next_deadline();
@@ -217,35 +227,35 @@ impl ScaleWorld {
     }
 
     fn plan(&mut self, at: Instant, host: usize, input: Option<ClusterInput>) {
-        self.planned += 1;
-        self.queue.push(ScheduledInput { at, number: self.planned, host, input });
+        self.last_event += 1;
+        self.queue.push(ScheduledInput { at, sequence: self.last_event, host, input });
     }
 
-    fn post(&mut self, index: usize, input: ClusterInput) {
+    fn schedule_input(&mut self, index: usize, input: ClusterInput) {
         self.plan(self.now + LATENCY, index, Some(input));
     }
 
-    fn carry_out(&mut self, index: usize, action: ClusterAction) {
+    fn perform(&mut self, index: usize, action: ClusterAction) {
         match action {
             ClusterAction::Connect { link, port, .. } => {
-                self.connect(index, link, usize::from(port) - BUS - FIRST_PORT);
+                self.connect(index, link, usize::from(port) - BUS_PORT_OFFSET - FIRST_PORT);
             }
             ClusterAction::Close { link } => {
                 if let Some((peer, theirs)) = self.hosts[index].links.remove(&link) {
                     self.hosts[peer].links.remove(&theirs);
-                    self.post(peer, ClusterInput::Closed { link: theirs });
+                    self.schedule_input(peer, ClusterInput::Closed { link: theirs });
                 }
             }
             ClusterAction::Send { link, packet, .. } => {
                 if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link) {
                     let bytes = packet.encode();
-                    self.sent.0 += bytes.len() as u64;
-                    self.sent.1 += 1;
+                    self.sent_messages.0 += bytes.len() as u64;
+                    self.sent_messages.1 += 1;
                     let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
-                    self.post(peer, ClusterInput::Packet { link: theirs, packet });
+                    self.schedule_input(peer, ClusterInput::Packet { link: theirs, packet });
                 }
             }
-            ClusterAction::Persist { sync: true, .. } => self.post(index, ClusterInput::Persisted),
+            ClusterAction::Persist { sync: true, .. } => self.schedule_input(index, ClusterInput::Persisted),
             ClusterAction::BecomeMaster => self.hosts[index].replicates = false,
             ClusterAction::BecomeReplica { .. } => self.hosts[index].replicates = true,
             _ => {}
@@ -254,22 +264,22 @@ impl ScaleWorld {
 
     fn connect(&mut self, index: usize, link: LinkId, peer: usize) {
         if self.hosts[peer].is_dead {
-            return self.post(index, ClusterInput::ConnectFailed { link, refused: true });
+            return self.schedule_input(index, ClusterInput::ConnectFailed { link, refused: true });
         }
-        let theirs = LinkId::In(self.hosts[peer].next_in);
-        self.hosts[peer].next_in += 1;
+        let theirs = LinkId::In(self.hosts[peer].last_link);
+        self.hosts[peer].last_link += 1;
         self.hosts[peer].links.insert(theirs, (index, link));
         self.hosts[index].links.insert(link, (peer, theirs));
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        self.post(peer, ClusterInput::Accepted { link: theirs, peer: localhost, local: localhost });
-        self.post(index, ClusterInput::Connected { link });
+        self.schedule_input(peer, ClusterInput::Accepted { link: theirs, peer: localhost, local: localhost });
+        self.schedule_input(index, ClusterInput::Connected { link });
     }
 
     fn kill(&mut self, index: usize) {
         self.hosts[index].is_dead = true;
         for (_, (peer, theirs)) in std::mem::take(&mut self.hosts[index].links) {
             self.hosts[peer].links.remove(&theirs);
-            self.post(peer, ClusterInput::Closed { link: theirs });
+            self.schedule_input(peer, ClusterInput::Closed { link: theirs });
         }
     }
 
@@ -279,7 +289,7 @@ impl ScaleWorld {
 
     /// Returns whether `witness` regards the replica of `master` as the new owner of its slots.
     fn sees_successor(&self, witness: usize, master: usize) -> bool {
-        let first = share(master, self.hosts.len() / 2).0;
+        let first = slot_share(master, self.hosts.len() / 2).0;
         let slot = u16::try_from(first).ok().and_then(Slot::new);
         let owner = slot.and_then(|slot| self.hosts[witness].gossip.slot_owner(slot));
         owner == Some(id_of(self.successor(master)))
@@ -299,13 +309,13 @@ impl ScaleWorld {
 impl ScaleHost {
     fn new(index: usize, nodes: usize, node_timeout: Duration, seed: u64) -> Self {
         let port = u16::try_from(FIRST_PORT + index).expect("thousands of nodes at most");
-        let bus_port = port + u16::try_from(BUS).expect("a port");
+        let bus_port = port + u16::try_from(BUS_PORT_OFFSET).expect("a port");
         let announce = AnnouncedAddress { port, bus_port, ..AnnouncedAddress::default() };
         let config = ClusterConfig { announce, node_timeout, ..ClusterConfig::default() };
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(10_007).wrapping_add(index as u64));
         let gossip = Gossip::restore(config, rng, &nodes_conf(index, nodes)).expect("written above");
         let (links, replicates) = (BTreeMap::new(), false);
-        Self { gossip, is_dead: false, replicates, links, next_in: 0, deadline: None }
+        Self { gossip, is_dead: false, replicates, links, last_link: 0, deadline: None }
     }
 }
 
@@ -316,7 +326,7 @@ mod tests {
     #[test]
     fn nearly_half_of_the_masters_are_replaced_within_half_a_second() {
         let figures = scale(60, 14, Duration::from_secs(2), 1).unwrap();
-        assert!(figures.agreed < Duration::from_millis(500), "{figures:?}");
+        assert!(figures.agreement_time < Duration::from_millis(500), "{figures:?}");
         // With half of the masters dead there is no majority, so no election may succeed.
         assert!(scale(12, 3, Duration::from_secs(2), 1).is_err());
     }

@@ -19,8 +19,8 @@ use self::disk::Disk;
 use self::invariants::SentinelObservation;
 use self::server::{ReplicaInfo, Server};
 use self::stream::{SentinelConnection, ToClient};
-use crate::data::{Data, RoleOrder};
-use crate::simulation::{Phases, SimulatedSystem, Simulation, plan_tick, run_simulation};
+use crate::data::{Data, RoleChange};
+use crate::simulation::{Phases, SimulatedSystem, Simulation, run_simulation, schedule_tick};
 use crate::{InjectedBug, InvariantName, Plan, RandomSource, RunResult};
 
 mod data;
@@ -79,28 +79,28 @@ struct SentinelProcess {
     sentinel: Option<Sentinel>,
     disk: Disk,
     /// Actions that wait for the disk, and those queued behind them.
-    waiting: VecDeque<NetworkAction>,
-    synced: u64,
+    waiting_actions: VecDeque<NetworkAction>,
+    synced_records: u64,
     /// Votes not yet on the disk: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
     /// The last INFO reply of each server.
-    told: BTreeMap<usize, ReplicaInfo>,
+    last_info: BTreeMap<usize, ReplicaInfo>,
 }
 
 /// A network action of a sentinel.
 enum NetworkAction {
     Connect { link: LinkId, ip: String },
     Close(LinkId),
-    Send { link: LinkId, after: u64, request: Vec<Vec<u8>> },
-    Reply { client: ClientId, after: u64, reply: Vec<u8> },
+    Send { link: LinkId, required_record: u64, request: Vec<Vec<u8>> },
+    Reply { client: ClientId, required_record: u64, reply: Vec<u8> },
 }
 
 impl NetworkAction {
     /// Returns the record that must be on the disk first.
-    fn after(&self) -> u64 {
+    fn required_record(&self) -> u64 {
         match self {
-            Self::Send { after, .. } | Self::Reply { after, .. } => *after,
+            Self::Send { required_record: after, .. } | Self::Reply { required_record: after, .. } => *after,
             Self::Connect { .. } | Self::Close(_) => 0,
         }
     }
@@ -142,7 +142,7 @@ impl SimulatedSystem for SentinelWorld {
 
     fn begin(&mut self) {
         for host in self.hosts_of(true) {
-            self.simulation.after(SERVERS_FIRST, SentinelSimEvent::Start { host });
+            self.simulation.schedule_after(SERVERS_FIRST, SentinelSimEvent::Start { host });
         }
     }
 
@@ -164,7 +164,8 @@ impl SimulatedSystem for SentinelWorld {
                 if self.simulation.is_running(host) {
                     self.drive_handover(host);
                 } else {
-                    self.simulation.after(RETRANSMIT, SentinelSimEvent::Handover { host, incarnation });
+                    self.simulation
+                        .schedule_after(RETRANSMIT, SentinelSimEvent::Handover { host, incarnation });
                 }
             }
             SentinelSimEvent::Handover { .. } => {}
@@ -189,11 +190,11 @@ impl SimulatedSystem for SentinelWorld {
     }
 
     fn on_deadline(&mut self, host: usize) {
-        self.feed(host, SentinelInput::Deadline);
+        self.handle_input(host, SentinelInput::Deadline);
     }
 
     fn restart(&mut self, host: usize) {
-        self.start_again(host);
+        self.restart(host);
     }
 
     fn continue_process(&mut self, _host: usize) {}
@@ -237,9 +238,10 @@ impl SentinelWorld {
             world.servers.push(server);
             world.add_host(ip);
             if number > 0 {
-                world
-                    .simulation
-                    .order(sentinels + number, RoleOrder::Follow { master: sentinels, foreign: false });
+                world.simulation.queue_role_change(
+                    sentinels + number,
+                    RoleChange::BecomeReplica { master: sentinels, foreign: false },
+                );
             }
             world.simulation.begin_data(sentinels + number);
         }
@@ -266,7 +268,7 @@ impl SentinelWorld {
     /// Starts a sentinel from its disk.
     fn start(&mut self, host: usize) {
         let seed = self.simulation.random.number();
-        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let process = self.sentinel(host);
         let config = SentinelConfig::parse(&process.disk.config).expect("a sentinel reads what it wrote");
         let groups = match process.disk.load() {
@@ -279,28 +281,28 @@ impl SentinelWorld {
         let mut out = SentinelOutput::default();
         let sentinel = Sentinel::new(now, config, groups, seed, &mut out);
         process.sentinel = Some(sentinel);
-        process.waiting.clear();
-        process.synced = 0;
+        process.waiting_actions.clear();
+        process.synced_records = 0;
         process.ballots.clear();
         process.links.clear();
-        process.told.clear();
-        self.carry_out(host, out);
-        plan_tick(self, host);
+        process.last_info.clear();
+        self.perform(host, out);
+        schedule_tick(self, host);
     }
 
     /// Passes an input to a sentinel, checks its state and carries out its actions.
-    fn feed(&mut self, host: usize, input: SentinelInput) {
-        let now = self.simulation.now + self.simulation.processes[host].skew;
+    fn handle_input(&mut self, host: usize, input: SentinelInput) {
+        let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let Some(mut sentinel) = self.sentinel(host).sentinel.take() else { return };
         let mut out = SentinelOutput::default();
         sentinel.handle(now, input, &mut out);
-        self.examine(host, &sentinel, &out);
+        self.check_output(host, &sentinel, &out);
         self.sentinel(host).sentinel = Some(sentinel);
-        self.carry_out(host, out);
-        plan_tick(self, host);
+        self.perform(host, out);
+        schedule_tick(self, host);
     }
 
-    fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &SentinelOutput) {
+    fn check_output(&mut self, host: usize, sentinel: &Sentinel, out: &SentinelOutput) {
         let id = sentinel.my_id().to_string();
         let mut seen = Vec::new();
         let status = sentinel.status(MASTER);
@@ -334,7 +336,7 @@ impl SentinelWorld {
                         self.simulation.promotions += 1;
                         if self.simulation.plan.injected_bug == Some(InjectedBug::LostDiskWrites) {
                             let soon = self.simulation.random.millis(0, 60);
-                            self.simulation.after(soon, SentinelSimEvent::Forget);
+                            self.simulation.schedule_after(soon, SentinelSimEvent::Forget);
                         }
                         seen.push(SentinelObservation::Promotion {
                             leader: sentinel,
@@ -346,11 +348,11 @@ impl SentinelWorld {
             }
         }
         for seen in seen {
-            tell(&mut self.invariants, &mut self.simulation, &seen);
+            check_invariants(&mut self.invariants, &mut self.simulation, &seen);
         }
     }
 
-    fn carry_out(&mut self, host: usize, out: SentinelOutput) {
+    fn perform(&mut self, host: usize, out: SentinelOutput) {
         for record in out.records {
             self.persist(host, record);
         }
@@ -363,7 +365,7 @@ impl SentinelWorld {
                     continue;
                 }
                 SentinelAction::Log { text, .. } => {
-                    self.simulation.note(|| format!("sentinel {host}: {text}"));
+                    self.simulation.trace(|| format!("sentinel {host}: {text}"));
                     continue;
                 }
                 // There are no subscribers, host names or scripts.
@@ -375,12 +377,14 @@ impl SentinelWorld {
                 | SentinelAction::Crash => continue,
                 SentinelAction::Connect { link, addr, .. } => NetworkAction::Connect { link, ip: addr.host },
                 SentinelAction::Close(link) => NetworkAction::Close(link),
-                SentinelAction::Send { link, after, request } => NetworkAction::Send { link, after, request },
+                SentinelAction::Send { link, after, request } => {
+                    NetworkAction::Send { link, required_record: after, request }
+                }
                 SentinelAction::Reply { client, after, reply, .. } => {
-                    NetworkAction::Reply { client, after, reply }
+                    NetworkAction::Reply { client, required_record: after, reply }
                 }
             };
-            self.sentinel(host).waiting.push_back(traffic);
+            self.sentinel(host).waiting_actions.push_back(traffic);
         }
         self.release(host);
     }
@@ -398,15 +402,15 @@ impl SentinelWorld {
         self.sentinel(host).ballots.extend(ballots);
         self.sentinel(host).disk.append(record, injected_bug);
         let time = self.simulation.random.millis(0, 4);
-        self.simulation.after(time, SentinelSimEvent::Synced { host, incarnation, number, voted });
+        self.simulation.schedule_after(time, SentinelSimEvent::Synced { host, incarnation, number, voted });
     }
 
     /// Performs the actions that no longer wait for the disk, in order.
     fn release(&mut self, host: usize) {
         loop {
             let sentinel = self.sentinel(host);
-            let synced = sentinel.synced;
-            match sentinel.waiting.pop_front_if(|traffic| traffic.after() <= synced) {
+            let synced = sentinel.synced_records;
+            match sentinel.waiting_actions.pop_front_if(|traffic| traffic.required_record() <= synced) {
                 Some(NetworkAction::Connect { link, ip }) => self.connect(host, link, &ip),
                 Some(NetworkAction::Close(link)) => self.close_link(host, link),
                 Some(NetworkAction::Send { link, request, .. }) => self.send(host, link, request),
@@ -424,13 +428,13 @@ impl SentinelWorld {
         }
         let sentinel = self.sentinel(host);
         sentinel.disk.sync();
-        sentinel.synced = sentinel.synced.max(number);
+        sentinel.synced_records = sentinel.synced_records.max(number);
         let given: Vec<_> = sentinel.ballots.extract_if(.., |(record, ..)| *record <= number).collect();
         let voter =
             sentinel.sentinel.as_ref().map(|sentinel| sentinel.my_id().to_string()).unwrap_or_default();
         for (_, term, vote) in given {
-            let seen = SentinelObservation::Given { voter: &voter, term, vote };
-            tell(&mut self.invariants, &mut self.simulation, &seen);
+            let seen = SentinelObservation::VoteGiven { voter: &voter, term, vote };
+            check_invariants(&mut self.invariants, &mut self.simulation, &seen);
         }
         self.release(host);
         // Crashing right after a vote and restarting before the election ends is the worst case.
@@ -443,11 +447,15 @@ impl SentinelWorld {
     fn serve_watcher(&mut self, host: usize, client: ClientId, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
-                self.feed(host, SentinelInput::Command { client, protocol: Protocol::Resp2, args });
+                self.handle_input(host, SentinelInput::Command { client, protocol: Protocol::Resp2, args });
             }
             word => {
                 let reply = if word == Some(b"PING") { b"+PONG\r\n".to_vec() } else { b"+OK\r\n".to_vec() };
-                self.sentinel(host).waiting.push_back(NetworkAction::Reply { client, after: 0, reply });
+                self.sentinel(host).waiting_actions.push_back(NetworkAction::Reply {
+                    client,
+                    required_record: 0,
+                    reply,
+                });
                 self.release(host);
             }
         }
@@ -459,7 +467,7 @@ impl SentinelWorld {
 }
 
 /// Passes an event to the invariants.
-fn tell(
+fn check_invariants(
     invariants: &mut [invariants::NamedInvariant],
     simulation: &mut Simulation<SentinelSimEvent>,
     seen: &SentinelObservation<'_>,
@@ -476,11 +484,11 @@ impl SentinelProcess {
         Self {
             sentinel: None,
             disk,
-            waiting: VecDeque::new(),
-            synced: 0,
+            waiting_actions: VecDeque::new(),
+            synced_records: 0,
             ballots: Vec::new(),
             links: BTreeMap::new(),
-            told: BTreeMap::new(),
+            last_info: BTreeMap::new(),
         }
     }
 }

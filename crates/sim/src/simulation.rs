@@ -15,7 +15,7 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::data::{self, Data};
-use crate::trace::{START, Trace, micros};
+use crate::trace::{START_TIME, Trace, micros};
 use crate::{InvariantName, Plan, RandomSource, RunResult, catch_panic};
 
 /// Interval between client writes.
@@ -78,29 +78,29 @@ pub(crate) trait SimulatedSystem {
 enum SimulationEvent<E> {
     Begin,
     Tick { host: usize, incarnation: u64 },
-    Beat,
+    WriteData,
     Fault,
     Heal,
     Check,
     Restart { host: usize, incarnation: u64 },
     Data(data::DataEvent),
-    Own(E),
+    System(E),
 }
 
 /// A process and its machine.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub(crate) up: bool,
+    pub(crate) is_up: bool,
     /// Without power a host does not even refuse connections.
-    pub(crate) powered: bool,
+    pub(crate) has_power: bool,
     /// Frozen until this time, as by SIGSTOP and SIGCONT.
     frozen: Option<Instant>,
     pub(crate) slow: Duration,
     /// The incarnation number, incremented by restarts.
     pub(crate) incarnation: u64,
     /// The offset of its clock.
-    pub(crate) skew: Duration,
-    tick_at: Option<Instant>,
+    pub(crate) clock_offset: Duration,
+    next_tick: Option<Instant>,
 }
 
 pub(crate) struct Simulation<E> {
@@ -108,24 +108,24 @@ pub(crate) struct Simulation<E> {
     pub(crate) plan: Plan,
     pub(crate) random: RandomSource,
     queue: BTreeMap<(Instant, u64), SimulationEvent<E>>,
-    planned: u64,
+    last_scheduled: u64,
     /// The number of events at the current time.
     simultaneous_events: (Instant, usize),
     pub(crate) processes: Vec<Process>,
     /// Partitioned pairs (sender, receiver).
-    pub(crate) cuts: BTreeSet<(usize, usize)>,
+    pub(crate) partitions: BTreeSet<(usize, usize)>,
     /// Since when each pair of hosts, lower index first, can communicate.
     contacts: BTreeMap<(usize, usize), Instant>,
-    longest_latency: u64,
+    max_latency: u64,
     pub(crate) disks_lost: usize,
     pub(crate) healed: bool,
     healed_at: Option<Instant>,
-    agreed: usize,
+    agreements: usize,
     disagreement: Option<(InvariantName, String)>,
     pub(crate) data: Data,
     violation: Option<String>,
     /// The run has ended.
-    over: bool,
+    is_over: bool,
     pub(crate) promotions: usize,
     trace: Trace,
 }
@@ -133,12 +133,12 @@ pub(crate) struct Simulation<E> {
 /// Executes a whole run.
 pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
     let phases = P::PHASES;
-    let faults = START + phases.settle;
+    let faults = START_TIME + phases.settle;
     let heal = faults + phases.faults;
     let simulation = system.simulation();
-    simulation.plan(START, SimulationEvent::Begin);
-    simulation.plan(faults, SimulationEvent::Fault);
-    simulation.plan(heal, SimulationEvent::Heal);
+    simulation.schedule(START_TIME, SimulationEvent::Begin);
+    simulation.schedule(faults, SimulationEvent::Fault);
+    simulation.schedule(heal, SimulationEvent::Heal);
     while let Some(((at, _), event)) = system.simulation().queue.pop_first() {
         system.simulation().now = at;
         system.simulation().check_progress(&event);
@@ -155,10 +155,10 @@ pub(crate) fn run_simulation<P: SimulatedSystem>(mut system: P) -> RunResult {
             let (rule, why) = simulation.disagreement.clone().unwrap_or((P::LIVENESS, String::new()));
             let what = format!("no agreement {:?} after healing: {why}", phases.converge);
             simulation.record_violation(rule, &what);
-            simulation.over = true;
+            simulation.is_over = true;
         }
         let simulation = system.simulation();
-        if simulation.violation.is_some() || simulation.over || simulation.agreed >= phases.stable {
+        if simulation.violation.is_some() || simulation.is_over || simulation.agreements >= phases.stable {
             break;
         }
     }
@@ -178,18 +178,18 @@ fn handle_event<P: SimulatedSystem>(system: &mut P, event: SimulationEvent<P::Ev
             write_data(system);
         }
         SimulationEvent::Tick { host, incarnation } => on_tick(system, host, incarnation),
-        SimulationEvent::Beat => write_data(system),
+        SimulationEvent::WriteData => write_data(system),
         SimulationEvent::Fault => inject_fault(system),
         SimulationEvent::Heal => heal(system),
         SimulationEvent::Check => check(system),
         SimulationEvent::Restart { host, incarnation } => {
             let process = &system.simulation().processes[host];
-            if process.incarnation == incarnation && !process.up {
+            if process.incarnation == incarnation && !process.is_up {
                 system.restart(host);
             }
         }
         SimulationEvent::Data(event) => system.simulation().handle_data_event(event),
-        SimulationEvent::Own(event) => system.handle_event(event),
+        SimulationEvent::System(event) => system.handle_event(event),
     }
 }
 
@@ -197,7 +197,7 @@ fn write_data<P: SimulatedSystem>(system: &mut P) {
     system.simulation().record_contacts();
     system.write_data();
     let simulation = system.simulation();
-    simulation.plan(simulation.now + WRITE_INTERVAL, SimulationEvent::Beat);
+    simulation.schedule(simulation.now + WRITE_INTERVAL, SimulationEvent::WriteData);
 }
 
 /// Injects one fault and schedules the next.
@@ -209,25 +209,25 @@ fn inject_fault<P: SimulatedSystem>(system: &mut P) {
     let simulation = system.simulation();
     let (shortest, longest) = P::PHASES.fault_gap;
     let next = simulation.now + simulation.random.millis(shortest, longest);
-    simulation.plan(next, SimulationEvent::Fault);
+    simulation.schedule(next, SimulationEvent::Fault);
 }
 
 /// Ends all faults; from now on everything must reach agreement.
 fn heal<P: SimulatedSystem>(system: &mut P) {
     let simulation = system.simulation();
-    simulation.note(|| "everything heals".into());
+    simulation.trace(|| "everything heals".into());
     simulation.healed = true;
     simulation.healed_at = Some(simulation.now);
-    simulation.cuts.clear();
+    simulation.partitions.clear();
     for host in 0..system.simulation().processes.len() {
         let simulation = system.simulation();
         simulation.resume(host);
         let process = &mut simulation.processes[host];
         process.slow = Duration::ZERO;
-        if process.up { system.continue_process(host) } else { system.restart(host) }
+        if process.is_up { system.continue_process(host) } else { system.restart(host) }
     }
     let simulation = system.simulation();
-    simulation.plan(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
+    simulation.schedule(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
 
 fn check<P: SimulatedSystem>(system: &mut P) {
@@ -235,23 +235,23 @@ fn check<P: SimulatedSystem>(system: &mut P) {
     let simulation = system.simulation();
     let disagreement =
         disagreement.or_else(|| Some((InvariantName::SameData, simulation.data.disagreement()?)));
-    simulation.agreed = if disagreement.is_none() { simulation.agreed + 1 } else { 0 };
+    simulation.agreements = if disagreement.is_none() { simulation.agreements + 1 } else { 0 };
     simulation.disagreement = disagreement;
     system.repair();
     let simulation = system.simulation();
-    simulation.plan(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
+    simulation.schedule(simulation.now + AGREEMENT_CHECK_INTERVAL, SimulationEvent::Check);
 }
 
 /// Schedules the next call of a host's machine unless an earlier one is scheduled.
-pub(crate) fn plan_tick<P: SimulatedSystem>(system: &mut P, host: usize) {
+pub(crate) fn schedule_tick<P: SimulatedSystem>(system: &mut P, host: usize) {
     let Some(due) = system.deadline(host) else { return };
     let simulation = system.simulation();
     let (now, process) = (simulation.now, &mut simulation.processes[host]);
-    let due = (due - process.skew).max(now);
-    if process.tick_at.is_none_or(|at| due < at || at < now) {
-        process.tick_at = Some(due);
+    let due = (due - process.clock_offset).max(now);
+    if process.next_tick.is_none_or(|at| due < at || at < now) {
+        process.next_tick = Some(due);
         let incarnation = process.incarnation;
-        simulation.plan(due, SimulationEvent::Tick { host, incarnation });
+        simulation.schedule(due, SimulationEvent::Tick { host, incarnation });
     }
 }
 
@@ -262,22 +262,22 @@ fn on_tick<P: SimulatedSystem>(system: &mut P, host: usize, incarnation: u64) {
     }
     let (now, process) = (simulation.now, &mut simulation.processes[host]);
     if let Some(until) = process.frozen.filter(|&until| until > now) {
-        return simulation.plan(until, SimulationEvent::Tick { host, incarnation });
+        return simulation.schedule(until, SimulationEvent::Tick { host, incarnation });
     }
-    if process.tick_at.is_some_and(|at| at > now) {
+    if process.next_tick.is_some_and(|at| at > now) {
         return;
     }
-    process.tick_at = None;
-    let skew = process.skew;
+    process.next_tick = None;
+    let skew = process.clock_offset;
     if system.deadline(host).is_some_and(|due| due - skew <= now) {
         system.on_deadline(host);
     } else {
-        plan_tick(system, host);
+        schedule_tick(system, host);
     }
 }
 
 impl<E: Debug> Simulation<E> {
-    /// Creates a simulation of this data without processes; `longest_latency` is in milliseconds.
+    /// Creates a simulation of this data without processes; `max_latency` is in milliseconds.
     pub(crate) fn new(
         plan: Plan,
         random: RandomSource,
@@ -286,24 +286,24 @@ impl<E: Debug> Simulation<E> {
         traced: bool,
     ) -> Self {
         Self {
-            now: START,
+            now: START_TIME,
             plan,
             random,
             data,
             queue: BTreeMap::new(),
-            planned: 0,
-            simultaneous_events: (START, 0),
+            last_scheduled: 0,
+            simultaneous_events: (START_TIME, 0),
             processes: Vec::new(),
-            cuts: BTreeSet::new(),
+            partitions: BTreeSet::new(),
             contacts: BTreeMap::new(),
-            longest_latency,
+            max_latency: longest_latency,
             disks_lost: 0,
             healed: false,
             healed_at: None,
-            agreed: 0,
+            agreements: 0,
             disagreement: None,
             violation: None,
-            over: false,
+            is_over: false,
             promotions: 0,
             trace: Trace::new(traced),
         }
@@ -312,33 +312,33 @@ impl<E: Debug> Simulation<E> {
     /// Adds a running process with its client address.
     pub(crate) fn add_process(&mut self, address: String) {
         self.processes.push(Process {
-            up: true,
-            powered: true,
+            is_up: true,
+            has_power: true,
             frozen: None,
             slow: Duration::ZERO,
             incarnation: 0,
-            skew: Duration::ZERO,
-            tick_at: None,
+            clock_offset: Duration::ZERO,
+            next_tick: None,
         });
         self.data.add(&mut self.random, self.now, address);
         self.choose_file(self.processes.len() - 1);
     }
 
-    fn plan(&mut self, at: Instant, event: SimulationEvent<E>) {
-        self.planned += 1;
-        self.queue.insert((at, self.planned), event);
+    fn schedule(&mut self, at: Instant, event: SimulationEvent<E>) {
+        self.last_scheduled += 1;
+        self.queue.insert((at, self.last_scheduled), event);
     }
 
-    pub(crate) fn at(&mut self, at: Instant, event: E) {
-        self.plan(at, SimulationEvent::Own(event));
+    pub(crate) fn schedule_at(&mut self, at: Instant, event: E) {
+        self.schedule(at, SimulationEvent::System(event));
     }
 
-    pub(crate) fn after(&mut self, delay: Duration, event: E) {
-        self.at(self.now + delay, event);
+    pub(crate) fn schedule_after(&mut self, delay: Duration, event: E) {
+        self.schedule_at(self.now + delay, event);
     }
 
-    pub(crate) fn data_at(&mut self, at: Instant, event: data::DataEvent) {
-        self.plan(at, SimulationEvent::Data(event));
+    pub(crate) fn schedule_data(&mut self, at: Instant, event: data::DataEvent) {
+        self.schedule(at, SimulationEvent::Data(event));
     }
 
     /// Returns whether clients still write; writes stop before replicas are compared.
@@ -346,8 +346,8 @@ impl<E: Debug> Simulation<E> {
         self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITE_TIME_AFTER_HEALING)
     }
 
-    pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
-        self.trace.note(self.now, &text());
+    pub(crate) fn trace(&mut self, text: impl FnOnce() -> String) {
+        self.trace.record(self.now, &text());
     }
 
     /// Records a violation; only the first one counts.
@@ -360,7 +360,7 @@ impl<E: Debug> Simulation<E> {
 
     /// Ends the run with a violation, unless only one invariant is checked.
     pub(crate) fn abort_run(&mut self, what: &str) {
-        self.over = true;
+        self.is_over = true;
         if self.plan.only.is_none() {
             let at = micros(self.now);
             self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
@@ -380,13 +380,13 @@ impl<E: Debug> Simulation<E> {
 
     /// Returns whether a process is still in this incarnation.
     pub(crate) fn is_incarnation(&self, host: usize, incarnation: u64) -> bool {
-        self.processes[host].incarnation == incarnation && self.processes[host].up
+        self.processes[host].incarnation == incarnation && self.processes[host].is_up
     }
 
     /// Returns whether a process can receive anything now.
     pub(crate) fn is_running(&self, host: usize) -> bool {
         let process = &self.processes[host];
-        process.up && process.frozen.is_none_or(|until| until <= self.now)
+        process.is_up && process.frozen.is_none_or(|until| until <= self.now)
     }
 
     /// Returns until when a process is frozen, if it is.
@@ -396,12 +396,12 @@ impl<E: Debug> Simulation<E> {
 
     pub(crate) fn latency(&mut self, from: usize, to: usize) -> Duration {
         let slow = self.processes[from].slow + self.processes[to].slow;
-        self.random.millis(0, self.longest_latency) + slow
+        self.random.millis(0, self.max_latency) + slow
     }
 
     /// Returns whether nothing gets from one host to the other.
     pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cuts.contains(&(from, to))
+        self.partitions.contains(&(from, to))
     }
 
     /// Returns whether two hosts cannot communicate; a stream needs both directions.
@@ -435,20 +435,20 @@ impl<E: Debug> Simulation<E> {
     /// Partitions the network.
     pub(crate) fn partition(&mut self) {
         let cut = self.random.partition(self.processes.len());
-        self.note(|| format!("cut {cut:?}"));
-        self.cuts.extend(cut);
+        self.trace(|| format!("cut {cut:?}"));
+        self.partitions.extend(cut);
     }
 
     pub(crate) fn end_partition(&mut self) {
-        self.note(|| "the network heals".into());
-        self.cuts.clear();
+        self.trace(|| "the network heals".into());
+        self.partitions.clear();
     }
 
     /// Freezes a process for a random time in this range of milliseconds.
     pub(crate) fn freeze(&mut self, host: usize, shortest: u64, longest: u64) {
         if self.is_running(host) {
             let until = self.now + self.random.millis(shortest, longest);
-            self.note(|| format!("host {host} stops until {}", micros(until)));
+            self.trace(|| format!("host {host} stops until {}", micros(until)));
             self.processes[host].frozen = Some(until);
         }
     }
@@ -467,8 +467,8 @@ impl<E: Debug> Simulation<E> {
     /// Kills a process, and cuts the power of its machine unless `powered`.
     pub(crate) fn kill(&mut self, host: usize, powered: bool) {
         let process = &mut self.processes[host];
-        (process.up, process.powered) = (false, powered);
-        (process.frozen, process.tick_at) = (None, None);
+        (process.is_up, process.has_power) = (false, powered);
+        (process.frozen, process.next_tick) = (None, None);
         process.incarnation += 1;
     }
 
@@ -476,12 +476,12 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn schedule_restart(&mut self, host: usize, shortest: u64, longest: u64) {
         let at = self.now + self.random.millis(shortest, longest);
         let incarnation = self.processes[host].incarnation;
-        self.plan(at, SimulationEvent::Restart { host, incarnation });
+        self.schedule(at, SimulationEvent::Restart { host, incarnation });
     }
 
     /// Marks a dead process as running on a machine with power.
     pub(crate) fn mark_running(&mut self, host: usize) {
         let process = &mut self.processes[host];
-        (process.up, process.powered) = (true, true);
+        (process.is_up, process.has_power) = (true, true);
     }
 }

@@ -3,7 +3,7 @@
 use clock::Instant;
 
 /// When simulated time begins. It is not the origin, so that earlier times exist.
-pub(crate) const START: Instant = Instant::from_millis(1_000_000);
+pub(crate) const START_TIME: Instant = Instant::from_millis(1_000_000);
 
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -17,7 +17,7 @@ impl Trace {
         Self { digest: 0xcbf2_9ce4_8422_2325, lines: kept.then(Vec::new) }
     }
 
-    pub(crate) fn note(&mut self, now: Instant, text: &str) {
+    pub(crate) fn record(&mut self, now: Instant, text: &str) {
         for byte in text.bytes().chain(now.as_micros().to_le_bytes()) {
             self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -33,7 +33,7 @@ impl Trace {
 
 /// Returns the microseconds since the start of the run.
 pub(crate) fn micros(at: Instant) -> u64 {
-    at.as_micros() - START.as_micros()
+    at.as_micros() - START_TIME.as_micros()
 }
 
 /// Returns the nanoseconds of an engine's clock.

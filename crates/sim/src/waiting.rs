@@ -18,7 +18,7 @@ pub(crate) struct WaitingClient {
 #[derive(Debug)]
 pub(crate) struct StuckClient {
     pub(crate) words: Words,
-    pub(crate) why: &'static str,
+    pub(crate) reason: &'static str,
     /// Whether the client's timeout has passed.
     pub(crate) is_late: bool,
 }
@@ -38,7 +38,7 @@ impl WaitingClient {
     }
 
     /// Returns whether the client is blocked.
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.session.waiter().is_some()
     }
 
@@ -53,7 +53,7 @@ impl WaitingClient {
         self.session.select(db);
         (self.words, self.length) = (words, length);
         let reply = data.call(&mut self.session, wall, &self.words);
-        self.told(&reply)
+        self.describe_reply(&reply)
     }
 
     /// Ends the wait if the reply is ready, the timeout has passed or it was ended otherwise;
@@ -63,7 +63,7 @@ impl WaitingClient {
         let is_over = waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall);
         let how = if is_over { waiter.deadline_reason() } else { self.session.client().take_unblock()? };
         let reply = data.end_wait(&mut self.session, wall, how);
-        Some(self.told(&reply))
+        Some(self.describe_reply(&reply))
     }
 
     /// Returns whether the client is blocked although its timeout has passed or an element is
@@ -72,14 +72,14 @@ impl WaitingClient {
         let waiter = self.session.waiter()?;
         let words = self.words.clone();
         if waiter.is_served() || waiter.deadline().is_some_and(|until| until <= wall) {
-            return Some(StuckClient { words, why: "its time is over", is_late: true });
+            return Some(StuckClient { words, reason: "its time is over", is_late: true });
         }
-        let reply = data.ask(self.session.db(), wall, self.length.as_ref()?);
+        let reply = data.run_command(self.session.db(), wall, self.length.as_ref()?);
         let is_there = reply.starts_with(b":") && reply != b":0\r\n";
-        is_there.then_some(StuckClient { words, why: "what it waits for is there", is_late: false })
+        is_there.then_some(StuckClient { words, reason: "what it waits for is there", is_late: false })
     }
 
-    fn told(&self, reply: &[u8]) -> String {
+    fn describe_reply(&self, reply: &[u8]) -> String {
         let (db, line) = (self.session.db(), self.words.join(" "));
         let text = String::from_utf8_lossy(reply);
         if reply.is_empty() { format!("{db}> {line} waits") } else { format!("{db}> {line}: {text}") }

@@ -87,7 +87,7 @@ mod tests {
     use crate::topology::tests::member;
 
     const MYSELF: u8 = 1;
-    const OTHER: u8 = 2;
+    const OTHER_NODE: u8 = 2;
     const SIBLING: u8 = 3;
 
     fn id(number: u8) -> NodeId {
@@ -103,7 +103,7 @@ mod tests {
     fn topology(is_master: bool, owners: &[u8]) -> Topology {
         let role = if is_master { Role::Master } else { Role::Replica(id(SIBLING)) };
         let sibling = Member { shard: id(MYSELF), ..member(SIBLING, Role::Master) };
-        let members = vec![member(MYSELF, role), member(OTHER, Role::Master), sibling];
+        let members = vec![member(MYSELF, role), member(OTHER_NODE, Role::Master), sibling];
         let mut topology = Topology::new(id(MYSELF), Epoch(1), true, members);
         for (number, owner) in owners.iter().enumerate() {
             topology.assign([slot(number as u16)], id(*owner));
@@ -116,9 +116,9 @@ mod tests {
         let mut pending = SlotsToEmpty::default();
         pending.insert_all(&[slot(0), slot(1), slot(2)].into_iter().collect());
         assert_eq!(pending.first(), Some(slot(0)));
-        let before = topology(true, &[OTHER, OTHER, OTHER]);
-        let mut after = topology(true, &[MYSELF, OTHER, OTHER]);
-        after.mark_importing(slot(2), id(OTHER));
+        let before = topology(true, &[OTHER_NODE, OTHER_NODE, OTHER_NODE]);
+        let mut after = topology(true, &[MYSELF, OTHER_NODE, OTHER_NODE]);
+        after.mark_importing(slot(2), id(OTHER_NODE));
         assert_eq!(pending.update(&before, &after), [slot(0), slot(2)]);
         pending.remove(slot(0));
         pending.remove(slot(2));
@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn replica_tracks_the_slots_its_master_has_to_empty() {
         let mut pending = SlotsToEmpty::default();
-        let before = topology(false, &[SIBLING, SIBLING, OTHER]);
-        let given = topology(false, &[OTHER, SIBLING, OTHER]);
+        let before = topology(false, &[SIBLING, SIBLING, OTHER_NODE]);
+        let given = topology(false, &[OTHER_NODE, SIBLING, OTHER_NODE]);
         assert_eq!(pending.update(&before, &given), []);
         assert_eq!((pending.contains(slot(0)), pending.contains(slot(2))), (true, false));
         // A resync from another master replaces the dataset, so there is nothing left to delete.
-        let is_master = topology(true, &[OTHER, MYSELF, OTHER]);
+        let is_master = topology(true, &[OTHER_NODE, MYSELF, OTHER_NODE]);
         let mut promoted = pending.clone();
         assert_eq!(promoted.update(&given, &is_master), []);
         assert!(promoted.contains(slot(0)), "the promoted replica continues the deletion");

@@ -158,29 +158,7 @@ mod tests {
     use keyspace::Keyspace;
 
     use super::*;
-    use crate::host::{LoadEvent, LoadHost};
-
-    struct IgnoringHost;
-
-    impl LoadHost for IgnoringHost {
-        fn now(&self) -> clock::Millis {
-            clock::Millis(0)
-        }
-
-        fn nanos(&self) -> fn() -> u64 {
-            || 0
-        }
-
-        fn on_begin(&self, _total: u64) {}
-
-        fn report_progress(&self, _read: u64, _keys: u64) {}
-
-        fn used_memory(&self, _bytes: u64) {}
-
-        fn on_key_read(&self) {}
-
-        fn report_event(&self, _told: LoadEvent<'_>) {}
-    }
+    use crate::testing::IgnoringHost;
 
     /// A snapshot with one string and, unless it is empty, a function library.
     fn snapshot(value: &[u8], library: &str) -> Vec<u8> {

@@ -16,6 +16,8 @@ mod rdb;
 mod skipped_keys;
 mod snapshot;
 mod store_queue;
+#[cfg(test)]
+mod testing;
 
 pub use aof::{AofError, AofLoadResult, position_of};
 pub use host::{LoadEvent, LoadHost};

@@ -50,7 +50,7 @@ impl StoreErrors {
 pub(crate) struct StoreQueue {
     sender: SyncSender<Batch>,
     /// Stored batches, returned so that their memory is reused.
-    spare: Receiver<Batch>,
+    spare_batch: Receiver<Batch>,
     batch: Batch,
     /// A batch is sent when it reaches this size in bytes.
     batch_share: usize,
@@ -133,7 +133,7 @@ pub(crate) fn store_queue<'a>(
     let ((sender, batches), (emptied, spare)) = (sync_channel(0), channel());
     let batch = Batch::default();
     (
-        StoreQueue { sender, spare, batch, batch_share: share, expected: 0 },
+        StoreQueue { sender, spare_batch: spare, batch, batch_share: share, expected: 0 },
         StoreThread { keyspace, limits, errors, batches, returned_batches: emptied, batch_share: share },
     )
 }
@@ -179,7 +179,7 @@ impl StoreQueue {
 
     pub(crate) fn send(&mut self) {
         if !self.batch.keys.is_empty() {
-            let spare = self.spare.try_recv().unwrap_or_default();
+            let spare = self.spare_batch.try_recv().unwrap_or_default();
             let mut batch = std::mem::replace(&mut self.batch, spare);
             batch.expected = self.expected;
             self.sender.send(batch).expect("a storing thread ends after its sender");

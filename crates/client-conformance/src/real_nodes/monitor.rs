@@ -70,7 +70,7 @@ impl MonitorRecord {
         lock(&self.watched).contains(&node)
     }
 
-    pub(super) fn forget_marks(&self) {
+    pub(super) fn clear_markers(&self) {
         lock(&self.marked_nodes).clear();
     }
 

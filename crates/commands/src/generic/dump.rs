@@ -11,7 +11,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.find_for_read(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
-        Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Own, true)),
+        Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Redoubt, true)),
         None => reply.null(),
     }
     Ok(())

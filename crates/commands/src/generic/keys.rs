@@ -20,12 +20,12 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// A key that is named twice counts twice.
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, |context, key| context.find_for_read_untouched(key))
+    reply_count(context, |context, key| context.find_for_read_untouched(key))
 }
 
 /// Like EXISTS, but counts as an access to the keys even for a client with NO-TOUCH.
 pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    count(context, |context, key| {
+    reply_count(context, |context, key| {
         let found = context.find_for_read_untouched(key);
         if let Some(place) = found {
             let before = context.table_ref(key).usage(place);
@@ -35,7 +35,7 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     })
 }
 
-fn count(
+fn reply_count(
     context: &mut Context<'_>,
     mut look: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<EntryRef>,
 ) -> Result<(), CommandError> {

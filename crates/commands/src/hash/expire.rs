@@ -31,7 +31,7 @@ fn set_field_expiries(
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let became = match change.context.field(&key, change.place, name) {
+        let became = match change.context.field(&key, change.entry, name) {
             Some(expiry) if expiry.is_none_or(|expiry| expiry > now) => {
                 if when.is_satisfied(expiry, at) {
                     change.expire(name, at)
@@ -71,7 +71,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let became = match change.context.field(&key, change.place, name) {
+        let became = match change.context.field(&key, change.entry, name) {
             Some(None) => NO_EXPIRY,
             Some(Some(expiry)) if expiry > now => change.persist(name),
             _ => MISSING_FIELD,
@@ -85,7 +85,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Changes to the expiries and fields of one hash, collected so that they can be replicated together at the end.
 pub(super) struct FieldExpiryChanges<'c, 'a> {
     pub(super) context: &'c mut Context<'a>,
-    pub(super) place: Option<EntryRef>,
+    pub(super) entry: Option<EntryRef>,
     key: Key<'a>,
     new_expiry: Millis,
     expiring_fields: Vec<&'a [u8]>,
@@ -99,7 +99,7 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
     pub(super) fn new(context: &'c mut Context<'a>, key: &Key<'a>, found: Option<EntryRef>) -> Self {
         Self {
             context,
-            place: found,
+            entry: found,
             key: *key,
             new_expiry: Millis(0),
             expiring_fields: Vec::new(),
@@ -142,20 +142,20 @@ impl<'c, 'a> FieldExpiryChanges<'c, 'a> {
     }
 
     fn remove_field(&mut self, name: &[u8]) {
-        let place = self.place.expect("the field is there");
-        self.place = Some(self.context.table(&self.key).hash_remove(place, &self.key, name).0);
+        let place = self.entry.expect("the field is there");
+        self.entry = Some(self.context.table(&self.key).hash_remove(place, &self.key, name).0);
     }
 
     fn set_expiry(&mut self, name: &[u8], expiry: Option<Millis>) {
-        let place = self.place.expect("the field is there");
-        self.place = Some(self.context.table(&self.key).hash_set_expiry(place, &self.key, name, expiry).0);
+        let place = self.entry.expect("the field is there");
+        self.entry = Some(self.context.table(&self.key).hash_set_expiry(place, &self.key, name, expiry).0);
     }
 
     /// Deletes the hash if it is empty, notifies subscribers and replicates the changes.
     pub(super) fn apply(self) {
         let Self {
             context,
-            place,
+            entry: place,
             key,
             new_expiry: at,
             expiring_fields: timed,

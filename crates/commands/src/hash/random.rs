@@ -23,7 +23,7 @@ impl<'a> LiveFields<'a> {
 
 impl<'a> SamplePool for LiveFields<'a> {
     type Element = Field<'a>;
-    type Name = &'a [u8];
+    type ElementName = &'a [u8];
 
     fn name(field: &Field<'a>) -> &'a [u8] {
         field.name

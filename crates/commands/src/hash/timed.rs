@@ -16,7 +16,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        if change.context.reply_field(&key, change.place, name).is_some() {
+        if change.context.reply_field(&key, change.entry, name).is_some() {
             change.delete(name);
         }
     }
@@ -33,7 +33,7 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(names.len());
     let mut change = FieldExpiryChanges::new(context, &key, found);
     for name in names.iter() {
-        let Some(expiry) = change.context.reply_field(&key, change.place, name) else { continue };
+        let Some(expiry) = change.context.reply_field(&key, change.entry, name) else { continue };
         match wanted {
             Expiry::At(at) => {
                 change.expire(name, at);

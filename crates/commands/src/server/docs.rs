@@ -99,13 +99,13 @@ fn reply_arguments(reply: &mut Writer<'_>, arguments: &[ArgumentDocs]) {
     }
 }
 
-type Text = (&'static str, Option<&'static str>);
+type NamedText = (&'static str, Option<&'static str>);
 
-fn present_texts(texts: &[Text]) -> impl Iterator<Item = (&'static str, &'static str)> {
+fn present_texts(texts: &[NamedText]) -> impl Iterator<Item = (&'static str, &'static str)> {
     texts.iter().filter_map(|(name, text)| Some((*name, (*text)?)))
 }
 
-fn reply_texts(reply: &mut Writer<'_>, texts: &[Text]) {
+fn reply_texts(reply: &mut Writer<'_>, texts: &[NamedText]) {
     for (name, text) in present_texts(texts) {
         reply.bulk(name.as_bytes());
         reply.bulk(text.as_bytes());

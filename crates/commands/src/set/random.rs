@@ -7,7 +7,7 @@ use crate::sampling::{self, SamplePool, SampleReply, max_reply_bytes, parse_coun
 
 impl<'a> SamplePool for SetRef<'a> {
     type Element = SetMember<'a>;
-    type Name = SetMember<'a>;
+    type ElementName = SetMember<'a>;
 
     fn name(member: &SetMember<'a>) -> SetMember<'a> {
         *member

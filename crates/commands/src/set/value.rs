@@ -6,7 +6,7 @@ use std::ops::Range;
 use keyspace::{SetMember, SetRef};
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, ElementBytes, Name, ScoredMembers, Sortable};
+use crate::kinds::{AnyValue, ElementBytes, ElementName, ScoredMembers, Sortable};
 
 impl<'a> AnyValue<'a> for SetRef<'a> {
     fn type_number(&self) -> u32 {
@@ -65,7 +65,7 @@ impl<'a> ScoredMembers<'a> for SetRef<'a> {
         self.contains_hashed(name, hash).then_some(1.0)
     }
 
-    fn visit_members(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
+    fn visit_members(&self, visit: &mut dyn FnMut(ElementName<'a>, f64) -> bool) {
         SetRef::visit(self, &mut |member| match member {
             SetMember::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
             SetMember::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),

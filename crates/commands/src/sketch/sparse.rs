@@ -24,14 +24,14 @@ const MERGE_WINDOW: usize = 5;
 
 /// Consecutive registers with the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct RegisterRun {
     pub(crate) value: u8,
     pub(crate) len: u16,
     /// Encoded size in bytes.
     pub(crate) bytes: u8,
 }
 
-impl Run {
+impl RegisterRun {
     /// Decodes the run at the start of `bytes`.
     #[inline]
     fn decode_first(bytes: &[u8]) -> Option<Self> {
@@ -46,9 +46,9 @@ impl Run {
 }
 
 /// Decodes all runs, up to a truncated one.
-pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = Run> {
+pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = RegisterRun> {
     std::iter::from_fn(move || {
-        let run = Run::decode_first(bytes)?;
+        let run = RegisterRun::decode_first(bytes)?;
         bytes = &bytes[usize::from(run.bytes)..];
         Some(run)
     })
@@ -56,7 +56,7 @@ pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = Run> {
 
 /// Passes each run to `show`. Fails if the runs do not cover exactly all registers; the runs before the error have been
 /// passed by then.
-pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), SketchError> {
+pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(RegisterRun)) -> Result<(), SketchError> {
     let (mut registers, mut read) = (0, 0);
     for run in runs(bytes) {
         registers += usize::from(run.len);
@@ -71,7 +71,7 @@ pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), Sk
 
 /// The run that contains a register.
 struct FoundRun {
-    run: Run,
+    run: RegisterRun,
     /// Byte offsets of the run and of its predecessor.
     offset: usize,
     previous_offset: usize,
@@ -82,7 +82,7 @@ struct FoundRun {
 fn find_run(bytes: &[u8], register: usize) -> Result<FoundRun, SketchError> {
     let (mut at, mut before, mut first) = (0, 0, 0);
     loop {
-        let run = Run::decode_first(&bytes[at..]).ok_or(SketchError::Corrupt)?;
+        let run = RegisterRun::decode_first(&bytes[at..]).ok_or(SketchError::Corrupt)?;
         if register < first + usize::from(run.len) {
             return Ok(FoundRun { run, offset: at, previous_offset: before, first_register: first });
         }
@@ -152,8 +152,8 @@ pub(super) fn set_register(
 /// Merges equal non-zero neighbours among the runs from byte `at` on.
 fn merge_equal_runs(bytes: &mut Vec<u8>, mut at: usize) {
     for _ in 0..MERGE_WINDOW {
-        let Some(run) = Run::decode_first(&bytes[at..]) else { return };
-        let next = Run::decode_first(&bytes[at + usize::from(run.bytes)..]);
+        let Some(run) = RegisterRun::decode_first(&bytes[at..]) else { return };
+        let next = RegisterRun::decode_first(&bytes[at + usize::from(run.bytes)..]);
         match next {
             Some(next)
                 if run.value > 0

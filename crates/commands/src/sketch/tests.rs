@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MOST: usize = 3000;
+const MAX_VALUES: usize = 3000;
 
 fn numbers(count: u64) -> impl Iterator<Item = Observation> {
     (0..count).map(|number| Observation::from_element(number.to_string().as_bytes()))
@@ -28,9 +28,9 @@ fn sketch_bytes_match_redis() {
     assert_eq!(empty(), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff");
     let letters =
         |text: &str| text.bytes().map(|letter| Observation::from_element(&[letter])).collect::<Vec<_>>();
-    assert_eq!(sketch_of(letters("a"), MOST)[HEADER..], *b"q\xa6\x84NW");
+    assert_eq!(sketch_of(letters("a"), MAX_VALUES)[HEADER..], *b"q\xa6\x84NW");
     assert_eq!(
-        sketch_of(letters("abcdef"), MOST)[HEADER..],
+        sketch_of(letters("abcdef"), MAX_VALUES)[HEADER..],
         *b"Fm\x80V\x0c\x80Dv\x80P\xb1\x84I\x8c\x80Bm\x80BZ"
     );
 }
@@ -38,7 +38,7 @@ fn sketch_bytes_match_redis() {
 #[test]
 fn estimate_is_within_error_bound() {
     for count in [0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000] {
-        let bytes = sketch_of(numbers(count), MOST);
+        let bytes = sketch_of(numbers(count), MAX_VALUES);
         let estimate = Sketch::from_bytes(&bytes).unwrap().estimate().unwrap();
         let error = (estimate as f64 - count as f64).abs() / (count as f64).max(1.0);
         assert!(error < 0.03, "{estimate} of {count}");
@@ -49,19 +49,19 @@ fn estimate_is_within_error_bound() {
 
 #[test]
 fn cached_estimate_is_invalidated_by_observations() {
-    let mut bytes = sketch_of(numbers(10), MOST);
+    let mut bytes = sketch_of(numbers(10), MAX_VALUES);
     assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), None);
     set_cached(&mut bytes, 10);
     assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), Some(10));
-    observe(&mut bytes, Observation::from_element(b"5"), MOST).unwrap();
+    observe(&mut bytes, Observation::from_element(b"5"), MAX_VALUES).unwrap();
     assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), Some(10));
-    observe(&mut bytes, Observation::from_element(b"other"), MOST).unwrap();
+    observe(&mut bytes, Observation::from_element(b"other"), MAX_VALUES).unwrap();
     assert_eq!(Sketch::from_bytes(&bytes).unwrap().cached_estimate(), None);
 }
 
 #[test]
 fn invalid_sketch_differs_from_corrupt_sketch() {
-    let dense = sketch_of(numbers(100_000), MOST);
+    let dense = sketch_of(numbers(100_000), MAX_VALUES);
     for bytes in [&b""[..], b"HYLL", b"HYLX\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff", &dense[..dense.len() - 1]] {
         assert_eq!(Sketch::from_bytes(bytes).unwrap_err(), SketchError::NotASketch);
     }
@@ -119,7 +119,7 @@ proptest! {
         let _ = Sketch::from_bytes(&bytes).unwrap().runs().count();
         for seen in seen {
             let before = bytes.clone();
-            if observe(&mut bytes, seen, MOST).is_err() {
+            if observe(&mut bytes, seen, MAX_VALUES).is_err() {
                 prop_assert_eq!(&bytes, &before, "nothing is changed by what fails");
             }
         }

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::members::MemberLayout;
 use super::members::SortedSetAccess;
-use crate::kinds::{Name, ScoredMembers, as_any_value};
+use crate::kinds::{ElementName, ScoredMembers, as_any_value};
 
 /// The set operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ struct CommandLayout {
 /// A source key with its weight; the set may be missing.
 struct SourceKey<'k> {
     key: Key<'k>,
-    place: Option<EntryRef>,
+    entry: Option<EntryRef>,
     weight: f64,
 }
 
@@ -80,7 +80,7 @@ struct CombineQuery<'k> {
 }
 
 /// Scores and names of the result's members.
-type Members<'c> = Vec<(f64, Name<'c>)>;
+type Members<'c> = Vec<(f64, ElementName<'c>)>;
 
 /// Scores of one member by the index of the source.
 type Scores = SmallVec<[(usize, f64); 2]>;
@@ -118,7 +118,7 @@ impl<'k> CombineQuery<'k> {
                     .as_scored_members()
                     .ok_or(CommandError::WrongType)?;
             }
-            inputs.push(SourceKey { key, place, weight: 1.0 });
+            inputs.push(SourceKey { key, entry: place, weight: 1.0 });
         }
         let mut query = Self { inputs, aggregate: Aggregate::Sum, scores: false, limit: 0 };
         let mut index = first + count;
@@ -159,7 +159,7 @@ impl<'k> CombineQuery<'k> {
     /// The source sets in argument order, or in ascending order of size.
     fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<SourceSet<'c>> {
         let view = |key: &Key<'_>| slots.slot(key.slot()).table_ref(db);
-        let value = |input: &SourceKey<'_>| input.place.map(|place| view(&input.key).value(place));
+        let value = |input: &SourceKey<'_>| input.entry.map(|place| view(&input.key).value(place));
         let source = |input| SourceSet { value: value(input), weight: input.weight };
         let mut sources: Vec<_> = self.inputs.iter().map(source).collect();
         if fewest_first {
@@ -169,7 +169,7 @@ impl<'k> CombineQuery<'k> {
     }
 
     /// Executes the operation and returns the members in sorted order.
-    fn run<'c>(
+    fn combine<'c>(
         &self,
         keyspace: &Keyspace,
         slots: &'c LockedSlots<'_>,
@@ -193,7 +193,7 @@ impl<'k> CombineQuery<'k> {
     }
 
     fn union<'c>(&self, sources: &[SourceSet<'c>]) -> Members<'c> {
-        let mut members = HashMap::<Name<'c>, f64>::new();
+        let mut members = HashMap::<ElementName<'c>, f64>::new();
         for source in sources {
             source.visit(&mut |name, score| {
                 let score = nan_to_zero(score * source.weight);
@@ -221,12 +221,12 @@ impl<'k> CombineQuery<'k> {
             None => drop(found.insert(name.to_vec(), smallvec![(from, score)])),
         };
         let mut inputs: Vec<&SourceKey<'_>> = self.inputs.iter().collect();
-        let value = |input: &SourceKey<'_>| Some(context.table_ref(&input.key).value(input.place?));
+        let value = |input: &SourceKey<'_>| Some(context.table_ref(&input.key).value(input.entry?));
         inputs.sort_by_key(|input| value(input).map_or(0, |value| value.element_count()));
         for (index, input) in inputs.iter().enumerate() {
             let Some(value) = value(input) else { continue };
             if value.is_large() {
-                large.extend(input.place.map(|place| (input.key, place)));
+                large.extend(input.entry.map(|place| (input.key, place)));
                 continue;
             }
             SourceSet { value: Some(value), weight: input.weight }.visit(&mut |name, score| {
@@ -267,7 +267,7 @@ impl<'k> CombineQuery<'k> {
         &self,
         keyspace: &Keyspace,
         sources: &[SourceSet<'c>],
-        visit: &mut dyn FnMut(Name<'c>, f64) -> bool,
+        visit: &mut dyn FnMut(ElementName<'c>, f64) -> bool,
     ) {
         let [first, others @ ..] = sources else { return };
         visit_prefetched(keyspace, first, others, &mut |name, hash, score| {
@@ -306,10 +306,10 @@ fn visit_prefetched<'c>(
     keyspace: &Keyspace,
     source: &SourceSet<'c>,
     others: &[SourceSet<'_>],
-    visit: &mut dyn FnMut(Name<'c>, u64, f64) -> bool,
+    visit: &mut dyn FnMut(ElementName<'c>, u64, f64) -> bool,
 ) {
-    let mut some = SmallVec::<[(Name<'c>, u64, f64); PREFETCH_BATCH]>::new();
-    let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); PREFETCH_BATCH]>| {
+    let mut some = SmallVec::<[(ElementName<'c>, u64, f64); PREFETCH_BATCH]>::new();
+    let mut look = |some: &mut SmallVec<[(ElementName<'c>, u64, f64); PREFETCH_BATCH]>| {
         let hashes: SmallVec<[u64; PREFETCH_BATCH]> = some.iter().map(|(_, hash, _)| *hash).collect();
         others.iter().for_each(|other| other.prefetch(&hashes));
         some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
@@ -346,7 +346,7 @@ impl<'c> SourceSet<'c> {
     }
 
     /// Visits members and their scores until `visit` returns false.
-    fn visit(&self, visit: &mut dyn FnMut(Name<'c>, f64) -> bool) {
+    fn visit(&self, visit: &mut dyn FnMut(ElementName<'c>, f64) -> bool) {
         if let Some(members) = self.members() {
             members.visit_members(visit);
         }
@@ -416,7 +416,7 @@ fn reply(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
     let is_union = operation == SetOperation::Union;
     let members = match is_union.then(|| query.pinned_union(context)).flatten() {
         Some(members) => members,
-        None => query.run(&context.engine.keyspace, &context.slots, context.session.db(), operation),
+        None => query.combine(&context.engine.keyspace, &context.slots, context.session.db(), operation),
     };
     form.write_header(&mut context.reply, members.len());
     for (score, name) in &members {
@@ -433,7 +433,7 @@ fn store(context: &mut Context<'_>, operation: SetOperation, name: &'static str)
         context,
         CommandLayout { operation, name, numkeys_index: 2, only_counts: false },
     )?;
-    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db(), operation);
+    let members = query.combine(&context.engine.keyspace, &context.slots, context.session.db(), operation);
     let count = members.len();
     let built =
         context.build_members(members.iter().map(|(score, name)| ScoredMember { name, score: *score }));

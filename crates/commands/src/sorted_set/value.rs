@@ -7,7 +7,7 @@ use keyspace::SortedSetRef;
 use resp::ShortestDouble;
 
 use crate::digest::Digest;
-use crate::kinds::{AnyValue, ElementBytes, Name, ScoredMembers, Sortable};
+use crate::kinds::{AnyValue, ElementBytes, ElementName, ScoredMembers, Sortable};
 
 impl<'a> AnyValue<'a> for SortedSetRef<'a> {
     fn type_number(&self) -> u32 {
@@ -70,7 +70,7 @@ impl<'a> ScoredMembers<'a> for SortedSetRef<'a> {
         self.score_hashed(name, hash)
     }
 
-    fn visit_members(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
+    fn visit_members(&self, visit: &mut dyn FnMut(ElementName<'a>, f64) -> bool) {
         let all = 0..SortedSetRef::len(self);
         SortedSetRef::visit(self, all, false, &mut |member| visit(Cow::Borrowed(member.name), member.score));
     }

@@ -134,7 +134,7 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         if let Some(iid) = &iid {
             stream.add_iid(iid.producer, iid.format_iid(), id, idempotence);
         }
-        adding.trimming.map(|trimming| trimming.run(stream))
+        adding.trimming.map(|trimming| trimming.apply(stream))
     });
     context.report_modified(&key);
     context.notify(EventClass::STREAM, "xadd", &key);

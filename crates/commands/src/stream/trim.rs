@@ -138,7 +138,7 @@ impl TrimRequest {
     }
 
     /// Trims the stream.
-    pub(super) fn run(&self, stream: &mut Stream) -> TrimResult {
+    pub(super) fn apply(&self, stream: &mut Stream) -> TrimResult {
         if self.references != ReferencePolicy::Keep {
             return self.run_with_references(stream);
         }
@@ -225,7 +225,7 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let (_, mut trimmed) = context.edit_stream(&key, place, |stream| trimming.run(stream));
+    let (_, mut trimmed) = context.edit_stream(&key, place, |stream| trimming.apply(stream));
     context.free_stream_parts(std::mem::take(&mut trimmed.removed_nodes));
     if trimmed.deleted_count > 0 {
         context.report_changes(&key, trimmed.deleted_count as usize);

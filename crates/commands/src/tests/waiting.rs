@@ -490,7 +490,7 @@ fn concurrent_items_are_taken_exactly_once() {
 #[derive(Default)]
 struct ReferenceModel {
     items: [i64; KEYS],
-    row: VecDeque<(usize, Vec<usize>)>,
+    waiting_clients: VecDeque<(usize, Vec<usize>)>,
 }
 
 const KEYS: usize = 3;
@@ -509,9 +509,9 @@ impl ReferenceModel {
         let mut served = Vec::new();
         for key in keys {
             while self.items[*key] > 0
-                && let Some(place) = self.row.iter().position(|(_, wanted)| wanted.contains(key))
+                && let Some(place) = self.waiting_clients.iter().position(|(_, wanted)| wanted.contains(key))
             {
-                let (client, wanted) = self.row.remove(place).unwrap();
+                let (client, wanted) = self.waiting_clients.remove(place).unwrap();
                 served.push((client, self.take_item(&wanted).unwrap()));
             }
         }
@@ -520,32 +520,32 @@ impl ReferenceModel {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ModelStep {
     Add(Vec<usize>, i64),
     Take(usize, Vec<usize>),
     End(usize),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn any_steps() -> impl Strategy<Value = Vec<ModelStep>> {
     let keys = || proptest::collection::vec(0..KEYS, 1..=KEYS);
     let step = prop_oneof![
-        (keys(), 1..4_i64).prop_map(|(keys, count)| Step::Add(keys, count)),
-        (1..CLIENTS, keys()).prop_map(|(client, keys)| Step::Take(client, keys)),
-        (1..CLIENTS, keys()).prop_map(|(client, keys)| Step::Take(client, keys)),
-        (1..CLIENTS).prop_map(Step::End),
+        (keys(), 1..4_i64).prop_map(|(keys, count)| ModelStep::Add(keys, count)),
+        (1..CLIENTS, keys()).prop_map(|(client, keys)| ModelStep::Take(client, keys)),
+        (1..CLIENTS, keys()).prop_map(|(client, keys)| ModelStep::Take(client, keys)),
+        (1..CLIENTS).prop_map(ModelStep::End),
     ];
     proptest::collection::vec(step, 1..60)
 }
 
 proptest! {
     #[test]
-    fn blocking_matches_reference_model(steps in steps()) {
+    fn blocking_matches_reference_model(steps in any_steps()) {
         let mut server = Server::new(CLIENTS);
         let mut model = ReferenceModel::default();
         let mut waits = [false; CLIENTS];
         for step in steps {
             match step {
-                Step::Add(mut keys, count) => {
+                ModelStep::Add(mut keys, count) => {
                     let mut seen = Vec::new();
                     keys.retain(|key| !seen.contains(key) && { seen.push(*key); true });
                     let pairs: Vec<_> = keys.iter().map(|key| format!("k{key} {count}")).collect();
@@ -555,7 +555,7 @@ proptest! {
                         prop_assert_eq!(server.take_served_reply(client), Some(format!("$2|k{key}|")));
                     }
                 }
-                Step::Take(client, keys) if !waits[client] => {
+                ModelStep::Take(client, keys) if !waits[client] => {
                     let names: Vec<_> = keys.iter().map(|key| format!("k{key}")).collect();
                     let (flow, said) = server.run(client, &format!("take {} 0", names.join(" ")));
                     match model.take_item(&keys) {
@@ -563,16 +563,16 @@ proptest! {
                         None => {
                             prop_assert_eq!(flow, DispatchStatus::Blocked);
                             waits[client] = true;
-                            model.row.push_back((client, keys));
+                            model.waiting_clients.push_back((client, keys));
                         }
                     }
                 }
-                Step::End(client) if waits[client] => {
+                ModelStep::End(client) if waits[client] => {
                     waits[client] = false;
-                    model.row.retain(|(other, _)| *other != client);
+                    model.waiting_clients.retain(|(other, _)| *other != client);
                     prop_assert_eq!(server.end_block(client, UnblockReason::Timeout).1, "*-1|");
                 }
-                Step::Take(..) | Step::End(_) => {}
+                ModelStep::Take(..) | ModelStep::End(_) => {}
             }
             prop_assert_eq!(server.take_served_clients(), Vec::<usize>::new());
         }

@@ -277,7 +277,7 @@ fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> 
         shared.log.open(log);
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
-            log.forget_db();
+            log.reset_selected_db();
         }
         if on {
             shared.handle(log, AofDriverEvent::SnapshotTaken { rewrite: rewrite.id, db: stream_db });
@@ -299,7 +299,7 @@ fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> 
     let progress = WriteProgress { written: None, is_cancelled: &is_cancelled };
     if rdb {
         let form = RdbOptions {
-            dialect: Dialect::Own,
+            dialect: Dialect::Redoubt,
             position: Some(position),
             aof_base: true,
             slot_states: String::new(),

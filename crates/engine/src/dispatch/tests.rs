@@ -18,16 +18,16 @@ use crate::settings::NodeFlags;
 
 const KEY: &[KeySpec] = &[KeySpec::single_key(1, KeyFlags::RW)];
 
-const fn row(name: &'static str, arity: i8, flags: Flags) -> Command {
+const fn command_row(name: &'static str, arity: i8, flags: Flags) -> Command {
     Command::new(name, Group::Generic, "1.0.0", arity, "Is a command.").flags(flags)
 }
 
 const COMMANDS: &[Command] = &[
-    row("set", 3, Flags::WRITE.union(Flags::FAST)).keys(KEY).run(set),
-    row("get", 2, Flags::READONLY.union(Flags::FAST)).keys(KEY).run(get),
-    row("slow-get", 2, Flags::READONLY).keys(KEY).run(get),
-    row("flushall", 1, Flags::WRITE).all_slots().run(flushall),
-    row("faulty", -3, Flags::WRITE).keys(KEY).run(faulty),
+    command_row("set", 3, Flags::WRITE.union(Flags::FAST)).keys(KEY).run(set),
+    command_row("get", 2, Flags::READONLY.union(Flags::FAST)).keys(KEY).run(get),
+    command_row("slow-get", 2, Flags::READONLY).keys(KEY).run(get),
+    command_row("flushall", 1, Flags::WRITE).all_slots().run(flushall),
+    command_row("faulty", -3, Flags::WRITE).keys(KEY).run(faulty),
 ];
 
 fn registry() -> &'static Registry {
@@ -74,9 +74,9 @@ fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Records everything appended to the log.
 #[derive(Debug, Default, Clone)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct RecordedLog(Arc<Mutex<Vec<u8>>>);
 
-impl EffectLog for Kept {
+impl EffectLog for RecordedLog {
     fn has_readers(&self) -> bool {
         true
     }
@@ -93,13 +93,13 @@ struct Client {
     commands: Commands,
     worker: Worker,
     session: Session,
-    log: Kept,
+    log: RecordedLog,
 }
 
 impl Client {
     /// Connects a client to an empty server.
     fn new(topology: Option<Topology>) -> Self {
-        let log = Kept::default();
+        let log = RecordedLog::default();
         let engine =
             Engine::new(registry().catalogue(), Keyspace::new(1, 1), topology, Box::new(log.clone()));
         let worker = engine.worker(|| 0);
@@ -116,7 +116,7 @@ impl Client {
         !self.log.0.lock().is_empty()
     }
 
-    fn say(&mut self, lines: &str) -> String {
+    fn run_lines(&mut self, lines: &str) -> String {
         let (buffer, batch) = parsed(lines);
         let (worker, session, mut out) = (&mut self.worker, &mut self.session, Vec::new());
         let requests = PipelinedRequests { buffer: &buffer, batch: &batch, first_pending: 0 };
@@ -205,9 +205,9 @@ fn command_admitted_before_demotion_or_loading_is_refused_at_its_slot() {
 fn write_on_writable_replica_is_not_logged() {
     let mut client = Client::new(None);
     assert_eq!(run_with_flag_set_after_admission(&mut client, "set k v", NodeFlags::REPLICA).1, "+OK\r\n");
-    assert_eq!(client.say("get k"), "$1\r\nv\r\n");
+    assert_eq!(client.run_lines("get k"), "$1\r\nv\r\n");
     assert!(!client.is_logged());
-    client.say("set k w");
+    client.run_lines("set k w");
     assert!(client.is_logged());
 }
 
@@ -267,7 +267,7 @@ fn replica_does_not_write_to_slots_it_still_owns() {
 fn transaction_admitted_before_pause_runs_after_it() {
     let mut client = Client::new(None);
     client.session.begin_transaction();
-    assert_eq!(client.say("set k v\nget k"), "+QUEUED\r\n+QUEUED\r\n");
+    assert_eq!(client.run_lines("set k v\nget k"), "+QUEUED\r\n+QUEUED\r\n");
     let engine = &client.engine;
     let (worker, session) = (&mut client.worker, &mut client.session);
     for (gate, flow, replied) in [
@@ -288,7 +288,7 @@ fn transaction_admitted_before_pause_runs_after_it() {
 #[test]
 fn slow_command_releases_slots_locked_ahead() {
     let mut client = Client::new(None);
-    client.say("set a 1\nset b 2\nset c 3\nset d 4");
+    client.run_lines("set a 1\nset b 2\nset c 3\nset d 4");
     let (buffer, batch) = parsed("get a\nset b 5\nslow-get c\nget d");
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
@@ -310,13 +310,13 @@ fn slow_command_releases_slots_locked_ahead() {
 fn undeclared_key_access_is_error_for_that_client_only() {
     const REFUSED: &str = "-ERR internal error: 'faulty' asked for a key that it did not declare\r\n";
     let mut client = Client::new(None);
-    assert_eq!(client.say("set other v"), "+OK\r\n");
+    assert_eq!(client.run_lines("set other v"), "+OK\r\n");
     for line in ["faulty key other", "faulty {key}1 {key}2", "faulty key beyond"] {
-        assert_eq!(client.say(line), REFUSED, "{line}");
+        assert_eq!(client.run_lines(line), REFUSED, "{line}");
     }
     assert_eq!(
         (client.engine.undeclared_keys.count(), &*client.engine.undeclared_keys.last_command()),
         (3, "faulty")
     );
-    assert_eq!(client.say("get other"), "$1\r\nv\r\n", "the server lives, and nothing was written");
+    assert_eq!(client.run_lines("get other"), "$1\r\nv\r\n", "the server lives, and nothing was written");
 }

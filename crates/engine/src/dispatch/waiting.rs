@@ -140,7 +140,7 @@ impl Dispatcher<'_> {
                 return WaitEnd::RunsAgain;
             }
             (None, UnblockReason::Timeout) => {
-                (waiter.wait.timeout_reply)(&mut Writer::new(out, session.protocol()));
+                (waiter.key_wait.timeout_reply)(&mut Writer::new(out, session.protocol()));
             }
             (None, UnblockReason::Error | UnblockReason::RoleChanged) => {
                 let text = how.error().unwrap_or_default();
@@ -194,7 +194,7 @@ impl<'a> ServingRound<'a> {
         let mut logged = self.logged;
         for candidate in self.candidates {
             let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if (*there || waiter.wait.wakes_on_removal)
+            if (*there || waiter.key_wait.wakes_on_removal)
                 && self.lock_and_check(&mut context, waiter, &mut logged)
             {
                 context.worker.effects.begin(logged);
@@ -252,7 +252,7 @@ impl<'a> ServingRound<'a> {
             KeyLookup::Live(place) => Some(table.kind(place)),
             KeyLookup::Missing | KeyLookup::Expired(_) => None,
         };
-        if kind != Some(waiter.wait.kind) && !waiter.wait.wakes_on_removal {
+        if kind != Some(waiter.key_wait.kind) && !waiter.key_wait.wakes_on_removal {
             return kind.is_some();
         }
         let mut served = waiter.served_reply.lock();

@@ -62,7 +62,7 @@ impl Engine {
     /// Removes a closed connection's session with its watches, waits and subscriptions.
     pub fn disconnect(&self, session: &mut Session) {
         self.discard_transaction(session);
-        self.forget_wait(session);
+        self.cancel_wait(session);
         self.stop_notifications(session.client());
         self.clients.disconnect(session.id());
     }

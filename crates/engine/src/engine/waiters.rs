@@ -10,7 +10,7 @@ use crate::waiting::{ServedReply, Waiter};
 
 impl Engine {
     /// Removes the wait of a disconnected client.
-    pub(super) fn forget_wait(&self, session: &mut Session) {
+    pub(super) fn cancel_wait(&self, session: &mut Session) {
         if let Some(waiter) = session.take_waiter() {
             self.remove_waiter(&waiter);
         }

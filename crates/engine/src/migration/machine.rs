@@ -66,7 +66,7 @@ pub enum MigrateStep {
     /// Connect to the target, or reuse a cached connection.
     Connect {
         /// Whether a cached connection must not be used.
-        anew: bool,
+        reconnects: bool,
     },
     /// Send these bytes.
     Send(Vec<u8>),
@@ -98,7 +98,7 @@ pub enum MigrateStepResult {
     /// Connected to the target.
     Connected {
         /// Whether a cached connection was reused.
-        kept: bool,
+        is_reused: bool,
         /// Whether the target is this server itself: its keys must not be deleted after restoring them.
         to_self: bool,
     },
@@ -133,7 +133,7 @@ struct KeyTransfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetLink {
     None,
-    Up {
+    Connected {
         /// Whether the connection came from the cache and has not replied since its reuse.
         untried: bool,
     },
@@ -197,15 +197,15 @@ impl Migration {
         match outcome {
             MigrateStepResult::Captured(captured) => self.on_captured(wall, captured),
             MigrateStepResult::Connected { to_self: true, .. } => reply(Err(MigrateError::Reading)),
-            MigrateStepResult::Connected { kept, to_self: false } => {
-                self.link = TargetLink::Up { untried: kept };
+            MigrateStepResult::Connected { is_reused: kept, to_self: false } => {
+                self.link = TargetLink::Connected { untried: kept };
                 self.send(wall)
             }
             MigrateStepResult::ConnectFailed(failure) => reply(Err(failure)),
             MigrateStepResult::Sent => self.read(),
             MigrateStepResult::SendFailed => self.on_connection_lost(MigrateError::Writing),
             MigrateStepResult::Replied(answer) => {
-                self.link = TargetLink::Up { untried: false };
+                self.link = TargetLink::Connected { untried: false };
                 self.on_answer(answer)
             }
             MigrateStepResult::ReadFailed => self.on_connection_lost(MigrateError::Reading),
@@ -238,13 +238,13 @@ impl Migration {
         match self.link {
             _ if self.transfers.is_empty() => reply(Ok("NOKEY")),
             TargetLink::None => self.connect(false),
-            TargetLink::Up { .. } => self.send(wall),
+            TargetLink::Connected { .. } => self.send(wall),
         }
     }
 
     fn connect(&mut self, anew: bool) -> MigrateStep {
         (self.link, self.timeout_error) = (TargetLink::None, MigrateError::Connecting);
-        MigrateStep::Connect { anew }
+        MigrateStep::Connect { reconnects: anew }
     }
 
     fn send(&mut self, wall: Millis) -> MigrateStep {
@@ -334,8 +334,8 @@ impl Migration {
 
     fn on_connection_lost(&mut self, failure: MigrateError) -> MigrateStep {
         match self.link {
-            TargetLink::Up { untried: true } => self.connect(true),
-            TargetLink::Up { untried: false } | TargetLink::None => reply(Err(failure)),
+            TargetLink::Connected { untried: true } => self.connect(true),
+            TargetLink::Connected { untried: false } | TargetLink::None => reply(Err(failure)),
         }
     }
 }

@@ -431,7 +431,7 @@ impl<V: OverflowValue> Entries<V> {
         }
         store.record_mut(number).shared -= 1;
         let copied = store.put_copy(number);
-        store.mark_kept(number);
+        store.mark_snapshot_only(number);
         let (header, page, at): (Header, _, _) = self.pages.entry_mut(place.0);
         header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
         copied

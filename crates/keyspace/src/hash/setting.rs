@@ -137,7 +137,7 @@ impl Table {
         let hash = self.expect_hash(place);
         if let Shape::Packed(packed) = hash.shape {
             let (whole, mut timed) = (0..packed.len(), false);
-            let mut draft = HashRewrite { bytes: packed.into(), form: hash.value_encoding, bounds };
+            let mut draft = HashRewrite { bytes: packed.into(), value_encoding: hash.value_encoding, bounds };
             for field in fields.by_ref() {
                 let Some(replaced) = draft.set(&field) else {
                     too_much = Some(field);
@@ -146,7 +146,7 @@ impl Table {
                 timed |= field.expiry.is_some();
                 visit_replaced(replaced);
             }
-            let (count, code) = (packed::count(&draft.bytes), draft.form.code());
+            let (count, code) = (packed::count(&draft.bytes), draft.value_encoding.code());
             let splice = Splice { range: whole, replacement: &draft.bytes, count, code };
             place = self.entries.splice(place, key, &splice);
             if timed {
@@ -207,7 +207,7 @@ impl Table {
 /// A packed hash that is being rewritten.
 struct HashRewrite {
     bytes: SmallVec<[u8; 1024]>,
-    form: ValueEncoding,
+    value_encoding: ValueEncoding,
     bounds: ListpackBounds,
 }
 
@@ -229,7 +229,7 @@ impl HashRewrite {
         self.bytes.insert_from_slice(at, &bytes);
         packed::set_count(&mut self.bytes, count);
         if exceeds_bounds(field, count, self.bounds) {
-            self.form = ValueEncoding::TableHash;
+            self.value_encoding = ValueEncoding::TableHash;
         }
         Some(replaced)
     }

@@ -3,6 +3,8 @@
 //! A packed list is edited by splicing bytes. It becomes large when it would grow past [`MAX_PACKED`]: below
 //! that, moving the whole entry costs less than a tree lookup.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::segments::Segments;
@@ -116,17 +118,7 @@ impl Table {
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        self.update_encoding_after_growth(place, element.len(), 1, limit);
-        let with = records::record(element.into());
-        let exchange = RangeReplacement { elements: index..index, replacement: &with, count: 1 };
-        if let Some(place) = self.replace_range(place, key, &exchange) {
-            return place;
-        }
-        let place = self.make_list_large(place, key);
-        if let Some(segments) = self.segments_mut(place) {
-            segments.insert(index, element.into());
-        }
-        place
+        self.replace_by_element(place, key, index..index, element, limit)
     }
 
     /// Replaces the element at `index`, which must exist, in the list at `place`.
@@ -138,19 +130,7 @@ impl Table {
         element: &[u8],
         limit: ListLimit,
     ) -> EntryRef {
-        self.update_encoding_after_growth(place, element.len(), 1, limit);
-        let with = records::record(element.into());
-        let exchange = RangeReplacement { elements: index..index + 1, replacement: &with, count: 1 };
-        let place = match self.replace_range(place, key, &exchange) {
-            Some(place) => place,
-            None => {
-                let place = self.make_list_large(place, key);
-                if let Some(segments) = self.segments_mut(place) {
-                    segments.replace(index, element.into());
-                }
-                place
-            }
-        };
+        let place = self.replace_by_element(place, key, index..index + 1, element, limit);
         self.update_encoding_after_removal(place, limit);
         place
     }
@@ -255,6 +235,31 @@ impl Table {
         (place, removed)
     }
 
+    /// Replaces a range of at most one element by `element`.
+    fn replace_by_element(
+        &mut self,
+        place: EntryRef,
+        key: &Key<'_>,
+        range: Range<usize>,
+        element: &[u8],
+        limit: ListLimit,
+    ) -> EntryRef {
+        self.update_encoding_after_growth(place, element.len(), 1, limit);
+        let record = records::record(element.into());
+        let replacement = RangeReplacement { elements: range.clone(), replacement: &record, count: 1 };
+        if let Some(place) = self.replace_range(place, key, &replacement) {
+            return place;
+        }
+        let place = self.make_list_large(place, key);
+        if let Some(segments) = self.segments_mut(place) {
+            match range.is_empty() {
+                true => segments.insert(range.start, element.into()),
+                false => segments.replace(range.start, element.into()),
+            }
+        }
+        place
+    }
+
     /// Replaces elements of a packed list; `None` if the list is large or would outgrow the packed form.
     fn replace_range(
         &mut self,
@@ -277,7 +282,7 @@ impl Table {
         if grows && (packed.len() - (end - start) + with.len() > MAX_PACKED || count > MAX_ELEMENTS) {
             return None;
         }
-        let code = list.form.code();
+        let code = list.value_encoding.code();
         let splice = Splice { range: COUNT_LEN + start..COUNT_LEN + end, replacement: with, count, code };
         Some(self.entries.splice(place, key, &splice))
     }
@@ -293,7 +298,7 @@ impl Table {
     /// Updates the encoding before `count` elements with `raw` bytes in total are added.
     fn update_encoding_after_growth(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
         let list = self.expect_list(place);
-        if list.form == ValueEncoding::ListpackList
+        if list.value_encoding == ValueEncoding::ListpackList
             && limit.is_exceeded_by(list.bytes() + raw, list.len() + count)
         {
             self.entries.set_code(place, ValueEncoding::QuicklistList.code());
@@ -303,7 +308,8 @@ impl Table {
     /// Updates the encoding after the list shrank.
     fn update_encoding_after_removal(&mut self, place: EntryRef, limit: ListLimit) {
         let list = self.expect_list(place);
-        if list.form == ValueEncoding::QuicklistList && limit.permits_listpack_again(list.bytes(), list.len())
+        if list.value_encoding == ValueEncoding::QuicklistList
+            && limit.permits_conversion_to_listpack(list.bytes(), list.len())
         {
             self.entries.set_code(place, ValueEncoding::ListpackList.code());
         }

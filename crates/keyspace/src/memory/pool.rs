@@ -6,7 +6,7 @@
 //!
 //! The kernel zeroes the huge page of a chunk on first touch, which can take ten milliseconds in a virtual
 //! machine. To keep that off the command path, a background thread touches the next chunk when the last one
-//! is nearly full ([`keep_chunk_ready`]), if that costs less than 2 % of the pool. A chunk is *open* (blocks
+//! is nearly full ([`prepare_chunk`]), if that costs less than 2 % of the pool. A chunk is *open* (blocks
 //! are allocated from it), *ready* (its memory is present) or *closed* (its memory was returned to the
 //! kernel).
 //!
@@ -159,7 +159,7 @@ pub(crate) fn is_moving_lower() -> bool {
 
 /// Waits until the pool runs low and prepares its next chunk. A dedicated thread calls this in a loop;
 /// without it, the command that opens a chunk waits for the kernel.
-pub fn keep_chunk_ready() {
+pub fn prepare_chunk() {
     let mut pool = POOL.lock();
     RUNS_LOW.wait_while(&mut pool, |pool| !pool.is_running_low());
     let index = pool.take_closed_chunk();

@@ -44,12 +44,12 @@ struct Chunk {
 
 /// Adjacent free granules of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct FreeRun {
     start: usize,
     len: usize,
 }
 
-impl Run {
+impl FreeRun {
     fn end(self) -> usize {
         self.start + self.len
     }
@@ -91,13 +91,13 @@ impl Runs {
     pub(super) fn open_chunk(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
         self.free_words += WORDS;
-        self.index_run(chunk, Run { start: 0, len: CHUNK_GRANULES });
+        self.index_run(chunk, FreeRun { start: 0, len: CHUNK_GRANULES });
     }
 
     pub(super) fn close_chunk(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
         self.free_words -= WORDS;
-        self.unindex_run(chunk, Run { start: 0, len: CHUNK_GRANULES });
+        self.unindex_run(chunk, FreeRun { start: 0, len: CHUNK_GRANULES });
     }
 
     /// Whether the chunk is entirely free.
@@ -139,27 +139,27 @@ impl Runs {
         let found = &self.chunks[chunk];
         let part = found.parts[length].trailing_zeros() as usize;
         let run = found.find_run(length, part).expect("the part is listed as having such a run");
-        self.free_words -= self.chunks[chunk].set(Run { len: granules, ..run }, false);
+        self.free_words -= self.chunks[chunk].set(FreeRun { len: granules, ..run }, false);
         self.unindex_run(chunk, run);
         if run.len > granules {
-            self.index_run(chunk, Run { start: run.start + granules, len: run.len - granules });
+            self.index_run(chunk, FreeRun { start: run.start + granules, len: run.len - granules });
         }
         run.start
     }
 
     /// Frees granules that were allocated together.
     pub(super) fn free_block(&mut self, chunk: usize, start: usize, granules: usize) {
-        let given = Run { start, len: granules };
+        let given = FreeRun { start, len: granules };
         let here = &mut self.chunks[chunk];
         let (before, behind) = (here.run_before(start), here.run_from(given.end()));
         self.free_words += here.set(given, true);
         let both = [before, behind].into_iter().filter(|run| run.len > 0);
         both.for_each(|run| self.unindex_run(chunk, run));
-        self.index_run(chunk, Run { start: before.start, len: before.len + granules + behind.len });
+        self.index_run(chunk, FreeRun { start: before.start, len: before.len + granules + behind.len });
     }
 
     /// Adds a run to the search structures.
-    fn index_run(&mut self, chunk: usize, run: Run) {
+    fn index_run(&mut self, chunk: usize, run: FreeRun) {
         let length = run.length_class();
         self.chunks[chunk].parts[length] |= 1 << run.part_index();
         self.chunks_with_run[length].insert(chunk);
@@ -167,7 +167,7 @@ impl Runs {
     }
 
     /// Removes a run whose start or end changes from the search structures.
-    fn unindex_run(&mut self, chunk: usize, run: Run) {
+    fn unindex_run(&mut self, chunk: usize, run: FreeRun) {
         let (length, part) = (run.length_class(), run.part_index());
         let here = &mut self.chunks[chunk];
         if here.find_run(length, part).is_some_and(|other| other.start != run.start) {
@@ -185,7 +185,7 @@ impl Runs {
 
 impl Chunk {
     /// Flips granules to free or to taken. Returns how many words are, or were, entirely free.
-    fn set(&mut self, run: Run, free: bool) -> usize {
+    fn set(&mut self, run: FreeRun, free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
             let word = &mut self.free[PADDING_BEFORE + at / 64];
@@ -200,7 +200,7 @@ impl Chunk {
     }
 
     /// The first run of this length that starts in this part.
-    fn find_run(&self, length: usize, part: usize) -> Option<Run> {
+    fn find_run(&self, length: usize, part: usize) -> Option<FreeRun> {
         const PART_WORDS: usize = GRANULES_PER_PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
             let mut starts = self.free[PADDING_BEFORE + word] & !self.preceded_by_free(word);
@@ -238,7 +238,7 @@ impl Chunk {
     }
 
     /// The free granules from `start` on, measured only up to [`MAX_MEASURED`].
-    fn run_from(&self, start: usize) -> Run {
+    fn run_from(&self, start: usize) -> FreeRun {
         let (mut end, mut word) = (start, start / 64);
         while end < start + MAX_MEASURED {
             let taken = !self.free[PADDING_BEFORE + word] >> (end % 64);
@@ -249,11 +249,11 @@ impl Chunk {
             word += 1;
             end = word * 64;
         }
-        Run { start, len: end - start }
+        FreeRun { start, len: end - start }
     }
 
     /// The free granules directly before `end`.
-    fn run_before(&self, end: usize) -> Run {
+    fn run_before(&self, end: usize) -> FreeRun {
         let mut start = end;
         while start > 0 {
             let taken = !self.free[PADDING_BEFORE + (start - 1) / 64] << (63 - (start - 1) % 64);
@@ -263,7 +263,7 @@ impl Chunk {
                 break;
             }
         }
-        Run { start, len: end - start }
+        FreeRun { start, len: end - start }
     }
 }
 

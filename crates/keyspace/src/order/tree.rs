@@ -328,7 +328,7 @@ impl Child {
         }
     }
 
-    fn places(&self) -> usize {
+    fn capacity(&self) -> usize {
         match &self.node {
             Node::Leaf(_) => LEAF_CAPACITY,
             Node::Inner(_) => MAX_CHILDREN,
@@ -396,7 +396,7 @@ fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl Elemen
         children.remove(index);
         return;
     }
-    let (taken, places) = (children[index].used_len(), children[index].places());
+    let (taken, places) = (children[index].used_len(), children[index].capacity());
     if taken >= places / MIN_FILL_DIVISOR {
         return;
     }

@@ -14,7 +14,7 @@ use crate::table::DetachedValue;
 #[derive(Debug)]
 pub struct SetBuilder {
     shape: OwnedSet,
-    form: ValueEncoding,
+    value_encoding: ValueEncoding,
     bounds: SetBounds,
 }
 
@@ -30,7 +30,7 @@ impl SetBuilder {
     pub fn new(bounds: SetBounds) -> Self {
         Self {
             shape: OwnedSet::Packed(vec![0; COUNT_LEN]),
-            form: ValueEncoding::initial_for(Kind::Set),
+            value_encoding: ValueEncoding::initial_for(Kind::Set),
             bounds,
         }
     }
@@ -43,13 +43,13 @@ impl SetBuilder {
 
     /// Copies a packed set.
     pub(super) fn from_packed(packed: &[u8], form: ValueEncoding, bounds: SetBounds) -> Self {
-        Self { shape: OwnedSet::Packed(packed.to_vec()), form, bounds }
+        Self { shape: OwnedSet::Packed(packed.to_vec()), value_encoding: form, bounds }
     }
 
     /// Hints that `count` members follow at once, new or not; the encoding is chosen as if all were new.
     pub fn reserve_encoding(&mut self, count: usize) {
-        let about = ValueSummary { count: count as u32, ..ValueSummary::for_encoding(self.form) };
-        self.form = self.form.set_encoding_after_adding(&about, self.bounds);
+        let about = ValueSummary { count: count as u32, ..ValueSummary::for_encoding(self.value_encoding) };
+        self.value_encoding = self.value_encoding.set_encoding_after_adding(&about, self.bounds);
     }
 
     /// Reserves space for `count` members. Only valid while empty.
@@ -68,8 +68,9 @@ impl SetBuilder {
             OwnedSet::Packed(bytes) => {
                 let Some(addition) = MemberAddition::from_packed(bytes, member) else { return false };
                 let count = packed::count(bytes) + 1;
-                self.form = self.form.set_encoding_after_adding(&addition.about(count), self.bounds);
-                if !must_become_large(&addition, bytes.len(), count, self.form) {
+                self.value_encoding =
+                    self.value_encoding.set_encoding_after_adding(&addition.summary_of(count), self.bounds);
+                if !must_become_large(&addition, bytes.len(), count, self.value_encoding) {
                     bytes.splice(addition.range, addition.replacement);
                     packed::set_count(bytes, count);
                     return true;
@@ -82,7 +83,7 @@ impl SetBuilder {
         let is_new = fields.insert_if_new(member);
         if is_new {
             let about = summary_of(member, fields.len());
-            self.form = self.form.set_encoding_after_adding(&about, self.bounds);
+            self.value_encoding = self.value_encoding.set_encoding_after_adding(&about, self.bounds);
         }
         is_new
     }
@@ -108,11 +109,11 @@ impl SetBuilder {
             OwnedSet::Packed(bytes) => Shape::Packed(bytes),
             OwnedSet::Large(fields) => Shape::Large(&**fields),
         };
-        SetRef { shape, form: self.form }
+        SetRef { shape, value_encoding: self.value_encoding }
     }
 
     pub(super) fn into_parts(self) -> (OwnedSet, ValueEncoding) {
-        (self.shape, self.form)
+        (self.shape, self.value_encoding)
     }
 
     /// Converts the set into a value that can be stored under a key.
@@ -121,7 +122,7 @@ impl SetBuilder {
             OwnedSet::Packed(bytes) => UnstoredValue::Bytes(bytes.into()),
             OwnedSet::Large(fields) => UnstoredValue::Overflow(Large::Set(fields)),
         };
-        DetachedValue::of(self.form, value)
+        DetachedValue::of(self.value_encoding, value)
     }
 }
 
@@ -157,11 +158,11 @@ pub(super) fn summary_of(member: &[u8], count: usize) -> ValueSummary {
 
 impl MemberAddition {
     /// Describes a packed set that has `count` members after this addition.
-    pub(super) fn about(&self, count: usize) -> ValueSummary {
+    pub(super) fn summary_of(&self, count: usize) -> ValueSummary {
         let form = if self.integers { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
         ValueSummary {
             count: count as u32,
-            max_element_len: self.longest as u32,
+            max_element_len: self.max_member_len as u32,
             ..ValueSummary::for_encoding(form)
         }
     }

@@ -37,13 +37,13 @@ impl Table {
         bounds: SetBounds,
     ) -> (EntryRef, bool) {
         let set = self.expect_set(place);
-        let form = set.form;
+        let form = set.value_encoding;
         let Shape::Packed(packed) = set.shape else {
             return (place, self.add_to_large(place, member, bounds));
         };
         let Some(addition) = MemberAddition::from_packed(packed, member) else { return (place, false) };
         let count = packed::count(packed) + 1;
-        let form = form.set_encoding_after_adding(&addition.about(count), bounds);
+        let form = form.set_encoding_after_adding(&addition.summary_of(count), bounds);
         if builder::must_become_large(&addition, packed.len(), count, form) {
             let fields = builder::large(packed);
             let place = self.make_large(place, key, Large::Set(fields));
@@ -55,7 +55,7 @@ impl Table {
     }
 
     fn add_to_large(&mut self, place: EntryRef, member: &[u8], bounds: SetBounds) -> bool {
-        let form = self.expect_set(place).form;
+        let form = self.expect_set(place).value_encoding;
         let Some(fields) = self.large_set_mut(place) else { return false };
         let is_new = fields.insert_if_new(member);
         let encoding_after_adding =
@@ -85,7 +85,7 @@ impl Table {
             }
             return (place, added);
         };
-        let before = set.form;
+        let before = set.value_encoding;
         let mut new = SetBuilder::from_packed(packed, before, bounds);
         new.reserve_encoding(members.len());
         let added = members.filter(|member| new.add(member)).count();
@@ -122,8 +122,12 @@ impl Table {
             return (place, found && self.large_set_mut(place).is_some_and(|fields| fields.remove(member)));
         };
         let Some(range) = PackedMembers::from_packed(packed).find(member) else { return (place, false) };
-        let splice =
-            Splice { range, replacement: &[], count: packed::count(packed) - 1, code: set.form.code() };
+        let splice = Splice {
+            range,
+            replacement: &[],
+            count: packed::count(packed) - 1,
+            code: set.value_encoding.code(),
+        };
         (self.entries.splice(place, key, &splice), true)
     }
 
@@ -142,7 +146,7 @@ impl Table {
         let index = random.checked_rem(count as u64).unwrap_or_default() as usize;
         let Some((range, chosen)) = PackedMembers::from_packed(packed).nth(index) else { return place };
         member.extend_from_slice(&chosen);
-        let splice = Splice { range, replacement: &[], count: count - 1, code: set.form.code() };
+        let splice = Splice { range, replacement: &[], count: count - 1, code: set.value_encoding.code() };
         self.entries.splice(place, key, &splice)
     }
 }

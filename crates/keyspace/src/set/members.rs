@@ -223,7 +223,7 @@ pub(crate) struct MemberAddition {
     /// Whether all members, including the new one, are integers.
     pub(crate) integers: bool,
     /// Length of the new member, or of the longest member if all others were integers.
-    pub(crate) longest: usize,
+    pub(crate) max_member_len: usize,
 }
 
 impl MemberAddition {
@@ -250,13 +250,18 @@ impl MemberAddition {
             all.for_each(|value| push_integer(&mut with, value, width));
             COUNT_LEN..packed.len()
         };
-        Some(Self { range, replacement: with, integers: true, longest: member.len() })
+        Some(Self { range, replacement: with, integers: true, max_member_len: member.len() })
     }
 
     fn of_string(packed: &[u8], member: &[u8]) -> Self {
         let mut with = SmallVec::new();
         push_string(&mut with, member);
-        Self { range: packed.len()..packed.len(), replacement: with, integers: false, longest: member.len() }
+        Self {
+            range: packed.len()..packed.len(),
+            replacement: with,
+            integers: false,
+            max_member_len: member.len(),
+        }
     }
 
     /// Converts the integers to strings because a non-integer member joins them.
@@ -267,7 +272,7 @@ impl MemberAddition {
         let ends = integers.iter().next().into_iter().chain(integers.iter().next_back());
         let longest = ends.map(|value| usize::from(Digits::from(value).len)).chain([member.len()]).max();
         let range = COUNT_LEN..integers.packed.len();
-        Self { range, replacement: with, integers: false, longest: longest.unwrap_or_default() }
+        Self { range, replacement: with, integers: false, max_member_len: longest.unwrap_or_default() }
     }
 }
 
@@ -383,6 +388,6 @@ mod tests {
         }
         assert_eq!(all_members(&packed), [&b"-7"[..], b"12", b"07", &long, b"", b"9"]);
         let addition = MemberAddition::from_packed(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
-        assert_eq!((addition.longest, addition.integers), (2, false));
+        assert_eq!((addition.max_member_len, addition.integers), (2, false));
     }
 }

@@ -83,7 +83,8 @@ impl Table {
                 let kept = EncodedScore::new(new, before.map_or(MIN_STORED_SCORE_LEN, <[u8]>::len));
                 let is_after = name.len() > bounds.value
                     || members.len() + usize::from(found.is_none()) > bounds.entries;
-                let encoding_after_adding = is_after && set.form != ValueEncoding::SkiplistSortedSet;
+                let encoding_after_adding =
+                    is_after && set.value_encoding != ValueEncoding::SkiplistSortedSet;
                 if let Some(members) = self.large_sorted_set_mut(place) {
                     members.put_hashed(&member, found, kept.bytes(), None);
                 }
@@ -119,7 +120,7 @@ impl Table {
         let count = packed::count(packed) + usize::from(found.is_none());
         let is_after = name.len() > bounds.value || count > bounds.entries;
         // A listpack does not preserve the sign of zero.
-        let form = if is_after { ValueEncoding::SkiplistSortedSet } else { set.form };
+        let form = if is_after { ValueEncoding::SkiplistSortedSet } else { set.value_encoding };
         let score = if form == ValueEncoding::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
         records::push(&mut record, name, score);
@@ -166,7 +167,7 @@ impl Table {
             Shape::Packed(packed) => {
                 let Some(record) = records::find_record(packed, name) else { return (place, None) };
                 let (range, count) = (record.start..record.end, packed::count(packed) - 1);
-                let (score, code) = (record.score, set.form.code());
+                let (score, code) = (record.score, set.value_encoding.code());
                 (
                     self.entries.splice(place, key, &Splice { range, replacement: &[], count, code }),
                     Some(score),
@@ -207,7 +208,7 @@ impl Table {
                 told(record.into());
             }
             let Some((start, end)) = range else { return place };
-            let (count, code) = (packed::count(packed) - ranks.len(), set.form.code());
+            let (count, code) = (packed::count(packed) - ranks.len(), set.value_encoding.code());
             return self.entries.splice(
                 place,
                 key,

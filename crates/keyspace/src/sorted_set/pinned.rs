@@ -27,7 +27,7 @@ pub struct PinnedMembers {
     snapshot: Snapshot,
     slot: Slot,
     /// The members' entries in visiting order.
-    places: Vec<EntryRef>,
+    entries: Vec<EntryRef>,
 }
 
 impl Keyspace {
@@ -41,15 +41,15 @@ impl Keyspace {
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
-        let places = slots.slot(slot).table_ref(db).sorted_set(place)?.places(ranks, reversed)?;
+        let places = slots.slot(slot).table_ref(db).sorted_set(place)?.entries(ranks, reversed)?;
         let snapshot = self.pin_values(slots, db, &[(slot, place)])?;
-        Some(PinnedMembers { snapshot, slot, places })
+        Some(PinnedMembers { snapshot, slot, entries: places })
     }
 }
 
 impl SortedSetRef<'_> {
     /// The entries of the members with these ranks, if the set is large.
-    fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
+    fn entries(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
         members.entries.secondary_order.visit_runs(ranks, reversed, &mut |run| {
@@ -67,7 +67,7 @@ impl SortedSetRef<'_> {
 impl PinnedMembers {
     /// Visits the members in batches, with the slot unlocked, until `visit` returns false.
     pub fn visit(self, visit: &mut dyn FnMut(ScoredMember<'_>) -> bool) {
-        let (mut left, mut copied) = (&self.places[..], CopiedMembers::default());
+        let (mut left, mut copied) = (&self.entries[..], CopiedMembers::default());
         while !left.is_empty() {
             let next = &left[..left.len().min(MEMBERS_PER_LOCK)];
             self.snapshot.with_next_value(self.slot, |value| {

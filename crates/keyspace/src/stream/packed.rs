@@ -30,7 +30,7 @@ const PRODUCER_PIECE: u8 = 7;
 const IID_PIECE: u8 = 8;
 const TOTALS_PIECE: u8 = 9;
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
+fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -39,19 +39,19 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
 }
 
 fn put_id(out: &mut Vec<u8>, id: StreamId) {
-    put(out, id.millis);
-    put(out, id.sequence);
+    write_varint(out, id.millis);
+    write_varint(out, id.sequence);
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put(out, bytes.len() as u64);
+    write_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Encodes an optional number: 1 and the number, or 0.
 fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
-    put(out, u64::from(value.is_some()));
-    value.into_iter().for_each(|value| put(out, value));
+    write_varint(out, u64::from(value.is_some()));
+    value.into_iter().for_each(|value| write_varint(out, value));
 }
 
 fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
@@ -64,10 +64,10 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
         }
         StreamPiece::Head { head, .. } => {
             out.push(HEAD_PIECE);
-            put(out, head.len);
+            write_varint(out, head.len);
             put_id(out, head.last);
             put_id(out, head.max_deleted);
-            put(out, head.added);
+            write_varint(out, head.added);
         }
         StreamPiece::Group { name, last, read, .. } => {
             out.push(GROUP_PIECE);
@@ -78,13 +78,13 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
         StreamPiece::Pending { id, delivered, count } => {
             out.push(PENDING_PIECE);
             put_id(out, id);
-            put(out, delivered.0 as u64);
-            put(out, count);
+            write_varint(out, delivered.0 as u64);
+            write_varint(out, count);
         }
         StreamPiece::Consumer { name, seen, active, .. } => {
             out.push(CONSUMER_PIECE);
             put_bytes(out, name);
-            put(out, seen.0 as u64);
+            write_varint(out, seen.0 as u64);
             put_option(out, active.map(|active| active.0 as u64));
         }
         StreamPiece::Owned(id) => {
@@ -93,8 +93,8 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
         }
         StreamPiece::Producers { bounds: IdempotenceBounds { duration, max_iids: most }, .. } => {
             out.push(PRODUCERS_PIECE);
-            put(out, duration);
-            put(out, most);
+            write_varint(out, duration);
+            write_varint(out, most);
         }
         StreamPiece::Producer { name, .. } => {
             out.push(PRODUCER_PIECE);
@@ -107,8 +107,8 @@ fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
         }
         StreamPiece::Totals(IdempotenceTotals { added, duplicates }) => {
             out.push(TOTALS_PIECE);
-            put(out, added);
-            put(out, duplicates);
+            write_varint(out, added);
+            write_varint(out, duplicates);
         }
     }
 }
@@ -121,7 +121,7 @@ impl<'a> PieceReader<'a> {
         Self(&packed[COUNT_LEN..])
     }
 
-    fn number(&mut self) -> u64 {
+    fn read_varint(&mut self) -> u64 {
         let (mut value, mut shift) = (0, 0);
         while let Some((byte, rest)) = self.0.split_first() {
             self.0 = rest;
@@ -135,22 +135,22 @@ impl<'a> PieceReader<'a> {
     }
 
     fn time(&mut self) -> Millis {
-        Millis(self.number() as i64)
+        Millis(self.read_varint() as i64)
     }
 
     fn id(&mut self) -> StreamId {
-        StreamId { millis: self.number(), sequence: self.number() }
+        StreamId { millis: self.read_varint(), sequence: self.read_varint() }
     }
 
     fn bytes(&mut self) -> &'a [u8] {
-        let len = self.number() as usize;
+        let len = self.read_varint() as usize;
         let (bytes, rest) = self.0.split_at(len);
         self.0 = rest;
         bytes
     }
 
     fn option(&mut self) -> Option<u64> {
-        (self.number() == 1).then(|| self.number())
+        (self.read_varint() == 1).then(|| self.read_varint())
     }
 }
 
@@ -162,8 +162,8 @@ impl<'a> Iterator for PieceReader<'a> {
         self.0 = rest;
         Some(match *tag {
             HEAD_PIECE => {
-                let (len, last, max_deleted) = (self.number(), self.id(), self.id());
-                let head = StreamHead { len, last, max_deleted, added: self.number() };
+                let (len, last, max_deleted) = (self.read_varint(), self.id(), self.id());
+                let head = StreamHead { len, last, max_deleted, added: self.read_varint() };
                 StreamPiece::Head { head, first: StreamId::MIN, groups: 0 }
             }
             NODE_PIECE => StreamPiece::Node { id: self.id(), bytes: self.bytes() },
@@ -172,7 +172,7 @@ impl<'a> Iterator for PieceReader<'a> {
                 StreamPiece::Group { name, last, read, pending: 0 }
             }
             PENDING_PIECE => {
-                StreamPiece::Pending { id: self.id(), delivered: self.time(), count: self.number() }
+                StreamPiece::Pending { id: self.id(), delivered: self.time(), count: self.read_varint() }
             }
             CONSUMER_PIECE => {
                 let (name, seen) = (self.bytes(), self.time());
@@ -181,13 +181,13 @@ impl<'a> Iterator for PieceReader<'a> {
             }
             OWNED_PIECE => StreamPiece::Owned(self.id()),
             PRODUCERS_PIECE => {
-                let bounds = IdempotenceBounds { duration: self.number(), max_iids: self.number() };
+                let bounds = IdempotenceBounds { duration: self.read_varint(), max_iids: self.read_varint() };
                 StreamPiece::Producers { bounds, count: 0 }
             }
             PRODUCER_PIECE => StreamPiece::Producer { name: self.bytes(), iids: 0 },
             IID_PIECE => StreamPiece::Iid { iid: self.bytes(), id: self.id() },
             TOTALS_PIECE => {
-                let totals = IdempotenceTotals { added: self.number(), duplicates: self.number() };
+                let totals = IdempotenceTotals { added: self.read_varint(), duplicates: self.read_varint() };
                 StreamPiece::Totals(totals)
             }
             other => panic!("a piece of a stream begins with {other}, which nobody writes"),

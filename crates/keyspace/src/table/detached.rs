@@ -17,14 +17,14 @@ use crate::usage::Usage;
 #[derive(Debug)]
 #[must_use = "the value lies nowhere else"]
 pub struct DetachedValue {
-    form: ValueEncoding,
+    value_encoding: ValueEncoding,
     usage: u16,
     value: UnstoredValue<Large>,
 }
 
 impl DetachedValue {
     pub(crate) fn of(form: ValueEncoding, value: UnstoredValue<Large>) -> Self {
-        Self { form, usage: Usage::for_new_keys().0, value }
+        Self { value_encoding: form, usage: Usage::for_new_keys().0, value }
     }
 
     /// An empty value in the large form, for more elements than a packed one can hold.
@@ -36,13 +36,13 @@ impl DetachedValue {
     /// decides the OBJECT ENCODING.
     #[must_use]
     pub fn add(&mut self, part: PackedValue<'_>, limits: &EncodingLimits) -> bool {
-        debug_assert_eq!(self.form.kind(), part.kind());
+        debug_assert_eq!(self.value_encoding.kind(), part.kind());
         let UnstoredValue::Overflow(large) = &mut self.value else { return false };
         let all_new = large.add(part);
         let mut about = part.summary();
         about.count = large.shape().len() as u32;
         about.bytes = large.elements_len();
-        self.form = self.form.encoding_after_adding(&about, limits);
+        self.value_encoding = self.value_encoding.encoding_after_adding(&about, limits);
         all_new
     }
 }
@@ -52,18 +52,22 @@ impl Table {
     pub fn detach(&mut self, place: EntryRef, key: &Key<'_>) -> DetachedValue {
         self.entries.clear_element_expiry(key.bytes);
         let (attributes, value) = self.entries.detach(place, key);
-        DetachedValue { form: ValueEncoding::of(attributes.code), usage: attributes.usage, value }
+        DetachedValue { value_encoding: ValueEncoding::of(attributes.code), usage: attributes.usage, value }
     }
 
     /// Copies the value at `place`.
     pub fn copy(&self, place: EntryRef) -> DetachedValue {
         let (attributes, value) = self.entries.copy(place);
-        DetachedValue { form: ValueEncoding::of(attributes.code), usage: Usage::for_new_keys().0, value }
+        DetachedValue {
+            value_encoding: ValueEncoding::of(attributes.code),
+            usage: Usage::for_new_keys().0,
+            value,
+        }
     }
 
     /// Stores a detached value under a key that does not exist.
     pub fn attach(&mut self, key: &Key<'_>, detached: DetachedValue, expiry: Option<Millis>) -> EntryRef {
-        let DetachedValue { form, usage, value } = detached;
+        let DetachedValue { value_encoding: form, usage, value } = detached;
         let place = self.entries.attach(key, Attributes { code: form.code(), usage, expiry }, value);
         self.record_element_expiry(place, key);
         place

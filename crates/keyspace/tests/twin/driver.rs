@@ -440,7 +440,13 @@ impl TestDriver {
         let slot = Slot::of_key(&key);
         let here = self.model.keys().filter(|(of, key)| *of == db && Slot::of_key(key) == slot);
         let stayed = here.map(|(_, key)| key.clone()).collect();
-        self.scans.push(Scan { db, slot, position: 0, present_throughout: stayed, seen: Default::default() });
+        self.scans.push(Scan {
+            db,
+            slot,
+            position: 0,
+            present_throughout: stayed,
+            scanned: Default::default(),
+        });
     }
 
     /// Continues one of the scans.
@@ -450,7 +456,7 @@ impl TestDriver {
         let scan = &mut self.scans[which];
         let mut guard = self.keyspace.lock(scan.slot);
         let next = guard.table(scan.db).scan(scan.position, count as usize, &mut |item| {
-            scan.seen.insert(item.key.to_vec());
+            scan.scanned.insert(item.key.to_vec());
         });
         match next {
             Some(next) => {
@@ -458,7 +464,7 @@ impl TestDriver {
                 scan.position = next;
             }
             None => {
-                let missed: Vec<_> = scan.present_throughout.difference(&scan.seen).collect();
+                let missed: Vec<_> = scan.present_throughout.difference(&scan.scanned).collect();
                 assert!(missed.is_empty(), "the scan missed {missed:?}");
                 drop(guard);
                 self.scans.swap_remove(which);

@@ -215,5 +215,5 @@ pub(crate) struct Scan {
     pub(crate) slot: slot_routing::Slot,
     pub(crate) position: u64,
     pub(crate) present_throughout: BTreeSet<Vec<u8>>,
-    pub(crate) seen: BTreeSet<Vec<u8>>,
+    pub(crate) scanned: BTreeSet<Vec<u8>>,
 }

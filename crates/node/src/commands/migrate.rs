@@ -84,7 +84,9 @@ impl<'a> MigrateSource<'a> {
                 }
                 MigrateStep::Capture { hold, keys } => self.capture_keys(&hold, &keys),
                 MigrateStep::Release { key, captured } => self.delete_key(key, &captured),
-                MigrateStep::Connect { anew } => with_time_left(left, self.connect_target(anew)).await,
+                MigrateStep::Connect { reconnects: anew } => {
+                    with_time_left(left, self.connect_target(anew)).await
+                }
                 MigrateStep::Send(bytes) => with_time_left(left, self.send_to_target(&bytes)).await,
                 MigrateStep::Read => with_time_left(left, self.read_from_target()).await,
                 MigrateStep::AwaitUnpause => {
@@ -133,7 +135,7 @@ impl<'a> MigrateSource<'a> {
                 let (kept, to_self) =
                     (target.is_from_pool(), target.is_this_server(&self.server.network.listeners));
                 self.target = Some(target);
-                MigrateStepResult::Connected { kept, to_self }
+                MigrateStepResult::Connected { is_reused: kept, to_self }
             }
             Err(failure) => MigrateStepResult::ConnectFailed(failure),
         }

@@ -384,7 +384,7 @@ fn walk_slots(
     let cut = snapshot::take_snapshot(durability, |log| {
         migrations.replication.log.open(log);
         // The next change selects its database.
-        log.forget_db();
+        log.reset_selected_db();
         let end = log.position().offset;
         log.add_own_cursor(end)
     });

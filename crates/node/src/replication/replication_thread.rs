@@ -393,7 +393,7 @@ impl ReplicationThread {
         self.transfers.insert(transfer, SnapshotTransfer { cancel: cancelled.clone(), receivers });
         let dialect = match format {
             SnapshotFormat { valkey_format: true, .. } => Dialect::Valkey,
-            SnapshotFormat { active_times: true, .. } => Dialect::Own,
+            SnapshotFormat { active_times: true, .. } => Dialect::Redoubt,
             SnapshotFormat { .. } => Dialect::Redis,
         };
         let (contents, peers) = (format.contents, peers.to_vec());

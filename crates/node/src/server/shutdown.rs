@@ -304,7 +304,7 @@ impl<'a> ShutdownTask<'a> {
             let inputs = match actions.pop_front() {
                 None => self.next_events().await,
                 Some(ShutdownAction::HoldWrites) => vec![self.pause_writes()],
-                Some(ShutdownAction::AwaitReplicas { end, replicas }) => {
+                Some(ShutdownAction::AwaitReplicas { log_end: end, replicas }) => {
                     let longest = self.server.config.get(keys::SHUTDOWN_TIMEOUT);
                     self.replica_wait = Some(ReplicaWait::new(self.server, end, replicas, longest));
                     vec![]
@@ -345,7 +345,7 @@ impl<'a> ShutdownTask<'a> {
         let replicas = if replication.is_replica() { 0 } else { replication.count_shutdown_replicas() };
         let in_sync = replication.count_acknowledging(end);
         ShutdownEvent::WritesHeld(PausedLog {
-            end,
+            log_end: end,
             replicas,
             in_sync,
             replica_timeout: server.config.get(keys::SHUTDOWN_TIMEOUT),

@@ -91,9 +91,9 @@ mod tests {
     use super::*;
 
     /// Database, key, value, expiry.
-    type Row = (u16, &'static [u8], &'static [u8], Option<i64>);
+    type ExpectedCommand = (u16, &'static [u8], &'static [u8], Option<i64>);
 
-    fn written_commands(entries: &[Row]) -> String {
+    fn written_commands(entries: &[ExpectedCommand]) -> String {
         let mut writer = CommandWriter::new(Vec::new());
         writer.function(b"#!lua name=lib").unwrap();
         for (db, key, value, expiry) in entries {

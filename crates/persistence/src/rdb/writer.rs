@@ -90,7 +90,7 @@ impl<W: Write> RdbWriter<W> {
         };
         let version = dialect.written_version();
         let signature = match dialect {
-            Dialect::Redis | Dialect::Own => format!("REDIS{version:04}"),
+            Dialect::Redis | Dialect::Redoubt => format!("REDIS{version:04}"),
             Dialect::Valkey => format!("VALKEY{version:03}"),
         };
         writer.encoder.bytes(signature.as_bytes())?;

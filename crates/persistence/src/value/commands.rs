@@ -25,18 +25,18 @@ pub(crate) struct Commands {
 #[derive(Debug, Default)]
 struct ElementCommand {
     name: &'static str,
-    words: Words,
+    words: CommandWords,
     elements: usize,
 }
 
 /// Words of a command, as RESP bulk strings.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct CommandWords {
     bytes: Vec<u8>,
     count: usize,
 }
 
-impl Words {
+impl CommandWords {
     pub(super) fn push(&mut self, word: &[u8]) {
         self.count += 1;
         write_word(&mut self.bytes, word);
@@ -63,7 +63,7 @@ impl Commands {
     }
 
     /// Adds a command with the key and the collected words, which are consumed.
-    pub(super) fn add_key_command_with_words(&mut self, name: &str, words: &mut Words) {
+    pub(super) fn add_key_command_with_words(&mut self, name: &str, words: &mut CommandWords) {
         self.encoded_commands.push(b'*');
         self.encoded_commands.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
         self.encoded_commands.extend_from_slice(b"\r\n");

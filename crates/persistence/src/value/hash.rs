@@ -179,7 +179,7 @@ fn add_expiry(field: &Field<'_>, out: &mut Commands) {
 fn code(is_timed: bool, dialect: Dialect) -> u8 {
     match (is_timed, dialect) {
         (false, _) => TYPE_PAIRS,
-        (true, Dialect::Redis | Dialect::Own) => TYPE_EXPIRY,
+        (true, Dialect::Redis | Dialect::Redoubt) => TYPE_EXPIRY,
         (true, Dialect::Valkey) => TYPE_VALKEY_EXPIRY,
     }
 }

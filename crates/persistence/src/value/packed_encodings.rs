@@ -43,7 +43,7 @@ const END: u8 = 0xFF;
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    fn take_bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, remaining) = self.0.split_at_checked(len)?;
         self.0 = remaining;
         Some(taken)
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     }
 
     fn bytes(&mut self, len: usize) -> Option<PackedItem<'a>> {
-        self.take(len).map(PackedItem::Bytes)
+        self.take_bytes(len).map(PackedItem::Bytes)
     }
 
     /// Reads a three-byte little-endian integer.
@@ -126,7 +126,7 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
             2_097_151..=268_435_454 => 4,
             _ => 5,
         };
-        let length = reader.take(length_of_length)?;
+        let length = reader.take_bytes(length_of_length)?;
         if depth == Depth::Deep && decode_backward_len(length) != Some(item_len) {
             return None;
         }
@@ -226,7 +226,7 @@ pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         let value = zipmap_len(&mut reader)??;
         let unused = reader.byte()?;
         items.push(reader.bytes(value)?);
-        reader.take(usize::from(unused))?;
+        reader.take_bytes(usize::from(unused))?;
     }
     // 254 means that the fields are not counted.
     let is_count_valid = depth == Depth::HeadersOnly || count == 254 || usize::from(count) == items.len() / 2;

@@ -150,9 +150,9 @@ fn raw_id_bytes(id: StreamId) -> [u8; ID_BYTES] {
 /// information.
 fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
     match dialect {
-        Dialect::Redis | Dialect::Own if has_producers => TYPE_WITH_PRODUCERS,
+        Dialect::Redis | Dialect::Redoubt if has_producers => TYPE_WITH_PRODUCERS,
         Dialect::Redis => TYPE_WITH_COUNTS,
-        Dialect::Own | Dialect::Valkey => {
+        Dialect::Redoubt | Dialect::Valkey => {
             if are_timed() {
                 TYPE_WITH_ACTIVE_TIMES
             } else {

@@ -39,7 +39,7 @@ fn select_is_logged_when_the_database_changes() {
     log.append(0, b"a");
     log.append(0, b"b");
     log.append(3, b"c");
-    log.forget_db();
+    log.reset_selected_db();
     log.append(3, b"d");
     let select = |db| format!("*2\r\n$6\r\nSELECT\r\n$1\r\n{db}\r\n");
     let expected = format!("{}ab{}c{}d", select(0), select(3), select(3));

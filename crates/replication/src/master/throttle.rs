@@ -29,7 +29,7 @@ pub(super) struct Throttle {
     /// The total time throttled since then.
     total_used: Duration,
     /// The time since which writers have been throttled without a break.
-    since: Option<Instant>,
+    granted_since: Option<Instant>,
 }
 
 impl Throttle {
@@ -42,13 +42,13 @@ impl Throttle {
 
     /// Returns the delay after a batch of writes, given the pending bytes of the slowest replica.
     pub(super) fn delay(&mut self, now: Instant, pending: u64, limit: OutputLimit) -> Duration {
-        if let Some(since) = self.since.take() {
+        if let Some(since) = self.granted_since.take() {
             self.total_used += now.since(since);
         }
         let may = self.total_granted.is_some_and(|at| now.since(at) < THROTTLE_PERIOD)
             && self.total_used < MAX_TOTAL_DELAY;
         let delay = if may { wanted_delay(pending, limit) } else { Duration::ZERO };
-        self.since = Some(now).filter(|_| !delay.is_zero());
+        self.granted_since = Some(now).filter(|_| !delay.is_zero());
         delay
     }
 }
@@ -70,16 +70,16 @@ mod tests {
 
     const LIMIT: OutputLimit = OutputLimit { hard: 1000, soft: 0, soft_duration: Duration::ZERO };
 
-    fn at(seconds: u64) -> Instant {
+    fn at_seconds(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
     }
 
     #[test]
     fn writers_are_not_throttled_before_a_replica_was_closed() {
         let mut throttle = Throttle::default();
-        assert_eq!(throttle.delay(at(0), 1000, LIMIT), Duration::ZERO);
-        throttle.on_replica_closed(at(1));
-        assert!(throttle.delay(at(1), 1000, LIMIT) > Duration::ZERO);
+        assert_eq!(throttle.delay(at_seconds(0), 1000, LIMIT), Duration::ZERO);
+        throttle.on_replica_closed(at_seconds(1));
+        assert!(throttle.delay(at_seconds(1), 1000, LIMIT) > Duration::ZERO);
     }
 
     #[test]
@@ -99,8 +99,8 @@ mod tests {
         ];
         for (pending, limit, millis) in table {
             let mut throttle = Throttle::default();
-            throttle.on_replica_closed(at(0));
-            let delay = throttle.delay(at(0), pending, limit);
+            throttle.on_replica_closed(at_seconds(0));
+            let delay = throttle.delay(at_seconds(0), pending, limit);
             assert_eq!(delay.as_micros() / 100, millis * 10, "{pending}");
         }
     }
@@ -112,9 +112,9 @@ mod tests {
         for second in 0..1200 {
             // The replica is closed twice a minute.
             if second % 30 == 0 {
-                throttle.on_replica_closed(at(second));
+                throttle.on_replica_closed(at_seconds(second));
             }
-            slow += u64::from(!throttle.delay(at(second), 900, LIMIT).is_zero());
+            slow += u64::from(!throttle.delay(at_seconds(second), 900, LIMIT).is_zero());
         }
         assert_eq!(slow, 2 * MAX_TOTAL_DELAY.as_secs());
     }
@@ -122,10 +122,10 @@ mod tests {
     #[test]
     fn throttling_ends_when_the_replica_has_caught_up() {
         let mut throttle = Throttle::default();
-        throttle.on_replica_closed(at(0));
-        assert!(!throttle.delay(at(1), 900, LIMIT).is_zero());
-        assert!(throttle.delay(at(2), 100, LIMIT).is_zero());
-        assert!(!throttle.delay(at(500), 900, LIMIT).is_zero(), "the time between was not used up");
-        assert!(throttle.delay(at(601), 900, LIMIT).is_zero(), "it has kept up for long");
+        throttle.on_replica_closed(at_seconds(0));
+        assert!(!throttle.delay(at_seconds(1), 900, LIMIT).is_zero());
+        assert!(throttle.delay(at_seconds(2), 100, LIMIT).is_zero());
+        assert!(!throttle.delay(at_seconds(500), 900, LIMIT).is_zero(), "the time between was not used up");
+        assert!(throttle.delay(at_seconds(601), 900, LIMIT).is_zero(), "it has kept up for long");
     }
 }

@@ -195,17 +195,17 @@ fn add_switches(lua: &Lua, table: &Table, settings: &SharedOptions) -> mlua::Res
     table.set("encode_invalid_numbers", function(lua, encode)?)?;
     let shared = settings.clone();
     let sparse = move |lua: &Lua, args: &Arguments| -> LibraryResult<MultiValue> {
-        const NAME: &str = "encode_sparse_array";
-        check_max_arguments(args, 3, NAME)?;
+        const FUNCTION_NAME: &str = "encode_sparse_array";
+        check_max_arguments(args, 3, FUNCTION_NAME)?;
         let settings = &mut *shared.borrow_mut();
         let most = i64::from(i32::MAX);
-        if let Some(converted) = optional_boolean(args, 1, NAME)? {
+        if let Some(converted) = optional_boolean(args, 1, FUNCTION_NAME)? {
             settings.sparse_converted = converted;
         }
-        if let Some(ratio) = bounded_integer(args, 2, NAME, (0, most))? {
+        if let Some(ratio) = bounded_integer(args, 2, FUNCTION_NAME, (0, most))? {
             settings.sparse_ratio = ratio;
         }
-        if let Some(safe) = bounded_integer(args, 3, NAME, (0, most))? {
+        if let Some(safe) = bounded_integer(args, 3, FUNCTION_NAME, (0, most))? {
             settings.sparse_min_index = safe;
         }
         let all = (settings.sparse_converted, settings.sparse_ratio, settings.sparse_min_index);

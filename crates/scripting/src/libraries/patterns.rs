@@ -34,7 +34,7 @@ struct Matcher<'a> {
     depth: usize,
     steps: u32,
     lua: &'a Lua,
-    look: &'a Function,
+    check_hook: &'a Function,
 }
 
 fn is_class(byte: u8, class: u8) -> bool {
@@ -56,7 +56,7 @@ fn is_class(byte: u8, class: u8) -> bool {
 
 impl<'a> Matcher<'a> {
     fn new(lua: &'a Lua, look: &'a Function, text: &'a [u8], pattern: &'a [u8]) -> Self {
-        Self { text, pattern, captures: Vec::new(), depth: 0, steps: 0, lua, look }
+        Self { text, pattern, captures: Vec::new(), depth: 0, steps: 0, lua, check_hook: look }
     }
 
     fn pattern_byte(&self, place: usize) -> Option<u8> {
@@ -66,7 +66,7 @@ impl<'a> Matcher<'a> {
     fn step(&mut self) -> LibraryResult<()> {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS) {
-            self.look.call::<()>(())?;
+            self.check_hook.call::<()>(())?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use slot_routing::{ReplOffset, Slot, SlotSet, Topology};
 
 use super::{ClusterEvent, ClusterWorld};
 use crate::InjectedBug;
-use crate::data::{Key, RoleOrder};
+use crate::data::{Key, RoleChange};
 
 /// Poll interval while running writes are draining.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -27,7 +27,7 @@ pub(super) struct PendingSlotChange {
     slot: Slot,
     offset: ReplOffset,
     /// The number of replicas that must acknowledge the offset.
-    readers: usize,
+    awaited_replicas: usize,
     until: Instant,
 }
 
@@ -46,23 +46,31 @@ impl ClusterWorld {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
             let until = self.simulation.now + timeout;
             let incarnation = self.simulation.processes[host].incarnation;
-            let told = PendingSlotChange { token, slot, offset, readers, until };
-            self.simulation
-                .after(Duration::ZERO, ClusterEvent::PendingSlotChange { host, incarnation, told });
+            let told = PendingSlotChange { token, slot, offset, awaited_replicas: readers, until };
+            self.simulation.schedule_after(
+                Duration::ZERO,
+                ClusterEvent::PendingSlotChange { host, incarnation, change: told },
+            );
         }
     }
 
     /// Checks whether the replicas acknowledged the slot change; at the deadline the wait fails.
     pub(super) fn check_slot_change_acks(&mut self, host: usize, told: PendingSlotChange) {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
-        let held = self.simulation.data.stores[host].replicas().filter(has_it).count() >= told.readers;
+        let held =
+            self.simulation.data.stores[host].replicas().filter(has_it).count() >= told.awaited_replicas;
         if self.simulation.is_running(host) && (held || self.simulation.now >= told.until) {
             let keys_in_slot = self.simulation.data.stores[host].keys_in_slot(told.slot);
-            return self
-                .feed(host, ClusterInput::ReplicasAcknowledged { token: told.token, held, keys_in_slot });
+            return self.handle_input(
+                host,
+                ClusterInput::ReplicasAcknowledged { token: told.token, held, keys_in_slot },
+            );
         }
         let incarnation = self.simulation.processes[host].incarnation;
-        self.simulation.after(ACK_POLL_INTERVAL, ClusterEvent::PendingSlotChange { host, incarnation, told });
+        self.simulation.schedule_after(
+            ACK_POLL_INTERVAL,
+            ClusterEvent::PendingSlotChange { host, incarnation, change: told },
+        );
     }
 
     /// Issues client writes and checks which nodes accept writes.
@@ -72,7 +80,7 @@ impl ClusterWorld {
             self.simulation.clients_write(keys.into_iter(), 50_000);
         }
         self.simulation.run_maintenance();
-        while let Some(host) = self.simulation.take_stopped() {
+        while let Some(host) = self.simulation.take_finished_shutdown() {
             self.stop(host);
         }
         for host in 0..self.hosts.len() {
@@ -81,8 +89,8 @@ impl ClusterWorld {
             }
             let offset = self.simulation.data.stores[host].offset();
             let received_headers = self.simulation.data.stores[host].moves.has_heard();
-            if received_headers || self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
-                self.feed(host, ClusterInput::Deadline);
+            if received_headers || self.hosts[host].watched_offset.is_some_and(|wanted| wanted <= offset) {
+                self.handle_input(host, ClusterInput::Deadline);
             }
             self.check_reach(host);
         }
@@ -91,8 +99,10 @@ impl ClusterWorld {
     /// Returns the replication state for the machine.
     pub(super) fn replication_state(&self, host: usize) -> ReplicationStatus {
         let store = &self.simulation.data.stores[host];
-        let mut facts = ReplicationStatus { offset: store.reach(), source: store.source() };
-        if self.simulation.plan.injected_bug == Some(InjectedBug::UnreportedDataLoss) && store.is_void() {
+        let mut facts = ReplicationStatus { offset: store.failover_offset(), source: store.source() };
+        if self.simulation.plan.injected_bug == Some(InjectedBug::UnreportedDataLoss)
+            && store.has_invalid_data()
+        {
             facts.offset = store.offset();
             facts.source = store.down_since().map_or(facts.source, |since| ReplicationSource::Lost { since });
         }
@@ -101,20 +111,20 @@ impl ClusterWorld {
 
     pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
-            self.simulation.order(host, RoleOrder::Follow { master, foreign });
+            self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign });
         }
     }
 
     /// Publishes a topology: slots that become the node's own at once, the others a moment later.
     pub(super) fn publish(&mut self, host: usize, topology: Topology) {
-        self.simulation.leave_returning(host, &topology);
+        self.simulation.empty_returning_slots(host, &topology);
         let (store, topology) = (&self.simulation.data.stores[host], Arc::new(topology));
         self.hosts[host].topology = Some(topology.clone());
         let rerouting = store.engine().begin_topology_change(topology).expect("it is a node of a cluster");
         self.hosts[host].publishing = Some((rerouting, store.under_way()));
         let (incarnation, time) =
             (self.simulation.processes[host].incarnation, self.simulation.random.millis(0, 1));
-        self.simulation.after(time, ClusterEvent::Published { host, incarnation });
+        self.simulation.schedule_after(time, ClusterEvent::Published { host, incarnation });
     }
 
     pub(super) fn on_published(&mut self, host: usize) {
@@ -124,7 +134,9 @@ impl ClusterWorld {
         if !store.has_drained(&under_way) {
             self.hosts[host].publishing = Some((rerouting, under_way));
             let incarnation = self.simulation.processes[host].incarnation;
-            return self.simulation.after(DRAIN_POLL_INTERVAL, ClusterEvent::Published { host, incarnation });
+            return self
+                .simulation
+                .schedule_after(DRAIN_POLL_INTERVAL, ClusterEvent::Published { host, incarnation });
         }
         store.engine().end_topology_change(rerouting);
         self.run_pending_actions(host);
@@ -143,16 +155,19 @@ impl ClusterWorld {
             || self.simulation.plan.injected_bug == Some(InjectedBug::SkippedDrain)
         {
             let offset = store.offset();
-            return self.feed(host, ClusterInput::WritesPaused { offset });
+            return self.handle_input(host, ClusterInput::WritesPaused { offset });
         }
         let incarnation = self.simulation.processes[host].incarnation;
-        self.simulation.after(DRAIN_POLL_INTERVAL, ClusterEvent::Drained { host, incarnation, under_way });
+        self.simulation.schedule_after(
+            DRAIN_POLL_INTERVAL,
+            ClusterEvent::Drained { host, incarnation, running_writes: under_way },
+        );
     }
 
     /// Drops slots that now belong to other nodes.
     pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
         let lost = self.sample_slots.iter().filter(|slot| slots.contains(**slot));
         let keys: Vec<Key> = lost.map(|slot| slot.number()).collect();
-        self.simulation.leave_slots(host, &keys);
+        self.simulation.release_slots(host, &keys);
     }
 }

@@ -10,57 +10,57 @@ use crate::RandomSource;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
     /// The content that a process would read now.
-    written: Option<String>,
+    readable: Option<String>,
     /// The oldest content that can remain after a power failure.
     synced: Option<String>,
     /// The write in progress, for which a process waits.
     pending: Option<(u64, String)>,
     /// Queued writes: number, content, and whether to sync.
-    orders: VecDeque<(u64, String, bool)>,
-    ordered: u64,
+    queued_writes: VecDeque<(u64, String, bool)>,
+    last_queued: u64,
 }
 
 impl Disk {
-    pub(super) fn holding(nodes_conf: String) -> Self {
-        Self { written: Some(nodes_conf.clone()), synced: Some(nodes_conf), ..Self::default() }
+    pub(super) fn with_content(nodes_conf: String) -> Self {
+        Self { readable: Some(nodes_conf.clone()), synced: Some(nodes_conf), ..Self::default() }
     }
 
     /// Queues a write.
     pub(super) fn queue_write(&mut self, text: String, sync: bool) {
-        self.ordered += 1;
-        self.orders.push_back((self.ordered, text, sync));
+        self.last_queued += 1;
+        self.queued_writes.push_back((self.last_queued, text, sync));
     }
 
     /// Returns the next queued write unless the disk is busy.
     pub(super) fn next_queued_write(&mut self) -> Option<(u64, String, bool)> {
-        if self.pending.is_none() { self.orders.pop_front() } else { None }
+        if self.pending.is_none() { self.queued_writes.pop_front() } else { None }
     }
 
     /// Returns whether writes are queued.
     pub(super) fn has_queued_writes(&self) -> bool {
-        self.pending.is_some() || !self.orders.is_empty()
+        self.pending.is_some() || !self.queued_writes.is_empty()
     }
 
     /// Writes the file. With `sync`, the disk is busy until [`Disk::sync`].
     pub(super) fn write(&mut self, number: u64, text: String, sync: bool) {
-        if sync { self.pending = Some((number, text)) } else { self.written = Some(text) }
+        if sync { self.pending = Some((number, text)) } else { self.readable = Some(text) }
     }
 
     /// Completes the synced write in progress and returns its number.
     pub(super) fn sync(&mut self) -> u64 {
         let (number, text) = self.pending.take().expect("a write is on its way");
-        self.written = Some(text.clone());
+        self.readable = Some(text.clone());
         self.synced = Some(text);
         number
     }
 
     /// Kills the process, perhaps in the middle of a write.
     pub(super) fn process_died(&mut self, random: &mut RandomSource) {
-        (self.orders, self.ordered) = (VecDeque::new(), 0);
+        (self.queued_writes, self.last_queued) = (VecDeque::new(), 0);
         if let Some((_, text)) = self.pending.take()
             && random.percent(50)
         {
-            self.written = Some(text);
+            self.readable = Some(text);
         }
     }
 
@@ -68,13 +68,13 @@ impl Disk {
     pub(super) fn power_failed(&mut self, random: &mut RandomSource) {
         self.process_died(random);
         if random.percent(50) {
-            self.written.clone_from(&self.synced);
+            self.readable.clone_from(&self.synced);
         }
-        self.synced.clone_from(&self.written);
+        self.synced.clone_from(&self.readable);
     }
 
     pub(super) fn load(&self) -> Option<&str> {
-        self.written.as_deref()
+        self.readable.as_deref()
     }
 }
 

@@ -11,9 +11,9 @@ use crate::data::ReplicaState;
 /// How a process ends.
 struct ProcessEnd {
     /// The machine keeps its power.
-    powered: bool,
+    keeps_power: bool,
     /// The data survives.
-    kept: bool,
+    keeps_data: bool,
     loses_disk: bool,
 }
 
@@ -38,19 +38,19 @@ impl ClusterWorld {
                 }
             }
             24..32 => self.crash(host, 4000),
-            32..36 => self.simulation.order_stop(host),
+            32..36 => self.simulation.begin_shutdown(host),
             36..42 => self.freeze(host),
             42..60 => self.simulation.partition(),
             60..68 => self.simulation.end_partition(),
             68..72 => {
                 let jump = self.simulation.random.millis(100, 2500);
-                self.simulation.note(|| format!("time at {host} jumps by {jump:?}"));
-                self.simulation.processes[host].skew += jump;
+                self.simulation.trace(|| format!("time at {host} jumps by {jump:?}"));
+                self.simulation.processes[host].clock_offset += jump;
             }
             72..75 => {
                 let jump = self.simulation.random.below(7_200_000) as i64 - 3_600_000;
-                self.simulation.note(|| format!("the wall clock of {host} is set by {jump} ms"));
-                self.hosts[host].wall_skew += jump;
+                self.simulation.trace(|| format!("the wall clock of {host} is set by {jump} ms"));
+                self.hosts[host].wall_clock_offset += jump;
             }
             75..79 => self.simulation.processes[host].slow = self.simulation.random.millis(0, 120),
             79..87 => self.plan_whole_move(host),
@@ -70,24 +70,29 @@ impl ClusterWorld {
     /// Kills a process, sometimes with its machine, and schedules its restart. Once per run its
     /// disk may be lost, too.
     pub(super) fn crash(&mut self, host: usize, longest: u64) {
-        if !self.simulation.processes[host].up {
+        if !self.simulation.processes[host].is_up {
             return;
         }
         let powered = self.simulation.random.percent(60);
         let kept = self.simulation.random.percent(50);
-        self.simulation.note(|| format!("host {host} {}", if powered { "dies" } else { "loses power" }));
+        self.simulation.trace(|| format!("host {host} {}", if powered { "dies" } else { "loses power" }));
         let loses_disk =
             self.simulation.disks_lost == 0 && self.simulation.random.percent(8) && self.is_replaceable(host);
-        self.end(host, longest, ProcessEnd { powered, kept, loses_disk });
+        self.end_process(host, longest, ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk });
     }
 
     /// Schedules the restart of a process that stopped on purpose.
     pub(super) fn stop(&mut self, host: usize) {
-        self.simulation.note(|| format!("host {host} stops"));
-        self.end(host, 4000, ProcessEnd { powered: true, kept: true, loses_disk: false });
+        self.simulation.trace(|| format!("host {host} stops"));
+        self.end_process(host, 4000, ProcessEnd { keeps_power: true, keeps_data: true, loses_disk: false });
     }
 
-    fn end(&mut self, host: usize, longest: u64, ProcessEnd { powered, kept, loses_disk }: ProcessEnd) {
+    fn end_process(
+        &mut self,
+        host: usize,
+        longest: u64,
+        ProcessEnd { keeps_power: powered, keeps_data: kept, loses_disk }: ProcessEnd,
+    ) {
         let id = self.gossip(host).id();
         self.simulation.kill(host, powered);
         let crashed = &mut self.hosts[host];
@@ -103,19 +108,19 @@ impl ClusterWorld {
         crashed.received_headers.clear();
         crashed.rank = None;
         crashed.publishing = None;
-        crashed.watched = None;
+        crashed.watched_offset = None;
         if powered {
             crashed.disk.process_died(&mut self.simulation.random);
         } else {
             crashed.disk.power_failed(&mut self.simulation.random);
         }
         if writes || !powered {
-            self.tell(&ClusterObservation::LostWrites { id });
+            self.check_invariants(&ClusterObservation::LostWrites { id });
         }
         if loses_disk {
-            self.simulation.note(|| format!("host {host} loses its disk"));
+            self.simulation.trace(|| format!("host {host} loses its disk"));
             self.simulation.disks_lost += 1;
-            self.lost = Some(id);
+            self.disk_lost_by = Some(id);
             self.hosts[host].disk = Disk::default();
         }
         self.simulation.end_data(host, kept && !loses_disk, powered);

@@ -23,11 +23,11 @@ mod whole_moves;
 pub(super) enum ClusterObservation<'a> {
     /// A vote leaves its voter.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
-    /// A replica was elected. `voters` are the masters with slots in its view. `agreed`: no voter
+    /// A replica was elected. `voters` are the masters with slots in its view. `by_majority`: no voter
     /// was promoted by TAKEOVER.
-    Won { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, agreed: bool },
+    ElectionWon { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, by_majority: bool },
     /// A master announces the epoch under which it claims its slots.
-    Claimed { id: NodeId, epoch: Epoch },
+    EpochClaimed { id: NodeId, epoch: Epoch },
     /// A node starts to route by this topology.
     Published { topology: &'a Topology },
     /// A node died during a write, or its machine failed; state that it had not announced may be

@@ -47,11 +47,11 @@ impl ClusterWorld {
             // Sometimes only the source gets the command; the target must notice.
             let source_alone = self.simulation.random.percent(15);
             let step = if source_alone {
-                operator::OperatorStep::GiveAtSource
+                operator::OperatorStep::AssignAtSource
             } else {
-                operator::OperatorStep::TakeAtTarget
+                operator::OperatorStep::AssignAtTarget
             };
-            return self.operate(step(it));
+            return self.run_step(step(it));
         }
         if self.simulation.data.stores[it.from].engine().check_migratable(&keys).is_err() {
             return;
@@ -66,8 +66,8 @@ impl ClusterWorld {
         };
         let (machine, step) = Migration::new(self.simulation.clock_of(it.from), order, true);
         let incarnations = [it.from, it.to].map(|host| self.simulation.processes[host].incarnation);
-        self.moved_keys += 1;
-        let number = self.moved_keys;
+        self.keys_migrated += 1;
+        let number = self.keys_migrated;
         let (locked_slots, sent, answers) = (Vec::new(), None, VecDeque::new());
         self.key_moves.insert(
             number,
@@ -87,14 +87,14 @@ impl ClusterWorld {
                 return;
             }
             if let Some(until) = self.simulation.frozen_until(from) {
-                return self.simulation.at(until, ClusterEvent::MoveKeys(number));
+                return self.simulation.schedule_at(until, ClusterEvent::MoveKeys(number));
             }
             if let MigrateStep::Reply { result, .. } = &one.step {
                 let result = result.clone();
                 return self.end_key_move(number, &result);
             }
             let Some(outcome) = self.step_result(number) else {
-                return self.simulation.after(POLL_INTERVAL, ClusterEvent::MoveKeys(number));
+                return self.simulation.schedule_after(POLL_INTERVAL, ClusterEvent::MoveKeys(number));
             };
             let wall = self.simulation.wall_of(from);
             if let Some(one) = self.key_moves.get_mut(&number) {
@@ -106,12 +106,15 @@ impl ClusterWorld {
     fn end_key_move(&mut self, number: u64, result: &Result<&'static str, MigrateError>) {
         let Some(one) = self.key_moves.remove(&number) else { return };
         let it = one.it;
-        self.simulation.note(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
+        self.simulation.trace(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
         for slot in one.locked_slots {
             self.simulation.data.stores[it.from].engine().resume_slot_writes(slot);
         }
         if result.is_ok() {
-            self.simulation.after(POLL_INTERVAL, ClusterEvent::Operate(operator::OperatorStep::MoveKeys(it)));
+            self.simulation.schedule_after(
+                POLL_INTERVAL,
+                ClusterEvent::OperatorCommand(operator::OperatorStep::MoveKeys(it)),
+            );
         }
     }
 
@@ -137,7 +140,7 @@ impl ClusterWorld {
             }
             _ if late => Some(MigrateStepResult::Deadline),
             MigrateStep::Connect { .. } if reached => {
-                Some(MigrateStepResult::Connected { kept: false, to_self: false })
+                Some(MigrateStepResult::Connected { is_reused: false, to_self: false })
             }
             MigrateStep::Connect { .. } => Some(MigrateStepResult::ConnectFailed(MigrateError::Connecting)),
             MigrateStep::Send(bytes) => {

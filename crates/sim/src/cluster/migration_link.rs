@@ -67,7 +67,7 @@ impl ClusterWorld {
         let (connection, [from, to]) = (one.link.connection, one.hosts);
         let time = self.simulation.latency(from, to);
         let step = MigrationStep::Dialled { connection, until: self.simulation.now + timeout };
-        self.simulation.after(time, ClusterEvent::Move { number, step });
+        self.simulation.schedule_after(time, ClusterEvent::Move { number, step });
     }
 
     /// A connection attempt reaches its host. A frozen process still accepts connections.
@@ -78,12 +78,12 @@ impl ClusterWorld {
         }
         let [from, to] = one.hosts;
         let not_connected = ClusterEvent::Move { number, step: MigrationStep::NotConnected { connection } };
-        if self.simulation.cannot_communicate(from, to) || !self.simulation.processes[to].powered {
-            return self.simulation.at(until, not_connected);
+        if self.simulation.cannot_communicate(from, to) || !self.simulation.processes[to].has_power {
+            return self.simulation.schedule_at(until, not_connected);
         }
         // Another process at this address does not know the migration.
         if !self.simulation.is_incarnation(to, one.incarnations[TARGET]) {
-            return self.simulation.at(self.simulation.now, not_connected);
+            return self.simulation.schedule_at(self.simulation.now, not_connected);
         }
         one.link.state = ConnectionState::AtListener;
         self.put_move(number, SOURCE, LinkItem::Connected);
@@ -101,7 +101,7 @@ impl ClusterWorld {
     pub(super) fn break_move_link(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         if matches!(one.link.state, ConnectionState::AtListener | ConnectionState::AtDriver) {
-            self.simulation.note(|| format!("the link of move {number} breaks"));
+            self.simulation.trace(|| format!("the link of move {number} breaks"));
             let link = &mut one.link;
             link.state = ConnectionState::Closed;
             link.connection += 1;
@@ -136,7 +136,7 @@ impl ClusterWorld {
         let connection = one.link.connection;
         if let Some(at) = one.link.queues[to].push(at, item) {
             let step = MigrationStep::Arrives { side: to, connection };
-            self.simulation.at(at, ClusterEvent::Move { number, step });
+            self.simulation.schedule_at(at, ClusterEvent::Move { number, step });
         }
     }
 
@@ -148,7 +148,7 @@ impl ClusterWorld {
             && std::mem::take(&mut target.is_behind)
         {
             let step = MigrationStep::Arrives { side: TARGET, connection: one.link.connection };
-            self.simulation.at(self.simulation.now, ClusterEvent::Move { number, step });
+            self.simulation.schedule_at(self.simulation.now, ClusterEvent::Move { number, step });
         }
     }
 
@@ -170,10 +170,10 @@ impl ClusterWorld {
         let apart = self.simulation.cannot_communicate(from, to).then_some(RESEND_INTERVAL);
         let again = ClusterEvent::Move { number, step: MigrationStep::Arrives { side, connection } };
         match one.link.queues[side].next(now, frozen.or(apart)) {
-            DeliveryPoll::Nothing => {}
-            DeliveryPoll::At(at) => self.simulation.at(at, again),
+            DeliveryPoll::Empty => {}
+            DeliveryPoll::Later(at) => self.simulation.schedule_at(at, again),
             DeliveryPoll::Item(item) => {
-                self.simulation.at(now, again);
+                self.simulation.schedule_at(now, again);
                 let more = !one.link.queues[side].is_empty();
                 if self.side(number, side).is_none() {
                     return;

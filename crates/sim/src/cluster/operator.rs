@@ -39,8 +39,8 @@ pub(super) enum OperatorStep {
     Import(SlotMigration),
     Export(SlotMigration),
     MoveKeys(SlotMigration),
-    TakeAtTarget(SlotMigration),
-    GiveAtSource(SlotMigration),
+    AssignAtTarget(SlotMigration),
+    AssignAtSource(SlotMigration),
     Kill(usize),
     Freeze(usize),
     FreezeLong(usize),
@@ -77,14 +77,14 @@ impl ClusterWorld {
             12..14 => self.plan_migration_with_faults(host),
             9 if self.is_replica(host) => self.plan_replication(host),
             10 if self.is_replica(other) => {
-                self.operate(OperatorStep::Forget { host, id: self.gossip(other).id() });
-                self.simulation.forget_replica(other, None);
+                self.run_step(OperatorStep::Forget { host, id: self.gossip(other).id() });
+                self.simulation.remove_replica(other, None);
             }
-            11 => self.operate(OperatorStep::Meet { host, other }),
+            11 => self.run_step(OperatorStep::Meet { host, other }),
             14 if self.is_replica(host) => {
                 let hard = self.simulation.random.percent(50);
-                self.operate(OperatorStep::Reset { host, hard });
-                self.simulation.forget_replica(host, None);
+                self.run_step(OperatorStep::Reset { host, hard });
+                self.simulation.remove_replica(host, None);
             }
             _ => {}
         }
@@ -96,7 +96,7 @@ impl ClusterWorld {
             use FailoverMode::{Force, Graceful, Takeover};
             let mode = self.simulation.random.pick(&[Graceful, Graceful, Graceful, Force, Force, Takeover]);
             let replica = self.simulation.random.pick(&replicas);
-            self.operate(OperatorStep::Failover(replica, mode));
+            self.run_step(OperatorStep::Failover(replica, mode));
         }
     }
 
@@ -116,7 +116,7 @@ impl ClusterWorld {
             };
             if !self.moves.iter().any(hindered) {
                 self.moves.push((step, now + MAX_MIGRATION_TIME));
-                self.operate(OperatorStep::Import(step));
+                self.run_step(OperatorStep::Import(step));
             }
         }
     }
@@ -155,7 +155,7 @@ impl ClusterWorld {
                 OperatorStep::FreezeLong(end)
             };
             let time = self.simulation.random.millis(0, 500);
-            self.simulation.after(time, ClusterEvent::Operate(fire));
+            self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(fire));
         }
     }
 
@@ -186,7 +186,7 @@ impl ClusterWorld {
             }
         };
         let time = self.simulation.random.millis(0, 900);
-        self.simulation.after(time, ClusterEvent::Operate(fire));
+        self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(fire));
     }
 
     fn gossip_of(&self, host: usize) -> Option<&Gossip> {
@@ -198,7 +198,7 @@ impl ClusterWorld {
         let masters: Vec<NodeId> = super::invariants::voters(gossip).collect();
         if !masters.is_empty() {
             let master = self.simulation.random.pick(&masters);
-            self.operate(OperatorStep::Replicate { host, master });
+            self.run_step(OperatorStep::Replicate { host, master });
         }
     }
 
@@ -214,14 +214,14 @@ impl ClusterWorld {
         self.hosts[host].gossip.as_ref().is_some_and(|gossip| gossip.slot_owner(slot) == Some(gossip.id()))
     }
 
-    pub(super) fn operate(&mut self, step: OperatorStep) {
+    pub(super) fn run_step(&mut self, step: OperatorStep) {
         // Keys are sent between the nodes, so a migration stops while they cannot communicate.
         // (Without keys it could continue: the target would take the slot under a stale epoch and
         // lose it to an old claim.)
         if let OperatorStep::Export(it)
         | OperatorStep::MoveKeys(it)
-        | OperatorStep::TakeAtTarget(it)
-        | OperatorStep::GiveAtSource(it) = step
+        | OperatorStep::AssignAtTarget(it)
+        | OperatorStep::AssignAtSource(it) = step
             && self.simulation.cannot_communicate(it.from, it.to)
         {
             return;
@@ -247,13 +247,13 @@ impl ClusterWorld {
                 (it.from, change, Some(OperatorStep::MoveKeys(it)))
             }
             OperatorStep::MoveKeys(it) => return self.move_keys(it),
-            OperatorStep::TakeAtTarget(it) => {
+            OperatorStep::AssignAtTarget(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
                 self.assigned_slots.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(|to| set_slot(it.to, it.slot, SlotChange::Node(to)));
-                (it.to, change, Some(OperatorStep::GiveAtSource(it)))
+                (it.to, change, Some(OperatorStep::AssignAtSource(it)))
             }
-            OperatorStep::GiveAtSource(it) => {
+            OperatorStep::AssignAtSource(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
                 self.assigned_slots.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(SlotChange::Node);
@@ -274,10 +274,10 @@ impl ClusterWorld {
                 self.masters_without_replica.extend(self.master_of(host));
                 (host, Some(OperatorCommand::Reset { hard, holds_keys: false }), None)
             }
-            OperatorStep::Meet { host, other } => (host, Some(self.meet(other)), None),
+            OperatorStep::Meet { host, other } => (host, Some(self.meet_command(other)), None),
         };
         let Some(command) = command else { return };
-        self.ask(host, command, next);
+        self.send_command(host, command, next);
     }
 
     /// Handles the reply to a command. The operator stops after an error or a missing reply.
@@ -287,28 +287,28 @@ impl ClusterWorld {
         token: u64,
         result: &Result<OperatorReply, OperatorError>,
     ) {
-        self.simulation.note(|| format!("answer of {host}: {result:?}"));
+        self.simulation.trace(|| format!("answer of {host}: {result:?}"));
         self.on_claim_answered(host, token, result);
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
             let time = self.simulation.random.millis(5, 400);
-            self.simulation.after(time, ClusterEvent::Operate(next));
+            self.simulation.schedule_after(time, ClusterEvent::OperatorCommand(next));
         }
     }
 
-    fn meet(&self, other: usize) -> OperatorCommand {
+    fn meet_command(&self, other: usize) -> OperatorCommand {
         OperatorCommand::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
     }
 
     /// Sends a command to a node and records the follow-up step.
-    pub(super) fn ask(&mut self, host: usize, command: OperatorCommand, next: Option<OperatorStep>) {
+    pub(super) fn send_command(&mut self, host: usize, command: OperatorCommand, next: Option<OperatorStep>) {
         if !self.simulation.is_running(host) {
             return;
         }
-        self.simulation.note(|| format!("operator at {host}: {command:?}"));
-        self.hosts[host].tokens += 1;
-        let token = self.hosts[host].tokens;
+        self.simulation.trace(|| format!("operator at {host}: {command:?}"));
+        self.hosts[host].last_token += 1;
+        let token = self.hosts[host].last_token;
         self.hosts[host].next_steps.extend(next.map(|next| (token, next)));
-        self.feed(host, ClusterInput::Command { token, command });
+        self.handle_input(host, ClusterInput::Command { token, command });
     }
 
     /// Repairs what the cluster cannot heal by itself: reintroduces forgotten nodes, replaces nodes
@@ -339,15 +339,15 @@ impl ClusterWorld {
             let orphan =
                 myself.master().is_some_and(|master| !ids.contains(&master) && Some(master) != left_alone);
             for other in strangers {
-                let meet = self.meet(other);
-                self.ask(host, meet, None);
+                let meet = self.meet_command(other);
+                self.send_command(host, meet, None);
             }
             for id in gone {
-                self.ask(host, OperatorCommand::Forget { node: id.to_string() }, None);
+                self.send_command(host, OperatorCommand::Forget { node: id.to_string() }, None);
             }
             for slot in open {
                 let change = SlotChange::Stable;
-                self.ask(
+                self.send_command(
                     host,
                     OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
                     None,
@@ -356,7 +356,7 @@ impl ClusterWorld {
             if idle {
                 self.make_replica(host);
             } else if orphan {
-                self.ask(host, OperatorCommand::Failover(FailoverMode::Takeover), None);
+                self.send_command(host, OperatorCommand::Failover(FailoverMode::Takeover), None);
             }
         }
         self.assign_orphaned_slots();
@@ -365,7 +365,7 @@ impl ClusterWorld {
     /// Returns the master that lost its disk, as long as the operator waits for a replica to take
     /// over. A replica that was eligible at healing time must do so without help.
     fn master_awaiting_failover(&mut self) -> Option<NodeId> {
-        let lost = self.lost?;
+        let lost = self.disk_lost_by?;
         let must = self
             .lost_is_replaced
             .unwrap_or_else(|| (0..self.hosts.len()).any(|host| self.is_eligible_replica(host, lost)));
@@ -381,7 +381,7 @@ impl ClusterWorld {
     fn is_eligible_replica(&self, host: usize, master: NodeId) -> bool {
         let gossip = self.gossip(host);
         let facts = self.replication_state(host);
-        let now = self.simulation.now + self.simulation.processes[host].skew;
+        let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let received_headers = match facts.source {
             ReplicationSource::Streaming { last_heard } => Some(last_heard),
             ReplicationSource::Lost { since } => Some(since),
@@ -398,7 +398,7 @@ impl ClusterWorld {
     /// previous owner learned of that and its replica did not. All other slots must find their
     /// owner without help.
     fn assign_orphaned_slots(&mut self) {
-        let Some(lost) = self.lost else { return };
+        let Some(lost) = self.disk_lost_by else { return };
         let forgotten = |slot: &Slot| {
             self.masters_without_replica.contains(&lost) || self.assigned_slots.contains(&(lost, *slot))
         };
@@ -410,8 +410,8 @@ impl ClusterWorld {
         let orphans: Vec<Slot> =
             Slot::all().filter(|slot| forgotten(slot) && free(slot) && !owned(slot)).collect();
         if !orphans.is_empty() {
-            self.ask(master, OperatorCommand::AddSlots(orphans), None);
-            self.ask(master, OperatorCommand::BumpEpoch, None);
+            self.send_command(master, OperatorCommand::AddSlots(orphans), None);
+            self.send_command(master, OperatorCommand::BumpEpoch, None);
         }
     }
 
@@ -445,7 +445,11 @@ impl ClusterWorld {
         let works = |node: &&gossip::Node| gossip.is_voter(node.id) && !node.has_failed();
         let master = gossip.nodes().find(works).map(|node| node.id);
         if let Some(master) = master {
-            self.ask(host, OperatorCommand::Replicate { node: master.to_string(), holds_keys: false }, None);
+            self.send_command(
+                host,
+                OperatorCommand::Replicate { node: master.to_string(), holds_keys: false },
+                None,
+            );
         }
     }
 }

@@ -14,23 +14,23 @@ pub(super) struct Takeovers {
     /// Masters promoted by TAKEOVER, and masters elected with their votes.
     forced: BTreeSet<NodeId>,
     /// Candidates that received a vote of one of them.
-    helped: BTreeSet<NodeId>,
+    voted_for_by_forced: BTreeSet<NodeId>,
 }
 
 impl Takeovers {
-    pub(super) fn take_over(&mut self, id: NodeId) {
+    pub(super) fn record_takeover(&mut self, id: NodeId) {
         self.forced.insert(id);
     }
 
-    pub(super) fn vote(&mut self, voter: NodeId, candidate: NodeId) {
+    pub(super) fn record_vote(&mut self, voter: NodeId, candidate: NodeId) {
         if self.forced.contains(&voter) {
-            self.helped.insert(candidate);
+            self.voted_for_by_forced.insert(candidate);
         }
     }
 
     /// Records an elected node and returns whether its voters were all properly elected.
-    pub(super) fn elect(&mut self, winner: NodeId) -> bool {
-        let agreed = !self.helped.contains(&winner);
+    pub(super) fn record_election(&mut self, winner: NodeId) -> bool {
+        let agreed = !self.voted_for_by_forced.contains(&winner);
         if agreed {
             self.forced.remove(&winner)
         } else {

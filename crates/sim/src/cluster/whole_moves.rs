@@ -128,15 +128,15 @@ impl ClusterWorld {
         if !slots.iter().all(is_at_rest) {
             return;
         }
-        self.simulation.note(|| format!("operator: {slots:?} move from {from} to {to} in one piece"));
+        self.simulation.trace(|| format!("operator: {slots:?} move from {from} to {to} in one piece"));
         let config = ExportConfig {
             connect_timeout: CONNECT_TIMEOUT,
             timeout: REPL_TIMEOUT,
             authenticate: false,
             max_remaining: u64::MAX,
         };
-        self.whole_moved += 1;
-        let number = self.whole_moved;
+        self.slots_migrated += 1;
+        let number = self.slots_migrated;
         let establish = Establish {
             source: self.gossip(from).id(),
             name: self.simulation.random.job(),
@@ -170,7 +170,7 @@ impl ClusterWorld {
         self.act_for_source(number, actions);
         if self.simulation.plan.injected_bug.is_none() && self.simulation.random.percent(40) {
             let time = self.simulation.random.millis(0, 800);
-            self.simulation.after(time, ClusterEvent::Move { number, step: MigrationStep::Breaks });
+            self.simulation.schedule_after(time, ClusterEvent::Move { number, step: MigrationStep::Breaks });
         }
     }
 
@@ -204,7 +204,8 @@ impl ClusterWorld {
                 if has_work && !std::mem::replace(&mut one.is_woken[side], true) {
                     let micros = self.simulation.random.below(WAKE_MICROS) as u64;
                     let step = MigrationStep::Run(side);
-                    self.simulation.after(Duration::from_micros(micros), ClusterEvent::Move { number, step });
+                    self.simulation
+                        .schedule_after(Duration::from_micros(micros), ClusterEvent::Move { number, step });
                 }
             }
             self.plan_deadlines(number);
@@ -227,17 +228,18 @@ impl ClusterWorld {
             let Some(deadline) = deadline else { continue };
             let (now, host) = (self.simulation.now, one.hosts[side]);
             let earliest = self.simulation.frozen_until(host).unwrap_or(now);
-            let at = (deadline - self.simulation.processes[host].skew).max(earliest);
+            let at = (deadline - self.simulation.processes[host].clock_offset).max(earliest);
             if one.wakeups[side].is_none_or(|planned| at < planned || planned < now) {
                 one.wakeups[side] = Some(at);
-                self.simulation.at(at, ClusterEvent::Move { number, step: MigrationStep::Deadline(side) });
+                self.simulation
+                    .schedule_at(at, ClusterEvent::Move { number, step: MigrationStep::Deadline(side) });
             }
         }
     }
 
     fn on_move_deadline(&mut self, number: u64, side: usize, step: MigrationStep) {
         if let Some(Some(until)) = self.side(number, side) {
-            return self.simulation.at(until, ClusterEvent::Move { number, step });
+            return self.simulation.schedule_at(until, ClusterEvent::Move { number, step });
         }
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         if one.wakeups[side].is_some_and(|at| at > self.simulation.now) {
@@ -265,14 +267,14 @@ impl ClusterWorld {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let was_there =
             if side == SOURCE { one.source.take().is_some() } else { one.target.take().is_some() };
-        if was_there && self.simulation.processes[one.hosts[side]].powered {
+        if was_there && self.simulation.processes[one.hosts[side]].has_power {
             self.close_move_link(number, side);
         }
     }
 
     fn run_side(&mut self, number: u64, side: usize, step: MigrationStep) {
         if let Some(Some(until)) = self.side(number, side) {
-            return self.simulation.at(until, ClusterEvent::Move { number, step });
+            return self.simulation.schedule_at(until, ClusterEvent::Move { number, step });
         }
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         one.is_woken[side] = false;
@@ -379,7 +381,7 @@ impl ClusterWorld {
                 // There is no password.
                 ExportDriverAction::SendCredentials => {}
                 ExportDriverAction::LogResumed => {
-                    self.simulation.note(|| format!("move {number} is resumed"));
+                    self.simulation.trace(|| format!("move {number} is resumed"));
                 }
                 ExportDriverAction::Close => self.close_move_link(number, SOURCE),
                 ExportDriverAction::TakeSnapshot => source.snapshot = SnapshotTransfer::Wanted,
@@ -397,7 +399,7 @@ impl ClusterWorld {
                 ExportDriverAction::End(outcome) => {
                     let (keys, cursor) = (one.keys.clone(), source.cursor);
                     one.source = None;
-                    self.simulation.note(|| format!("move {number} ends at its source: {outcome:?}"));
+                    self.simulation.trace(|| format!("move {number} ends at its source: {outcome:?}"));
                     self.simulation.hold_slots(host, &keys, false);
                     if let Some(cursor) = cursor {
                         self.simulation.forget_changes(host, cursor);
@@ -492,13 +494,13 @@ impl ClusterWorld {
                         self.freeze_long(host);
                     }
                     let step = MigrationStep::ReplicasHave { granted: now };
-                    self.simulation.after(wait, ClusterEvent::Move { number, step });
+                    self.simulation.schedule_after(wait, ClusterEvent::Move { number, step });
                 }
                 ImportDriverAction::Claim => self.claim_move(number),
                 ImportDriverAction::End(outcome) => {
                     let establish = target.driver.job().clone();
                     one.target = None;
-                    self.simulation.note(|| format!("move {number} ends at its target: {outcome:?}"));
+                    self.simulation.trace(|| format!("move {number} ends at its target: {outcome:?}"));
                     self.simulation.end_import(host, &establish, outcome);
                     self.close_move_link(number, TARGET);
                 }
@@ -511,7 +513,7 @@ impl ClusterWorld {
             None => return self.end_side(number, TARGET),
             Some(Some(until)) => {
                 let step = MigrationStep::ReplicasHave { granted };
-                return self.simulation.at(until, ClusterEvent::Move { number, step });
+                return self.simulation.schedule_at(until, ClusterEvent::Move { number, step });
             }
             Some(None) => {}
         }
@@ -529,9 +531,9 @@ impl ClusterWorld {
         let from = one.establish.source;
         self.assigned_slots.extend(one.slots.iter().map(|slot| (one.target_id, *slot)));
         let command = OperatorCommand::ClaimSlots { slots: one.slots.iter().copied().collect(), from };
-        target.claim = Some(self.hosts[host].tokens + 1);
+        target.claim = Some(self.hosts[host].last_token + 1);
         self.check_moved(number);
-        self.ask(host, command, None);
+        self.send_command(host, command, None);
     }
 
     /// Handles the target machine's reply to a command, which may be its claim.

@@ -20,7 +20,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(40);
 pub(super) struct BusLink {
     hosts: [usize; 2],
     /// Each side's id of the link; `None` before it is accepted or after it is closed.
-    ends: [Option<LinkId>; 2],
+    link_ids: [Option<LinkId>; 2],
     /// The items in flight to each side.
     delivery_queues: [DeliveryQueue<LinkItem>; 2],
 }
@@ -36,43 +36,44 @@ enum LinkItem {
 impl ClusterWorld {
     pub(super) fn dial(&mut self, host: usize, link: LinkId, ip: IpAddr) {
         let Some(to) = self.hosts.iter().position(|other| other.ip == ip) else { return };
-        self.dialled += 1;
-        let wire = self.dialled;
+        self.last_wire += 1;
+        let wire = self.last_wire;
         self.hosts[host].links.insert(link, (wire, 0));
         let delivery_queues = [DeliveryQueue::default(), DeliveryQueue::default()];
-        self.wires.insert(wire, BusLink { hosts: [host, to], ends: [Some(link), None], delivery_queues });
+        self.wires.insert(wire, BusLink { hosts: [host, to], link_ids: [Some(link), None], delivery_queues });
         let time = self.simulation.latency(host, to);
-        self.simulation.after(time, ClusterEvent::Dialled { wire });
+        self.simulation.schedule_after(time, ClusterEvent::Dialled { wire });
     }
 
     /// A connection attempt reaches its host. A frozen process still accepts connections.
     pub(super) fn on_dialled(&mut self, wire: u64) {
-        let Some(&BusLink { hosts: [from, to], ends: [Some(link), _], .. }) = self.wires.get(&wire) else {
+        let Some(&BusLink { hosts: [from, to], link_ids: [Some(link), _], .. }) = self.wires.get(&wire)
+        else {
             self.wires.remove(&wire);
             return;
         };
         let silent = self.simulation.cannot_communicate(from, to);
-        if silent || !self.simulation.processes[to].powered {
+        if silent || !self.simulation.processes[to].has_power {
             // The waiting side will time out.
-        } else if self.simulation.processes[to].up {
-            self.put(wire, 1, LinkItem::Accepted);
-            self.put(wire, 0, LinkItem::Connected);
+        } else if self.simulation.processes[to].is_up {
+            self.enqueue(wire, 1, LinkItem::Accepted);
+            self.enqueue(wire, 0, LinkItem::Connected);
         } else {
             self.wires.remove(&wire);
             self.hosts[from].links.remove(&link);
             if self.simulation.is_running(from) {
-                self.feed(from, ClusterInput::ConnectFailed { link, refused: true });
+                self.handle_input(from, ClusterInput::ConnectFailed { link, refused: true });
             }
         }
     }
 
     /// Sends an item towards a side.
-    fn put(&mut self, wire: u64, side: usize, item: LinkItem) {
+    fn enqueue(&mut self, wire: u64, side: usize, item: LinkItem) {
         let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
         let at = self.simulation.now + self.simulation.latency(hosts[1 - side], hosts[side]);
         let planned = self.wires.get_mut(&wire).and_then(|wire| wire.delivery_queues[side].push(at, item));
         if let Some(at) = planned {
-            self.simulation.at(at, ClusterEvent::Arrives { wire, side });
+            self.simulation.schedule_at(at, ClusterEvent::Arrives { wire, side });
         }
     }
 
@@ -101,13 +102,16 @@ impl ClusterWorld {
             let doubled = if matches!(packet.body, MessageBody::AuthRequest) { 20 } else { self.loss };
             if self.simulation.random.percent(doubled) && !self.simulation.is_cut(host, to) {
                 let late = self.simulation.latency(host, to) * 3 + self.simulation.random.millis(0, 300);
-                self.simulation.after(late, ClusterEvent::Stray { from: host, to, packet: packet.clone() });
+                self.simulation.schedule_after(
+                    late,
+                    ClusterEvent::StrayPacket { from: host, to, packet: packet.clone() },
+                );
             }
             if self.simulation.random.percent(self.loss) {
                 return;
             }
         }
-        self.put(wire, side, LinkItem::Packet(packet));
+        self.enqueue(wire, side, LinkItem::Packet(packet));
     }
 
     /// Supports an injected bug: two candidates rarely request votes in one epoch, and rarer still
@@ -128,8 +132,10 @@ impl ClusterWorld {
             let header = Header { current_epoch: request.header.current_epoch, ..header };
             for late in (25..=400).step_by(25) {
                 let packet = Box::new(Packet { header: header.clone(), body: MessageBody::AuthRequest });
-                self.simulation
-                    .after(Duration::from_millis(late), ClusterEvent::Stray { from, to: voter, packet });
+                self.simulation.schedule_after(
+                    Duration::from_millis(late),
+                    ClusterEvent::StrayPacket { from, to: voter, packet },
+                );
             }
         }
     }
@@ -149,7 +155,10 @@ impl ClusterWorld {
             let header = Header { current_epoch: request.header.current_epoch, ..voter };
             let packet = Box::new(Packet { header, body: MessageBody::AuthAck });
             if let Some(from) = from {
-                self.simulation.after(Duration::ZERO, ClusterEvent::Stray { from, to: candidate, packet });
+                self.simulation.schedule_after(
+                    Duration::ZERO,
+                    ClusterEvent::StrayPacket { from, to: candidate, packet },
+                );
             }
         }
     }
@@ -182,41 +191,43 @@ impl ClusterWorld {
     }
 
     /// Closes a link at a host.
-    pub(super) fn hang_up(&mut self, host: usize, link: LinkId) {
+    pub(super) fn close_link(&mut self, host: usize, link: LinkId) {
         let Some((wire, side)) = self.hosts[host].links.remove(&link) else { return };
-        self.drop_side(wire, side);
-        self.put(wire, 1 - side, LinkItem::Closed);
+        self.close_side(wire, side);
+        self.enqueue(wire, 1 - side, LinkItem::Closed);
     }
 
     /// Removes one side; the link disappears with its second side.
-    fn drop_side(&mut self, wire: u64, side: usize) {
-        let Some(ends) = self.wires.get_mut(&wire).map(|wire| &mut wire.ends) else { return };
+    fn close_side(&mut self, wire: u64, side: usize) {
+        let Some(ends) = self.wires.get_mut(&wire).map(|wire| &mut wire.link_ids) else { return };
         ends[side] = None;
     }
 
     /// Handles the end of a process. Its peers notice unless the machine died with it.
     pub(super) fn break_wires(&mut self, host: usize, told: bool) {
         for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
-            self.drop_side(wire, side);
+            self.close_side(wire, side);
             if told {
-                self.put(wire, 1 - side, LinkItem::Closed);
+                self.enqueue(wire, 1 - side, LinkItem::Closed);
             }
         }
     }
 
     /// Delivers the items that have arrived at a side.
-    pub(super) fn pump(&mut self, wire: u64, side: usize) {
+    pub(super) fn deliver_due(&mut self, wire: u64, side: usize) {
         loop {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.simulation.now);
-            let frozen = self.simulation.processes[to].up && !self.simulation.is_running(to);
+            let frozen = self.simulation.processes[to].is_up && !self.simulation.is_running(to);
             let blocked_for = (self.simulation.is_cut(from, to) || frozen).then_some(RETRY_INTERVAL);
             let Some(lane) = self.wires.get_mut(&wire).map(|wire| &mut wire.delivery_queues[side]) else {
                 return;
             };
             match lane.next(now, blocked_for) {
-                DeliveryPoll::Nothing => return,
-                DeliveryPoll::At(at) => return self.simulation.at(at, ClusterEvent::Arrives { wire, side }),
+                DeliveryPoll::Empty => return,
+                DeliveryPoll::Later(at) => {
+                    return self.simulation.schedule_at(at, ClusterEvent::Arrives { wire, side });
+                }
                 DeliveryPoll::Item(LinkItem::Packet(packet)) => self.deliver_packet(wire, side, packet),
                 DeliveryPoll::Item(item) => self.deliver(wire, side, &item),
             }
@@ -224,25 +235,25 @@ impl ClusterWorld {
     }
 
     fn deliver(&mut self, wire: u64, side: usize, item: &LinkItem) {
-        let Some(BusLink { hosts, ends, .. }) = self.wires.get(&wire) else { return };
+        let Some(BusLink { hosts, link_ids: ends, .. }) = self.wires.get(&wire) else { return };
         let (here, there, end) = (hosts[side], hosts[1 - side], ends[side]);
         match (item, end) {
-            (LinkItem::Accepted, _) if self.simulation.processes[here].up => {
+            (LinkItem::Accepted, _) if self.simulation.processes[here].is_up => {
                 self.hosts[here].accepted += 1;
                 let link = LinkId::In(self.hosts[here].accepted);
                 self.hosts[here].links.insert(link, (wire, side));
                 if let Some(wire) = self.wires.get_mut(&wire) {
-                    wire.ends[side] = Some(link);
+                    wire.link_ids[side] = Some(link);
                 }
                 let (peer, local) = (self.hosts[there].ip, self.hosts[here].ip);
-                self.feed(here, ClusterInput::Accepted { link, peer, local });
+                self.handle_input(here, ClusterInput::Accepted { link, peer, local });
             }
-            (LinkItem::Connected, Some(link)) => self.feed(here, ClusterInput::Connected { link }),
+            (LinkItem::Connected, Some(link)) => self.handle_input(here, ClusterInput::Connected { link }),
             (LinkItem::Closed, end) => {
                 self.wires.remove(&wire);
                 if let Some(link) = end {
                     self.hosts[here].links.remove(&link);
-                    self.feed(here, ClusterInput::Closed { link });
+                    self.handle_input(here, ClusterInput::Closed { link });
                 }
             }
             _ => {}
@@ -251,7 +262,7 @@ impl ClusterWorld {
 
     /// Delivers a delayed packet over the current link between the hosts, if any.
     pub(super) fn deliver_stray(&mut self, from: usize, to: usize, packet: Box<Packet>) {
-        let theirs = |wire: &BusLink| wire.hosts == [from, to] && wire.ends[1].is_some();
+        let theirs = |wire: &BusLink| wire.hosts == [from, to] && wire.link_ids[1].is_some();
         let wire = self.wires.iter().find(|(_, wire)| theirs(wire)).map(|(&number, _)| number);
         if let Some(wire) = wire {
             self.deliver_packet(wire, 1, packet);
@@ -259,7 +270,7 @@ impl ClusterWorld {
     }
 
     fn deliver_packet(&mut self, wire: u64, side: usize, mut packet: Box<Packet>) {
-        let Some(BusLink { hosts, ends, .. }) = self.wires.get(&wire) else { return };
+        let Some(BusLink { hosts, link_ids: ends, .. }) = self.wires.get(&wire) else { return };
         let here = hosts[side];
         if let Some(link) = ends[side] {
             if self.simulation.is_running(here) {
@@ -267,11 +278,11 @@ impl ClusterWorld {
                     ReceivedHeader { at: self.simulation.now, header: packet.header.clone() };
                 self.hosts[here].received_headers.insert(received_headers.header.sender, received_headers);
                 self.distort_packet(here, &mut packet);
-                self.feed(here, ClusterInput::Packet { link, packet });
+                self.handle_input(here, ClusterInput::Packet { link, packet });
             }
-        } else if self.simulation.processes[here].up {
+        } else if self.simulation.processes[here].is_up {
             // The link no longer exists, and the kernel resets it.
-            self.put(wire, 1 - side, LinkItem::Closed);
+            self.enqueue(wire, 1 - side, LinkItem::Closed);
         }
     }
 }

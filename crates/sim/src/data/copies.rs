@@ -15,7 +15,7 @@ use crate::{InjectedBug, InvariantName};
 /// A waiting client.
 struct CopyWaiter {
     offset: ReplOffset,
-    wanted: RequiredCopies,
+    required: RequiredCopies,
     until: Option<Instant>,
 }
 
@@ -23,14 +23,14 @@ struct CopyWaiter {
 #[derive(Default)]
 pub(super) struct CopyWaiters {
     waiters: Waiters<u64>,
-    asked: BTreeMap<u64, CopyWaiter>,
-    last: u64,
+    waiters_by_id: BTreeMap<u64, CopyWaiter>,
+    last_id: u64,
 }
 
 impl ReplicaState {
     /// Returns how far the process's log has been copied.
     fn copied(&self) -> LogProgress {
-        let master = self.serving.master();
+        let master = self.master_driver.master();
         LogProgress {
             local: self.on_disk(),
             acknowledged: master.acknowledged_offsets(),
@@ -41,7 +41,7 @@ impl ReplicaState {
 
 impl<E: Debug> Simulation<E> {
     /// Handles a finished write; sometimes its client waits for copies.
-    pub(super) fn want_copies(&mut self, host: usize, offset: ReplOffset) {
+    pub(super) fn maybe_wait_for_copies(&mut self, host: usize, offset: ReplOffset) {
         if !self.random.percent(10) {
             return;
         }
@@ -59,26 +59,26 @@ impl<E: Debug> Simulation<E> {
         }
         let copies = store.copied().count_copies(offset, wanted);
         if copies.map_or(true, |copies| copies.satisfies(wanted)) {
-            return self.tell_copies(host, offset, wanted, copies);
+            return self.reply_copies(host, offset, wanted, copies);
         }
         let waiting = &mut store.copies_wanted;
-        waiting.last += 1;
-        waiting.asked.insert(waiting.last, CopyWaiter { offset, wanted, until });
-        waiting.waiters.add(waiting.last, offset, wanted);
+        waiting.last_id += 1;
+        waiting.waiters_by_id.insert(waiting.last_id, CopyWaiter { offset, required: wanted, until });
+        waiting.waiters.add(waiting.last_id, offset, wanted);
         self.ask_for_acknowledgements(host);
     }
 
     /// Replies to clients whose copies are complete.
     pub(super) fn release_copies(&mut self, host: usize) {
-        if self.is_injected(InjectedBug::MissedWakeups) {
+        if self.has_injected_bug(InjectedBug::MissedWakeups) {
             return;
         }
         let store = &mut self.data.stores[host];
         let reach = store.copied();
         for (client, copies) in store.copies_wanted.waiters.release(&reach) {
-            let asked = self.data.stores[host].copies_wanted.asked.remove(&client);
-            let CopyWaiter { offset, wanted, .. } = asked.expect("who waits has asked");
-            self.tell_copies(host, offset, wanted, copies);
+            let asked = self.data.stores[host].copies_wanted.waiters_by_id.remove(&client);
+            let CopyWaiter { offset, required: wanted, .. } = asked.expect("who waits has asked");
+            self.reply_copies(host, offset, wanted, copies);
         }
     }
 
@@ -87,36 +87,39 @@ impl<E: Debug> Simulation<E> {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];
         let is_over = |_: &u64, asked: &mut CopyWaiter| asked.until.is_some_and(|until| until <= now);
-        let over: Vec<(u64, CopyWaiter)> = store.copies_wanted.asked.extract_if(.., is_over).collect();
-        for (client, CopyWaiter { offset, wanted, .. }) in over {
+        let over: Vec<(u64, CopyWaiter)> =
+            store.copies_wanted.waiters_by_id.extract_if(.., is_over).collect();
+        for (client, CopyWaiter { offset, required: wanted, .. }) in over {
             let store = &mut self.data.stores[host];
             store.copies_wanted.waiters.remove(client, offset);
             let copies = store.copied().count_copies(offset, wanted);
-            self.tell_copies(host, offset, wanted, copies);
+            self.reply_copies(host, offset, wanted, copies);
         }
         let store = &self.data.stores[host];
         let reach = store.copied();
         let suffice = |asked: &&CopyWaiter| {
-            let copies = reach.count_copies(asked.offset, asked.wanted);
-            copies.map_or(true, |copies| copies.satisfies(asked.wanted))
+            let copies = reach.count_copies(asked.offset, asked.required);
+            copies.map_or(true, |copies| copies.satisfies(asked.required))
         };
-        if let Some(CopyWaiter { offset, wanted, .. }) = store.copies_wanted.asked.values().find(suffice) {
+        if let Some(CopyWaiter { offset, required: wanted, .. }) =
+            store.copies_wanted.waiters_by_id.values().find(suffice)
+        {
             let why =
                 format!("a client of host {host} waits for {wanted:?} of {offset}, and there are {reach:?}");
             self.record_violation(InvariantName::Waits, &why);
         }
     }
 
-    fn tell_copies(
+    fn reply_copies(
         &mut self,
         host: usize,
         offset: ReplOffset,
         wanted: RequiredCopies,
         copies: Result<CopyCount, AppendOnlyOff>,
     ) {
-        self.note(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
+        self.trace(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
         if let Ok(copies) = copies {
-            self.see(host, DataChange::Copied { upto: offset, wanted, copies });
+            self.check_invariants(host, DataChange::Copied { offset, wanted, copies });
         }
     }
 }

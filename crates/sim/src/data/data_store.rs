@@ -23,7 +23,7 @@ use snapshot_io::{AofLoadResult, LoadResult, WriteObserver};
 use super::Key;
 use crate::clients::Words;
 use crate::disk::SimDisk;
-use crate::executor::{self, Executor, Quiet, Stop};
+use crate::executor::{self, ExecutionStop, Executor, QuietLoadHost};
 use crate::waiting::WaitingClient;
 
 /// Client writes are rejected or blocked while one of these holds.
@@ -92,9 +92,9 @@ pub(super) struct DataStore {
 
 impl DataStore {
     /// Creates an empty keyspace for keys of these slots.
-    pub(super) fn nothing(slots: &SlotSet, clustered: bool) -> Self {
+    pub(super) fn empty(slots: &SlotSet, clustered: bool) -> Self {
         let effects = Effects::default();
-        let topology = clustered.then(alone);
+        let topology = clustered.then(single_node_topology);
         let executor = Executor::new((slots, 1), topology, Box::new(effects.clone()));
         executor.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         Self { executor: RefCell::new(executor), effects }
@@ -115,8 +115,8 @@ impl DataStore {
     }
 
     /// Returns the number of the last write to this slot.
-    pub(super) fn get(&self, key: Key) -> Option<u64> {
-        let reply = self.ask(&["GET", marker_key(key)]);
+    pub(super) fn last_write(&self, key: Key) -> Option<u64> {
+        let reply = self.run_command(&["GET", marker_key(key)]);
         match resp::parse_value(&reply) {
             Ok(Some((Value::Bulk(text), _))) => resp::parse_i64(&text).map(|number| number as u64),
             _ => None,
@@ -124,7 +124,7 @@ impl DataStore {
     }
 
     /// Executes a command with all permissions and without checks.
-    fn ask(&self, words: &[&str]) -> Vec<u8> {
+    fn run_command(&self, words: &[&str]) -> Vec<u8> {
         let mut session = Session::new(0, CommandOrigin::Master, true);
         self.executor.borrow_mut().call(&mut session, NO_TIME, words)
     }
@@ -156,7 +156,7 @@ impl DataStore {
     }
 
     /// Runs `does` on the executor and returns its result and the effects.
-    pub(super) fn with<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
+    pub(super) fn with_databases<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
         let done = does(self.executor.get_mut());
         (done, self.effects.take())
     }
@@ -173,7 +173,7 @@ impl DataStore {
         requests: Vec<u8>,
     ) -> (Result<(), String>, Vec<u8>) {
         let (ran, stop) = self.executor.get_mut().run(session, wall, requests);
-        assert_eq!(stop, Stop::Ended, "the commands of a source wait for the end of a pause");
+        assert_eq!(stop, ExecutionStop::Ended, "the commands of a source wait for the end of a pause");
         (ran.failure.map_or(Ok(()), Err), self.effects.take())
     }
 
@@ -205,8 +205,8 @@ impl DataStore {
     }
 
     /// Returns the names of a slot's keys.
-    pub(super) fn names(&self, key: Key) -> Vec<Vec<u8>> {
-        match resp::parse_value(&self.ask(&["KEYS", &format!("{}*", marker_key(key))])) {
+    pub(super) fn key_names(&self, key: Key) -> Vec<Vec<u8>> {
+        match resp::parse_value(&self.run_command(&["KEYS", &format!("{}*", marker_key(key))])) {
             Ok(Some((Value::Array(names), _))) => {
                 let name = |name: Value| if let Value::Bulk(name) = name { Some(name) } else { None };
                 names.into_iter().filter_map(name).collect()
@@ -216,7 +216,7 @@ impl DataStore {
     }
 
     /// Deletes some keys of a slot that another node serves; returns the effects.
-    pub(super) fn leave(&mut self, key: Key) -> (RemainingKeys, Vec<u8>) {
+    pub(super) fn delete_moved_keys(&mut self, key: Key) -> (RemainingKeys, Vec<u8>) {
         let left = self.engine().delete_unowned_keys(slot_of(key));
         (left, self.effects.take())
     }
@@ -247,18 +247,18 @@ impl DataStore {
     }
 
     /// Returns commands that recreate all keys of a slot.
-    pub(super) fn copies(&self, key: Key) -> Vec<Vec<u8>> {
-        let names = self.names(key);
-        names.iter().map(|name| self.copy(name)).collect()
+    pub(super) fn restore_commands(&self, key: Key) -> Vec<Vec<u8>> {
+        let names = self.key_names(key);
+        names.iter().map(|name| self.restore_command(name)).collect()
     }
 
-    fn copy(&self, name: &[u8]) -> Vec<u8> {
+    fn restore_command(&self, name: &[u8]) -> Vec<u8> {
         let name = std::str::from_utf8(name).expect("names are text");
-        let dump = match resp::parse_value(&self.ask(&["DUMP", name])) {
+        let dump = match resp::parse_value(&self.run_command(&["DUMP", name])) {
             Ok(Some((Value::Bulk(dump), _))) => dump,
             other => unreachable!("{name} is there: {other:?}"),
         };
-        let due = match resp::parse_value(&self.ask(&["PEXPIRETIME", name])) {
+        let due = match resp::parse_value(&self.run_command(&["PEXPIRETIME", name])) {
             Ok(Some((Value::Integer(due), _))) => due.max(0).to_string(),
             other => unreachable!("{name} is there: {other:?}"),
         };
@@ -270,24 +270,25 @@ impl DataStore {
 
     /// Returns a digest that is equal for equal data.
     pub(super) fn digest(&self) -> Vec<u8> {
-        self.ask(&["DEBUG", "DIGEST"])
+        self.run_command(&["DEBUG", "DIGEST"])
     }
 
     /// Serializes a snapshot at this position of its history.
     pub(super) fn snapshot(&self, position: Position, slot_states: &str) -> Vec<u8> {
-        self.written(position, (false, slot_states))
+        self.write_rdb(position, (false, slot_states))
     }
 
-    fn written(&self, position: Position, beside: (bool, &str)) -> Vec<u8> {
+    fn write_rdb(&self, position: Position, beside: (bool, &str)) -> Vec<u8> {
         let executor = self.executor.borrow();
         let (cut, _) = snapshot_io::take_snapshot(&executor.engine, executor::nanos, || ());
         let (state, ()) = cut.expect("no other snapshot is under way");
-        executor::write_rdb(state, (position, NO_TIME), beside, &mut NoSteps).expect("memory takes it")
+        executor::write_rdb(state, (position, NO_TIME), beside, &mut NoWriteObserver)
+            .expect("memory takes it")
     }
 
     /// Serializes the base of an append-only file.
-    pub(super) fn base(&self, position: Position) -> Vec<u8> {
-        self.written(position, (true, ""))
+    pub(super) fn write_base(&self, position: Position) -> Vec<u8> {
+        self.write_rdb(position, (true, ""))
     }
 
     /// Replaces the data by the content of append-only files, including the state of imports.
@@ -303,7 +304,7 @@ impl DataStore {
                 imports.apply_command(&executor.engine, &command);
             }
         };
-        let host = Quiet { now: NO_TIME, on_command: &on_command };
+        let host = QuietLoadHost { now: NO_TIME, on_command: &on_command };
         let loaded = executor.loader(&host).run_files(folder, manifest, true);
         self.effects.take();
         loaded.map_err(|error| error.to_string())
@@ -317,14 +318,14 @@ impl DataStore {
     /// Replaces the data by a snapshot.
     pub(super) fn load(&mut self, snapshot: &[u8]) -> LoadResult {
         let executor = self.executor.get_mut();
-        let host = Quiet::at(NO_TIME);
+        let host = QuietLoadHost::at(NO_TIME);
         let loaded = executor.loader(&host).replace(snapshot, snapshot.len() as u64, false, || true);
         loaded.unwrap_or_else(|error| panic!("a snapshot is whole: {error}"))
     }
 }
 
 /// Returns the topology of a cluster with a single node.
-fn alone() -> Topology {
+fn single_node_topology() -> Topology {
     let id = NodeId::from_random([0; 20]);
     let member = Member {
         id,
@@ -355,9 +356,9 @@ fn values(mut replies: &[u8]) -> Vec<Value> {
 }
 
 /// Does nothing between the slots of a snapshot.
-struct NoSteps;
+struct NoWriteObserver;
 
-impl WriteObserver for NoSteps {
+impl WriteObserver for NoWriteObserver {
     fn on_part_written(&mut self, _keys: u64) -> std::io::Result<()> {
         Ok(())
     }
@@ -375,12 +376,12 @@ mod tests {
     #[test]
     #[should_panic(expected = "wait for the end of a pause")]
     fn import_commands_are_not_dropped_during_pause() {
-        let mut data_store = DataStore::nothing(&SlotSet::from_iter([slot_of(1)]), true);
+        let mut data_store = DataStore::empty(&SlotSet::from_iter([slot_of(1)]), true);
         let mut request = Vec::new();
         resp::encode_request(&mut request, ["SET", marker_key(1), "7"].map(str::as_bytes));
         let mut session = Session::new(0, CommandOrigin::Source, true);
         assert_eq!(data_store.import(&mut session, Millis(1), request.clone()).0, Ok(()));
-        assert_eq!(data_store.get(1), Some(7));
+        assert_eq!(data_store.last_write(1), Some(7));
         let engine = data_store.engine();
         engine.pauses.pause(
             &engine.settings,

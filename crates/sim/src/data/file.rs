@@ -17,8 +17,8 @@ use slot_routing::ReplOffset;
 use super::copies::CopyWaiters;
 use super::store::ReplicaState;
 use super::{DataChange, DataEvent, Key};
-use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, folder};
-use crate::disk::{Opened, ProcessDeath, SimDisk};
+use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_folder};
+use crate::disk::{OpenFile, ProcessDeath, SimDisk};
 use crate::simulation::Simulation;
 use crate::{InjectedBug, InvariantName, RandomSource};
 
@@ -43,15 +43,15 @@ pub(super) struct DataFile {
     writer: AofWriter,
     /// The serialized base of a rewrite that is not on the disk yet.
     cut: Option<(RewriteId, Vec<u8>)>,
-    holds: bool,
+    holds_writes: bool,
     committed: ReplOffset,
     waiting: Vec<WriteAwaitingSync>,
-    due: Option<Instant>,
+    next_deadline: Option<Instant>,
 }
 
 impl DataFile {
     /// Starts on an empty disk. The first rewrite creates the files.
-    pub(super) fn nothing(
+    pub(super) fn without_file(
         disk: SimDisk,
         policy: FsyncPolicy,
         random: &mut RandomSource,
@@ -64,13 +64,13 @@ impl DataFile {
             name: AOF_NAME.to_owned(),
             ..AofSettings::default()
         };
-        let executor = FileExecutor::new(folder(&disk));
+        let executor = FileExecutor::new(aof_folder(&disk));
         let position = StartPosition::NextSnapshot;
         let start = AofStart { settings, manifest: Manifest::default(), position, sizes: NO_FILES };
-        Self::with(disk, executor, start, log, (now, Millis(0)))
+        Self::new(disk, executor, start, log, (now, Millis(0)))
     }
 
-    fn with(
+    fn new(
         disk: SimDisk,
         executor: FileExecutor<SimDisk>,
         start: AofStart,
@@ -85,23 +85,23 @@ impl DataFile {
             aof,
             writer: AofWriter::new(executor),
             cut: None,
-            holds: false,
+            holds_writes: false,
             committed: ReplOffset(0),
             waiting: Vec::new(),
-            due: None,
+            next_deadline: None,
         };
         (file, actions)
     }
 
     /// Loads the files into a starting process and continues them. An error means that the process
     /// does not start.
-    fn found(
+    fn load_from_disk(
         self,
         store: &mut ReplicaState,
         times: (Instant, Millis),
     ) -> Result<(Self, Vec<AofAction>), String> {
         let Self { disk, settings, .. } = self;
-        let folder = folder(&disk);
+        let folder = aof_folder(&disk);
         let found = folder.find().map_err(|error| error.to_string())?;
         let (executor, manifest, position) = match found {
             None => (FileExecutor::new(folder), Manifest::default(), StartPosition::NextSnapshot),
@@ -117,7 +117,7 @@ impl DataFile {
         };
         let sizes = executor.folder().sizes(&manifest);
         let start = AofStart { settings, manifest, position, sizes };
-        Ok(Self::with(disk, executor, start, &mut store.log, times))
+        Ok(Self::new(disk, executor, start, &mut store.log, times))
     }
 
     /// Returns the log offset up to which the file is synced.
@@ -161,7 +161,7 @@ impl<E: Debug> Simulation<E> {
         if self.random.percent(70) {
             let (disk, now) = (self.new_disk(), self.clock_of(host));
             let log = &mut self.data.stores[host].log;
-            let (file, actions) = DataFile::nothing(disk, policy, &mut self.random, log, now);
+            let (file, actions) = DataFile::without_file(disk, policy, &mut self.random, log, now);
             self.data.stores[host].file = Some(file);
             self.take_actions(host, actions);
         }
@@ -175,7 +175,7 @@ impl<E: Debug> Simulation<E> {
     /// died.
     pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
         if kept {
-            old.disk.start_again(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
+            old.disk.restart(if told { ProcessDeath::Killed } else { ProcessDeath::PowerCut });
             old.disk.set_failing(0);
             old.disk.set_full(false);
         } else {
@@ -183,7 +183,7 @@ impl<E: Debug> Simulation<E> {
         }
         let times = (self.clock_of(host), self.wall_of(host));
         let store = &mut self.data.stores[host];
-        match old.found(store, times) {
+        match old.load_from_disk(store, times) {
             Ok((file, actions)) => {
                 store.file = Some(file);
                 self.take_actions(host, actions);
@@ -198,19 +198,19 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Passes an event to the file's driver.
-    fn tell_file(&mut self, host: usize, event: AofDriverEvent<Opened>) {
+    fn handle_file_event(&mut self, host: usize, event: AofDriverEvent<OpenFile>) {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let ReplicaState { file, log, .. } = &mut self.data.stores[host];
         let Some(DataFile { aof, .. }) = file else { return };
         let mut actions = Vec::new();
         aof.handle(log, now, wall, event, &mut actions);
         self.take_actions(host, actions);
-        self.wake_file(host);
+        self.schedule_file_work(host);
     }
 
     /// Notifies the file of a longer or replaced log.
     pub(super) fn tell_file_of_log(&mut self, host: usize) {
-        self.tell_file(host, AofDriverEvent::LogChanged);
+        self.handle_file_event(host, AofDriverEvent::LogChanged);
     }
 
     /// Requests that the file be synced.
@@ -220,12 +220,12 @@ impl<E: Debug> Simulation<E> {
         let mut actions = Vec::new();
         let target = file.as_mut()?.aof.request_sync(log, now, wall, &mut actions);
         self.take_actions(host, actions);
-        self.wake_file(host);
+        self.schedule_file_work(host);
         Some(target)
     }
 
     /// Wakes the file's thread soon.
-    pub(super) fn wake_file(&mut self, host: usize) {
+    pub(super) fn schedule_file_work(&mut self, host: usize) {
         if self.data.stores[host].file.is_some() {
             let soon = self.now + Duration::from_micros(self.random.below(1000) as u64);
             self.work_on_file_at(host, soon);
@@ -235,9 +235,9 @@ impl<E: Debug> Simulation<E> {
     fn work_on_file_at(&mut self, host: usize, due: Instant) {
         let (now, at) = (self.now, self.process(host));
         let Some(file) = &mut self.data.stores[host].file else { return };
-        if file.due.is_none_or(|planned| due < planned || planned < now) {
-            file.due = Some(due);
-            self.data_at(due, DataEvent::File { at });
+        if file.next_deadline.is_none_or(|planned| due < planned || planned < now) {
+            file.next_deadline = Some(due);
+            self.schedule_data(due, DataEvent::File { at });
         }
     }
 
@@ -245,7 +245,7 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn work_on_file(&mut self, host: usize) {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let ReplicaState { file, log, .. } = &mut self.data.stores[host];
-        let Some(DataFile { aof, writer, due, .. }) = file else { return };
+        let Some(DataFile { aof, writer, next_deadline: due, .. }) = file else { return };
         *due = None;
         let (mut actions, mut until) = (Vec::new(), None);
         if writer.operation().is_some() {
@@ -256,9 +256,9 @@ impl<E: Debug> Simulation<E> {
                 aof.complete(now, completed, &mut actions);
             }
             let synced = aof.synced();
-            self.note_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
+            self.trace_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
             if let Some(upto) = synced {
-                self.see(host, DataChange::Synced { upto });
+                self.check_invariants(host, DataChange::Synced { offset: upto });
             }
             until = Some(now);
         } else {
@@ -269,8 +269,8 @@ impl<E: Debug> Simulation<E> {
             }
         }
         self.take_actions(host, actions);
-        self.go_on_rewriting(host);
-        let skew = self.processes[host].skew;
+        self.continue_rewrite(host);
+        let skew = self.processes[host].clock_offset;
         let file = self.data.stores[host].file.as_ref().expect("a process keeps its file");
         if let Some(due) = file.next_step(now, until, &mut self.random) {
             let due = (due - skew).max(self.now);
@@ -278,18 +278,18 @@ impl<E: Debug> Simulation<E> {
         }
     }
 
-    fn go_on_rewriting(&mut self, host: usize) {
+    fn continue_rewrite(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];
         // A replica's data after a failed synchronization must not be saved.
-        let may_cut = store.is_whole() && !store.is_loading() && !store.is_void();
+        let may_cut = store.can_snapshot() && !store.is_loading() && !store.has_invalid_data();
         let Some(DataFile { aof, writer, cut, .. }) = &mut store.file else { return };
         if let Some((rewrite, rdb)) = cut.take() {
             let event = match writer.write_base(&rdb) {
                 Ok(base) => AofDriverEvent::BaseWritten { rewrite, base, rdb: true },
                 Err(_) => AofDriverEvent::RewriteFailed(rewrite),
             };
-            self.tell_file(host, event);
+            self.handle_file_event(host, event);
         } else if may_cut
             && aof.is_rewrite_due(now, 0, 0)
             && let Ok(rewrite) = aof.begin_rewrite(now)
@@ -306,18 +306,18 @@ impl<E: Debug> Simulation<E> {
         // All keys are in one database, which a replica knows from its master.
         let db = store.upstream().map(|_| 0);
         if db.is_none() {
-            store.log.forget_db();
+            store.log.reset_selected_db();
         }
         let at = store.log.position();
-        let rdb = store.data_store.base(at);
+        let rdb = store.data_store.write_base(at);
         if let Some(file) = &mut store.file {
             file.cut = Some((rewrite, rdb));
         }
-        self.note_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
-        self.tell_file(host, AofDriverEvent::SnapshotTaken { rewrite, db });
+        self.trace_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
+        self.handle_file_event(host, AofDriverEvent::SnapshotTaken { rewrite, db });
         let store = &mut self.data.stores[host];
         store.imports.repeat_in_log(&mut store.log);
-        self.log_grew(host);
+        self.schedule_stream(host);
     }
 
     fn take_actions(&mut self, host: usize, actions: Vec<AofAction>) {
@@ -326,13 +326,13 @@ impl<E: Debug> Simulation<E> {
             let Some(file) = &mut store.file else { return };
             match action {
                 AofAction::PublishCommitPoint(offset) => file.committed = offset,
-                AofAction::HoldReplies(holds) => file.holds = holds,
+                AofAction::HoldReplies(holds) => file.holds_writes = holds,
                 AofAction::WriteErrorChanged(error) => {
                     store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
                 }
                 AofAction::DeleteHistory(history) => match file.writer.folder().delete(&history) {
-                    true => self.tell_file(host, AofDriverEvent::HistoryDeleted),
-                    false => self.tell_file(host, AofDriverEvent::HistoryKept),
+                    true => self.handle_file_event(host, AofDriverEvent::HistoryDeleted),
+                    false => self.handle_file_event(host, AofDriverEvent::HistoryKept),
                 },
                 AofAction::SyncDelayed | AofAction::RewriteEnded { .. } => {}
             }
@@ -344,9 +344,9 @@ impl<E: Debug> Simulation<E> {
     /// Replies to a client's finished write at once or after the sync.
     pub(super) fn answer_client(&mut self, host: usize, key: Key, write: u64) {
         let end = self.data.stores[host].offset();
-        let early = self.is_injected(InjectedBug::EarlyReply);
+        let early = self.has_injected_bug(InjectedBug::EarlyReply);
         match &mut self.data.stores[host].file {
-            Some(file) if file.holds && file.committed < end && !early => {
+            Some(file) if file.holds_writes && file.committed < end && !early => {
                 file.waiting.push(WriteAwaitingSync { end, key, write });
             }
             _ => self.acknowledge(host, key, write, end),
@@ -355,7 +355,7 @@ impl<E: Debug> Simulation<E> {
 
     fn answer_waiting(&mut self, host: usize) {
         let Some(file) = &mut self.data.stores[host].file else { return };
-        let (holds, committed) = (file.holds, file.committed);
+        let (holds, committed) = (file.holds_writes, file.committed);
         let done: Vec<WriteAwaitingSync> =
             file.waiting.extract_if(.., |waiting| !holds || waiting.end <= committed).collect();
         for WriteAwaitingSync { end, key, write } in done {
@@ -365,8 +365,8 @@ impl<E: Debug> Simulation<E> {
 
     fn acknowledge(&mut self, host: usize, key: Key, write: u64, end: ReplOffset) {
         let durable = self.data.stores[host].file.as_ref().is_some_and(DataFile::is_durable);
-        self.see(host, DataChange::Acknowledged { key, write, end, durable });
-        self.want_copies(host, end);
+        self.check_invariants(host, DataChange::Acknowledged { key, write, end, durable });
+        self.maybe_wait_for_copies(host, end);
     }
 
     /// Removes a key whose slot moved away. Its unsynced writes moved with it.
@@ -374,7 +374,7 @@ impl<E: Debug> Simulation<E> {
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.retain(|waiting| waiting.key != key);
         }
-        self.see(host, DataChange::Dropped { key });
+        self.check_invariants(host, DataChange::Dropped { key });
     }
 
     /// Drops waiting clients when a node is published as a replica.

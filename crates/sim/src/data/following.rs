@@ -12,7 +12,7 @@ use replication::{IncomingStream, Position, StreamEpoch, master_driver};
 use resp::Args;
 
 use super::data_store::slot_of_command;
-use super::link::Item;
+use super::link::StreamItem;
 use super::serving::ReplicationMessage;
 use super::store::ReplicaState;
 use super::{DataChange, DataEvent, Key, LOCK_RETRY_INTERVAL};
@@ -45,7 +45,7 @@ pub(super) enum LinkEvent {
 /// A segment of whole stream commands that the applier is executing.
 pub(super) struct StreamSegment {
     stream: StreamEpoch,
-    came: replication::StreamBatch,
+    batch: replication::StreamBatch,
     commands: VecDeque<StreamCommand>,
     ack_wanted: bool,
 }
@@ -54,7 +54,7 @@ enum StreamCommand {
     /// A command for the engine, with the slot of its keys.
     Run(Vec<u8>, Option<Key>),
     /// A command for the machine of a cluster node.
-    Hear(gossip::ClusterInput),
+    GossipInput(gossip::ClusterInput),
     /// A change of an import's state.
     Import(Box<SyncSlots>),
 }
@@ -71,19 +71,21 @@ impl<E: Debug> Simulation<E> {
     /// being applied.
     pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
         let store = &self.data.stores[host];
-        let Some(Follower { stream, link: main, .. }) = &store.follower else { return store.piece.is_some() };
-        let reads = match *main == Some(link) {
-            true => store.following.should_read(*stream),
-            false => store.following.should_read_rdb_channel(*stream),
+        let Some(Follower { stream, link: main, .. }) = &store.follower else {
+            return store.applying_segment.is_some();
         };
-        store.piece.is_some() || !reads && store.following.stream() == Some(*stream)
+        let reads = match *main == Some(link) {
+            true => store.replica_driver.should_read(*stream),
+            false => store.replica_driver.should_read_rdb_channel(*stream),
+        };
+        store.applying_segment.is_some() || !reads && store.replica_driver.stream() == Some(*stream)
     }
 
     /// Handles an order to follow a master.
     pub(super) fn follow(&mut self, host: usize, stream: StreamEpoch) {
         self.stop_following(host);
         let store = &mut self.data.stores[host];
-        let Some(master) = store.upstream().filter(|_| store.following.stream() == Some(stream)) else {
+        let Some(master) = store.upstream().filter(|_| store.replica_driver.stream() == Some(stream)) else {
             return;
         };
         let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), IncomingStream::default());
@@ -97,7 +99,7 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn stop_following(&mut self, host: usize) {
         let follower = self.data.stores[host].follower.take();
         let links = follower.into_iter().flat_map(|follower| [follower.link, follower.rdb]);
-        links.flatten().for_each(|link| self.hang_up(link, 0));
+        links.flatten().for_each(|link| self.close_side(link, 0));
     }
 
     /// Fixes the start position once an earlier load is over and running writes have ended.
@@ -110,51 +112,53 @@ impl<E: Debug> Simulation<E> {
             store.has_drained(&under_way) || self.plan.injected_bug == Some(InjectedBug::SkippedDrain);
         if store.load.is_some() || !drained {
             let at = self.process(host);
-            return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Start { at, stream, under_way });
+            return self
+                .schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Start { at, stream, under_way });
         }
         store.engine().unblock_all();
-        self.give_following(host, replica_driver::ReplicaDriverEvent::Drained);
-        self.note_data(host, |store| format!("follows from {:?}", store.position()));
+        self.handle_driver_event(host, replica_driver::ReplicaDriverEvent::Drained);
+        self.trace_data(host, |store| format!("follows from {:?}", store.position()));
     }
 
     /// Passes a connection event to its machine and carries out the resulting orders.
-    pub(super) fn give_follower(&mut self, host: usize, link: u64, came: LinkEvent) {
+    pub(super) fn handle_link_event(&mut self, host: usize, link: u64, came: LinkEvent) {
         let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
-        if !self.processes[host].up {
+        if !self.processes[host].is_up {
             return;
         }
         if follower.link == Some(link) {
             let input = match came {
                 LinkEvent::Bytes(bytes) if self.ignores_promotion(host) => {
-                    return self.take_piece(host, bytes);
+                    return self.receive_segment(host, bytes);
                 }
                 LinkEvent::Connected => ReplicaEvent::Connected,
                 LinkEvent::Bytes(bytes) => ReplicaEvent::Received(bytes),
                 LinkEvent::Refused => ReplicaEvent::ConnectFailed { refused: true },
                 LinkEvent::Closed => ReplicaEvent::Closed,
             };
-            self.drive(host, input);
+            self.handle_replica_event(host, input);
         } else if follower.rdb == Some(link) {
             let input = match came {
                 LinkEvent::Connected => RdbChannelEvent::Connected,
                 LinkEvent::Bytes(bytes) => RdbChannelEvent::Received(bytes),
                 LinkEvent::Refused | LinkEvent::Closed => RdbChannelEvent::Closed,
             };
-            self.drive(host, ReplicaEvent::RdbChannel(input));
+            self.handle_replica_event(host, ReplicaEvent::RdbChannel(input));
         }
     }
 
-    pub(super) fn follower_is_due(&self, host: usize) -> Option<clock::Instant> {
+    pub(super) fn follower_deadline(&self, host: usize) -> Option<clock::Instant> {
         let store = &self.data.stores[host];
-        store.following.next_deadline(store.follower.as_ref()?.stream)
+        store.replica_driver.next_deadline(store.follower.as_ref()?.stream)
     }
 
     /// The injected bug: the stream is still applied after this node was promoted.
     fn ignores_promotion(&self, host: usize) -> bool {
-        self.is_injected(InjectedBug::StreamAfterPromotion) && self.data.stores[host].upstream().is_none()
+        self.has_injected_bug(InjectedBug::StreamAfterPromotion)
+            && self.data.stores[host].upstream().is_none()
     }
 
-    pub(super) fn drive(&mut self, host: usize, input: ReplicaEvent) {
+    pub(super) fn handle_replica_event(&mut self, host: usize, input: ReplicaEvent) {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         if matches!(input, ReplicaEvent::Closed | ReplicaEvent::ConnectFailed { .. }) {
             follower.link = None;
@@ -162,13 +166,13 @@ impl<E: Debug> Simulation<E> {
         if input == ReplicaEvent::RdbChannel(RdbChannelEvent::Closed) {
             follower.rdb = None;
         }
-        self.give_following(host, replica_driver::ReplicaDriverEvent::Link(input));
+        self.handle_driver_event(host, replica_driver::ReplicaDriverEvent::Link(input));
     }
 
-    fn give_following(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
+    fn handle_driver_event(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
         let now = self.clock_of(host);
         let synced = self.data.stores[host].on_disk().end();
-        let ReplicaState { following, follower, log, .. } = &mut self.data.stores[host];
+        let ReplicaState { replica_driver: following, follower, log, .. } = &mut self.data.stores[host];
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
         following.set_fsynced_offset(synced);
@@ -177,14 +181,16 @@ impl<E: Debug> Simulation<E> {
             match order {
                 ReplicaDriverAction::StreamSuperseded if self.ignores_promotion(host) => {}
                 ReplicaDriverAction::StreamSuperseded => self.stop_following(host),
-                ReplicaDriverAction::HistoryReplaced => self
-                    .tell(host, ReplicationMessage::Serve(master_driver::MasterDriverEvent::HistoryReplaced)),
-                ReplicaDriverAction::LinkAction(action) => self.act_as_replica(host, action),
+                ReplicaDriverAction::HistoryReplaced => self.send_message(
+                    host,
+                    ReplicationMessage::Serve(master_driver::MasterDriverEvent::HistoryReplaced),
+                ),
+                ReplicaDriverAction::LinkAction(action) => self.perform_replica_action(host, action),
             }
         }
     }
 
-    fn act_as_replica(&mut self, host: usize, action: ReplicaAction) {
+    fn perform_replica_action(&mut self, host: usize, action: ReplicaAction) {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         match action {
             ReplicaAction::Connect => {
@@ -200,12 +206,12 @@ impl<E: Debug> Simulation<E> {
             }
             ReplicaAction::Close(reason) => {
                 let links = [follower.link.take(), follower.rdb.take()];
-                self.note_data(host, |_| format!("leaves its master: {reason}"));
-                links.into_iter().flatten().for_each(|link| self.hang_up(link, 0));
+                self.trace_data(host, |_| format!("leaves its master: {reason}"));
+                links.into_iter().flatten().for_each(|link| self.close_side(link, 0));
             }
             ReplicaAction::Send(bytes) => {
                 if let Some(link) = follower.link {
-                    self.put(link, 1, Item::Bytes(bytes));
+                    self.enqueue(link, 1, StreamItem::Bytes(bytes));
                 }
             }
             ReplicaAction::BeginTransfer { .. } => follower.snapshot.clear(),
@@ -216,7 +222,7 @@ impl<E: Debug> Simulation<E> {
                     let moves = gossip::parse_slot_states(&states);
                     self.data.stores[host].moves.hear(gossip::ClusterInput::MovesLoaded(moves));
                 }
-                self.note_data(host, |store| format!("goes on at {:?}", store.position()));
+                self.trace_data(host, |store| format!("goes on at {:?}", store.position()));
             }
             ReplicaAction::LinkUp => {}
             ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
@@ -228,15 +234,15 @@ impl<E: Debug> Simulation<E> {
             }
             ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
                 if let Some(link) = follower.rdb {
-                    self.put(link, 1, Item::Bytes(bytes));
+                    self.enqueue(link, 1, StreamItem::Bytes(bytes));
                 }
             }
             ReplicaAction::RdbChannel(RdbChannelAction::Close) => {
                 let link = follower.rdb.take();
-                link.into_iter().for_each(|link| self.hang_up(link, 0));
+                link.into_iter().for_each(|link| self.close_side(link, 0));
             }
             ReplicaAction::Stream(bytes) => {
-                self.take_piece(host, bytes);
+                self.receive_segment(host, bytes);
             }
         }
     }
@@ -248,17 +254,17 @@ impl<E: Debug> Simulation<E> {
         let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.snapshot));
         // Occasionally the snapshot turns out to be invalid before data is dropped.
         if self.new_history().as_str().starts_with('f') {
-            self.note_data(host, |store| {
+            self.trace_data(host, |store| {
                 format!("rejects {position:?} and stands at {:?}", store.position())
             });
-            return self.drive(host, ReplicaEvent::LoadRejected);
+            return self.handle_replica_event(host, ReplicaEvent::LoadRejected);
         }
         let store = &mut self.data.stores[host];
         store.load = Some(SnapshotLoad { stream, position, snapshot });
         store.log.close();
         store.set_node_flag(NodeFlags::LOADING, true);
         store.data_store.clear();
-        self.see(host, DataChange::Replaced);
+        self.check_invariants(host, DataChange::Replaced);
         let at = self.process(host);
         self.data_within(20_000, DataEvent::Loaded { at });
     }
@@ -279,29 +285,34 @@ impl<E: Debug> Simulation<E> {
         store.set_node_flag(NodeFlags::LOADING, false);
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
         let outcome = if failed { "could not load" } else { "has loaded" };
-        self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
-        self.see(host, DataChange::Replaced);
-        self.see(host, DataChange::Stands);
+        self.trace_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
+        self.check_invariants(host, DataChange::Replaced);
+        self.check_invariants(host, DataChange::Consistent);
         self.tell_file_of_log(host);
         if awaited {
-            self.drive(host, if failed { ReplicaEvent::LoadFailed } else { ReplicaEvent::Loaded });
+            self.handle_replica_event(
+                host,
+                if failed { ReplicaEvent::LoadFailed } else { ReplicaEvent::Loaded },
+            );
         }
     }
 
     /// Takes the complete commands received so far and the stream's lock, unless the stream has
     /// ended.
-    fn take_piece(&mut self, host: usize, bytes: Vec<u8>) {
-        let endless = self.is_injected(InjectedBug::StreamAfterPromotion);
+    fn receive_segment(&mut self, host: usize, bytes: Vec<u8>) {
+        let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];
-        let me = store.me();
-        let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
+        let me = store.node_id();
+        let Some(follower) = store.follower.as_mut().filter(|_| store.applying_segment.is_none()) else {
+            return;
+        };
         let came = follower.incoming.add_bytes(bytes);
         assert_eq!(came.error, None, "a master's stream makes sense");
         if came.bytes.is_empty() {
-            return self.drive(host, ReplicaEvent::Applied { bytes: 0 });
+            return self.handle_replica_event(host, ReplicaEvent::Applied { bytes: 0 });
         }
         if !endless && !store.log.authority().accepts_stream(follower.stream) {
-            return self.give_up(host);
+            return self.close_upstream_link(host);
         }
         let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
         for index in 0..came.batch.len() {
@@ -314,17 +325,19 @@ impl<E: Debug> Simulation<E> {
                 }
                 Some(ControlCommand::TakeOver(replica)) => commands.extend(
                     (me == Some(replica))
-                        .then_some(StreamCommand::Hear(gossip::ClusterInput::MasterShutdown)),
+                        .then_some(StreamCommand::GossipInput(gossip::ClusterInput::MasterShutdown)),
                 ),
                 Some(ControlCommand::SetSlot(slot, change)) => {
-                    commands
-                        .push_back(StreamCommand::Hear(gossip::ClusterInput::SlotChanged { slot, change }));
+                    commands.push_back(StreamCommand::GossipInput(gossip::ClusterInput::SlotChanged {
+                        slot,
+                        change,
+                    }));
                 }
-                None => commands.push_back(StreamCommand::Run(encoded(args), slot_of_command(args))),
+                None => commands.push_back(StreamCommand::Run(encode_request(args), slot_of_command(args))),
             }
         }
         let stream = follower.stream;
-        store.piece = Some(StreamSegment { stream, came, commands, ack_wanted });
+        store.applying_segment = Some(StreamSegment { stream, batch: came, commands, ack_wanted });
         let at = self.process(host);
         self.data_within(self.data.settings.apply, DataEvent::Apply { at });
     }
@@ -334,32 +347,35 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn break_within_transaction(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
-        if within && store.piece.is_none() && self.is_injected(InjectedBug::ResumedTransactions) {
-            self.give_up(host);
+        if within
+            && store.applying_segment.is_none()
+            && self.has_injected_bug(InjectedBug::ResumedTransactions)
+        {
+            self.close_upstream_link(host);
         }
     }
 
     /// Ends the stream and closes its link.
-    fn give_up(&mut self, host: usize) {
+    fn close_upstream_link(&mut self, host: usize) {
         let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
-        link.into_iter().for_each(|link| self.hang_up(link, 0));
-        self.drive(host, ReplicaEvent::Closed);
+        link.into_iter().for_each(|link| self.close_side(link, 0));
+        self.handle_replica_event(host, ReplicaEvent::Closed);
     }
 
     /// Executes some commands, each under its slot's lock; after the last one the bytes enter the
     /// log.
-    pub(super) fn apply_some(&mut self, host: usize) {
+    pub(super) fn apply_some_commands(&mut self, host: usize) {
         let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.random.below(3) {
             let store = &mut self.data.stores[host];
-            let Some(piece) = &store.piece else { return };
+            let Some(piece) = &store.applying_segment else { return };
             let Some(command) = piece.commands.front() else { break };
             if let StreamCommand::Run(_, Some(key)) = command
                 && store.is_locked(*key)
             {
-                return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Apply { at });
+                return self.schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Apply { at });
             }
-            let Some(piece) = &mut store.piece else { return };
+            let Some(piece) = &mut store.applying_segment else { return };
             match piece.commands.pop_front() {
                 Some(StreamCommand::Run(request, _)) => {
                     let Some(follower) = &mut store.follower else { return };
@@ -373,25 +389,28 @@ impl<E: Debug> Simulation<E> {
                 Some(StreamCommand::Import(command)) => {
                     store.imports.apply_command(&store.data_store.engine(), &command);
                 }
-                Some(StreamCommand::Hear(input)) => store.moves.hear(input),
+                Some(StreamCommand::GossipInput(input)) => store.moves.hear(input),
                 None => {}
             }
-            self.see(host, DataChange::Applied);
+            self.check_invariants(host, DataChange::Applied);
         }
         let store = &mut self.data.stores[host];
-        if store.piece.as_ref().is_some_and(|piece| !piece.commands.is_empty()) {
+        if store.applying_segment.as_ref().is_some_and(|piece| !piece.commands.is_empty()) {
             return self.data_within(self.data.settings.apply, DataEvent::Apply { at });
         }
-        self.log_piece(host);
-        self.see(host, DataChange::Stands);
+        self.log_segment(host);
+        self.check_invariants(host, DataChange::Consistent);
         self.change_role(host);
     }
 
     /// Appends the segment's bytes to the log and reports them as applied.
-    fn log_piece(&mut self, host: usize) {
-        let endless = self.is_injected(InjectedBug::StreamAfterPromotion);
+    fn log_segment(&mut self, host: usize) {
+        let endless = self.has_injected_bug(InjectedBug::StreamAfterPromotion);
         let store = &mut self.data.stores[host];
-        let Some(StreamSegment { stream, came, ack_wanted, .. }) = store.piece.take() else { return };
+        let Some(StreamSegment { stream, batch: came, ack_wanted, .. }) = store.applying_segment.take()
+        else {
+            return;
+        };
         let ReplicaState { follower, log, .. } = store;
         let Some(follower) = follower else { return };
         let append = |bytes: &[u8]| {
@@ -400,10 +419,10 @@ impl<E: Debug> Simulation<E> {
         };
         let in_transaction = follower.session.in_transaction();
         let bytes = follower.incoming.append_executed(&came, in_transaction, append);
-        self.log_grew(host);
-        self.drive(host, ReplicaEvent::Applied { bytes });
+        self.schedule_stream(host);
+        self.handle_replica_event(host, ReplicaEvent::Applied { bytes });
         if ack_wanted {
-            self.drive(host, ReplicaEvent::AckRequested);
+            self.handle_replica_event(host, ReplicaEvent::AckRequested);
         }
     }
 }
@@ -413,7 +432,7 @@ fn session_of_stream() -> Session {
     Session::new(0, CommandOrigin::Master, true)
 }
 
-fn encoded(args: Args<'_>) -> Vec<u8> {
+fn encode_request(args: Args<'_>) -> Vec<u8> {
     let mut request = Vec::new();
     resp::encode_request(&mut request, args.iter());
     request

@@ -19,7 +19,7 @@ mod waits;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataChange {
     /// Data and log are consistent.
-    Stands,
+    Consistent,
     /// A client's write is acknowledged.
     Acknowledged {
         key: Key,
@@ -30,9 +30,9 @@ pub(crate) enum DataChange {
         durable: bool,
     },
     /// The append-only file is synced up to this offset.
-    Synced { upto: ReplOffset },
+    Synced { offset: ReplOffset },
     /// WAIT or WAITAOF for an offset returns this number of copies.
-    Copied { upto: ReplOffset, wanted: RequiredCopies, copies: CopyCount },
+    Copied { offset: ReplOffset, wanted: RequiredCopies, copies: CopyCount },
     /// A command of the master's stream was executed.
     Applied,
     /// A snapshot begins to replace the data, or has replaced it.
@@ -40,22 +40,22 @@ pub(crate) enum DataChange {
     /// A key was removed with its slot.
     Dropped { key: Key },
     /// A replica acknowledged this offset.
-    Confirmed { replica: usize, offset: ReplOffset },
+    AcknowledgedByReplica { replica: usize, offset: ReplOffset },
     /// A master starts to accept writes; it was a replica of `from`.
     Promoted { from: Option<usize> },
     /// The process starts to follow a master, or changes its master.
     Demoted,
     /// The process restarts, with its disk or an empty one.
-    Restarted { kept: bool },
-    /// The process is no longer a replica of `by`; `None` if an operator made all nodes forget it.
-    Forgotten { by: Option<usize> },
+    Restarted { keeps_data: bool },
+    /// The process is no longer a replica of `master`; `None` if an operator made all nodes forget it.
+    Forgotten { master: Option<usize> },
 }
 
 /// An event with the data after it.
 pub(super) struct DataObservation<'a> {
     pub(super) host: usize,
     pub(super) store: &'a ReplicaState,
-    pub(super) what: DataChange,
+    pub(super) change: DataChange,
 }
 
 /// A data invariant with its name.

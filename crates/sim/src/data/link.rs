@@ -19,11 +19,11 @@ pub(super) struct Link {
     hosts: [usize; 2],
     /// Whether each side still has it open.
     open: [bool; 2],
-    delivery_queues: [DeliveryQueue<Item>; 2],
+    delivery_queues: [DeliveryQueue<StreamItem>; 2],
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Item {
+pub(super) enum StreamItem {
     Connected,
     Accepted,
     Bytes(Vec<u8>),
@@ -33,12 +33,12 @@ pub(super) enum Item {
 impl<E: Debug> Simulation<E> {
     /// Connects a replica to a master and returns the connection's id.
     pub(super) fn dial(&mut self, host: usize, master: usize) -> u64 {
-        self.data.linked += 1;
-        let link = self.data.linked;
+        self.data.last_link += 1;
+        let link = self.data.last_link;
         let delivery_queues = [DeliveryQueue::default(), DeliveryQueue::default()];
         self.data.links.insert(link, Link { hosts: [host, master], open: [true, false], delivery_queues });
         let at = self.now + self.latency(host, master);
-        self.data_at(at, DataEvent::Dialled { link });
+        self.schedule_data(at, DataEvent::Dialled { link });
         link
     }
 
@@ -48,33 +48,33 @@ impl<E: Debug> Simulation<E> {
             self.data.links.remove(&link);
             return;
         };
-        if self.cannot_communicate(from, to) || !self.processes[to].powered {
+        if self.cannot_communicate(from, to) || !self.processes[to].has_power {
             // The waiting side will time out.
-        } else if self.processes[to].up {
-            self.put(link, 1, Item::Accepted);
-            self.put(link, 0, Item::Connected);
+        } else if self.processes[to].is_up {
+            self.enqueue(link, 1, StreamItem::Accepted);
+            self.enqueue(link, 0, StreamItem::Connected);
         } else {
             self.data.links.remove(&link);
-            self.give_follower(from, link, LinkEvent::Refused);
+            self.handle_link_event(from, link, LinkEvent::Refused);
         }
     }
 
     /// Sends an item towards a side.
-    pub(super) fn put(&mut self, link: u64, side: usize, item: Item) {
+    pub(super) fn enqueue(&mut self, link: u64, side: usize, item: StreamItem) {
         let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
         let at = self.now + self.latency(hosts[1 - side], hosts[side]);
         let planned =
             self.data.links.get_mut(&link).and_then(|link| link.delivery_queues[side].push(at, item));
         if let Some(at) = planned {
-            self.data_at(at, DataEvent::Arrives { link, side });
+            self.schedule_data(at, DataEvent::Arrives { link, side });
         }
     }
 
     /// Closes one side.
-    pub(super) fn hang_up(&mut self, link: u64, side: usize) {
+    pub(super) fn close_side(&mut self, link: u64, side: usize) {
         let Some(open) = self.data.links.get_mut(&link).map(|link| &mut link.open) else { return };
         open[side] = false;
-        self.put(link, 1 - side, Item::Closed);
+        self.enqueue(link, 1 - side, StreamItem::Closed);
     }
 
     /// Handles the end of a process. Its peers notice unless the machine died with it.
@@ -84,7 +84,7 @@ impl<E: Debug> Simulation<E> {
             self.data.links.iter().filter_map(|(number, link)| Some((*number, of_host(link)?))).collect();
         for (link, side) in broken {
             if told {
-                self.hang_up(link, side);
+                self.close_side(link, side);
             } else if let Some(link) = self.data.links.get_mut(&link) {
                 link.open[side] = false;
             }
@@ -92,11 +92,11 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Delivers what has arrived at a side.
-    pub(super) fn pump(&mut self, link: u64, side: usize) {
+    pub(super) fn deliver_due(&mut self, link: u64, side: usize) {
         loop {
             let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.now);
-            let frozen = self.processes[to].up && !self.is_running(to);
+            let frozen = self.processes[to].is_up && !self.is_running(to);
             let blocked_for = if self.is_cut(from, to) || frozen {
                 Some(RETRY_INTERVAL)
             } else {
@@ -108,17 +108,17 @@ impl<E: Debug> Simulation<E> {
                 return;
             };
             match lane.next(now, blocked_for) {
-                DeliveryPoll::Nothing => return,
-                DeliveryPoll::At(at) => return self.data_at(at, DataEvent::Arrives { link, side }),
+                DeliveryPoll::Empty => return,
+                DeliveryPoll::Later(at) => return self.schedule_data(at, DataEvent::Arrives { link, side }),
                 DeliveryPoll::Item(item) => self.deliver_item(link, side, item),
             }
         }
     }
 
-    fn deliver_item(&mut self, link: u64, side: usize, item: Item) {
+    fn deliver_item(&mut self, link: u64, side: usize, item: StreamItem) {
         let Some(Link { hosts, open, .. }) = self.data.links.get_mut(&link) else { return };
         let (here, there) = (hosts[side], hosts[1 - side]);
-        if matches!(item, Item::Accepted) && self.processes[here].up {
+        if matches!(item, StreamItem::Accepted) && self.processes[here].is_up {
             open[1] = true;
             let incarnation = self.processes[there].incarnation;
             self.data.stores[here]
@@ -128,23 +128,23 @@ impl<E: Debug> Simulation<E> {
         }
         if !open[side] {
             match item {
-                Item::Closed => drop(self.data.links.remove(&link)),
+                StreamItem::Closed => drop(self.data.links.remove(&link)),
                 // The connection no longer exists, and the kernel resets it.
-                _ if self.processes[here].powered => self.put(link, 1 - side, Item::Closed),
+                _ if self.processes[here].has_power => self.enqueue(link, 1 - side, StreamItem::Closed),
                 _ => {}
             }
             return;
         }
         match (side, item) {
-            (0, Item::Connected) => self.give_follower(here, link, LinkEvent::Connected),
-            (0, Item::Bytes(bytes)) => self.give_follower(here, link, LinkEvent::Bytes(bytes)),
-            (1, Item::Bytes(bytes)) => self.receive(here, PeerId(link), &bytes),
-            (_, Item::Closed) => {
+            (0, StreamItem::Connected) => self.handle_link_event(here, link, LinkEvent::Connected),
+            (0, StreamItem::Bytes(bytes)) => self.handle_link_event(here, link, LinkEvent::Bytes(bytes)),
+            (1, StreamItem::Bytes(bytes)) => self.receive(here, PeerId(link), &bytes),
+            (_, StreamItem::Closed) => {
                 self.data.links.remove(&link);
                 if side == 0 {
-                    self.give_follower(here, link, LinkEvent::Closed);
+                    self.handle_link_event(here, link, LinkEvent::Closed);
                 } else {
-                    self.lose_peer(here, PeerId(link));
+                    self.drop_peer(here, PeerId(link));
                 }
             }
             _ => {}

@@ -14,21 +14,21 @@ const MAX_ATTEMPTS: u8 = 8;
 pub(crate) struct Request {
     pub(super) key: Key,
     /// Single commands and transactions.
-    pub(super) units: Vec<Vec<Words>>,
+    pub(super) transactions: Vec<Vec<Words>>,
     /// ASKING precedes the next command.
     pub(super) asking: bool,
-    tries: u8,
+    attempts_left: u8,
 }
 
 impl Request {
     pub(super) fn new(key: Key, units: Vec<Vec<Words>>) -> Self {
-        Self { key, units, asking: false, tries: 0 }
+        Self { key, transactions: units, asking: false, attempts_left: 0 }
     }
 
     /// Counts an attempt and returns whether the client retries.
-    pub(super) fn tries_again(&mut self) -> bool {
-        self.tries += 1;
-        self.tries < MAX_ATTEMPTS
+    pub(super) fn use_attempt(&mut self) -> bool {
+        self.attempts_left += 1;
+        self.attempts_left < MAX_ATTEMPTS
     }
 }
 
@@ -36,31 +36,31 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextAttempt {
     /// Retries at another server, after ASKING if `asking` is set.
-    Go { address: String, asking: bool },
+    OtherServer { address: String, asking: bool },
     /// Retries at this server.
-    Stay,
+    SameServer,
     /// Retries at a random other server.
-    Elsewhere,
+    RandomServer,
 }
 
 /// Derives the client's next step from the replies to the `sent` commands; `None` if they were
 /// served. Other errors count as replies.
-pub(super) fn next(replies: &[Value], sent: usize) -> Option<NextAttempt> {
+pub(super) fn next_attempt(replies: &[Value], sent: usize) -> Option<NextAttempt> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),
         _ => None,
     });
-    errors.filter_map(next_after).next().or((replies.len() < sent).then_some(NextAttempt::Stay))
+    errors.filter_map(next_attempt_after).next().or((replies.len() < sent).then_some(NextAttempt::SameServer))
 }
 
-fn next_after(error: &str) -> Option<NextAttempt> {
+fn next_attempt_after(error: &str) -> Option<NextAttempt> {
     let mut words = error.split(' ');
     match words.next()? {
         word @ ("MOVED" | "ASK") => {
-            Some(NextAttempt::Go { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
+            Some(NextAttempt::OtherServer { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
         }
-        "TRYAGAIN" => Some(NextAttempt::Stay),
-        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::Elsewhere),
+        "TRYAGAIN" => Some(NextAttempt::SameServer),
+        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::RandomServer),
         _ => None,
     }
 }
@@ -73,11 +73,11 @@ mod tests {
     fn client_follows_redirections_and_retries() {
         let error = |text: &str| Value::Error(text.to_owned());
         let done = || Value::Simple("OK".to_owned());
-        let go = |asking| Some(NextAttempt::Go { address: "10.0.1.2:6379".to_owned(), asking });
+        let go = |asking| Some(NextAttempt::OtherServer { address: "10.0.1.2:6379".to_owned(), asking });
         let table = [
             (vec![done()], 1, None),
             (vec![error("WRONGTYPE Operation against a key holding the wrong kind of value")], 1, None),
-            (vec![done()], 2, Some(NextAttempt::Stay)),
+            (vec![done()], 2, Some(NextAttempt::SameServer)),
             (vec![error("MOVED 7 10.0.1.2:6379")], 1, go(false)),
             (
                 vec![done(), error("ASK 7 10.0.1.2:6379"), error("EXECABORT Transaction discarded")],
@@ -87,18 +87,18 @@ mod tests {
             (
                 vec![error("TRYAGAIN Multiple keys request during rehashing of slot")],
                 1,
-                Some(NextAttempt::Stay),
+                Some(NextAttempt::SameServer),
             ),
-            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::Elsewhere)),
+            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::RandomServer)),
         ];
         for (replies, sent, wanted) in table {
-            assert_eq!(next(&replies, sent), wanted, "{replies:?}");
+            assert_eq!(next_attempt(&replies, sent), wanted, "{replies:?}");
         }
     }
 
     #[test]
     fn client_gives_up_after_max_attempts() {
         let mut request = Request::new(7, Vec::new());
-        assert!((1..MAX_ATTEMPTS).all(|_| request.tries_again()) && !request.tries_again());
+        assert!((1..MAX_ATTEMPTS).all(|_| request.use_attempt()) && !request.use_attempt());
     }
 }

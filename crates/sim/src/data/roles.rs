@@ -17,10 +17,10 @@ use crate::InjectedBug;
 use crate::simulation::Simulation;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RoleOrder {
-    Lead,
+pub(crate) enum RoleChange {
+    BecomeMaster,
     /// Become a replica.
-    Follow {
+    BecomeReplica {
         /// The master to follow.
         master: usize,
         /// The local data belongs to another history.
@@ -36,61 +36,61 @@ pub(crate) enum RoleOrder {
 
 impl<E: Debug> Simulation<E> {
     /// Orders a role change.
-    pub(crate) fn order(&mut self, host: usize, order: RoleOrder) {
-        self.data.stores[host].orders.push_back(order);
+    pub(crate) fn queue_role_change(&mut self, host: usize, order: RoleChange) {
+        self.data.stores[host].role_changes.push_back(order);
         self.change_role(host);
         self.plan_data_tick(host);
     }
 
     /// Carries out the next order unless another one is in progress or the stream's lock is taken.
     pub(super) fn change_role(&mut self, host: usize) {
-        let mid_piece =
-            self.data.stores[host].piece.is_some() && !self.is_injected(InjectedBug::StreamAfterPromotion);
-        if self.data.stores[host].changing.is_some() || mid_piece {
+        let mid_piece = self.data.stores[host].applying_segment.is_some()
+            && !self.has_injected_bug(InjectedBug::StreamAfterPromotion);
+        if self.data.stores[host].unpublished_change.is_some() || mid_piece {
             return;
         }
-        let Some(order) = self.data.stores[host].orders.pop_front() else { return };
+        let Some(order) = self.data.stores[host].role_changes.pop_front() else { return };
         let (now, own, settings) = (self.clock_of(host), self.new_history(), self.data.settings);
-        let answers_late = self.is_injected(InjectedBug::ReplyAfterDemotion);
+        let answers_late = self.has_injected_bug(InjectedBug::ReplyAfterDemotion);
         let store = &mut self.data.stores[host];
         let config = replica_config(&settings, store);
         let from = store.upstream();
         let message = match order {
-            RoleOrder::Follow { master, .. } if master == host => None,
-            RoleOrder::Follow { master, foreign } => {
-                let stream = store.following.follow(now, master, config, &mut store.log);
+            RoleChange::BecomeReplica { master, .. } if master == host => None,
+            RoleChange::BecomeReplica { master, foreign } => {
+                let stream = store.replica_driver.follow(now, master, config, &mut store.log);
                 if foreign && stream.is_some() {
-                    store.following.mark_data_foreign();
+                    store.replica_driver.mark_data_foreign();
                 }
                 stream.map(ReplicationMessage::Follow)
             }
-            RoleOrder::HandOver { to } => {
+            RoleChange::HandOver { to } => {
                 let config = replica::ReplicaConfig { failover: true, ..config };
-                store.following.follow(now, to, config, &mut store.log).map(ReplicationMessage::Follow)
+                store.replica_driver.follow(now, to, config, &mut store.log).map(ReplicationMessage::Follow)
             }
-            RoleOrder::Empty => {
+            RoleChange::Empty => {
                 store.engine().clear_all_unlogged();
                 store.log.close();
-                self.see(host, DataChange::Restarted { kept: false });
+                self.check_invariants(host, DataChange::Restarted { keeps_data: false });
                 self.tell_file_of_log(host);
                 return self.change_role(host);
             }
-            RoleOrder::Lead => {
-                store.following.promote(own, &mut store.log).then_some(ReplicationMessage::Unfollow)
+            RoleChange::BecomeMaster => {
+                store.replica_driver.promote(own, &mut store.log).then_some(ReplicationMessage::Unfollow)
             }
         };
         let Some(message) = message else { return self.change_role(host) };
-        store.changing = Some(message);
-        if order == RoleOrder::Lead {
-            self.see(host, DataChange::Promoted { from });
+        store.unpublished_change = Some(message);
+        if order == RoleChange::BecomeMaster {
+            self.check_invariants(host, DataChange::Promoted { from });
         } else {
             store.history |= 1;
             if let Some(file) = store.file.as_mut().filter(|_| !answers_late) {
                 file.drop_held_replies();
             }
-            self.see(host, DataChange::Demoted);
+            self.check_invariants(host, DataChange::Demoted);
         }
-        self.see(host, DataChange::Stands);
+        self.check_invariants(host, DataChange::Consistent);
         let at = self.process(host);
         self.data_within(800, DataEvent::Published { at });
     }
@@ -105,38 +105,41 @@ impl<E: Debug> Simulation<E> {
             return Err("ERR PSYNC FAILOVER replid must match my replid.");
         }
         // The node waits for the stream's lock.
-        if store.piece.is_some() || store.changing.is_some() || !store.orders.is_empty() {
+        if store.applying_segment.is_some()
+            || store.unpublished_change.is_some()
+            || !store.role_changes.is_empty()
+        {
             return Err("ERR not now");
         }
-        store.took_over = true;
-        self.order(host, RoleOrder::Lead);
+        store.has_taken_over = true;
+        self.queue_role_change(host, RoleChange::BecomeMaster);
         // The role is published before the request is answered.
         self.publish_role(host);
         Ok(())
     }
 
     /// After a completed handover, records the new master as if an operator had set it.
-    pub(crate) fn settle(&mut self, host: usize) {
+    pub(crate) fn record_new_master(&mut self, host: usize) {
         let store = &mut self.data.stores[host];
         let config = replica_config(&self.data.settings, store);
-        store.following.set_config(config);
+        store.replica_driver.set_config(config);
     }
 
     pub(super) fn publish_role(&mut self, host: usize) {
         let store = &mut self.data.stores[host];
-        let Some(message) = store.changing.take() else { return };
+        let Some(message) = store.unpublished_change.take() else { return };
         let replica = store.upstream().is_some();
         store.set_node_flag(NodeFlags::READ_ONLY_REPLICA, replica && !self.data.settings.writable_replicas);
         store.set_node_flag(NodeFlags::REPLICA, replica);
-        self.note_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
-        self.tell(host, message);
+        self.trace_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
+        self.send_message(host, message);
         if replica {
             let history = &mut self.data.stores[host].history;
             *history = (*history | 1) + 1;
             self.drop_waiting(host);
         } else {
             self.drop_imports(host);
-            self.go_on_leaving(host);
+            self.continue_emptying_slots(host);
         }
         self.change_role(host);
     }
@@ -146,7 +149,7 @@ fn replica_config(settings: &Settings, store: &ReplicaState) -> replica::Replica
     replica::ReplicaConfig {
         listening_port: 6379,
         announce_ip: None,
-        node: store.me(),
+        node: store.node_id(),
         user: None,
         password: None,
         timeout: Duration::from_secs(4),

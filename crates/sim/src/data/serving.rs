@@ -11,7 +11,7 @@ use replication::replica;
 use replication::{CursorId, PeerProfile, PsyncRequest, ReplconfAction, StreamEpoch};
 use resp::{Args, Batch, ParseLimits, Parser};
 
-use super::link::Item;
+use super::link::StreamItem;
 use super::store::ReplicaState;
 use super::{DataChange, DataEvent, LOCK_RETRY_INTERVAL};
 use crate::InjectedBug;
@@ -40,7 +40,7 @@ pub(super) struct ReplicaConnection {
     /// The cursor from which the log is streamed.
     streams: Option<CursorId>,
     /// A check for new log data is scheduled.
-    awaited: bool,
+    awaited_snapshot: bool,
     /// The snapshot for this replica until it is sent.
     snapshot: Option<Vec<u8>>,
 }
@@ -48,17 +48,26 @@ pub(super) struct ReplicaConnection {
 impl ReplicaConnection {
     pub(super) fn new(link: u64, host: usize, incarnation: u64) -> Self {
         let (profile, input) = (PeerProfile::default(), Vec::new());
-        Self { link, host, incarnation, profile, input, streams: None, awaited: false, snapshot: None }
+        Self {
+            link,
+            host,
+            incarnation,
+            profile,
+            input,
+            streams: None,
+            awaited_snapshot: false,
+            snapshot: None,
+        }
     }
 }
 
 impl<E: Debug> Simulation<E> {
     /// Queues a message for the replication thread.
-    pub(super) fn tell(&mut self, host: usize, message: ReplicationMessage) {
+    pub(super) fn send_message(&mut self, host: usize, message: ReplicationMessage) {
         let at = self.now + self.random.millis(0, 1);
         if let Some(due) = self.data.stores[host].inbox.push(at, message) {
             let at = self.process(host);
-            self.data_at(due, DataEvent::Inbox { at });
+            self.schedule_data(due, DataEvent::NextMessage { at });
         }
     }
 
@@ -67,12 +76,12 @@ impl<E: Debug> Simulation<E> {
     pub(super) fn take_messages(&mut self, host: usize) {
         loop {
             let store = &mut self.data.stores[host];
-            let blocked_for = store.piece.is_some().then_some(LOCK_RETRY_INTERVAL);
+            let blocked_for = store.applying_segment.is_some().then_some(LOCK_RETRY_INTERVAL);
             match store.inbox.next(self.now, blocked_for) {
-                DeliveryPoll::Nothing => return,
-                DeliveryPoll::At(at) => {
+                DeliveryPoll::Empty => return,
+                DeliveryPoll::Later(at) => {
                     let process = self.process(host);
-                    return self.data_at(at, DataEvent::Inbox { at: process });
+                    return self.schedule_data(at, DataEvent::NextMessage { at: process });
                 }
                 DeliveryPoll::Item(message) => self.on_message(host, message),
             }
@@ -86,18 +95,18 @@ impl<E: Debug> Simulation<E> {
                 self.follow(host, stream);
             }
             ReplicationMessage::Unfollow => {
-                if !self.is_injected(InjectedBug::StreamAfterPromotion) {
+                if !self.has_injected_bug(InjectedBug::StreamAfterPromotion) {
                     self.stop_following(host);
                 }
                 self.serve(host, MasterDriverEvent::Promoted);
             }
             ReplicationMessage::Serve(MasterDriverEvent::Acknowledged { peer, mut offset, synced }) => {
-                if self.is_injected(InjectedBug::EarlyAcknowledgement) {
+                if self.has_injected_bug(InjectedBug::EarlyAcknowledgement) {
                     offset = self.data.stores[host].offset();
                 }
                 self.serve(host, MasterDriverEvent::Acknowledged { peer, offset, synced });
-                if let Some(replica) = self.living_replica(host, peer) {
-                    self.see(host, DataChange::Confirmed { replica, offset });
+                if let Some(replica) = self.running_replica(host, peer) {
+                    self.check_invariants(host, DataChange::AcknowledgedByReplica { replica, offset });
                 }
             }
             ReplicationMessage::Serve(input) => self.serve(host, input),
@@ -106,7 +115,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Returns the process that opened the connection if it still runs in that incarnation.
-    fn living_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
+    fn running_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
         let peer = self.data.stores[host].peers.get(&peer)?;
         (self.processes[peer.host].incarnation == peer.incarnation).then_some(peer.host)
     }
@@ -133,7 +142,7 @@ impl<E: Debug> Simulation<E> {
     fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
         let serves = self.can_serve(host, id, &args);
         let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.is_failover);
-        let ReplicaState { serving, peers, .. } = &mut self.data.stores[host];
+        let ReplicaState { master_driver: serving, peers, .. } = &mut self.data.stores[host];
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
@@ -143,43 +152,43 @@ impl<E: Debug> Simulation<E> {
                         offset,
                         synced: peer.profile.fsynced_offset,
                     };
-                    self.tell(host, ReplicationMessage::Serve(acknowledged));
+                    self.send_message(host, ReplicationMessage::Serve(acknowledged));
                 }
                 Ok(ReplconfAction::SnapshotOver(rdb)) => {
                     let answer = match serving.link_channels(&mut peer.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
                     };
-                    self.line(host, id, answer);
+                    self.send_line(host, id, answer);
                 }
-                _ => self.line(host, id, "+OK\r\n".to_owned()),
+                _ => self.send_line(host, id, "+OK\r\n".to_owned()),
             },
             b"PSYNC" | b"SYNC" if !serves && !hands_over => {
                 let error = "-NOMASTERLINK Can't SYNC while not connected with my master\r\n";
-                self.line(host, id, error.to_owned());
+                self.send_line(host, id, error.to_owned());
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).expect("a replica asks for a number");
                 if request.is_failover
                     && let Err(error) = self.take_over(host, &request)
                 {
-                    return self.line(host, id, format!("-{error}\r\n"));
+                    return self.send_line(host, id, format!("-{error}\r\n"));
                 }
-                let ReplicaState { serving, log, peers, .. } = &mut self.data.stores[host];
+                let ReplicaState { master_driver: serving, log, peers, .. } = &mut self.data.stores[host];
                 let Some(peer) = peers.get(&id) else { return };
                 if serving.needs_rdb_channel(log, &request, &peer.profile).is_some() {
-                    return self.line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
+                    return self.send_line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
                 }
                 let profile = peer.profile.clone();
                 let asked = MasterDriverEvent::PsyncReceived { peer: id, profile, request: Some(request) };
-                self.tell(host, ReplicationMessage::Serve(asked));
+                self.send_message(host, ReplicationMessage::Serve(asked));
             }
             b"SYNC" => {
                 let profile = peer.profile.clone();
                 let asked = MasterDriverEvent::PsyncReceived { peer: id, profile, request: None };
-                self.tell(host, ReplicationMessage::Serve(asked));
+                self.send_message(host, ReplicationMessage::Serve(asked));
             }
-            _ => self.line(host, id, "+PONG\r\n".to_owned()),
+            _ => self.send_line(host, id, "+PONG\r\n".to_owned()),
         }
     }
 
@@ -194,22 +203,22 @@ impl<E: Debug> Simulation<E> {
             ReplicaAdmission::OnlyEmpty => !has_data(),
             ReplicaAdmission::None => false,
         };
-        may && store.following.is_in_sync()
+        may && store.replica_driver.is_in_sync()
     }
 
-    fn line(&mut self, host: usize, id: PeerId, line: String) {
+    fn send_line(&mut self, host: usize, id: PeerId, line: String) {
         self.send(host, id, line.into_bytes());
     }
 
     fn send(&mut self, host: usize, id: PeerId, bytes: Vec<u8>) {
         if let Some(peer) = self.data.stores[host].peers.get(&id) {
-            self.put(peer.link, 0, Item::Bytes(bytes));
+            self.enqueue(peer.link, 0, StreamItem::Bytes(bytes));
         }
     }
 
     fn serve(&mut self, host: usize, input: MasterDriverEvent) {
         let now = self.clock_of(host);
-        let ReplicaState { serving, log, .. } = &mut self.data.stores[host];
+        let ReplicaState { master_driver: serving, log, .. } = &mut self.data.stores[host];
         let mut orders = Vec::new();
         serving.handle(now, input, log, &mut orders);
         self.carry_out(host, orders);
@@ -217,18 +226,18 @@ impl<E: Debug> Simulation<E> {
 
     fn carry_out(&mut self, host: usize, orders: Vec<MasterDriverAction>) {
         for order in orders {
-            self.serve_as_ordered(host, order);
+            self.perform_master_actions(host, order);
         }
     }
 
-    fn serve_as_ordered(&mut self, host: usize, order: MasterDriverAction) {
+    fn perform_master_actions(&mut self, host: usize, order: MasterDriverAction) {
         match order {
             MasterDriverAction::SendPsyncAnswer(peer, answer) => {
-                self.note_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
+                self.trace_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
             }
             MasterDriverAction::Snapshot { transfer, peers, eof, .. } => {
                 let at = self.process(host);
-                self.data_within(3000, DataEvent::Cut { at, transfer, peers, eof });
+                self.data_within(3000, DataEvent::TakeSnapshot { at, transfer, peers, eof });
             }
             // The snapshot has no receivers.
             MasterDriverAction::CancelSnapshot(_) => {}
@@ -241,30 +250,30 @@ impl<E: Debug> Simulation<E> {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
                     self.send(host, peer, snapshot);
-                    self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
+                    self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
                 }
             }
             MasterDriverAction::SendFile { peers, .. } => {
                 let Some(snapshot) = self.data.stores[host].snapshot_file.take() else { return };
                 for peer in peers {
                     self.send(host, peer, snapshot.clone());
-                    self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
+                    self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Sent(peer)));
                 }
             }
             MasterDriverAction::Stream(peer, cursor) => {
                 if let Some(peer) = self.data.stores[host].peers.get_mut(&peer) {
                     peer.streams = Some(cursor);
-                    self.log_grew(host);
+                    self.schedule_stream(host);
                 }
             }
             MasterDriverAction::Append(bytes) => {
                 self.data.stores[host].log.append_control(bytes);
-                self.log_grew(host);
+                self.schedule_stream(host);
             }
             MasterDriverAction::Close(peer, reason) => {
-                self.note_data(host, |_| format!("closes the link of {peer:?}: {reason}"));
+                self.trace_data(host, |_| format!("closes the link of {peer:?}: {reason}"));
                 if let Some(peer) = self.data.stores[host].peers.remove(&peer) {
-                    self.hang_up(peer.link, 1);
+                    self.close_side(peer.link, 1);
                 }
             }
             MasterDriverAction::CloseLog => {
@@ -278,10 +287,13 @@ impl<E: Debug> Simulation<E> {
     }
 
     /// Takes a snapshot: data and log end at one moment at which no slot is locked.
-    pub(super) fn cut(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
-        if !self.data.stores[host].is_whole() {
+    pub(super) fn take_snapshot(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
+        if !self.data.stores[host].can_snapshot() {
             let at = self.process(host);
-            return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Cut { at, transfer, peers, eof });
+            return self.schedule_data(
+                self.now + LOCK_RETRY_INTERVAL,
+                DataEvent::TakeSnapshot { at, transfer, peers, eof },
+            );
         }
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
@@ -308,13 +320,13 @@ impl<E: Debug> Simulation<E> {
             let at = self.process(host);
             self.data_within(100_000, DataEvent::Written { at, transfer });
         }
-        self.see(host, DataChange::Stands);
-        self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::SnapshotTaken(cut)));
+        self.check_invariants(host, DataChange::Consistent);
+        self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::SnapshotTaken(cut)));
     }
 
     /// Handles a completely written snapshot file.
     pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
-        self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Written(transfer)));
+        self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Written(transfer)));
     }
 
     /// Returns whether a replica still runs in the incarnation that connected last.
@@ -326,93 +338,94 @@ impl<E: Debug> Simulation<E> {
     /// Requests acknowledgements from the replicas (REPLCONF GETACK).
     pub(crate) fn ask_for_acknowledgements(&mut self, host: usize) {
         self.data.stores[host].log.append_control(&ControlCommand::AckRequested.encoded());
-        self.log_grew(host);
+        self.schedule_stream(host);
     }
 
     /// Wakes all replica connections that had reached the end of the log.
-    pub(super) fn log_grew(&mut self, host: usize) {
-        self.see(host, DataChange::Stands);
+    pub(super) fn schedule_stream(&mut self, host: usize) {
+        self.check_invariants(host, DataChange::Consistent);
         let at = self.process(host);
         let mut woken = Vec::new();
         for (id, peer) in &mut self.data.stores[host].peers {
-            if peer.streams.is_some() && !std::mem::replace(&mut peer.awaited, true) {
+            if peer.streams.is_some() && !std::mem::replace(&mut peer.awaited_snapshot, true) {
                 woken.push(*id);
             }
         }
         for peer in woken {
-            self.data_within(1000, DataEvent::Grown { at, peer });
+            self.data_within(1000, DataEvent::LogGrown { at, peer });
         }
-        self.wake_file(host);
+        self.schedule_file_work(host);
     }
 
     /// Sends new log data to a replica.
     pub(super) fn send_log(&mut self, host: usize, id: PeerId) {
-        let most = self.data.settings.chunk;
+        let most = self.data.settings.max_chunk;
         let store = &mut self.data.stores[host];
         let Some(peer) = store.peers.get_mut(&id) else { return };
-        peer.awaited = false;
+        peer.awaited_snapshot = false;
         let Some(cursor) = peer.streams else { return };
         let mut bytes = Vec::new();
         if store.log.read(cursor, most, &mut bytes).is_err() {
             let link = peer.link;
-            self.hang_up(link, 1);
-            return self.lose_peer(host, id);
+            self.close_side(link, 1);
+            return self.drop_peer(host, id);
         }
         let more = store.log.unread_bytes(cursor).is_ok_and(|pending| pending > 0);
-        peer.awaited = more;
+        peer.awaited_snapshot = more;
         let link = peer.link;
         if !bytes.is_empty() {
-            self.put(link, 0, Item::Bytes(bytes));
+            self.enqueue(link, 0, StreamItem::Bytes(bytes));
         }
         if more {
             let at = self.process(host);
-            self.data_within(200, DataEvent::Grown { at, peer: id });
+            self.data_within(200, DataEvent::LogGrown { at, peer: id });
         }
     }
 
     /// Handles the end of a replica's connection.
-    pub(super) fn lose_peer(&mut self, host: usize, id: PeerId) {
+    pub(super) fn drop_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
-        self.tell(host, ReplicationMessage::Serve(MasterDriverEvent::Closed(id)));
+        self.send_message(host, ReplicationMessage::Serve(MasterDriverEvent::Closed(id)));
     }
 
     /// Runs the due timers of a process's replication machines unless their thread is busy.
     pub(super) fn tick_data(&mut self, host: usize) {
         let now = self.clock_of(host);
         self.data.stores[host].tick_at = None;
-        if self.data.stores[host].piece.is_some() {
+        if self.data.stores[host].applying_segment.is_some() {
             return;
         }
-        if self.data.stores[host].serving.next_deadline().is_some_and(|due| due <= now) {
+        if self.data.stores[host].master_driver.next_deadline().is_some_and(|due| due <= now) {
             self.serve(host, MasterDriverEvent::Deadline);
         }
-        if self.data.stores[host].next_look().is_some_and(|due| due <= now) {
-            let ReplicaState { serving, log, .. } = &mut self.data.stores[host];
+        if self.data.stores[host].next_pending_check().is_some_and(|due| due <= now) {
+            let ReplicaState { master_driver: serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
             // Write admission is not simulated further because there are few writers.
             serving.check_pending(now, log, &mut orders);
             self.carry_out(host, orders);
         }
-        if self.follower_is_due(host).is_some_and(|due| due <= now) {
-            self.drive(host, replica::ReplicaEvent::Deadline);
+        if self.follower_deadline(host).is_some_and(|due| due <= now) {
+            self.handle_replica_event(host, replica::ReplicaEvent::Deadline);
         }
     }
 
     /// Schedules the next timer of a process's machines unless an earlier one is scheduled.
     pub(super) fn plan_data_tick(&mut self, host: usize) {
-        if !self.processes[host].up {
+        if !self.processes[host].is_up {
             return;
         }
-        let (now, skew) = (self.now, self.processes[host].skew);
-        let follower = self.follower_is_due(host);
+        let (now, skew) = (self.now, self.processes[host].clock_offset);
+        let follower = self.follower_deadline(host);
         let store = &mut self.data.stores[host];
-        let wanted = [store.serving.next_deadline(), store.next_look(), follower];
+        let wanted = [store.master_driver.next_deadline(), store.next_pending_check(), follower];
         let Some(due) = wanted.into_iter().flatten().min() else { return };
-        let due = if store.piece.is_some() { now + LOCK_RETRY_INTERVAL } else { (due - skew).max(now) };
+        let due =
+            if store.applying_segment.is_some() { now + LOCK_RETRY_INTERVAL } else { (due - skew).max(now) };
         if store.tick_at.is_none_or(|at| due < at || at < now) {
             store.tick_at = Some(due);
             let at = self.process(host);
-            self.data_at(due, DataEvent::Tick { at });
+            self.schedule_data(due, DataEvent::Tick { at });
         }
     }
 }

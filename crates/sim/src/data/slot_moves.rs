@@ -67,7 +67,7 @@ impl<E: Debug> Simulation<E> {
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
         let store = &mut self.data.stores[host];
-        let readers = store.serving.master().slot_move_reader_count()?;
+        let readers = store.master_driver.master().slot_move_reader_count()?;
         let offset = store.log.append_control(&ControlCommand::SetSlot(slot, change.clone()).encoded());
         store.moves.said.extend(token.map(|token| (token, slot, change.clone())));
         self.ask_for_acknowledgements(host);

@@ -36,13 +36,13 @@ enum ShutdownStep {
     /// The replicas are in sync.
     InSync,
     /// The chosen replica has taken over. `told`: it was asked to.
-    HandedOver { told: bool },
+    HandedOver { was_requested: bool },
     /// The data can be saved.
     Save,
     /// The append-only file is synced, or has failed again.
     Flushed { target: SyncTarget },
     /// The process ends at the next poll.
-    Over,
+    Finished,
 }
 
 impl ReplicaState {
@@ -58,7 +58,7 @@ impl ReplicaState {
     /// Returns a replica that has the log up to `end`.
     fn successor(&self, end: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
-        let in_sync = self.serving.master().in_sync_node_ids(end)?;
+        let in_sync = self.master_driver.master().in_sync_node_ids(end)?;
         let is_there = |id: &NodeId| {
             topology.replicas_of(topology.myself).any(|member| member.id == *id && !member.failed)
         };
@@ -73,9 +73,13 @@ impl ReplicaState {
 
 impl<E: Debug> Simulation<E> {
     /// Sends SHUTDOWN to a process.
-    pub(crate) fn order_stop(&mut self, host: usize) {
+    pub(crate) fn begin_shutdown(&mut self, host: usize) {
         let store = &self.data.stores[host];
-        if !self.is_running(host) || store.is_loading() || store.is_void() || store.stopping.is_some() {
+        if !self.is_running(host)
+            || store.is_loading()
+            || store.has_invalid_data()
+            || store.stopping.is_some()
+        {
             return;
         }
         let hand_over = self.random.percent(50) && self.data.stores[host].is_voting_master();
@@ -86,19 +90,19 @@ impl<E: Debug> Simulation<E> {
         };
         let mut actions = Vec::new();
         let machine = ShutdownSequence::new(plan, &mut actions);
-        self.note(|| format!("host {host} is to stop: {plan:?}"));
+        self.trace(|| format!("host {host} is to stop: {plan:?}"));
         let (step, end) = (ShutdownStep::WritesBlocked(BTreeSet::new()), ReplOffset(0));
         self.data.stores[host].stopping = Some(Shutdown { machine, step, end });
-        self.act_on_stop(host, actions);
-        self.look_again_at_stop(host);
+        self.perform_shutdown_actions(host, actions);
+        self.schedule_stop_check(host);
     }
 
     /// Returns a process that has finished its shutdown. After healing, none does.
-    pub(crate) fn take_stopped(&mut self) -> Option<usize> {
+    pub(crate) fn take_finished_shutdown(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
             let stopping = self.data.stores[*host].stopping.as_ref();
             self.is_running(*host)
-                && stopping.is_some_and(|stopping| matches!(stopping.step, ShutdownStep::Over))
+                && stopping.is_some_and(|stopping| matches!(stopping.step, ShutdownStep::Finished))
         };
         (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
     }
@@ -111,24 +115,24 @@ impl<E: Debug> Simulation<E> {
         }
         let now = self.clock_of(host);
         let mut actions = Vec::new();
-        if let Some(input) = self.next_of_stop(host)
+        if let Some(input) = self.next_shutdown_event(host)
             && let Some(stopping) = &mut self.data.stores[host].stopping
         {
             stopping.machine.handle(now, input, &mut actions);
         }
-        self.act_on_stop(host, actions);
-        self.look_again_at_stop(host);
+        self.perform_shutdown_actions(host, actions);
+        self.schedule_stop_check(host);
     }
 
-    fn look_again_at_stop(&mut self, host: usize) {
+    fn schedule_stop_check(&mut self, host: usize) {
         if self.data.stores[host].stopping.is_some() {
             let at = self.process(host);
             self.data_within(3000, DataEvent::Stop { at });
         }
     }
 
-    fn next_of_stop(&mut self, host: usize) -> Option<ShutdownEvent> {
-        let (now, careless) = (self.clock_of(host), self.is_injected(InjectedBug::SkippedDrain));
+    fn next_shutdown_event(&mut self, host: usize) -> Option<ShutdownEvent> {
+        let (now, careless) = (self.clock_of(host), self.has_injected_bug(InjectedBug::SkippedDrain));
         let store = &mut self.data.stores[host];
         let Shutdown { machine, step, end } = store.stopping.as_ref()?;
         let is_late = machine.next_deadline().is_some_and(|due| due <= now);
@@ -138,7 +142,7 @@ impl<E: Debug> Simulation<E> {
                 let end = store.offset();
                 let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
                 let held = PausedLog {
-                    end,
+                    log_end: end,
                     replicas,
                     in_sync: store.in_sync(end),
                     replica_timeout: SHUTDOWN_TIMEOUT,
@@ -150,7 +154,7 @@ impl<E: Debug> Simulation<E> {
                 Some(ShutdownEvent::Deadline)
             }
             ShutdownStep::InSync => Some(ShutdownEvent::InSync(store.in_sync(*end))),
-            ShutdownStep::HandedOver { told } => {
+            ShutdownStep::HandedOver { was_requested: told } => {
                 (!told || !store.is_voting_master()).then_some(ShutdownEvent::HandedOver)
             }
             ShutdownStep::Save => self.save_at_stop(host),
@@ -158,13 +162,13 @@ impl<E: Debug> Simulation<E> {
                 let saved = store.file.as_ref()?.is_saved(*target)?;
                 Some(ShutdownEvent::Saved(saved))
             }
-            ShutdownStep::Over => None,
+            ShutdownStep::Finished => None,
         }
     }
 
-    fn act_on_stop(&mut self, host: usize, actions: Vec<ShutdownAction>) {
+    fn perform_shutdown_actions(&mut self, host: usize, actions: Vec<ShutdownAction>) {
         for action in actions {
-            self.note(|| format!("the stop of host {host}: {action:?}"));
+            self.trace(|| format!("the stop of host {host}: {action:?}"));
             let step = match action {
                 ShutdownAction::HoldWrites => {
                     self.pause_writes(host, PausePurpose::Shutdown, None);
@@ -178,9 +182,11 @@ impl<E: Debug> Simulation<E> {
                     self.check_in_sync(host);
                     continue;
                 }
-                ShutdownAction::HandOver => ShutdownStep::HandedOver { told: self.tell_successor(host) },
+                ShutdownAction::HandOver => {
+                    ShutdownStep::HandedOver { was_requested: self.tell_successor(host) }
+                }
                 ShutdownAction::Save => ShutdownStep::Save,
-                ShutdownAction::Exit => ShutdownStep::Over,
+                ShutdownAction::Exit => ShutdownStep::Finished,
                 ShutdownAction::Cancel(_) => {
                     self.data.stores[host].stopping = None;
                     return self.resume_writes(host, PausePurpose::Shutdown);
@@ -211,7 +217,7 @@ impl<E: Debug> Simulation<E> {
         let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
         let Some(successor) = store.successor(end) else { return false };
         store.log.append_control(&ControlCommand::TakeOver(successor).encoded());
-        self.log_grew(host);
+        self.schedule_stream(host);
         true
     }
 
@@ -226,13 +232,13 @@ impl<E: Debug> Simulation<E> {
             return None;
         }
         // The current stream segment is applied first.
-        if !store.is_whole() {
+        if !store.can_snapshot() {
             return None;
         }
         store.save();
         let saved = store.is_saved_at(end);
         if saved {
-            self.see(host, DataChange::Synced { upto: end });
+            self.check_invariants(host, DataChange::Synced { offset: end });
         }
         Some(ShutdownEvent::Saved(saved))
     }

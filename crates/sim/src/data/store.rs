@@ -22,7 +22,7 @@ use super::data_store::DataStore;
 use super::file::DataFile;
 use super::following::{Follower, SnapshotLoad, StreamSegment};
 use super::requests::{self, NextAttempt, Request};
-use super::roles::RoleOrder;
+use super::roles::RoleChange;
 use super::serving::{ReplicaConnection, ReplicationMessage};
 use super::slot_moves::SlotMoves;
 use super::stopping::Shutdown;
@@ -36,7 +36,7 @@ pub(crate) type Key = u16;
 
 /// Executed commands that still hold their slot's lock.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct UnfinishedWrite {
     pub(super) key: Key,
     /// The effects for the log: those of the earlier commands, then those of the last one.
     pub(super) effects: [Vec<u8>; 2],
@@ -45,7 +45,7 @@ pub(super) struct Running {
     /// The history in which it began.
     pub(super) begun_in: u64,
     /// The rest of the request and the client's next step.
-    pub(super) rest: Option<(Box<Request>, NextAttempt)>,
+    pub(super) rest_of_request: Option<(Box<Request>, NextAttempt)>,
 }
 
 /// A process's data and its threads.
@@ -53,24 +53,24 @@ pub(crate) struct ReplicaState {
     pub(super) data_store: DataStore,
     pub(super) log: Log,
     /// Slots that moved away and are being emptied.
-    pub(super) leaving: SlotsToEmpty,
+    pub(super) slots_to_empty: SlotsToEmpty,
     /// Slots being imported by this process or its master.
     pub(super) imports: SlotImports,
-    pub(super) running: BTreeMap<u64, Running>,
+    pub(super) running: BTreeMap<u64, UnfinishedWrite>,
     pub(super) waits: Option<Waits>,
     pub(super) copies_wanted: CopyWaiters,
     pub(super) stopping: Option<Shutdown>,
-    pub(super) orders: VecDeque<RoleOrder>,
+    pub(super) role_changes: VecDeque<RoleChange>,
     /// An order that was carried out in the log but is not published yet.
-    pub(super) changing: Option<ReplicationMessage>,
-    pub(super) following: ReplicaDriver<usize>,
+    pub(super) unpublished_change: Option<ReplicationMessage>,
+    pub(super) replica_driver: ReplicaDriver<usize>,
     pub(super) follower: Option<Follower>,
     /// The segment being applied, which holds the stream's lock.
-    pub(super) piece: Option<StreamSegment>,
+    pub(super) applying_segment: Option<StreamSegment>,
     pub(super) load: Option<SnapshotLoad>,
     /// A snapshot that is sent to replicas once it is complete.
     pub(super) snapshot_file: Option<Vec<u8>>,
-    pub(super) serving: MasterDriver,
+    pub(super) master_driver: MasterDriver,
     pub(super) peers: BTreeMap<PeerId, ReplicaConnection>,
     pub(super) inbox: DeliveryQueue<ReplicationMessage>,
     pub(crate) moves: SlotMoves,
@@ -80,7 +80,7 @@ pub(crate) struct ReplicaState {
     /// (`CommitPoint`).
     pub(super) history: u64,
     /// Whether the node took over at its master's request.
-    pub(crate) took_over: bool,
+    pub(crate) has_taken_over: bool,
     /// The RDB file on disk, with its position in the history.
     saved: Option<(Vec<u8>, Position)>,
     /// `appendonly yes`
@@ -91,30 +91,30 @@ pub(crate) struct ReplicaState {
 impl ReplicaState {
     pub(super) fn new(random: &mut RandomSource, settings: &Settings, slots: &SlotSet, now: Instant) -> Self {
         let mut log = Log::new(random.history(), settings.backlog);
-        log.set_cursor_bound(settings.behind);
+        log.set_cursor_bound(settings.max_lag);
         Self {
-            data_store: DataStore::nothing(slots, settings.clustered),
+            data_store: DataStore::empty(slots, settings.clustered),
             log,
-            leaving: SlotsToEmpty::default(),
+            slots_to_empty: SlotsToEmpty::default(),
             imports: SlotImports::default(),
             running: BTreeMap::new(),
             waits: None,
             copies_wanted: CopyWaiters::default(),
             stopping: None,
-            orders: VecDeque::new(),
-            changing: None,
-            following: ReplicaDriver::default(),
+            role_changes: VecDeque::new(),
+            unpublished_change: None,
+            replica_driver: ReplicaDriver::default(),
             follower: None,
-            piece: None,
+            applying_segment: None,
             load: None,
             snapshot_file: None,
-            serving: MasterDriver::new(master_config(settings), now),
+            master_driver: MasterDriver::new(master_config(settings), now),
             peers: BTreeMap::new(),
             inbox: DeliveryQueue::default(),
             moves: SlotMoves::default(),
             copies: ReplicaAdmission::All,
             history: 0,
-            took_over: false,
+            has_taken_over: false,
             saved: None,
             file: None,
             tick_at: None,
@@ -138,7 +138,7 @@ impl ReplicaState {
 
     /// Saves the RDB file at a consistent point.
     pub(super) fn save(&mut self) {
-        if self.file.is_none() && self.is_whole() && self.log.is_open() {
+        if self.file.is_none() && self.can_snapshot() && self.log.is_open() {
             let position = self.log.position();
             self.saved = Some((self.data_store.snapshot(position, ""), position));
         }
@@ -151,14 +151,15 @@ impl ReplicaState {
 
     /// Returns whether a snapshot is possible: no slot is locked, and nothing is being applied or
     /// loaded.
-    pub(super) fn is_whole(&self) -> bool {
-        self.running.is_empty() && self.piece.is_none() && self.load.is_none()
+    pub(super) fn can_snapshot(&self) -> bool {
+        self.running.is_empty() && self.applying_segment.is_none() && self.load.is_none()
     }
 
     /// Returns when replica lag is next checked, by the process's clock; `None` until the log
     /// grows.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        let NextPendingCheck { log_end: past, earliest_check: at } = self.serving.next_pending_check()?;
+    pub(super) fn next_pending_check(&self) -> Option<Instant> {
+        let NextPendingCheck { log_end: past, earliest_check: at } =
+            self.master_driver.next_pending_check()?;
         past.is_none_or(|end| self.offset() != end).then_some(at)
     }
 
@@ -177,48 +178,50 @@ impl ReplicaState {
     }
 
     /// Returns the offset that it reports to others.
-    pub(crate) fn reach(&self) -> ReplOffset {
-        self.following.failover_offset(&self.log)
+    pub(crate) fn failover_offset(&self) -> ReplOffset {
+        self.replica_driver.failover_offset(&self.log)
     }
 
     /// Returns whether it is a replica whose data matches no master's state.
-    pub(crate) fn is_void(&self) -> bool {
+    pub(crate) fn has_invalid_data(&self) -> bool {
         self.upstream().is_some() && !self.log.is_open()
     }
 
     /// Returns whether a requested role change has not happened yet.
     pub(crate) fn is_changing_role(&self) -> bool {
-        !self.orders.is_empty() || self.changing.is_some()
+        !self.role_changes.is_empty() || self.unpublished_change.is_some()
     }
 
     /// Returns its master if it is a replica.
     pub(crate) fn upstream(&self) -> Option<usize> {
-        self.following.master().copied()
+        self.replica_driver.master().copied()
     }
 
     /// Returns whether the master's stream is connected.
     pub(crate) fn is_in_sync(&self) -> bool {
-        self.upstream().is_some() && self.following.is_in_sync()
+        self.upstream().is_some() && self.replica_driver.is_in_sync()
     }
 
     /// Returns since when the link to the master has been down, by the process's clock; `None`
     /// while it is up and on masters.
     pub(crate) fn down_since(&self) -> Option<Instant> {
-        self.following.replica()?.down_since()
+        self.replica_driver.replica()?.down_since()
     }
 
     /// Returns the machine that follows the master, if this is a replica.
     pub(crate) fn replica(&self) -> Option<&Replica> {
-        self.following.replica()
+        self.replica_driver.replica()
     }
 
     /// Returns the state of the replication link for the bus: when the master was last heard, or
     /// since when the link is down.
     pub(crate) fn source(&self) -> gossip::ReplicationSource {
-        let Some(machine) = self.following.replica() else { return gossip::ReplicationSource::Never };
+        let Some(machine) = self.replica_driver.replica() else { return gossip::ReplicationSource::Never };
         match machine.down_since() {
             None => gossip::ReplicationSource::Streaming { last_heard: machine.last_heard() },
-            Some(since) if self.following.has_data(&self.log) => gossip::ReplicationSource::Lost { since },
+            Some(since) if self.replica_driver.has_data(&self.log) => {
+                gossip::ReplicationSource::Lost { since }
+            }
             Some(_) => gossip::ReplicationSource::Never,
         }
     }
@@ -227,7 +230,7 @@ impl ReplicaState {
     /// the last connection counts.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
         let mut each = BTreeMap::new();
-        for (id, peer) in self.serving.master().peers() {
+        for (id, peer) in self.master_driver.master().peers() {
             if let Some(replica) = self.peers.get(&id) {
                 each.insert(replica.host, peer.acknowledged.filter(|_| peer.is_online()));
             }
@@ -237,7 +240,7 @@ impl ReplicaState {
 
     /// Returns all connected replicas, synchronized or not.
     pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
-        self.serving.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
+        self.master_driver.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }
 
     /// Returns the engine, whose gates and slots decide which commands run.
@@ -246,7 +249,7 @@ impl ReplicaState {
     }
 
     /// Returns its node id in cluster mode.
-    pub(super) fn me(&self) -> Option<NodeId> {
+    pub(super) fn node_id(&self) -> Option<NodeId> {
         self.engine().topology.as_ref().map(|topology| topology.load().myself)
     }
 
@@ -260,7 +263,7 @@ impl ReplicaState {
     }
 
     /// Returns whether it is a standalone replica that accepts client writes.
-    pub(super) fn writes_for_itself(&self) -> bool {
+    pub(super) fn allows_local_writes(&self) -> bool {
         let engine = self.engine();
         let gate = engine.settings.node_flags();
         engine.topology.is_none()
@@ -280,12 +283,12 @@ impl ReplicaState {
         let asking = asking.then(|| vec!["ASKING".to_owned()]);
         let sent: Vec<Words> = asking.into_iter().chain(unit.iter().cloned()).collect();
         let (replies, effects) = self.data_store.serve(session, wall, &sent);
-        (requests::next(&replies, sent.len()), effects)
+        (requests::next_attempt(&replies, sent.len()), effects)
     }
 
     /// Returns the names of a slot's keys.
     pub(crate) fn names(&self, slot: Slot) -> Vec<Vec<u8>> {
-        self.data_store.names(slot.number())
+        self.data_store.key_names(slot.number())
     }
 
     pub(crate) fn keys_in_slot(&self, slot: Slot) -> u64 {
@@ -323,7 +326,7 @@ impl ReplicaState {
     }
 
     /// Returns the history of the snapshot being loaded.
-    pub(crate) fn loads(&self) -> Option<ReplId> {
+    pub(crate) fn loading_history(&self) -> Option<ReplId> {
         self.load.as_ref().map(|load| load.position.id)
     }
 
@@ -348,7 +351,7 @@ fn master_config(settings: &Settings) -> master::MasterConfig {
         dual_channel: settings.dual_channel,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
-        output_limit: OutputLimit { hard: settings.behind, soft: 0, soft_duration: Duration::ZERO },
+        output_limit: OutputLimit { hard: settings.max_lag, soft: 0, soft_duration: Duration::ZERO },
         backlog: settings.backlog,
     }
 }

@@ -16,21 +16,21 @@ pub(super) struct Waits {
 
 impl<E: Debug> Simulation<E> {
     /// Lets the client continue or block, then checks that it does not block in vain.
-    pub(super) fn let_wait(&mut self, host: usize) {
+    pub(super) fn block_client(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let slots: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
         let wanted = self.random.percent(20).then(|| self.random.pick(&slots));
-        let endless = self.is_injected(InjectedBug::MissedWakeups);
+        let endless = self.has_injected_bug(InjectedBug::MissedWakeups);
         let store = &mut self.data.stores[host];
         let Waits { mut client, key } = store.waits.take().unwrap_or_else(|| Waits {
             client: WaitingClient::new(store.data_store.connect()),
             key: slots[0],
         });
-        let key = if client.waits() { key } else { wanted.unwrap_or(key) };
+        let key = if client.is_blocked() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
         // A replica's local write would remain in its data.
-        let begins = !client.waits() && wanted.is_some() && is_free && !store.writes_for_itself();
-        let (told, effects) = store.data_store.with(|data| match client.waits() {
+        let begins = !client.is_blocked() && wanted.is_some() && is_free && !store.allows_local_writes();
+        let (told, effects) = store.data_store.with_databases(|data| match client.is_blocked() {
             true if is_free && !endless => client.end(data, wall),
             false if begins => {
                 let wait = clients::blocking_command(marker_key(key), &mut self.random);
@@ -44,7 +44,7 @@ impl<E: Debug> Simulation<E> {
             store.waits = Some(Waits { client, key });
         }
         if let Some(told) = told {
-            self.note(|| format!("at host {host}: {}", told.escape_debug()));
+            self.trace(|| format!("at host {host}: {}", told.escape_debug()));
         }
         self.log_effects(host, &effects);
         self.check_waits(host);

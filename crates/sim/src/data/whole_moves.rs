@@ -32,13 +32,13 @@ impl<E: Debug> Simulation<E> {
     /// `None` while no consistent cut is possible.
     pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
         let store = &mut self.data.stores[host];
-        if !store.is_whole() || !store.log.is_open() {
+        if !store.can_snapshot() || !store.log.is_open() {
             return None;
         }
         // The next change selects its database.
-        store.log.forget_db();
+        store.log.reset_selected_db();
         let end = store.log.position().offset;
-        let copies = keys.iter().flat_map(|key| store.data_store.copies(*key)).collect();
+        let copies = keys.iter().flat_map(|key| store.data_store.restore_commands(*key)).collect();
         Some((copies, store.log.add_own_cursor(end)))
     }
 
@@ -50,7 +50,7 @@ impl<E: Debug> Simulation<E> {
     /// Reads the next part of the log; `None` if the log no longer has it.
     pub(crate) fn read_log(&mut self, host: usize, cursor: CursorId) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        let chunk = self.data.settings.chunk;
+        let chunk = self.data.settings.max_chunk;
         self.data.stores[host].log.read(cursor, chunk, &mut bytes).ok()?;
         Some(bytes)
     }
@@ -80,13 +80,13 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
         let are_free = import.slots().iter().all(|slot| {
             !self.data.stores[host].is_locked(slot.number())
-                && self.leave_at_once(host, slot) == RemainingKeys::None
+                && self.empty_slot_at_once(host, slot) == RemainingKeys::None
         });
         if are_free {
             let store = &mut self.data.stores[host];
             store.imports.start_import(&store.data_store.engine(), import.clone());
             store.log.append_control(&imports::encode_begin(import));
-            self.log_grew(host);
+            self.schedule_stream(host);
         }
         are_free
     }
@@ -124,7 +124,7 @@ impl<E: Debug> Simulation<E> {
                     RemainingKeys::Paused => {
                         let import = Box::new(import.clone());
                         let event = DataEvent::Imported { at, import, outcome };
-                        return self.data_at(self.now + LOCK_RETRY_INTERVAL * 10, event);
+                        return self.schedule_data(self.now + LOCK_RETRY_INTERVAL * 10, event);
                     }
                 }
             }
@@ -133,7 +133,7 @@ impl<E: Debug> Simulation<E> {
         let end = imports::encode_end(&store.engine(), import, &outcome);
         store.log.append_control(&end);
         store.imports.end_import(&store.data_store.engine(), &import.name);
-        self.log_grew(host);
+        self.schedule_stream(host);
     }
 
     /// Drops the old master's imports after a promotion.
@@ -150,7 +150,7 @@ impl<E: Debug> Simulation<E> {
         other: usize,
         keys: &[Key],
     ) -> Option<(Key, [Option<u64>; 2])> {
-        let values = |key: &Key| [one, other].map(|host| self.data.stores[host].data_store.get(*key));
+        let values = |key: &Key| [one, other].map(|host| self.data.stores[host].data_store.last_write(*key));
         keys.iter().map(|key| (*key, values(key))).find(|(_, [one, other])| one != other)
     }
 }

@@ -7,7 +7,7 @@ use slot_routing::{Slot, Topology};
 
 use super::data_store::{marker_key, slot_of};
 use super::requests::{NextAttempt, Request};
-use super::store::Running;
+use super::store::UnfinishedWrite;
 use super::{DataEvent, Key, LOCK_RETRY_INTERVAL};
 use crate::simulation::Simulation;
 use crate::trace::nanos;
@@ -22,7 +22,8 @@ impl<E: Debug> Simulation<E> {
                 continue;
             }
             for _ in 0..=self.random.below(2) {
-                let batch = clients::pipeline_on(marker_key(key), &mut self.random, &mut self.data.issued);
+                let batch =
+                    clients::pipeline_on(marker_key(key), &mut self.random, &mut self.data.values_issued);
                 let request = Box::new(Request::new(key, clients::split_units(batch)));
                 if let Some(host) = self.any_server() {
                     let at = self.process(host);
@@ -33,7 +34,7 @@ impl<E: Debug> Simulation<E> {
     }
 
     fn any_server(&mut self) -> Option<usize> {
-        let serves = |host: &usize| self.processes[*host].up && !self.data.stores[*host].is_loading();
+        let serves = |host: &usize| self.processes[*host].is_up && !self.data.stores[*host].is_loading();
         let servers: Vec<usize> = (0..self.data.stores.len()).filter(serves).collect();
         (!servers.is_empty()).then(|| self.random.pick(&servers))
     }
@@ -45,73 +46,80 @@ impl<E: Debug> Simulation<E> {
         let clock = self.clock_of(host);
         let store = &mut self.data.stores[host];
         if store.is_locked(key) {
-            return self.data_at(self.now + LOCK_RETRY_INTERVAL, DataEvent::Begin { at, request });
+            return self.schedule_data(self.now + LOCK_RETRY_INTERVAL, DataEvent::Begin { at, request });
         }
         // As at the beginning of each event loop iteration.
         store.engine().check_lease(nanos(clock));
         let number = self.data.writes + 1;
         let mut last = vec![["SET", marker_key(key), &number.to_string()].map(str::to_owned).to_vec()];
-        if store.writes_for_itself() {
-            request.units.clear();
-            last = own_write(marker_key(key));
+        if store.allows_local_writes() {
+            request.transactions.clear();
+            last = local_write(marker_key(key));
         }
         let mut session = Session::new(0, CommandOrigin::Client, true);
         let mut effects = [Vec::new(), Vec::new()];
         let mut stopped = None;
-        while stopped.is_none() && !request.units.is_empty() {
+        while stopped.is_none() && !request.transactions.is_empty() {
             let more;
-            (stopped, more) = store.serve(&mut session, wall, &request.units[0], request.asking);
+            (stopped, more) = store.serve(&mut session, wall, &request.transactions[0], request.asking);
             effects[0].extend(more);
             if stopped.is_none() {
-                request.units.remove(0);
+                request.transactions.remove(0);
             }
         }
         if stopped.is_none() {
             (stopped, effects[1]) = store.serve(&mut session, wall, &last, request.asking);
         }
-        let write = (stopped.is_none() && !store.writes_for_itself()).then_some(number);
+        let write = (stopped.is_none() && !store.allows_local_writes()).then_some(number);
         self.data.writes += u64::from(write.is_some());
         let rest = stopped.map(|next| (request, next));
-        self.data.begun += 1;
-        let command = self.data.begun;
+        self.data.requests_started += 1;
+        let command = self.data.requests_started;
         let store = &mut self.data.stores[host];
         let begun_in = store.history;
-        store.running.insert(command, Running { key, effects, write, begun_in, rest });
+        store
+            .running
+            .insert(command, UnfinishedWrite { key, effects, write, begun_in, rest_of_request: rest });
         self.data_within(self.data.settings.command, DataEvent::End { at, command });
     }
 
     /// Appends the effects, releases the slot and acknowledges the commands; the client continues.
     pub(super) fn end_write(&mut self, host: usize, command: u64) {
         let (unlogged, careless) = (
-            self.is_injected(InjectedBug::UnloggedEffects),
-            self.is_injected(InjectedBug::ReplicaLogsClientWrites),
+            self.has_injected_bug(InjectedBug::UnloggedEffects),
+            self.has_injected_bug(InjectedBug::ReplicaLogsClientWrites),
         );
         let store = &mut self.data.stores[host];
-        let Some(Running { key, effects, write, begun_in, rest }) = store.running.remove(&command) else {
+        let Some(UnfinishedWrite { key, effects, write, begun_in, rest_of_request: rest }) =
+            store.running.remove(&command)
+        else {
             return;
         };
         if careless
-            && store.writes_for_itself()
-            && let Some(stream) = store.following.stream()
+            && store.allows_local_writes()
+            && let Some(stream) = store.replica_driver.stream()
         {
             let mut effect = Vec::new();
             resp::encode_request(&mut effect, [&b"DEL"[..], marker_key(key).as_bytes()]);
             store.log.append_stream(stream, &effect);
-            self.log_grew(host);
+            self.schedule_stream(host);
         }
         let [others, last] = effects;
         let logged = if unlogged { last } else { [others, last].concat() };
         self.log_effects(host, &logged);
         if let Some(write) = write {
-            assert!(self.data.stores[host].data_store.get(key) >= Some(write), "a client's write is done");
+            assert!(
+                self.data.stores[host].data_store.last_write(key) >= Some(write),
+                "a client's write is done"
+            );
             // Otherwise the connection is closed without a reply.
-            let is_careless = self.is_injected(InjectedBug::ReplyAfterDemotion);
+            let is_careless = self.has_injected_bug(InjectedBug::ReplyAfterDemotion);
             if is_careless || self.data.stores[host].is_logged_since(begun_in) {
                 self.answer_client(host, key, write);
             }
         }
         if let Some((request, next)) = rest {
-            self.go_on(host, request, next);
+            self.retry_elsewhere(host, request, next);
         }
     }
 
@@ -119,43 +127,45 @@ impl<E: Debug> Simulation<E> {
     pub(crate) fn log_effects(&mut self, host: usize, effects: &[u8]) {
         if !effects.is_empty() {
             self.data.stores[host].log.append(0, effects);
-            self.log_grew(host);
+            self.schedule_stream(host);
         }
     }
 
     /// Redirects a client that was not served, or lets it retry somewhere.
-    fn go_on(&mut self, host: usize, mut request: Box<Request>, next: NextAttempt) {
-        if !request.tries_again() {
+    fn retry_elsewhere(&mut self, host: usize, mut request: Box<Request>, next: NextAttempt) {
+        if !request.use_attempt() {
             return;
         }
-        request.asking = matches!(next, NextAttempt::Go { asking: true, .. });
+        request.asking = matches!(next, NextAttempt::OtherServer { asking: true, .. });
         let to = match next {
-            NextAttempt::Go { address, .. } => self.data.addresses.iter().position(|known| *known == address),
-            NextAttempt::Stay => Some(host),
-            NextAttempt::Elsewhere => None,
+            NextAttempt::OtherServer { address, .. } => {
+                self.data.addresses.iter().position(|known| *known == address)
+            }
+            NextAttempt::SameServer => Some(host),
+            NextAttempt::RandomServer => None,
         };
         // No process runs there, or no longer.
-        let to = to.filter(|to| self.processes[*to].up);
+        let to = to.filter(|to| self.processes[*to].is_up);
         request.asking &= to.is_some();
         if let Some(to) = to.or_else(|| self.any_server()) {
             let at = self.process(to);
             let time = self.random.millis(0, if to == host { 20 } else { 2 });
-            self.data_at(self.now + time, DataEvent::Begin { at, request });
+            self.schedule_data(self.now + time, DataEvent::Begin { at, request });
         }
     }
 
     /// Starts to empty slots that belong to other nodes.
-    pub(crate) fn leave_slots(&mut self, host: usize, keys: &[Key]) {
+    pub(crate) fn release_slots(&mut self, host: usize, keys: &[Key]) {
         let slots = keys.iter().map(|key| slot_of(*key)).collect();
-        self.data.stores[host].leaving.insert_all(&slots);
-        self.go_on_leaving(host);
+        self.data.stores[host].slots_to_empty.insert_all(&slots);
+        self.continue_emptying_slots(host);
     }
 
     /// Continues to empty slots.
-    pub(super) fn go_on_leaving(&mut self, host: usize) {
+    pub(super) fn continue_emptying_slots(&mut self, host: usize) {
         let at = self.process(host);
         for slot in self.data.slots.clone().iter() {
-            if self.data.stores[host].leaving.contains(slot) {
+            if self.data.stores[host].slots_to_empty.contains(slot) {
                 self.data_within(3000, DataEvent::Leave { at, key: slot.number() });
             }
         }
@@ -163,32 +173,34 @@ impl<E: Debug> Simulation<E> {
 
     /// Empties a slot that returns before its deletion finished, before the process routes by the
     /// new topology.
-    pub(crate) fn leave_returning(&mut self, host: usize, topology: &Topology) {
+    pub(crate) fn empty_returning_slots(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
         let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };
-        let back = store.leaving.update(&before, topology);
+        let back = store.slots_to_empty.update(&before, topology);
         for slot in back {
-            self.leave_at_once(host, slot);
-            self.data.stores[host].leaving.remove(slot);
+            self.empty_slot_at_once(host, slot);
+            self.data.stores[host].slots_to_empty.remove(slot);
         }
     }
 
     /// Deletes a slot's keys unless the slot is served here again or this is a replica.
-    pub(super) fn leave(&mut self, host: usize, key: Key) {
+    pub(super) fn empty_slot(&mut self, host: usize, key: Key) {
         let (now, at, slot) = (self.now, self.process(host), slot_of(key));
-        if !self.data.stores[host].leaving.contains(slot) {
+        if !self.data.stores[host].slots_to_empty.contains(slot) {
             return;
         }
-        if self.data.stores[host].is_locked(key) || self.leave_at_once(host, slot) == RemainingKeys::Paused {
-            return self.data_at(now + LOCK_RETRY_INTERVAL * 10, DataEvent::Leave { at, key });
+        if self.data.stores[host].is_locked(key)
+            || self.empty_slot_at_once(host, slot) == RemainingKeys::Paused
+        {
+            return self.schedule_data(now + LOCK_RETRY_INTERVAL * 10, DataEvent::Leave { at, key });
         }
-        self.data.stores[host].leaving.remove(slot);
+        self.data.stores[host].slots_to_empty.remove(slot);
     }
 
     /// Deletes the keys of another node's slot.
-    pub(super) fn leave_at_once(&mut self, host: usize, slot: Slot) -> RemainingKeys {
+    pub(super) fn empty_slot_at_once(&mut self, host: usize, slot: Slot) -> RemainingKeys {
         loop {
-            let (left, effects) = self.data.stores[host].data_store.leave(slot.number());
+            let (left, effects) = self.data.stores[host].data_store.delete_moved_keys(slot.number());
             self.log_effects(host, &effects);
             if left != RemainingKeys::MaybeMore {
                 return left;
@@ -202,7 +214,7 @@ impl<E: Debug> Simulation<E> {
         let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
         // Expiry skips locked slots.
-        if store.is_whole() {
+        if store.can_snapshot() {
             let effects = store.data_store.expire(wall);
             self.log_effects(host, &effects);
         }
@@ -210,7 +222,7 @@ impl<E: Debug> Simulation<E> {
 }
 
 /// Returns a client's write on a writable replica that is neither replicated nor permanent.
-fn own_write(name: &str) -> Vec<clients::Words> {
+fn local_write(name: &str) -> Vec<clients::Words> {
     let own = format!("{name}own");
     let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect();
     vec![words(&["SET", &own, "1"]), words(&["DEL", &own])]

@@ -14,9 +14,9 @@ use snapshot_io::SnapshotState;
 
 use super::running::RunningClient;
 use super::watching::Watcher;
-use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, folder};
+use crate::append_file::{AOF_NAME, AofWriter, SimAofDriver, aof_folder};
 use crate::disk::SimDisk;
-use crate::executor::{Executor, Quiet, nanos};
+use crate::executor::{Executor, QuietLoadHost, nanos};
 use crate::waiting::WaitingClient;
 use crate::{RandomSource, clients};
 
@@ -25,21 +25,21 @@ const BACKLOG: u64 = 1 << 14;
 
 /// The log, and all bytes that it ever contained.
 #[derive(Debug)]
-pub(super) struct Logged {
+pub(super) struct LoggedBytes {
     pub(super) log: Log,
     pub(super) history: Vec<u8>,
 }
 
 /// The log as shared with the engine.
 #[derive(Debug, Clone)]
-pub(super) struct SharedLog(Arc<Mutex<Logged>>);
+pub(super) struct SharedLog(Arc<Mutex<LoggedBytes>>);
 
 impl SharedLog {
     pub(super) fn new(log: Log, history: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(Logged { log, history })))
+        Self(Arc::new(Mutex::new(LoggedBytes { log, history })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Logged> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LoggedBytes> {
         self.0.lock().expect("no run goes on after a panic")
     }
 
@@ -55,7 +55,7 @@ impl EffectLog for SharedLog {
 
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
         let mut logged = self.lock();
-        let Logged { log, history } = &mut *logged;
+        let LoggedBytes { log, history } = &mut *logged;
         let before = log.position().offset;
         let after = log.append(db, commands);
         let len = (after.0 - before.0) as usize;
@@ -73,14 +73,14 @@ pub(super) struct RunningNode {
     pub(super) watcher: Watcher,
     pub(super) aof: SimAofDriver,
     pub(super) writer: AofWriter,
-    pub(super) holds: bool,
+    pub(super) holds_writes: bool,
     pub(super) committed: u64,
     /// The log offsets of writes with pending replies.
     pub(super) waiting: Vec<u64>,
 }
 
 /// The data files found at a start.
-pub(super) enum Found {
+pub(super) enum FoundData {
     /// No append-only file.
     Nothing,
     /// Data that ends at this position.
@@ -96,11 +96,11 @@ impl RunningNode {
         policy: FsyncPolicy,
         (now, wall): (Instant, Millis),
         random: &mut RandomSource,
-    ) -> Result<(Self, Found), String> {
+    ) -> Result<(Self, FoundData), String> {
         let log = SharedLog::new(Log::new(random.history(), BACKLOG), Vec::new());
         let data = clients::executor(Box::new(log.clone()));
         let background = random.pick(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
-        let folder = folder(disk);
+        let folder = aof_folder(disk);
         let settings = AofSettings {
             policy,
             timestamps: random.percent(50),
@@ -116,9 +116,9 @@ impl RunningNode {
                 manifest: Manifest::default(),
                 position: StartPosition::NextSnapshot,
             };
-            return Ok((Self::with(data, log, start, (now, wall), background), Found::Nothing));
+            return Ok((Self::new(data, log, start, (now, wall), background), FoundData::Nothing));
         };
-        let host = Quiet::at(wall);
+        let host = QuietLoadHost::at(wall);
         let loaded =
             data.loader(&host).run_files(&folder, &manifest, true).map_err(|error| error.to_string())?;
         if let Some(position) = loaded.position {
@@ -130,15 +130,15 @@ impl RunningNode {
         let (executor, position) =
             FileExecutor::open(folder, &manifest, loaded.db).map_err(|error| error.to_string())?;
         let start = StartedFile { executor, settings, manifest, position };
-        let incarnation = Self::with(data, log, start, (now, wall), background);
+        let incarnation = Self::new(data, log, start, (now, wall), background);
         // Writes after the end of the file may be lost, so the history continues under a new
         // replication id.
         incarnation.log.lock().log.change_id(random.history());
         incarnation.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
-        Ok((incarnation, Found::Data(loaded.position)))
+        Ok((incarnation, FoundData::Data(loaded.position)))
     }
 
-    fn with(
+    fn new(
         data: Executor,
         log: SharedLog,
         file: StartedFile,
@@ -163,7 +163,7 @@ impl RunningNode {
             watcher: Watcher::new(5, background),
             aof,
             writer: AofWriter::new(executor),
-            holds: false,
+            holds_writes: false,
             committed: 0,
             waiting: Vec::new(),
         };
@@ -177,7 +177,7 @@ impl RunningNode {
     pub(super) fn take(&mut self, action: &AofAction) {
         match action {
             AofAction::PublishCommitPoint(offset) => self.committed = offset.0,
-            AofAction::HoldReplies(holds) => self.holds = *holds,
+            AofAction::HoldReplies(holds) => self.holds_writes = *holds,
             AofAction::WriteErrorChanged(error) => {
                 self.data.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
             }
@@ -191,10 +191,10 @@ impl RunningNode {
     }
 
     /// Returns a snapshot with its position in the history.
-    pub(super) fn cut(&self) -> (SnapshotState, Position) {
+    pub(super) fn take_snapshot(&self) -> (SnapshotState, Position) {
         let at_cut = || {
             let mut logged = self.log.lock();
-            logged.log.forget_db();
+            logged.log.reset_selected_db();
             logged.log.position()
         };
         snapshot_io::take_snapshot(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")

@@ -18,14 +18,14 @@ mod watches;
 
 /// The data of a node after its start.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedData {
     /// The history offset that it claims to have.
-    pub(super) reached: u64,
+    pub(super) claimed_offset: u64,
     pub(super) digest: String,
     /// The digest of the replayed history up to that offset; `None` if the history is shorter.
     pub(super) expected: Option<String>,
     /// The values of the keys that are only written by SET.
-    pub(super) plain: Vec<String>,
+    pub(super) plain_values: Vec<String>,
 }
 
 /// A history offset, and the data digest there.
@@ -42,12 +42,12 @@ pub(super) enum NodeObservation {
     Written(u64),
     /// A restart after `death`, with the loaded data or an error; clients had written `issued`
     /// values.
-    Started { death: ProcessDeath, loaded: Result<Loaded, String>, issued: u64 },
-    /// A start found this RDB file or none. `may_be` are the possible saves; with `done` the first
+    Started { death: ProcessDeath, loaded: Result<LoadedData, String>, issued: u64 },
+    /// A start found this RDB file or none. `candidates` are the possible saves; with `is_first_complete` the first
     /// of them had completed.
-    SaveFound { found: Option<Result<Data, String>>, may_be: Vec<Data>, done: bool },
-    /// A client's command returned `got`; the reference node returned `expected`.
-    Served { asked: String, got: String, expected: String },
+    SaveFound { found: Option<Result<Data, String>>, candidates: Vec<Data>, is_first_complete: bool },
+    /// A client's command returned `reply`; the reference node returned `expected`.
+    Served { command: String, reply: String, expected: String },
     /// A client's pipeline was executed.
     Answered(running::Answered),
     /// A client that had watched a key called EXEC.
@@ -55,7 +55,7 @@ pub(super) enum NodeObservation {
     /// A client is blocked although it should not be.
     Waits(StuckClient),
     /// The disk has worked for a while, but this many clients still wait.
-    Rested { waiting: usize },
+    DiskRecovered { waiting: usize },
 }
 
 pub(super) type NamedInvariant = (InvariantName, Box<dyn Invariant<NodeObservation>>);

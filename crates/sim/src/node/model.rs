@@ -33,7 +33,7 @@ impl Model {
 
     /// Returns the reply to a command after all of `history`.
     pub(super) fn ask(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
-        if self.follow(history, wall) { self.data.ask(db, wall, words) } else { Vec::new() }
+        if self.follow(history, wall) { self.data.run_command(db, wall, words) } else { Vec::new() }
     }
 
     /// Replays the new part of `history`; returns `false` if it ends within a command or
@@ -45,7 +45,7 @@ impl Model {
         let more = history[self.applied.len()..].to_vec();
         self.applied.extend_from_slice(&more);
         let (ran, _) = self.data.run(&mut self.session, wall, more);
-        if !ran.is_whole || self.session.in_transaction() {
+        if !ran.is_complete || self.session.in_transaction() {
             *self = Self::new();
             return false;
         }

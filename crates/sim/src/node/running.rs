@@ -4,12 +4,12 @@ use clock::Millis;
 use engine::{BackgroundMode, CommandOrigin, Session};
 
 use crate::clients::Words;
-use crate::executor::{Executor, Running, Stop, leave_background};
+use crate::executor::{ExecutionStop, Executor, RequestProgress, return_from_background};
 
 /// A client that sends pipelines.
 pub(super) struct RunningClient {
     session: Session,
-    running: Option<Running>,
+    progress: Option<RequestProgress>,
 }
 
 /// A finished pipeline with its numbers of requests and replies.
@@ -23,12 +23,12 @@ impl RunningClient {
     pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
         let mut session = Session::new(id, CommandOrigin::Client, true);
         session.set_background(background);
-        Self { session, running: None }
+        Self { session, progress: None }
     }
 
     /// Returns whether some requests are still to be executed.
     pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.progress.is_some()
     }
 
     pub(super) fn send(&mut self, batch: &[Words]) {
@@ -36,33 +36,33 @@ impl RunningClient {
         for words in batch {
             resp::encode_request(&mut request, words.iter().map(String::as_bytes));
         }
-        self.running = Some(Running::of(request));
+        self.progress = Some(RequestProgress::from_buffer(request));
     }
 
     /// Executes requests until one must run on another thread or in the background. `loses`: a
     /// background request is dropped.
-    pub(super) fn go_on(
+    pub(super) fn continue_requests(
         &mut self,
         data: &mut Executor,
         wall: Millis,
         (alone, loses): (bool, bool),
     ) -> Option<Answered> {
-        let mut running = self.running.take()?;
+        let mut running = self.progress.take()?;
         self.session.set_time_slice_end(if alone { 0 } else { u64::MAX });
-        let stop = data.go_on(&mut self.session, wall, &mut running);
+        let stop = data.continue_execution(&mut self.session, wall, &mut running);
         match stop {
-            Stop::Ended => {
-                leave_background(&mut self.session);
-                let requests = running.batch.len() - running.unanswered;
+            ExecutionStop::Ended => {
+                return_from_background(&mut self.session);
+                let requests = running.batch.len() - running.unanswered_count;
                 return Some(Answered { requests, replies: count(&running.replies) });
             }
-            Stop::Long => {
+            ExecutionStop::Long => {
                 self.session.set_background(BackgroundMode::OnBackgroundWorker);
                 running.next += usize::from(loses);
             }
-            Stop::TurnOver | Stop::Paused => leave_background(&mut self.session),
+            ExecutionStop::TimeSliceOver | ExecutionStop::Paused => return_from_background(&mut self.session),
         }
-        self.running = Some(running);
+        self.progress = Some(running);
         None
     }
 }

@@ -13,8 +13,8 @@ use super::NodeWorld;
 use super::incarnation::RunningNode;
 use super::invariants::NodeObservation;
 use crate::clients;
-use crate::disk::{Opened, SimDisk};
-use crate::executor::Quiet;
+use crate::disk::{OpenFile, SimDisk};
+use crate::executor::QuietLoadHost;
 
 const NAME: &str = "dump.rdb";
 
@@ -24,34 +24,39 @@ pub(super) struct Saves {
     file: SnapshotFile<SimDisk>,
     /// The histories up to the last completed save and of later saves, each of which may have been
     /// renamed into place.
-    may_be: Vec<Vec<u8>>,
+    candidates: Vec<Vec<u8>>,
     /// Whether the first of them completed.
-    done: bool,
+    is_first_complete: bool,
 }
 
 impl Saves {
     pub(super) fn new(disk: &SimDisk) -> Self {
         let disk = disk.folder("data/");
-        Self { file: SnapshotFile::new(disk.clone(), NAME), disk, may_be: Vec::new(), done: false }
+        Self {
+            file: SnapshotFile::new(disk.clone(), NAME),
+            disk,
+            candidates: Vec::new(),
+            is_first_complete: false,
+        }
     }
 }
 
 impl NodeWorld {
     /// Saves all data while other events happen.
     pub(super) fn save(&mut self, incarnation: &mut RunningNode, serving: bool) {
-        let (state, at) = incarnation.cut();
-        self.note(&format!("a save is cut at {}", at.offset));
+        let (state, at) = incarnation.take_snapshot();
+        self.trace(&format!("a save is cut at {}", at.offset));
         let mut history = incarnation.log.lock().history.clone();
         history.truncate(at.offset.0 as usize);
-        self.saves.may_be.push(history);
-        let last = self.saves.may_be.len() - 1;
+        self.saves.candidates.push(history);
+        let last = self.saves.candidates.len() - 1;
         match self.write_save(incarnation, state, at, serving).and_then(|file| self.saves.file.commit(file)) {
             Ok(()) => {
-                self.note("it is done");
-                self.saves.may_be.drain(..last);
-                self.saves.done = true;
+                self.trace("it is done");
+                self.saves.candidates.drain(..last);
+                self.saves.is_first_complete = true;
             }
-            Err(error) => self.note(&format!("it fails: {error}")),
+            Err(error) => self.trace(&format!("it fails: {error}")),
         }
     }
 
@@ -61,7 +66,7 @@ impl NodeWorld {
         state: SnapshotState,
         at: Position,
         serving: bool,
-    ) -> io::Result<Opened> {
+    ) -> io::Result<OpenFile> {
         let bytes = self.write_rdb(incarnation, state, at, (false, serving))?;
         let mut file = self.saves.file.begin_write()?;
         for piece in bytes.chunks(4096) {
@@ -74,22 +79,26 @@ impl NodeWorld {
     pub(super) fn check_save(&mut self) {
         let wall = self.wall();
         for name in self.saves.file.remove_leftovers() {
-            self.note(&format!("removed {name}"));
+            self.trace(&format!("removed {name}"));
         }
         let found = self.saves.disk.read(NAME).ok().map(|input| {
             let mut data = clients::executor(Box::new(NoLog));
             let len = input.get_ref().len() as u64;
-            let host = Quiet::at(wall);
+            let host = QuietLoadHost::at(wall);
             let loaded = data.loader(&host).replace(input, len, false, || true);
             let position = snapshot_io::position_of(&loaded.map_err(|error| error.to_string())?);
             data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
             let offset = position.map_or(0, |position| position.offset.0);
             Ok((offset, data.digest(wall)))
         });
-        let histories = self.saves.may_be.clone();
+        let histories = self.saves.candidates.clone();
         let digest = |history: &Vec<u8>| (history.len() as u64, self.model.digest(history, wall));
         let may_be = histories.iter().map(digest).collect();
-        let done = self.saves.done;
-        self.see(&NodeObservation::SaveFound { found, may_be, done });
+        let done = self.saves.is_first_complete;
+        self.check_invariants(&NodeObservation::SaveFound {
+            found,
+            candidates: may_be,
+            is_first_complete: done,
+        });
     }
 }

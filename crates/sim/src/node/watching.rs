@@ -25,11 +25,11 @@ struct WatchedKey {
 pub(super) struct Executed {
     pub(super) key: String,
     /// The watched key has another value.
-    pub(super) changed: bool,
+    pub(super) has_changed: bool,
     /// Nothing at all was written since.
-    pub(super) quiet: bool,
+    pub(super) is_quiet: bool,
     /// The transaction was aborted.
-    pub(super) aborted: bool,
+    pub(super) was_aborted: bool,
 }
 
 impl Watcher {
@@ -63,6 +63,6 @@ impl Watcher {
         data.call(&mut self.session, wall, &["MULTI"]);
         data.call(&mut self.session, wall, &["GET", &key]);
         let aborted = data.call(&mut self.session, wall, &["EXEC"]).starts_with(b"*-1\r\n");
-        Some(Executed { key, changed, quiet: before == end, aborted })
+        Some(Executed { key, has_changed: changed, is_quiet: before == end, was_aborted: aborted })
     }
 }

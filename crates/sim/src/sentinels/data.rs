@@ -9,10 +9,10 @@ use resp::Protocol;
 use slot_routing::{ReplOffset, Slot, SlotSet};
 
 use super::SentinelWorld;
-use super::server::{Effect, PORT, ServerReplication, Upstream};
+use super::server::{PORT, RequestEffect, ServerReplication, Upstream};
 use super::stream::ToClient;
 use crate::InjectedBug;
-use crate::data::{Key, RoleOrder};
+use crate::data::{Key, RoleChange};
 
 /// `empty-master-timeout`, longer than any TILT.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,37 +47,37 @@ impl SentinelWorld {
     }
 
     fn execute(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) -> Vec<u8> {
-        self.note_takeovers();
-        let standing = self.standing(host);
+        self.record_takeovers();
+        let standing = self.server_replication(host);
         let (mut reply, effect) = self.server(host).answer(request, &standing);
         match effect {
-            Effect::None | Effect::Exec => {}
-            Effect::Multi => {
+            RequestEffect::None | RequestEffect::Exec => {}
+            RequestEffect::Multi => {
                 if let Some(stream) = self.streams.get_mut(&conn) {
                     stream.multi = Some(Vec::new());
                 }
             }
-            Effect::Subscribe => {
+            RequestEffect::Subscribe => {
                 if let Some(stream) = self.streams.get_mut(&conn) {
                     stream.subscribed = true;
                 }
             }
-            Effect::Publish(payload) => self.publish(host, &payload),
-            Effect::Kill { subscribed } => {
+            RequestEffect::Publish(payload) => self.publish(host, &payload),
+            RequestEffect::Kill { subscribed } => {
                 let conns = self.conns(|stream| stream.server == host && stream.subscribed == subscribed);
                 for other in conns.into_iter().filter(|&other| other != conn) {
                     self.push_to_client(other, ToClient::Closed);
                 }
             }
             // The injected bug: it has accepted the order.
-            Effect::Follow(Some(_))
+            RequestEffect::Follow(Some(_))
                 if self.simulation.plan.injected_bug == Some(InjectedBug::IgnoredOrders) => {}
-            Effect::Follow(upstream) => {
-                self.simulation.note(|| format!("server {host} follows {upstream:?}"));
+            RequestEffect::Follow(upstream) => {
+                self.simulation.trace(|| format!("server {host} follows {upstream:?}"));
                 self.follow(host, upstream);
             }
-            Effect::HandOver(word) => {
-                if let Err(refusal) = self.order_handover(host, word) {
+            RequestEffect::HandOver(word) => {
+                if let Err(refusal) = self.begin_handover(host, word) {
                     reply = format!("-{refusal}\r\n").into_bytes();
                 }
             }
@@ -92,10 +92,12 @@ impl SentinelWorld {
         self.end_wait(host);
         match master {
             None => {
-                self.server(host).keeping.on_promoted();
-                self.simulation.order(host, RoleOrder::Lead);
+                self.server(host).replica_recorder.on_promoted();
+                self.simulation.queue_role_change(host, RoleChange::BecomeMaster);
             }
-            Some(Some(master)) => self.simulation.order(host, RoleOrder::Follow { master, foreign: false }),
+            Some(Some(master)) => {
+                self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign: false })
+            }
             // No host has this address.
             Some(None) => {}
         }
@@ -113,12 +115,12 @@ impl SentinelWorld {
         }
     }
 
-    fn standing(&self, host: usize) -> ServerReplication {
-        let now = self.simulation.now + self.simulation.processes[host].skew;
+    fn server_replication(&self, host: usize) -> ServerReplication {
+        let now = self.simulation.now + self.simulation.processes[host].clock_offset;
         let store = &self.simulation.data.stores[host];
         let replicas = store.replicas().map(|(replica, offset)| (self.ips[replica].clone(), offset.0));
         ServerReplication {
-            offset: store.reach().0,
+            offset: store.failover_offset().0,
             down_secs: store.down_since().map(|since| now.since(since).as_secs()),
             replicas: replicas.collect(),
         }
@@ -135,16 +137,16 @@ impl SentinelWorld {
         if server.upstream.is_some() || has_data || planted {
             return;
         }
-        server.empty = Some(EmptyMaster::new(followers, now, TIMEOUT));
+        server.empty_master = Some(EmptyMaster::new(followers, now, TIMEOUT));
         let store = &mut self.simulation.data.stores[host];
         store.copies = ReplicaAdmission::None;
         store.set_node_flag(NodeFlags::EMPTY_MASTER, true);
-        self.simulation.note(|| format!("server {host} has lost its data and waits"));
+        self.simulation.trace(|| format!("server {host} has lost its data and waits"));
     }
 
     fn end_wait(&mut self, host: usize) {
-        if self.server(host).empty.take().is_some() {
-            self.simulation.note(|| format!("server {host} waits no longer"));
+        if self.server(host).empty_master.take().is_some() {
+            self.simulation.trace(|| format!("server {host} waits no longer"));
             let store = &mut self.simulation.data.stores[host];
             store.copies = ReplicaAdmission::All;
             store.set_node_flag(NodeFlags::EMPTY_MASTER, false);
@@ -152,39 +154,39 @@ impl SentinelWorld {
     }
 
     /// Records each server's replicas and checks its waiting time.
-    fn keep_followers(&mut self) {
+    fn record_followers(&mut self) {
         for host in self
             .hosts_of(false)
             .into_iter()
             .filter(|&host| self.simulation.is_running(host))
             .collect::<Vec<_>>()
         {
-            self.keep_followers_of(host);
+            self.record_followers_of(host);
         }
     }
 
-    pub(super) fn keep_followers_of(&mut self, host: usize) {
+    pub(super) fn record_followers_of(&mut self, host: usize) {
         let now = self.simulation.now;
         let followers = self.simulation.data.stores[host].followers();
         let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
         let history = self.simulation.data.stores[host].history();
         let server = self.server(host);
-        match &server.empty {
+        match &server.empty_master {
             Some(empty) if empty.is_over(now) => {
                 // The sentinels considered it down until the end, and by their rules no replica
                 // could be promoted.
                 let forgiven = empty.is_down_to_sentinels();
                 self.end_wait(host);
                 for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {
-                    self.simulation.forget_replica(replica, Some(host));
+                    self.simulation.remove_replica(replica, Some(host));
                 }
             }
             Some(_) => {}
             None => {
                 let leads = server.upstream.is_none();
-                let kept = server.keeping.update_recorded(now, leads.then_some(replicas), TIMEOUT);
+                let kept = server.replica_recorder.update_recorded(now, leads.then_some(replicas), TIMEOUT);
                 if let Some(replicas) = kept.map(<[_]>::to_vec) {
-                    let own = server.keeping.own_address().cloned();
+                    let own = server.replica_recorder.own_address().cloned();
                     server.followers = Some(RecordedReplicas { history, own_address: own, replicas });
                 }
             }
@@ -193,13 +195,13 @@ impl SentinelWorld {
 
     /// Issues client writes.
     pub(super) fn replicate(&mut self) {
-        self.note_takeovers();
-        self.keep_followers();
+        self.record_takeovers();
+        self.record_followers();
         if self.simulation.clients_still_write() {
             self.simulation.clients_write(0..KEYS, 50_000);
         }
         self.simulation.run_maintenance();
-        while let Some(host) = self.simulation.take_stopped() {
+        while let Some(host) = self.simulation.take_finished_shutdown() {
             self.stop(host);
         }
     }

@@ -33,7 +33,7 @@ impl SentinelWorld {
                 if self.simulation.random.percent(70) {
                     self.crash(server, 50, 6000);
                 } else {
-                    self.simulation.order_stop(server);
+                    self.simulation.begin_shutdown(server);
                 }
             }
             35..50 => {
@@ -49,8 +49,8 @@ impl SentinelWorld {
             82..86 => {
                 let sentinel = self.simulation.random.pick(&sentinels);
                 let jump = self.simulation.random.millis(500, 4000);
-                self.simulation.note(|| format!("clock of {sentinel} jumps by {jump:?}"));
-                self.simulation.processes[sentinel].skew += jump;
+                self.simulation.trace(|| format!("clock of {sentinel} jumps by {jump:?}"));
+                self.simulation.processes[sentinel].clock_offset += jump;
             }
             86..92 => {
                 let host = self.simulation.random.below(self.ips.len());
@@ -80,31 +80,31 @@ impl SentinelWorld {
 
     /// Kills a process and schedules its restart; once per run a sentinel may lose its disk.
     pub(super) fn crash(&mut self, host: usize, shortest: u64, longest: u64) {
-        if !self.simulation.processes[host].up {
+        if !self.simulation.processes[host].is_up {
             return;
         }
-        self.simulation.note(|| format!("host {host} crashes"));
+        self.simulation.trace(|| format!("host {host} crashes"));
         let kept = self.simulation.random.percent(60);
-        self.end(host, kept, (shortest, longest));
+        self.end_process(host, kept, (shortest, longest));
     }
 
     /// Schedules the restart of a server that stopped on purpose.
     pub(super) fn stop(&mut self, host: usize) {
-        self.simulation.note(|| format!("host {host} stops"));
-        self.end(host, true, (50, 6000));
+        self.simulation.trace(|| format!("host {host} stops"));
+        self.end_process(host, true, (50, 6000));
     }
 
-    fn end(&mut self, host: usize, kept: bool, (shortest, longest): (u64, u64)) {
+    fn end_process(&mut self, host: usize, kept: bool, (shortest, longest): (u64, u64)) {
         if !self.is_watcher(host) {
             // Replicas are recorded when they connect.
-            self.keep_followers_of(host);
+            self.record_followers_of(host);
         }
         self.simulation.kill(host, true);
         let loses_disk = self.simulation.disks_lost == 0 && self.simulation.random.percent(10);
         let fresh = first_config(self.hosts_of(true).len(), self.simulation.plan.injected_bug);
         if let Some(sentinel) = self.sentinels.get_mut(host) {
             sentinel.sentinel = None;
-            sentinel.waiting.clear();
+            sentinel.waiting_actions.clear();
             sentinel.disk.crash(&mut self.simulation.random);
             if loses_disk {
                 self.simulation.disks_lost += 1;
@@ -116,8 +116,8 @@ impl SentinelWorld {
         self.simulation.schedule_restart(host, shortest, longest);
     }
 
-    pub(super) fn start_again(&mut self, host: usize) {
-        self.simulation.note(|| format!("host {host} starts"));
+    pub(super) fn restart(&mut self, host: usize) {
+        self.simulation.trace(|| format!("host {host} starts"));
         self.simulation.mark_running(host);
         let run_id = self.run_id();
         if self.is_watcher(host) {
@@ -154,10 +154,10 @@ impl SentinelWorld {
         {
             return;
         }
-        self.simulation.note(|| format!("operator at {sentinel}: {}", command.join(" ")));
+        self.simulation.trace(|| format!("operator at {sentinel}: {}", command.join(" ")));
         let args = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         let protocol = resp::Protocol::Resp3;
-        self.feed(sentinel, SentinelInput::Command { client: ClientId(0), protocol, args });
+        self.handle_input(sentinel, SentinelInput::Command { client: ClientId(0), protocol, args });
     }
 
     /// Sends FAILOVER to the master.
@@ -172,7 +172,7 @@ impl SentinelWorld {
                 self.simulation.random.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
             let force = timeout.is_some() && self.simulation.random.percent(30);
             // A refused handover changes nothing.
-            let _ = self.order_handover(master, HandoverCommand::Start { target, force, timeout });
+            let _ = self.begin_handover(master, HandoverCommand::Start { target, force, timeout });
         }
     }
 

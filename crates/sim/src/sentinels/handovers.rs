@@ -10,11 +10,11 @@ use replication::replica::LinkState;
 use super::server::PORT;
 use super::{SentinelSimEvent, SentinelWorld};
 use crate::InjectedBug;
-use crate::data::RoleOrder;
+use crate::data::RoleChange;
 
 impl SentinelWorld {
     /// Starts or aborts a handover for an operator or a sentinel.
-    pub(super) fn order_handover(&mut self, host: usize, word: HandoverCommand) -> Result<(), HandoverError> {
+    pub(super) fn begin_handover(&mut self, host: usize, word: HandoverCommand) -> Result<(), HandoverError> {
         let store = &self.simulation.data.stores[host];
         let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
         let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
@@ -22,11 +22,11 @@ impl SentinelWorld {
             is_replica: store.upstream().is_some(),
             replicas: store.followers().map(named).collect(),
         };
-        self.simulation.note(|| format!("server {host} hears: FAILOVER, {word:?}"));
+        self.simulation.trace(|| format!("server {host} hears: FAILOVER, {word:?}"));
         let (now, mut actions) = (self.simulation.clock_of(host), Vec::new());
         self.server(host).handover.handle_command(now, word, &situation, &mut actions)?;
-        self.act_on_handover(host, actions);
-        self.look_again_at_handover(host);
+        self.perform_handover_actions(host, actions);
+        self.schedule_handover_check(host);
         Ok(())
     }
 
@@ -69,26 +69,26 @@ impl SentinelWorld {
             if let Some(to) = follows.filter(|to| in_sync && self.simulation.is_replica_alive(host, *to)) {
                 self.simulation.check_handover(host, to);
             }
-            self.act_on_handover(host, actions);
+            self.perform_handover_actions(host, actions);
             if over {
                 // The situation has changed.
                 break;
             }
         }
-        self.look_again_at_handover(host);
+        self.schedule_handover_check(host);
     }
 
-    fn look_again_at_handover(&mut self, host: usize) {
+    fn schedule_handover_check(&mut self, host: usize) {
         if self.server(host).handover.is_in_progress() {
             let (incarnation, soon) =
                 (self.simulation.processes[host].incarnation, self.simulation.random.millis(1, 5));
-            self.simulation.after(soon, SentinelSimEvent::Handover { host, incarnation });
+            self.simulation.schedule_after(soon, SentinelSimEvent::Handover { host, incarnation });
         }
     }
 
-    fn act_on_handover(&mut self, host: usize, actions: Vec<HandoverAction>) {
+    fn perform_handover_actions(&mut self, host: usize, actions: Vec<HandoverAction>) {
         for action in actions {
-            self.simulation.note(|| format!("server {host}: {action:?}"));
+            self.simulation.trace(|| format!("server {host}: {action:?}"));
             match action {
                 HandoverAction::HoldWrites(longest) => {
                     let until = self.simulation.clock_of(host) + longest;
@@ -100,13 +100,13 @@ impl SentinelWorld {
                 HandoverAction::Follow((ip, port)) => {
                     if let Some(to) = self.find(&ip) {
                         self.server(host).upstream = Some((ip, port));
-                        self.simulation.order(host, RoleOrder::HandOver { to });
+                        self.simulation.queue_role_change(host, RoleChange::HandOver { to });
                     }
                 }
-                HandoverAction::RecordMaster(_) => self.simulation.settle(host),
+                HandoverAction::RecordMaster(_) => self.simulation.record_new_master(host),
                 HandoverAction::StayMaster => {
                     self.server(host).upstream = None;
-                    self.simulation.order(host, RoleOrder::Lead);
+                    self.simulation.queue_role_change(host, RoleChange::BecomeMaster);
                 }
                 HandoverAction::ResumeWrites { .. } => {
                     self.server(host).commands_before_hold = None;
@@ -117,9 +117,9 @@ impl SentinelWorld {
     }
 
     /// A server that took over from its master is recorded as promoted by an operator.
-    pub(super) fn note_takeovers(&mut self) {
+    pub(super) fn record_takeovers(&mut self) {
         for host in self.hosts_of(false) {
-            if std::mem::take(&mut self.simulation.data.stores[host].took_over) {
+            if std::mem::take(&mut self.simulation.data.stores[host].has_taken_over) {
                 self.server(host).upstream = None;
             }
         }

@@ -18,7 +18,7 @@ pub(super) enum SentinelObservation<'a> {
     /// A sentinel's vote for a term is being written to disk.
     Ballot { voter: &'a str, term: u64, vote: u64 },
     /// A vote is on disk and therefore counts. A vote lost in an earlier crash was never sent.
-    Given { voter: &'a str, term: u64, vote: u64 },
+    VoteGiven { voter: &'a str, term: u64, vote: u64 },
     /// A sentinel orders a server to become master.
     Promotion { leader: &'a Sentinel, server: String },
     /// A sentinel has processed an input.

@@ -24,13 +24,13 @@ pub(super) struct Server {
     /// The file on its disk that lists its replicas.
     pub(super) followers: Option<RecordedReplicas>,
     /// Whether the replica file is kept, which depends on replicas and sentinel greetings.
-    pub(super) keeping: ReplicaRecorder,
+    pub(super) replica_recorder: ReplicaRecorder,
     /// A handover, if one is in progress.
     pub(super) handover: Handover,
     /// The commands that must end before writes are blocked.
     pub(super) commands_before_hold: Option<BTreeSet<u64>>,
     /// Set after it returned without its data and waits for another server to be promoted.
-    pub(super) empty: Option<EmptyMaster>,
+    pub(super) empty_master: Option<EmptyMaster>,
 }
 
 /// The replication state of a server.
@@ -45,7 +45,7 @@ pub(super) struct ServerReplication {
 
 /// The side effect of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum RequestEffect {
     None,
     Subscribe,
     Publish(Vec<u8>),
@@ -95,22 +95,26 @@ impl Server {
             upstream,
             saved,
             followers: None,
-            keeping: ReplicaRecorder::default(),
+            replica_recorder: ReplicaRecorder::default(),
             handover: Handover::default(),
             commands_before_hold: None,
-            empty: None,
+            empty_master: None,
         }
     }
 
     pub(super) fn restart(&mut self, run_id: String) {
         self.run_id = run_id;
         self.upstream = self.saved.clone();
-        (self.empty, self.keeping) = (None, ReplicaRecorder::default());
+        (self.empty_master, self.replica_recorder) = (None, ReplicaRecorder::default());
         (self.handover, self.commands_before_hold) = (Handover::default(), None);
     }
 
     /// Executes one request.
-    pub(super) fn answer(&mut self, request: &[Vec<u8>], standing: &ServerReplication) -> (Vec<u8>, Effect) {
+    pub(super) fn answer(
+        &mut self,
+        request: &[Vec<u8>],
+        standing: &ServerReplication,
+    ) -> (Vec<u8>, RequestEffect) {
         let words: Vec<String> =
             request.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let upper: Vec<String> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
@@ -118,35 +122,37 @@ impl Server {
         let mut out = Vec::new();
         let mut reply = Writer::new(&mut out, Protocol::Resp2);
         let effect = match upper.as_slice() {
-            ["MULTI"] => Effect::Multi,
-            ["EXEC"] => Effect::Exec,
-            ["SUBSCRIBE", _] => Effect::Subscribe,
-            ["PUBLISH", _, _] => Effect::Publish(request[2].clone()),
-            ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
+            ["MULTI"] => RequestEffect::Multi,
+            ["EXEC"] => RequestEffect::Exec,
+            ["SUBSCRIBE", _] => RequestEffect::Subscribe,
+            ["PUBLISH", _, _] => RequestEffect::Publish(request[2].clone()),
+            ["CLIENT", "KILL", "TYPE", kind] => RequestEffect::Kill { subscribed: *kind == "PUBSUB" },
             // A server without data must not become a master.
-            ["SLAVEOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
-            ["SLAVEOF", ..] if self.handover.is_in_progress() => Effect::None,
-            ["SLAVEOF", "NO", "ONE"] => Effect::Follow(None),
-            ["SLAVEOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
-            ["FAILOVER", "ABORT"] => Effect::HandOver(HandoverCommand::Abort),
+            ["SLAVEOF", "NO", "ONE"] if self.empty_master.is_some() => RequestEffect::None,
+            ["SLAVEOF", ..] if self.handover.is_in_progress() => RequestEffect::None,
+            ["SLAVEOF", "NO", "ONE"] => RequestEffect::Follow(None),
+            ["SLAVEOF", _, port] => {
+                RequestEffect::Follow(port.parse().ok().map(|port| (words[1].clone(), port)))
+            }
+            ["FAILOVER", "ABORT"] => RequestEffect::HandOver(HandoverCommand::Abort),
             ["FAILOVER", "TO", _, port, rest @ ..] => {
                 let target = Some((words[2].clone(), port.parse().unwrap_or(0)));
                 let timeout = rest.last().and_then(|millis| millis.parse().ok()).map(Duration::from_millis);
-                Effect::HandOver(HandoverCommand::Start { target, force: false, timeout })
+                RequestEffect::HandOver(HandoverCommand::Start { target, force: false, timeout })
             }
             ["CONFIG", "REWRITE"] => {
                 // The configuration is not saved before the handover is over.
                 self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
-                Effect::None
+                RequestEffect::None
             }
-            _ => Effect::None,
+            _ => RequestEffect::None,
         };
         if let ["PUBLISH", _, _] = upper.as_slice() {
-            self.keeping.on_hello(&request[2]);
-            self.empty.iter_mut().for_each(|empty| _ = empty.on_hello(&request[2], &[PORT]));
+            self.replica_recorder.on_hello(&request[2]);
+            self.empty_master.iter_mut().for_each(|empty| _ = empty.on_hello(&request[2], &[PORT]));
         }
         match upper.as_slice() {
-            ["PING"] if self.empty.as_ref().is_some_and(EmptyMaster::is_down_to_sentinels) => {
+            ["PING"] if self.empty_master.as_ref().is_some_and(EmptyMaster::is_down_to_sentinels) => {
                 reply.error("EMPTYMASTER This master started without its data");
             }
             ["PING"] => reply.simple("PONG"),
@@ -171,7 +177,7 @@ impl Server {
             ["SLAVEOF", ..] if self.handover.is_in_progress() => {
                 reply.error("ERR REPLICAOF not allowed while failing over.");
             }
-            _ if effect != Effect::None => reply.ok(),
+            _ if effect != RequestEffect::None => reply.ok(),
             _ => reply.error("ERR unknown command"),
         }
         (out, effect)

@@ -44,7 +44,7 @@ impl SentinelWorld {
         self.streams.insert(conn, stream);
         self.sentinel(client).links.insert(link, conn);
         let at = self.simulation.now + self.simulation.latency(client, server);
-        self.simulation.at(at, SentinelSimEvent::ConnectArrives { conn });
+        self.simulation.schedule_at(at, SentinelSimEvent::ConnectArrives { conn });
     }
 
     /// A connection attempt reaches its host. A frozen process still accepts connections.
@@ -55,12 +55,12 @@ impl SentinelWorld {
             // There is no reply; the waiting side will time out.
             return;
         }
-        if self.simulation.processes[server].up {
+        if self.simulation.processes[server].is_up {
             self.push_to_client(conn, ToClient::Connected);
         } else {
             self.forget(conn);
             if self.simulation.is_running(client) {
-                self.feed(client, SentinelInput::ConnectFailed { link, refused: true });
+                self.handle_input(client, SentinelInput::ConnectFailed { link, refused: true });
             }
         }
     }
@@ -88,7 +88,8 @@ impl SentinelWorld {
             if fate < 15 && !self.simulation.is_cut(host, server) {
                 // The message is duplicated or delayed.
                 let at = self.simulation.now + self.simulation.latency(host, server) * 3;
-                self.simulation.at(at, SentinelSimEvent::Stray { host: server, request: request.clone() });
+                self.simulation
+                    .schedule_at(at, SentinelSimEvent::Stray { host: server, request: request.clone() });
             }
             if fate < 10 {
                 // The message is lost or overtaken.
@@ -98,7 +99,7 @@ impl SentinelWorld {
         let at = self.simulation.now + self.simulation.latency(host, server);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_server.push(at, request));
         if let Some(at) = planned {
-            self.simulation.at(at, SentinelSimEvent::ToServer { conn });
+            self.simulation.schedule_at(at, SentinelSimEvent::ToServer { conn });
         }
     }
 
@@ -108,7 +109,7 @@ impl SentinelWorld {
         let at = self.simulation.now + self.simulation.latency(server, client);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_client.push(at, item));
         if let Some(at) = planned {
-            self.simulation.at(at, SentinelSimEvent::ToClient { conn });
+            self.simulation.schedule_at(at, SentinelSimEvent::ToClient { conn });
         }
     }
 
@@ -118,8 +119,10 @@ impl SentinelWorld {
             let server = *server;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
             let request = match stream.to_server.next(now, blocked_for) {
-                DeliveryPoll::Nothing => return,
-                DeliveryPoll::At(at) => return self.simulation.at(at, SentinelSimEvent::ToServer { conn }),
+                DeliveryPoll::Empty => return,
+                DeliveryPoll::Later(at) => {
+                    return self.simulation.schedule_at(at, SentinelSimEvent::ToServer { conn });
+                }
                 DeliveryPoll::Item(request) => request,
             };
             if self.is_watcher(server) {
@@ -136,8 +139,10 @@ impl SentinelWorld {
             let (client, server, link) = (*client, *server, *link);
             let Some(stream) = self.streams.get_mut(&conn) else { return };
             let item = match stream.to_client.next(now, blocked_for) {
-                DeliveryPoll::Nothing => return,
-                DeliveryPoll::At(at) => return self.simulation.at(at, SentinelSimEvent::ToClient { conn }),
+                DeliveryPoll::Empty => return,
+                DeliveryPoll::Later(at) => {
+                    return self.simulation.schedule_at(at, SentinelSimEvent::ToClient { conn });
+                }
                 DeliveryPoll::Item(item) => item,
             };
             let input = match item {
@@ -165,12 +170,12 @@ impl SentinelWorld {
                 _ => None,
             };
             let Some(told) = told else {
-                self.feed(client, input);
+                self.handle_input(client, input);
                 continue;
             };
             let offset = told.offset;
-            self.sentinel(client).told.insert(server, told);
-            self.feed(client, self.distort(input, offset));
+            self.sentinel(client).last_info.insert(server, told);
+            self.handle_input(client, self.distort(input, offset));
         }
     }
 

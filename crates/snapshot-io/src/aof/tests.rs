@@ -2,7 +2,7 @@ use engine::{Commands, Engine, NoLog};
 use keyspace::Keyspace;
 
 use super::*;
-use crate::host::LoadHost;
+use crate::testing::IgnoringHost;
 
 /// Commands at which a file may be torn, with the number of keys after the last complete command or
 /// transaction before each.
@@ -39,29 +39,6 @@ fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
 struct Fixture {
     engine: Engine,
     commands: Commands,
-}
-
-/// A host that ignores everything.
-struct IgnoringHost;
-
-impl LoadHost for IgnoringHost {
-    fn now(&self) -> clock::Millis {
-        clock::Millis(1_700_000_000_000)
-    }
-
-    fn nanos(&self) -> fn() -> u64 {
-        || 0
-    }
-
-    fn on_begin(&self, _total: u64) {}
-
-    fn report_progress(&self, _read: u64, _keys: u64) {}
-
-    fn used_memory(&self, _bytes: u64) {}
-
-    fn on_key_read(&self) {}
-
-    fn report_event(&self, _told: LoadEvent<'_>) {}
 }
 
 impl Fixture {

@@ -14,18 +14,18 @@ const HISTOGRAM_LENGTHS: usize = 50;
 struct SlotHistogram {
     by_length: [u64; HISTOGRAM_LENGTHS],
     elements: u64,
-    longest: u64,
+    longest_chain: u64,
 }
 
 impl SlotHistogram {
     fn new() -> Self {
-        Self { by_length: [0; HISTOGRAM_LENGTHS], elements: 0, longest: 0 }
+        Self { by_length: [0; HISTOGRAM_LENGTHS], elements: 0, longest_chain: 0 }
     }
 
     fn add(&mut self, length: usize) {
         self.by_length[length.min(HISTOGRAM_LENGTHS - 1)] += 1;
         self.elements += length as u64;
-        self.longest = self.longest.max(length as u64);
+        self.longest_chain = self.longest_chain.max(length as u64);
     }
 
     /// Formats the histogram like Redis's hash table statistics, with slots as buckets.
@@ -43,7 +43,7 @@ impl SlotHistogram {
             " table size: {buckets}\n number of elements: {}\n different slots: {used}\n max chain length: {}\n \
              avg chain length (counted): {average:.2}\n avg chain length (computed): {average:.2}\n Chain length \
              distribution:\n",
-            self.elements, self.longest
+            self.elements, self.longest_chain
         );
         for (length, &count) in self.by_length.iter().enumerate().filter(|(_, count)| **count > 0) {
             let more = if length == HISTOGRAM_LENGTHS - 1 { ">= " } else { "" };

@@ -47,8 +47,8 @@ fn release(key: usize, payload: &str) -> MigrateStep {
     MigrateStep::Release { key, captured: captured_key(payload) }
 }
 
-const CONNECTED: MigrateStepResult = MigrateStepResult::Connected { kept: false, to_self: false };
-const REUSED_CONNECTION: MigrateStepResult = MigrateStepResult::Connected { kept: true, to_self: false };
+const CONNECTED: MigrateStepResult = MigrateStepResult::Connected { is_reused: false, to_self: false };
+const REUSED_CONNECTION: MigrateStepResult = MigrateStepResult::Connected { is_reused: true, to_self: false };
 const DELETED: MigrateStepResult = MigrateStepResult::Released(Ok(ReleaseResult::Deleted(None)));
 const CHANGED: MigrateStepResult = MigrateStepResult::Released(Ok(ReleaseResult::Changed));
 const DONE: MigrateStep = MigrateStep::Reply { result: Ok("OK"), keep_link: true };
@@ -85,7 +85,7 @@ fn existing_keys_are_moved_and_connection_is_cached() {
         &[
             (
                 MigrateStepResult::Captured(vec![Some(captured_key("1")), None, Some(captured_key("3"))]),
-                MigrateStep::Connect { anew: false },
+                MigrateStep::Connect { reconnects: false },
             ),
             (CONNECTED, send("RESTORE a 0 1|RESTORE c 0 3")),
             (MigrateStepResult::Sent, MigrateStep::Read),
@@ -101,7 +101,7 @@ fn existing_keys_are_moved_and_connection_is_cached() {
 
 #[test]
 fn sent_commands_reflect_options() {
-    let begin = [(captured_step(&["1"]), MigrateStep::Connect { anew: false })];
+    let begin = [(captured_step(&["1"]), MigrateStep::Connect { reconnects: false })];
     let whole = |sent: &str| [begin.to_vec(), vec![(CONNECTED, send(sent))]].concat();
     check_scenario(MigrateArgs { replace: true, ..migrate_args(&["a"]) }, &whole("RESTORE a 0 1 REPLACE"));
     check_scenario_asking(true, migrate_args(&["a"]), &whole("RESTORE-ASKING a 0 1"));
@@ -114,7 +114,7 @@ fn sent_commands_reflect_options() {
     for (expiry, ttl) in [(WALL_TIME.0 + 70, 70), (WALL_TIME.0, 1), (1, 1)] {
         let dying = CapturedKey { expiry: Some(Millis(expiry)), ..captured_key("1") };
         let story = [
-            (MigrateStepResult::Captured(vec![Some(dying)]), MigrateStep::Connect { anew: false }),
+            (MigrateStepResult::Captured(vec![Some(dying)]), MigrateStep::Connect { reconnects: false }),
             (CONNECTED, send(&format!("RESTORE a {ttl} 1"))),
         ];
         check_scenario(migrate_args(&["a"]), &story);
@@ -127,7 +127,7 @@ fn sent_commands_reflect_options() {
 fn changed_keys_are_sent_again() {
     for (asking, restore, delete) in [(false, "RESTORE", "DEL b"), (true, "RESTORE-ASKING", "ASKING|DEL b")] {
         let mut story = vec![
-            (captured_step(&["1", "2"]), MigrateStep::Connect { anew: false }),
+            (captured_step(&["1", "2"]), MigrateStep::Connect { reconnects: false }),
             (CONNECTED, send(&format!("{restore} a 0 1|{restore} b 0 2"))),
             (MigrateStepResult::Sent, MigrateStep::Read),
             (ok_reply(), release(0, "1")),
@@ -154,7 +154,10 @@ fn changed_keys_are_sent_again() {
 #[test]
 fn writes_are_paused_after_several_rounds() {
     let mut machine = start_migration(migrate_args(&["a", "b"]), false);
-    assert_eq!(machine.handle(WALL_TIME, captured_step(&["1", "2"])), MigrateStep::Connect { anew: false });
+    assert_eq!(
+        machine.handle(WALL_TIME, captured_step(&["1", "2"])),
+        MigrateStep::Connect { reconnects: false }
+    );
     machine.handle(WALL_TIME, CONNECTED);
     for round in 1..=MAX_RESEND_ROUNDS {
         assert_eq!(machine.handle(WALL_TIME, MigrateStepResult::Sent), MigrateStep::Read);
@@ -179,7 +182,7 @@ fn rejected_payload_is_sent_again_in_valkey_format() {
     let valkeys = CapturedKey { dialect: Dialect::Valkey, ..captured_key("v") };
     let again = MigrateStep::Capture { hold: Vec::new(), keys: vec![(0, Dialect::Valkey)] };
     let begin = [
-        (captured_step(&["1"]), MigrateStep::Connect { anew: false }),
+        (captured_step(&["1"]), MigrateStep::Connect { reconnects: false }),
         (CONNECTED, send("RESTORE a 0 1")),
         (MigrateStepResult::Sent, MigrateStep::Read),
         (error(BAD_FORMAT_REPLY), again),
@@ -199,7 +202,7 @@ fn first_error_is_returned_after_all_replies() {
     check_scenario(
         migrate_args(&["a", "b", "c", "d"]),
         &[
-            (captured_step(&["1", "2", "3", "4"]), MigrateStep::Connect { anew: false }),
+            (captured_step(&["1", "2", "3", "4"]), MigrateStep::Connect { reconnects: false }),
             (CONNECTED, send("RESTORE a 0 1|RESTORE b 0 2|RESTORE c 0 3|RESTORE d 0 4")),
             (MigrateStepResult::Sent, MigrateStep::Read),
             (error("BUSYKEY x"), MigrateStep::Read),
@@ -218,7 +221,7 @@ fn release_waits_for_end_of_pause() {
     check_scenario(
         migrate_args(&["a"]),
         &[
-            (captured_step(&["1"]), MigrateStep::Connect { anew: false }),
+            (captured_step(&["1"]), MigrateStep::Connect { reconnects: false }),
             (CONNECTED, send("RESTORE a 0 1")),
             (MigrateStepResult::Sent, MigrateStep::Read),
             (ok_reply(), release(0, "1")),
@@ -234,10 +237,10 @@ fn release_waits_for_end_of_pause() {
 #[test]
 fn only_dead_cached_connection_is_reconnected() {
     let begin = [
-        (captured_step(&["1"]), MigrateStep::Connect { anew: false }),
+        (captured_step(&["1"]), MigrateStep::Connect { reconnects: false }),
         (REUSED_CONNECTION, send("RESTORE a 0 1")),
     ];
-    let anew = MigrateStep::Connect { anew: true };
+    let anew = MigrateStep::Connect { reconnects: true };
     for lost in [
         &[(MigrateStepResult::SendFailed, anew.clone())][..],
         &[(MigrateStepResult::Sent, MigrateStep::Read), (MigrateStepResult::ReadFailed, anew)],
@@ -248,7 +251,7 @@ fn only_dead_cached_connection_is_reconnected() {
         ];
         check_scenario(migrate_args(&["a"]), &[&begin[..], lost, &rest].concat());
     }
-    let begin = [(captured_step(&["1", "2"]), MigrateStep::Connect { anew: false })];
+    let begin = [(captured_step(&["1", "2"]), MigrateStep::Connect { reconnects: false })];
     let answered = [
         (REUSED_CONNECTION, send("RESTORE a 0 1|RESTORE b 0 2")),
         (MigrateStepResult::Sent, MigrateStep::Read),
@@ -261,8 +264,8 @@ fn only_dead_cached_connection_is_reconnected() {
 
 #[test]
 fn unreachable_or_own_target_gets_no_keys() {
-    let begin = [(captured_step(&["1"]), MigrateStep::Connect { anew: false })];
-    let here = MigrateStepResult::Connected { kept: false, to_self: true };
+    let begin = [(captured_step(&["1"]), MigrateStep::Connect { reconnects: false })];
+    let here = MigrateStepResult::Connected { is_reused: false, to_self: true };
     for (outcome, failure) in [
         (MigrateStepResult::ConnectFailed(MigrateError::Writing), MigrateError::Writing),
         (

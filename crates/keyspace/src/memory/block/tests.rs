@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::pool::{PoolUsage, begin_purge_round, keep_chunk_ready, pool_usage, purge_pool};
+use crate::memory::pool::{PoolUsage, begin_purge_round, pool_usage, prepare_chunk, purge_pool};
 
 #[test]
 fn blocks_of_all_sizes_keep_their_contents() {
@@ -77,7 +77,7 @@ fn blocks_move_to_lower_chunks_while_useful() {
 fn next_chunk_is_prepared_when_pool_runs_low() {
     std::thread::spawn(|| {
         loop {
-            keep_chunk_ready();
+            prepare_chunk();
         }
     });
     let mut held: Vec<Block> = Vec::new();

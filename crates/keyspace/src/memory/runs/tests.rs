@@ -1,12 +1,12 @@
 use super::*;
 
 /// The free runs of a chunk in order, derived from the granule states.
-fn runs_in(free: &[bool]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs_in(free: &[bool]) -> Vec<FreeRun> {
+    let mut runs: Vec<FreeRun> = Vec::new();
     for (granule, _) in free.iter().enumerate().filter(|(_, free)| **free) {
         match runs.last_mut() {
             Some(run) if run.end() == granule => run.len += 1,
-            _ => runs.push(Run { start: granule, len: 1 }),
+            _ => runs.push(FreeRun { start: granule, len: 1 }),
         }
     }
     runs
@@ -25,7 +25,7 @@ struct ReferenceRuns {
     runs: Runs,
     /// Per chunk: whether each granule is free.
     free: Vec<Vec<bool>>,
-    held: Vec<(usize, Run)>,
+    allocated: Vec<(usize, FreeRun)>,
 }
 
 impl ReferenceRuns {
@@ -35,10 +35,10 @@ impl ReferenceRuns {
             runs.add_chunk();
             runs.open_chunk(chunk);
         }
-        Self { runs, free: vec![vec![true; CHUNK_GRANULES]; chunks], held: Vec::new() }
+        Self { runs, free: vec![vec![true; CHUNK_GRANULES]; chunks], allocated: Vec::new() }
     }
 
-    fn mark(&mut self, chunk: usize, run: Run, free: bool) {
+    fn mark(&mut self, chunk: usize, run: FreeRun, free: bool) {
         for granule in &mut self.free[chunk][run.start..run.end()] {
             assert_ne!(*granule, free, "blocks do not overlap");
             *granule = free;
@@ -62,7 +62,7 @@ impl ReferenceRuns {
             .find(|run| run.start == start)
             .expect("a run's begin is taken");
         assert_eq!(best, Some((run.length_class(), chunk)), "the best fit is taken");
-        self.record_held(chunk, Run { start, len: granules });
+        self.record_allocated(chunk, FreeRun { start, len: granules });
     }
 
     fn allocate_below(&mut self, limit: usize, granules: usize) {
@@ -72,23 +72,23 @@ impl ReferenceRuns {
         let taken = self.runs.allocate_below(limit, granules);
         assert_eq!(taken.map(|(chunk, _)| chunk), lowest);
         if let Some((chunk, start)) = taken {
-            self.record_held(chunk, Run { start, len: granules });
+            self.record_allocated(chunk, FreeRun { start, len: granules });
         }
     }
 
-    fn record_held(&mut self, chunk: usize, run: Run) {
+    fn record_allocated(&mut self, chunk: usize, run: FreeRun) {
         self.mark(chunk, run, false);
-        self.held.push((chunk, run));
+        self.allocated.push((chunk, run));
     }
 
     fn free_block(&mut self, which: usize) {
-        let (chunk, run) = self.held.swap_remove(which);
+        let (chunk, run) = self.allocated.swap_remove(which);
         self.runs.free_block(chunk, run.start, run.len);
         self.mark(chunk, run, true);
     }
 
     /// Checks that exactly the existing runs can be found.
-    fn check(&self) {
+    fn check_equal(&self) {
         let (mut lengths, mut whole) = (0, 0);
         for (chunk, free) in self.free.iter().enumerate() {
             let mut parts = [0; LENGTHS];
@@ -121,17 +121,17 @@ fn allocation_is_best_fit_and_free_merges_runs() {
             match random.with_capacity_below(10) {
                 0..=4 => twin.take_block(granules),
                 5 => twin.allocate_below(random.with_capacity_below(3), granules),
-                _ if twin.held.is_empty() => {}
-                _ => twin.free_block(random.with_capacity_below(twin.held.len())),
+                _ if twin.allocated.is_empty() => {}
+                _ => twin.free_block(random.with_capacity_below(twin.allocated.len())),
             }
             if step % 100 == 0 {
-                twin.check();
+                twin.check_equal();
             }
         }
-        while !twin.held.is_empty() {
+        while !twin.allocated.is_empty() {
             twin.free_block(0);
         }
-        twin.check();
+        twin.check_equal();
         assert_eq!(twin.runs.free_granules(), 2 * CHUNK_GRANULES);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clock::Millis;
 use keyspace::{StreamHead, StreamId, StreamPiece, node_entries};
 
-use crate::value::commands::{Commands, Words};
+use crate::value::commands::{CommandWords, Commands};
 
 /// Progress within the stream being written.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
         StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => {}
         StreamPiece::Node { id, bytes } => node_entries(id, bytes, &mut |entry| {
             out.stream.entries += 1;
-            let mut words = Words::default();
+            let mut words = CommandWords::default();
             words.push(entry.id.to_string().as_bytes());
             entry.for_each(&mut |name, value| {
                 words.push(name);

@@ -53,7 +53,7 @@ fn dump_stream(stream: &Stream) -> Vec<u8> {
     let mut slot = keyspace.lock(key.slot());
     let place = slot.table(0).insert(&key, PackedValue::empty(Kind::Stream), None);
     let (place, ()) = slot.table(0).edit_stream(place, &key, |empty| *empty = stream.clone());
-    dump(&slot.table(0).value(place), Dialect::Own, true)
+    dump(&slot.table(0).value(place), Dialect::Redoubt, true)
 }
 
 fn id(millis: u64, sequence: u64) -> StreamId {

@@ -30,8 +30,11 @@ pub(in crate::cluster) fn disagreement(world: &ClusterWorld) -> Option<String> {
         if !view.published {
             return Some(format!("host {number} is a master and has not said so"));
         }
-        if view.doubts > 0 || view.moving {
-            return Some(format!("host {number} has doubts about {} nodes or moves slots", view.doubts));
+        if view.doubtful_nodes > 0 || view.is_moving_slots {
+            return Some(format!(
+                "host {number} has doubts about {} nodes or moves slots",
+                view.doubtful_nodes
+            ));
         }
         if !host.gossip.as_ref()?.myself().is_master() && !world.simulation.data.stores[number].is_in_sync() {
             return Some(format!("host {number} is a replica and not in sync"));
@@ -54,8 +57,8 @@ struct ClusterView {
     /// A master's epoch, or a replica's master.
     nodes: Vec<(NodeId, Result<Epoch, Option<NodeId>>)>,
     owners: Vec<Option<NodeId>>,
-    doubts: usize,
-    moving: bool,
+    doubtful_nodes: usize,
+    is_moving_slots: bool,
     /// Whether the node has published its current role.
     published: bool,
 }
@@ -69,8 +72,8 @@ fn cluster_view(host: &ClusterHost, sample_slots: &[Slot]) -> Option<ClusterView
     Some(ClusterView {
         nodes: gossip.nodes().map(standing).collect(),
         owners: sample_slots.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
-        doubts: gossip.nodes().filter(|node| !node.is_healthy() || node.handshake.is_some()).count(),
+        doubtful_nodes: gossip.nodes().filter(|node| !node.is_healthy() || node.handshake.is_some()).count(),
         published: topology.my_member().role == Role::Master || !gossip.myself().is_master(),
-        moving: !topology.migrating().is_empty() || !topology.importing().is_empty(),
+        is_moving_slots: !topology.migrating().is_empty() || !topology.importing().is_empty(),
     })
 }

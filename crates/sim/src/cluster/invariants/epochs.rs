@@ -17,19 +17,21 @@ impl Invariant<ClusterObservation<'_>> for Epochs {
     fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
         match seen {
             ClusterObservation::Published { topology } => {
-                self.current.see(&topology.my_member().id, topology.current_epoch, "current epoch")
+                self.current.check_next(&topology.my_member().id, topology.current_epoch, "current epoch")
             }
-            ClusterObservation::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
+            ClusterObservation::EpochClaimed { id, epoch } => {
+                self.claimed.check_next(id, *epoch, "claim's epoch")
+            }
             ClusterObservation::LostWrites { id } => {
-                self.current.forget(id);
+                self.current.remove(id);
                 Ok(())
             }
             // A node without slots makes no claim.
             ClusterObservation::Reset { id } => {
-                self.claimed.forget(id);
+                self.claimed.remove(id);
                 Ok(())
             }
-            ClusterObservation::Voted { .. } | ClusterObservation::Won { .. } => Ok(()),
+            ClusterObservation::Voted { .. } | ClusterObservation::ElectionWon { .. } => Ok(()),
         }
     }
 }

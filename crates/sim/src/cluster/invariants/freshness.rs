@@ -43,15 +43,20 @@ impl ClusterWorld {
                 }
                 ClusterAction::Log(ClusterEvent::ManualFailover(ManualFailoverEvent::Takeover)) => {
                     let id = self.gossip(host).id();
-                    self.takeovers.take_over(id);
+                    self.takeovers.record_takeover(id);
                 }
                 ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Won(epoch))) => {
                     let gossip = self.gossip(host);
                     // The state before it was promoted, since the old master may have voted for it.
                     let (winner, failed_master) = (gossip.id(), self.hosts[host].failed_master);
                     let voters = voters(gossip).filter(|id| *id != winner).chain(failed_master).collect();
-                    let agreed = self.takeovers.elect(winner);
-                    self.tell(&ClusterObservation::Won { winner, epoch: *epoch, voters, agreed });
+                    let agreed = self.takeovers.record_election(winner);
+                    self.check_invariants(&ClusterObservation::ElectionWon {
+                        winner,
+                        epoch: *epoch,
+                        voters,
+                        by_majority: agreed,
+                    });
                 }
                 _ => {}
             }
@@ -59,7 +64,7 @@ impl ClusterWorld {
     }
 
     fn check_rank(&mut self, host: usize, rank: u32) {
-        if self.simulation.data.stores[host].is_void() {
+        if self.simulation.data.stores[host].has_invalid_data() {
             self.simulation
                 .record_violation(InvariantName::Freshness, &format!("host {host} stands and has no data"));
         }

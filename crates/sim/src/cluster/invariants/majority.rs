@@ -21,7 +21,7 @@ impl Invariant<ClusterObservation<'_>> for Majority {
                 self.votes.entry((*candidate, *epoch)).or_default().insert(*voter);
                 Ok(())
             }
-            ClusterObservation::Won { winner, epoch, voters, .. } => {
+            ClusterObservation::ElectionWon { winner, epoch, voters, .. } => {
                 let assigned_slots = self.votes.entry((*winner, *epoch)).or_default();
                 let votes = assigned_slots.iter().filter(|voter| voters.contains(voter)).count();
                 if votes > voters.len() / 2 {

@@ -23,7 +23,7 @@ pub(super) struct OneOwner {
 impl Invariant<ClusterObservation<'_>> for OneOwner {
     fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
         match seen {
-            ClusterObservation::Won { winner, epoch, agreed: true, .. } => {
+            ClusterObservation::ElectionWon { winner, epoch, by_majority: true, .. } => {
                 self.elected.insert((*winner, *epoch));
             }
             ClusterObservation::Published { topology } => {

@@ -13,7 +13,9 @@ pub(super) struct OnePromotion {
 
 impl Invariant<ClusterObservation<'_>> for OnePromotion {
     fn check(&mut self, seen: &ClusterObservation<'_>) -> Result<(), String> {
-        let ClusterObservation::Won { winner, epoch, agreed: true, .. } = seen else { return Ok(()) };
+        let ClusterObservation::ElectionWon { winner, epoch, by_majority: true, .. } = seen else {
+            return Ok(());
+        };
         let settled = self.winners.record(*epoch, winner);
         settled.map_err(|first| format!("{first} and {winner} were both elected in epoch {epoch}"))
     }

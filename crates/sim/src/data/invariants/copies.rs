@@ -30,17 +30,17 @@ pub(super) struct Copies {
 impl Invariant<DataObservation<'_>> for Copies {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let (host, position) = (seen.host, seen.store.position());
-        if matches!(seen.what, DataChange::Restarted { .. }) && seen.store.engine().topology.is_none() {
+        if matches!(seen.change, DataChange::Restarted { .. }) && seen.store.engine().topology.is_none() {
             *self.incarnations.entry(host).or_default() += 1;
         }
         let copy = (host, self.incarnations.get(&host).copied().unwrap_or_default(), position.id);
         let raise = |upto: &mut ReplOffset, offset: ReplOffset| *upto = offset.max(*upto);
-        match seen.what {
-            DataChange::Stands | DataChange::Applied | DataChange::Restarted { .. } => {
+        match seen.change {
+            DataChange::Consistent | DataChange::Applied | DataChange::Restarted { .. } => {
                 raise(self.highest_offsets.entry(copy).or_default(), position.offset);
             }
-            DataChange::Synced { upto } => raise(self.synced.entry(copy).or_default(), upto),
-            DataChange::Copied { upto, wanted, copies } => {
+            DataChange::Synced { offset: upto } => raise(self.synced.entry(copy).or_default(), upto),
+            DataChange::Copied { offset: upto, wanted, copies } => {
                 let ledger = match wanted {
                     RequiredCopies::Acknowledged { .. } => &self.highest_offsets,
                     RequiredCopies::Synced { .. } => &self.synced,
@@ -58,7 +58,7 @@ impl Invariant<DataObservation<'_>> for Copies {
             DataChange::Acknowledged { .. }
             | DataChange::Replaced
             | DataChange::Dropped { .. }
-            | DataChange::Confirmed { .. }
+            | DataChange::AcknowledgedByReplica { .. }
             | DataChange::Promoted { .. }
             | DataChange::Demoted
             | DataChange::Forgotten { .. } => {}

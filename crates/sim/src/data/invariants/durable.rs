@@ -17,16 +17,16 @@ pub(super) struct Durable {
 impl Invariant<DataObservation<'_>> for Durable {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
-        match seen.what {
+        match seen.change {
             DataChange::Acknowledged { end, durable: true, .. } if seen.store.upstream().is_none() => {
                 let acknowledged = self.acknowledged.entry(host).or_default();
                 *acknowledged = end.max(*acknowledged);
             }
-            DataChange::Synced { upto } => {
+            DataChange::Synced { offset: upto } => {
                 let acknowledged = self.acknowledged.entry(host).or_default();
                 *acknowledged = upto.max(*acknowledged);
             }
-            DataChange::Restarted { kept: true } => {
+            DataChange::Restarted { keeps_data: true } => {
                 let reached = seen.store.offset();
                 let acknowledged = self.acknowledged.get(&host).copied().unwrap_or_default();
                 if reached < acknowledged {
@@ -38,15 +38,15 @@ impl Invariant<DataObservation<'_>> for Durable {
             DataChange::Promoted { .. }
             | DataChange::Demoted
             | DataChange::Replaced
-            | DataChange::Restarted { kept: false } => {
+            | DataChange::Restarted { keeps_data: false } => {
                 self.acknowledged.remove(&host);
             }
             DataChange::Acknowledged { .. }
             | DataChange::Copied { .. }
-            | DataChange::Stands
+            | DataChange::Consistent
             | DataChange::Applied
             | DataChange::Dropped { .. }
-            | DataChange::Confirmed { .. }
+            | DataChange::AcknowledgedByReplica { .. }
             | DataChange::Forgotten { .. } => {}
         }
         Ok(())

@@ -19,11 +19,12 @@ impl<E: Debug> Simulation<E> {
             engine.pauses.end_expired(&engine.settings, wall);
             engine.settings.node_flags().intersects(NodeFlags::PAUSED)
         };
-        if !self.processes[master].up || !is_held {
+        if !self.processes[master].is_up || !is_held {
             return;
         }
         for key in self.data.slots.iter().map(|slot| slot.number()).collect::<Vec<_>>() {
-            let [there, here] = [master, replica].map(|host| self.data.stores[host].data_store.get(key));
+            let [there, here] =
+                [master, replica].map(|host| self.data.stores[host].data_store.last_write(key));
             // A master that lost its data has less.
             if there > here {
                 let what = format!(

@@ -23,7 +23,7 @@ pub(super) struct NoErasure {
     histories: BTreeMap<usize, ReplId>,
     /// Masters that returned empty and have not been replicas since, with the history they lost. A
     /// snapshot of that history may still be in flight.
-    emptied: BTreeMap<usize, ReplId>,
+    returned_empty: BTreeMap<usize, ReplId>,
     /// Replicas that an operator removed, which are exempt.
     forgotten: BTreeSet<usize>,
 }
@@ -31,11 +31,11 @@ pub(super) struct NoErasure {
 impl Invariant<DataObservation<'_>> for NoErasure {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
-        match seen.what {
+        match seen.change {
             DataChange::Acknowledged { .. } => {
                 self.written.insert(host);
             }
-            DataChange::Confirmed { replica, offset }
+            DataChange::AcknowledgedByReplica { replica, offset }
                 if offset > ReplOffset(0) && self.written.contains(&host) =>
             {
                 self.copies.insert(replica, (host, self.incarnation(host)));
@@ -46,27 +46,27 @@ impl Invariant<DataObservation<'_>> for NoErasure {
                 self.written.remove(&host);
                 let lost = self.histories.remove(&host).unwrap_or(ReplId::NONE);
                 if seen.store.offset() == ReplOffset(0) {
-                    self.emptied.insert(host, lost);
+                    self.returned_empty.insert(host, lost);
                 } else {
-                    self.emptied.remove(&host);
+                    self.returned_empty.remove(&host);
                 }
                 return Ok(());
             }
             DataChange::Demoted => {
-                self.emptied.remove(&host);
+                self.returned_empty.remove(&host);
             }
-            DataChange::Forgotten { by: None } => {
+            DataChange::Forgotten { master: None } => {
                 self.forgotten.insert(host);
             }
-            DataChange::Forgotten { by } if self.copies.get(&host).map(|copy| copy.0) == by => {
+            DataChange::Forgotten { master: by } if self.copies.get(&host).map(|copy| copy.0) == by => {
                 self.copies.remove(&host);
             }
             DataChange::Promoted { .. } => {
                 self.copies.remove(&host);
             }
-            DataChange::Replaced => self.replaced(seen)?,
-            DataChange::Confirmed { .. }
-            | DataChange::Stands
+            DataChange::Replaced => self.check_replaced(seen)?,
+            DataChange::AcknowledgedByReplica { .. }
+            | DataChange::Consistent
             | DataChange::Synced { .. }
             | DataChange::Copied { .. }
             | DataChange::Applied
@@ -82,7 +82,7 @@ impl Invariant<DataObservation<'_>> for NoErasure {
 
 impl NoErasure {
     /// Checks a snapshot that begins to replace data.
-    fn replaced(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
+    fn check_replaced(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         // The log is closed but not restarted, so its offset still shows the extent of the old
         // data.
@@ -94,8 +94,8 @@ impl NoErasure {
         };
         let master = seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
         let emptied = |master: &usize| {
-            let lost = self.emptied.get(master);
-            lost.is_some_and(|lost| seen.store.loads() != Some(*lost))
+            let lost = self.returned_empty.get(master);
+            lost.is_some_and(|lost| seen.store.loading_history() != Some(*lost))
         };
         match master.filter(emptied) {
             Some(master) => {

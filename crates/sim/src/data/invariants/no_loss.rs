@@ -17,28 +17,28 @@ pub(super) struct NoLoss {
     /// Acknowledged writes of each master since it became one, by their end in the log.
     acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
     /// The writes among them that reached each replica.
-    reached: BTreeMap<usize, Reached>,
+    replicated_writes: BTreeMap<usize, ReplicatedWrites>,
 }
 
 #[derive(Debug, Default)]
-struct Reached {
+struct ReplicatedWrites {
     master: usize,
-    upto: ReplOffset,
+    end_offset: ReplOffset,
     writes: BTreeMap<Key, u64>,
 }
 
 impl NoLoss {
-    fn confirm(&mut self, master: usize, replica: usize, offset: ReplOffset) {
-        let reached = self.reached.entry(replica).or_default();
+    fn record_confirmed(&mut self, master: usize, replica: usize, offset: ReplOffset) {
+        let reached = self.replicated_writes.entry(replica).or_default();
         if reached.master != master {
-            *reached = Reached { master, ..Reached::default() };
+            *reached = ReplicatedWrites { master, ..ReplicatedWrites::default() };
         }
-        let from = reached.upto;
+        let from = reached.end_offset;
         if let Some(acknowledged) = self.acknowledged.get(&master).filter(|_| offset > from) {
             let news =
                 acknowledged.range((std::ops::Bound::Excluded(from), std::ops::Bound::Included(offset)));
             reached.writes.extend(news.map(|(_, write)| *write));
-            reached.upto = offset;
+            reached.end_offset = offset;
         }
     }
 
@@ -46,27 +46,30 @@ impl NoLoss {
     /// replicas remain.
     fn forget(&mut self, host: usize) {
         self.acknowledged.remove(&host);
-        self.reached.remove(&host);
-        let of_host = self.reached.values_mut().filter(|reached| reached.master == host);
-        of_host.for_each(|reached| reached.upto = ReplOffset(0));
+        self.replicated_writes.remove(&host);
+        let of_host = self.replicated_writes.values_mut().filter(|reached| reached.master == host);
+        of_host.for_each(|reached| reached.end_offset = ReplOffset(0));
     }
 }
 
 impl Invariant<DataObservation<'_>> for NoLoss {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
-        match seen.what {
+        match seen.change {
             DataChange::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
                 // The write may have reached replicas before the client got the reply.
-                let has_it = |reached: &&mut Reached| reached.master == host && reached.upto >= end;
-                for reached in self.reached.values_mut().filter(has_it) {
+                let has_it =
+                    |reached: &&mut ReplicatedWrites| reached.master == host && reached.end_offset >= end;
+                for reached in self.replicated_writes.values_mut().filter(has_it) {
                     reached.writes.insert(key, write);
                 }
             }
-            DataChange::Confirmed { replica, offset } => self.confirm(host, replica, offset),
+            DataChange::AcknowledgedByReplica { replica, offset } => {
+                self.record_confirmed(host, replica, offset)
+            }
             DataChange::Dropped { key } => {
-                for reached in self.reached.values_mut().filter(|reached| reached.master == host) {
+                for reached in self.replicated_writes.values_mut().filter(|reached| reached.master == host) {
                     reached.writes.remove(&key);
                 }
                 if let Some(acknowledged) = self.acknowledged.get_mut(&host) {
@@ -74,8 +77,9 @@ impl Invariant<DataObservation<'_>> for NoLoss {
                 }
             }
             DataChange::Promoted { from } => {
-                let reached = self.reached.remove(&host).filter(|reached| Some(reached.master) == from);
-                let holds = |key: Key| seen.store.data_store.get(key).unwrap_or(0);
+                let reached =
+                    self.replicated_writes.remove(&host).filter(|reached| Some(reached.master) == from);
+                let holds = |key: Key| seen.store.data_store.last_write(key).unwrap_or(0);
                 let lost = reached.iter().flat_map(|reached| &reached.writes);
                 if let Some((key, write)) = lost.clone().find(|(key, write)| holds(**key) < **write) {
                     let holds = holds(*key);
@@ -87,10 +91,10 @@ impl Invariant<DataObservation<'_>> for NoLoss {
             }
             DataChange::Demoted | DataChange::Restarted { .. } => self.forget(host),
             DataChange::Replaced => {
-                self.reached.remove(&host);
+                self.replicated_writes.remove(&host);
             }
             DataChange::Acknowledged { .. }
-            | DataChange::Stands
+            | DataChange::Consistent
             | DataChange::Synced { .. }
             | DataChange::Copied { .. }
             | DataChange::Applied

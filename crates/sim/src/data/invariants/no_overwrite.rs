@@ -18,7 +18,7 @@ impl Invariant<DataObservation<'_>> for NoOverwrite {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let host = seen.host;
         let acknowledged = self.acknowledged.entry(host).or_default();
-        match seen.what {
+        match seen.change {
             DataChange::Acknowledged { key, write, .. } => {
                 acknowledged.insert(key, write);
             }
@@ -30,20 +30,20 @@ impl Invariant<DataObservation<'_>> for NoOverwrite {
             }
             DataChange::Applied | DataChange::Replaced => {
                 let is_lost = |(key, write): &(&Key, &u64)| {
-                    !seen.store.is_locked(**key) && seen.store.data_store.get(**key) != Some(**write)
+                    !seen.store.is_locked(**key) && seen.store.data_store.last_write(**key) != Some(**write)
                 };
                 let lost = acknowledged.iter().find(is_lost);
                 if let Some((key, write)) = lost {
-                    let now = seen.store.data_store.get(*key);
+                    let now = seen.store.data_store.last_write(*key);
                     return Err(format!(
                         "master {host} has acknowledged {write} for key {key} and holds {now:?}"
                     ));
                 }
             }
-            DataChange::Stands
+            DataChange::Consistent
             | DataChange::Synced { .. }
             | DataChange::Copied { .. }
-            | DataChange::Confirmed { .. }
+            | DataChange::AcknowledgedByReplica { .. }
             | DataChange::Forgotten { .. } => {}
         }
         Ok(())

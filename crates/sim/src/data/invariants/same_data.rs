@@ -11,7 +11,7 @@ use crate::invariant::{Invariant, SetOnce};
 
 /// Only one offset in this many is checked, the same ones for each process; differences persist, so
 /// they are still found.
-const LOOKED_AT: u64 = 128;
+const CHECK_INTERVAL: u64 = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct SameData {
@@ -23,11 +23,11 @@ impl Invariant<DataObservation<'_>> for SameData {
     fn check(&mut self, seen: &DataObservation<'_>) -> Result<(), String> {
         let store = seen.store;
         // Data and log differ briefly within a segment or command.
-        if seen.what != DataChange::Stands || !store.log.is_open() || !store.is_whole() {
+        if seen.change != DataChange::Consistent || !store.log.is_open() || !store.can_snapshot() {
             return Ok(());
         }
         let position = store.position();
-        if !position.offset.0.is_multiple_of(LOOKED_AT) {
+        if !position.offset.0.is_multiple_of(CHECK_INTERVAL) {
             return Ok(());
         }
         let settled = self.digests.record((position.id, position.offset), &store.data_store.digest());

@@ -17,7 +17,7 @@ impl<E: Debug> Simulation<E> {
         let Some(key) = self.data.stores[host].waits.as_ref().map(|waits| waits.key) else { return };
         let takes_writes = takes_writes(key);
         let store = &mut self.data.stores[host];
-        let Some(waits) = store.waits.as_ref().filter(|waits| waits.client.waits()) else { return };
+        let Some(waits) = store.waits.as_ref().filter(|waits| waits.client.is_blocked()) else { return };
         if store.running.values().any(|running| running.key == key) {
             return;
         }
@@ -27,9 +27,9 @@ impl<E: Debug> Simulation<E> {
             let serves = matches!(ownership, Ownership::Local | Ownership::Migrating | Ownership::Importing);
             !serves || engine.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN)
         };
-        let stuck = store.data_store.with(|data| waits.client.check_stuck(data, wall)).0;
+        let stuck = store.data_store.with_databases(|data| waits.client.check_stuck(data, wall)).0;
         let stuck = stuck.filter(|stuck| takes_writes || stuck.is_late);
-        let why = stuck.map(|stuck| stuck.why).or(is_elsewhere.then_some("its slot is served elsewhere"));
+        let why = stuck.map(|stuck| stuck.reason).or(is_elsewhere.then_some("its slot is served elsewhere"));
         if let Some(why) = why {
             self.record_violation(
                 InvariantName::Waits,

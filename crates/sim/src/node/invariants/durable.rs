@@ -19,7 +19,7 @@ impl Invariant<NodeObservation> for Durable {
             NodeObservation::Synced(offset) => self.synced = self.synced.max(*offset),
             NodeObservation::Written(offset) => self.written = *offset,
             NodeObservation::Started { death, loaded: Ok(loaded), .. } => {
-                let reached = loaded.reached;
+                let reached = loaded.claimed_offset;
                 let (acknowledged, synced, written) = (self.acknowledged, self.synced, self.written);
                 *self = Self { acknowledged: 0, synced: reached, written: reached };
                 if reached < acknowledged {
@@ -38,7 +38,7 @@ impl Invariant<NodeObservation> for Durable {
             | NodeObservation::Answered(_)
             | NodeObservation::Executed(_)
             | NodeObservation::Waits(_)
-            | NodeObservation::Rested { .. } => {}
+            | NodeObservation::DiskRecovered { .. } => {}
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ impl Invariant<NodeObservation> for NoInvention {
             let number = value.strip_prefix('v').and_then(|number| number.parse::<u64>().ok());
             number.is_some_and(|number| number <= *issued)
         };
-        match loaded.plain.iter().find(|value| !is_written(value)) {
+        match loaded.plain_values.iter().find(|value| !is_written(value)) {
             Some(value) => Err(format!("nobody wrote {value:?}")),
             None => Ok(()),
         }

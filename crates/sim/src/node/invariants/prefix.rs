@@ -10,9 +10,9 @@ impl Invariant<NodeObservation> for Prefix {
     fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
         match seen {
             NodeObservation::Started { loaded: Ok(loaded), .. } => match &loaded.expected {
-                None => Err(format!("{} is beyond the end of the history", loaded.reached)),
+                None => Err(format!("{} is beyond the end of the history", loaded.claimed_offset)),
                 Some(expected) if *expected != loaded.digest => {
-                    let reached = loaded.reached;
+                    let reached = loaded.claimed_offset;
                     Err(format!("at {reached} the data is {}, and should be {expected}", loaded.digest))
                 }
                 Some(_) => Ok(()),

@@ -8,7 +8,9 @@ pub(super) struct Saved;
 
 impl Invariant<NodeObservation> for Saved {
     fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
-        let NodeObservation::SaveFound { found, may_be, done } = seen else { return Ok(()) };
+        let NodeObservation::SaveFound { found, candidates: may_be, is_first_complete: done } = seen else {
+            return Ok(());
+        };
         match found {
             None if *done => Err("a save was done, and no file is there".to_owned()),
             Some(Err(error)) => Err(format!("the file of a save does not load: {error}")),

@@ -10,7 +10,7 @@ pub(super) struct Served;
 impl Invariant<NodeObservation> for Served {
     fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
         match seen {
-            NodeObservation::Served { asked, got, expected } if got != expected => {
+            NodeObservation::Served { command: asked, reply: got, expected } if got != expected => {
                 let (got, expected) = (got.escape_debug(), expected.escape_debug());
                 Err(format!("{asked} is answered {got}, and should be {expected}"))
             }

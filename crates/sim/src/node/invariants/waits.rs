@@ -10,9 +10,11 @@ pub(super) struct Waits;
 impl Invariant<NodeObservation> for Waits {
     fn check(&mut self, seen: &NodeObservation) -> Result<(), String> {
         match seen {
-            NodeObservation::Rested { waiting: 1.. } => Err("replies wait though the disk works".to_owned()),
+            NodeObservation::DiskRecovered { waiting: 1.. } => {
+                Err("replies wait though the disk works".to_owned())
+            }
             NodeObservation::Waits(stuck) => {
-                Err(format!("{} waits though {}", stuck.words.join(" "), stuck.why))
+                Err(format!("{} waits though {}", stuck.words.join(" "), stuck.reason))
             }
             _ => Ok(()),
         }

@@ -18,13 +18,13 @@ pub(super) struct Authority {
     /// The voters by term and candidate.
     votes: BTreeMap<(u64, u64), BTreeSet<String>>,
     /// The number of sentinels that a leader knew at its election.
-    electorates: BTreeMap<(u64, u64), usize>,
+    known_sentinels: BTreeMap<(u64, u64), usize>,
     /// Sentinels that have considered the master objectively down since their last configuration
     /// change.
-    down: BTreeMap<String, u64>,
+    down_since_change: BTreeMap<String, u64>,
     quorum: usize,
     /// The sentinels that consider an address objectively down now.
-    convinced: BTreeMap<String, Addr>,
+    objectively_down: BTreeMap<String, Addr>,
     /// The sentinels that have considered an address down. Their reports may arrive much later.
     suspects: BTreeMap<Addr, BTreeSet<String>>,
 }
@@ -36,17 +36,19 @@ impl Authority {
 
     fn on_step(&mut self, id: &RunId, status: &MasterStatus) -> Result<(), String> {
         if let Some(epoch) = status.failover_epoch {
-            self.electorates.entry((epoch, id.peer().number())).or_insert(status.sentinels);
+            self.known_sentinels.entry((epoch, id.peer().number())).or_insert(status.sentinels);
         }
         if status.subjectively_down {
             self.suspects.entry(status.watched.clone()).or_default().insert(id.to_string());
         }
         if !status.objectively_down {
-            self.convinced.remove(id.as_str());
+            self.objectively_down.remove(id.as_str());
             return Ok(());
         }
-        self.down.insert(id.to_string(), status.config_epoch);
-        if self.convinced.insert(id.to_string(), status.watched.clone()).as_ref() == Some(&status.watched) {
+        self.down_since_change.insert(id.to_string(), status.config_epoch);
+        if self.objectively_down.insert(id.to_string(), status.watched.clone()).as_ref()
+            == Some(&status.watched)
+        {
             return Ok(());
         }
         let suspects = self.suspects.get(&status.watched).map_or(0, BTreeSet::len);
@@ -66,18 +68,21 @@ impl Invariant<SentinelObservation<'_>> for Authority {
                 Ok(())
             }
             SentinelObservation::Step { sentinel, status } => self.on_step(sentinel.my_id(), status),
-            SentinelObservation::Given { .. } => Ok(()),
+            SentinelObservation::VoteGiven { .. } => Ok(()),
             SentinelObservation::Promotion { leader, .. } => {
                 let status = leader.status(MASTER).ok_or("a promotion without a master")?;
                 let epoch = status.failover_epoch.ok_or("a promotion without a failover")?;
                 let id = leader.my_id();
                 let votes = self.votes.get(&(epoch, id.peer().number())).map_or(0, BTreeSet::len);
-                let all =
-                    self.electorates.get(&(epoch, id.peer().number())).copied().unwrap_or(status.sentinels);
+                let all = self
+                    .known_sentinels
+                    .get(&(epoch, id.peer().number()))
+                    .copied()
+                    .unwrap_or(status.sentinels);
                 if votes <= all / 2 {
                     return Err(format!("{id} promotes in epoch {epoch} with {votes} of {all} votes"));
                 }
-                let suspected = self.down.get(id.as_str()) == Some(&status.config_epoch);
+                let suspected = self.down_since_change.get(id.as_str()) == Some(&status.config_epoch);
                 if suspected || status.by_operator {
                     return Ok(());
                 }

@@ -16,7 +16,7 @@ impl Invariant<SentinelObservation<'_>> for Epochs {
     fn check(&mut self, seen: &SentinelObservation<'_>) -> Result<(), String> {
         let SentinelObservation::Step { sentinel, status } = seen else { return Ok(()) };
         let id = sentinel.my_id().to_string();
-        self.newest.see(&id, status.config_epoch, "configuration epoch")?;
+        self.newest.check_next(&id, status.config_epoch, "configuration epoch")?;
         let epoch = status.config_epoch;
         self.addresses.record(epoch, &status.addr).map_err(|known| {
             format!("configuration epoch {epoch} means {known} and for {id} {}", status.addr)

@@ -27,7 +27,7 @@ impl SentinelWorld {
         let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
         let Some(chosen) = (0..self.ips.len()).find(named) else { return };
         // The server may have last reported as a master and have become a replica since.
-        let Some(best) = sentinel.told.get(&chosen) else { return };
+        let Some(best) = sentinel.last_info.get(&chosen) else { return };
         let fit = |host: usize, told: &ReplicaInfo| {
             self.simulation.contact_duration(leader, host) > MIN_CONTACT
                 && self.simulation.now.since(told.at) < MAX_INFO_AGE
@@ -35,7 +35,8 @@ impl SentinelWorld {
                 && told.master == best.master
                 && replaced.is_some_and(|replaced| self.ips[host] != replaced.host)
         };
-        let better = sentinel.told.iter().find(|&(&host, told)| fit(host, told) && told.offset > best.offset);
+        let better =
+            sentinel.last_info.iter().find(|&(&host, told)| fit(host, told) && told.offset > best.offset);
         if let Some((other, told)) = better {
             let (theirs, its) = (told.offset, best.offset);
             self.simulation.record_violation(

@@ -10,7 +10,7 @@ pub(super) struct OneVote {
 
 impl Invariant<SentinelObservation<'_>> for OneVote {
     fn check(&mut self, seen: &SentinelObservation<'_>) -> Result<(), String> {
-        let SentinelObservation::Given { voter, term, vote } = seen else { return Ok(()) };
+        let SentinelObservation::VoteGiven { voter, term, vote } = seen else { return Ok(()) };
         if *vote == 0 {
             return Ok(());
         }

@@ -1,0 +1,26 @@
+//! A load host for unit tests.
+
+use crate::host::{LoadEvent, LoadHost};
+
+/// Ignores progress reports and events; its clock stands still.
+pub(crate) struct IgnoringHost;
+
+impl LoadHost for IgnoringHost {
+    fn now(&self) -> clock::Millis {
+        clock::Millis(1_700_000_000_000)
+    }
+
+    fn nanos(&self) -> fn() -> u64 {
+        || 0
+    }
+
+    fn on_begin(&self, _total: u64) {}
+
+    fn report_progress(&self, _read: u64, _keys: u64) {}
+
+    fn used_memory(&self, _bytes: u64) {}
+
+    fn on_key_read(&self) {}
+
+    fn report_event(&self, _event: LoadEvent<'_>) {}
+}
