@@ -241,14 +241,7 @@ impl SimulatedServer {
                 let held_back = self.machine.state() == AofState::Complete;
                 assert!(!held_back || self.holds || self.machine.policy() != FsyncPolicy::Always);
             }
-            TestEvent::AppendVersion(len, own) => {
-                let from = self.end.offset;
-                self.apply_event(TestEvent::Append(len));
-                let commands = (0..own).map(|index| expected_byte(self.data, from.0 + u64::from(index)));
-                let commands: Vec<u8> = commands.map(|byte| byte.to_ascii_uppercase()).collect();
-                let version = FileVersion { from, to: self.end.offset, commands: commands.into() };
-                self.versions.entry(self.data).or_default().push(version);
-            }
+            TestEvent::AppendVersion(len, own) => self.append_version(len, own),
             TestEvent::Start => self.start(),
             TestEvent::Finish(fate) => self.finish(fate),
             TestEvent::Rewrite => {
@@ -296,6 +289,16 @@ impl SimulatedServer {
         }
         self.kept = self.machine.retained_from().unwrap_or(self.end.offset).0;
         self.check();
+    }
+
+    /// Appends `len` bytes, of which the file gets `own` other bytes.
+    fn append_version(&mut self, len: u8, own: u8) {
+        let from = self.end.offset;
+        self.apply_event(TestEvent::Append(len));
+        let commands = (0..own).map(|index| expected_byte(self.data, from.0 + u64::from(index)));
+        let commands: Vec<u8> = commands.map(|byte| byte.to_ascii_uppercase()).collect();
+        let version = FileVersion { from, to: self.end.offset, commands: commands.into() };
+        self.versions.entry(self.data).or_default().push(version);
     }
 
     /// Replaces the data, as a full resync does.

@@ -261,7 +261,7 @@ fn stopped_scripts_leave_lua_stack_empty() {
         },
         log_line: |_, _| {},
         on_busy: || {
-            STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()))
+            STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
         },
     };
     let ways = [
@@ -542,7 +542,7 @@ fn slow_script_is_logged() {
         },
         log_line: |level, text| LOGGED.with_borrow_mut(|lines| lines.push((level, text.to_owned()))),
         on_busy: || {
-            STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()))
+            STOPPED_STATE.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
         },
     };
     let mut interpreter = Interpreter::new(&Scripts::default(), &options);

@@ -303,7 +303,7 @@ impl<E: Debug> Simulation<E> {
             DataEvent::Stop { .. } => self.drive_stop(host),
             DataEvent::Loaded { .. } => self.on_loaded(host),
             DataEvent::TakeSnapshot { transfer, peers, eof, .. } => {
-                self.take_snapshot(host, transfer, peers, eof)
+                self.take_snapshot(host, transfer, peers, eof);
             }
             DataEvent::Written { transfer, .. } => self.written(host, transfer),
             DataEvent::LogGrown { peer, .. } => self.send_log(host, peer),

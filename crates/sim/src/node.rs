@@ -468,7 +468,7 @@ impl NodeWorld {
         }
         match written {
             Ok(base) => {
-                self.handle_event(incarnation, AofDriverEvent::BaseWritten { rewrite, base, rdb: true })
+                self.handle_event(incarnation, AofDriverEvent::BaseWritten { rewrite, base, rdb: true });
             }
             Err(error) => {
                 self.trace(&format!("the rewrite fails: {error}"));

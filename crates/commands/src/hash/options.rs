@@ -110,10 +110,10 @@ impl HashFieldOptions {
                 () if is("nx", AcceptedOptions::CONDITIONS) => set_condition_once(&mut options.key, false)?,
                 () if is("xx", AcceptedOptions::CONDITIONS) => set_condition_once(&mut options.key, true)?,
                 () if is("fnx", AcceptedOptions::CONDITIONS) => {
-                    set_condition_once(&mut options.fields, false)?
+                    set_condition_once(&mut options.fields, false)?;
                 }
                 () if is("fxx", AcceptedOptions::CONDITIONS) => {
-                    set_condition_once(&mut options.fields, true)?
+                    set_condition_once(&mut options.fields, true)?;
                 }
                 () => {
                     if options.time.is_some() || options.expiry != Expiry::Unspecified {

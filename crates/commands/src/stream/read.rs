@@ -114,7 +114,7 @@ impl<'a> ReadArguments<'a> {
                     return Self { reader, count, blocks_until: waits, block, keys }.check_ids(of_group);
                 }
                 ReadOption::Claim(place) if of_group => {
-                    claims = Some(overdue::parse_min_idle(context, place)?)
+                    claims = Some(overdue::parse_min_idle(context, place)?);
                 }
                 ReadOption::Group(_) if !of_group => {
                     return Err(CommandError::text(

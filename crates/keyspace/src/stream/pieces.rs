@@ -315,7 +315,9 @@ impl Stream {
                 );
                 rises
             }),
-            StreamPiece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.to_owned_piece(id)),
+            StreamPiece::Owned(id) => {
+                self.groups.last_mut().is_some_and(|group| group.assign_to_last_consumer(id))
+            }
             StreamPiece::Producers { bounds, .. } => {
                 let is_first = self.producers.is_none();
                 self.producers = Some(Arc::new(Producers::new(bounds)));
@@ -357,7 +359,7 @@ impl Stream {
 
 impl Group {
     /// Assigns this entry to the last consumer. Returns whether it had no owner before.
-    fn to_owned_piece(&mut self, id: StreamId) -> bool {
+    fn assign_to_last_consumer(&mut self, id: StreamId) -> bool {
         let Some((name, consumer)) = self.consumers.last() else { return false };
         let rises = consumer.pending.last().is_none_or(|(last, _)| *last < id);
         let Some(pending) = self.pending.get_mut(&id) else { return false };

@@ -36,11 +36,11 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextAttempt {
     /// Retries at another server, after ASKING if `asking` is set.
-    OtherServer { address: String, asking: bool },
+    Redirect { address: String, asking: bool },
     /// Retries at this server.
-    SameServer,
+    Retry,
     /// Retries at a random other server.
-    RandomServer,
+    TryAny,
 }
 
 /// Derives the client's next step from the replies to the `sent` commands; `None` if they were
@@ -50,17 +50,17 @@ pub(super) fn next_attempt(replies: &[Value], sent: usize) -> Option<NextAttempt
         Value::Error(text) => Some(text.as_str()),
         _ => None,
     });
-    errors.filter_map(next_attempt_after).next().or((replies.len() < sent).then_some(NextAttempt::SameServer))
+    errors.filter_map(next_attempt_after).next().or((replies.len() < sent).then_some(NextAttempt::Retry))
 }
 
 fn next_attempt_after(error: &str) -> Option<NextAttempt> {
     let mut words = error.split(' ');
     match words.next()? {
         word @ ("MOVED" | "ASK") => {
-            Some(NextAttempt::OtherServer { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
+            Some(NextAttempt::Redirect { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
         }
-        "TRYAGAIN" => Some(NextAttempt::SameServer),
-        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::RandomServer),
+        "TRYAGAIN" => Some(NextAttempt::Retry),
+        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(NextAttempt::TryAny),
         _ => None,
     }
 }
@@ -73,11 +73,11 @@ mod tests {
     fn client_follows_redirections_and_retries() {
         let error = |text: &str| Value::Error(text.to_owned());
         let done = || Value::Simple("OK".to_owned());
-        let go = |asking| Some(NextAttempt::OtherServer { address: "10.0.1.2:6379".to_owned(), asking });
+        let go = |asking| Some(NextAttempt::Redirect { address: "10.0.1.2:6379".to_owned(), asking });
         let table = [
             (vec![done()], 1, None),
             (vec![error("WRONGTYPE Operation against a key holding the wrong kind of value")], 1, None),
-            (vec![done()], 2, Some(NextAttempt::SameServer)),
+            (vec![done()], 2, Some(NextAttempt::Retry)),
             (vec![error("MOVED 7 10.0.1.2:6379")], 1, go(false)),
             (
                 vec![done(), error("ASK 7 10.0.1.2:6379"), error("EXECABORT Transaction discarded")],
@@ -87,9 +87,9 @@ mod tests {
             (
                 vec![error("TRYAGAIN Multiple keys request during rehashing of slot")],
                 1,
-                Some(NextAttempt::SameServer),
+                Some(NextAttempt::Retry),
             ),
-            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::RandomServer)),
+            (vec![error("CLUSTERDOWN Hash slot not served")], 1, Some(NextAttempt::TryAny)),
         ];
         for (replies, sent, wanted) in table {
             assert_eq!(next_attempt(&replies, sent), wanted, "{replies:?}");

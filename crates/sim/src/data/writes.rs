@@ -136,13 +136,13 @@ impl<E: Debug> Simulation<E> {
         if !request.use_attempt() {
             return;
         }
-        request.asking = matches!(next, NextAttempt::OtherServer { asking: true, .. });
+        request.asking = matches!(next, NextAttempt::Redirect { asking: true, .. });
         let to = match next {
-            NextAttempt::OtherServer { address, .. } => {
+            NextAttempt::Redirect { address, .. } => {
                 self.data.addresses.iter().position(|known| *known == address)
             }
-            NextAttempt::SameServer => Some(host),
-            NextAttempt::RandomServer => None,
+            NextAttempt::Retry => Some(host),
+            NextAttempt::TryAny => None,
         };
         // No process runs there, or no longer.
         let to = to.filter(|to| self.processes[*to].is_up);

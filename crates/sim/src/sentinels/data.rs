@@ -96,7 +96,7 @@ impl SentinelWorld {
                 self.simulation.queue_role_change(host, RoleChange::BecomeMaster);
             }
             Some(Some(master)) => {
-                self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign: false })
+                self.simulation.queue_role_change(host, RoleChange::BecomeReplica { master, foreign: false });
             }
             // No host has this address.
             Some(None) => {}

@@ -109,6 +109,11 @@ impl Server {
         (self.handover, self.commands_before_hold) = (Handover::default(), None);
     }
 
+    fn record_hello(&mut self, message: &[u8]) {
+        self.replica_recorder.on_hello(message);
+        self.empty_master.iter_mut().for_each(|empty| _ = empty.on_hello(message, &[PORT]));
+    }
+
     /// Executes one request.
     pub(super) fn answer(
         &mut self,
@@ -140,16 +145,14 @@ impl Server {
                 let timeout = rest.last().and_then(|millis| millis.parse().ok()).map(Duration::from_millis);
                 RequestEffect::HandOver(HandoverCommand::Start { target, force: false, timeout })
             }
-            ["CONFIG", "REWRITE"] => {
-                // The configuration is not saved before the handover is over.
-                self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
-                RequestEffect::None
-            }
             _ => RequestEffect::None,
         };
-        if let ["PUBLISH", _, _] = upper.as_slice() {
-            self.replica_recorder.on_hello(&request[2]);
-            self.empty_master.iter_mut().for_each(|empty| _ = empty.on_hello(&request[2], &[PORT]));
+        if upper == ["CONFIG", "REWRITE"] {
+            // The configuration is not saved before the handover is over.
+            self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
+        }
+        if let RequestEffect::Publish(hello) = &effect {
+            self.record_hello(hello);
         }
         match upper.as_slice() {
             ["PING"] if self.empty_master.as_ref().is_some_and(EmptyMaster::is_down_to_sentinels) => {
@@ -171,9 +174,12 @@ impl Server {
             ["CLIENT", "KILL", "TYPE", _] => reply.integer(0),
             // The reply follows the execution of the queued commands.
             ["EXEC"] => {}
-            ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] | ["CONFIG", "REWRITE"] => reply.ok(),
             // Client pauses are not simulated: writes get a reply or are lost.
-            ["CLIENT", "PAUSE", ..] | ["CLIENT", "UNPAUSE"] => reply.ok(),
+            ["CLIENT", "SETNAME", _]
+            | ["SCRIPT", "KILL"]
+            | ["CONFIG", "REWRITE"]
+            | ["CLIENT", "PAUSE", ..]
+            | ["CLIENT", "UNPAUSE"] => reply.ok(),
             ["SLAVEOF", ..] if self.handover.is_in_progress() => {
                 reply.error("ERR REPLICAOF not allowed while failing over.");
             }

@@ -455,6 +455,16 @@ fn replaced_files_stay_while_garbage_collection_is_disabled() {
     assert_eq!((history(), count()), (0, 3));
 }
 
+/// The values that the script of the next test writes.
+fn directed_values(node: &Node) -> String {
+    let mut connection = node.connect();
+    let keys = ["file", "replicas", "none", "text", "plain"];
+    let mut values = keys.map(|key| connection.call_line(&format!("GET {key}"))).to_vec();
+    connection.call_line("SELECT 3").expect_ok();
+    values.push(connection.call_line("LRANGE file 0 -1"));
+    format!("{values:?}")
+}
+
 /// The replica and a restart see what `redis.set_repl` directed to them. Offsets stay right, so that a replica continues
 /// after a restart of its master, even one by a kill.
 #[test]
@@ -490,29 +500,20 @@ fn scripts_direct_writes_to_the_file_or_to_replicas() {
         connection.call_line("INCR plain");
     }
     wait_for_replicas(&master);
-    let seen = |node: &Node| {
-        let mut connection = node.connect();
-        let mut seen: Vec<Reply> = ["file", "replicas", "none", "text", "plain"]
-            .map(|key| connection.call_line(&format!("GET {key}")))
-            .into();
-        connection.call_line("SELECT 3").expect_ok();
-        seen.push(connection.call_line("LRANGE file 0 -1"));
-        format!("{seen:?}")
-    };
     for replica in &replicas {
-        let texts = seen(replica);
+        let texts = directed_values(replica);
         assert!(
             texts.contains(&"RA".repeat(20)) && texts.contains("140") && !texts.contains("file"),
             "{texts}"
         );
     }
     let offset = master.info("replication", "master_repl_offset");
-    let kept = seen(&replicas[0]);
-    assert_eq!(seen(&replicas[1]), kept);
+    let kept = directed_values(&replicas[0]);
+    assert_eq!(directed_values(&replicas[1]), kept);
     master.kill();
     master.launch();
     wait_until_loaded(&master);
-    let texts = seen(&master);
+    let texts = directed_values(&master);
     assert!(
         texts.contains(&"AA".repeat(20)) && texts.contains("140") && !texts.contains("replicas"),
         "{texts}"

@@ -66,7 +66,7 @@ impl Invariant<DataObservation<'_>> for NoLoss {
                 }
             }
             DataChange::AcknowledgedByReplica { replica, offset } => {
-                self.record_confirmed(host, replica, offset)
+                self.record_confirmed(host, replica, offset);
             }
             DataChange::Dropped { key } => {
                 for reached in self.replicated_writes.values_mut().filter(|reached| reached.master == host) {
