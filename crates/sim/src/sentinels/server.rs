@@ -114,19 +114,10 @@ impl Server {
         self.empty_master.iter_mut().for_each(|empty| _ = empty.on_hello(message, &[PORT]));
     }
 
-    /// Executes one request.
-    pub(super) fn answer(
-        &mut self,
-        request: &[Vec<u8>],
-        standing: &ServerReplication,
-    ) -> (Vec<u8>, RequestEffect) {
-        let words: Vec<String> =
-            request.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        let upper: Vec<String> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
-        let upper: Vec<&str> = upper.iter().map(String::as_str).collect();
-        let mut out = Vec::new();
-        let mut reply = Writer::new(&mut out, Protocol::Resp2);
-        let effect = match upper.as_slice() {
+    /// What a request does beside its reply.
+    fn effect_of(&self, request: &[Vec<u8>], upper: &[&str]) -> RequestEffect {
+        let word = |index: usize| String::from_utf8_lossy(&request[index]).into_owned();
+        match upper {
             ["MULTI"] => RequestEffect::Multi,
             ["EXEC"] => RequestEffect::Exec,
             ["SUBSCRIBE", _] => RequestEffect::Subscribe,
@@ -136,17 +127,29 @@ impl Server {
             ["SLAVEOF", "NO", "ONE"] if self.empty_master.is_some() => RequestEffect::None,
             ["SLAVEOF", ..] if self.handover.is_in_progress() => RequestEffect::None,
             ["SLAVEOF", "NO", "ONE"] => RequestEffect::Follow(None),
-            ["SLAVEOF", _, port] => {
-                RequestEffect::Follow(port.parse().ok().map(|port| (words[1].clone(), port)))
-            }
+            ["SLAVEOF", _, port] => RequestEffect::Follow(port.parse().ok().map(|port| (word(1), port))),
             ["FAILOVER", "ABORT"] => RequestEffect::HandOver(HandoverCommand::Abort),
             ["FAILOVER", "TO", _, port, rest @ ..] => {
-                let target = Some((words[2].clone(), port.parse().unwrap_or(0)));
+                let target = Some((word(2), port.parse().unwrap_or(0)));
                 let timeout = rest.last().and_then(|millis| millis.parse().ok()).map(Duration::from_millis);
                 RequestEffect::HandOver(HandoverCommand::Start { target, force: false, timeout })
             }
             _ => RequestEffect::None,
-        };
+        }
+    }
+
+    /// Executes one request.
+    pub(super) fn answer(
+        &mut self,
+        request: &[Vec<u8>],
+        standing: &ServerReplication,
+    ) -> (Vec<u8>, RequestEffect) {
+        let upper: Vec<String> =
+            request.iter().map(|word| String::from_utf8_lossy(word).to_ascii_uppercase()).collect();
+        let upper: Vec<&str> = upper.iter().map(String::as_str).collect();
+        let mut out = Vec::new();
+        let mut reply = Writer::new(&mut out, Protocol::Resp2);
+        let effect = self.effect_of(request, &upper);
         if upper == ["CONFIG", "REWRITE"] {
             // The configuration is not saved before the handover is over.
             self.saved = self.upstream.clone().filter(|_| !self.handover.is_in_progress());
