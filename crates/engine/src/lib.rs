@@ -26,6 +26,7 @@ mod hot_keys;
 mod keys;
 mod latency;
 mod lazy_free;
+mod log_progress;
 mod long_commands;
 pub mod migration;
 mod monitors;

@@ -22,6 +22,7 @@ use resp::{ByteQueue, Protocol};
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, ConnectionInfo};
+use crate::log_progress::LogProgress;
 use crate::transaction::Watching;
 pub use protocol::ReplySuppression;
 use protocol::{ProtocolSettings, Pushes};
@@ -97,17 +98,6 @@ struct BatchReplies {
     limit: usize,
     /// Length of the reply buffer at the start of the batch.
     from: usize,
-}
-
-/// Replication offsets after what the client changed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct LogProgress {
-    /// After the last write (WAIT).
-    pub(crate) last_write: ReplOffset,
-    /// After the last change of data, for which the reply may have to wait; excludes published messages.
-    pub(crate) last_change: ReplOffset,
-    /// Number of times that changes of data were passed to the log.
-    pub(crate) change_count: u64,
 }
 
 /// What subscriptions and MONITOR forbid the client's commands.

@@ -25,7 +25,7 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use crate::clients::{Client, UnblockReason};
-use crate::session::LogProgress;
+use crate::log_progress::LogProgress;
 
 const SHARDS: usize = 64;
 /// Maximum number of waiters fetched from a queue at once.

@@ -49,6 +49,29 @@ impl Kind {
     }
 }
 
+/// Whether a value of a kind may contain an element twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementUniqueness {
+    /// The elements may repeat, or there are none.
+    Repeatable,
+    /// Two elements have different names ([`PackedValue::visit_names`](crate::PackedValue::visit_names)).
+    ByName,
+    /// Elements follow each other in strictly ascending order.
+    ByOrder,
+}
+
+impl Kind {
+    /// Returns whether a value of this kind may contain an element twice.
+    #[must_use]
+    pub fn element_uniqueness(self) -> ElementUniqueness {
+        match self {
+            Self::String | Self::List => ElementUniqueness::Repeatable,
+            Self::Set | Self::SortedSet | Self::Hash => ElementUniqueness::ByName,
+            Self::Stream => ElementUniqueness::ByOrder,
+        }
+    }
+}
+
 /// How a string was produced, which decides its OBJECT ENCODING name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum EncodingHint {

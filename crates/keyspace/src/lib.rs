@@ -48,7 +48,10 @@ pub use fields::{Field, FieldsPart, ReplacedField};
 pub use global_lock::GlobalLock;
 pub use key::Key;
 pub use keyspace::{DatabaseSize, Keyspace};
-pub use kind::{EncodingHint, EncodingLimits, Kind, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds};
+pub use kind::{
+    ElementUniqueness, EncodingHint, EncodingLimits, Kind, ListLimit, ListpackBounds, SetBounds,
+    StreamNodeBounds,
+};
 pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRun};
 pub use locked_slots::LockedSlots;
 pub use memory::{PoolUsage, pool_usage, pool_used_bytes, prepare_chunk, purge_pool, with_wide_vectors};

@@ -8,7 +8,7 @@ use crate::kind::{EncodingHint, Kind, ValueEncoding};
 use crate::large::Large;
 pub use crate::list::ListRef;
 use crate::list::{ItemDigits, ListPart};
-use crate::packed::Shape;
+use crate::packed::{PackedValue, Shape};
 pub use crate::set::SetRef;
 use crate::sorted_set::ScoredPart;
 pub use crate::sorted_set::SortedSetRef;
@@ -282,6 +282,18 @@ impl PartElements<'_> {
             Self::Set(fields) | Self::Hash(fields) => fields.for_each(&mut |field| visit(field.name)),
             Self::SortedSet(members) => members.for_each(&mut |member| visit(member.name)),
             Self::Stream(_) => {}
+        }
+    }
+}
+
+impl PackedValue<'_> {
+    /// Visits the names of a collection's elements: set members, or hash fields. Other kinds have no names.
+    pub fn visit_names(&self, visit: &mut dyn FnMut(&[u8])) {
+        match self.kind() {
+            Kind::Set => self.unordered_members().for_each(visit),
+            Kind::SortedSet => self.scored_members().for_each(|member| visit(member.name)),
+            Kind::Hash => self.fields().for_each(|field| visit(field.name)),
+            Kind::String | Kind::List | Kind::Stream => {}
         }
     }
 }

@@ -3,16 +3,18 @@
 //! The check decodes every value and verifies the checksum without storing anything. It needs memory for one value, or
 //! for one part of a large one, and in addition:
 //!
-//! - MultipartValue of one set, sorted set or hash must not share an element, and the parts of a stream must fit. For this the
-//!   check keeps a hash of each element of the value that is being read, or the stream, up to [`MAX_KEPT_BYTES`]. Of a
-//!   larger value only the parts are checked; the load finds the rest after the old data is gone.
+//! - The parts of one set, sorted set or hash must not share an element, and the parts of a stream must be in order. For
+//!   this the check keeps a hash of each element of the value that is being read, or the stream, up to
+//!   [`MAX_KEPT_BYTES`]. Of a larger value it checks only each part; the load finds the rest after the old data is gone.
 //! - The small values of one slot must fit in its pages. The check adds up their sizes, eight bytes per slot. The unused
 //!   bytes of the pages are known only to the load, so a slot that is fuller than three quarters of
 //!   [`slot_capacity`](keyspace::slot_capacity) may be found only there.
 
 use std::io::Read;
 
-use keyspace::{DetachedValue, EncodingLimits, Keyspace, Kind, NewEntry, PackedValue, slot_capacity};
+use keyspace::{
+    DetachedValue, ElementUniqueness, EncodingLimits, Keyspace, Kind, NewEntry, PackedValue, slot_capacity,
+};
 use persistence::{RdbEntry, RdbError, RdbItem};
 use slot_routing::{SLOT_COUNT, Slot};
 
@@ -77,19 +79,20 @@ enum KeptElements {
     /// Two hashes per element. One hash of 64 bits is not enough: an accidental collision in a correct snapshot would
     /// keep a replica from synchronizing.
     Hashes(Vec<[u64; 2]>),
-    Stream(DetachedValue, usize),
+    /// The value itself, which refuses elements out of order, and its size in bytes.
+    Ordered(DetachedValue, usize),
 }
 
 impl KeptElements {
     fn of(kind: Kind) -> Self {
-        match kind {
-            Kind::Set | Kind::SortedSet | Kind::Hash => Self::Hashes(Vec::new()),
-            Kind::Stream => Self::Stream(DetachedValue::large(kind), 0),
-            Kind::String | Kind::List => Self::None,
+        match kind.element_uniqueness() {
+            ElementUniqueness::ByName => Self::Hashes(Vec::new()),
+            ElementUniqueness::ByOrder => Self::Ordered(DetachedValue::large(kind), 0),
+            ElementUniqueness::Repeatable => Self::None,
         }
     }
 
-    /// Adds a part. Returns false if a stream's part does not fit the earlier ones.
+    /// Adds a part. Returns false if the part is not in order after the earlier ones.
     fn add(&mut self, part: PackedValue<'_>, keyspace: &Keyspace, limits: &EncodingLimits) -> bool {
         let (is_within, fits) = match self {
             Self::None => return true,
@@ -97,9 +100,9 @@ impl KeptElements {
                 push_hashes(hashes, part, keyspace);
                 (size_of_val(hashes.as_slice()) <= MAX_KEPT_BYTES, true)
             }
-            Self::Stream(stream, bytes) => {
+            Self::Ordered(value, bytes) => {
                 *bytes += part.bytes().len();
-                (*bytes <= MAX_KEPT_BYTES, stream.add(part, limits))
+                (*bytes <= MAX_KEPT_BYTES, value.add(part, limits))
             }
         };
         if !is_within {
@@ -118,18 +121,12 @@ impl KeptElements {
 
 fn push_hashes(hashes: &mut Vec<[u64; 2]>, part: PackedValue<'_>, keyspace: &Keyspace) {
     let mut copy = Vec::new();
-    let mut push = |name: &[u8]| {
+    part.visit_names(&mut |name| {
         copy.clear();
         copy.push(0);
         copy.extend_from_slice(name);
         hashes.push([keyspace.hash_element_name(name), keyspace.hash_element_name(&copy)]);
-    };
-    match part.kind() {
-        Kind::Set => part.unordered_members().for_each(push),
-        Kind::SortedSet => part.scored_members().for_each(|member| push(member.name)),
-        Kind::Hash => part.fields().for_each(|field| push(field.name)),
-        Kind::String | Kind::List | Kind::Stream => {}
-    }
+    });
 }
 
 /// Bytes of small values per database and slot.

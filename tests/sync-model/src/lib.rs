@@ -8,6 +8,7 @@
 //! late one is received again at any time, so no action is needed for either.
 //!
 //! Invariant: nothing here runs in the server, and nothing is shared with it. A rule is tried here before it is built.
+#![forbid(unsafe_code)]
 #![cfg(test)]
 
 mod copy;
